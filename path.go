@@ -84,7 +84,7 @@ func (r *router) prepare(ctx context.Context) error {
 func (r *router) canTakeTwoLevels() bool {
 	choice := PathChoice(r.choice.Load())
 	return choice == PathTwoLevel ||
-		choice != PathPlain && choice != PathWindow && r.tuning.TakesTwoLevels(r.shape)
+		choice != PathPlain && choice != PathWindow && r.tuning.CanUseTwoLevel(r.shape)
 }
 
 func (r *router) useWindows(ctx context.Context) error {
@@ -103,7 +103,7 @@ func (r *router) canTakeWindows() bool {
 		return false
 	default:
 		barrier := r.comm.Offer(driver.Call{Operation: driver.Barrier})
-		return r.tuning.TakesWindows(r.shape, barrier.Refusal(driver.PathDirect) == nil)
+		return r.tuning.CanUseWindows(r.shape, barrier.Refusal(driver.PathDirect) == nil)
 	}
 }
 

@@ -15,10 +15,10 @@ import (
 
 // Config configures New.
 type Config struct {
-	Machines   int    // number of machines, from 1 to 200
-	Interfaces int    // number of network interfaces of each machine; 0 means 1
-	IPv6       bool   // whether the interfaces have IPv6 addresses instead of IPv4 addresses
-	Seed       uint64 // of the random delays and losses
+	Machines   int    // from 1 to 200
+	Interfaces int    // of each machine; 0 means 1
+	IPv6       bool   // addresses instead of IPv4
+	Seed       uint64 // for random delays and losses
 	// ClockStep is how far the monotonic clock of machine i+1 is ahead of that of machine i.
 	ClockStep time.Duration
 }
@@ -27,12 +27,11 @@ type Config struct {
 type Lab struct {
 	Machines []*Machine // must not be changed
 	router   *router
-	closed   chan struct{} // closed by close
+	closed   chan struct{}
 }
 
-// New builds a network whose links neither delay nor drop packets. The network is closed when the
-// test ends. New skips the test if this process cannot build a network, for example because it does
-// not run as root.
+// New builds a network whose links neither delay nor drop packets, and closes it at the end of the
+// test. It skips the test if this process cannot build a network.
 func New(t testing.TB, cfg Config) *Lab {
 	t.Helper()
 	if err := checkSupported(); err != nil {
@@ -58,8 +57,6 @@ func New(t testing.TB, cfg Config) *Lab {
 	return l
 }
 
-// checkSupported returns an error that wraps errors.ErrUnsupported if this process cannot build a
-// network.
 func checkSupported() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("network namespaces need root: %w", errors.ErrUnsupported)
@@ -81,13 +78,12 @@ func (l *Lab) close() {
 	l.router.tasks.Wait()
 }
 
-// Stalled returns the longest time for which a busy host may have delayed packets. If that time is
-// long, tests should not judge how fast ranks reacted.
-func (l *Lab) Stalled() time.Duration { return time.Duration(l.router.longestStall.Load()) }
+// LongestStall returns the longest time for which a busy host may have delayed packets. After a
+// long stall, tests should not judge how fast ranks reacted.
+func (l *Lab) LongestStall() time.Duration { return time.Duration(l.router.longestStall.Load()) }
 
-// Dropped returns the number of packets that interfaces have dropped because this process did not
-// read them in time.
-func (l *Lab) Dropped() (packets uint64) {
+// DroppedPackets returns the number of packets that this process did not read in time.
+func (l *Lab) DroppedPackets() (packets uint64) {
 	for _, m := range l.Machines {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", m.Thread))
 		for line := range strings.Lines(string(text)) {
@@ -136,9 +132,8 @@ func (l *Lab) CutInterface(machine, number int) {
 	l.router.ports[address].isCut = true
 }
 
-// TranslateAddress puts a machine behind NAT. TCP connections from the first interface of the
-// machine then appear to come from the given public address. Other machines cannot connect to the
-// machine. TranslateAddress supports only IPv4.
+// TranslateAddress puts a machine behind NAT. TCP connections from its first interface appear to
+// come from the public IPv4 address. Other machines cannot connect to the machine.
 func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	private := l.Machines[machine].Addresses[0]
 	l.router.mu.Lock()
@@ -155,8 +150,7 @@ func (cfg *Config) hostsFile() []byte {
 	return text
 }
 
-// address returns the address of an interface. Interfaces with the same number on different
-// machines are in the same subnet.
+// address puts interfaces with the same number into the same subnet.
 func (cfg *Config) address(machine, number int) netip.Addr {
 	text := "10." + strconv.Itoa(77+number) + ".0." + strconv.Itoa(machine+1)
 	if cfg.IPv6 {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// testTimeout limits how long a test waits for something that should take little time.
+// testTimeout expires only if a test hangs.
 const testTimeout = time.Minute
 
 func listen(t *testing.T, m *Machine) net.Listener {
@@ -46,7 +46,7 @@ func isTimeout(err error) bool {
 	return ok && netErr.Timeout()
 }
 
-func TestPacketsCrossALossyLink(t *testing.T) {
+func TestPacketsCrossLossyLink(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		lab := New(t, Config{Machines: 2, IPv6: v6, Seed: 7})
 		lab.SetAll(Link{MinDelay: 100 * time.Microsecond, MaxDelay: 5 * time.Millisecond, Loss: 0.01})

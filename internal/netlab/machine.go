@@ -13,14 +13,13 @@ import (
 
 // Machine is a simulated machine. Its methods are safe for concurrent use.
 type Machine struct {
-	Name      string       // host name
+	Name      string       // of the host
 	Addresses []netip.Addr // one for each interface
-	// Thread is the ID of a thread that runs in the namespaces of the machine. The ID can be passed
-	// to nsenter --target.
+	// Thread is the ID of a thread in the machine's namespaces, for example for nsenter --target.
 	Thread int
 
 	index   int
-	calls   chan func() // functions to run on the machine's thread
+	calls   chan func() // run on the machine's thread
 	devices []*os.File
 }
 
@@ -39,9 +38,8 @@ func machineName(index int) string {
 	return name
 }
 
-// runThread enters new namespaces and then calls the functions that Do sends to m.calls, until
-// m.calls is closed. The goroutine stays locked to its thread. The thread therefore exits when the
-// goroutine returns, and the kernel kills the processes that the thread has started.
+// runThread calls the functions that Do sends. Its goroutine stays locked to the thread, so the
+// thread exits when runThread returns. The kernel then kills the processes that it has started.
 func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hostsPath string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()
@@ -55,10 +53,8 @@ func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hosts
 	}
 }
 
-const cloneNewTime = 0x80 // CLONE_NEWTIME in linux/sched.h
+const cloneNewTime = 0x80 // of linux/sched.h
 
-// enterNamespaces moves the calling thread into new namespaces. The file at hostsPath becomes
-// /etc/hosts.
 func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) error {
 	const namespaces = syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS
 	if err := syscall.Unshare(namespaces); err != nil {
@@ -84,8 +80,7 @@ func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) e
 	return os.WriteFile(path, offsets, 0)
 }
 
-// Do calls f on a thread in the namespaces of the machine. If f starts processes, they run on the
-// machine.
+// Do calls f on a thread of the machine. Processes that f starts run on the machine.
 func (m *Machine) Do(f func() error) error {
 	result := make(chan error)
 	m.calls <- func() { result <- f() }
@@ -146,7 +141,7 @@ func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	return nil
 }
 
-// close ends the thread and the processes of the machine, and closes the interfaces.
+// close kills the processes of the machine.
 func (m *Machine) close() {
 	close(m.calls)
 	for _, d := range m.devices {

@@ -8,7 +8,7 @@ import (
 // maxPacket is larger than the MTU of the devices.
 const maxPacket = 2048
 
-// Offsets in IP and TCP headers, a protocol number and TCP flags.
+// Offsets in IP and TCP headers, a protocol number and TCP flags
 const (
 	ipv4Source, ipv4Destination = 12, 16
 	ipv4Checksum, ipv4Protocol  = 10, 9
@@ -18,7 +18,7 @@ const (
 	flagSYN, flagACK            = 0x02, 0x10
 )
 
-// destinationOf returns the destination address of an IP packet, or false if the packet is invalid.
+// destinationOf returns false if the packet is invalid.
 func destinationOf(packet []byte) (netip.Addr, bool) {
 	switch {
 	case len(packet) >= 20 && packet[0]>>4 == 4:
@@ -36,9 +36,9 @@ func addressAt(packet []byte, offset int) netip.Addr {
 // addressPair contains the addresses of a machine behind NAT. Other machines see the public one.
 type addressPair struct{ private, public netip.Addr }
 
-// translate rewrites the addresses of IPv4 TCP packets from and to machines behind NAT. If another
-// machine opens a connection to such a machine, translate makes the packet's destination invalid,
-// so that the packet is dropped. The caller must hold r.mu.
+// translate rewrites the addresses of IPv4 TCP packets from and to machines behind NAT. To drop a
+// packet that opens a connection to such a machine, translate makes its destination invalid. The
+// caller must hold r.mu.
 func (r *router) translate(src int, packet []byte) {
 	if len(packet) < 40 || packet[0]>>4 != 4 || packet[ipv4Protocol] != protocolTCP {
 		return

@@ -25,20 +25,20 @@ type Link struct {
 type port struct {
 	machine int // index of the machine
 	device  *os.File
-	isCut   bool // whether to drop all packets; guarded by router.mu
+	isCut   bool // guarded by router.mu
 }
 
 type router struct {
-	tasks sync.WaitGroup // running goroutines and delayed packets
+	tasks sync.WaitGroup // goroutines and delayed packets
 	// longestStall is the longest time, in nanoseconds, for which the host did not run this
 	// process.
 	longestStall atomic.Int64
 
 	mu           sync.Mutex // guards the fields below
 	random       *rand.Rand
-	ports        map[netip.Addr]*port // by address
-	links        map[[2]int]Link      // by sender and receiver
-	translations map[int]addressPair  // by machine behind NAT
+	ports        map[netip.Addr]*port
+	links        map[[2]int]Link     // by sender and receiver
+	translations map[int]addressPair // by machine behind NAT
 }
 
 func newRouter(seed uint64) *router {
@@ -48,8 +48,7 @@ func newRouter(seed uint64) *router {
 	}
 }
 
-// attachPort connects a device with the given addresses to the router. It forwards packets from the
-// device until the device is closed.
+// attachPort forwards packets from a device until the device is closed.
 func (r *router) attachPort(p *port, addresses []netip.Addr) {
 	r.mu.Lock()
 	for _, a := range addresses {
@@ -86,8 +85,7 @@ func (r *router) forward(src *port, packet []byte) {
 	}
 }
 
-// watchStalls detects when the host did not run this process for some time. It returns when stop is
-// closed.
+// watchStalls measures how long the host did not run this process. It returns when stop is closed.
 func (r *router) watchStalls(stop <-chan struct{}) {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -111,8 +109,7 @@ func (r *router) recordStall(stall time.Duration) {
 	}
 }
 
-// routePacket returns the destination and the delay of a packet. isKept is false if the packet is
-// dropped.
+// routePacket returns false if the packet must be dropped.
 func (r *router) routePacket(
 	src *port, packet []byte,
 ) (dst *port, delay time.Duration, isKept bool) {

@@ -21,8 +21,8 @@ func Affinity() ([]int, error) {
 	return processors, nil
 }
 
-// SetAffinity binds the calling thread, and threads that it starts later, to one processor. The
-// goroutine must be locked to the thread.
+// SetAffinity binds the calling thread and its future children to one processor. The goroutine must
+// be locked to the thread.
 func SetAffinity(processor int) error {
 	return bind(unix.Gettid(), processor)
 }
@@ -39,8 +39,7 @@ func bind(thread, processor int) error {
 // AffinityMaskBytes is the length of a mask with one bit for each of 1,024 processors.
 const AffinityMaskBytes = 128
 
-// AffinityMask returns a mask of the processors on which the calling thread may run. Bit n%8 of
-// byte n/8 stands for processor n.
+// AffinityMask returns Affinity as a mask. Bit n%8 of byte n/8 stands for processor n.
 func AffinityMask() ([]byte, error) {
 	allowed, err := Affinity()
 	if err != nil {

@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BindProcess binds all threads of this process, and threads that they start later, to one
-// processor. It does not change the result of Cores if GOMAXPROCS is set.
+// BindProcess binds all threads of this process to one processor.
 func BindProcess(processor int) error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {

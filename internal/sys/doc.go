@@ -1,6 +1,3 @@
-// Package sys wraps system calls for anonymous shared files, mappings, futexes, processes and
-// sockets. No other package of symmem imports golang.org/x/sys.
-//
-// A caller that gets an *os.File or a *Mapping owns it and must close it exactly once. Errors wrap
-// errno values, so that errors.Is(err, syscall.ENOMEM) works.
+// Package sys wraps system calls. No other package of symmem imports golang.org/x/sys. The caller
+// owns a returned *os.File or *Mapping and must close it exactly once. Errors wrap errno values.
 package sys

@@ -12,8 +12,8 @@ import (
 // ErrLocked is returned by LockFile if another open file has the lock.
 var ErrLocked = errors.New("the file is locked")
 
-// CreateFile creates a file that only this user may access, unless the path exists. It allocates
-// the file's blocks, so that writing through a mapping cannot fail later.
+// CreateFile creates a file that only this user may access. It returns an error if the path exists.
+// It allocates all blocks, so that writing through a mapping cannot fail later.
 func CreateFile(path string, bytes int64) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -37,9 +37,9 @@ func CreateFile(path string, bytes int64) (*os.File, error) {
 	return nil, errors.Join(err, f.Close(), os.Remove(path))
 }
 
-// LockFile locks a file until it is closed. If another open file holds the lock, LockFile returns
-// ErrLocked without waiting. If the filesystem does not support locks, LockFile returns nil without
-// a lock. NFS reports ENOLCK if its server has no lock service.
+// LockFile locks a file until it is closed. It returns ErrLocked if another open file holds the
+// lock, and nil if the filesystem does not support locks. NFS reports ENOLCK if its server has no
+// lock service.
 func LockFile(f *os.File) error {
 	err := repeatInterrupted(func() error {
 		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)

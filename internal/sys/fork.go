@@ -8,17 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketInodes is indexed by file descriptor. It holds the inode of each socket that a forked child
-// must close. It is nil in programs that do not fork.
+// socketInodes is indexed by file descriptor. Forked children close the sockets with these inodes.
 var socketInodes []uint64
 
-// SetSocketTable sets the table that CloseInForks fills and that the fork handler reads. It must be
-// called before the first socket is opened.
+// SetSocketTable sets the table that CloseInForks fills. It must be called before the first socket
+// is opened, and only in programs that fork.
 func SetSocketTable(table []uint64) { socketInodes = table }
 
-// CloseInForks makes forked children close a socket. If a child kept the socket open, the process
-// at the other end would not notice when this process exits. The socket stays in the table after it
-// is closed, because inode numbers are not reused.
+// CloseInForks makes forked children close a socket. Otherwise, the other end would not notice when
+// this process exits. Closed sockets stay in the table, because inode numbers are not reused.
 func CloseInForks(socket io.Closer) {
 	c, ok := socket.(syscall.Conn)
 	if !ok || socketInodes == nil {
@@ -26,7 +24,7 @@ func CloseInForks(socket io.Closer) {
 	}
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return // the socket has been closed
+		return
 	}
 	_ = raw.Control(func(fd uintptr) {
 		var stat unix.Stat_t

@@ -9,13 +9,12 @@ import (
 )
 
 const (
-	futexWait = 0 // without FUTEX_PRIVATE_FLAG, because processes share the word
+	futexWait = 0 // not private, because processes share the word
 	futexWake = 1
 )
 
-// FutexWait sleeps until FutexWake is called for the word, d has passed, or a signal arrives. If
-// the word does not hold want, FutexWait returns immediately. The caller must check its condition
-// again. The word may be in memory that processes share.
+// FutexWait sleeps until FutexWake is called for the word, d has passed, or a signal arrives. It
+// returns immediately unless the word contains want. The word may be in shared memory.
 func FutexWait(word *uint32, want uint32, d time.Duration) {
 	ts := unix.NsecToTimespec(int64(d))
 	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(want),
@@ -27,11 +26,11 @@ func FutexWake(word *uint32) {
 	unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1<<30, 0, 0, 0)
 }
 
-// Yield lets another process on the machine run. It bypasses the Go scheduler.
+// Yield lets another process on this machine run. It bypasses the Go scheduler.
 func Yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// Cores returns the number of processors that this process may use: the size of its affinity mask
-// or, if smaller, the cgroup quota that Go has applied to GOMAXPROCS.
+// Cores returns the number of processors that this process may use. Go has applied the cgroup quota
+// to GOMAXPROCS.
 func Cores() int {
 	return min(runtime.NumCPU(), runtime.GOMAXPROCS(0))
 }

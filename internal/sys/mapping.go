@@ -9,21 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a range of this process's addresses: either a reservation, which has no memory, or
-// shared memory. A second Close returns ErrUnmapped or, with the build tag "invariants", panics.
+// Mapping is a range of addresses: a reservation, which has no memory, or shared memory.
 type Mapping struct {
 	base  unsafe.Pointer
 	bytes int64
-	// inReservation is true for memory that MapAt has mapped over a part of a reservation. Close
-	// reserves these addresses again, because other memory could otherwise be mapped there.
+	// inReservation makes Close reserve the addresses again, because other memory could otherwise
+	// be mapped there.
 	inReservation bool
-	origin        origin // stack that created the mapping
+	origin        origin // stack of the creator
 }
 
-// ErrUnmapped is returned by the second Close of a Mapping.
+// ErrUnmapped is returned by the second Close of a Mapping. With the build tag invariants, Close
+// panics.
 var ErrUnmapped = errors.New("the mapping is already closed")
 
-// Reserve reserves addresses without memory, aligned to align, which must be a power of two.
+// Reserve reserves addresses without memory. align must be a power of two.
 func Reserve(bytes, align int64) (*Mapping, error) {
 	reserved, err := mmap(nil, bytes+align, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
@@ -52,8 +52,7 @@ func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 	return m, nil
 }
 
-// MapAt maps a shared file over a part of the reservation m. The new Mapping must be closed before
-// m.
+// MapAt maps a shared file over a part of the reservation m. The new Mapping must be closed first.
 func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error) {
 	if offset < 0 || bytes <= 0 || offset+bytes > m.bytes {
 		return nil, fmt.Errorf("mapping [%d, %d) into a reservation of %d bytes: %w",
@@ -79,15 +78,13 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
 	}
-	// If the system supports transparent huge pages for shared memory, this reduces page faults by
-	// a factor of 512.
+	// This reduces page faults by a factor of 512 if the system supports transparent huge pages.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
 }
 
-// reserveAgain reserves a range again after an attempt to map memory over it has failed. It returns
-// false if the kernel has unmapped the range and another thread may have mapped other memory there.
-// The caller must then neither use nor unmap the range.
+// reserveAgain returns false if another thread may have mapped other memory in the range. The
+// caller must then neither use nor unmap the range.
 func reserveAgain(base unsafe.Pointer, bytes int64) bool {
 	_, err := mmap(base, bytes, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, -1, 0)
@@ -100,14 +97,14 @@ func (m *Mapping) Base() unsafe.Pointer { return m.base }
 // Address returns the first address as a number.
 func (m *Mapping) Address() uintptr { return uintptr(m.base) }
 
-// Bytes returns the length in bytes.
+// Bytes returns the length of the range.
 func (m *Mapping) Bytes() int64 { return m.bytes }
 
-// Populate allocates the pages of a part of the mapping, so that stores cause no page faults. On
-// kernels before 5.14, it has no effect. offset must be a multiple of PageSize.
+// Populate allocates pages in advance. It has no effect on kernels before 5.14. offset must be a
+// multiple of PageSize.
 func (m *Mapping) Populate(offset, bytes int64) {
 	part := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
-	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // if it fails, later stores allocate the pages
+	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // after a failure, stores allocate the pages
 }
 
 // Protect allows or prevents access to the mapping's memory.
@@ -122,8 +119,7 @@ func (m *Mapping) Protect(allowAccess bool) error {
 	return nil
 }
 
-// Shrink unmaps the end of a reservation. What remains has the given number of bytes, rounded up to
-// a multiple of PageSize.
+// Shrink shortens a reservation to the given number of bytes, rounded up to a multiple of PageSize.
 func (m *Mapping) Shrink(bytes int64) error {
 	bytes = (bytes + PageSize - 1) &^ (PageSize - 1)
 	if m.base == nil || bytes >= m.bytes {
@@ -137,17 +133,16 @@ func (m *Mapping) Shrink(bytes int64) error {
 	return unmap(unsafe.Add(m.base, bytes), removedBytes)
 }
 
-// Keep leaves the range mapped until the process exits, for example because a GPU may still use the
-// range. The Mapping must not be used afterwards.
+// Keep leaves the range mapped until the process exits. The Mapping must not be used afterwards.
 func (m *Mapping) Keep() {
 	m.origin.forget(m)
 	m.base = nil
 }
 
-// Close unmaps the range. A range that MapAt has mapped becomes reserved again.
+// Close unmaps the range. A range of MapAt becomes reserved again.
 func (m *Mapping) Close() error {
 	if m.base == nil {
-		m.origin.closedTwice()
+		m.origin.reportSecondClose()
 		return ErrUnmapped
 	}
 	m.origin.forget(m)
@@ -177,9 +172,9 @@ func unmap(base unsafe.Pointer, bytes int64) error {
 	return nil
 }
 
-// Readable reports whether this process can read the byte at an address. If the system does not
-// permit the check, Readable returns true.
-func Readable(address uintptr) bool {
+// IsReadable reports whether this process can read the byte at an address. It returns true if the
+// system does not permit the check.
+func IsReadable(address uintptr) bool {
 	var buffer [1]byte
 	local := []unix.Iovec{{Base: &buffer[0], Len: 1}}
 	remote := []unix.RemoteIovec{{Base: address, Len: 1}}
@@ -187,8 +182,8 @@ func Readable(address uintptr) bool {
 	return !errors.Is(err, unix.EFAULT)
 }
 
-// FreePages frees the pages that lie completely within a range of shared memory, in all processes
-// that map the memory. The pages then contain zeros. FreePages returns the number of freed bytes.
+// FreePages frees all pages inside a range of shared memory, in all processes, and returns the
+// number of freed bytes. The pages then contain zeros.
 func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
 	page := uintptr(os.Getpagesize())
 	skippedBytes := -uintptr(base) & (page - 1)

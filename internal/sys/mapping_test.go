@@ -31,8 +31,8 @@ func newMemory(t *testing.T, bytes int64) *os.File {
 
 func bytesOf(m *Mapping) []byte { return unsafe.Slice((*byte)(m.Base()), m.Bytes()) }
 
-// closeAgain closes a mapping that is already closed, and returns the error of Close. In builds
-// with the tag invariants, it checks that Close panics, and returns ErrUnmapped.
+// closeAgain returns the error of a second Close. With the tag invariants, it checks that Close
+// panics, and returns ErrUnmapped.
 func closeAgain(m *Mapping) (err error) {
 	defer func() {
 		if r := recover(); (r != nil) != invariants.Enabled {
@@ -105,14 +105,14 @@ func TestCloseRestoresReservation(t *testing.T) {
 		}
 		bytesOf(m)[round] = 1
 		check(t, m.Close())
-		if !reserved(r, 8*PageSize) {
+		if !isReserved(r, 8*PageSize) {
 			t.Error("Close left a hole in the reservation")
 		}
 	}
 }
 
-// reserved reports whether every page of a reservation is still reserved or mapped.
-func reserved(r *Mapping, bytes int64) bool {
+// isReserved reports whether every page of r is still reserved or mapped.
+func isReserved(r *Mapping, bytes int64) bool {
 	for offset := int64(0); offset < bytes; offset += PageSize {
 		if reserveAgain(unsafe.Add(r.base, offset), PageSize) {
 			return false
@@ -140,9 +140,8 @@ func TestMapAtOutsideReservationFails(t *testing.T) {
 	}
 }
 
-// unmappableFile returns a file that cannot be mapped: the kernel unmaps the range first and then
-// fails.
-func unmappableFile(t *testing.T) *os.File {
+// newUnmappableFile returns a file that the kernel fails to map after it has unmapped the range.
+func newUnmappableFile(t *testing.T) *os.File {
 	t.Helper()
 	f, err := memfd("test", 1<<45, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
 	if err != nil {
@@ -153,14 +152,14 @@ func unmappableFile(t *testing.T) *os.File {
 }
 
 func TestFailedMapAtRestoresReservation(t *testing.T) {
-	f := unmappableFile(t)
+	f := newUnmappableFile(t)
 	r, err := Reserve(64*PageSize, PageSize)
 	check(t, err)
 	defer func() { check(t, r.Close()) }()
 	if _, err := r.MapAt(0, f, 64*PageSize); err == nil {
 		t.Skip("the system has this many huge pages")
 	}
-	if !reserved(r, 64*PageSize) {
+	if !isReserved(r, 64*PageSize) {
 		t.Error("the failed MapAt left a hole in the reservation")
 	}
 	m, err := r.MapAt(0, newMemory(t, PageSize), PageSize)
@@ -169,9 +168,8 @@ func TestFailedMapAtRestoresReservation(t *testing.T) {
 	check(t, m.Close())
 }
 
-// TestFailedHugeMappingsKeepOtherMappings checks that a failing mapping does not remove another
-// goroutine's mapping. Each goroutine requests huge pages that the system does not have, and maps
-// other memory.
+// TestFailedHugeMappingsKeepOtherMappings requests huge pages that the system does not have. This
+// must not remove mappings of other goroutines.
 func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 	const bytes = 3 << 20
 	var goroutines sync.WaitGroup
@@ -181,7 +179,7 @@ func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 				if f, err := HugeMemfd("test", 64*PageSize); err == nil {
 					f.Close()
 				}
-				if err := touch(bytes); err != nil {
+				if err := writeToMapping(bytes); err != nil {
 					t.Error(err)
 					return
 				}
@@ -191,7 +189,7 @@ func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 	goroutines.Wait()
 }
 
-func touch(bytes int64) error {
+func writeToMapping(bytes int64) error {
 	f, err := Memfd("test", bytes)
 	if err != nil {
 		return err
@@ -213,17 +211,17 @@ func TestReservedAndUnmappedMemoryIsNotReadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := m.Address()
-	if Readable(address) {
-		t.Error("Readable = true for a reserved address, want false")
+	if IsReadable(address) {
+		t.Error("IsReadable = true for a reserved address, want false")
 	}
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if Readable(address) {
-		t.Error("Readable = true for an unmapped address, want false")
+	if IsReadable(address) {
+		t.Error("IsReadable = true for an unmapped address, want false")
 	}
 	var own byte
-	if !Readable(uintptr(unsafe.Pointer(&own))) {
-		t.Error("Readable = false for a variable of this process, want true")
+	if !IsReadable(uintptr(unsafe.Pointer(&own))) {
+		t.Error("IsReadable = false for a variable of this process, want true")
 	}
 }

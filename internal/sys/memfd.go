@@ -8,25 +8,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PageSize is the size of a huge page in bytes. The sizes of memory segments are multiples of
-// PageSize on all ranks, whether or not a rank has huge pages.
+// PageSize is the size of a huge page in bytes. The size of a memory segment is a multiple of it
+// even on ranks without huge pages.
 const PageSize = 2 << 20
 
-// Memfd creates an anonymous shared file of the given size in bytes. The kernel frees it when the
-// last process that uses it exits.
+// Memfd creates an anonymous shared file, which exists until the last process closes it.
 func Memfd(name string, bytes int64) (*os.File, error) {
 	return memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
 
-// HugeMemfd creates a Memfd backed by 2 MiB huge pages. It returns an error if the system has
-// reserved too few huge pages (/proc/sys/vm/nr_hugepages). bytes must be a multiple of PageSize.
+// HugeMemfd creates a Memfd with huge pages (/proc/sys/vm/nr_hugepages). bytes must be a multiple
+// of PageSize.
 func HugeMemfd(name string, bytes int64) (*os.File, error) {
 	f, err := memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
 	if err != nil {
 		return nil, err
 	}
-	// mmap reserves huge pages for the file, but ftruncate does not. Without this call, a shortage
-	// of pages would make a later mmap fail, or raise SIGBUS at the first access.
+	// mmap reserves huge pages for the file. ftruncate does not, so a later access could raise
+	// SIGBUS.
 	if err := tryMapping(f, bytes); err != nil {
 		f.Close()
 		return nil, err
@@ -47,8 +46,7 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// tryMapping maps a file and unmaps it again. The kernel chooses the address, because a failed mmap
-// at a fixed address could unmap other memory.
+// A failed mmap at a fixed address could unmap other memory, so the kernel chooses the address.
 func tryMapping(f *os.File, bytes int64) error {
 	base, err := mmap(nil, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, int(f.Fd()), 0)
 	if err != nil {
@@ -66,10 +64,8 @@ func FileSize(f *os.File) (int64, error) {
 	return status.Size, nil
 }
 
-// SealSize prevents changes to the size of a memfd. Otherwise, another process could truncate the
-// file, and accesses to mapped parts of the file would raise SIGBUS. Older kernels return an error
-// for files with huge pages. Callers can ignore it, because only ranks of the same user have the
-// descriptor.
+// SealSize prevents truncation of a memfd, after which accesses to mappings would raise SIGBUS.
+// Older kernels return an error for huge pages.
 func SealSize(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	if err != nil {
@@ -78,8 +74,7 @@ func SealSize(f *os.File) error {
 	return nil
 }
 
-// Discard frees the pages of a range of a memfd, in all processes that map it. Afterwards, the
-// range contains zeros.
+// Discard frees the pages of a range of a memfd in all processes. The range then contains zeros.
 func Discard(f *os.File, offset, bytes int64) error {
 	const punchHole = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	if err := allocateFile(f, punchHole, offset, bytes); err != nil {
@@ -88,9 +83,8 @@ func Discard(f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// Refill allocates the pages that Discard has freed, if the memfd has huge pages. Otherwise, a
-// later access could raise SIGBUS. For other files, Refill does nothing. If it fails, the file has
-// no pages.
+// Refill allocates the huge pages that Discard has freed, so that accesses do not raise SIGBUS. If
+// it fails, the file has no pages.
 func Refill(f *os.File, bytes int64) error {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
@@ -105,16 +99,15 @@ func Refill(f *os.File, bytes int64) error {
 func fillPages(f *os.File, bytes int64) error {
 	if err := allocateFile(f, 0, 0, bytes); err != nil {
 		err = fmt.Errorf("allocating %d bytes of huge pages: %w", bytes, err)
-		return errors.Join(err, Discard(f, 0, bytes)) // the kernel keeps the pages allocated so far
+		return errors.Join(err, Discard(f, 0, bytes)) // The kernel keeps the pages allocated so far.
 	}
 	return nil
 }
 
-// fallocate allocates or frees pages of a file. Tests replace it.
+// fallocate can be replaced by tests.
 var fallocate = unix.Fallocate
 
-// allocateFile repeats fallocate as long as signals interrupt it. The Go runtime sends signals to
-// threads to preempt goroutines.
+// The Go runtime interrupts system calls to preempt goroutines.
 func allocateFile(f *os.File, mode uint32, offset, bytes int64) error {
 	for {
 		err := fallocate(int(f.Fd()), mode, offset, bytes)

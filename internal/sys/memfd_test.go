@@ -80,12 +80,12 @@ func TestHugeMemfdFailsWithoutHugePages(t *testing.T) {
 func TestFailedFillKeepsNoPages(t *testing.T) {
 	const bytes = 8 * 4096
 	f := newMemory(t, bytes)
-	calls := 0
+	callCount := 0
 	fallocate = func(fd int, mode uint32, offset, length int64) error {
 		if mode != 0 {
 			return unix.Fallocate(fd, mode, offset, length)
 		}
-		if calls++; calls == 1 {
+		if callCount++; callCount == 1 {
 			return unix.EINTR
 		}
 		check(t, unix.Fallocate(fd, 0, offset, length/2))
@@ -93,12 +93,12 @@ func TestFailedFillKeepsNoPages(t *testing.T) {
 	}
 	t.Cleanup(func() { fallocate = unix.Fallocate })
 	if err := fillPages(f, bytes); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("fill = %v, want ENOSPC", err)
+		t.Errorf("fillPages = %v, want ENOSPC", err)
 	}
-	if left, err := AllocatedBytes(f); err != nil || left != 0 {
-		t.Errorf("AllocatedBytes = %d, %v after a failed fill, want 0", left, err)
+	if remaining, err := AllocatedBytes(f); err != nil || remaining != 0 {
+		t.Errorf("AllocatedBytes = %d, %v after a failed fillPages, want 0", remaining, err)
 	}
-	if calls != 2 {
-		t.Errorf("fill called fallocate %d times, want 2", calls)
+	if callCount != 2 {
+		t.Errorf("fillPages called fallocate %d times, want 2", callCount)
 	}
 }

@@ -18,7 +18,7 @@ var openMappings struct {
 }
 
 func (o *origin) record(m *Mapping) {
-	runtime.Callers(4, o[:]) // skips Callers, record, newMapping and newMapping's caller
+	runtime.Callers(4, o[:]) // skips Callers, record, newMapping and its caller
 	openMappings.Lock()
 	defer openMappings.Unlock()
 	if openMappings.all == nil {
@@ -33,7 +33,7 @@ func (*origin) forget(m *Mapping) {
 	delete(openMappings.all, m)
 }
 
-func (o *origin) closedTwice() {
+func (o *origin) reportSecondClose() {
 	panic("sys: a mapping is closed twice; it was created at\n" + o.String())
 }
 
@@ -51,8 +51,8 @@ func (o *origin) String() string {
 	}
 }
 
-// OpenMappings describes the open mappings, each with the stack that created it. In builds without
-// the tag invariants, it returns nil.
+// OpenMappings describes the open mappings and the stacks that created them. It returns nil without
+// the build tag invariants.
 func OpenMappings() []string {
 	openMappings.Lock()
 	defer openMappings.Unlock()

@@ -6,18 +6,17 @@ import (
 	"strings"
 )
 
-// HugePages describes the huge pages that the system offers for shared memory.
+// HugePages describes the system's huge pages for shared memory.
 type HugePages struct {
-	Reserved int // number of huge pages reserved for HugeMemfd (vm.nr_hugepages)
-	Free     int // number of reserved pages that are not in use
-	// SharedPolicy is the policy for other shared files (transparent_hugepage/shmem_enabled), or ""
-	// if the kernel has no such policy.
+	Reserved int // vm.nr_hugepages
+	Free     int
+	// SharedPolicy is transparent_hugepage/shmem_enabled, or "" if the kernel has no such setting.
 	SharedPolicy string
 }
 
-// Transparent reports whether the kernel uses huge pages for mappings of a Memfd. Map makes the
-// call to madvise that the policy "advise" requires.
-func (h HugePages) Transparent() bool {
+// IsTransparent reports whether mappings of a Memfd use huge pages. Map calls madvise for the
+// policy "advise".
+func (h HugePages) IsTransparent() bool {
 	switch h.SharedPolicy {
 	case "always", "within_size", "advise", "force":
 		return true
@@ -36,7 +35,6 @@ func hugePagesIn(mm string) HugePages {
 	}
 }
 
-// wordInBrackets returns the word in brackets, or "" if there is none.
 func wordInBrackets(text string) string {
 	_, after, _ := strings.Cut(text, "[")
 	word, _, found := strings.Cut(after, "]")
@@ -46,8 +44,7 @@ func wordInBrackets(text string) string {
 	return word
 }
 
-// ReadText returns the text of a system file without surrounding space, or "" if the file cannot be
-// read.
+// ReadText returns the text of a file without surrounding space, or "" after an error.
 func ReadText(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -56,7 +53,7 @@ func ReadText(file string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// ReadNumber returns the number in a system file, or 0 if there is none.
+// ReadNumber returns the number in a file, or 0 after an error.
 func ReadNumber(file string) int {
 	n, err := strconv.Atoi(ReadText(file))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 
 func TestTransparentFollowsPolicy(t *testing.T) {
 	cases := map[string]struct {
-		text, word  string
-		transparent bool
+		text, word    string
+		isTransparent bool
 	}{
 		"advise":            {"always [advise] never", "advise", true},
 		"never":             {"always within_size [never] deny", "never", false},
@@ -20,9 +20,9 @@ func TestTransparentFollowsPolicy(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			h := HugePages{SharedPolicy: wordInBrackets(c.text)}
-			if h.SharedPolicy != c.word || h.Transparent() != c.transparent {
+			if h.SharedPolicy != c.word || h.IsTransparent() != c.isTransparent {
 				t.Errorf("%q: got policy %q, transparent %v; want %q, %v",
-					c.text, h.SharedPolicy, h.Transparent(), c.word, c.transparent)
+					c.text, h.SharedPolicy, h.IsTransparent(), c.word, c.isTransparent)
 			}
 		})
 	}

@@ -21,8 +21,7 @@ func Pidfd(pid int) (*os.File, error) {
 // AwaitEnd blocks until the process of a Pidfd has exited. It returns an error if pidfd is closed
 // or its read deadline passes.
 //
-// AwaitEnd waits in the Go runtime's poller. While a thread is blocked in a system call, the
-// runtime's monitor wakes up thousands of times a second on processors that the ranks need.
+// It does not block a thread: the Go runtime's monitor would then use processors that ranks need.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
@@ -50,8 +49,7 @@ func Memory() (int64, error) {
 	return int64(info.Totalram+info.Totalswap) * int64(info.Unit), nil
 }
 
-// BootID returns an identifier that the kernel generates when the machine boots. Processes with the
-// same ID run on the same machine, even if their containers have different host names.
+// BootID returns the machine's boot ID. It is the same in all containers on the machine.
 func BootID() (string, error) { return readID("/proc/sys/kernel/random/boot_id") }
 
 func readID(path string) (string, error) {
@@ -66,9 +64,7 @@ func readID(path string) (string, error) {
 	return id, nil
 }
 
-// Namespace returns an identifier of this process's namespace of one kind. Processes in different
-// "net" namespaces cannot connect over abstract sockets. Pidfd finds only processes in the caller's
-// "pid" namespace or in one that it contains.
+// Namespace returns an identifier of this process's namespace of a kind, such as "net" or "pid".
 func Namespace(kind string) (string, error) {
 	id, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {
@@ -77,8 +73,7 @@ func Namespace(kind string) (string, error) {
 	return id, nil
 }
 
-// Monotonic returns the time of the machine's monotonic clock in nanoseconds. Processes on the same
-// machine can compare these times.
+// Monotonic returns the machine's monotonic clock in nanoseconds, or 0 after an error.
 func Monotonic() uint64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

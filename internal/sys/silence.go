@@ -11,13 +11,12 @@ import (
 )
 
 const (
-	// SilenceLimit is the time after which a TCP connection fails because the other machine has not
-	// acknowledged data or a probe. Its kernel does so even if the process is stopped.
+	// SilenceLimit is the time after which a TCP connection fails because the other machine's
+	// kernel does not answer. It answers for stopped processes.
 	SilenceLimit = 5 * time.Second
-	// probeInterval is the time between two probes, and the maximum time between two transmissions
-	// of the same data.
+	// probeInterval is the time between probes, and between transmissions of the same data.
 	probeInterval = time.Second
-	tcpRTOMaxMs   = 44 // the socket option TCP_RTO_MAX_MS of linux/tcp.h, since Linux 6.15
+	tcpRTOMaxMs   = 44 // TCP_RTO_MAX_MS of linux/tcp.h, since Linux 6.15
 )
 
 var keepAlive = net.KeepAliveConfig{
@@ -25,7 +24,7 @@ var keepAlive = net.KeepAliveConfig{
 	Count: int(SilenceLimit / probeInterval),
 }
 
-// Dialer returns a dialer for Unix sockets, and for TCP with DetectSilence.
+// Dialer returns a dialer for Unix sockets, and for TCP connections that detect silence.
 func Dialer() *net.Dialer {
 	return &net.Dialer{
 		KeepAliveConfig: keepAlive,
@@ -38,8 +37,7 @@ func Dialer() *net.Dialer {
 	}
 }
 
-// DetectSilence makes a TCP connection fail if the other machine has not answered for SilenceLimit.
-// It does not change other connections.
+// DetectSilence limits the silence of a TCP connection. It does not change other connections.
 func DetectSilence(conn net.Conn) error {
 	tcpConn, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -55,8 +53,8 @@ func DetectSilence(conn net.Conn) error {
 	return limitSilence(rawConn)
 }
 
-// limitSilence makes a connection fail if sent data is not acknowledged for SilenceLimit. Until
-// then, Linux sends the data again every probeInterval.
+// limitSilence detects silence while sent data is not acknowledged. The kernel then sends no
+// probes.
 func limitSilence(conn syscall.RawConn) error {
 	var setErr error
 	err := conn.Control(func(fd uintptr) {
@@ -68,8 +66,7 @@ func limitSilence(conn syscall.RawConn) error {
 	return errors.Join(err, os.NewSyscallError("setsockopt", setErr))
 }
 
-// Silence describes whether the machine at the other end of a TCP connection answers. The kernel
-// probes an idle connection every second.
+// Silence describes whether the machine at the other end of a TCP connection answers.
 type Silence int
 
 const (
@@ -81,8 +78,7 @@ const (
 	Silent
 )
 
-// SilenceOf returns the Silence of a connection. It returns Answering if the connection is closed
-// or does not use TCP.
+// SilenceOf returns Answering if the connection is closed or does not use TCP.
 func SilenceOf(conn net.Conn) Silence {
 	tcpConn, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -105,11 +101,10 @@ func SilenceOf(conn net.Conn) Silence {
 	case silence < SilenceLimit-probeInterval/2:
 		return Suspect
 	}
-	return Silent // 4 probes are lost, and after the fifth, the kernel ends the connection
+	return Silent // Four probes are lost. After the fifth, the kernel ends the connection.
 }
 
-// IsSilence reports whether an error on a TCP connection means that the other machine did not
-// answer. If only the other process has exited, its machine still answers.
+// IsSilence reports whether err means that the other machine did not answer.
 func IsSilence(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN,

@@ -32,8 +32,7 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// SendFile sends a message and, unless f is nil, the descriptor of f. The caller must still close
-// f.
+// SendFile sends a message and, unless f is nil, its descriptor. The caller must still close f.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	var control []byte
 	if f != nil {
@@ -45,9 +44,8 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	return nil
 }
 
-// ReceiveFile fills message and returns the descriptor that was sent with it, or nil. If several
-// descriptors were sent, ReceiveFile closes them and returns an error. If this process has too many
-// open descriptors, the kernel drops the sent one and ReceiveFile returns EMFILE.
+// ReceiveFile fills message and returns the descriptor that was sent with it, or nil. It rejects
+// several descriptors. It returns EMFILE if this process has no free descriptor.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	control := make([]byte, unix.CmsgSpace(4*4))
 	n, controlBytes, flags, _, err := c.ReadMsgUnix(message, control)

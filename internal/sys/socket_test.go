@@ -64,7 +64,7 @@ func TestDescriptorsAccompanyMessages(t *testing.T) {
 	}
 }
 
-func openFiles(t *testing.T) int {
+func countOpenFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
 	check(t, err)
@@ -75,8 +75,8 @@ func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 	memory := newMemory(t, 4096)
 	fd := int(memory.Fd())
 	for row, c := range map[string]struct {
-		text string
-		oob  []byte
+		text    string
+		control []byte
 	}{
 		"two descriptors":                {"four", unix.UnixRights(fd, fd)},
 		"more descriptors than fit":      {"four", unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd)},
@@ -84,13 +84,13 @@ func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 		"no descriptor, a short message": {"two", nil},
 	} {
 		a, b := newPair(t)
-		before := openFiles(t)
-		_, _, err := a.WriteMsgUnix([]byte(c.text), c.oob, nil)
+		before := countOpenFiles(t)
+		_, _, err := a.WriteMsgUnix([]byte(c.text), c.control, nil)
 		check(t, err)
 		if f, err := ReceiveFile(b, make([]byte, 4)); err == nil {
 			t.Errorf("%s: ReceiveFile = %v, want an error", row, f)
 		}
-		if after := openFiles(t); after != before {
+		if after := countOpenFiles(t); after != before {
 			t.Errorf("%s: %d files are open afterwards, want %d", row, after, before)
 		}
 	}
@@ -113,9 +113,9 @@ func TestReceiveFileWithoutFreeDescriptors(t *testing.T) {
 	check(t, SendFile(a, []byte("file"), newMemory(t, 4096)))
 	var limit unix.Rlimit
 	check(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-	none := limit
-	none.Cur = 3
-	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &none))
+	exhausted := limit
+	exhausted.Cur = 3
+	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &exhausted))
 	_, err := ReceiveFile(b, make([]byte, 4))
 	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	if !errors.Is(err, unix.EMFILE) {

@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TakeStdout returns standard output. Anything that this process or its children later write to
-// standard output goes to standard error instead. If the reader has closed its end, a write to the
-// returned file returns an error but does not raise SIGPIPE.
+// TakeStdout returns standard output, and redirects other output of this process and its children
+// to standard error. If the reader has closed its end, a write returns an error without SIGPIPE.
 func TakeStdout() (*os.File, error) {
 	stdout, err := unix.FcntlInt(uintptr(unix.Stdout), unix.F_DUPFD_CLOEXEC, unix.Stderr+1)
 	if err != nil {

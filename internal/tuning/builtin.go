@@ -8,15 +8,14 @@ import (
 // BuiltinOrigin is the Origin of the tables that Builtin returns.
 const BuiltinOrigin = "built-in table"
 
-// hopper lists the devices that use the times of h200. The H100 has the same links.
-var hopper = []string{"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
+// The H100 has the same links as the H200.
+var h200Devices = []string{"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
 
-// ampere lists devices with the same kind of links at half the speed.
-var ampere = []string{"NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"}
+// These devices have links of the same kind at half the speed.
+var a100Devices = []string{"NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"}
 
 // Builtin returns the table for a device that has not been tuned. The host backend always uses the
-// window path. An unknown device uses the plain path, so that calls are never slower than without
-// windows.
+// window path. An unknown device uses the plain path, so that windows never make calls slower.
 func Builtin(backend, device string) *Table {
 	switch {
 	case backend == "host":
@@ -24,17 +23,17 @@ func Builtin(backend, device string) *Table {
 			Origin: BuiltinOrigin, Device: "the host backend", Otherwise: Window,
 			Source: "the host backend uses staging where that is faster",
 		}
-	case slices.Contains(hopper, device):
+	case slices.Contains(h200Devices, device):
 		return h200()
-	case slices.Contains(ampere, device):
+	case slices.Contains(a100Devices, device):
 		return &Table{
 			Origin: BuiltinOrigin, Device: device, Otherwise: Plain, Rules: h200().General(),
-			Source: "nothing was measured on this device; symmem tune does it; direct as on the H200",
+			Source: "symmem tune has not measured this device; direct as on the H200",
 		}
 	default:
 		return &Table{
 			Origin: BuiltinOrigin, Device: device, Otherwise: Plain,
-			Source: "nothing was measured on this device; symmem tune does it",
+			Source: "symmem tune has not measured this device",
 		}
 	}
 }
@@ -47,7 +46,7 @@ var encodedH200 []byte
 func h200() *Table {
 	t, err := Decode(encodedH200)
 	if err != nil {
-		panic("tuning: the built-in table is broken: " + err.Error()) // a test decodes the table
+		panic("tuning: the built-in table is broken: " + err.Error()) // impossible: a test decodes the table
 	}
 	t.Origin = BuiltinOrigin
 	return t

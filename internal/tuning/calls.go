@@ -6,20 +6,20 @@ import "strings"
 // which cover only symmetric buffers.
 type Memory string
 
-// The kinds of memory in rules about the direct path.
+// Memory in rules about the direct path
 const (
 	// Symmetric selects buffers in registered memory, at the same offsets on all ranks.
 	Symmetric Memory = "symmetric"
-	// Anywhere selects all other buffers.
-	Anywhere Memory = "any"
+	// AnyMemory selects all other buffers.
+	AnyMemory Memory = "any"
 )
 
-func (m Memory) isValid() bool { return m == "" || m == Symmetric || m == Anywhere }
+func (m Memory) isValid() bool { return m == "" || m == Symmetric || m == AnyMemory }
 
 // Calls describes the calls that a rule covers, or a call for which a path is chosen.
 type Calls struct {
-	// Operation is the name of a driver.Operation, for example "AllReduce". A general rule has no
-	// Operation and a zero Shape; it covers all operations and groups without a specific rule.
+	// Operation is the name of a driver.Operation, such as "AllReduce". A general rule has no
+	// Operation and a zero Shape. It covers all calls without a specific rule.
 	Operation string `json:"operation,omitempty"`
 	Shape
 	Memory Memory `json:"memory,omitempty"`
@@ -27,7 +27,7 @@ type Calls struct {
 
 func (c Calls) isGeneral() bool { return c.Operation == "" && c.Shape == Shape{} }
 
-// String describes the calls, for example as "AllGather on 4 ranks, symmetric buffers".
+// String returns a description such as "AllGather on 4 ranks, symmetric buffers".
 func (c Calls) String() string {
 	var b strings.Builder
 	if c.isGeneral() {

@@ -6,22 +6,20 @@ import (
 	"slices"
 )
 
-// FloorPercent is the smallest difference of times, in percent, that can change the choice of a
-// path. A smaller difference can disappear with the next version of the software.
+// FloorPercent is the smallest difference of times that can change the path. A smaller difference
+// can disappear with the next version of the software.
 const FloorPercent = 2.0
 
-// DeriveMethod explains to users what Derive does.
+// DeriveMethod describes Derive to users.
 const DeriveMethod = "from small sizes to large ones, starting with otherwise, the path changes " +
 	"only where the other one is faster by more than the noise and by more than 2 percent; if calls " +
 	"in place and out of place disagree, plain beats window; direct is compared with the better of " +
 	"the others, and starts with them"
 
-// comparison describes which two paths Derive compares.
 type comparison struct {
-	startPath              Path // path for sizes below the first point
+	startPath              Path // for sizes below the first point
 	preferred, alternative Path
-	// microseconds returns the times of both paths.
-	microseconds func(Point) (preferred, alternative float64)
+	microseconds           func(Point) (preferred, alternative float64)
 }
 
 func windowComparison(otherwise Path) comparison {
@@ -50,19 +48,13 @@ func (p Point) OtherUS() float64 {
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// Derive derives a rule for calls from measured times. If calls.Memory is empty, the rule chooses
-// between the plain and the window path. Otherwise, it chooses between Other and the direct path,
-// or the two-level path if that was measured. points can have any order, and can contain a size
-// twice: for calls in place and out of place.
+// Derive derives a rule from measured times. If calls.Memory is empty, the rule chooses between the
+// plain and the window path. Otherwise, it chooses between Other and the direct path, or the
+// two-level path if that was measured. points can contain a size twice: in place and out of place.
 //
-// Derive visits the sizes in ascending order. It starts with the path otherwise, or with Other if
-// calls.Memory is set. The path changes at a size if the new path is faster by more than the
-// noise of the measurement and by more than FloorPercent. If the points of a size disagree, plain
-// has precedence over window, and Other over direct.
-//
-// If the path changes between two sizes, Derive interpolates the logarithm of the ratio of the two
-// times. The threshold is the size at which this logarithm is 0, rounded down to a quarter of a
-// power of two. If it has the same sign at both sizes, the threshold is the smaller size.
+// The path changes at a size if the new path is faster by more than the noise and by more than
+// FloorPercent. If the points of a size disagree, plain has precedence over window, and Other over
+// direct.
 func Derive(calls Calls, otherwise Path, points []Point) Rule {
 	c := windowComparison(otherwise)
 	switch {
@@ -115,8 +107,8 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 
 func (t pointsOfSize) bytes() Size { return t[0].Bytes }
 
-// choosePath returns the path at a size; previous is the path at the next smaller size. If the
-// points disagree, it returns c.preferred, because a table must not make calls slower.
+// choosePath returns the path at a size. If the points disagree, it returns c.preferred, because a
+// table must not make calls slower.
 func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	path := previous
 	for _, p := range points {
@@ -143,8 +135,7 @@ func (c comparison) meanLogRatio(points pointsOfSize) float64 {
 	return sum / float64(len(points))
 }
 
-// fasterPath returns the path that is faster by more than the noise and FloorPercent, or "" if
-// neither is.
+// fasterPath returns "" if the difference is within the noise or FloorPercent.
 func (c comparison) fasterPath(p Point) Path {
 	margin := math.Log1p(max(p.NoisePercent, FloorPercent) / 100)
 	switch logRatio := c.logRatio(p); {
@@ -157,7 +148,8 @@ func (c comparison) fasterPath(p Point) Path {
 	}
 }
 
-// thresholdBetween returns the largest size at which calls take the path of the lower size.
+// thresholdBetween returns the largest size with the path of the lower size. It interpolates the
+// logarithm of the ratio of the times to 0, and rounds down to a quarter of a power of two.
 func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	lowRatio, highRatio := c.meanLogRatio(lower), c.meanLogRatio(upper)
 	low, high := lower.bytes(), upper.bytes()

@@ -11,8 +11,8 @@ import (
 const formatText = "A collective whose larger buffer has up to up_to bytes takes the path of " +
 	"that step; the last step covers all larger sizes. otherwise is the path of calls without a " +
 	"rule. Rules with memory decide first, whether a call on symmetric or on any buffers takes " +
-	"the direct path if it can; one without operation covers all operations without a rule of " +
-	"their own, and other leaves the choice to the rules without memory. Everything else, such " +
+	"the direct path if it can; one without operation covers all operations without a " +
+	"specific rule, and other leaves the choice to the rules without memory. Everything else, such " +
 	"as the measured times, explains the rules. All ranks need the same table."
 
 type file struct {
@@ -21,14 +21,14 @@ type file struct {
 	*Table
 }
 
-// foldableObject matches an object on several lines that contains no other object or list. Strings
-// in JSON contain no newlines.
+// foldableObject matches an object on several lines without nested objects or lists. Strings in
+// JSON contain no newlines.
 var foldableObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
 
 var lineEnd = regexp.MustCompile(`\n\s*`)
 
-// Encode returns the table as JSON. Each measured size has its own line, and the rules are sorted,
-// so that equal tables have the same encoding.
+// Encode returns the table as JSON. Each measured size has a separate line, and the rules are
+// sorted, so that equal tables have the same encoding.
 func (t *Table) Encode() ([]byte, error) {
 	if err := t.Validate(); err != nil {
 		return nil, fmt.Errorf("encoding a tuning table: %w", err)
@@ -50,7 +50,7 @@ type version struct {
 	Version *int `json:"version"`
 }
 
-// Decode decodes a table. It rejects unknown fields and invalid tables.
+// Decode rejects unknown fields and invalid tables.
 func Decode(encoded []byte) (*Table, error) {
 	var format version
 	if err := json.Unmarshal(encoded, &format); err != nil {
@@ -75,8 +75,8 @@ func Decode(encoded []byte) (*Table, error) {
 	return decoded.Table, nil
 }
 
-// addLineNumber prefixes a decoding error with its line number. If the error has no position,
-// addLineNumber uses offset. If offset is negative, it returns err unchanged.
+// addLineNumber prefixes an error with its line number. If the error has no position, addLineNumber
+// uses offset, unless that is negative.
 func addLineNumber(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

@@ -16,7 +16,7 @@ var sizeUnits = []struct {
 	bytes Size
 }{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
 
-// String formats the size in the largest unit that divides it, for example 1792KiB or 100B.
+// String uses the largest unit that divides the size, for example 1792KiB or 100B.
 func (s Size) String() string {
 	for _, u := range sizeUnits {
 		if s != 0 && s%u.bytes == 0 {
@@ -26,7 +26,7 @@ func (s Size) String() string {
 	return "0B"
 }
 
-// ParseSize parses a size as String formats it.
+// ParseSize parses the format of String.
 func ParseSize(text string) (Size, error) {
 	for _, u := range sizeUnits {
 		digits, found := strings.CutSuffix(text, u.name)

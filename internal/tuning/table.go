@@ -14,10 +14,10 @@ import (
 // Version identifies the format. Decode rejects other versions.
 const Version = 4
 
-// Path names a way to run a collective.
+// Path identifies a way to run a collective.
 type Path string
 
-// The paths that a table chooses between.
+// The paths that a table chooses between
 const (
 	Plain  Path = "plain"
 	Window Path = "window"
@@ -34,7 +34,7 @@ type Shape struct {
 	Machines int `json:"machines,omitempty"`
 }
 
-// String describes the group, for example as "16 ranks on 2 machines".
+// String returns a description such as "16 ranks on 2 machines".
 func (s Shape) String() string {
 	if s.Machines > 1 {
 		return fmt.Sprintf("%d ranks on %d machines", s.Ranks, s.Machines)
@@ -56,7 +56,7 @@ type Table struct {
 	Otherwise Path `json:"otherwise"`
 	// Rules has at most one rule for each operation, shape and memory.
 	Rules []Rule `json:"rules"`
-	// Origin describes the source of the table, such as "built-in table". It is not encoded.
+	// Origin describes the source of the table, such as "built-in table".
 	Origin string `json:"-"`
 }
 
@@ -77,22 +77,21 @@ type Step struct {
 // Point holds the times of the paths at one size, measured alternately.
 type Point struct {
 	Bytes Size `json:"bytes"`
-	// InPlace is set if the calls used the same buffer for input and output.
+	// InPlace is set if input and output had the same buffer.
 	InPlace bool `json:"in_place,omitempty"`
 	// PlainUS, WindowUS and DirectUS are medians, in microseconds per call on the slowest rank.
-	// DirectUS is set only in rules about the direct path, where WindowUS is 0 if there is no
-	// window path.
+	// DirectUS is set only in rules about the direct path, where WindowUS is 0 without a window
+	// path.
 	PlainUS  float64 `json:"plain_us"`
 	WindowUS float64 `json:"window_us,omitempty"`
 	DirectUS float64 `json:"direct_us,omitempty"`
 	// TwoLevelUS is set instead of DirectUS if the two-level path was measured.
 	TwoLevelUS float64 `json:"two_level_us,omitempty"`
-	// NoisePercent estimates the random error of the ratio of the compared times. It is 0 if
-	// the error is unknown.
+	// NoisePercent estimates the random error of the ratio of the times. It is 0 if unknown.
 	NoisePercent float64 `json:"noise_percent,omitempty"`
 }
 
-// Name returns the table's name in reasons and errors.
+// Name returns the table's name for reasons and errors.
 func (t *Table) Name() string {
 	return cmp.Or(t.Origin, "table") + " of " + t.Device
 }
@@ -145,14 +144,13 @@ func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason
 	return reason.rule.Steps[reason.step].Path, reason
 }
 
-// ChooseDirect returns Direct or TwoLevel if a call should take that path, provided that the call
-// supports it, and otherwise Other. It applies the rule for the operation and shape or, if there is
-// none, the general rule. symmetric must be set if both buffers are in windows. It does not
-// allocate.
+// ChooseDirect returns the path that a call should take if it supports that path: Direct, TwoLevel
+// or Other. The specific rule has precedence over the general rule. symmetric must be set if both
+// buffers are in windows. ChooseDirect does not allocate.
 func (t *Table) ChooseDirect(
 	operation string, bytes int64, symmetric bool, group Shape,
 ) (Path, Reason) {
-	call := Calls{Operation: operation, Memory: Anywhere, Shape: group}
+	call := Calls{Operation: operation, Memory: AnyMemory, Shape: group}
 	if symmetric {
 		call.Memory = Symmetric
 	}
@@ -167,8 +165,8 @@ func (t *Table) ChooseDirect(
 	return reason.rule.Steps[reason.step].Path, reason
 }
 
-// TakesTwoLevels reports whether the table chooses the two-level path for any call of a group.
-func (t *Table) TakesTwoLevels(group Shape) bool {
+// CanUseTwoLevel reports whether the table chooses the two-level path for any call of a group.
+func (t *Table) CanUseTwoLevel(group Shape) bool {
 	return slices.ContainsFunc(t.Rules, func(r Rule) bool {
 		return r.Shape == group && slices.ContainsFunc(r.Steps, func(s Step) bool {
 			return s.Path == TwoLevel
@@ -194,15 +192,15 @@ func (t *Table) find(call Calls, bytes int64) Reason {
 	return reason
 }
 
-// Reason records why a path was chosen. Only String formats the text.
+// Reason records why a path was chosen.
 type Reason struct {
 	table *Table
 	rule  *Rule
-	step  int // index in rule.Steps, or -1 if no rule covers the call
+	step  int // in rule.Steps, or -1 if no rule covers the call
 	call  Calls
 }
 
-// HasRule reports whether the path was determined by a rule.
+// HasRule reports whether a rule determined the path.
 func (r Reason) HasRule() bool { return r.step >= 0 }
 
 // String describes the rule and the limits of its step as part of a sentence.
@@ -210,7 +208,7 @@ func (r Reason) String() string {
 	switch {
 	case r.HasRule():
 		return fmt.Sprintf("the %s says %s %s for %v", r.table.Name(),
-			r.rule.Steps[r.step].Path.answer(), r.rule.sizeText(r.step), r.rule.Calls)
+			r.rule.Steps[r.step].Path.text(), r.rule.sizeText(r.step), r.rule.Calls)
 	case r.call.Memory != "":
 		return fmt.Sprintf("the %s has no rule for %v", r.table.Name(), r.call)
 	case len(r.table.Rules) == 0 && r.table.Otherwise == Window:
@@ -220,7 +218,7 @@ func (r Reason) String() string {
 		r.table.Name(), r.call, r.table.Otherwise)
 }
 
-func (p Path) answer() string {
+func (p Path) text() string {
 	if p == Other {
 		return "another path than direct"
 	}
@@ -241,11 +239,11 @@ func (r *Rule) sizeText(step int) string {
 	}
 }
 
-// String describes the rule, for example as "AllReduce on 4 ranks: window at every size".
+// String returns a description such as "AllReduce on 4 ranks: window at every size".
 func (r *Rule) String() string {
 	parts := make([]string, len(r.Steps))
 	for i, s := range r.Steps {
-		parts[i] = fmt.Sprintf("%s %s", s.Path.answer(), r.sizeText(i))
+		parts[i] = fmt.Sprintf("%s %s", s.Path.text(), r.sizeText(i))
 	}
 	return fmt.Sprintf("%v: %s", r.Calls, strings.Join(parts, ", "))
 }
@@ -254,11 +252,11 @@ func (r *Rule) String() string {
 func (t *Table) Digest() uint64 {
 	decisive := Table{Otherwise: t.Otherwise, Rules: sorted(t.WithoutTimes().Rules)}
 	h := fnv.New64a()
-	_ = json.NewEncoder(h).Encode(&decisive) // does not fail for names and integers
+	_ = json.NewEncoder(h).Encode(&decisive) // impossible for names and integers
 	return h.Sum64()
 }
 
-// sorted returns a sorted copy of rules. It is never nil, because JSON would encode nil as null.
+// sorted never returns nil, which JSON would encode as null.
 func sorted(rules []Rule) []Rule {
 	rules = append([]Rule{}, rules...)
 	slices.SortFunc(rules, func(a, b Rule) int {
@@ -294,7 +292,7 @@ func (t *Table) WithoutTimes() *Table {
 	return &result
 }
 
-// Replace returns a copy of the table in which the given rules replace those for the same calls.
+// Replace returns a copy in which the given rules replace the rules for the same calls.
 func (t *Table) Replace(rules ...Rule) *Table {
 	result := *t
 	result.Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(old Rule) bool {

@@ -64,14 +64,14 @@ func anyTable(t *rapid.T) *Table {
 			calls := Calls{Operation: operation, Shape: Shape{Ranks: ranks + 1, Machines: 1}}
 			points := withInPlace(t, anyPoints(t), anyPoints(t))
 			table.Rules = append(table.Rules, Derive(calls, table.Otherwise, points))
-			calls.Memory = rapid.SampledFrom([]Memory{Symmetric, Anywhere}).Draw(t, "memory")
+			calls.Memory = rapid.SampledFrom([]Memory{Symmetric, AnyMemory}).Draw(t, "memory")
 			points = withInPlace(t, anyTimes(t), anyTimes(t))
 			table.Rules = append(table.Rules, Derive(calls, table.Otherwise, points))
 		}
 	}
 	if rapid.Bool().Draw(t, "general") {
 		table.Rules = append(table.Rules, Rule{
-			Calls: Calls{Memory: Anywhere}, Steps: []Step{{Path: Direct}},
+			Calls: Calls{Memory: AnyMemory}, Steps: []Step{{Path: Direct}},
 		})
 	}
 	return table
@@ -235,7 +235,7 @@ func TestBuiltinTableNamesMeasuredDevice(t *testing.T) {
 func TestRulesCanBeDerivedAgain(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	var rules []Rule
-	for _, memory := range []Memory{"", Symmetric, Anywhere} {
+	for _, memory := range []Memory{"", Symmetric, AnyMemory} {
 		calls := Calls{Operation: "AllGather", Shape: Shape{4, 1}, Memory: memory}
 		rules = append(rules, Derive(calls, table.Otherwise, table.Measured(calls)))
 	}
@@ -360,9 +360,9 @@ func TestTwoLevelRule(t *testing.T) {
 		}
 	}
 	other := Shape{Ranks: 4, Machines: 1}
-	if !table.TakesTwoLevels(shape) || table.TakesTwoLevels(other) {
-		t.Errorf("TakesTwoLevels(%v) = %t, TakesTwoLevels(%v) = %t; want true, false", shape,
-			table.TakesTwoLevels(shape), other, table.TakesTwoLevels(other))
+	if !table.CanUseTwoLevel(shape) || table.CanUseTwoLevel(other) {
+		t.Errorf("CanUseTwoLevel(%v) = %t, CanUseTwoLevel(%v) = %t; want true, false", shape,
+			table.CanUseTwoLevel(shape), other, table.CanUseTwoLevel(other))
 	}
 	table.Rules[0].Shape = other
 	if err := table.Validate(); err == nil {

@@ -45,9 +45,9 @@ func TestTranscripts(t *testing.T) {
 				}
 				return string(encoded)
 			case "choose", "direct":
-				return chosen(t, table, d)
+				return runChoose(t, table, d)
 			case "derive":
-				return derived(t, d)
+				return runDerive(t, d)
 			}
 			t.Fatalf("unknown command %q", d.Cmd)
 			return ""
@@ -65,7 +65,7 @@ func argument(d *datadriven.TestData, key string) string {
 	return strings.ReplaceAll(value, "_", " ")
 }
 
-func chosen(t *testing.T, table *Table, d *datadriven.TestData) string {
+func runChoose(t *testing.T, table *Table, d *datadriven.TestData) string {
 	t.Helper()
 	group := Shape{Machines: 1}
 	d.ScanArgs(t, "ranks", &group.Ranks)
@@ -94,7 +94,7 @@ func chosen(t *testing.T, table *Table, d *datadriven.TestData) string {
 	return out.String()
 }
 
-func derived(t *testing.T, d *datadriven.TestData) string {
+func runDerive(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
 	memory := Memory(argument(d, "memory"))
 	var points []Point

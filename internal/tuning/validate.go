@@ -25,48 +25,47 @@ func (r *Rule) validate() error {
 	if len(r.Steps) == 0 {
 		return fmt.Errorf("steps is empty")
 	}
-	below := Size(0)
+	previous := Size(0)
 	for i := range r.Steps {
 		if r.Steps[i].Path == TwoLevel && r.Machines <= 1 {
-			return fmt.Errorf("step %d: path is two-level, but the rule is not for several machines", i+1)
+			return fmt.Errorf("step %d: path is two-level, but the rule is for one machine", i+1)
 		}
-		if err := r.Steps[i].validate(below, i == len(r.Steps)-1, r.Memory != ""); err != nil {
+		if err := r.Steps[i].validate(previous, i == len(r.Steps)-1, r.Memory != ""); err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}
-		below = r.Steps[i].UpTo
+		previous = r.Steps[i].UpTo
 	}
 	return nil
 }
 
-// validate checks a step. below is the UpTo of the previous step. direct is set if the step's rule
-// is about the direct path.
-func (s *Step) validate(below Size, last, direct bool) error {
+// previous is the UpTo of the previous step. isDirect is set for a rule about the direct path.
+func (s *Step) validate(previous Size, isLast, isDirect bool) error {
 	switch {
-	case !direct && s.Path != Plain && s.Path != Window:
+	case !isDirect && s.Path != Plain && s.Path != Window:
 		return fmt.Errorf("path is %q, but must be plain or window", s.Path)
-	case direct && s.Path != Direct && s.Path != TwoLevel && s.Path != Other:
+	case isDirect && s.Path != Direct && s.Path != TwoLevel && s.Path != Other:
 		return fmt.Errorf("path is %q, but must be direct, two-level or other in a rule with memory",
 			s.Path)
-	case last && s.UpTo != 0:
+	case isLast && s.UpTo != 0:
 		return fmt.Errorf("up_to is %v, but the last step covers all larger sizes", s.UpTo)
-	case !last && s.UpTo <= below:
-		return fmt.Errorf("up_to is %v, but must be above %v", s.UpTo, below)
+	case !isLast && s.UpTo <= previous:
+		return fmt.Errorf("up_to is %v, but must be above %v", s.UpTo, previous)
 	}
 	for i, p := range s.Measured {
-		if err := p.validate(direct); err != nil {
+		if err := p.validate(isDirect); err != nil {
 			return fmt.Errorf("measured %d: %w", i+1, err)
 		}
 	}
 	return nil
 }
 
-func (p *Point) validate(direct bool) error {
+func (p *Point) validate(isDirect bool) error {
 	switch {
-	case p.Bytes <= 0, !positive(p.PlainUS), !positive(p.NoisePercent + 1),
-		!positive(p.WindowUS) && !(direct && p.WindowUS == 0),
-		direct && !positive(p.DirectUS+p.TwoLevelUS):
+	case p.Bytes <= 0, !isPositive(p.PlainUS), !isPositive(p.NoisePercent + 1),
+		!isPositive(p.WindowUS) && !(isDirect && p.WindowUS == 0),
+		isDirect && !isPositive(p.DirectUS+p.TwoLevelUS):
 		return fmt.Errorf("sizes and times must be positive")
-	case !direct && p.DirectUS+p.TwoLevelUS != 0:
+	case !isDirect && p.DirectUS+p.TwoLevelUS != 0:
 		return fmt.Errorf("direct_us and two_level_us are allowed only in a rule with memory")
 	case p.DirectUS != 0 && p.TwoLevelUS != 0:
 		return fmt.Errorf("only one of direct_us and two_level_us is allowed")
@@ -74,4 +73,4 @@ func (p *Point) validate(direct bool) error {
 	return nil
 }
 
-func positive(us float64) bool { return us > 0 && !math.IsInf(us, 1) }
+func isPositive(us float64) bool { return us > 0 && !math.IsInf(us, 1) }

@@ -8,16 +8,14 @@ import (
 	"time"
 )
 
-// Patience is a generous time limit for processes that normally take seconds.
+// Patience is the time limit for processes that normally take seconds.
 const Patience = 2 * time.Minute
 
-// dumpTime limits how long a process may print its stacks after its deadline, and how long its
-// children may keep its output open.
+// dumpTime is the time to print stacks after the time limit.
 const dumpTime = 10 * time.Second
 
-// Command prepares a process that gets SIGQUIT when its time limit expires or the test ends. A Go
-// program then prints the stacks of its goroutines and exits. If the process is still running after
-// dumpTime, it is killed.
+// Command returns a command that gets SIGQUIT after its time limit or at the end of the test. A Go
+// program then prints its stacks and exits. After dumpTime, the process is killed.
 func Command(t testing.TB, limit time.Duration, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

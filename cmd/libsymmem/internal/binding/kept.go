@@ -90,7 +90,7 @@ func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, onHost b
 			return err
 		}
 	}
-	if onHost && k.isUnmapped(address) && !sys.Readable(address) {
+	if onHost && k.isUnmapped(address) && !sys.IsReadable(address) {
 		return fmt.Errorf("memory at %#x: %w", address, symmem.ErrFreed)
 	}
 	return nil

@@ -109,7 +109,7 @@ func newTuneResult() *TuneResult {
 	for _, measured := range []struct {
 		memory tuning.Memory
 		points []tuning.Point
-	}{{"", append(points, inPlace)}, {tuning.Symmetric, direct}, {tuning.Anywhere, anywhere}} {
+	}{{"", append(points, inPlace)}, {tuning.Symmetric, direct}, {tuning.AnyMemory, anywhere}} {
 		rules = append(rules, tuning.Derive(tuning.Calls{
 			Operation: "AllReduce", Shape: tuning.Shape{Ranks: 4, Machines: 1}, Memory: measured.memory,
 		}, tuning.Plain, measured.points))

@@ -63,7 +63,7 @@ func (t *tuner) deriveRules(op *Operation, times *points) (rules []tuning.Rule) 
 	for _, measured := range []struct {
 		memory tuning.Memory
 		points []tuning.Point
-	}{{"", times.windows}, {tuning.Symmetric, times.direct}, {tuning.Anywhere, times.anywhere}} {
+	}{{"", times.windows}, {tuning.Symmetric, times.direct}, {tuning.AnyMemory, times.anywhere}} {
 		if len(measured.points) == 0 {
 			continue
 		}

@@ -168,7 +168,7 @@ func (h *Host) judgeHugePages(f *Facts, s *Section) {
 	switch {
 	case h.HugePages > 0:
 		s.addOK("huge pages: %d of %d free", h.FreeHugePages, h.HugePages)
-	case sys.HugePages{SharedPolicy: h.SharedMemoryPolicy}.Transparent():
+	case sys.HugePages{SharedPolicy: h.SharedMemoryPolicy}.IsTransparent():
 		s.addOK("huge pages: shared memory gets them automatically (shmem_enabled is %s)",
 			h.SharedMemoryPolicy)
 	default:

@@ -2,13 +2,13 @@ package tuning
 
 import "slices"
 
-// TakesWindows reports whether the table chooses the window path for any call of a group on
-// symmetric buffers. direct reports whether the group has a direct path.
-func (t *Table) TakesWindows(group Shape, direct bool) bool {
+// CanUseWindows reports whether the table chooses the window path for any call of a group on
+// symmetric buffers.
+func (t *Table) CanUseWindows(group Shape, hasDirect bool) bool {
 	sizes := t.thresholds(group)
 	for _, operation := range operations {
 		for _, bytes := range sizes {
-			if t.takesWindow(operation, bytes, group, direct) {
+			if t.usesWindow(operation, bytes, group, hasDirect) {
 				return true
 			}
 		}
@@ -16,7 +16,7 @@ func (t *Table) TakesWindows(group Shape, direct bool) bool {
 	return false
 }
 
-// thresholds returns the sizes on both sides of each step's end.
+// thresholds returns the sizes on both sides of the end of each step.
 func (t *Table) thresholds(group Shape) []int64 {
 	sizes := []int64{1}
 	for i := range t.Rules {
@@ -33,8 +33,8 @@ func (t *Table) thresholds(group Shape) []int64 {
 	return slices.Compact(sizes)
 }
 
-func (t *Table) takesWindow(operation string, bytes int64, group Shape, direct bool) bool {
-	if direct {
+func (t *Table) usesWindow(operation string, bytes int64, group Shape, hasDirect bool) bool {
+	if hasDirect {
 		if path, _ := t.ChooseDirect(operation, bytes, true, group); path == Direct {
 			return false
 		}
