@@ -45,7 +45,7 @@ func BenchmarkSubmit(b *testing.B) {
 	}
 	onEachRank := func(f func(*submitter) error) {
 		b.Helper()
-		if err := ranktest.Each(len(ranks), func(i int) error {
+		if err := ranktest.Run(len(ranks), func(i int) error {
 			err := f(ranks[i])
 			if err != nil {
 				ranks[i].World().Abort()

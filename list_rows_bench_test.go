@@ -144,7 +144,7 @@ func exchangeBenches(b *testing.B) (ranks []*exchangeBench) {
 
 func onEachExchange(b *testing.B, ranks []*exchangeBench, f func(*exchangeBench) error) {
 	b.Helper()
-	err := ranktest.Each(len(ranks), func(i int) error {
+	err := ranktest.Run(len(ranks), func(i int) error {
 		err := f(ranks[i])
 		if err != nil {
 			ranks[i].World().Abort()

@@ -99,7 +99,7 @@ func normBenches(b *testing.B, rows, hidden int64) (ranks []*normBench) {
 
 func onEach(b *testing.B, ranks []*normBench, f func(*normBench) error) {
 	b.Helper()
-	err := ranktest.Each(len(ranks), func(i int) error {
+	err := ranktest.Run(len(ranks), func(i int) error {
 		err := f(ranks[i])
 		if err != nil {
 			ranks[i].World().Abort()

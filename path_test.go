@@ -261,7 +261,7 @@ func TestMemoryPastWindowEndTakesPlainPath(t *testing.T) {
 func openWithOptions(t *testing.T, options ...symmem.Options) []error {
 	t.Helper()
 	store := "unix:@symmem-test-" + rand.Text()
-	return ranktest.Outcomes(len(options), func(r int) error {
+	return ranktest.CollectErrors(len(options), func(r int) error {
 		o := options[r]
 		o.Rank, o.Size, o.Store, o.Timeout = r, len(options), store, 20*soon
 		rt, err := symmem.Open(t.Context(), withBackend(o))

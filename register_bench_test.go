@@ -110,7 +110,7 @@ func closeLive(rt *symmem.Runtime) error {
 
 func each(tb testing.TB, runtimes []*symmem.Runtime, f func(int, *symmem.Runtime) error) {
 	tb.Helper()
-	err := ranktest.Each(len(runtimes), func(i int) error { return f(i, runtimes[i]) })
+	err := ranktest.Run(len(runtimes), func(i int) error { return f(i, runtimes[i]) })
 	if err != nil {
 		tb.Fatal(err)
 	}

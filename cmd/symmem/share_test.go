@@ -66,12 +66,12 @@ func TestBrokenDaemonIsIgnored(t *testing.T) {
 	path := symmemBinary(t)
 	useOneSharedGPU(t)
 	mpstest.Install(t)
-	t.Setenv(mpstest.Broken, "1")
+	t.Setenv(mpstest.FailVariable, "1")
 	cmd := systest.Command(t, systest.Patience, path, "verify", "--backend=nccl", "--ranks=2",
 		"--rounds=1", "--size=1Ki")
 	output, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(output), "in turns (starting the Multi-Process Serv") ||
-		!strings.Contains(string(output), mpstest.Complaint) {
+		!strings.Contains(string(output), mpstest.StartError) {
 		t.Errorf("got %v, want success with a warning:\n%s", err, output)
 	}
 }

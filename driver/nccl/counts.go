@@ -18,11 +18,11 @@ func describeCounts(rasID string, group *driver.GroupConfig, timeout time.Durati
 	ctx, cancel := context.WithTimeout(context.Background(), min(countsTimeout, timeout/4))
 	defer cancel()
 	// NCCL 2.28.7 and later versions answer, unless RAS is disabled.
-	status, err := ras.Ask(ctx, ras.Address(os.Getenv))
+	status, err := ras.QueryStatus(ctx, ras.Address(os.Getenv))
 	if err != nil {
 		return ""
 	}
-	return status.Differences(rasID, len(group.Ranks), func(ranks []int) string {
+	return status.DescribeDifferences(rasID, len(group.Ranks), func(ranks []int) string {
 		return driver.RanksOf(group.World(ranks), group.Ranks)
 	})
 }

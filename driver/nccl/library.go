@@ -30,7 +30,7 @@ func loadDriver() (*cuda.Driver, error) {
 // hung with CUDA's default. MPS clients share 96 queues.
 var setDefaults = sync.OnceValue(func() error {
 	err := setDefault("NCCL_RUNTIME_CONNECT", "0")
-	if mps.Running(os.Getenv) {
+	if mps.IsRunning(os.Getenv) {
 		return err
 	}
 	return errors.Join(err, setDefault("CUDA_DEVICE_MAX_CONNECTIONS", "32"))

@@ -12,7 +12,7 @@ type (
 // their numbers.
 func (communicatorMu) Rank() ranked.Rank {
 	r := ranked.NCCL.Waiting(5, "nccl.communicator.mu")
-	r.Many = true
+	r.AllowsSeveral = true
 	return r
 }
 

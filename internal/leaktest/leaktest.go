@@ -1,6 +1,6 @@
-// Package leaktest makes a package's tests fail if they leak file descriptors or symmem's shared
-// memory. With the build tag "invariants", it also finds leaked address reservations, and prints
-// the stack that created each mapping.
+// Package leaktest makes tests fail if they leak file descriptors or symmem's shared memory. With
+// the build tag "invariants", it also finds leaked address reservations, and prints the stack that
+// created each mapping.
 package leaktest
 
 import (
@@ -14,7 +14,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// TestRunner runs the tests of a package, such as a *testing.M.
+// TestRunner is usually a *testing.M.
 type TestRunner interface{ Run() int }
 
 // Watch returns a TestRunner that runs tests and then checks for leaks. If all tests pass but leave
@@ -26,7 +26,7 @@ func Watch(tests TestRunner) TestRunner {
 
 type leakCheckedTests struct {
 	tests      TestRunner
-	openBefore map[string]int // number of each resource when Watch was called
+	openBefore map[string]int // number of each resource
 }
 
 // Run runs the tests and then checks for leaks.
@@ -43,14 +43,12 @@ func (l *leakCheckedTests) Run() int {
 }
 
 const (
-	// closeTimeout limits the wait until all resources are closed. A server, for example, may
-	// notice the end of a connection late.
+	// closeTimeout is long, because a server may notice the end of a connection late.
 	closeTimeout = 10 * time.Second
 	pollInterval = 10 * time.Millisecond
 )
 
-// findLeaks returns the open resources that were not open when Watch was called. If there are any,
-// it waits up to closeTimeout for them to be closed.
+// findLeaks waits up to closeTimeout until no new resource is open.
 func (l *leakCheckedTests) findLeaks() []string {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -78,7 +76,6 @@ func countResources() map[string]int {
 	return resources
 }
 
-// countDescriptors counts the open file descriptors.
 func countDescriptors(resources map[string]int) {
 	const folder = "/proc/self/fd"
 	entries, err := os.ReadDir(folder)

@@ -18,25 +18,24 @@ import (
 )
 
 // PipeVariable is the environment variable for the folder in which a daemon of NVIDIA's
-// Multi-Process Service (MPS) listens. logVariable is the one for its logs.
+// Multi-Process Service (MPS) listens.
 const (
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
 	logVariable  = "CUDA_MPS_LOG_DIRECTORY"
 )
 
-// devicesVariable selects the GPUs visible to CUDA. If it is set when a daemon starts, the daemon
-// offers only these GPUs to its clients and numbers them from 0.
+// A daemon offers only the GPUs in devicesVariable to its clients and numbers them from 0.
 const devicesVariable = "CUDA_VISIBLE_DEVICES"
 
-// controlProgram, which comes with NVIDIA's driver, starts and stops daemons.
+// controlProgram comes with NVIDIA's driver. It starts and stops daemons.
 const controlProgram = "nvidia-cuda-mps-control"
 
 // controlTimeout limits the start or end of a daemon.
 const controlTimeout = 20 * time.Second
 
-// Running reports whether CUDA in a process with this environment would try to use a daemon. It
-// returns true even if the daemon was killed.
-func Running(getenv func(string) string) bool {
+// IsRunning reports whether CUDA would try to use a daemon. It returns true even if the daemon was
+// killed.
+func IsRunning(getenv func(string) string) bool {
 	_, err := os.Stat(filepath.Join(cmp.Or(getenv(PipeVariable), "/tmp/nvidia-mps"), "control"))
 	return err == nil
 }
@@ -52,14 +51,13 @@ func Find() (string, error) {
 
 // Daemon is a running daemon. It is not safe for concurrent use.
 type Daemon struct {
-	path        string   // path of the control program
-	folder      string   // folder in which the daemon listens and writes its logs
-	env         []string // environment of the control program
-	selectsGPUs bool     // whether env selects the visible GPUs
+	path       string   // of the control program
+	folder     string   // in which the daemon listens and writes its logs
+	env        []string // of the control program
+	hasDevices bool     // env contains devicesVariable
 }
 
-// Start starts a daemon that listens in a new folder and serves the GPUs that are visible in env.
-// ctx limits only the start.
+// Start starts a daemon for the GPUs that are visible in env. ctx limits only the start.
 func Start(ctx context.Context, env []string) (*Daemon, error) {
 	path, err := Find()
 	if err != nil {
@@ -70,7 +68,7 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 		return nil, fmt.Errorf("starting the Multi-Process Service: %w", err)
 	}
 	d := &Daemon{path: path, folder: folder}
-	d.selectsGPUs = slices.ContainsFunc(env, func(entry string) bool {
+	d.hasDevices = slices.ContainsFunc(env, func(entry string) bool {
 		return strings.HasPrefix(entry, devicesVariable+"=")
 	})
 	d.env = append(removeVariables(env, PipeVariable, logVariable),
@@ -85,8 +83,8 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	return d, nil
 }
 
-// runControl runs the control program once. Its output goes to a file, because a started daemon
-// inherits the output, and the reader of a pipe would never reach the end.
+// runControl writes the output to a file, because a started daemon inherits the output, and the
+// reader of a pipe would never reach the end.
 func (d *Daemon) runControl(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -106,12 +104,12 @@ func (d *Daemon) runControl(ctx context.Context, input string, args ...string) e
 	return nil
 }
 
-// Variables returns environment variables for a process that uses the daemon and the given number
-// of GPUs.
-func (d *Daemon) Variables(gpus int) map[string]string {
+// Variables returns environment variables for a process that uses the daemon and GPUs 0 to
+// gpuCount-1.
+func (d *Daemon) Variables(gpuCount int) map[string]string {
 	variables := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
-	if d.selectsGPUs {
-		ordinals := make([]string, gpus)
+	if d.hasDevices {
+		ordinals := make([]string, gpuCount)
 		for i := range ordinals {
 			ordinals[i] = fmt.Sprint(i)
 		}
@@ -140,7 +138,7 @@ func (d *Daemon) Close() error {
 	return os.RemoveAll(d.folder)
 }
 
-// openProcess returns a pidfd of the daemon, or nil if the daemon has exited or cannot be watched.
+// openProcess returns a pidfd of the daemon, or nil if the daemon has exited.
 func (d *Daemon) openProcess() *os.File {
 	text, err := os.ReadFile(filepath.Join(d.folder, controlProgram+".pid"))
 	if err != nil {

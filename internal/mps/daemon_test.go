@@ -20,13 +20,13 @@ func TestDaemonListensUntilClose(t *testing.T) {
 	}
 	variables := d.Variables(2)
 	getenv := func(name string) string { return variables[name] }
-	if !mps.Running(getenv) || variables["CUDA_VISIBLE_DEVICES"] != "0,1" {
+	if !mps.IsRunning(getenv) || variables["CUDA_VISIBLE_DEVICES"] != "0,1" {
 		t.Errorf("Variables(2) = %v, want a folder with a daemon and GPUs 0,1", variables)
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
-	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 || mps.Running(getenv) {
+	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 || mps.IsRunning(getenv) {
 		t.Errorf("folder contains %v, %v after Close; want nothing", remaining, err)
 	}
 	want := "start of 2,3\nquit\n"
@@ -55,9 +55,9 @@ func TestFailedStartLeavesNoFiles(t *testing.T) {
 	mpstest.Install(t)
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder)
-	_, err := mps.Start(t.Context(), append(os.Environ(), mpstest.Broken+"=1"))
-	if err == nil || !strings.Contains(err.Error(), mpstest.Complaint) {
-		t.Errorf("Start = %v; want an error that contains %q", err, mpstest.Complaint)
+	_, err := mps.Start(t.Context(), append(os.Environ(), mpstest.FailVariable+"=1"))
+	if err == nil || !strings.Contains(err.Error(), mpstest.StartError) {
+		t.Errorf("Start = %v; want an error that contains %q", err, mpstest.StartError)
 	}
 	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
 		t.Errorf("folder contains %v, %v after a failed Start; want nothing", remaining, err)
@@ -70,7 +70,7 @@ func TestStartFailsWithoutProgram(t *testing.T) {
 		t.Error("Start without the control program succeeded, want an error")
 	}
 	getenvEmpty := func(string) string { return filepath.Join(t.TempDir(), "none") }
-	if mps.Running(getenvEmpty) {
-		t.Error("Running = true for a folder that does not exist")
+	if mps.IsRunning(getenvEmpty) {
+		t.Error("IsRunning = true for a folder that does not exist")
 	}
 }

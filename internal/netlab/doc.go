@@ -1,9 +1,7 @@
-// Package netlab simulates networks of machines on one host, for tests.
-//
-// Each Machine has a separate network namespace and host name, but shares memory and process IDs
-// with the host. The test process forwards the packets of all network interfaces, which are TUN
-// devices. A Link determines how packets between two machines are delayed, reordered and dropped.
+// Package netlab simulates networks of machines on one host, for tests. Each Machine has a separate
+// network namespace and host name, but shares memory and process IDs with the host. The test
+// process forwards the packets of all network interfaces, which are TUN devices.
 //
 // A Lab needs root and /dev/net/tun. When the test process exits, the kernel kills the processes on
-// the machines and removes the namespaces. router.mu is the only lock.
+// the machines and removes the namespaces. The package has one lock, router.mu.
 package netlab

@@ -115,7 +115,7 @@ func (l *Lab) Set(a, b int, link Link) {
 	l.router.setLink(b, a, link)
 }
 
-// Isolate sets the links between a machine and all other machines in both directions.
+// Isolate sets the links between a machine and all others in both directions.
 func (l *Lab) Isolate(machine int, link Link) {
 	for other := range l.Machines {
 		if other != machine {
@@ -150,7 +150,7 @@ func (cfg *Config) hostsFile() []byte {
 	return text
 }
 
-// address puts interfaces with the same number into the same subnet.
+// Interfaces with the same number are in the same subnet.
 func (cfg *Config) address(machine, number int) netip.Addr {
 	text := "10." + strconv.Itoa(77+number) + ".0." + strconv.Itoa(machine+1)
 	if cfg.IPv6 {

@@ -38,8 +38,8 @@ func machineName(index int) string {
 	return name
 }
 
-// runThread calls the functions that Do sends. Its goroutine stays locked to the thread, so the
-// thread exits when runThread returns. The kernel then kills the processes that it has started.
+// runThread calls the functions that Do sends. Its goroutine stays locked to the thread, which
+// therefore exits when runThread returns. The kernel then kills the processes that it has started.
 func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hostsPath string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()
@@ -87,7 +87,7 @@ func (m *Machine) Do(f func() error) error {
 	return <-result
 }
 
-// Start starts a command on the machine. The command is killed when the lab is closed.
+// Start starts a command, which is killed when the lab is closed.
 func (m *Machine) Start(c *exec.Cmd) error {
 	if c.SysProcAttr == nil {
 		c.SysProcAttr = &syscall.SysProcAttr{}
@@ -96,7 +96,7 @@ func (m *Machine) Start(c *exec.Cmd) error {
 	return m.Do(c.Start)
 }
 
-// Run runs a command on the machine. If the command fails, the error contains its output.
+// Run runs a command. Its error contains the command's output.
 func (m *Machine) Run(name string, args ...string) error {
 	return m.Do(func() error {
 		output, err := exec.Command(name, args...).CombinedOutput()
@@ -141,7 +141,6 @@ func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	return nil
 }
 
-// close kills the processes of the machine.
 func (m *Machine) close() {
 	close(m.calls)
 	for _, d := range m.devices {

@@ -36,9 +36,8 @@ func addressAt(packet []byte, offset int) netip.Addr {
 // addressPair contains the addresses of a machine behind NAT. Other machines see the public one.
 type addressPair struct{ private, public netip.Addr }
 
-// translate rewrites the addresses of IPv4 TCP packets from and to machines behind NAT. To drop a
-// packet that opens a connection to such a machine, translate makes its destination invalid. The
-// caller must hold r.mu.
+// translate rewrites the addresses of IPv4 TCP packets from and to machines behind NAT. It gives a
+// packet that must be dropped an invalid destination. The caller must hold r.mu.
 func (r *router) translate(src int, packet []byte) {
 	if len(packet) < 40 || packet[0]>>4 != 4 || packet[ipv4Protocol] != protocolTCP {
 		return
@@ -78,7 +77,7 @@ func replaceAddress(packet []byte, offset int, address netip.Addr) {
 	}
 }
 
-// updateChecksum updates an Internet checksum after a word of the packet has changed (RFC 1624).
+// updateChecksum updates an Internet checksum after a word has changed (RFC 1624).
 func updateChecksum(checksum []byte, before, after uint16) {
 	sum := uint32(^binary.BigEndian.Uint16(checksum)) + uint32(^before) + uint32(after)
 	for sum > 0xffff {

@@ -12,16 +12,14 @@ import (
 // Link describes how packets travel from one machine to another. The zero value neither delays nor
 // drops packets.
 type Link struct {
-	// MinDelay and MaxDelay bound the random delay of each packet. If they differ, packets may
-	// overtake each other.
+	// MinDelay and MaxDelay bound the random delay of packets, which may overtake each other.
 	MinDelay, MaxDelay time.Duration
 	// Loss is the probability that a packet is dropped.
 	Loss float64
-	// Cut makes the link drop all packets. The sender gets no error.
+	// Cut makes the link drop all packets, without an error for the sender.
 	Cut bool
 }
 
-// port connects the router to a TUN device.
 type port struct {
 	machine int // index of the machine
 	device  *os.File
@@ -85,7 +83,7 @@ func (r *router) forward(src *port, packet []byte) {
 	}
 }
 
-// watchStalls measures how long the host did not run this process. It returns when stop is closed.
+// watchStalls measures how long the host did not run this process.
 func (r *router) watchStalls(stop <-chan struct{}) {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -109,7 +107,6 @@ func (r *router) recordStall(stall time.Duration) {
 	}
 }
 
-// routePacket returns false if the packet must be dropped.
 func (r *router) routePacket(
 	src *port, packet []byte,
 ) (dst *port, delay time.Duration, isKept bool) {

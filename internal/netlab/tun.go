@@ -17,8 +17,8 @@ const (
 
 const tunPath = "/dev/net/tun"
 
-// openTUN creates a TUN device in the network namespace of the calling thread. Each read returns an
-// IP packet that the device has sent. Each write delivers a packet to the device.
+// openTUN creates a TUN device in the calling thread's network namespace. Reading returns the
+// packets that the device has sent. Writing delivers packets to it.
 func openTUN(name string) (*os.File, error) {
 	fd, err := syscall.Open(tunPath, syscall.O_RDWR|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -9,8 +9,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Library imitates another GPU library in the process, such as PyTorch. It creates streams, graphs
-// and memory by calling CUDA directly.
+// Library imitates another GPU library in the process, such as PyTorch. It calls CUDA directly.
 type Library struct {
 	Streams []*symmem.Stream // adopted by the Runtime
 
@@ -21,8 +20,8 @@ type Library struct {
 	interop       symmem.Interop
 }
 
-// NewLibrary returns a library with the given number of streams on the GPU of rt.
-func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
+// NewLibrary returns a library with streamCount streams on the GPU of rt.
+func NewLibrary(rt *symmem.Runtime, streamCount int) (l *Library, err error) {
 	gpu, err := cuda.Load()
 	if err != nil {
 		return nil, err
@@ -39,7 +38,7 @@ func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
 	if rt.World().Stats().Tuning.Machines > 1 {
 		l.captureMode = cuda.CaptureThreadLocal // NCCL's defect CapturesInvalidated excludes global mode
 	}
-	for range streams {
+	for range streamCount {
 		if err := l.addStream(rt); err != nil {
 			return nil, errors.Join(fmt.Errorf("creating streams of another library: %w", err), l.Close())
 		}
@@ -70,8 +69,8 @@ func (l *Library) Close() error {
 	return errors.Join(append(errs, l.device.ReleasePrimary())...)
 }
 
-// Memory allocates memory in the order of the library's first stream (cuMemAllocAsync). The caller
-// frees the memory with free.
+// Memory allocates memory in the order of the first stream (cuMemAllocAsync). The caller must call
+// free.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	stream := l.streamHandles[0]
 	address, err := l.gpu.MemAllocAsync(bytes, stream)
@@ -90,10 +89,9 @@ type LibraryGraph struct {
 	executable cuda.GraphExec
 }
 
-// Capture captures the work that record queues on the given streams of the library. The capture
-// begins on the first stream. The other streams wait for the first stream, which waits for them at
-// the end. On one machine, Capture uses CUDA's global capture mode, like PyTorch; on several
-// machines, it uses thread-local mode.
+// Capture captures the work that record queues on streams of the library. The capture begins on the
+// first stream. The other streams wait for it, and it waits for them at the end. On one machine,
+// Capture uses CUDA's global capture mode, like PyTorch.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -103,13 +101,13 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 	}
 	var recordErr error
 	for _, s := range streams[1:] {
-		recordErr = errors.Join(recordErr, l.waitFor(cuda.Stream(s.Handle()), firstStream))
+		recordErr = errors.Join(recordErr, l.addWait(cuda.Stream(s.Handle()), firstStream))
 	}
 	if recordErr == nil {
 		recordErr = record()
 	}
 	for _, s := range streams[1:] {
-		recordErr = errors.Join(recordErr, l.waitFor(firstStream, cuda.Stream(s.Handle())))
+		recordErr = errors.Join(recordErr, l.addWait(firstStream, cuda.Stream(s.Handle())))
 	}
 	captured, err := l.gpu.EndCapture(firstStream)
 	g := &LibraryGraph{library: l, captured: captured}
@@ -122,13 +120,12 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 	return g, nil
 }
 
-// waitFor makes waiting wait for the work queued so far on awaited.
-func (l *Library) waitFor(waiting, awaited cuda.Stream) error {
+func (l *Library) addWait(waiter, awaited cuda.Stream) error {
 	event, err := l.gpu.EventCreate(cuda.EventDisableTiming)
 	if err != nil {
 		return err
 	}
-	return errors.Join(l.gpu.EventRecord(event, awaited), l.gpu.StreamWaitEvent(waiting, event),
+	return errors.Join(l.gpu.EventRecord(event, awaited), l.gpu.StreamWaitEvent(waiter, event),
 		l.gpu.EventDestroy(event))
 }
 

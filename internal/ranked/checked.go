@@ -9,8 +9,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// Mutex is a sync.Mutex. Lock panics if the goroutine does not acquire locks in the order of the
-// ranks of their classes.
+// Mutex is a sync.Mutex. Lock panics if the goroutine violates the order of the ranks.
 type Mutex[C Class] struct{ lock sync.Mutex }
 
 // Lock acquires the lock.
@@ -40,8 +39,8 @@ func (s *Spin[C]) Unlock() {
 	s.lock.Unlock()
 }
 
-// RWMutex is a sync.RWMutex with the checks of Mutex in Lock and RLock. A second RLock by the same
-// goroutine panics, because it deadlocks if a writer is waiting.
+// RWMutex is a sync.RWMutex with the checks of Mutex. A second RLock by the same goroutine panics,
+// because it deadlocks if a writer is waiting.
 type RWMutex[C Class] struct{ lock sync.RWMutex }
 
 // Lock acquires the lock for writing.
@@ -71,17 +70,17 @@ func (m *RWMutex[C]) RUnlock() {
 func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	var class C
 	rank := class.Rank()
-	check(rank, address)
+	checkOrder(rank, address)
 	l.Lock()
 	recordLock(rank, address, maxFrames)
 }
 
-func tryLock[C Class](acquired bool, address unsafe.Pointer) bool {
-	if acquired {
+func tryLock[C Class](isAcquired bool, address unsafe.Pointer) bool {
+	if isAcquired {
 		var class C
 		recordLock(class.Rank(), address, tryFrames)
 	}
-	return acquired
+	return isAcquired
 }
 
 // AssertMayWait panics if the goroutine holds a lock that must not be held during a wait for

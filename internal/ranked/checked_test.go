@@ -14,10 +14,10 @@ import (
 type severalMu struct{}
 
 func (severalMu) Rank() ranked.Rank {
-	return ranked.Rank{Order: 4, Name: "test.several", Many: true}
+	return ranked.Rank{Order: 4, Name: "test.several", AllowsSeveral: true}
 }
 
-func panicOf(f func()) (text string) {
+func recoverPanic(f func()) (text string) {
 	defer func() {
 		if r := recover(); r != nil {
 			text = fmt.Sprint(r)
@@ -51,28 +51,28 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 		want string
 	}{
 		{"in the order of ranks", lock(&outer, &inner, &shared), ""},
-		{"several locks of a class with Many", lock(&several[0], &several[1]), ""},
+		{"several locks of a class with AllowsSeveral", lock(&several[0], &several[1]), ""},
 		{
 			"the outer lock last", lock(&inner, &outer),
 			"test.outer (order 1) is acquired while test.inner",
 		},
 		{"the same lock twice", lock(&inner, &inner), "test.inner is acquired twice"},
 		{
-			"the same lock of a class with Many twice", lock(&several[1], &several[1]),
+			"the same lock of a class with AllowsSeveral twice", lock(&several[1], &several[1]),
 			"test.several is acquired twice",
 		},
 		{
 			"for reading, out of order", lock(&several[0], reader{&shared}),
 			"test.shared (order 3) is acquired while test.several",
 		},
-		{"two locks of a class without Many", func() {
+		{"two locks of a class without AllowsSeveral", func() {
 			var other ranked.Spin[innerMu]
 			lock(&inner, &other)()
 		}, "test.inner (order 2) is acquired while test.inner"},
 		{"the first again after others", lock(&outer, &inner, &outer), "test.outer is acquired twice"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := panicOf(c.lock)
+			got := recoverPanic(c.lock)
 			if got == "" && c.want == "" {
 				return
 			}
@@ -98,7 +98,7 @@ func TestInversionReportsBothStacks(t *testing.T) {
 		lockInOrder()
 	}()
 	<-done
-	text := panicOf(func() {
+	text := recoverPanic(func() {
 		lockFirst(&inner)
 		defer inner.Unlock()
 		lockSecond(&outer)
@@ -127,7 +127,7 @@ func TestTryLockCountsAsHeld(t *testing.T) {
 	if !outer.TryLock() {
 		t.Fatal("TryLock of a free lock failed")
 	}
-	text := panicOf(outer.Lock)
+	text := recoverPanic(outer.Lock)
 	for _, want := range []string{
 		"test.outer is acquired twice",
 		"test.outer was acquired at\n\tsymmem/internal/ranked_test.TestTryLockCountsAsHeld",
@@ -154,7 +154,7 @@ func TestUnlockByAnotherGoroutine(t *testing.T) {
 	<-done
 	outer.Lock()
 	outer.Unlock() //nolint:staticcheck // The test checks that this does not block.
-	if text := panicOf(inner.Unlock); !strings.Contains(text, "is not held") {
+	if text := recoverPanic(inner.Unlock); !strings.Contains(text, "is not held") {
 		t.Errorf("got panic %q, want \"is not held\"", text)
 	}
 }
@@ -168,7 +168,7 @@ func TestWaitingChecksHeldLocks(t *testing.T) {
 	ranked.AssertMayWait()
 	inner.Lock()
 	defer inner.Unlock()
-	if text := panicOf(ranked.AssertMayWait); !strings.Contains(text, "with test.inner held") {
+	if text := recoverPanic(ranked.AssertMayWait); !strings.Contains(text, "with test.inner held") {
 		t.Errorf("got panic %q, want \"with test.inner held\"", text)
 	}
 }

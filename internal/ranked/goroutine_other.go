@@ -8,8 +8,7 @@ import (
 	"strconv"
 )
 
-// current returns an identifier that is unique among the running goroutines: the number in the
-// heading of the goroutine's stack, such as "goroutine 7 [running]".
+// current returns the number in the heading of the goroutine's stack, "goroutine 7 [running]".
 func current() uintptr {
 	var buffer [64]byte
 	heading := buffer[len("goroutine "):runtime.Stack(buffer[:], false)]

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	shards = 64 // number of shards over which goroutines are distributed
-	// maxHolders is the maximum number of goroutines in one shard that hold locks at the same time.
-	// The number is fixed, because Lock must not allocate. If there are more, Lock panics.
+	shardCount = 64
+	// maxHolders limits the goroutines in a shard that hold locks at the same time. It is fixed,
+	// because Lock must not allocate.
 	maxHolders = 64
-	maxLocks   = 32 // maximum number of locks that one goroutine can hold
-	maxFrames  = 10 // maximum number of frames recorded for a stack
-	// tryFrames is the number of frames that TryLock records. It is small, because a goroutine that
-	// polls with TryLock would otherwise spend most of its time recording stacks.
+	maxLocks   = 32 // that one goroutine can hold
+	maxFrames  = 10 // recorded for a stack
+	// tryFrames is small, because a goroutine that polls with TryLock would otherwise spend most of
+	// its time recording stacks.
 	tryFrames = 2
 )
 
@@ -38,8 +38,8 @@ type holder struct {
 	locks     [maxLocks]heldLock
 }
 
-// shard lists the goroutines in one shard that hold locks. Its methods are hidden from the race
-// detector, which would otherwise assume that the shard's mutex synchronizes unrelated goroutines.
+// shard contains some of the goroutines that hold locks. The race detector ignores its methods. It
+// would otherwise assume that the shard's mutex synchronizes unrelated goroutines.
 type shard struct {
 	mu      sync.Mutex
 	count   int
@@ -47,20 +47,20 @@ type shard struct {
 }
 
 var (
-	goroutines [shards]shard
+	goroutines [shardCount]shard
 	// seenInOrder holds, for each pair of Orders, a stack that acquired a lock with the second
 	// Order while it held a lock with the first.
 	seenInOrder [MaxOrder + 1][MaxOrder + 1]atomic.Pointer[stack]
 )
 
 func shardOf(goroutine uintptr) *shard {
-	return &goroutines[uint64(goroutine)*0x9e3779b97f4a7c15>>32%shards]
+	return &goroutines[uint64(goroutine)*0x9e3779b97f4a7c15>>32%shardCount]
 }
 
-// find returns the holder for a goroutine, or nil. The caller must hold s.mu.
+// The caller must hold s.mu.
 //
 //go:norace
-func (s *shard) find(goroutine uintptr) *holder {
+func (s *shard) findHolder(goroutine uintptr) *holder {
 	for _, h := range s.holders[:s.count] {
 		if h.goroutine == goroutine {
 			return h
@@ -70,27 +70,26 @@ func (s *shard) find(goroutine uintptr) *holder {
 }
 
 //go:norace
-func check(rank Rank, lock unsafe.Pointer) {
+func checkOrder(rank Rank, lock unsafe.Pointer) {
 	if rank.Order < 1 || rank.Order > MaxOrder {
 		panic(fmt.Sprintf("ranked: %s has order %d: want 1 to %d", rank.Name, rank.Order, MaxOrder))
 	}
-	if first, found := conflict(rank, lock); found {
+	if first, found := findConflict(rank, lock); found {
 		panic(orderError(first, rank, lock))
 	}
 }
 
-// conflict returns a held lock because of which this goroutine must not acquire a lock of the given
-// rank.
+// findConflict returns a held lock that forbids this goroutine to acquire the given lock.
 //
 //go:norace
-func conflict(rank Rank, lock unsafe.Pointer) (first heldLock, found bool) {
+func findConflict(rank Rank, lock unsafe.Pointer) (first heldLock, found bool) {
 	disableRaceDetector()
 	defer enableRaceDetector()
 	goroutine := current()
 	s := shardOf(goroutine)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.find(goroutine)
+	h := s.findHolder(goroutine)
 	if h == nil {
 		return heldLock{}, false
 	}
@@ -101,18 +100,18 @@ func conflict(rank Rank, lock unsafe.Pointer) (first heldLock, found bool) {
 	}
 	for i := range h.count {
 		other := &h.locks[i]
-		same := other.rank.Order == rank.Order
-		if other.rank.Order > rank.Order || same && !rank.Many {
+		isSameClass := other.rank.Order == rank.Order
+		if other.rank.Order > rank.Order || isSameClass && !rank.AllowsSeveral {
 			return *other, true
 		}
 		if seen := &seenInOrder[other.rank.Order][rank.Order]; seen.Load() == nil {
-			seen.Store(trace())
+			seen.Store(captureStack())
 		}
 	}
 	return heldLock{}, false
 }
 
-// recordLock records that the goroutine holds a lock, and the given number of frames of its stack.
+// recordLock records the lock with the given number of frames of the stack.
 //
 //go:norace
 func recordLock(rank Rank, lock unsafe.Pointer, frames int) {
@@ -122,7 +121,7 @@ func recordLock(rank Rank, lock unsafe.Pointer, frames int) {
 	s := shardOf(goroutine)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.find(goroutine)
+	h := s.findHolder(goroutine)
 	if h == nil {
 		h = s.holders[s.count]
 		if h == nil {
@@ -143,7 +142,7 @@ func recordLock(rank Rank, lock unsafe.Pointer, frames int) {
 // and Lock.
 const callersOfLock = 4
 
-func trace() *stack {
+func captureStack() *stack {
 	var s stack
 	runtime.Callers(callersOfLock+2, s[:])
 	return &s
@@ -165,18 +164,17 @@ func release(lock unsafe.Pointer) {
 	panic("ranked: Unlock of a lock that is not held")
 }
 
-// remove removes a lock from its holder in the shard, and reports whether it found a holder. It
-// tries the running goroutine first.
+// remove tries the running goroutine first.
 //
 //go:norace
 func (s *shard) remove(lock unsafe.Pointer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	goroutine := current()
-	for own := range 2 {
+	for pass := range 2 {
 		for i := range s.count {
 			h := s.holders[i]
-			if (h.goroutine == goroutine) == (own == 0) && h.remove(lock) {
+			if (h.goroutine == goroutine) == (pass == 0) && h.remove(lock) {
 				if h.count == 0 {
 					s.count--
 					s.holders[i], s.holders[s.count] = s.holders[s.count], h
@@ -205,7 +203,7 @@ func (h *holder) remove(lock unsafe.Pointer) bool {
 
 //go:norace
 func checkWait() {
-	if lock, found := findHeld(func(r *Rank) bool { return !r.Waits }); found {
+	if lock, found := findHeld(func(r *Rank) bool { return !r.CanWait }); found {
 		panic("ranked: waiting for another rank with " + lock.rank.Name + " held, acquired at\n" +
 			lock.stack.String())
 	}
@@ -219,8 +217,6 @@ func checkUnlocked() {
 	}
 }
 
-// findHeld returns a lock that the goroutine holds and whose rank satisfies the condition.
-//
 //go:norace
 func findHeld(condition func(*Rank) bool) (lock heldLock, found bool) {
 	disableRaceDetector()
@@ -229,7 +225,7 @@ func findHeld(condition func(*Rank) bool) (lock heldLock, found bool) {
 	s := shardOf(goroutine)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.find(goroutine)
+	h := s.findHolder(goroutine)
 	if h == nil {
 		return heldLock{}, false
 	}
@@ -241,7 +237,6 @@ func findHeld(condition func(*Rank) bool) (lock heldLock, found bool) {
 	return heldLock{}, false
 }
 
-// orderError returns a message about two locks that are acquired in the wrong order.
 func orderError(first heldLock, rank Rank, lock unsafe.Pointer) string {
 	var text strings.Builder
 	if first.lock == lock {

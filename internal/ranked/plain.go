@@ -15,10 +15,10 @@ type Mutex[C Class] struct{ sync.Mutex }
 type RWMutex[C Class] struct{ sync.RWMutex }
 
 // Spin is a spin.Lock with a class.
-type Spin[C Class] struct{ biased }
+type Spin[C Class] struct{ spinLock }
 
-// biased is another name for spin.Lock. A field named Lock would hide the method Lock.
-type biased = spin.Lock
+// A field named Lock would hide the method Lock.
+type spinLock = spin.Lock
 
 // AssertMayWait must be called before every wait for another rank. In this build, it does nothing.
 func AssertMayWait() {}

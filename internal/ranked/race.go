@@ -4,7 +4,7 @@ package ranked
 
 import "runtime"
 
-// disableRaceDetector hides the code between it and a call of enableRaceDetector from the race
-// detector.
+// disableRaceDetector hides the following code from the race detector, until enableRaceDetector is
+// called.
 func disableRaceDetector() { runtime.RaceDisable() }
 func enableRaceDetector()  { runtime.RaceEnable() }

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Outcomes calls f concurrently for n ranks and returns the errors by rank.
-func Outcomes(n int, f func(rank int) error) []error {
+// CollectErrors calls f concurrently for n ranks and returns the errors by rank.
+func CollectErrors(n int, f func(rank int) error) []error {
 	errs := make([]error, n)
 	var ranks sync.WaitGroup
 	for rank := range n {
@@ -22,5 +22,5 @@ func Outcomes(n int, f func(rank int) error) []error {
 	return errs
 }
 
-// Each calls f concurrently for n ranks and joins the errors.
-func Each(n int, f func(rank int) error) error { return errors.Join(Outcomes(n, f)...) }
+// Run calls f concurrently for n ranks and joins the errors.
+func Run(n int, f func(rank int) error) error { return errors.Join(CollectErrors(n, f)...) }

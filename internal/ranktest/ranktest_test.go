@@ -14,7 +14,7 @@ func TestRanksRunConcurrently(t *testing.T) {
 		}
 		close(allArrived)
 	}()
-	errs := Outcomes(3, func(rank int) error {
+	errs := CollectErrors(3, func(rank int) error {
 		arrived <- rank
 		<-allArrived // closed only if all three run concurrently
 		if rank == 1 {
@@ -24,9 +24,9 @@ func TestRanksRunConcurrently(t *testing.T) {
 	})
 	if errs[0] != nil || errs[2] != nil || !errors.Is(errs[1], io.EOF) ||
 		errs[1].Error() != "rank 1: EOF" {
-		t.Errorf("Outcomes = %v; want EOF from rank 1 only", errs)
+		t.Errorf("CollectErrors = %v; want EOF from rank 1 only", errs)
 	}
-	if err := Each(2, func(int) error { return nil }); err != nil {
+	if err := Run(2, func(int) error { return nil }); err != nil {
 		t.Error(err)
 	}
 }

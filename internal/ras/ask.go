@@ -12,15 +12,13 @@ import (
 	"time"
 )
 
-// Variable is the environment variable that holds the address on which NCCL listens for clients of
-// its RAS subsystem. If it is not set, NCCL listens on defaultAddress.
+// Variable is the environment variable for the address of NCCL's RAS subsystem.
 const (
 	Variable       = "NCCL_RAS_ADDR"
 	defaultAddress = "localhost:28028"
 )
 
-// maxResponse limits the size of a response in bytes. A response takes about 400 bytes for each
-// rank of each communicator.
+// A response takes about 400 bytes for each rank of each communicator.
 const maxResponse = 64 << 20
 
 // Address returns the address on which NCCL listens for RAS clients.
@@ -28,17 +26,17 @@ func Address(getenv func(string) string) string {
 	return cmp.Or(getenv(Variable), defaultAddress)
 }
 
-// Ask asks NCCL at an address for the state of all communicators. NCCL waits for at most one second
-// for processes that do not respond.
-func Ask(ctx context.Context, address string) (*Status, error) {
-	status, err := query(ctx, address)
+// QueryStatus asks NCCL for the state of all communicators. NCCL waits for at most one second for
+// processes that do not respond.
+func QueryStatus(ctx context.Context, address string) (*Status, error) {
+	status, err := exchange(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("asking NCCL's RAS at %s: %w", address, err)
 	}
 	return status, nil
 }
 
-func query(ctx context.Context, address string) (*Status, error) {
+func exchange(ctx context.Context, address string) (*Status, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err

@@ -51,7 +51,7 @@ func TestRecordedResponseIsParsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	status, err := ras.Ask(t.Context(), serve(t, string(recorded)))
+	status, err := ras.QueryStatus(t.Context(), serve(t, string(recorded)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,12 +60,12 @@ func TestRecordedResponseIsParsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "AllReduce: 2 by rank 1, 3 by rank 0"
-	if got := status.Differences(ras.ID(unique), 2, formatRanks); got != want {
+	if got := status.DescribeDifferences(ras.ID(unique), 2, formatRanks); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	for name, got := range map[string]string{
-		"another communicator": status.Differences(ras.ID([]byte("another")), 2, formatRanks),
-		"another size":         status.Differences(ras.ID(unique), 3, formatRanks),
+		"another communicator": status.DescribeDifferences(ras.ID([]byte("another")), 2, formatRanks),
+		"another size":         status.DescribeDifferences(ras.ID(unique), 3, formatRanks),
 	} {
 		if got != "" {
 			t.Errorf("%s: got %q, want \"\"", name, got)
@@ -79,19 +79,19 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 	for _, answer := range []string{
 		"", "HTTP/1.1 400 Bad Request\n", `{"communicators": 7}`, `{"communicators"`,
 	} {
-		if _, err := ras.Ask(t.Context(), serve(t, answer)); err == nil {
-			t.Errorf("Ask succeeded with response %q", answer)
+		if _, err := ras.QueryStatus(t.Context(), serve(t, answer)); err == nil {
+			t.Errorf("QueryStatus succeeded with response %q", answer)
 		}
 	}
 	hostileResponse := `{"communicators":[{"hash":"0x1","size":2,"ranks":[{"rank":-1},{"rank":99},` +
 		`{"rank":0,"collective_counts":{"AllReduce":1,"\u001b[2J":7}},` +
 		`{"rank":1,"collective_counts":null}]}]}`
-	status, err := ras.Ask(t.Context(), serve(t, hostileResponse))
+	status, err := ras.QueryStatus(t.Context(), serve(t, hostileResponse))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := "AllReduce: 0 by rank 1, 1 by rank 0"
-	if got := status.Differences("0x1", 2, formatRanks); got != want {
+	if got := status.DescribeDifferences("0x1", 2, formatRanks); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -105,11 +105,11 @@ func TestAskReturnsAtDeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	begin := time.Now()
-	if _, err := ras.Ask(ctx, l.Addr().String()); err == nil {
-		t.Error("Ask of a silent server succeeded")
+	if _, err := ras.QueryStatus(ctx, l.Addr().String()); err == nil {
+		t.Error("QueryStatus of a silent server succeeded")
 	}
 	if waited := time.Since(begin); waited > 5*time.Second {
-		t.Errorf("Ask returned after %v, want about 50 ms", waited)
+		t.Errorf("QueryStatus returned after %v, want about 50 ms", waited)
 	}
 }
 

@@ -13,11 +13,11 @@ type Status struct {
 	Communicators []Communicator `json:"communicators"`
 }
 
-// Communicator describes one communicator.
+// Communicator contains the ranks of a communicator that answered NCCL's query.
 type Communicator struct {
-	Name  string `json:"hash"`  // as returned by ID
-	Size  int    `json:"size"`  // number of ranks
-	Ranks []Rank `json:"ranks"` // ranks that have answered NCCL's query
+	Name  string `json:"hash"` // as returned by ID
+	Size  int    `json:"size"` // number of ranks
+	Ranks []Rank `json:"ranks"`
 }
 
 // Rank holds the number of collectives of each kind that a rank has launched.
@@ -26,7 +26,7 @@ type Rank struct {
 	Counts map[string]uint64 `json:"collective_counts"`
 }
 
-// ID returns NCCL's name for the communicator with the given unique ID: a hash of this ID.
+// ID returns NCCL's name for a communicator: a hash of its unique ID.
 func ID(uniqueID []byte) string {
 	a, b := uint64(1)^uint64(len(uniqueID)), uint64(1)
 	for ; len(uniqueID) > 0; uniqueID = uniqueID[min(8, len(uniqueID)):] {
@@ -48,13 +48,12 @@ func ID(uniqueID []byte) string {
 	return fmt.Sprintf("%#x", a)
 }
 
-// collectiveNames lists the keys of Rank.Counts.
 var collectiveNames = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
 
-// Differences lists the counts that differ between a communicator's ranks, for example "AllReduce:
-// 3 by rank 1, 4 by ranks 0,2-3". If there are none or the communicator is unknown, it returns "".
-// format formats a list of ranks.
-func (s *Status) Differences(id string, size int, format func(ranks []int) string) string {
+// DescribeDifferences lists the counts that differ between a communicator's ranks, for example
+// "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It returns "" if there are none or the communicator
+// is unknown. format formats a list of ranks.
+func (s *Status) DescribeDifferences(id string, size int, format func(ranks []int) string) string {
 	index := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
 		return c.Name == id && c.Size == size
 	})

@@ -14,8 +14,8 @@ var h200Devices = []string{"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
 // These devices have links of the same kind at half the speed.
 var a100Devices = []string{"NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"}
 
-// Builtin returns the table for a device that has not been tuned. The host backend always uses the
-// window path. An unknown device uses the plain path, so that windows never make calls slower.
+// Builtin returns the table for a device that has not been tuned. An unknown device uses the plain
+// path, so that windows never make calls slower.
 func Builtin(backend, device string) *Table {
 	switch {
 	case backend == "host":
@@ -41,8 +41,7 @@ func Builtin(backend, device string) *Table {
 //go:embed tables/h200.json
 var encodedH200 []byte
 
-// h200 returns the table that symmem tune wrote on a machine with 4 H200 GPUs. The caller may
-// modify it.
+// h200 returns the table that symmem tune wrote on a machine with 4 H200 GPUs.
 func h200() *Table {
 	t, err := Decode(encodedH200)
 	if err != nil {

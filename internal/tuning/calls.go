@@ -2,8 +2,7 @@ package tuning
 
 import "strings"
 
-// Memory selects the buffers that a rule about the direct path covers. It is empty in other rules,
-// which cover only symmetric buffers.
+// Memory selects the buffers that a rule about the direct path covers. It is empty in other rules.
 type Memory string
 
 // Memory in rules about the direct path
@@ -16,7 +15,7 @@ const (
 
 func (m Memory) isValid() bool { return m == "" || m == Symmetric || m == AnyMemory }
 
-// Calls describes the calls that a rule covers, or a call for which a path is chosen.
+// Calls describes the calls that a rule covers, or a single call.
 type Calls struct {
 	// Operation is the name of a driver.Operation, such as "AllReduce". A general rule has no
 	// Operation and a zero Shape. It covers all calls without a specific rule.

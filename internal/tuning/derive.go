@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// FloorPercent is the smallest difference of times that can change the path. A smaller difference
-// can disappear with the next version of the software.
+// FloorPercent is the smallest difference that can change the path. A smaller difference can
+// disappear with the next version of the software.
 const FloorPercent = 2.0
 
 // DeriveMethod describes Derive to users.
@@ -49,12 +49,11 @@ func (p Point) OtherUS() float64 {
 }
 
 // Derive derives a rule from measured times. If calls.Memory is empty, the rule chooses between the
-// plain and the window path. Otherwise, it chooses between Other and the direct path, or the
-// two-level path if that was measured. points can contain a size twice: in place and out of place.
+// plain and the window path, and otherwise between Other and the direct or two-level path. points
+// can contain a size twice: in place and out of place.
 //
-// The path changes at a size if the new path is faster by more than the noise and by more than
-// FloorPercent. If the points of a size disagree, plain has precedence over window, and Other over
-// direct.
+// The path changes at a size if the new path is faster by more than the noise and FloorPercent. If
+// the points of a size disagree, plain has precedence over window, and Other over direct.
 func Derive(calls Calls, otherwise Path, points []Point) Rule {
 	c := windowComparison(otherwise)
 	switch {
@@ -107,8 +106,7 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 
 func (t pointsOfSize) bytes() Size { return t[0].Bytes }
 
-// choosePath returns the path at a size. If the points disagree, it returns c.preferred, because a
-// table must not make calls slower.
+// If the points disagree, choosePath returns c.preferred, because a table must not slow calls down.
 func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	path := previous
 	for _, p := range points {
@@ -148,8 +146,8 @@ func (c comparison) fasterPath(p Point) Path {
 	}
 }
 
-// thresholdBetween returns the largest size with the path of the lower size. It interpolates the
-// logarithm of the ratio of the times to 0, and rounds down to a quarter of a power of two.
+// thresholdBetween returns the largest size with the path of the lower size: the size at which the
+// interpolated logarithm of the ratio is 0, rounded down to a quarter of a power of two.
 func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	lowRatio, highRatio := c.meanLogRatio(lower), c.meanLogRatio(upper)
 	low, high := lower.bytes(), upper.bytes()

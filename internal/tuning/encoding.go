@@ -27,8 +27,7 @@ var foldableObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
 
 var lineEnd = regexp.MustCompile(`\n\s*`)
 
-// Encode returns the table as JSON. Each measured size has a separate line, and the rules are
-// sorted, so that equal tables have the same encoding.
+// Encode returns the table as JSON. Equal tables have the same encoding.
 func (t *Table) Encode() ([]byte, error) {
 	if err := t.Validate(); err != nil {
 		return nil, fmt.Errorf("encoding a tuning table: %w", err)
@@ -75,8 +74,8 @@ func Decode(encoded []byte) (*Table, error) {
 	return decoded.Table, nil
 }
 
-// addLineNumber prefixes an error with its line number. If the error has no position, addLineNumber
-// uses offset, unless that is negative.
+// addLineNumber prefixes an error with the line of its position, or else of offset, unless that is
+// negative.
 func addLineNumber(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

@@ -80,8 +80,7 @@ type Point struct {
 	// InPlace is set if input and output had the same buffer.
 	InPlace bool `json:"in_place,omitempty"`
 	// PlainUS, WindowUS and DirectUS are medians, in microseconds per call on the slowest rank.
-	// DirectUS is set only in rules about the direct path, where WindowUS is 0 without a window
-	// path.
+	// DirectUS is set only in rules about the direct path.
 	PlainUS  float64 `json:"plain_us"`
 	WindowUS float64 `json:"window_us,omitempty"`
 	DirectUS float64 `json:"direct_us,omitempty"`
@@ -144,14 +143,14 @@ func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason
 	return reason.rule.Steps[reason.step].Path, reason
 }
 
-// ChooseDirect returns the path that a call should take if it supports that path: Direct, TwoLevel
-// or Other. The specific rule has precedence over the general rule. symmetric must be set if both
-// buffers are in windows. ChooseDirect does not allocate.
+// ChooseDirect returns Direct, TwoLevel or Other. The call must support the chosen path. The
+// specific rule has precedence over the general rule. isSymmetric must be set if both buffers are
+// in windows. ChooseDirect does not allocate.
 func (t *Table) ChooseDirect(
-	operation string, bytes int64, symmetric bool, group Shape,
+	operation string, bytes int64, isSymmetric bool, group Shape,
 ) (Path, Reason) {
 	call := Calls{Operation: operation, Memory: AnyMemory, Shape: group}
-	if symmetric {
+	if isSymmetric {
 		call.Memory = Symmetric
 	}
 	reason := t.find(call, bytes)

@@ -12,7 +12,7 @@ import (
 
 var reduceCalls = Calls{Operation: "AllReduce", Shape: Shape{Ranks: 2, Machines: 1}}
 
-func anyPoints(t *rapid.T) []Point {
+func drawPoints(t *rapid.T) []Point {
 	var points []Point
 	size := Size(1)
 	for range rapid.IntRange(0, 12).Draw(t, "points") {
@@ -27,9 +27,9 @@ func anyPoints(t *rapid.T) []Point {
 	return points
 }
 
-// anyTimes draws times of all paths, or of all except the window path.
-func anyTimes(t *rapid.T) []Point {
-	points, windows := anyPoints(t), rapid.Bool().Draw(t, "windows")
+// drawTimes draws times of all paths, or of all except the window path.
+func drawTimes(t *rapid.T) []Point {
+	points, windows := drawPoints(t), rapid.Bool().Draw(t, "windows")
 	for i := range points {
 		points[i].DirectUS = rapid.Float64Range(1, 1000).Draw(t, "direct")
 		if !windows {
@@ -39,8 +39,8 @@ func anyTimes(t *rapid.T) []Point {
 	return points
 }
 
-// withInPlace adds times of calls in place, often at the same sizes.
-func withInPlace(t *rapid.T, points, inPlace []Point) []Point {
+// addInPlacePoints adds times of calls in place, often at the same sizes.
+func addInPlacePoints(t *rapid.T, points, inPlace []Point) []Point {
 	differentSizes := rapid.Bool().Draw(t, "different sizes")
 	for i, p := range inPlace {
 		if !differentSizes && i < len(points) {
@@ -52,7 +52,7 @@ func withInPlace(t *rapid.T, points, inPlace []Point) []Point {
 	return points
 }
 
-func anyTable(t *rapid.T) *Table {
+func drawTable(t *rapid.T) *Table {
 	table := &Table{
 		Device:    rapid.StringMatching(`[A-Za-z0-9 "\\/]{1,20}`).Draw(t, "device"),
 		Library:   rapid.StringMatching(`[A-Z0-9. ]{0,12}`).Draw(t, "library"),
@@ -62,10 +62,10 @@ func anyTable(t *rapid.T) *Table {
 	for _, operation := range operations {
 		for ranks := range rapid.IntRange(0, 3).Draw(t, "rules") {
 			calls := Calls{Operation: operation, Shape: Shape{Ranks: ranks + 1, Machines: 1}}
-			points := withInPlace(t, anyPoints(t), anyPoints(t))
+			points := addInPlacePoints(t, drawPoints(t), drawPoints(t))
 			table.Rules = append(table.Rules, Derive(calls, table.Otherwise, points))
 			calls.Memory = rapid.SampledFrom([]Memory{Symmetric, AnyMemory}).Draw(t, "memory")
-			points = withInPlace(t, anyTimes(t), anyTimes(t))
+			points = addInPlacePoints(t, drawTimes(t), drawTimes(t))
 			table.Rules = append(table.Rules, Derive(calls, table.Otherwise, points))
 		}
 	}
@@ -79,7 +79,7 @@ func anyTable(t *rapid.T) *Table {
 
 func TestTableRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		table := anyTable(t)
+		table := drawTable(t)
 		encoded, err := table.Encode()
 		if err != nil {
 			t.Fatal(err)
@@ -103,7 +103,7 @@ func TestTableRoundTrip(t *testing.T) {
 
 func TestMeasuredSizesTakePathOfStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		points := withInPlace(t, anyPoints(t), anyPoints(t))
+		points := addInPlacePoints(t, drawPoints(t), drawPoints(t))
 		table := &Table{
 			Device: "box", Otherwise: Plain, Rules: []Rule{Derive(reduceCalls, Plain, points)},
 		}
@@ -129,8 +129,8 @@ func TestMeasuredSizesTakePathOfStep(t *testing.T) {
 	})
 }
 
-// slower returns the time on a path divided by the time on the other path.
-func (p Point) slower(path Path) float64 {
+// slowdown returns the time on a path divided by the time on the other path.
+func (p Point) slowdown(path Path) float64 {
 	if path == Window {
 		return p.WindowUS / p.PlainUS
 	}
@@ -142,10 +142,10 @@ func (p Point) threshold() float64 { return 1 + max(p.NoisePercent, FloorPercent
 
 func TestWindowIsNotChosenIfPlainIsFaster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		points := withInPlace(t, anyPoints(t), anyPoints(t))
+		points := addInPlacePoints(t, drawPoints(t), drawPoints(t))
 		for _, s := range Derive(reduceCalls, Window, points).Steps {
 			for _, p := range s.Measured {
-				if s.Path == Window && p.slower(Window) > 1.00001*p.threshold() {
+				if s.Path == Window && p.slowdown(Window) > 1.00001*p.threshold() {
 					t.Fatalf("%+v takes the window path, although plain is faster", p)
 				}
 			}
@@ -157,7 +157,7 @@ func TestDirectIsNotChosenIfAnotherPathIsFaster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		calls := reduceCalls
 		calls.Memory = Symmetric
-		points := withInPlace(t, anyTimes(t), anyTimes(t))
+		points := addInPlacePoints(t, drawTimes(t), drawTimes(t))
 		table := &Table{
 			Device: "box", Otherwise: Plain, Rules: []Rule{Derive(calls, Plain, points)},
 		}
@@ -179,7 +179,7 @@ func TestDirectIsNotChosenIfAnotherPathIsFaster(t *testing.T) {
 
 func TestPathThatIsAlwaysFasterIsChosen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		points := withInPlace(t, anyPoints(t), anyPoints(t))
+		points := addInPlacePoints(t, drawPoints(t), drawPoints(t))
 		faster := rapid.SampledFrom([]Path{Plain, Window}).Draw(t, "faster")
 		for i := range points {
 			p := &points[i]

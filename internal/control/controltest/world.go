@@ -72,7 +72,7 @@ func worldRanks(n int) []int {
 }
 
 func (g *localGroup) runOnEach(f func(i int, p control.Plane) error) []error {
-	return ranktest.Outcomes(len(g.planes), func(i int) error { return f(i, g.planes[i]) })
+	return ranktest.CollectErrors(len(g.planes), func(i int) error { return f(i, g.planes[i]) })
 }
 
 func (g *localGroup) mustRunOnEach(t testing.TB, f func(i int, p control.Plane) error) {

@@ -29,7 +29,7 @@ func joinAll(
 	for r := range ranks {
 		ranks[r] = 10 + r
 	}
-	return ranktest.Outcomes(len(present), func(i int) error {
+	return ranktest.CollectErrors(len(present), func(i int) error {
 		p, err := Join(ctx, Config{
 			Store: store, Timeout: timeout,
 			Group: driver.GroupConfig{ID: "a/b", Ranks: ranks, Rank: present[i]},

@@ -42,7 +42,7 @@ func benchScale(b *testing.B, n int) {
 	planes := make([]*Plane, n)
 	runOnEach := func(f func(rank int) error) time.Duration {
 		begin := cpuTime(b)
-		check(b, errors.Join(ranktest.Outcomes(n, f)...))
+		check(b, errors.Join(ranktest.CollectErrors(n, f)...))
 		return cpuTime(b) - begin
 	}
 	ranks := make([]int, n)

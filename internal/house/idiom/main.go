@@ -1,11 +1,10 @@
 // Command idiom lists the words and pairs of words that distinguish the comments of one tree of Go
-// code from those of other trees, by the z-score of their log-odds ratio. A word at the top of the
-// list belongs in the glossary of ARCHITECTURE.md, or should be replaced by a plainer one.
+// code from other trees.
 //
 //	go run ./internal/house/idiom [-n 50] [-tests] FOLDER OTHER...
 //
 // FOLDER is the tree to judge. Each OTHER is a checkout of a well-known project. The columns are
-// the z-score, the number of occurrences in FOLDER, the number of occurrences in all OTHER trees,
+// the z-score of the log-odds ratio, the number of occurrences in FOLDER and in all OTHER trees,
 // and the word.
 package main
 
@@ -27,25 +26,25 @@ import (
 
 func main() {
 	n := flag.Int("n", 50, "number of words and pairs")
-	tests := flag.Bool("tests", false, "also read test files")
+	includeTests := flag.Bool("tests", false, "read test files too")
 	flag.Parse()
 	if flag.NArg() < 2 {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := run(os.Stdout, *n, *tests, flag.Arg(0), flag.Args()[1:]); err != nil {
+	if err := run(os.Stdout, *n, *includeTests, flag.Arg(0), flag.Args()[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "idiom:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out io.Writer, n int, tests bool, folder string, others []string) error {
+func run(out io.Writer, n int, includeTests bool, folder string, others []string) error {
 	ours, theirs := counts{}, counts{}
-	if err := ours.read(os.DirFS(folder), tests); err != nil {
+	if err := ours.read(os.DirFS(folder), includeTests); err != nil {
 		return err
 	}
 	for _, other := range others {
-		if err := theirs.read(os.DirFS(other), tests); err != nil {
+		if err := theirs.read(os.DirFS(other), includeTests); err != nil {
 			return err
 		}
 	}
@@ -55,22 +54,20 @@ func run(out io.Writer, n int, tests bool, folder string, others []string) error
 	return nil
 }
 
-// counts holds the numbers of occurrences of words and of pairs of adjacent words.
+// counts holds the occurrences of words and of pairs of adjacent words.
 type counts map[string]int
 
-// word matches a word of a comment, but no name that contains capitals or digits after the first
-// letter.
-var word = regexp.MustCompile(`\b[A-Za-z][a-z]*(?:'[a-z]+)?\b`)
+// wordPattern matches no names with capitals or digits after the first letter.
+var wordPattern = regexp.MustCompile(`\b[A-Za-z][a-z]*(?:'[a-z]+)?\b`)
 
-// read counts the words in the comments of all Go files in a tree.
-func (c counts) read(tree fs.FS, tests bool) error {
+func (c counts) read(tree fs.FS, includeTests bool) error {
 	return fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
 		case d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
 			return fs.SkipDir
-		case d.IsDir() || path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") && !tests:
+		case d.IsDir() || path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") && !includeTests:
 			return nil
 		}
 		source, err := fs.ReadFile(tree, name)
@@ -94,7 +91,7 @@ func (c counts) add(text string) {
 		return strings.ContainsRune(".,:;()[]`\"", r)
 	}) {
 		last := ""
-		for _, w := range word.FindAllString(sentence, -1) {
+		for _, w := range wordPattern.FindAllString(sentence, -1) {
 			w = strings.ToLower(w)
 			c[w]++
 			if last != "" {
@@ -112,7 +109,7 @@ type scoredWord struct {
 	ours, theirs int
 }
 
-// compare returns the n words that are most typical of ours. The score is the log-odds ratio with a
+// compare returns the words that are most typical of ours. The score is the log-odds ratio with a
 // prior of half an occurrence, divided by its standard error: a rare word needs a larger ratio.
 func compare(ours, theirs counts, n int) []scoredWord {
 	var all []scoredWord

@@ -42,7 +42,6 @@ func run(tree fs.FS, out io.Writer) error {
 	return err
 }
 
-// count returns the number of lines in each folder.
 func count(tree fs.FS) (map[string]int, error) {
 	counts := map[string]int{}
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
@@ -55,14 +54,14 @@ func count(tree fs.FS) (map[string]int, error) {
 			return nil
 		}
 		source, err := fs.ReadFile(tree, name)
-		counts[path.Dir(name)] += linesOf(source)
+		counts[path.Dir(name)] += countLines(source)
 		return err
 	})
 	return counts, err
 }
 
-// linesOf returns the number of lines that contain a token or a part of one.
-func linesOf(source []byte) int {
+// countLines counts the lines that contain a token or a part of one.
+func countLines(source []byte) int {
 	set := token.NewFileSet()
 	file := set.AddFile("", -1, len(source))
 	var s scanner.Scanner
@@ -74,7 +73,7 @@ func linesOf(source []byte) int {
 			return len(lines)
 		}
 		if kind == token.SEMICOLON && text == "\n" {
-			continue // the end of a line
+			continue // at the end of a line
 		}
 		first := file.Line(pos)
 		for i := range strings.Count(text, "\n") + 1 {

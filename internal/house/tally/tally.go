@@ -12,39 +12,37 @@ import (
 	"strings"
 )
 
-// event holds a line of the output of go test -json (see go doc test2json).
+// event is a line of the output of go test -json (see go doc test2json).
 type event struct {
 	Action     string
 	Package    string
 	ImportPath string // of build output
-	Test       string // empty for the package itself
+	Test       string // empty for the package
 	Output     string
 }
 
-// key identifies a test, or a package if test is empty.
-type key struct{ pkg, test string }
+// testID identifies a test, or a package if test is empty.
+type testID struct{ pkg, test string }
 
-func (k key) String() string {
-	if k.test == "" {
-		return k.pkg
+func (id testID) String() string {
+	if id.test == "" {
+		return id.pkg
 	}
-	return k.pkg + " " + k.test
+	return id.pkg + " " + id.test
 }
 
-// noOutcome marks a test that has started and has not reported an outcome. It is either a benchmark
-// that passed, or a test that was running when its process crashed.
+// A benchmark that passed, or a test that was running when its process crashed, has no outcome.
 const noOutcome = "run"
 
-// tally counts finished tests. If a test has subtests, only the subtests are counted. Subtests
-// without a name count as the test to which they belong.
+// tally counts subtests instead of their parents. Subtests without a name count as their parent.
 type tally struct {
-	outcome map[key]string
-	output  map[key][]byte
-	parents map[key]bool
+	outcome map[testID]string
+	output  map[testID][]byte
+	parents map[testID]bool
 }
 
-func run(in io.Reader, out io.Writer) (failed bool, err error) {
-	t := tally{map[key]string{}, map[key][]byte{}, map[key]bool{}}
+func run(in io.Reader, out io.Writer) (hasFailed bool, err error) {
+	t := tally{map[testID]string{}, map[testID][]byte{}, map[testID]bool{}}
 	lines := json.NewDecoder(in)
 	for {
 		var e event
@@ -64,39 +62,38 @@ func run(in io.Reader, out io.Writer) (failed bool, err error) {
 var unnamedSubtest = regexp.MustCompile(`^#[0-9]+$`)
 
 func (t *tally) add(e *event) {
-	k := key{e.Package, e.Test}
+	id := testID{e.Package, e.Test}
 	if e.Package == "" {
-		k.pkg = e.ImportPath
+		id.pkg = e.ImportPath
 	}
 	switch e.Action {
 	case "run":
-		t.outcome[k] = noOutcome
+		t.outcome[id] = noOutcome
 	case "output", "build-output":
-		t.output[k] = append(t.output[k], e.Output...)
+		t.output[id] = append(t.output[id], e.Output...)
 	case "pass", "fail", "skip", "build-fail":
-		t.outcome[k] = e.Action
-		parent := path.Dir(k.test)
-		if parent != "." && !unnamedSubtest.MatchString(path.Base(k.test)) {
-			t.parents[key{k.pkg, parent}] = true
+		t.outcome[id] = e.Action
+		parent := path.Dir(id.test)
+		if parent != "." && !unnamedSubtest.MatchString(path.Base(id.test)) {
+			t.parents[testID{id.pkg, parent}] = true
 		}
 	}
 }
 
-// report writes the output of the failed tests, and the counts.
-func (t *tally) report(out io.Writer) (failed bool, err error) {
+func (t *tally) report(out io.Writer) (hasFailed bool, err error) {
 	counts := map[string]int{}
-	for _, k := range slices.SortedFunc(maps.Keys(t.outcome), compareKeys) {
-		outcome := t.outcome[k]
-		if t.isCounted(k) {
+	for _, id := range slices.SortedFunc(maps.Keys(t.outcome), compareIDs) {
+		outcome := t.outcome[id]
+		if t.isCounted(id) {
 			counts[outcome]++
 		}
 		switch {
 		case strings.HasSuffix(outcome, "fail"):
-			failed = true
-			fmt.Fprintf(out, "FAILED %v\n%s\n", k, t.output[k])
-		case outcome == noOutcome && t.outcome[key{k.pkg, ""}] == "fail" &&
-			!strings.HasPrefix(k.test, "Benchmark"):
-			fmt.Fprintf(out, "NO END %v\n%s\n", k, t.output[k])
+			hasFailed = true
+			fmt.Fprintf(out, "FAILED %v\n%s\n", id, t.output[id])
+		case outcome == noOutcome && t.outcome[testID{id.pkg, ""}] == "fail" &&
+			!strings.HasPrefix(id.test, "Benchmark"):
+			fmt.Fprintf(out, "NO END %v\n%s\n", id, t.output[id])
 		}
 	}
 	if len(t.outcome) == 0 {
@@ -106,29 +103,29 @@ func (t *tally) report(out io.Writer) (failed bool, err error) {
 		fmt.Fprintf(out, "%d skipped\n", counts["skip"])
 	}
 	_, err = fmt.Fprintf(out, "%d passed, %d failed\n", counts["pass"], counts["fail"])
-	return failed, err
+	return hasFailed, err
 }
 
-// isCounted reports whether the outcome of k is included in the counts. The outcome of a package is
-// included only if the package crashed.
-func (t *tally) isCounted(k key) bool {
-	if k.test == "" {
-		return t.crashed(k.pkg)
+// isCounted reports whether the outcome of id is included in the counts. A package is counted only
+// if it crashed.
+func (t *tally) isCounted(id testID) bool {
+	if id.test == "" {
+		return t.hasCrashed(id.pkg)
 	}
-	return !t.parents[k] && !unnamedSubtest.MatchString(path.Base(k.test))
+	return !t.parents[id] && !unnamedSubtest.MatchString(path.Base(id.test))
 }
 
-// crashed reports whether a package failed although none of its tests did.
-func (t *tally) crashed(pkg string) bool {
-	if t.outcome[key{pkg, ""}] != "fail" {
+// hasCrashed reports whether a package failed although none of its tests did.
+func (t *tally) hasCrashed(pkg string) bool {
+	if t.outcome[testID{pkg, ""}] != "fail" {
 		return false
 	}
-	for k, outcome := range t.outcome {
-		if k.pkg == pkg && k.test != "" && outcome == "fail" {
+	for id, outcome := range t.outcome {
+		if id.pkg == pkg && id.test != "" && outcome == "fail" {
 			return false
 		}
 	}
 	return true
 }
 
-func compareKeys(a, b key) int { return strings.Compare(a.String(), b.String()) }
+func compareIDs(a, b testID) int { return strings.Compare(a.String(), b.String()) }

@@ -1,5 +1,5 @@
-// Package mpstest provides a replacement for the program nvidia-cuda-mps-control. Instead of a
-// daemon, it starts and stops a process that does nothing.
+// Package mpstest replaces the program nvidia-cuda-mps-control by a script. Instead of a daemon, it
+// starts and stops a process that does nothing.
 package mpstest
 
 import (
@@ -9,18 +9,17 @@ import (
 	"testing"
 )
 
-// Broken is an environment variable that makes the replacement print Complaint and fail to start a
-// daemon.
+// FailVariable is an environment variable that makes the script print StartError and fail.
 const (
-	Broken    = "SYMMEM_TEST_MPS_BROKEN"
-	Complaint = "An instance of this daemon is already running"
+	FailVariable = "SYMMEM_TEST_MPS_BROKEN"
+	StartError   = "An instance of this daemon is already running"
 )
 
 //go:embed control.sh
-var control []byte
+var controlScript []byte
 
-// Install puts the replacement first in PATH until the test ends. It returns the path of a file to
-// which each invocation of the program appends a line.
+// Install puts the script first in PATH until the test ends. The script appends a line to the file
+// log at each start.
 func Install(t testing.TB) (log string) {
 	t.Helper()
 	folder := t.TempDir()
@@ -28,7 +27,7 @@ func Install(t testing.TB) (log string) {
 	t.Setenv("SYMMEM_TEST_MPS_LOG", log)
 	t.Setenv("PATH", folder+string(filepath.ListSeparator)+os.Getenv("PATH"))
 	program := filepath.Join(folder, "nvidia-cuda-mps-control")
-	if err := os.WriteFile(program, control, 0o700); err != nil {
+	if err := os.WriteFile(program, controlScript, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return log

@@ -25,7 +25,7 @@ type GPUSharing struct {
 
 // InspectSharing checks whether ranks can share the GPUs. A nil library is not checked.
 func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) GPUSharing {
-	s := GPUSharing{IsServiceRunning: mps.Running(getenv)}
+	s := GPUSharing{IsServiceRunning: mps.IsRunning(getenv)}
 	if path, err := mps.Find(); err == nil {
 		s.ServiceProgram = path
 	}

@@ -17,12 +17,12 @@ func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 		t.Fatal(err)
 	}
 	reports := make([]*Report, ranks)
-	err = ranktest.Each(ranks, func(r int) (err error) {
+	err = ranktest.Run(ranks, func(r int) (err error) {
 		reports[r], err = Run(t.Context(), runtimes[r], c, nil)
 		return err
 	})
 	// Ignore the errors of Close, which repeat a divergence.
-	_ = ranktest.Each(ranks, func(r int) error { return runtimes[r].Close() })
+	_ = ranktest.Run(ranks, func(r int) error { return runtimes[r].Close() })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func runRanks(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	t.Helper()
 	l := &localWorlds{t: t, ranks: ranks, opened: make([]int, ranks)}
 	reports := make([]*Report, ranks)
-	errs := ranktest.Outcomes(ranks, func(rank int) (err error) {
+	errs := ranktest.CollectErrors(ranks, func(rank int) (err error) {
 		reports[rank], err = Run(t.Context(), c, Rank{
 			Open: l.open(rank), LocalRank: rank, SharedProcess: true,
 		})
