@@ -1,6 +1,5 @@
 // Package leaktest makes tests fail if they leak file descriptors or symmem's shared memory. With
-// the build tag "invariants", it also finds leaked address reservations, and prints the stack that
-// created each mapping.
+// the build tag "invariants", it finds leaked address reservations too.
 package leaktest
 
 import (
@@ -17,9 +16,8 @@ import (
 // TestRunner is usually a *testing.M.
 type TestRunner interface{ Run() int }
 
-// Watch returns a TestRunner that runs tests and then checks for leaks. If all tests pass but leave
-// resources open that were not open when Watch was called, Run prints these resources and returns
-// 1.
+// Watch returns a TestRunner that runs tests. If all tests pass but leave resources open that were
+// not open when Watch was called, Run prints these resources and returns 1.
 func Watch(tests TestRunner) TestRunner {
 	return &leakCheckedTests{tests: tests, openBefore: countResources()}
 }

@@ -33,8 +33,7 @@ const controlProgram = "nvidia-cuda-mps-control"
 // controlTimeout limits the start or end of a daemon.
 const controlTimeout = 20 * time.Second
 
-// IsRunning reports whether CUDA would try to use a daemon. It returns true even if the daemon was
-// killed.
+// IsRunning reports whether CUDA would try to use a daemon, which may have been killed.
 func IsRunning(getenv func(string) string) bool {
 	_, err := os.Stat(filepath.Join(cmp.Or(getenv(PipeVariable), "/tmp/nvidia-mps"), "control"))
 	return err == nil
@@ -83,8 +82,8 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	return d, nil
 }
 
-// runControl writes the output to a file, because a started daemon inherits the output, and the
-// reader of a pipe would never reach the end.
+// The output of runControl goes to a file. A daemon inherits the output, so the reader of a pipe
+// would never reach the end.
 func (d *Daemon) runControl(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()

@@ -30,8 +30,8 @@ type Lab struct {
 	closed   chan struct{}
 }
 
-// New builds a network whose links neither delay nor drop packets, and closes it at the end of the
-// test. It skips the test if this process cannot build a network.
+// New builds a network and closes it at the end of the test. It skips the test if this process
+// cannot build a network.
 func New(t testing.TB, cfg Config) *Lab {
 	t.Helper()
 	if err := checkSupported(); err != nil {
@@ -133,7 +133,7 @@ func (l *Lab) CutInterface(machine, number int) {
 }
 
 // TranslateAddress puts a machine behind NAT. TCP connections from its first interface appear to
-// come from the public IPv4 address. Other machines cannot connect to the machine.
+// come from the public IPv4 address.
 func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	private := l.Machines[machine].Addresses[0]
 	l.router.mu.Lock()

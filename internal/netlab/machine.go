@@ -38,8 +38,8 @@ func machineName(index int) string {
 	return name
 }
 
-// runThread calls the functions that Do sends. Its goroutine stays locked to the thread, which
-// therefore exits when runThread returns. The kernel then kills the processes that it has started.
+// The goroutine of runThread stays locked to its thread, which therefore exits when runThread
+// returns. The kernel then kills the processes that the thread has started.
 func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hostsPath string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()

@@ -36,8 +36,7 @@ func addressAt(packet []byte, offset int) netip.Addr {
 // addressPair contains the addresses of a machine behind NAT. Other machines see the public one.
 type addressPair struct{ private, public netip.Addr }
 
-// translate rewrites the addresses of IPv4 TCP packets from and to machines behind NAT. It gives a
-// packet that must be dropped an invalid destination. The caller must hold r.mu.
+// translate gives a packet that must be dropped an invalid destination. The caller must hold r.mu.
 func (r *router) translate(src int, packet []byte) {
 	if len(packet) < 40 || packet[0]>>4 != 4 || packet[ipv4Protocol] != protocolTCP {
 		return

@@ -90,8 +90,8 @@ type LibraryGraph struct {
 }
 
 // Capture captures the work that record queues on streams of the library. The capture begins on the
-// first stream. The other streams wait for it, and it waits for them at the end. On one machine,
-// Capture uses CUDA's global capture mode, like PyTorch.
+// first stream, waits for the others at the end, and uses CUDA's global mode on one machine, like
+// PyTorch.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

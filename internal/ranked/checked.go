@@ -39,8 +39,8 @@ func (s *Spin[C]) Unlock() {
 	s.lock.Unlock()
 }
 
-// RWMutex is a sync.RWMutex with the checks of Mutex. A second RLock by the same goroutine panics,
-// because it deadlocks if a writer is waiting.
+// RWMutex is a sync.RWMutex with the checks of Mutex. A second RLock by a goroutine panics, because
+// it deadlocks if a writer is waiting.
 type RWMutex[C Class] struct{ lock sync.RWMutex }
 
 // Lock acquires the lock for writing.
@@ -84,9 +84,9 @@ func tryLock[C Class](isAcquired bool, address unsafe.Pointer) bool {
 }
 
 // AssertMayWait panics if the goroutine holds a lock that must not be held during a wait for
-// another process. It must be called before each such wait.
+// another process. It must precede each wait.
 func AssertMayWait() { checkWait() }
 
-// AssertUnlocked panics if the goroutine holds any lock. It must be called before every call of a
-// user's function, which can acquire any lock.
+// AssertUnlocked panics if the goroutine holds any lock. It must precede each call of a user's
+// function, which can acquire any lock.
 func AssertUnlocked() { checkUnlocked() }

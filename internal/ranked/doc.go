@@ -1,13 +1,10 @@
 // Package ranked provides locks that check the order in which they are acquired. Each lock has a
 // Class, an empty type whose Rank method returns the lock's name and its position in the order.
-// Goroutines must acquire locks in ascending order. Each package lists its classes in locks.go and,
-// in the same order, in doc.go.
+// Each package lists its classes in locks.go and, in the same order, in doc.go.
 //
-// In builds with the tag invariants, Lock panics if the order is violated, even without contention,
-// with the stacks that acquired the two locks. TryLock may be called in any order, but its lock
-// counts as held. In other builds, nothing is checked.
-//
-// The zero value of each type is an unlocked lock. A lock must not be copied after its first use.
+// In builds with the tag invariants, Lock panics if the order is violated, even without contention.
+// TryLock may be called in any order, but its lock counts as held. The zero value of each type is
+// an unlocked lock. A lock must not be copied after its first use.
 package ranked
 
 // Rank describes the position of a lock in the order.
@@ -16,7 +13,7 @@ type Rank struct {
 	Order   int
 	Name    string // for example "symmem.Pool.mu"
 	CanWait bool   // may be held while this process waits for another rank
-	// AllowsSeveral is set if a goroutine may hold several locks of the class, in an order that the
+	// AllowsSeveral permits a goroutine to hold several locks of the class, in an order that the
 	// class's package defines.
 	AllowsSeveral bool
 }

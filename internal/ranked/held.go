@@ -13,13 +13,12 @@ import (
 
 const (
 	shardCount = 64
-	// maxHolders limits the goroutines in a shard that hold locks at the same time. It is fixed,
-	// because Lock must not allocate.
+	// maxHolders limits the goroutines in a shard that hold locks. It is fixed, because Lock must
+	// not allocate.
 	maxHolders = 64
 	maxLocks   = 32 // that one goroutine can hold
 	maxFrames  = 10 // recorded for a stack
-	// tryFrames is small, because a goroutine that polls with TryLock would otherwise spend most of
-	// its time recording stacks.
+	// tryFrames is small, because goroutines may poll with TryLock.
 	tryFrames = 2
 )
 
@@ -38,8 +37,8 @@ type holder struct {
 	locks     [maxLocks]heldLock
 }
 
-// shard contains some of the goroutines that hold locks. The race detector ignores its methods. It
-// would otherwise assume that the shard's mutex synchronizes unrelated goroutines.
+// shard is ignored by the race detector, which would otherwise assume that the shard's mutex
+// synchronizes unrelated goroutines.
 type shard struct {
 	mu      sync.Mutex
 	count   int

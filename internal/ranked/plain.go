@@ -23,6 +23,6 @@ type spinLock = spin.Lock
 // AssertMayWait must be called before every wait for another rank. In this build, it does nothing.
 func AssertMayWait() {}
 
-// AssertUnlocked must be called, without any lock held, before every call of a user's callback. In
-// this build, it does nothing.
+// AssertUnlocked must be called before every call of a user's callback. In this build, it does
+// nothing.
 func AssertUnlocked() {}

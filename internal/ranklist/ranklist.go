@@ -36,9 +36,9 @@ func Spans(numbers []int) string {
 	return b.String()
 }
 
-// RanksOf formats world ranks with their group ranks, such as "world rank 5 (rank 2 of the group)".
-// members lists the group's world ranks. If members is empty or all numbers are the same in the
-// group and the world, RanksOf returns Ranks(world).
+// RanksOf adds group ranks, as in "world rank 5 (rank 2 of the group)". members lists the group's
+// world ranks. If members is empty or all numbers are the same in the group and the world, RanksOf
+// returns Ranks(world).
 func RanksOf(world, members []int) string {
 	if NumberedAsWorld(members) || len(world) == 0 {
 		return Ranks(world)
@@ -54,8 +54,8 @@ func RanksOf(world, members []int) string {
 	return fmt.Sprintf("%s (%s of the group)", text, Ranks(group))
 }
 
-// RanksOn adds machine names to RanksOf, as in "ranks 4-6 (4-5 on node-b, 6 on node-c)". machines
-// holds the known names by world rank.
+// RanksOn adds machine names, as in "ranks 4-6 (4-5 on node-b, 6 on node-c)". machines holds the
+// known names by world rank.
 func RanksOn(world, members []int, machines map[int]string) string {
 	text := RanksOf(world, members)
 	var machineNames []string // in the order of their first rank

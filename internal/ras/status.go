@@ -51,8 +51,7 @@ func ID(uniqueID []byte) string {
 var collectiveNames = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
 
 // DescribeDifferences lists the counts that differ between a communicator's ranks, for example
-// "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It returns "" if there are none or the communicator
-// is unknown. format formats a list of ranks.
+// "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It returns "" if the communicator is unknown.
 func (s *Status) DescribeDifferences(id string, size int, format func(ranks []int) string) string {
 	index := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
 		return c.Name == id && c.Size == size

@@ -64,8 +64,8 @@ func readValue(d *decoder) ([]byte, error) {
 	return d.readField("value", maxValueBytes)
 }
 
-// Add adds delta to the decimal number stored under key and returns the sum. A missing key counts
-// as 0. If the stored value is not a number, the server closes the connection.
+// Add adds delta to the decimal number stored under key, or to 0, and returns the sum. If the value
+// is not a number, the server closes the connection.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
 	r := &request{query: queryAdd, keys: c.fullKeys(key), number: delta}
 	err = c.call(ctx, r, func(d *decoder) (err error) {
@@ -75,9 +75,8 @@ func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, e
 	return sum, err
 }
 
-// CompareSet stores desired if the value of key equals expected, or if key is missing and expected
-// is empty. It returns the new value of key. If key is missing and expected is not empty,
-// CompareSet stores nothing and returns expected, as PyTorch's TCPStore does.
+// CompareSet stores desired if the value of key equals expected. A missing key equals an empty
+// expected value. CompareSet returns the new value, or expected if key remains missing.
 func (c *Client) CompareSet(
 	ctx context.Context, key string, expected, desired []byte,
 ) (current []byte, err error) {

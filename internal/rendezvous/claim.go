@@ -69,8 +69,8 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (recordsEnds bool,
 	}
 }
 
-// claimRank claims this rank until the returned client is closed. Without the claim, a process must
-// not increment the rank's call counter.
+// claimRank claims this rank until the returned client is closed. Only the process with the claim
+// may increment the rank's call counter.
 func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := sendGreeting(ctx, c, w.greeting(w.jobPrefix(), ""))

@@ -13,9 +13,8 @@ const maxIdleLinks = 4
 // Client accesses a store of keys and values that all ranks of a job share. It is safe for
 // concurrent use.
 //
-// When a call returns without an error, all ranks can see its effect. A canceled call may or may
-// not have taken effect. A call returns ErrTooLarge for a key of more than 8 KiB, a value of more
-// than 8 MiB, or more than 128 Ki keys.
+// When a call returns without an error, all ranks can see its effect. A canceled call may have
+// taken effect. A key has at most 8 KiB, and a value at most 8 MiB.
 type Client struct {
 	*linkSet
 	keyPrefix string
@@ -42,8 +41,8 @@ func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
 	return &Client{linkSet: &linkSet{addr: addr, dial: dial, links: map[*link]bool{}}}
 }
 
-// WithPrefix returns a client that adds prefix and a slash to every key, as PyTorch's PrefixStore
-// does. Both clients share their connections.
+// WithPrefix returns a client that adds prefix and a slash to every key. Both clients share their
+// connections.
 func WithPrefix(c *Client, prefix string) *Client {
 	return &Client{linkSet: c.linkSet, keyPrefix: c.keyPrefix + prefix + "/"}
 }
@@ -73,7 +72,7 @@ func (c *linkSet) Close() error {
 }
 
 // acquireLink returns an idle connection or opens one. A server that is about to close accepts no
-// connections, so acquireLink then waits for a connection that another call returns.
+// connections, so acquireLink then waits for an idle one.
 func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 	var (
 		dialErr error

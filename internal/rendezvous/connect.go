@@ -29,11 +29,10 @@ func (e *AbsentError) Unwrap() error { return e.Err }
 
 // Connect connects to a world's store and waits until all ranks have called Connect. If ctx is
 // canceled first, or after DefaultTimeout if ctx has no deadline, Connect returns an AbsentError.
-// The caller must close the returned Member to leave the job.
+// The caller must close the Member.
 //
-// All ranks must make the same number of calls, one after another. The n-th calls of all ranks form
-// one world, with different keys in the store than other worlds. After an error, all ranks should
-// leave and restart, with a different World.Restart.
+// The n-th calls of all ranks form one world, with different keys than other worlds. After an
+// error, all ranks should leave and restart with a different World.Restart.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.describeProblem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -91,9 +90,8 @@ func connectOnce(ctx context.Context, w World) (*Member, error) {
 	return m, nil
 }
 
-// listenAddress returns the address to listen on: address if it is a loopback address, and
-// otherwise its port on all network interfaces. The host may belong to none of them (in Kubernetes,
-// for example).
+// listenAddress keeps a loopback address. Otherwise, it returns the port on all network interfaces,
+// because the host name may belong to none of them (in Kubernetes, for example).
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {

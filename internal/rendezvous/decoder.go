@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// decoder reads requests and replies. It allocates memory only for bytes that have arrived, so that
-// a forged length cannot exhaust memory.
+// decoder allocates memory only for bytes that have arrived, so that a forged length cannot exhaust
+// memory.
 type decoder struct {
 	r    *bufio.Reader
 	peer string
@@ -25,8 +25,7 @@ func (d *decoder) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %w: %s", d.peer, ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// readRequest reads a request with at most maxBytes of keys and values. It returns io.EOF if the
-// connection was closed between requests.
+// readRequest returns io.EOF if the connection was closed between requests.
 func (d *decoder) readRequest(maxBytes int) (*request, error) {
 	b, err := d.r.ReadByte()
 	if err != nil {

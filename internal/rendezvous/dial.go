@@ -95,7 +95,7 @@ func callWithRetries[T any](
 	}
 }
 
-// sleepWithJitter sleeps for a random time near pause, so that ranks do not all connect at once. It
+// sleepWithJitter sleeps for about pause, and for different times in different processes. It
 // returns false if ctx is done first.
 func sleepWithJitter(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))

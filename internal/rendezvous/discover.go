@@ -79,9 +79,8 @@ var launchers = []launcherVariables{
 	},
 }
 
-// Discover determines this process's rank and the route to the store from the options and the
-// environment, without communication. lookup is usually os.LookupEnv. The error is an
-// EnvironmentError or describes an invalid option.
+// Discover determines this process's rank and the route to the store without communication. lookup
+// is usually os.LookupEnv. The error is an EnvironmentError or describes an invalid option.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	w, err := discoverRanks(lookup, o)
 	if err != nil {
@@ -130,8 +129,7 @@ func worldFromOptions(o Options) (World, error) {
 	return w, nil
 }
 
-// readRanks reads the variables of one launcher. isFound is false if none is set, or if Slurm's
-// variables must be used instead.
+// readRanks returns false if no variable is set, or if Slurm's variables must be used instead.
 func (l *launcherVariables) readRanks(
 	e *environment, isSlurmTask bool,
 ) (w World, isFound bool, err error) {

@@ -9,15 +9,13 @@ import (
 	"time"
 )
 
-// All worlds share the numbered keys under endsKey, so that every rank can wait for the next key
-// from the start.
+// All worlds share the numbered keys under endsKey, so that every rank can wait for the next key.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
-// A rank sends its greeting in a COMPARE_SET of greetingKey. The Server stores nothing and returns
-// greetingAnswer. PyTorch's server stores nothing and returns the expected value, because the key
-// is missing.
+// A greeting is a COMPARE_SET of greetingKey, after which this key is still missing. PyTorch's
+// server returns the expected value instead of greetingAnswer.
 const (
 	greetingKey    = "symmem-greeting"
 	greetingAnswer = "ends are told"
@@ -74,8 +72,8 @@ func (s *Server) recordEnd(e rankEnd) {
 	_ = s.applyRequest(0, r)
 }
 
-// announceClosing announces that the store will close normally, and waits up to flushTimeout until
-// all watchers have disconnected. Without the announcement, they would report the end of rank 0.
+// announceClosing waits up to flushTimeout until all watchers have read the announcement.
+// Otherwise, they would report the end of rank 0.
 func (s *Server) announceClosing() {
 	s.mu.Lock()
 	s.recordEnd(rankEnd{IsStoreClosing: true})
@@ -188,8 +186,8 @@ const (
 )
 
 // Guard returns a context that is canceled soon after one of the given ranks has ended or left, or
-// after the store was lost together with rank 0. The cause is an EndedError. If symmem does not
-// serve the store, ended ranks do not cancel the context. The caller must call stop.
+// the store was lost together with rank 0. The cause is an EndedError. If symmem does not serve the
+// store, the context is not canceled. The caller must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
 ) (guarded context.Context, stop func()) {
@@ -226,7 +224,7 @@ func (m *Member) guard(
 }
 
 // AwaitEnded returns the errors of the given ranks that have ended, and of rank 0 if the store is
-// lost, ordered by rank. It waits until isEnough returns true for this result or ctx is canceled.
+// lost, ordered by rank. It waits until isEnough returns true for them or ctx is canceled.
 func (m *Member) AwaitEnded(
 	ctx context.Context, ranks []int, isEnough func([]*EndedError) bool,
 ) []*EndedError {
@@ -253,8 +251,7 @@ func (m *Member) AwaitEnded(
 	}
 }
 
-// explainError replaces err if a rank has ended. It waits briefly, because the report of the end
-// may arrive later than err.
+// explainError waits briefly, because the report of the end of a rank may arrive later than err.
 func (m *Member) explainError(err error) error {
 	var (
 		absent *AbsentError

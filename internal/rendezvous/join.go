@@ -35,8 +35,8 @@ func (m *Member) openStore(ctx context.Context) (err error) {
 	return err
 }
 
-// joinAndAwait joins the world and waits for the other ranks. If ctx is done first, the error lists
-// the absent ranks, and rank 0 publishes their list to the other ranks.
+// joinAndAwait joins the world and waits for the other ranks. Its error lists the absent ranks.
+// Rank 0 publishes them to the other ranks.
 func (m *Member) joinAndAwait(ctx context.Context) error {
 	err := m.join(ctx)
 	if err == nil {
@@ -83,9 +83,9 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	return err
 }
 
-// join determines the key prefix of this call and announces this rank. A request in progress can
-// continue for lateRequestTimeout after the deadline: aborting it would close the connection, which
-// this rank needs to find the absent ranks.
+// join determines the key prefix of this call and announces this rank. Aborting a request would
+// close the connection, which this rank needs to find absent ranks. A request may therefore
+// continue for lateRequestTimeout after the deadline.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -186,8 +186,8 @@ func parseRanks(list string) (ranks []int) {
 
 const maxMachines = 16
 
-// describeJoinedRanks returns the end of an error message that lists the joined ranks by machine,
-// or "" if all ranks run on one machine. ctx may have expired.
+// describeJoinedRanks returns the end of an error message with the joined ranks on each machine.
+// ctx may have expired.
 func (m *Member) describeJoinedRanks(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()

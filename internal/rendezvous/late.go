@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// reportLateRanks calls report with the result of findLate and the time waited, until stop is
-// called. report returns the time until its next call, or a negative time for none.
+// reportLateRanks calls report repeatedly until stop is called. report returns the time until its
+// next call, or a negative time for none.
 func reportLateRanks(
 	ctx context.Context, report func([]int, time.Duration) time.Duration,
 	findLate func(context.Context) []int,

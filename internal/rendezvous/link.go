@@ -16,8 +16,8 @@ import (
 type link struct {
 	conn    net.Conn
 	decoder *decoder
-	// isIncomplete is set until the reply to the last request, or to CANCEL_WAIT, has been read
-	// completely. An incomplete link must be closed.
+	// isIncomplete is set until the last reply has been read completely. An incomplete link must be
+	// closed.
 	isIncomplete bool
 	// isAuthenticated is set after the first answer to a query that may require a token.
 	isAuthenticated bool
@@ -43,8 +43,7 @@ func (l *link) guard(ctx context.Context) (release func()) {
 	}
 }
 
-// exchange sends b and reads the reply. It returns the cause of a canceled ctx, ErrLost, or the
-// error of readReply.
+// exchange returns the cause of a canceled ctx, ErrLost, or the error of readReply.
 func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()

@@ -29,8 +29,8 @@ func joinedKey(rank int) string { return "joined/" + strconv.Itoa(rank) }
 
 func leftKey(rank int) string { return "left/" + strconv.Itoa(rank) }
 
-// Close leaves the job. On the rank that serves the store, it first waits up to 30 s for the other
-// ranks to leave.
+// Close leaves the job. On the rank that serves the store, it first waits up to 30 s for the
+// others.
 func (m *Member) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -41,11 +41,10 @@ func (m *Member) Close() error {
 const MaxReasonBytes = 64 << 10
 
 // Leave leaves the job. In the process that serves the store, the last Member to leave waits until
-// the other ranks have left or ctx is done, and then closes the store. Only the first call of Leave
-// has an effect.
+// the other ranks have left or ctx is done, and then closes the store. Only the first call has an
+// effect.
 //
-// The other ranks receive the reason in EndedError.Reason. A reason of more than MaxReasonBytes is
-// not sent.
+// The other ranks receive the reason unless it has more than MaxReasonBytes.
 func (m *Member) Leave(ctx context.Context, reason string) error {
 	if len(reason) > MaxReasonBytes {
 		reason = ""
@@ -67,8 +66,7 @@ func (m *Member) leaveWorld(ctx context.Context, reason string) error {
 	return errors.Join(err, m.client.Close())
 }
 
-// publishLeft announces that this rank leaves. Otherwise the server would assume that the process
-// has exited. publishLeft prefers the watcher's connection, because rank 0 may no longer accept new
+// publishLeft prefers the watcher's connection, because rank 0 may no longer accept new
 // connections.
 func (m *Member) publishLeft(ctx context.Context, reason []byte) {
 	if m.watcher != nil && m.watcher.announceLeave(ctx, reason) == nil {
@@ -77,8 +75,8 @@ func (m *Member) publishLeft(ctx context.Context, reason []byte) {
 	_ = m.store.Set(ctx, leftKey(m.world.Rank), reason)
 }
 
-// serveUntilLeft removes this member from its service. The last member closes the server when all
-// other ranks have left or disconnected, or when ctx is done.
+// serveUntilLeft lets the last member close the server when all other ranks have left or
+// disconnected, or when ctx is done.
 func (m *Member) serveUntilLeft(ctx context.Context) error {
 	isLast, leaveKeys := m.service.removeMember()
 	if !isLast {
@@ -101,8 +99,8 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 	return errors.Join(m.client.Close(), m.service.server.Close())
 }
 
-// awaitLeft reports whether all keys were set. It returns false if there are no keys, because ranks
-// do not announce that they leave a world that some rank did not join.
+// awaitLeft returns false without keys, because ranks do not announce that they leave a world that
+// some rank did not join.
 func (m *Member) awaitLeft(ctx context.Context, leaveKeys [][]string) bool {
 	for _, keys := range leaveKeys {
 		if m.client.Wait(ctx, keys...) != nil {

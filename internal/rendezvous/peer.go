@@ -7,8 +7,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// checkPeer returns a PeerError if the process at the other end of a Unix socket does not run as
-// user uid. It returns nil for other kinds of connections.
+// checkPeer returns a PeerError if conn is a Unix socket of a process that does not run as user
+// uid.
 func checkPeer(conn net.Conn, addr string, uid uint32) error {
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {

@@ -14,9 +14,8 @@ import (
 	"syscall"
 )
 
-// pmiClient is a client of PMI-1, the protocol between MPICH's process manager and the processes
-// that it starts. Each message is a line of "name=value" fields, the first of which is the command
-// (see src/pmi/src/pmi_v1.c in MPICH).
+// pmiClient is a client of PMI-1, the protocol of MPICH's process manager. Each message is a line
+// of "name=value" fields, the first of which is the command (see src/pmi/src/pmi_v1.c in MPICH).
 type pmiClient struct {
 	conn net.Conn
 	r    *bufio.Reader
@@ -139,8 +138,7 @@ func (p *pmiClient) openSpace() (spaceName string, err error) {
 	return space["kvsname"], nil
 }
 
-// request sends a line and returns the fields of the reply. It fails unless the reply's command is
-// replyCommand and its optional field rc is 0.
+// request fails unless the reply's command is replyCommand and its optional field rc is 0.
 func (p *pmiClient) request(line, replyCommand string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {

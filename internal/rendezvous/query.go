@@ -52,7 +52,7 @@ const (
 	replyCanceled = 1 // to CANCEL_WAIT, even if the WAIT was answered before
 )
 
-// requestFormat lists the fields after the query byte. Their order is nonce, number of keys, each
+// requestFormat lists the fields after the query byte in this order: nonce, number of keys, each
 // key with its values, number.
 type requestFormat struct {
 	name       string

@@ -16,8 +16,8 @@ const (
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// chooseRoute chooses how to reach the store. All ranks must make the same choice, so it uses only
-// variables that are the same for all ranks, and whether all ranks run on one machine.
+// All ranks must make the same choice, so chooseRoute uses only variables that are the same for all
+// ranks, and whether all ranks run on one machine.
 func chooseRoute(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
 		return nil

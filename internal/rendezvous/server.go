@@ -12,8 +12,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// Server serves a store over the protocol of PyTorch's TCPStore. It accepts clients until Drain or
-// Close is called. It is safe for concurrent use.
+// Server serves a store over the protocol of PyTorch's TCPStore. It is safe for concurrent use.
 type Server struct {
 	// These fields do not change. listener is nil if only this process can reach the server.
 	listener   net.Listener
@@ -38,9 +37,8 @@ type Server struct {
 	authTimeout   time.Duration
 }
 
-// Listen serves a new store at address, which is "host:port" (port 0 chooses a free port) or
-// "unix:@name". On TCP, it requires a token. On a Unix socket, the token may be empty, because the
-// server refuses clients of other users. The caller must close the server.
+// Listen serves a new store at address, which is "host:port" or "unix:@name". On TCP, it requires a
+// token. On a Unix socket, it refuses clients of other users. The caller must close the server.
 func Listen(address string, token Token) (*Server, error) {
 	network, addr, err := splitAddress(address)
 	if err != nil {
@@ -181,8 +179,7 @@ func (s *Server) applyRequest(from clientID, r *request) error {
 }
 
 // Drain stops listening and waits until all authenticated clients in other processes have
-// disconnected. It returns an error if ctx is done first. The server still serves connected
-// clients.
+// disconnected or ctx is done. The server still serves connected clients.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()

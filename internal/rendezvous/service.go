@@ -27,9 +27,9 @@ var services = struct {
 	byAddress map[string]*service
 }{byAddress: map[string]*service{}}
 
-// joinService adds a member to the service at an endpoint, or opens the service. While the address
-// is in use, joinService retries, because rank 0 of an earlier run of the job may use it. It
-// returns an error if another process has claimed rank 0.
+// joinService joins or opens the service at an endpoint. While the address is in use, joinService
+// retries, because rank 0 of an earlier run may use it. It returns an error if another process has
+// claimed rank 0.
 func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	hasWarned := false
 	var lastCheck time.Time

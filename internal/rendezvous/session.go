@@ -8,9 +8,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// session serves one connection of a Server. It is open once it has received VALIDATE and, if
-// required, the token. run reads requests on one goroutine, and outbox.drain writes replies on
-// another.
+// session serves one connection of a Server. It is open after VALIDATE and the required token. run
+// reads requests on one goroutine, and outbox.drain writes replies on another.
 type session struct {
 	server   *Server
 	id       clientID
@@ -40,8 +39,7 @@ func (s *session) run() {
 	if sys.IsSilence(err) {
 		s.server.endSilentSessions()
 	}
-	// The client may never read its replies. Server.Close no longer finds this session and cannot
-	// interrupt it, so writing the last replies needs a deadline.
+	// The client may never read its replies, and Server.Close can no longer interrupt this session.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.outbox.close()
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // Slurm reserves step IDs from firstReservedStep for processes that are not ranks, such as sbatch
-// scripts and salloc shells. In these processes, SLURM_PROCID is 0.
+// scripts, in which SLURM_PROCID is 0.
 const firstReservedStep = 0xfffffff0
 
 func isInSlurmStep(e *environment) bool {

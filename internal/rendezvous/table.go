@@ -19,8 +19,8 @@ type reply struct {
 
 // table holds a store's state and computes the replies to requests. It does no I/O and has no lock.
 //
-// Like PyTorch's LibUV server, table answers other queries of a client that waits after a WAIT or
-// BARRIER. A second wait is an error, because the client could not distinguish the two answers.
+// Like PyTorch's LibUV server, it answers other queries of a waiting client. A second wait is an
+// error, because the client could not distinguish the two answers.
 type table struct {
 	values         map[string][]byte
 	queues         map[string][][]byte
@@ -60,9 +60,9 @@ func newTable() *table {
 	}
 }
 
-// apply processes a request and takes ownership of it. The returned replies are valid until the
-// next call and must be sent in order. After an error, the caller must close the client's
-// connection, but must send the replies to other clients.
+// apply processes a request and takes ownership of it. The replies are valid until the next call
+// and must be sent in order. After an error, the caller must close the client's connection and send
+// the replies to other clients.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.replies = t.replies[:0]
 	err := t.dispatch(from, r)

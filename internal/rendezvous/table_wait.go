@@ -44,8 +44,7 @@ func (t *table) removeWaiter(w *waiter, key string) {
 	}
 }
 
-// arriveAtBarrier adds a client to a barrier. After the last of rankCount arrivals, it answers the
-// waits of all clients at the barrier.
+// arriveAtBarrier answers the waits of all clients at the barrier after the last of ranks arrivals.
 func (t *table) arriveAtBarrier(from clientID, key string, ranks int64) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait

@@ -52,8 +52,8 @@ func (s *Server) openSession(sess *session) error {
 	return sess.conn.SetReadDeadline(time.Time{})
 }
 
-// OnAcceptError sets a function that handles the first error of accepting a connection that the
-// user can fix. The server calls it on another goroutine. By default, the server logs a warning.
+// OnAcceptError sets a function that the server calls, on another goroutine, with the first error
+// of accepting connections that the user can fix. By default, the server logs a warning.
 func (s *Server) OnAcceptError(handle func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

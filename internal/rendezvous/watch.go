@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// endWatcher records which other ranks of a member's world have ended. It uses a separate
-// connection to the store. When that connection is closed, the server records that this rank has
-// ended.
+// endWatcher records which other ranks of a world have ended. When its separate connection to the
+// store is closed, the server records that this rank has ended.
 type endWatcher struct {
 	client    *Client
 	keyPrefix string
@@ -147,8 +146,8 @@ func (w *endWatcher) markStoreLost() {
 	}
 }
 
-// endOfStore waits up to rankEndGrace for the watcher to lose its connection. It returns the end of
-// the rank that served the store, or nil if the store closed normally.
+// endOfStore waits up to rankEndGrace for the watcher to lose its connection. It returns nil if the
+// store closed normally.
 func (w *endWatcher) endOfStore() *EndedError {
 	select {
 	case <-w.done:

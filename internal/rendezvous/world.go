@@ -16,10 +16,9 @@ type World struct {
 	RunID   string
 	Restart int
 	Route   Route
-	// ReportAbsent, if set, is called repeatedly during Connect, never concurrently. absent lists
-	// the ranks that have not joined, in ascending order. ReportAbsent returns the time until the
-	// next call, or a negative time for none. In the first call, before the wait, absent is empty
-	// and waited is 0.
+	// ReportAbsent, if set, is called repeatedly during Connect, never concurrently, with the ranks
+	// that have not joined, in ascending order. It returns the time until the next call, or a
+	// negative time for none. In the first call, before the wait, absent is empty and waited is 0.
 	ReportAbsent func(absent []int, waited time.Duration) time.Duration
 	// ReportConnected, if set, is called in the same way while the server waits for ranks to leave.
 	ReportConnected func(connected []int, waited time.Duration) time.Duration
@@ -61,8 +60,8 @@ const (
 	RouteJoin
 	// RouteServe is a store that rank 0 serves at an endpoint that all ranks know.
 	RouteServe
-	// RoutePMI is a store that rank 0 serves on a socket whose name MPICH's process manager sends
-	// to the other ranks.
+	// RoutePMI is a store of rank 0 on a socket whose name MPICH's process manager sends to the
+	// others.
 	RoutePMI
 )
 

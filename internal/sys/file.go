@@ -12,8 +12,8 @@ import (
 // ErrLocked is returned by LockFile if another open file has the lock.
 var ErrLocked = errors.New("the file is locked")
 
-// CreateFile creates a file that only this user may access. It returns an error if the path exists.
-// It allocates all blocks, so that writing through a mapping cannot fail later.
+// CreateFile creates a file that only this user may access. It allocates all blocks, so that
+// writing through a mapping cannot fail later.
 func CreateFile(path string, bytes int64) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -38,8 +38,7 @@ func CreateFile(path string, bytes int64) (*os.File, error) {
 }
 
 // LockFile locks a file until it is closed. It returns ErrLocked if another open file holds the
-// lock, and nil if the filesystem does not support locks. NFS reports ENOLCK if its server has no
-// lock service.
+// lock, and nil if the filesystem does not support locks (ENOLCK on NFS).
 func LockFile(f *os.File) error {
 	err := repeatInterrupted(func() error {
 		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)

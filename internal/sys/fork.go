@@ -11,12 +11,11 @@ import (
 // socketInodes is indexed by file descriptor. Forked children close the sockets with these inodes.
 var socketInodes []uint64
 
-// SetSocketTable sets the table that CloseInForks fills. It must be called before the first socket
-// is opened, and only in programs that fork.
+// SetSocketTable sets the table that CloseInForks fills. It must precede the first socket.
 func SetSocketTable(table []uint64) { socketInodes = table }
 
-// CloseInForks makes forked children close a socket. Otherwise, the other end would not notice when
-// this process exits. Closed sockets stay in the table, because inode numbers are not reused.
+// CloseInForks makes forked children close a socket, so that the other end notices when this
+// process exits. Closed sockets stay in the table, because inode numbers are not reused.
 func CloseInForks(socket io.Closer) {
 	c, ok := socket.(syscall.Conn)
 	if !ok || socketInodes == nil {

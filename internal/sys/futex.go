@@ -14,7 +14,7 @@ const (
 )
 
 // FutexWait sleeps until FutexWake is called for the word, d has passed, or a signal arrives. It
-// returns immediately unless the word contains want. The word may be in shared memory.
+// returns immediately unless the word contains want.
 func FutexWait(word *uint32, want uint32, d time.Duration) {
 	ts := unix.NsecToTimespec(int64(d))
 	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(want),

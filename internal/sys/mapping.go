@@ -19,8 +19,7 @@ type Mapping struct {
 	origin        origin // stack of the creator
 }
 
-// ErrUnmapped is returned by the second Close of a Mapping. With the build tag invariants, Close
-// panics.
+// ErrUnmapped is returned by a second Close. With the build tag invariants, Close panics.
 var ErrUnmapped = errors.New("the mapping is already closed")
 
 // Reserve reserves addresses without memory. align must be a power of two.
@@ -100,8 +99,7 @@ func (m *Mapping) Address() uintptr { return uintptr(m.base) }
 // Bytes returns the length of the range.
 func (m *Mapping) Bytes() int64 { return m.bytes }
 
-// Populate allocates pages in advance. It has no effect on kernels before 5.14. offset must be a
-// multiple of PageSize.
+// Populate allocates pages on kernels since 5.14. offset must be a multiple of PageSize.
 func (m *Mapping) Populate(offset, bytes int64) {
 	part := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
 	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // after a failure, stores allocate the pages
@@ -119,7 +117,7 @@ func (m *Mapping) Protect(allowAccess bool) error {
 	return nil
 }
 
-// Shrink shortens a reservation to the given number of bytes, rounded up to a multiple of PageSize.
+// Shrink shortens a reservation to a size, rounded up to a multiple of PageSize.
 func (m *Mapping) Shrink(bytes int64) error {
 	bytes = (bytes + PageSize - 1) &^ (PageSize - 1)
 	if m.base == nil || bytes >= m.bytes {
@@ -172,8 +170,7 @@ func unmap(base unsafe.Pointer, bytes int64) error {
 	return nil
 }
 
-// IsReadable reports whether this process can read the byte at an address. It returns true if the
-// system does not permit the check.
+// IsReadable reports whether the byte at an address is readable, or the check is not permitted.
 func IsReadable(address uintptr) bool {
 	var buffer [1]byte
 	local := []unix.Iovec{{Base: &buffer[0], Len: 1}}

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PageSize is the size of a huge page in bytes. The size of a memory segment is a multiple of it
-// even on ranks without huge pages.
+// PageSize is the size of a huge page in bytes. Memory segments have multiples of this size on all
+// ranks.
 const PageSize = 2 << 20
 
 // Memfd creates an anonymous shared file, which exists until the last process closes it.
@@ -64,8 +64,8 @@ func FileSize(f *os.File) (int64, error) {
 	return status.Size, nil
 }
 
-// SealSize prevents truncation of a memfd, after which accesses to mappings would raise SIGBUS.
-// Older kernels return an error for huge pages.
+// SealSize prevents truncation, after which accesses to mappings would raise SIGBUS. Older kernels
+// cannot seal huge pages.
 func SealSize(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	if err != nil {
@@ -74,7 +74,7 @@ func SealSize(f *os.File) error {
 	return nil
 }
 
-// Discard frees the pages of a range of a memfd in all processes. The range then contains zeros.
+// Discard frees the pages of a range in all processes. The range then contains zeros.
 func Discard(f *os.File, offset, bytes int64) error {
 	const punchHole = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	if err := allocateFile(f, punchHole, offset, bytes); err != nil {
@@ -83,8 +83,7 @@ func Discard(f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// Refill allocates the huge pages that Discard has freed, so that accesses do not raise SIGBUS. If
-// it fails, the file has no pages.
+// Refill allocates the huge pages that Discard has freed. If it fails, the file has no pages.
 func Refill(f *os.File, bytes int64) error {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {

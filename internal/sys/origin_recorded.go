@@ -51,8 +51,7 @@ func (o *origin) String() string {
 	}
 }
 
-// OpenMappings describes the open mappings and the stacks that created them. It returns nil without
-// the build tag invariants.
+// OpenMappings describes the open mappings and the stacks that created them.
 func OpenMappings() []string {
 	openMappings.Lock()
 	defer openMappings.Unlock()

@@ -18,10 +18,10 @@ func Pidfd(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// AwaitEnd blocks until the process of a Pidfd has exited. It returns an error if pidfd is closed
+// AwaitEnd blocks until the process of a Pidfd has exited, or returns an error if pidfd is closed
 // or its read deadline passes.
 //
-// It does not block a thread: the Go runtime's monitor would then use processors that ranks need.
+// It blocks no thread, because the Go runtime's monitor would then use a processor.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {

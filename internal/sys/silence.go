@@ -12,7 +12,7 @@ import (
 
 const (
 	// SilenceLimit is the time after which a TCP connection fails because the other machine's
-	// kernel does not answer. It answers for stopped processes.
+	// kernel does not answer.
 	SilenceLimit = 5 * time.Second
 	// probeInterval is the time between probes, and between transmissions of the same data.
 	probeInterval = time.Second

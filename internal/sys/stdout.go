@@ -8,7 +8,7 @@ import (
 )
 
 // TakeStdout returns standard output, and redirects other output of this process and its children
-// to standard error. If the reader has closed its end, a write returns an error without SIGPIPE.
+// to standard error. If the reader has closed its end, a write does not raise SIGPIPE.
 func TakeStdout() (*os.File, error) {
 	stdout, err := unix.FcntlInt(uintptr(unix.Stdout), unix.F_DUPFD_CLOEXEC, unix.Stderr+1)
 	if err != nil {

@@ -18,7 +18,7 @@ func (m Memory) isValid() bool { return m == "" || m == Symmetric || m == AnyMem
 // Calls describes the calls that a rule covers, or a single call.
 type Calls struct {
 	// Operation is the name of a driver.Operation, such as "AllReduce". A general rule has no
-	// Operation and a zero Shape. It covers all calls without a specific rule.
+	// Operation and a zero Shape, and covers all calls without a specific rule.
 	Operation string `json:"operation,omitempty"`
 	Shape
 	Memory Memory `json:"memory,omitempty"`

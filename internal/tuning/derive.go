@@ -52,8 +52,8 @@ func (p Point) OtherUS() float64 {
 // plain and the window path, and otherwise between Other and the direct or two-level path. points
 // can contain a size twice: in place and out of place.
 //
-// The path changes at a size if the new path is faster by more than the noise and FloorPercent. If
-// the points of a size disagree, plain has precedence over window, and Other over direct.
+// The path changes if the new path is faster by more than the noise and FloorPercent. If the points
+// of a size disagree, plain has precedence over window, and Other over direct.
 func Derive(calls Calls, otherwise Path, points []Point) Rule {
 	c := windowComparison(otherwise)
 	switch {
@@ -146,8 +146,8 @@ func (c comparison) fasterPath(p Point) Path {
 	}
 }
 
-// thresholdBetween returns the largest size with the path of the lower size: the size at which the
-// interpolated logarithm of the ratio is 0, rounded down to a quarter of a power of two.
+// thresholdBetween returns the size at which the interpolated logarithm of the ratio is 0, rounded
+// down to a quarter of a power of two.
 func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	lowRatio, highRatio := c.meanLogRatio(lower), c.meanLogRatio(upper)
 	low, high := lower.bytes(), upper.bytes()

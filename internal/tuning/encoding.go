@@ -21,8 +21,7 @@ type file struct {
 	*Table
 }
 
-// foldableObject matches an object on several lines without nested objects or lists. Strings in
-// JSON contain no newlines.
+// foldableObject matches an object on several lines without nested objects or lists.
 var foldableObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
 
 var lineEnd = regexp.MustCompile(`\n\s*`)
@@ -74,8 +73,7 @@ func Decode(encoded []byte) (*Table, error) {
 	return decoded.Table, nil
 }
 
-// addLineNumber prefixes an error with the line of its position, or else of offset, unless that is
-// negative.
+// addLineNumber uses offset for errors without a position, unless offset is negative.
 func addLineNumber(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

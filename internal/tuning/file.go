@@ -10,7 +10,7 @@ import (
 // A table needs about 4 KiB for each operation and number of ranks.
 const maxFileBytes = 16 << 20
 
-// ReadFile reads a table from a regular file. A device may have no end, and only one rank could
+// ReadFile reads a table from a regular file: a device may have no end, and only one rank could
 // read a pipe. Errors of system calls wrap an *fs.PathError; errors about the contents do not.
 func ReadFile(name string) (*Table, error) {
 	// Without O_NONBLOCK, opening a pipe would wait for its writer.

@@ -143,9 +143,8 @@ func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason
 	return reason.rule.Steps[reason.step].Path, reason
 }
 
-// ChooseDirect returns Direct, TwoLevel or Other. The call must support the chosen path. The
-// specific rule has precedence over the general rule. isSymmetric must be set if both buffers are
-// in windows. ChooseDirect does not allocate.
+// ChooseDirect returns Direct, TwoLevel or Other for a call that supports all paths. isSymmetric
+// must be set if both buffers are in windows. ChooseDirect does not allocate.
 func (t *Table) ChooseDirect(
 	operation string, bytes int64, isSymmetric bool, group Shape,
 ) (Path, Reason) {

@@ -109,8 +109,8 @@ type scoredWord struct {
 	ours, theirs int
 }
 
-// compare returns the words that are most typical of ours. The score is the log-odds ratio with a
-// prior of half an occurrence, divided by its standard error: a rare word needs a larger ratio.
+// compare returns the words that are most typical of ours. The prior of the log-odds ratio is half
+// an occurrence.
 func compare(ours, theirs counts, n int) []scoredWord {
 	var all []scoredWord
 	total, other := ours.total(), theirs.total()

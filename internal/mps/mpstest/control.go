@@ -1,5 +1,4 @@
-// Package mpstest replaces the program nvidia-cuda-mps-control by a script. Instead of a daemon, it
-// starts and stops a process that does nothing.
+// Package mpstest replaces the program nvidia-cuda-mps-control by a script, which starts no daemon.
 package mpstest
 
 import (
@@ -18,8 +17,8 @@ const (
 //go:embed control.sh
 var controlScript []byte
 
-// Install puts the script first in PATH until the test ends. The script appends a line to the file
-// log at each start.
+// Install puts the script first in PATH until the test ends. Each start appends a line to the file
+// log.
 func Install(t testing.TB) (log string) {
 	t.Helper()
 	folder := t.TempDir()

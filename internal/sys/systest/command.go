@@ -14,8 +14,8 @@ const Patience = 2 * time.Minute
 // dumpTime is the time to print stacks after the time limit.
 const dumpTime = 10 * time.Second
 
-// Command returns a command that gets SIGQUIT after its time limit or at the end of the test. A Go
-// program then prints its stacks and exits. After dumpTime, the process is killed.
+// Command returns a command that gets SIGQUIT after its time limit or at the end of the test, so
+// that a Go program prints its stacks.
 func Command(t testing.TB, limit time.Duration, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
