@@ -105,7 +105,7 @@ var advices = []advice{
 // TestAdviceInMessagesExists checks all string literals in Go code that consist of several words,
 // such as errors, reports and help. A Python test (test_advice.py) does the same for Python.
 func TestAdviceInMessagesExists(t *testing.T) {
-	files := load(t)
+	files := loadFiles(t)
 	texts := literals(files)
 	for _, a := range advices {
 		t.Run(a.kind, func(t *testing.T) {
@@ -253,7 +253,7 @@ func read(t *testing.T, name string) string {
 // TestUnknownAdviceIsFound checks, for each kind of name, that the check finds a nonexistent name
 // in a message.
 func TestUnknownAdviceIsFound(t *testing.T) {
-	files := load(t)
+	files := loadFiles(t)
 	for kind, message := range map[string]string{
 		"command": "run symmem diagnose", "flag": "use --no-such", "variable": "set SYMMEM_NONE",
 		"C function": "call symmem_none", "Go name": "see Options.None",

@@ -8,66 +8,65 @@ import (
 	"testing"
 )
 
-// capabilities describes a kind of name on which users depend: where such names are declared, and
-// which tests must use them.
-type capabilities struct {
-	kind     string
-	declared string         // pattern of the files that declare the names
-	section  *regexp.Regexp // if set, matches the part of the files that declares names
-	name     *regexp.Regexp // matches a declaration; the first group is the name
-	tests    []string
-	prefix   string // precedes the name in tests
+// capability describes a kind of name on which users depend, and which tests must use.
+type capability struct {
+	kind         string
+	declarations string         // files, as a pattern
+	section      *regexp.Regexp // matches the declarations in a file; nil means the whole file
+	name         *regexp.Regexp // matches a declaration; the first group is the name
+	tests        []string
+	prefix       string // precedes the name in tests
 }
 
-var allCapabilities = []capabilities{
+var capabilities = []capability{
 	{
-		kind: "command", declared: "cmd/symmem/*.go",
+		kind: "command", declarations: "cmd/symmem/*.go",
 		name:  regexp.MustCompile(`\bUse:\s+"([a-z]+)`),
 		tests: []string{"cmd/symmem/*_test.go", "cmd/symmem/testdata/*/*", "bench/gpu/*.sh"},
 	},
 	{
-		kind: "flag", declared: "cmd/symmem/*.go", prefix: "--",
+		kind: "flag", declarations: "cmd/symmem/*.go", prefix: "--",
 		name:  regexp.MustCompile(`lags(?:\(\))?\.\w*VarP?\([^"]*"([a-z-]+)"`),
 		tests: []string{"cmd/symmem/*_test.go", "cmd/symmem/testdata/*/*", "bench/gpu/*.sh"},
 	},
 	{
-		kind: "C function", declared: "cmd/libsymmem/symmem.h",
+		kind: "C function", declarations: "cmd/libsymmem/symmem.h",
 		name:  regexp.MustCompile(`(?m)^[a-z][\w ]* \*?((?:symmem|nccl)_\w+)\(`),
 		tests: []string{"cmd/libsymmem/testdata/*"},
 	},
 	{
-		kind: "Python name", declared: "python/src/symmem/__init__.py",
+		kind: "Python name", declarations: "python/src/symmem/__init__.py",
 		section: regexp.MustCompile(`(?s)__all__ = \[.*?\]`),
 		name:    regexp.MustCompile(`"(\w+)"`),
 		tests:   []string{"python/tests/*.py", "python/tests/programs/*.py"},
 	},
 }
 
-// untested lists names that no test needs to use: the root command, names that symmem itself uses
-// to start ranks, and flags whose defaults and values are tested without the command.
-var untested = map[string]bool{
+// exemptNames lists names that no test must use: the root command, names that symmem uses to start
+// ranks, and flags that are tested without the command.
+var exemptNames = map[string]bool{
 	"symmem": true, "pin": true, "started": true,
 	"in-place": true, "min-bytes": true, "nccl": true, "prove": true, "redop": true,
 	"round-timeout": true,
 }
 
 func TestEveryCapabilityHasATest(t *testing.T) {
-	for _, c := range allCapabilities {
+	for _, c := range capabilities {
 		var tests strings.Builder
 		for _, pattern := range c.tests {
 			tests.WriteString(textOf(t, pattern))
 		}
-		declared := textOf(t, c.declared)
+		declarations := textOf(t, c.declarations)
 		if c.section != nil {
-			declared = c.section.FindString(declared)
+			declarations = c.section.FindString(declarations)
 		}
-		names := c.name.FindAllStringSubmatch(declared, -1)
+		names := c.name.FindAllStringSubmatch(declarations, -1)
 		if len(names) == 0 {
-			t.Errorf("found no %s in %s", c.kind, c.declared)
+			t.Errorf("found no %s in %s", c.kind, c.declarations)
 		}
 		for _, m := range names {
 			used := regexp.MustCompile(`(^|\W)` + c.prefix + m[1] + `\b`)
-			if !untested[m[1]] && !used.MatchString(tests.String()) {
+			if !exemptNames[m[1]] && !used.MatchString(tests.String()) {
 				t.Errorf("no test in %v uses the %s %s%s", c.tests, c.kind, c.prefix, m[1])
 			}
 		}

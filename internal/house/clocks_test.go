@@ -7,9 +7,9 @@ import (
 
 var clockRules = []rule{{
 	name: "ranks do not exchange wall time",
-	why: "the clocks of machines differ and may be set while a job runs; only traces contain wall " +
-		"time, which symmem export corrects",
-	check: each(func(f *file) []finding {
+	reason: "the clocks of machines differ and may be set while a job runs; only traces contain " +
+		"wall time, which symmem export corrects",
+	check: eachFile(func(f *file) []finding {
 		var all []finding
 		if f.isTest() || isWithin(f.folder(), "driver/drivertest") || !isWithin(f.folder(), "driver",
 			"internal/control", "internal/handoff", "internal/launch", "internal/rendezvous") {

@@ -12,15 +12,14 @@ import (
 // code block. The argument of -run, -bench or -fuzz is a word or a quoted string. In tables,
 // vertical bars in the argument are escaped.
 var (
-	goTest  = regexp.MustCompile("go test( [^`\n]*)")
-	wrapped = regexp.MustCompile("`[^`\n]*\\bgo\\s+test\\s[^`]*`")
-	pattern = regexp.MustCompile(`-(run|bench|fuzz)[ =]('[^']*'|"[^"]*"|[^ ]+)`)
-	folders = regexp.MustCompile(`(^| )(\./[\w./-]*|\.)( |$)`)
+	goTest          = regexp.MustCompile("go test( [^`\n]*)")
+	wrappedCommand  = regexp.MustCompile("`[^`\n]*\\bgo\\s+test\\s[^`]*`")
+	patternFlag     = regexp.MustCompile(`-(run|bench|fuzz)[ =]('[^']*'|"[^"]*"|[^ ]+)`)
+	packageArgument = regexp.MustCompile(`(^| )(\./[\w./-]*|\.)( |$)`)
 )
 
-// TestPagesNameTestsThatExist checks the patterns in all go test commands on the pages.
-func TestPagesNameTestsThatExist(t *testing.T) {
-	names := functionsOfTests(load(t))
+func TestCommandsOnPagesMatchTests(t *testing.T) {
+	names := functionsOfTests(loadFiles(t))
 	commands := 0
 	for page, text := range loadPages(t) {
 		if !strings.HasSuffix(page, ".md") {
@@ -28,8 +27,8 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 		}
 		for _, arguments := range testCommands(text) {
 			commands++
-			for _, lost := range lostTests(arguments, names) {
-				t.Errorf("%s: go test%s: no test in these packages matches %s", page, arguments, lost)
+			for _, unmatched := range unmatchedPatterns(arguments, names) {
+				t.Errorf("%s: go test%s: no test in these packages matches %s", page, arguments, unmatched)
 			}
 		}
 	}
@@ -38,7 +37,7 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 	}
 }
 
-func TestCommandsOfPagesAreFound(t *testing.T) {
+func TestCommandsAreFound(t *testing.T) {
 	for text, want := range map[string][]string{
 		"Run `go test . -run TestA`.":             {" . -run TestA"},
 		"Run `go test . -run\n  'TestA|TestB'`.":  {" . -run 'TestA|TestB'"},
@@ -53,21 +52,21 @@ func TestCommandsOfPagesAreFound(t *testing.T) {
 	}
 }
 
-func TestLostTestsAreFound(t *testing.T) {
+func TestUnmatchedPatternsAreFound(t *testing.T) {
 	names := map[string][]string{".": {"TestA"}, "./b": {"TestB", "FuzzB"}}
 	for command, want := range map[string]int{
 		" . -run TestA": 0, " ./b -run 'TestB/c|FuzzB'": 0, " . -run 'TestA|TestB'": 1,
 		" ./b -run TestC": 1, " ./b . -run 'TestB/(a|b)'": 0, " ./b -run '^$' -fuzz FuzzB": 0,
 		" ./... -run TestB": 0,
 	} {
-		if lost := lostTests(command, names); len(lost) != want {
-			t.Errorf("go test%s: %q match no test, want %d patterns", command, lost, want)
+		if unmatched := unmatchedPatterns(command, names); len(unmatched) != want {
+			t.Errorf("go test%s: %q match no test, want %d patterns", command, unmatched, want)
 		}
 	}
 }
 
 func testCommands(text string) (all []string) {
-	text = wrapped.ReplaceAllStringFunc(text, func(span string) string {
+	text = wrappedCommand.ReplaceAllStringFunc(text, func(span string) string {
 		return strings.Join(strings.Fields(span), " ")
 	})
 	text = strings.ReplaceAll(text, `\|`, "|")
@@ -77,8 +76,7 @@ func testCommands(text string) (all []string) {
 	return all
 }
 
-// functionsOfTests returns the functions in the test files of each package. The keys are folders in
-// the form in which go commands name them, such as ./driver.
+// functionsOfTests returns the functions in the test files of each folder, such as "./driver".
 func functionsOfTests(files []*file) map[string][]string {
 	names := map[string][]string{}
 	for _, f := range files {
@@ -98,12 +96,11 @@ func functionsOfTests(files []*file) map[string][]string {
 	return names
 }
 
-// lostTests returns the patterns of a command that match no function in the packages of the
-// command.
-func lostTests(command string, names map[string][]string) []string {
-	rest := pattern.ReplaceAllString(command, " ")
+// unmatchedPatterns returns the patterns of a command that match no function in its packages.
+func unmatchedPatterns(command string, names map[string][]string) []string {
+	rest := patternFlag.ReplaceAllString(command, " ")
 	var functions []string
-	for _, m := range folders.FindAllStringSubmatch(strings.ReplaceAll(rest, " ", "  "), -1) {
+	for _, m := range packageArgument.FindAllStringSubmatch(strings.ReplaceAll(rest, " ", "  "), -1) {
 		below, all := strings.CutSuffix(m[2], "/...")
 		for folder, list := range names {
 			if folder == m[2] || all && (below == "." || strings.HasPrefix(folder, below)) {
@@ -111,8 +108,8 @@ func lostTests(command string, names map[string][]string) []string {
 			}
 		}
 	}
-	var lost []string
-	for _, m := range pattern.FindAllStringSubmatch(command, -1) {
+	var unmatched []string
+	for _, m := range patternFlag.FindAllStringSubmatch(command, -1) {
 		for _, alternative := range alternatives(strings.Trim(m[2], `'"`)) {
 			test, _, _ := strings.Cut(alternative, "/")
 			expression, err := regexp.Compile(test)
@@ -121,11 +118,11 @@ func lostTests(command string, names map[string][]string) []string {
 				found = found || err == nil && expression.MatchString(name)
 			}
 			if !found {
-				lost = append(lost, alternative)
+				unmatched = append(unmatched, alternative)
 			}
 		}
 	}
-	return lost
+	return unmatched
 }
 
 // alternatives splits a pattern at the vertical bars outside of parentheses.

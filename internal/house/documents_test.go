@@ -10,19 +10,19 @@ import (
 
 var documentRules = []rule{
 	{
-		name:  "every package has a doc comment",
-		why:   "readers start with the purpose of a package",
-		check: undocumentedPackages,
-		bad:   []map[string]string{{"a/a.go": "package a\n"}},
+		name:   "every package has a doc comment",
+		reason: "readers start with the purpose of a package",
+		check:  undocumentedPackages,
+		bad:    []map[string]string{{"a/a.go": "package a\n"}},
 		good: []map[string]string{
 			{"a/a.go": "// Package a is documented.\npackage a\n", "a/b.go": "package a\n"},
 			{"a/a_test.go": "// Package a holds tests alone.\npackage a\n"},
 		},
 	},
 	{
-		name:  "every exported name is documented",
-		why:   "a signature does not specify units, errors, ownership or thread safety",
-		check: each(undocumentedNames),
+		name:   "every exported name is documented",
+		reason: "a signature does not specify units, errors, ownership or thread safety",
+		check:  eachFile(undocumentedNames),
 		bad: []map[string]string{
 			{"a.go": "package a\n\nfunc F() {}\n"},
 			{"a.go": "package a\n\ntype T int\n"},
@@ -45,7 +45,7 @@ func undocumentedPackages(files []*file) []finding {
 	first, documented := map[string]*file{}, map[string]bool{}
 	for _, f := range files {
 		name := path.Join(f.folder(), strings.TrimSuffix(f.syntax.Name.Name, "_test"))
-		if have := first[name]; have == nil || f.path < have.path {
+		if current := first[name]; current == nil || f.path < current.path {
 			first[name] = f
 		}
 		if f.syntax.Doc != nil {
@@ -62,8 +62,8 @@ func undocumentedPackages(files []*file) []finding {
 	return all
 }
 
-// wellKnown lists methods that need no comment, because the standard library documents them.
-var wellKnown = map[string]bool{"Error": true, "String": true, "Unwrap": true}
+// standardMethods lists methods that need no comment, because the standard library documents them.
+var standardMethods = map[string]bool{"Error": true, "String": true, "Unwrap": true}
 
 func undocumentedNames(f *file) []finding {
 	if f.isTest() || f.isGenerated() {
@@ -96,7 +96,7 @@ func isVisible(d *ast.FuncDecl) bool {
 		case *ast.IndexExpr:
 			receiver = t.X
 		case *ast.Ident:
-			return t.IsExported() && d.Name.IsExported() && !wellKnown[d.Name.Name]
+			return t.IsExported() && d.Name.IsExported() && !standardMethods[d.Name.Name]
 		default:
 			return false
 		}

@@ -200,7 +200,7 @@ var points = []point{
 }
 
 func TestPlacesNameAllEntries(t *testing.T) {
-	files, all := load(t), loadPages(t)
+	files, all := loadFiles(t), loadPages(t)
 	for _, p := range points {
 		entries := p.list(t, files)
 		for _, at := range p.places {
@@ -269,7 +269,7 @@ func TestExtensionPagesListThePlaces(t *testing.T) {
 
 // TestEveryBackendRunsTheContract checks what docs/extending/backend.md states about backends.
 func TestEveryBackendRunsTheContract(t *testing.T) {
-	files, all := load(t), loadPages(t)
+	files, all := loadFiles(t), loadPages(t)
 	listed := place{path: ".", name: "backends"}
 	backends := regexp.MustCompile(`(\w+)\.Backend\{\}`).FindAllStringSubmatch(
 		listed.text(t, files, all), -1)
@@ -296,7 +296,7 @@ func TestEveryBackendRunsTheContract(t *testing.T) {
 // files that name a backend.
 func TestBackendPageListsCodeThatNamesBackends(t *testing.T) {
 	page := loadPages(t)["docs/extending/backend.md"]
-	for _, f := range load(t) {
+	for _, f := range loadFiles(t) {
 		if f.isTest() || f.path == "backend.go" || strings.HasPrefix(f.path, "driver/") ||
 			strings.HasPrefix(f.path, "bench/") {
 			continue

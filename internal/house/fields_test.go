@@ -11,7 +11,7 @@ import (
 // the comment must link to the definition. It must not repeat the fields, because a copy would
 // become outdated.
 func TestRootAliasesLinkToTheirDefinitions(t *testing.T) {
-	files := load(t)
+	files := loadFiles(t)
 	structs, seen := structsOf(files, "driver"), 0
 	for _, f := range files {
 		if f.folder() != "" || f.isTest() {

@@ -1,6 +1,5 @@
 // Package house contains only tests. They check imports, file sizes, names and documentation. Each
-// rule states its reason, and is itself tested with small modules that comply with it or violate
-// it.
+// rule is tested with small modules that comply with it or violate it.
 package house
 
 import (
@@ -26,7 +25,7 @@ type file struct {
 	syntax *ast.File
 }
 
-// folder returns the folder of the package, which is "" for the root.
+// folder returns the folder of the package, or "" for the root.
 func (f *file) folder() string {
 	if dir := path.Dir(f.path); dir != "." {
 		return dir
@@ -52,15 +51,15 @@ type finding struct {
 func (f finding) String() string { return fmt.Sprintf("%s:%d: %s", f.path, f.line, f.text) }
 
 type rule struct {
-	name  string
-	why   string
-	check func(files []*file) []finding
-	// bad lists small modules, each of which violates the rule. good lists modules that comply.
+	name   string
+	reason string
+	check  func(files []*file) []finding
+	// Each module in bad violates the rule. Each module in good complies.
 	bad, good []map[string]string
 }
 
-// each returns a check that applies another check to every file.
-func each(check func(*file) []finding) func([]*file) []finding {
+// eachFile returns a check that applies another check to every file.
+func eachFile(check func(*file) []finding) func([]*file) []finding {
 	return func(files []*file) []finding {
 		var all []finding
 		for _, f := range files {
@@ -75,11 +74,11 @@ var rules = slices.Concat(
 )
 
 func TestRules(t *testing.T) {
-	files := load(t)
+	files := loadFiles(t)
 	for _, r := range rules {
 		t.Run(r.name, func(t *testing.T) {
 			for _, f := range r.check(files) {
-				t.Errorf("%v\n\treason: %s", f, r.why)
+				t.Errorf("%v\n\treason: %s", f, r.reason)
 			}
 		})
 	}
@@ -92,12 +91,12 @@ func TestRulesFindViolations(t *testing.T) {
 				t.Error("the rule has no examples")
 			}
 			for i, bad := range r.bad {
-				if len(r.check(parse(t, bad))) == 0 {
+				if len(r.check(parseFiles(t, bad))) == 0 {
 					t.Errorf("the check finds no violation in bad example %d", i)
 				}
 			}
 			for i, good := range r.good {
-				for _, f := range r.check(parse(t, good)) {
+				for _, f := range r.check(parseFiles(t, good)) {
 					t.Errorf("the check finds a violation in good example %d: %v", i, f)
 				}
 			}
@@ -105,7 +104,7 @@ func TestRulesFindViolations(t *testing.T) {
 	}
 }
 
-func load(t *testing.T) []*file {
+func loadFiles(t *testing.T) []*file {
 	t.Helper()
 	root := filepath.Join("..", "..")
 	sources := map[string]string{}
@@ -132,14 +131,14 @@ func load(t *testing.T) []*file {
 	if len(sources) < 100 {
 		t.Fatalf("found only %d Go files, want 100 or more", len(sources))
 	}
-	return parse(t, sources)
+	return parseFiles(t, sources)
 }
 
 func isIgnored(folder string) bool {
 	return folder == "testdata" || strings.HasPrefix(folder, ".") || strings.HasPrefix(folder, "_")
 }
 
-func parse(t *testing.T, sources map[string]string) []*file {
+func parseFiles(t *testing.T, sources map[string]string) []*file {
 	t.Helper()
 	set := token.NewFileSet()
 	var files []*file

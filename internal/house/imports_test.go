@@ -32,7 +32,7 @@ func (l link) isStandard() bool {
 
 // forbid returns a check that reports forbidden imports.
 func forbid(forbidden func(link) bool) func([]*file) []finding {
-	return each(func(f *file) []finding {
+	return eachFile(func(f *file) []finding {
 		var all []finding
 		for _, spec := range f.syntax.Imports {
 			name, err := strconv.Unquote(spec.Path.Value)
@@ -123,7 +123,7 @@ func source(name, imported string) map[string]string {
 var importRules = []rule{
 	{
 		name: "cores import only the standard library",
-		why: "cores are pure state machines, so that the same code runs under every backend, in " +
+		reason: "cores are pure state machines, so that the same code runs under every backend, in " +
 			"the simulator and in replays; exceptions are agreement, which compares ledgers and names " +
 			"ranks, and imports of package event, which is itself a core",
 		check: forbid(func(l link) bool {
@@ -148,8 +148,8 @@ var importRules = []rule{
 		},
 	},
 	{
-		name: "cores do no I/O",
-		why:  "a core that reads a clock, a file or the network cannot be replayed",
+		name:   "cores do no I/O",
+		reason: "a core that reads a clock, a file or the network cannot be replayed",
 		check: forbid(func(l link) bool {
 			impure := []string{"os", "net", "time", "syscall", "math/rand", "math/rand/v2", "sync"}
 			return !l.file.isTest() && isWithin(l.file.folder(), cores...) && slices.Contains(impure, l.path)
@@ -158,8 +158,8 @@ var importRules = []rule{
 		good: []map[string]string{source("internal/alloc/a_test.go", "time")},
 	},
 	{
-		name: "bindings import only internal/dl and the standard library (NCCL's also CUDA's types)",
-		why:  "bindings declare a library's functions, independent of their use",
+		name:   "bindings import only internal/dl and the standard library (NCCL's also CUDA's types)",
+		reason: "bindings declare a library's functions, independent of their use",
 		check: forbid(func(l link) bool {
 			return !l.file.isTest() && isWithin(l.file.folder(), "internal/cuda", "internal/nccl") &&
 				!l.isStandard() && l.path != "symmem/internal/dl" &&
@@ -172,8 +172,8 @@ var importRules = []rule{
 		good: []map[string]string{source("internal/nccl/a.go", "symmem/internal/dl")},
 	},
 	{
-		name: "driver/nccl imports only listed packages",
-		why:  "the backend is a thin layer over bindings and planes; policy belongs in other packages",
+		name:   "driver/nccl imports only listed packages",
+		reason: "the backend is a thin layer over bindings and planes; policy belongs in other packages",
 		check: forbid(func(l link) bool {
 			folder, own := l.moduleFolder()
 			return own && !l.file.isTest() && l.file.folder() == "driver/nccl" &&
@@ -190,8 +190,8 @@ var importRules = []rule{
 		},
 	},
 	{
-		name: "parts of driver/nccl import only lower parts",
-		why:  "layers become entangled if one may call the layer above it",
+		name:   "parts of driver/nccl import only lower parts",
+		reason: "layers become entangled if one may call the layer above it",
 		check: forbid(func(l link) bool {
 			folder, own := l.moduleFolder()
 			parts := partsOfNCCL[l.file.folder()]
@@ -207,8 +207,8 @@ var importRules = []rule{
 		},
 	},
 	{
-		name: "planes import package driver and their transport: TCP and rendezvous, or shared memory",
-		why:  "a plane connects ranks for any backend, so it must not depend on one",
+		name:   "planes import package driver and their transport: TCP and rendezvous, or shared memory",
+		reason: "a plane connects ranks for any backend, so it must not depend on one",
 		check: forbid(func(l link) bool {
 			folder, own := l.moduleFolder()
 			allowed := map[string][]string{
@@ -236,8 +236,8 @@ var importRules = []rule{
 		},
 	},
 	{
-		name: "only tests import internal/softgpu",
-		why:  "programs for users must not run on a software GPU",
+		name:   "only tests import internal/softgpu",
+		reason: "programs for users must not run on a software GPU",
 		check: forbid(func(l link) bool {
 			return l.path == "symmem/internal/softgpu" && !l.file.isTest() &&
 				l.file.folder() != "driver/nccl/internal/gpu/gputest"
@@ -246,8 +246,8 @@ var importRules = []rule{
 		good: []map[string]string{source("cmd/symmem/a_test.go", "symmem/internal/softgpu")},
 	},
 	{
-		name: "nothing imports a command",
-		why:  "commands are the outermost layer",
+		name:   "nothing imports a command",
+		reason: "commands are the outermost layer",
 		check: forbid(func(l link) bool {
 			folder, ok := l.moduleFolder()
 			return ok && isWithin(folder, "cmd") && !isWithin(l.file.folder(), "cmd")
@@ -256,8 +256,8 @@ var importRules = []rule{
 		good: []map[string]string{source("cmd/symmem/a.go", module)},
 	},
 	{
-		name: "the root imports cores and package driver, and backends only in backend.go",
-		why:  "the root works with any backend; backend.go lists the backends of a program",
+		name:   "the root imports cores and package driver, and backends only in backend.go",
+		reason: "the root works with any backend; backend.go lists the backends of a program",
 		check: forbid(func(l link) bool {
 			folder, own := l.moduleFolder()
 			if l.file.folder() != "" || l.file.isTest() || l.isStandard() {
@@ -278,7 +278,7 @@ var importRules = []rule{
 	},
 	{
 		name: "a backend never imports the root or another backend",
-		why: "dependencies have one direction: the root calls backends, which are independent; " +
+		reason: "dependencies have one direction: the root calls backends, which are independent; " +
 			"a control plane connects their ranks and depends on no backend",
 		check: forbid(func(l link) bool {
 			folder, ok := l.moduleFolder()
@@ -310,9 +310,9 @@ var importRules = []rule{
 	},
 	{
 		name: "internal packages never import the root or package driver",
-		why: "the root is built from internal packages; the exceptions are random programs that test " +
-			"the root, control planes, which use the types of package driver, and the software GPU, which " +
-			"compiles the sources of kernels",
+		reason: "the root is built from internal packages; the exceptions are random programs that " +
+			"test the root, control planes, which use the types of package driver, and the software " +
+			"GPU, which compiles the sources of kernels",
 		check: forbid(func(l link) bool {
 			folder, ok := l.moduleFolder()
 			isPlane := folder == "driver" && isWithin(l.file.folder(), planePackages...)
@@ -333,8 +333,8 @@ var importRules = []rule{
 		},
 	},
 	{
-		name: "internal/reduce and internal/spin import no package of the module",
-		why:  "they are kernels, independent of their callers",
+		name:   "internal/reduce and internal/spin import no package of the module",
+		reason: "they are kernels, independent of their callers",
 		check: forbid(func(l link) bool {
 			_, own := l.moduleFolder()
 			return own && !l.file.isTest() && isWithin(l.file.folder(), "internal/reduce", "internal/spin")
@@ -343,8 +343,8 @@ var importRules = []rule{
 		good: []map[string]string{source("internal/spin/a.go", "sync/atomic")},
 	},
 	{
-		name: "only cmd/libsymmem uses cgo",
-		why:  "everything else builds without a C compiler",
+		name:   "only cmd/libsymmem uses cgo",
+		reason: "everything else builds without a C compiler",
 		check: forbid(func(l link) bool {
 			return l.path == "C" && l.file.folder() != "cmd/libsymmem"
 		}),
@@ -353,7 +353,7 @@ var importRules = []rule{
 	},
 	{
 		name: "code outside commands has no foreign dependencies",
-		why: "a library without dependencies is easy to adopt; tests use a few well-known modules, " +
+		reason: "a library without dependencies is easy to adopt; tests use a few well-known modules, " +
 			"and the live view uses Prometheus's client",
 		check: forbid(func(l link) bool {
 			_, own := l.moduleFolder()

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// rankedFolders lists the packages in which every lock has a rank in the lock order.
+// In rankedFolders, every lock has a rank in the lock order.
 var rankedFolders = []string{
 	"", "driver/host", "driver/nccl", "driver/nccl/internal/direct", "driver/nccl/internal/gpu",
 	"driver/nccl/internal/memory",
@@ -27,9 +27,9 @@ const (
 
 var lockRules = []rule{
 	{
-		name: "locks have ranks",
-		why:  "a lock order that is not checked is eventually violated, which causes deadlocks",
-		check: each(func(f *file) []finding {
+		name:   "locks have ranks",
+		reason: "a lock order that is not checked is eventually violated, which causes deadlocks",
+		check: eachFile(func(f *file) []finding {
 			var all []finding
 			if f.isTest() || !slices.Contains(rankedFolders, f.folder()) {
 				return nil
@@ -61,9 +61,9 @@ var lockRules = []rule{
 		},
 	},
 	{
-		name:  "the documentation lists the locks in their order",
-		why:   "developers read it before they add or nest locks",
-		check: misdocumentedLocks,
+		name:   "the documentation lists the locks in their order",
+		reason: "developers read it before they add or nest locks",
+		check:  misdocumentedLocks,
 		bad: []map[string]string{
 			{"p/doc.go": lockedDoc, "p/locks.go": swapped},
 			{"p/doc.go": lockedDoc, "p/locks.go": undocumented},
@@ -76,8 +76,7 @@ var lockRules = []rule{
 	},
 }
 
-// misdocumentedLocks compares the ranks in each locks.go with the list in doc.go of the same
-// package.
+// misdocumentedLocks compares the ranks in each locks.go with the list in the package's doc.go.
 func misdocumentedLocks(files []*file) []finding {
 	var all []finding
 	for _, f := range files {
@@ -107,14 +106,14 @@ func rankedNames(f *file) []string {
 		if !ok || len(call.Args) != 2 {
 			return true
 		}
-		place, isPlace := call.Args[0].(*ast.BasicLit)
+		position, isPosition := call.Args[0].(*ast.BasicLit)
 		name, isName := call.Args[1].(*ast.BasicLit)
-		if !isPlace || !isName || place.Kind != token.INT || name.Kind != token.STRING {
+		if !isPosition || !isName || position.Kind != token.INT || name.Kind != token.STRING {
 			return true
 		}
-		order, _ := strconv.Atoi(place.Value)
-		_, short, _ := strings.Cut(strings.Trim(name.Value, `"`), ".")
-		names[order] = short
+		order, _ := strconv.Atoi(position.Value)
+		_, shortName, _ := strings.Cut(strings.Trim(name.Value, `"`), ".")
+		names[order] = shortName
 		orders = append(orders, order)
 		return true
 	})
@@ -126,8 +125,7 @@ func rankedNames(f *file) []string {
 	return sorted
 }
 
-// documentedNames returns the indented lines below "# Lock order" in the documentation of a
-// package.
+// documentedNames returns the indented lines below "# Lock order" in a package's documentation.
 func documentedNames(f *file) (names []string) {
 	_, text, _ := strings.Cut(f.syntax.Doc.Text(), "# Lock order\n")
 	for line := range strings.Lines(text) {

@@ -3,9 +3,9 @@ package house
 import "go/ast"
 
 var seamRules = []rule{{
-	name: "optional interfaces of backends have names in package driver",
-	why:  "authors of backends read driver/optional.go rather than all callers",
-	check: each(func(f *file) []finding {
+	name:   "optional interfaces of backends have names in package driver",
+	reason: "authors of backends read driver/optional.go rather than all callers",
+	check: eachFile(func(f *file) []finding {
 		if f.folder() != "" && !isWithin(f.folder(), "driver") {
 			return nil
 		}

@@ -16,9 +16,9 @@ type pages map[string]string
 
 // pageRule describes a rule for documents.
 type pageRule struct {
-	name  string
-	why   string
-	check func(pages) []finding
+	name   string
+	reason string
+	check  func(pages) []finding
 	// bad lists small repositories, each of which violates the rule. good lists repositories that
 	// comply.
 	bad, good []pages
@@ -26,9 +26,9 @@ type pageRule struct {
 
 var pageRules = []pageRule{
 	{
-		name:  "links between pages are not broken",
-		why:   "readers cannot follow a broken link",
-		check: brokenLinks,
+		name:   "links between pages are not broken",
+		reason: "readers cannot follow a broken link",
+		check:  brokenLinks,
 		bad: []pages{
 			{"a.md": "see [b](b.md)\n"},
 			{"a.md": "see [b](docs/b.md#gone)\n", "docs/b.md": "# Here\n"},
@@ -41,19 +41,19 @@ var pageRules = []pageRule{
 		},
 	},
 	{
-		name:  "documents named in code exist",
-		why:   "references must be updated when a page is moved",
-		check: lostMentions,
-		bad:   []pages{{"a.go": "// See docs/reference/b.md.\n"}, {"a.sh": "# docs/b.md\n"}},
+		name:   "documents named in code exist",
+		reason: "references must be updated when a page is moved",
+		check:  lostMentions,
+		bad:    []pages{{"a.go": "// See docs/reference/b.md.\n"}, {"a.sh": "# docs/b.md\n"}},
 		good: []pages{
 			{"a.go": "// See docs/b.md.\n", "docs/b.md": "\n"},
 			{"python/tests/a.py": "# docs/b.md\n", "python/docs/b.md": "\n"},
 		},
 	},
 	{
-		name:  "names of code in pages exist",
-		why:   "readers cannot find a name that no longer exists",
-		check: lostNames,
+		name:   "names of code in pages exist",
+		reason: "readers cannot find a name that no longer exists",
+		check:  lostNames,
 		bad: []pages{
 			{"docs/design/a.md": "`agreeOn` compares.\n", "a.go": "func compareKeys() {}\n"},
 			{"ARCHITECTURE.md": "See `Group.Agree`.\n", "a.go": "type Group struct{}\n"},
@@ -67,10 +67,10 @@ var pageRules = []pageRule{
 		},
 	},
 	{
-		name:  "every page in docs is in an index",
-		why:   "readers cannot find a page that no other page links to",
-		check: orphans,
-		bad:   []pages{{"docs/README.md": "\n", "docs/guides/a.md": "\n"}},
+		name:   "every page in docs is in an index",
+		reason: "readers cannot find a page that no other page links to",
+		check:  orphans,
+		bad:    []pages{{"docs/README.md": "\n", "docs/guides/a.md": "\n"}},
 		good: []pages{
 			{"docs/README.md": "[a](guides/a.md)\n", "docs/guides/a.md": "\n"},
 			{
@@ -80,10 +80,10 @@ var pageRules = []pageRule{
 		},
 	},
 	{
-		name:  "lines of prose have at most 100 columns",
-		why:   "documents are also read in terminals; tables and code may be wider",
-		check: wideProse,
-		bad:   []pages{{"a.md": strings.Repeat("word ", 21) + "\n"}},
+		name:   "lines of prose have at most 100 columns",
+		reason: "documents are also read in terminals; tables and code may be wider",
+		check:  wideProse,
+		bad:    []pages{{"a.md": strings.Repeat("word ", 21) + "\n"}},
 		good: []pages{
 			{"a.md": "| " + strings.Repeat("word ", 21) + "|\n"},
 			{"a.md": "    " + strings.Repeat("word ", 21) + "\n"},
@@ -91,19 +91,19 @@ var pageRules = []pageRule{
 		},
 	},
 	{
-		name:  "variables that code reads are in the reference",
-		why:   "users cannot set undocumented variables",
-		check: unknownVariables,
-		bad:   []pages{{environmentPage: "`SYMMEM_A`\n", "a.go": `os.Getenv("SYMMEM_B")`}},
+		name:   "variables that code reads are in the reference",
+		reason: "users cannot set undocumented variables",
+		check:  unknownVariables,
+		bad:    []pages{{environmentPage: "`SYMMEM_A`\n", "a.go": `os.Getenv("SYMMEM_B")`}},
 		good: []pages{{
 			environmentPage: "`SYMMEM_A`\n", "a.go": `os.Getenv("SYMMEM_A")`,
 			"python/src/a.py": `"SYMMEM_A"`, "a_test.go": `"SYMMEM_B"`, "b.go": `"SYMMEM_TEST_B"`,
 		}},
 	},
 	{
-		name:  "pages have no private words",
-		why:   "terms of NCCL, CUDA, PyTorch and Go are known; private words have to be guessed",
-		check: privateWords,
+		name:   "pages have no private words",
+		reason: "terms of NCCL, CUDA, PyTorch and Go are known; private words have to be guessed",
+		check:  privateWords,
 		bad: []pages{
 			{"a.md": "It runs beside it.\n"},
 			{"docs/a.md": "Ranks that mourn.\n"},
@@ -117,16 +117,16 @@ var pageRules = []pageRule{
 		good: []pages{{"a.md": "It runs next to it.\n"}, {"a.go": "// the house\n"}},
 	},
 	{
-		name:  "tables start with a header",
-		why:   "rows after an empty line are rendered as text with bars",
-		check: headlessTables,
-		bad:   []pages{{"a.md": "| a |\n|---|\n| b |\n\n| c |\n"}, {"a.md": "| a |\n"}},
-		good:  []pages{{"a.md": "| a | b |\n|---|:--|\n| c | d |\n\nNo row.\n"}, {"a.md": "    | a |\n"}},
+		name:   "tables start with a header",
+		reason: "rows after an empty line are rendered as text with bars",
+		check:  headlessTables,
+		bad:    []pages{{"a.md": "| a |\n|---|\n| b |\n\n| c |\n"}, {"a.md": "| a |\n"}},
+		good:   []pages{{"a.md": "| a | b |\n|---|:--|\n| c | d |\n\nNo row.\n"}, {"a.md": "    | a |\n"}},
 	},
 	{
-		name:  "README and ARCHITECTURE are short",
-		why:   "they can be read in five minutes; the rest is in docs",
-		check: longPages,
+		name:   "README and ARCHITECTURE are short",
+		reason: "they can be read in five minutes; the rest is in docs",
+		check:  longPages,
 		bad: []pages{
 			{"README.md": strings.Repeat("word ", 701)},
 			{"README.md": lines(111, "word")},
@@ -160,7 +160,7 @@ func TestPageRules(t *testing.T) {
 	for _, r := range pageRules {
 		t.Run(r.name, func(t *testing.T) {
 			for _, f := range r.check(all) {
-				t.Errorf("%v\n\treason: %s", f, r.why)
+				t.Errorf("%v\n\treason: %s", f, r.reason)
 			}
 		})
 	}

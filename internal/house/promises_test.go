@@ -57,14 +57,14 @@ var readmePromises = []struct{ quote, test string }{
 func TestReadmePromisesHaveTests(t *testing.T) {
 	readme := strings.ReplaceAll(loadPages(t)["README.md"], "**", "")
 	readme = strings.Join(strings.Fields(readme), " ")
-	names := functionsOfTests(load(t))
+	names := functionsOfTests(loadFiles(t))
 	for _, p := range readmePromises {
 		if !strings.Contains(readme, p.quote) {
 			t.Errorf("the README does not contain %q", p.quote)
 		}
 		if m := goTest.FindStringSubmatch(p.test); m != nil {
-			for _, lost := range lostTests(m[1], names) {
-				t.Errorf("%q: no test matches %s", p.quote, lost)
+			for _, unmatched := range unmatchedPatterns(m[1], names) {
+				t.Errorf("%q: no test matches %s", p.quote, unmatched)
 			}
 		}
 	}

@@ -15,9 +15,9 @@ func lines(count int, line string) string { return strings.Repeat(line+"\n", cou
 
 var sizeRules = []rule{
 	{
-		name: "files have at most 500 lines",
-		why:  "a file has one subject, but longer files have several",
-		check: each(func(f *file) []finding {
+		name:   "files have at most 500 lines",
+		reason: "a file has one subject, but longer files have several",
+		check: eachFile(func(f *file) []finding {
 			if n := strings.Count(f.source, "\n"); n > maxFileLines {
 				return []finding{f.find(f.syntax.Package, "%d lines", n)}
 			}
@@ -27,9 +27,9 @@ var sizeRules = []rule{
 		good: []map[string]string{{"a.go": "package a\n" + lines(maxFileLines-1, "//")}},
 	},
 	{
-		name:  "a type has at most 30 methods, in at most three files",
-		why:   "a larger type has several responsibilities, each of which deserves a type",
-		check: largeTypes,
+		name:   "a type has at most 30 methods, in at most three files",
+		reason: "a larger type has several responsibilities, each of which deserves a type",
+		check:  largeTypes,
 		bad: []map[string]string{
 			methodFiles("A", maxMethodFiles+1, 1), methodFiles("a", maxMethodFiles+1, 1),
 			methodFiles("*A[T]", maxMethodFiles+1, 1), methodFiles("A", 1, maxMethods+1),

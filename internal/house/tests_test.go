@@ -22,9 +22,9 @@ var suites = map[string][]string{
 
 var testRules = []rule{
 	{
-		name:  "tests are named after what they test",
-		why:   "developers find the tests of a file next to it, under its name",
-		check: misnamedTests,
+		name:   "tests are named after what they test",
+		reason: "developers find the tests of a file next to it, under its name",
+		check:  misnamedTests,
 		bad: []map[string]string{
 			{"a.go": "package a\n", "b_test.go": "package a\n"},
 			{"driver/p/a.go": "package p\n", "driver/p/ab_test.go": "package p\n", "ab.go": "package a\n"},

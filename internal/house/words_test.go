@@ -10,15 +10,14 @@ import (
 )
 
 var (
-	vague = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
-	// marks are split in two, because this file would otherwise violate its own rule.
-	marks      = []string{"TO" + "DO", "FIX" + "ME", "XX" + "X"}
-	unfinished = regexp.MustCompile(`\b(` + strings.Join(marks, "|") + `)\b`)
-	waits      = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
+	vagueNames = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
+	// unfinishedMarks are split, because this file would otherwise violate the rule.
+	unfinishedMarks = []string{"TO" + "DO", "FIX" + "ME", "XX" + "X"}
+	unfinishedMark  = regexp.MustCompile(`\b(` + strings.Join(unfinishedMarks, "|") + `)\b`)
+	waitWords       = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
 )
 
-// formerWords maps words that used to occur in the names of this module to plainer words. Other
-// developers could not guess what the former words meant.
+// formerWords maps words that must not occur in names to plainer words.
 var formerWords = map[string]string{
 	"bell": "wakeup", "rouse": "wake", "board": "status", "tolerant": "ignore faults",
 	"linger": "wait slowly", "settle": "wait for the cause, or finish", "settled": "finished",
@@ -40,14 +39,14 @@ const preamble = "package a\n\nimport \"time\"\n\n"
 
 var wordRules = []rule{
 	{
-		name: "packages and files have specific names",
-		why:  "such names describe nothing, so anything ends up there; name a file after its subject",
-		check: each(func(f *file) []finding {
+		name:   "packages and files have specific names",
+		reason: "such names describe nothing, so anything ends up there; name a file after its subject",
+		check: eachFile(func(f *file) []finding {
 			names := strings.Split(f.folder(), "/")
 			names = append(names, f.syntax.Name.Name)
 			names = append(names, strings.Split(strings.TrimSuffix(path.Base(f.path), ".go"), "_")...)
 			for _, name := range names {
-				if slices.Contains(vague, name) {
+				if slices.Contains(vagueNames, name) {
 					return []finding{f.find(f.syntax.Package, "%q is not specific", name)}
 				}
 			}
@@ -62,9 +61,9 @@ var wordRules = []rule{
 		good: []map[string]string{{"a/datatype.go": "package a\n"}},
 	},
 	{
-		name: "names in Go use terms of the field",
-		why:  "a reader who has never seen the project must be able to guess what a name means",
-		check: each(func(f *file) []finding {
+		name:   "names in Go use terms of the field",
+		reason: "a reader who has never seen the project must be able to guess what a name means",
+		check: eachFile(func(f *file) []finding {
 			var all []finding
 			ast.Inspect(f.syntax, func(n ast.Node) bool {
 				name, ok := n.(*ast.Ident)
@@ -92,16 +91,16 @@ var wordRules = []rule{
 		},
 	},
 	{
-		name: "nothing is unfinished",
-		why:  "unfinished code is not merged; plans are in the documents",
-		check: each(func(f *file) []finding {
+		name:   "nothing is unfinished",
+		reason: "unfinished code is not merged; plans are in the documents",
+		check: eachFile(func(f *file) []finding {
 			marked := func(mark string) bool { return strings.Contains(f.source, mark) }
-			if !slices.ContainsFunc(marks, marked) {
+			if !slices.ContainsFunc(unfinishedMarks, marked) {
 				return nil // avoid the slow expression in most files
 			}
 			var all []finding
 			for i, line := range strings.Split(f.source, "\n") {
-				if found := unfinished.FindString(line); found != "" {
+				if found := unfinishedMark.FindString(line); found != "" {
 					all = append(all, finding{f.path, i + 1, found})
 				}
 			}
@@ -111,14 +110,14 @@ var wordRules = []rule{
 		good: []map[string]string{{"a.go": "package a // It is done.\n"}},
 	},
 	{
-		name: "tests never sleep, and code only with a comment",
-		why:  "a sleep hides a race or wastes time; events and deadlines do not",
-		check: each(func(f *file) []finding {
-			return callsOf(f, "time", "Sleep", func(c *ast.CallExpr, about string) string {
+		name:   "tests never sleep, and code only with a comment",
+		reason: "a sleep hides a race or wastes time; events and deadlines do not",
+		check: eachFile(func(f *file) []finding {
+			return callsOf(f, "time", "Sleep", func(c *ast.CallExpr, comments string) string {
 				if name, ok := c.Args[0].(*ast.Ident); ok {
-					about += name.Name
+					comments += name.Name
 				}
-				if !f.isTest() && waits.MatchString(about) {
+				if !f.isTest() && waitWords.MatchString(comments) {
 					return ""
 				}
 				return "sleeps"
@@ -135,9 +134,9 @@ var wordRules = []rule{
 		},
 	},
 	{
-		name:  "skipped tests give a reason",
-		why:   "a test that is silently skipped proves nothing",
-		check: each(silentSkips),
+		name:   "skipped tests give a reason",
+		reason: "a test that is silently skipped proves nothing",
+		check:  eachFile(silentSkips),
 		bad: []map[string]string{
 			{"a_test.go": "package a\n\nfunc f(t T) { t.Skip() }\n"},
 			{"a_test.go": "package a\n\nfunc f(t T) { t.SkipNow() }\n"},
@@ -167,18 +166,18 @@ func silentSkips(f *file) []finding {
 	return all
 }
 
-// callsOf calls judge for each call to receiver.name, such as time.Sleep, and returns a finding
-// for each text that judge returns. An empty receiver matches all receivers. about contains the
-// comments of the function that makes the call, including its doc comment.
+// callsOf calls judge for each call of receiver.name, such as time.Sleep. An empty receiver matches
+// all receivers. comments contains the comments of the calling function. If judge returns a text,
+// it becomes a finding.
 func callsOf(
-	f *file, receiver, name string, judge func(c *ast.CallExpr, about string) string,
+	f *file, receiver, name string, judge func(c *ast.CallExpr, comments string) string,
 ) []finding {
 	var all []finding
-	about := ""
+	comments := ""
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
-			about = commentsIn(f, n)
+			comments = commentsIn(f, n)
 		case *ast.CallExpr:
 			s, ok := n.Fun.(*ast.SelectorExpr)
 			if !ok || s.Sel.Name != name {
@@ -187,7 +186,7 @@ func callsOf(
 			if x, ok := s.X.(*ast.Ident); receiver != "" && (!ok || x.Name != receiver) {
 				return true
 			}
-			if text := judge(n, about); text != "" {
+			if text := judge(n, comments); text != "" {
 				all = append(all, f.find(n.Pos(), "%s", text))
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// passingTests is a Tests without any tests.
+// passingTests is a TestRunner without tests.
 type passingTests struct{}
 
 func (passingTests) Run() int { return 0 }
