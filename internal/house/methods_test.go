@@ -114,8 +114,8 @@ func largeTypes(files []*file) (found []finding) {
 		}
 		slices.Sort(m.files)
 		m.last.text = fmt.Sprintf("%s has %d methods, including those of types that embed it (at most "+
-			"%d are allowed), in %d files (at most %d are allowed): %s", name, s.methods, limit.methods, s.files,
-			limit.files, strings.Join(m.files, ", "))
+			"%d are allowed), in %d files (at most %d are allowed): %s", name, s.methods, limit.methods,
+			s.files, limit.files, strings.Join(m.files, ", "))
 		found = append(found, m.last)
 	}
 	return found

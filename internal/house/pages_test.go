@@ -121,7 +121,9 @@ var pageRules = []pageRule{
 		reason: "rows after an empty line are rendered as text with bars",
 		check:  headlessTables,
 		bad:    []pages{{"a.md": "| a |\n|---|\n| b |\n\n| c |\n"}, {"a.md": "| a |\n"}},
-		good:   []pages{{"a.md": "| a | b |\n|---|:--|\n| c | d |\n\nNo row.\n"}, {"a.md": "    | a |\n"}},
+		good: []pages{
+			{"a.md": "| a | b |\n|---|:--|\n| c | d |\n\nNo row.\n"}, {"a.md": "    | a |\n"},
+		},
 	},
 	{
 		name:   "README and ARCHITECTURE are short",

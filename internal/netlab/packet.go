@@ -8,7 +8,7 @@ import (
 // maxPacket is larger than the MTU of the devices.
 const maxPacket = 2048
 
-// Offsets in IP and TCP headers, a protocol number and TCP flags
+// Offsets in IP and TCP headers, a protocol number and TCP flags.
 const (
 	ipv4Source, ipv4Destination = 12, 16
 	ipv4Checksum, ipv4Protocol  = 10, 9

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// Constants of linux/if_tun.h
+// Constants of linux/if_tun.h.
 const (
 	tunSetInterface = 0x400454ca // TUNSETIFF
 	flagTUN         = 0x0001     // IFF_TUN

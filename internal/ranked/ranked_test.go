@@ -13,7 +13,10 @@ type (
 	sharedMu struct{}
 )
 
-func (outerMu) Rank() ranked.Rank { return ranked.Rank{Order: 1, Name: "test.outer", CanWait: true} }
+func (outerMu) Rank() ranked.Rank {
+	return ranked.Rank{Order: 1, Name: "test.outer", CanWait: true}
+}
+
 func (innerMu) Rank() ranked.Rank { return ranked.Rank{Order: 2, Name: "test.inner"} }
 
 func (sharedMu) Rank() ranked.Rank {

@@ -51,8 +51,7 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 // closes every new connection.
 const maxEarlyCloses = 3
 
-// connect retries after ErrLost, because the store may be that of an earlier call, which then
-// closed.
+// connect retries after ErrLost, because the store may be the closing store of an earlier call.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
 		endpoint, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)

@@ -59,7 +59,8 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	c := newClient(endpoint.Address, func(ctx context.Context) (*link, error) {
 		earlyCloseCount := 0
 		return callWithRetries(ctx, dialOnce, func(err error) bool {
-			// The server closes the oldest of many unauthenticated connections.
+			// The server may have closed this connection because it had too many unauthenticated
+			// ones.
 			if isClosed(err) {
 				earlyCloseCount++
 			}
@@ -95,7 +96,7 @@ func callWithRetries[T any](
 	}
 }
 
-// sleepWithJitter sleeps for about pause, and for different times in different processes. It
+// sleepWithJitter sleeps for a random time near pause, so that ranks do not all connect at once. It
 // returns false if ctx is done first.
 func sleepWithJitter(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))

@@ -165,8 +165,8 @@ func (s *Server) recordSessionEnd(sess *session) {
 	s.recordEnd(e)
 }
 
-// isFatalToConnect reports whether the end of a rank makes this call of Connect fail. Ranks that
-// have left do not: every rank leaves at its deadline.
+// isFatalToConnect reports whether the end of a rank makes this call of Connect fail. The end of a
+// rank that has left does not, because every rank leaves at its deadline.
 func (m *Member) isFatalToConnect(ctx context.Context, e *EndedError) bool {
 	if e.Rank == 0 && !e.HasLeft && m.watcher.hasLostStore() {
 		return true

@@ -99,8 +99,8 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 	return errors.Join(m.client.Close(), m.service.server.Close())
 }
 
-// awaitLeft returns false without keys, because ranks do not announce that they leave a world that
-// some rank did not join.
+// awaitLeft returns false if there are no keys, because ranks do not announce that they leave a
+// world that some rank did not join.
 func (m *Member) awaitLeft(ctx context.Context, leaveKeys [][]string) bool {
 	for _, keys := range leaveKeys {
 		if m.client.Wait(ctx, keys...) != nil {

@@ -26,7 +26,7 @@ var errPMI = errors.New("PMI failed")
 const (
 	pmiLineBytes = 4096
 	pmiKey       = "symmem-store"
-	pmiMinBytes  = 60 // minimum limit for the size of a key or value
+	pmiMinBytes  = 60 // for a key or value
 )
 
 // pmiResult caches an endpoint, because PMI allows one exchange for each descriptor, but a program

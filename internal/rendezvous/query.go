@@ -44,7 +44,6 @@ const (
 
 const protocolMagic uint32 = 0x3C85F7CE
 
-// One-byte answers
 const (
 	replyReady    = 0 // to CHECK: all keys are set
 	replyNotReady = 1 // to CHECK: some key is missing

@@ -94,8 +94,8 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 	ranks.Wait()
 }
 
-// TestFailedConnectDoesNotDelayLeave calls Connect twice. The second call fails, because rank 2 does
-// not join. Rank 0 must be able to leave the first world although another client is connected.
+// TestFailedConnectDoesNotDelayLeave calls Connect twice. The second call fails, because rank 2
+// does not join. Rank 0 must be able to leave the first world although another client is connected.
 func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
 	ctx := testContext(t)

@@ -44,8 +44,8 @@ func (t *table) removeWaiter(w *waiter, key string) {
 	}
 }
 
-// arriveAtBarrier answers the waits of all clients at the barrier after the last of ranks arrivals.
-func (t *table) arriveAtBarrier(from clientID, key string, ranks int64) error {
+// arriveAtBarrier ends the waits of all clients at the barrier when rankCount clients have arrived.
+func (t *table) arriveAtBarrier(from clientID, key string, rankCount int64) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
 	}
@@ -57,7 +57,7 @@ func (t *table) arriveAtBarrier(from clientID, key string, ranks int64) error {
 	b.arrivalCount++
 	b.clients = append(b.clients, from)
 	t.waiterByClient[from] = &waiter{client: from, barrier: b}
-	if b.arrivalCount < ranks {
+	if b.arrivalCount < rankCount {
 		return nil
 	}
 	for _, client := range b.clients {

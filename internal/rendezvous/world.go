@@ -27,7 +27,7 @@ type World struct {
 // Source identifies where this process's rank comes from.
 type Source string
 
-// The sources, in the order in which Discover tries them
+// Discover tries the sources in this order.
 const (
 	SourceOptions    Source = "options"
 	SourceTorchrun   Source = "torchrun"

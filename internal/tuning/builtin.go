@@ -45,7 +45,7 @@ var encodedH200 []byte
 func h200() *Table {
 	t, err := Decode(encodedH200)
 	if err != nil {
-		panic("tuning: the built-in table is broken: " + err.Error()) // impossible: a test decodes the table
+		panic("tuning: the built-in table is broken: " + err.Error()) // A test decodes it.
 	}
 	t.Origin = BuiltinOrigin
 	return t

@@ -5,7 +5,7 @@ import "strings"
 // Memory selects the buffers that a rule about the direct path covers. It is empty in other rules.
 type Memory string
 
-// Memory in rules about the direct path
+// These values appear in rules about the direct path.
 const (
 	// Symmetric selects buffers in registered memory, at the same offsets on all ranks.
 	Symmetric Memory = "symmetric"

@@ -17,7 +17,7 @@ const Version = 4
 // Path identifies a way to run a collective.
 type Path string
 
-// The paths that a table chooses between
+// The paths that a table chooses between.
 const (
 	Plain  Path = "plain"
 	Window Path = "window"

@@ -9,10 +9,10 @@ func TestCanUseWindows(t *testing.T) {
 	}}
 	otherRanks := windows
 	otherRanks.Ranks = 2
-	directUpTo := func(bytes Size) Rule {
+	direct := func(maxBytes Size) Rule {
 		return Rule{
 			Calls: Calls{Operation: "AllReduce", Shape: group, Memory: Symmetric},
-			Steps: []Step{{UpTo: bytes, Path: Direct}, {Path: Other}},
+			Steps: []Step{{UpTo: maxBytes, Path: Direct}, {Path: Other}},
 		}
 	}
 	for name, row := range map[string]struct {
@@ -21,9 +21,9 @@ func TestCanUseWindows(t *testing.T) {
 		want      bool
 	}{
 		"a rule chooses window":                            {[]Rule{windows}, false, true},
-		"direct has precedence at all of these sizes":      {[]Rule{windows, directUpTo(1 << 20)}, true, false},
-		"direct ends at a smaller size than window":        {[]Rule{windows, directUpTo(1 << 19)}, true, true},
-		"direct would have precedence, but is unavailable": {[]Rule{windows, directUpTo(1 << 20)}, false, true},
+		"direct has precedence at all of these sizes":      {[]Rule{windows, direct(1 << 20)}, true, false},
+		"direct ends at a smaller size than window":        {[]Rule{windows, direct(1 << 19)}, true, true},
+		"direct would have precedence, but is unavailable": {[]Rule{windows, direct(1 << 20)}, false, true},
 		"a rule about other ranks chooses window":          {[]Rule{otherRanks}, false, false},
 		"no rule": {nil, true, false},
 	} {
