@@ -27,10 +27,10 @@ func recoverPanic(f func()) (text string) {
 	return ""
 }
 
-type reader struct{ *ranked.RWMutex[sharedMu] }
+type readLocker struct{ *ranked.RWMutex[sharedMu] }
 
-func (r reader) Lock()   { r.RLock() }
-func (r reader) Unlock() { r.RUnlock() }
+func (r readLocker) Lock()   { r.RLock() }
+func (r readLocker) Unlock() { r.RUnlock() }
 
 func TestLocksAreAcquiredInOrder(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
@@ -62,7 +62,7 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 			"test.several is acquired twice",
 		},
 		{
-			"for reading, out of order", lock(&several[0], reader{&shared}),
+			"for reading, out of order", lock(&several[0], readLocker{&shared}),
 			"test.shared (order 3) is acquired while test.several",
 		},
 		{"two locks of a class without AllowsSeveral", func() {

@@ -12,7 +12,7 @@ type Rank struct {
 	// Order is the position, from 1 to MaxOrder. It differs for every class.
 	Order   int
 	Name    string // for example "symmem.Pool.mu"
-	CanWait bool   // may be held while this process waits for another rank
+	CanWait bool   // may be held while this process waits for another process
 	// AllowsSeveral permits a goroutine to hold several locks of the class, in an order that the
 	// class's package defines.
 	AllowsSeveral bool
@@ -32,12 +32,12 @@ const (
 	SHM  Base = 100
 )
 
-// At returns the Rank of a lock that is never held while this process waits for another rank.
+// At returns the Rank of a lock that is never held while this process waits for another process.
 func (b Base) At(position int, name string) Rank {
 	return Rank{Order: int(b) + position, Name: name}
 }
 
-// Waiting returns the Rank of a lock that may be held while this process waits for another rank.
+// Waiting returns the Rank of a lock that may be held while this process waits for another process.
 func (b Base) Waiting(position int, name string) Rank {
 	return Rank{Order: int(b) + position, Name: name, CanWait: true}
 }

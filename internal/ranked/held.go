@@ -16,8 +16,8 @@ const (
 	// maxHolders limits the goroutines in a shard that hold locks. It is fixed, because Lock must
 	// not allocate.
 	maxHolders = 64
-	maxLocks   = 32 // that one goroutine can hold
-	maxFrames  = 10 // recorded for a stack
+	maxLocks   = 32 // for each goroutine
+	maxFrames  = 10 // for each stack
 	// tryFrames is small, because goroutines may poll with TryLock.
 	tryFrames = 2
 )
@@ -203,7 +203,7 @@ func (h *holder) remove(lock unsafe.Pointer) bool {
 //go:norace
 func checkWait() {
 	if lock, found := findHeld(func(r *Rank) bool { return !r.CanWait }); found {
-		panic("ranked: waiting for another rank with " + lock.rank.Name + " held, acquired at\n" +
+		panic("ranked: waiting for another process with " + lock.rank.Name + " held, acquired at\n" +
 			lock.stack.String())
 	}
 }

@@ -20,7 +20,7 @@ type Spin[C Class] struct{ spinLock }
 // A field named Lock would hide the method Lock.
 type spinLock = spin.Lock
 
-// AssertMayWait must be called before every wait for another rank. In this build, it does nothing.
+// AssertMayWait must be called before every wait for another process. In this build, it does nothing.
 func AssertMayWait() {}
 
 // AssertUnlocked must be called before every call of a user's callback. In this build, it does

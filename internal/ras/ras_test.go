@@ -15,8 +15,8 @@ import (
 
 func formatRanks(ranks []int) string { return "rank " + strings.Trim(fmt.Sprint(ranks), "[]") }
 
-// serve serves one client as NCCL does. It sends answer as the response to the last request.
-func serve(t *testing.T, answer string) (address string) {
+// startServer serves one client as NCCL does. answer is the response to the last request.
+func startServer(t *testing.T, answer string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -51,7 +51,7 @@ func TestRecordedResponseIsParsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	status, err := ras.QueryStatus(t.Context(), serve(t, string(recorded)))
+	status, err := ras.QueryStatus(t.Context(), startServer(t, string(recorded)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,20 +73,20 @@ func TestRecordedResponseIsParsed(t *testing.T) {
 	}
 }
 
-// TestInvalidResponsesAreRefused queries servers that respond differently from NCCL. Ask must
+// TestInvalidResponsesAreRefused queries servers that do not respond like NCCL. QueryStatus must
 // reject malformed responses and ignore invalid ranks and names.
 func TestInvalidResponsesAreRefused(t *testing.T) {
 	for _, answer := range []string{
 		"", "HTTP/1.1 400 Bad Request\n", `{"communicators": 7}`, `{"communicators"`,
 	} {
-		if _, err := ras.QueryStatus(t.Context(), serve(t, answer)); err == nil {
+		if _, err := ras.QueryStatus(t.Context(), startServer(t, answer)); err == nil {
 			t.Errorf("QueryStatus succeeded with response %q", answer)
 		}
 	}
 	hostileResponse := `{"communicators":[{"hash":"0x1","size":2,"ranks":[{"rank":-1},{"rank":99},` +
 		`{"rank":0,"collective_counts":{"AllReduce":1,"\u001b[2J":7}},` +
 		`{"rank":1,"collective_counts":null}]}]}`
-	status, err := ras.QueryStatus(t.Context(), serve(t, hostileResponse))
+	status, err := ras.QueryStatus(t.Context(), startServer(t, hostileResponse))
 	if err != nil {
 		t.Fatal(err)
 	}

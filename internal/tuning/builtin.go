@@ -20,19 +20,19 @@ func Builtin(backend, device string) *Table {
 	switch {
 	case backend == "host":
 		return &Table{
-			Origin: BuiltinOrigin, Device: "the host backend", Otherwise: Window,
+			Origin: BuiltinOrigin, Device: "the host backend", DefaultPath: Window,
 			Source: "the host backend uses staging where that is faster",
 		}
 	case slices.Contains(h200Devices, device):
 		return h200()
 	case slices.Contains(a100Devices, device):
 		return &Table{
-			Origin: BuiltinOrigin, Device: device, Otherwise: Plain, Rules: h200().General(),
+			Origin: BuiltinOrigin, Device: device, DefaultPath: Plain, Rules: h200().General(),
 			Source: "symmem tune has not measured this device; direct as on the H200",
 		}
 	default:
 		return &Table{
-			Origin: BuiltinOrigin, Device: device, Otherwise: Plain,
+			Origin: BuiltinOrigin, Device: device, DefaultPath: Plain,
 			Source: "symmem tune has not measured this device",
 		}
 	}

@@ -22,19 +22,19 @@ type comparison struct {
 	microseconds           func(Point) (preferred, alternative float64)
 }
 
-func windowComparison(otherwise Path) comparison {
-	return comparison{otherwise, Plain, Window, func(p Point) (plain, window float64) {
+func windowComparison(defaultPath Path) comparison {
+	return comparison{defaultPath, Plain, Window, func(p Point) (plain, window float64) {
 		return p.PlainUS, p.WindowUS
 	}}
 }
 
 var directComparison = comparison{
-	Other, Other, Direct,
+	NotDirect, NotDirect, Direct,
 	func(p Point) (other, direct float64) { return p.OtherUS(), p.DirectUS },
 }
 
 var twoLevelComparison = comparison{
-	Other, Other, TwoLevel,
+	NotDirect, NotDirect, TwoLevel,
 	func(p Point) (other, twoLevel float64) { return p.OtherUS(), p.TwoLevelUS },
 }
 
@@ -49,13 +49,13 @@ func (p Point) OtherUS() float64 {
 }
 
 // Derive derives a rule from measured times. If calls.Memory is empty, the rule chooses between the
-// plain and the window path, and otherwise between Other and the direct or two-level path. points
-// can contain a size twice: in place and out of place.
+// plain and the window path, and otherwise between NotDirect and the direct or two-level path.
+// points can contain a size twice: in place and out of place.
 //
 // The path changes if the new path is faster by more than the noise and FloorPercent. If the points
-// of a size disagree, plain has precedence over window, and Other over direct.
-func Derive(calls Calls, otherwise Path, points []Point) Rule {
-	c := windowComparison(otherwise)
+// of a size disagree, plain has precedence over window, and NotDirect over direct.
+func Derive(calls Calls, defaultPath Path, points []Point) Rule {
+	c := windowComparison(defaultPath)
 	switch {
 	case calls.Memory == "":
 	case slices.ContainsFunc(points, Point.hasTwoLevel):
@@ -91,7 +91,7 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 		case i == 0:
 			steps = append(steps, Step{Path: nextPath})
 		case nextPath != path:
-			steps[len(steps)-1].UpTo = c.thresholdBetween(sizes[i-1], points)
+			steps[len(steps)-1].MaxBytes = c.thresholdBetween(sizes[i-1], points)
 			steps = append(steps, Step{Path: nextPath})
 		}
 		path = nextPath

@@ -24,8 +24,8 @@ const (
 	Direct Path = "direct"
 	// TwoLevel appears in rules about the direct path, for groups on several machines.
 	TwoLevel Path = "two-level"
-	// Other appears in rules about the direct path. It leaves the choice to the other rules.
-	Other Path = "other"
+	// NotDirect appears in rules about the direct path. It leaves the choice to the other rules.
+	NotDirect Path = "other"
 )
 
 // Shape describes a group.
@@ -52,8 +52,8 @@ type Table struct {
 	Date     string `json:"date"`
 	Source   string `json:"source"`
 	DataType string `json:"data_type,omitempty"`
-	// Otherwise is the path of calls without a rule: plain or window.
-	Otherwise Path `json:"otherwise"`
+	// DefaultPath is the path of calls without a rule: plain or window.
+	DefaultPath Path `json:"otherwise"`
 	// Rules has at most one rule for each operation, shape and memory.
 	Rules []Rule `json:"rules"`
 	// Origin describes the source of the table, such as "built-in table".
@@ -66,10 +66,10 @@ type Rule struct {
 	Steps []Step `json:"steps"`
 }
 
-// Step sets the path for the sizes above the previous step, up to and including UpTo.
+// Step sets the path for the sizes above the previous step, up to and including MaxBytes.
 type Step struct {
-	// UpTo is 0 in the last step, which covers all larger sizes.
-	UpTo     Size    `json:"up_to,omitempty"`
+	// MaxBytes is 0 in the last step, which covers all larger sizes.
+	MaxBytes Size    `json:"up_to,omitempty"`
 	Path     Path    `json:"path"`
 	Measured []Point `json:"measured,omitempty"`
 }
@@ -100,8 +100,8 @@ func (t *Table) Validate() error {
 	if t.Device == "" {
 		return fmt.Errorf("device is empty")
 	}
-	if t.Otherwise != Plain && t.Otherwise != Window {
-		return fmt.Errorf("otherwise is %q, but must be plain or window", t.Otherwise)
+	if t.DefaultPath != Plain && t.DefaultPath != Window {
+		return fmt.Errorf("otherwise is %q, but must be plain or window", t.DefaultPath)
 	}
 	if t.DataType != "" {
 		if _, err := reduce.ParseDataType(t.DataType); err != nil {
@@ -138,13 +138,13 @@ func (t *Table) Measured(calls Calls) (points []Point) {
 func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason) {
 	reason := t.find(Calls{Operation: operation, Shape: group}, bytes)
 	if reason.step < 0 {
-		return t.Otherwise, reason
+		return t.DefaultPath, reason
 	}
 	return reason.rule.Steps[reason.step].Path, reason
 }
 
-// ChooseDirect returns Direct, TwoLevel or Other for a call that supports all paths. isSymmetric
-// must be set if both buffers are in windows. ChooseDirect does not allocate.
+// ChooseDirect returns Direct, TwoLevel or NotDirect for a call that supports all paths.
+// isSymmetric must be set if both buffers are in windows. ChooseDirect does not allocate.
 func (t *Table) ChooseDirect(
 	operation string, bytes int64, isSymmetric bool, group Shape,
 ) (Path, Reason) {
@@ -158,7 +158,7 @@ func (t *Table) ChooseDirect(
 		reason.rule, reason.step = general.rule, general.step
 	}
 	if reason.step < 0 {
-		return Other, reason
+		return NotDirect, reason
 	}
 	return reason.rule.Steps[reason.step].Path, reason
 }
@@ -181,7 +181,7 @@ func (t *Table) find(call Calls, bytes int64) Reason {
 		}
 		reason.rule = r
 		for s := range r.Steps {
-			if limit := int64(r.Steps[s].UpTo); bytes <= limit || limit == 0 {
+			if limit := int64(r.Steps[s].MaxBytes); bytes <= limit || limit == 0 {
 				reason.step = s
 				return reason
 			}
@@ -209,31 +209,31 @@ func (r Reason) String() string {
 			r.rule.Steps[r.step].Path.text(), r.rule.sizeText(r.step), r.rule.Calls)
 	case r.call.Memory != "":
 		return fmt.Sprintf("the %s has no rule for %v", r.table.Name(), r.call)
-	case len(r.table.Rules) == 0 && r.table.Otherwise == Window:
+	case len(r.table.Rules) == 0 && r.table.DefaultPath == Window:
 		return fmt.Sprintf("the %s says window for everything", r.table.Name())
 	}
 	return fmt.Sprintf("the %s has no rule for %v, and says %s otherwise",
-		r.table.Name(), r.call, r.table.Otherwise)
+		r.table.Name(), r.call, r.table.DefaultPath)
 }
 
 func (p Path) text() string {
-	if p == Other {
+	if p == NotDirect {
 		return "another path than direct"
 	}
 	return string(p)
 }
 
 func (r *Rule) sizeText(step int) string {
-	last := r.Steps[step].UpTo
+	last := r.Steps[step].MaxBytes
 	switch {
 	case step == 0 && last == 0:
 		return "at every size"
 	case step == 0:
 		return fmt.Sprintf("up to %v", last)
 	case last == 0:
-		return fmt.Sprintf("above %v", r.Steps[step-1].UpTo)
+		return fmt.Sprintf("above %v", r.Steps[step-1].MaxBytes)
 	default:
-		return fmt.Sprintf("above %v and up to %v", r.Steps[step-1].UpTo, last)
+		return fmt.Sprintf("above %v and up to %v", r.Steps[step-1].MaxBytes, last)
 	}
 }
 
@@ -248,7 +248,7 @@ func (r *Rule) String() string {
 
 // Digest returns a hash of everything that affects choices.
 func (t *Table) Digest() uint64 {
-	decisive := Table{Otherwise: t.Otherwise, Rules: sorted(t.WithoutTimes().Rules)}
+	decisive := Table{DefaultPath: t.DefaultPath, Rules: sorted(t.WithoutTimes().Rules)}
 	h := fnv.New64a()
 	_ = json.NewEncoder(h).Encode(&decisive) // impossible for names and integers
 	return h.Sum64()

@@ -54,19 +54,19 @@ func addInPlacePoints(t *rapid.T, points, inPlace []Point) []Point {
 
 func drawTable(t *rapid.T) *Table {
 	table := &Table{
-		Device:    rapid.StringMatching(`[A-Za-z0-9 "\\/]{1,20}`).Draw(t, "device"),
-		Library:   rapid.StringMatching(`[A-Z0-9. ]{0,12}`).Draw(t, "library"),
-		DataType:  rapid.SampledFrom([]string{"", "float32", "int8"}).Draw(t, "type"),
-		Otherwise: rapid.SampledFrom([]Path{Plain, Window}).Draw(t, "otherwise"),
+		Device:      rapid.StringMatching(`[A-Za-z0-9 "\\/]{1,20}`).Draw(t, "device"),
+		Library:     rapid.StringMatching(`[A-Z0-9. ]{0,12}`).Draw(t, "library"),
+		DataType:    rapid.SampledFrom([]string{"", "float32", "int8"}).Draw(t, "type"),
+		DefaultPath: rapid.SampledFrom([]Path{Plain, Window}).Draw(t, "otherwise"),
 	}
 	for _, operation := range operations {
 		for ranks := range rapid.IntRange(0, 3).Draw(t, "rules") {
 			calls := Calls{Operation: operation, Shape: Shape{Ranks: ranks + 1, Machines: 1}}
 			points := addInPlacePoints(t, drawPoints(t), drawPoints(t))
-			table.Rules = append(table.Rules, Derive(calls, table.Otherwise, points))
+			table.Rules = append(table.Rules, Derive(calls, table.DefaultPath, points))
 			calls.Memory = rapid.SampledFrom([]Memory{Symmetric, AnyMemory}).Draw(t, "memory")
 			points = addInPlacePoints(t, drawTimes(t), drawTimes(t))
-			table.Rules = append(table.Rules, Derive(calls, table.Otherwise, points))
+			table.Rules = append(table.Rules, Derive(calls, table.DefaultPath, points))
 		}
 	}
 	if rapid.Bool().Draw(t, "general") {
@@ -105,7 +105,7 @@ func TestMeasuredSizesTakePathOfStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		points := addInPlacePoints(t, drawPoints(t), drawPoints(t))
 		table := &Table{
-			Device: "box", Otherwise: Plain, Rules: []Rule{Derive(reduceCalls, Plain, points)},
+			Device: "box", DefaultPath: Plain, Rules: []Rule{Derive(reduceCalls, Plain, points)},
 		}
 		if err := table.Validate(); err != nil {
 			t.Fatal(err)
@@ -159,7 +159,7 @@ func TestDirectIsNotChosenIfAnotherPathIsFaster(t *testing.T) {
 		calls.Memory = Symmetric
 		points := addInPlacePoints(t, drawTimes(t), drawTimes(t))
 		table := &Table{
-			Device: "box", Otherwise: Plain, Rules: []Rule{Derive(calls, Plain, points)},
+			Device: "box", DefaultPath: Plain, Rules: []Rule{Derive(calls, Plain, points)},
 		}
 		if err := table.Validate(); err != nil {
 			t.Fatal(err)
@@ -170,7 +170,8 @@ func TestDirectIsNotChosenIfAnotherPathIsFaster(t *testing.T) {
 			if !reason.HasRule() || path == Direct && p.DirectUS/p.OtherUS() > 1.00001*p.threshold() {
 				t.Fatalf("%+v: ChooseDirect = %v, because %v; want the fastest path", p, path, reason)
 			}
-			if path, _ := table.ChooseDirect("AllReduce", bytes, false, reduceCalls.Shape); path != Other {
+			path, _ = table.ChooseDirect("AllReduce", bytes, false, reduceCalls.Shape)
+			if path != NotDirect {
 				t.Fatal("a rule about symmetric buffers affects other buffers")
 			}
 		}
@@ -211,8 +212,8 @@ func TestDigestCoversEverythingThatAffectsChoices(t *testing.T) {
 		t.Error("devices with the same times have different digests")
 	}
 	for name, change := range map[string]func(*Table){
-		"otherwise":      func(t *Table) { t.Otherwise = Window },
-		"a limit":        func(t *Table) { t.Rules[0].Steps[0].UpTo++ },
+		"otherwise":      func(t *Table) { t.DefaultPath = Window },
+		"a limit":        func(t *Table) { t.Rules[0].Steps[0].MaxBytes++ },
 		"a path":         func(t *Table) { t.Rules[0].Steps[0].Path = Plain },
 		"the ranks":      func(t *Table) { t.Rules[0].Ranks = 3 },
 		"machines":       func(t *Table) { t.Rules[0].Machines = 2 },
@@ -237,7 +238,7 @@ func TestRulesCanBeDerivedAgain(t *testing.T) {
 	var rules []Rule
 	for _, memory := range []Memory{"", Symmetric, AnyMemory} {
 		calls := Calls{Operation: "AllGather", Shape: Shape{4, 1}, Memory: memory}
-		rules = append(rules, Derive(calls, table.Otherwise, table.Measured(calls)))
+		rules = append(rules, Derive(calls, table.DefaultPath, table.Measured(calls)))
 	}
 	if got := table.Replace(rules...); got.Digest() != table.Digest() {
 		t.Errorf("rules derived from the same times choose differently: %v", rules)
@@ -350,11 +351,12 @@ func TestTwoLevelRule(t *testing.T) {
 		{Bytes: 1 << 24, PlainUS: 100, TwoLevelUS: 101},
 		{Bytes: 1 << 26, PlainUS: 400, TwoLevelUS: 200},
 	})
-	table := &Table{Device: "box", Otherwise: Plain, Rules: []Rule{rule}}
+	table := &Table{Device: "box", DefaultPath: Plain, Rules: []Rule{rule}}
 	if err := table.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	for bytes, want := range map[int64]Path{1 << 20: Other, 1 << 24: Other, 1 << 26: TwoLevel} {
+	wants := map[int64]Path{1 << 20: NotDirect, 1 << 24: NotDirect, 1 << 26: TwoLevel}
+	for bytes, want := range wants {
 		if got, why := table.ChooseDirect("AllReduce", bytes, true, shape); got != want {
 			t.Errorf("ChooseDirect(%d bytes) = %s, because %v; want %s", bytes, got, why, want)
 		}

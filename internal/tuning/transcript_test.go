@@ -115,13 +115,13 @@ func runDerive(t *testing.T, d *datadriven.TestData) string {
 		}
 		points = append(points, p)
 	}
-	otherwise := Plain
+	defaultPath := Plain
 	if path := argument(d, "otherwise"); path != "" {
-		otherwise = Path(path)
+		defaultPath = Path(path)
 	}
 	r := Derive(Calls{
 		Operation: "AllGather", Shape: Shape{Ranks: 4, Machines: 1}, Memory: memory,
-	}, otherwise, points)
+	}, defaultPath, points)
 	var out strings.Builder
 	fmt.Fprintf(&out, "%v:\n", r.Calls)
 	for i, s := range r.Steps {

@@ -33,23 +33,23 @@ func (r *Rule) validate() error {
 		if err := r.Steps[i].validate(previous, i == len(r.Steps)-1, r.Memory != ""); err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}
-		previous = r.Steps[i].UpTo
+		previous = r.Steps[i].MaxBytes
 	}
 	return nil
 }
 
-// previous is the UpTo of the previous step. isDirect is set for a rule about the direct path.
+// previous is the MaxBytes of the previous step. isDirect is set for a rule about the direct path.
 func (s *Step) validate(previous Size, isLast, isDirect bool) error {
 	switch {
 	case !isDirect && s.Path != Plain && s.Path != Window:
 		return fmt.Errorf("path is %q, but must be plain or window", s.Path)
-	case isDirect && s.Path != Direct && s.Path != TwoLevel && s.Path != Other:
+	case isDirect && s.Path != Direct && s.Path != TwoLevel && s.Path != NotDirect:
 		return fmt.Errorf("path is %q, but must be direct, two-level or other in a rule with memory",
 			s.Path)
-	case isLast && s.UpTo != 0:
-		return fmt.Errorf("up_to is %v, but the last step covers all larger sizes", s.UpTo)
-	case !isLast && s.UpTo <= previous:
-		return fmt.Errorf("up_to is %v, but must be above %v", s.UpTo, previous)
+	case isLast && s.MaxBytes != 0:
+		return fmt.Errorf("up_to is %v, but the last step covers all larger sizes", s.MaxBytes)
+	case !isLast && s.MaxBytes <= previous:
+		return fmt.Errorf("up_to is %v, but must be above %v", s.MaxBytes, previous)
 	}
 	for i, p := range s.Measured {
 		if err := p.validate(isDirect); err != nil {

@@ -24,8 +24,8 @@ func (t *Table) thresholds(group Shape) []int64 {
 			continue
 		}
 		for _, s := range t.Rules[i].Steps {
-			if s.UpTo > 0 {
-				sizes = append(sizes, int64(s.UpTo), int64(s.UpTo)+1)
+			if s.MaxBytes > 0 {
+				sizes = append(sizes, int64(s.MaxBytes), int64(s.MaxBytes)+1)
 			}
 		}
 	}

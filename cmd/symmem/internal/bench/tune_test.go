@@ -115,7 +115,7 @@ func newTuneResult() *TuneResult {
 		}, tuning.Plain, measured.points))
 	}
 	return &TuneResult{
-		Table: &tuning.Table{Device: "box", Otherwise: tuning.Plain, Rules: rules},
+		Table: &tuning.Table{Device: "box", DefaultPath: tuning.Plain, Rules: rules},
 		Rules: rules, Skipped: []string{"broadcast: there is no window path"},
 		Device: "box", Ranks: 4,
 	}

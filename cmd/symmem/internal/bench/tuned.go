@@ -61,7 +61,7 @@ func speedup(chosen tuning.Path, p tuning.Point) float64 {
 		return p.OtherUS() / p.DirectUS
 	case tuning.TwoLevel:
 		return p.OtherUS() / p.TwoLevelUS
-	case tuning.Other:
+	case tuning.NotDirect:
 		return (p.DirectUS + p.TwoLevelUS) / p.OtherUS() // only one of the two is measured
 	default:
 		return p.WindowUS / p.PlainUS

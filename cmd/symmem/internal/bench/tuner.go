@@ -59,7 +59,7 @@ func (t *tuner) run(ctx context.Context) error {
 func (t *tuner) deriveRules(op *Operation, times *points) (rules []tuning.Rule) {
 	rt := t.windowWorld.rt
 	info := rt.Device()
-	otherwise := tuning.Builtin(info.Backend, info.Name).Otherwise
+	otherwise := tuning.Builtin(info.Backend, info.Name).DefaultPath
 	for _, measured := range []struct {
 		memory tuning.Memory
 		points []tuning.Point
