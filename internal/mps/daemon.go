@@ -27,7 +27,7 @@ const (
 // A daemon offers only the GPUs in devicesVariable to its clients and numbers them from 0.
 const devicesVariable = "CUDA_VISIBLE_DEVICES"
 
-// controlProgram comes with NVIDIA's driver. It starts and stops daemons.
+// controlProgram is part of NVIDIA's driver. It starts and stops daemons.
 const controlProgram = "nvidia-cuda-mps-control"
 
 // controlTimeout limits the start or end of a daemon.
@@ -50,10 +50,10 @@ func Find() (string, error) {
 
 // Daemon is a running daemon. It is not safe for concurrent use.
 type Daemon struct {
-	path       string   // of the control program
-	folder     string   // in which the daemon listens and writes its logs
-	env        []string // of the control program
-	hasDevices bool     // env contains devicesVariable
+	controlPath string
+	folder      string // in which the daemon listens and writes its logs
+	controlEnv  []string
+	hasDevices  bool // env contains devicesVariable
 }
 
 // Start starts a daemon for the GPUs that are visible in env. ctx limits only the start.
@@ -66,11 +66,11 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting the Multi-Process Service: %w", err)
 	}
-	d := &Daemon{path: path, folder: folder}
+	d := &Daemon{controlPath: path, folder: folder}
 	d.hasDevices = slices.ContainsFunc(env, func(entry string) bool {
 		return strings.HasPrefix(entry, devicesVariable+"=")
 	})
-	d.env = append(removeVariables(env, PipeVariable, logVariable),
+	d.controlEnv = append(removeVariables(env, PipeVariable, logVariable),
 		PipeVariable+"="+folder, logVariable+"="+folder)
 	if err := d.runControl(ctx, "", "-d"); err != nil {
 		err = fmt.Errorf("starting the Multi-Process Service: %w", err)
@@ -92,8 +92,8 @@ func (d *Daemon) runControl(ctx context.Context, input string, args ...string) e
 		return err
 	}
 	defer output.Close()
-	cmd := exec.CommandContext(ctx, d.path, args...)
-	cmd.Env, cmd.Stdin = d.env, strings.NewReader(input)
+	cmd := exec.CommandContext(ctx, d.controlPath, args...)
+	cmd.Env, cmd.Stdin = d.controlEnv, strings.NewReader(input)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = output, output, time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not kill the daemon
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {

@@ -33,16 +33,16 @@ type heldLock struct {
 // holder lists a goroutine's locks in the order in which it acquired them.
 type holder struct {
 	goroutine uintptr
-	count     int
+	lockCount int
 	locks     [maxLocks]heldLock
 }
 
 // shard is ignored by the race detector, which would otherwise assume that the shard's mutex
 // synchronizes unrelated goroutines.
 type shard struct {
-	mu      sync.Mutex
-	count   int
-	holders [maxHolders]*holder // the first count of them are in use
+	mu          sync.Mutex
+	holderCount int
+	holders     [maxHolders]*holder // the first holderCount are in use
 }
 
 var (
@@ -60,7 +60,7 @@ func shardOf(goroutine uintptr) *shard {
 //
 //go:norace
 func (s *shard) findHolder(goroutine uintptr) *holder {
-	for _, h := range s.holders[:s.count] {
+	for _, h := range s.holders[:s.holderCount] {
 		if h.goroutine == goroutine {
 			return h
 		}
@@ -73,15 +73,15 @@ func checkOrder(rank Rank, lock unsafe.Pointer) {
 	if rank.Order < 1 || rank.Order > MaxOrder {
 		panic(fmt.Sprintf("ranked: %s has order %d: want 1 to %d", rank.Name, rank.Order, MaxOrder))
 	}
-	if first, found := findConflict(rank, lock); found {
-		panic(orderError(first, rank, lock))
+	if held, found := findConflict(rank, lock); found {
+		panic(orderError(held, rank, lock))
 	}
 }
 
-// findConflict returns a held lock that forbids this goroutine to acquire the given lock.
+// findConflict returns a held lock that this goroutine must release before it acquires lock.
 //
 //go:norace
-func findConflict(rank Rank, lock unsafe.Pointer) (first heldLock, found bool) {
+func findConflict(rank Rank, lock unsafe.Pointer) (held heldLock, found bool) {
 	disableRaceDetector()
 	defer enableRaceDetector()
 	goroutine := current()
@@ -92,12 +92,12 @@ func findConflict(rank Rank, lock unsafe.Pointer) (first heldLock, found bool) {
 	if h == nil {
 		return heldLock{}, false
 	}
-	for i := range h.count {
+	for i := range h.lockCount {
 		if h.locks[i].lock == lock {
 			return h.locks[i], true
 		}
 	}
-	for i := range h.count {
+	for i := range h.lockCount {
 		other := &h.locks[i]
 		isSameClass := other.rank.Order == rank.Order
 		if other.rank.Order > rank.Order || isSameClass && !rank.AllowsSeveral {
@@ -110,10 +110,10 @@ func findConflict(rank Rank, lock unsafe.Pointer) (first heldLock, found bool) {
 	return heldLock{}, false
 }
 
-// recordLock records the lock with the given number of frames of the stack.
+// recordLock records the lock and the top of the stack.
 //
 //go:norace
-func recordLock(rank Rank, lock unsafe.Pointer, frames int) {
+func recordLock(rank Rank, lock unsafe.Pointer, frameCount int) {
 	disableRaceDetector()
 	defer enableRaceDetector()
 	goroutine := current()
@@ -122,19 +122,19 @@ func recordLock(rank Rank, lock unsafe.Pointer, frames int) {
 	defer s.mu.Unlock()
 	h := s.findHolder(goroutine)
 	if h == nil {
-		h = s.holders[s.count]
+		h = s.holders[s.holderCount]
 		if h == nil {
 			h = &holder{}
-			s.holders[s.count] = h
+			s.holders[s.holderCount] = h
 		}
-		h.goroutine, h.count = goroutine, 0
-		s.count++
+		h.goroutine, h.lockCount = goroutine, 0
+		s.holderCount++
 	}
-	entry := &h.locks[h.count]
+	entry := &h.locks[h.lockCount]
 	entry.lock, entry.rank = lock, rank
-	n := runtime.Callers(callersOfLock, entry.stack[:frames])
+	n := runtime.Callers(callersOfLock, entry.stack[:frameCount])
 	clear(entry.stack[n:])
-	h.count++
+	h.lockCount++
 }
 
 // callersOfLock is the number of frames to skip in recordLock: runtime.Callers, recordLock, lock
@@ -151,8 +151,8 @@ func captureStack() *stack {
 func release(lock unsafe.Pointer) {
 	disableRaceDetector()
 	defer enableRaceDetector()
-	own := shardOf(current())
-	if own.remove(lock) {
+	ownShard := shardOf(current())
+	if ownShard.remove(lock) {
 		return
 	}
 	for i := range goroutines {
@@ -171,12 +171,12 @@ func (s *shard) remove(lock unsafe.Pointer) bool {
 	defer s.mu.Unlock()
 	goroutine := current()
 	for pass := range 2 {
-		for i := range s.count {
+		for i := range s.holderCount {
 			h := s.holders[i]
 			if (h.goroutine == goroutine) == (pass == 0) && h.remove(lock) {
-				if h.count == 0 {
-					s.count--
-					s.holders[i], s.holders[s.count] = s.holders[s.count], h
+				if h.lockCount == 0 {
+					s.holderCount--
+					s.holders[i], s.holders[s.holderCount] = s.holders[s.holderCount], h
 				}
 				return true
 			}
@@ -187,14 +187,14 @@ func (s *shard) remove(lock unsafe.Pointer) bool {
 
 //go:norace
 func (h *holder) remove(lock unsafe.Pointer) bool {
-	for i := h.count - 1; i >= 0; i-- {
+	for i := h.lockCount - 1; i >= 0; i-- {
 		if h.locks[i].lock != lock {
 			continue
 		}
-		for ; i < h.count-1; i++ {
+		for ; i < h.lockCount-1; i++ {
 			h.locks[i] = h.locks[i+1]
 		}
-		h.count--
+		h.lockCount--
 		return true
 	}
 	return false
@@ -228,7 +228,7 @@ func findHeld(condition func(*Rank) bool) (lock heldLock, found bool) {
 	if h == nil {
 		return heldLock{}, false
 	}
-	for i := range h.count {
+	for i := range h.lockCount {
 		if condition(&h.locks[i].rank) {
 			return h.locks[i], true
 		}
@@ -236,19 +236,19 @@ func findHeld(condition func(*Rank) bool) (lock heldLock, found bool) {
 	return heldLock{}, false
 }
 
-func orderError(first heldLock, rank Rank, lock unsafe.Pointer) string {
+func orderError(held heldLock, rank Rank, lock unsafe.Pointer) string {
 	var text strings.Builder
-	if first.lock == lock {
+	if held.lock == lock {
 		fmt.Fprintf(&text, "ranked: %s is acquired twice by one goroutine", rank.Name)
 	} else {
 		fmt.Fprintf(&text, "ranked: %s (order %d) is acquired while %s (order %d) is held", rank.Name,
-			rank.Order, first.rank.Name, first.rank.Order)
+			rank.Order, held.rank.Name, held.rank.Order)
 	}
-	fmt.Fprintf(&text, ".\n%s was acquired at\n%s", first.rank.Name, first.stack)
+	fmt.Fprintf(&text, ".\n%s was acquired at\n%s", held.rank.Name, held.stack)
 	var here stack
 	runtime.Callers(callersOfLock+1, here[:])
 	fmt.Fprintf(&text, "%s is requested at\n%s", rank.Name, here)
-	if other := seenInOrder[rank.Order][first.rank.Order].Load(); other != nil {
+	if other := seenInOrder[rank.Order][held.rank.Order].Load(); other != nil {
 		fmt.Fprintf(&text, "in the right order they were acquired at\n%s", other)
 	}
 	return text.String()
@@ -256,9 +256,9 @@ func orderError(first heldLock, rank Rank, lock unsafe.Pointer) string {
 
 func (s stack) String() string {
 	var text strings.Builder
-	all := runtime.CallersFrames(s[:])
+	frames := runtime.CallersFrames(s[:])
 	for {
-		f, more := all.Next()
+		f, more := frames.Next()
 		if f.Function != "" {
 			fmt.Fprintf(&text, "\t%s %s:%d\n", f.Function, f.File, f.Line)
 		}

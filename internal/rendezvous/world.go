@@ -27,7 +27,7 @@ type World struct {
 // Source identifies where this process's rank comes from.
 type Source string
 
-// Discover tries the sources in this order.
+// Discover tries the sources up to SourceOneProcess in this order.
 const (
 	SourceOptions    Source = "options"
 	SourceTorchrun   Source = "torchrun"

@@ -30,18 +30,18 @@ func windowComparison(defaultPath Path) comparison {
 
 var directComparison = comparison{
 	NotDirect, NotDirect, Direct,
-	func(p Point) (other, direct float64) { return p.OtherUS(), p.DirectUS },
+	func(p Point) (notDirect, direct float64) { return p.NotDirectUS(), p.DirectUS },
 }
 
 var twoLevelComparison = comparison{
 	NotDirect, NotDirect, TwoLevel,
-	func(p Point) (other, twoLevel float64) { return p.OtherUS(), p.TwoLevelUS },
+	func(p Point) (notDirect, twoLevel float64) { return p.NotDirectUS(), p.TwoLevelUS },
 }
 
 func (p Point) hasTwoLevel() bool { return p.TwoLevelUS > 0 }
 
-// OtherUS returns the time of the faster of the plain and the window path.
-func (p Point) OtherUS() float64 {
+// NotDirectUS returns the time of the faster of the plain and the window path.
+func (p Point) NotDirectUS() float64 {
 	if p.WindowUS == 0 {
 		return p.PlainUS
 	}
@@ -104,7 +104,7 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 	return steps
 }
 
-func (t pointsOfSize) bytes() Size { return t[0].Bytes }
+func (p pointsOfSize) bytes() Size { return p[0].Bytes }
 
 // If the points disagree, choosePath returns c.preferred, because a table must not slow calls down.
 func (c comparison) choosePath(points pointsOfSize, previous Path) Path {

@@ -167,7 +167,7 @@ func TestDirectIsNotChosenIfAnotherPathIsFaster(t *testing.T) {
 		for _, p := range points {
 			bytes := int64(p.Bytes)
 			path, reason := table.ChooseDirect("AllReduce", bytes, true, reduceCalls.Shape)
-			if !reason.HasRule() || path == Direct && p.DirectUS/p.OtherUS() > 1.00001*p.threshold() {
+			if !reason.HasRule() || path == Direct && p.DirectUS/p.NotDirectUS() > 1.00001*p.threshold() {
 				t.Fatalf("%+v: ChooseDirect = %v, because %v; want the fastest path", p, path, reason)
 			}
 			path, _ = table.ChooseDirect("AllReduce", bytes, false, reduceCalls.Shape)

@@ -58,11 +58,11 @@ func speedup(chosen tuning.Path, p tuning.Point) float64 {
 	case tuning.Window:
 		return p.PlainUS / p.WindowUS
 	case tuning.Direct:
-		return p.OtherUS() / p.DirectUS
+		return p.NotDirectUS() / p.DirectUS
 	case tuning.TwoLevel:
-		return p.OtherUS() / p.TwoLevelUS
+		return p.NotDirectUS() / p.TwoLevelUS
 	case tuning.NotDirect:
-		return (p.DirectUS + p.TwoLevelUS) / p.OtherUS() // only one of the two is measured
+		return (p.DirectUS + p.TwoLevelUS) / p.NotDirectUS() // only one of the two is measured
 	default:
 		return p.WindowUS / p.PlainUS
 	}
