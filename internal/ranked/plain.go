@@ -20,9 +20,8 @@ type Spin[C Class] struct{ spinLock }
 // A field named Lock would hide the method Lock.
 type spinLock = spin.Lock
 
-// AssertMayWait must be called before every wait for another process. In this build, it does nothing.
+// AssertMayWait must precede every wait for another process. In this build, it does nothing.
 func AssertMayWait() {}
 
-// AssertUnlocked must be called before every call of a user's callback. In this build, it does
-// nothing.
+// AssertUnlocked must precede every call of a user's callback. In this build, it does nothing.
 func AssertUnlocked() {}

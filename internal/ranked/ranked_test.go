@@ -29,21 +29,21 @@ func TestMutualExclusion(t *testing.T) {
 	var rw ranked.RWMutex[sharedMu]
 	for name, l := range map[string]sync.Locker{"Mutex": &mutex, "Spin": &spin, "RWMutex": &rw} {
 		t.Run(name, func(t *testing.T) {
-			const turns = 20_000
+			const lockCount = 20_000
 			count := 0 // guarded by l
-			var all sync.WaitGroup
+			var goroutines sync.WaitGroup
 			for range 4 {
-				all.Go(func() {
-					for range turns {
+				goroutines.Go(func() {
+					for range lockCount {
 						l.Lock()
 						count++
 						l.Unlock()
 					}
 				})
 			}
-			all.Wait()
-			if count != 4*turns {
-				t.Errorf("count = %d, want %d", count, 4*turns)
+			goroutines.Wait()
+			if count != 4*lockCount {
+				t.Errorf("count = %d, want %d", count, 4*lockCount)
 			}
 		})
 	}

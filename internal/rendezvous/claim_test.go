@@ -71,22 +71,22 @@ func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	server, _ := serveOn(t, privateAddress(), "")
 	endpoint := Endpoint{Address: server.Address()}
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})
-	logged := make(warningHandler, 1)
+	warnings := make(warningHandler, 1)
 	// SetDefault also redirects package log, and restoring the default logger does not undo that.
-	before, output, flags := slog.Default(), log.Writer(), log.Flags()
-	slog.SetDefault(slog.New(logged))
+	oldLogger, output, flags := slog.Default(), log.Writer(), log.Flags()
+	slog.SetDefault(slog.New(warnings))
 	defer func() {
-		slog.SetDefault(before)
+		slog.SetDefault(oldLogger)
 		log.SetOutput(output)
 		log.SetFlags(flags)
 	}()
-	refused := make(chan error, 1)
+	joinResult := make(chan error, 1)
 	go func() {
 		_, err := joinService(ctx, endpoint, &worlds[0])
-		refused <- err
+		joinResult <- err
 	}()
 	select {
-	case text := <-logged:
+	case text := <-warnings:
 		if !strings.Contains(text, "the address of the store is in use") {
 			t.Errorf("unexpected warning: %s", text)
 		}
@@ -94,7 +94,7 @@ func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 		t.Fatal("no warning was logged")
 	}
 	claimForOtherProcess(ctx, t, worlds[0], endpoint)
-	if err := <-refused; !errors.As(err, new(*RankTakenError)) {
+	if err := <-joinResult; !errors.As(err, new(*RankTakenError)) {
 		t.Errorf("got %v, want a RankTakenError", err)
 	}
 }
@@ -145,11 +145,11 @@ func TestDifferentWorldSizesAreReported(t *testing.T) {
 	defer cancel()
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
 	small, large := worldsOf(2, route), worldsOf(3, route)
-	failed := [2]chan error{make(chan error, 1), make(chan error, 1)}
+	results := [2]chan error{make(chan error, 1), make(chan error, 1)}
 	for i, w := range []World{small[0], large[1]} {
 		go func() {
 			_, _, err := Connect(ctx, w)
-			failed[i] <- err
+			results[i] <- err
 		}()
 	}
 	c, err := Dial(ctx, route.Endpoint)
@@ -161,10 +161,10 @@ func TestDifferentWorldSizesAreReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	if err := <-failed[1]; err == nil {
+	if err := <-results[1]; err == nil {
 		t.Error("rank 1 of 3 connected without the other ranks")
 	}
-	if err := <-failed[0]; err == nil || !strings.Contains(err.Error(),
+	if err := <-results[0]; err == nil || !strings.Contains(err.Error(),
 		"WORLD_SIZE is 3 on rank 1, but 2 on this rank") {
 		t.Errorf("got %v, want an error that mentions both sizes", err)
 	}

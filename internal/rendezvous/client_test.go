@@ -78,14 +78,14 @@ func TestCallsFailAfterServerCloses(t *testing.T) {
 	if err := c.Set(testContext(t), "k", nil); err != nil {
 		t.Fatal(err)
 	}
-	waiting := make(chan error, 1)
+	waitResult := make(chan error, 1)
 	ctx := testContext(t)
-	go func() { waiting <- c.Wait(ctx, "never") }()
+	go func() { waitResult <- c.Wait(ctx, "never") }()
 	// The wait must fail even if the server has not received it yet.
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-waiting; !errors.Is(err, ErrLost) {
+	if err := <-waitResult; !errors.Is(err, ErrLost) {
 		t.Fatalf("Wait = %v; want ErrLost", err)
 	}
 	if err := c.Set(testContext(t), "k", nil); !errors.Is(err, ErrLost) {
@@ -99,11 +99,11 @@ func TestCallsFailAfterServerCloses(t *testing.T) {
 
 func TestCloseAbortsCallsInProgress(t *testing.T) {
 	_, c := serveOn(t, privateAddress(), "")
-	waiting := make(chan error, 1)
+	waitResult := make(chan error, 1)
 	ctx := testContext(t)
-	go func() { waiting <- c.Wait(ctx, "never") }()
+	go func() { waitResult <- c.Wait(ctx, "never") }()
 	c.Close()
-	if err := <-waiting; !errors.Is(err, ErrClosed) {
+	if err := <-waitResult; !errors.Is(err, ErrClosed) {
 		t.Fatalf("got %v, want ErrClosed", err)
 	}
 }

@@ -164,28 +164,28 @@ func testCanceledWait(t *testing.T, s *Client) {
 }
 
 func testConcurrentAdds(t *testing.T, s *Client) {
-	const callers, calls = 8, 25
+	const callerCount, callCount = 8, 25
 	ctx := testContext(t)
-	var all sync.WaitGroup
-	for range callers {
-		all.Go(func() {
-			for range calls {
+	var goroutines sync.WaitGroup
+	for range callerCount {
+		goroutines.Go(func() {
+			for range callCount {
 				if _, err := s.Add(ctx, "n", 1); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
-	all.Wait()
-	checkValue(t, s, "n", fmt.Sprint(callers*calls))
+	goroutines.Wait()
+	checkValue(t, s, "n", fmt.Sprint(callerCount*callCount))
 }
 
 func testWaitDoesNotBlock(t *testing.T, s *Client) {
-	const chain = 16
+	const goroutineCount = 16
 	ctx := testContext(t)
-	var all sync.WaitGroup
-	for i := range chain {
-		all.Go(func() {
+	var goroutines sync.WaitGroup
+	for i := range goroutineCount {
+		goroutines.Go(func() {
 			if err := s.Wait(ctx, fmt.Sprint(i)); err != nil {
 				t.Error(err)
 			}
@@ -195,15 +195,15 @@ func testWaitDoesNotBlock(t *testing.T, s *Client) {
 		})
 	}
 	mustSet(t, s, "0", "")
-	checkValue(t, s, fmt.Sprint(chain), "")
-	all.Wait()
+	checkValue(t, s, fmt.Sprint(goroutineCount), "")
+	goroutines.Wait()
 }
 
 func testTooLarge(t *testing.T, s *Client) {
 	ctx := testContext(t)
-	long := strings.Repeat("k", maxKeyBytes)
+	longKey := strings.Repeat("k", maxKeyBytes)
 	errs := []error{
-		s.Set(ctx, long, nil),
+		s.Set(ctx, longKey, nil),
 		s.Set(ctx, "k", make([]byte, maxValueBytes+1)),
 		s.Wait(ctx, make([]string, maxKeys+1)...),
 	}

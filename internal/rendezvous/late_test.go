@@ -80,13 +80,13 @@ func TestConnectedRanksAreReportedDuringLeave(t *testing.T) {
 	if err := members[1].Close(); err != nil {
 		t.Fatal(err)
 	}
-	left := make(chan error, 1)
-	go func() { left <- members[0].Leave(ctx, "") }()
+	leaveResult := make(chan error, 1)
+	go func() { leaveResult <- members[0].Leave(ctx, "") }()
 	awaitReported(t, reported, 2)
 	if err := members[2].Close(); err != nil {
 		t.Error(err)
 	}
-	if err := <-left; err != nil {
+	if err := <-leaveResult; err != nil {
 		t.Error(err)
 	}
 }

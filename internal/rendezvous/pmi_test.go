@@ -118,16 +118,16 @@ func TestRanksConnectByPMI(t *testing.T) {
 }
 
 func TestPMIProtocolViolations(t *testing.T) {
-	const good = "cmd=response_to_init rc=0\n"
+	const initReply = "cmd=response_to_init rc=0\n"
 	rows := map[string]struct{ answer, want string }{
-		"hangs up":                    {"", "unexpected EOF"},
-		"refuses":                     {"cmd=response_to_init rc=-1 msg=no\n", `rc="-1" msg="no"`},
-		"answers something else":      {"cmd=maxes rc=0\n", "init got the reply"},
-		"sends a word without a name": {"cmd=response_to_init ok\n", `invalid field "ok"`},
-		"sends a word twice":          {"cmd=response_to_init rc=0 rc=0\n", `invalid field "rc=0"`},
-		"allows only short keys":      {good + "cmd=maxes keylen_max=8 vallen_max=64\n", "keylen_max"},
-		"omits the limits":            {good + "cmd=maxes\n", `keylen_max is ""`},
-		"sends a huge line":           {strings.Repeat("x", pmiLineBytes+1), "buffer full"},
+		"closed connection":        {"", "unexpected EOF"},
+		"error reply":              {"cmd=response_to_init rc=-1 msg=no\n", `rc="-1" msg="no"`},
+		"reply to another command": {"cmd=maxes rc=0\n", "init got the reply"},
+		"field without a name":     {"cmd=response_to_init ok\n", `invalid field "ok"`},
+		"duplicate field":          {"cmd=response_to_init rc=0 rc=0\n", `invalid field "rc=0"`},
+		"keys are too short":       {initReply + "cmd=maxes keylen_max=8 vallen_max=64\n", "keylen_max"},
+		"missing limits":           {initReply + "cmd=maxes\n", `keylen_max is ""`},
+		"huge line":                {strings.Repeat("x", pmiLineBytes+1), "buffer full"},
 	}
 	for name, r := range rows {
 		t.Run(name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func dialSilent(t *testing.T, s *Server) net.Conn {
+func dialWithoutHandshake(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.Address())
 	if err != nil {
@@ -35,7 +35,7 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	const count = 2 * maxUnauthenticated
 	var conns []net.Conn
 	for range count {
-		conns = append(conns, dialSilent(t, s))
+		conns = append(conns, dialWithoutHandshake(t, s))
 		if len(conns)%64 != 0 {
 			continue
 		}
@@ -68,7 +68,7 @@ func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	s.mu.Lock()
 	s.authTimeout = 50 * time.Millisecond
 	s.mu.Unlock()
-	silentConn, partialConn := dialSilent(t, s), dialSilent(t, s)
+	silentConn, partialConn := dialWithoutHandshake(t, s), dialWithoutHandshake(t, s)
 	handshake := (&request{query: queryValidate, nonce: protocolMagic}).encode(nil)
 	if _, err := partialConn.Write(handshake); err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := dialSilent(t, s)
+	conn := dialWithoutHandshake(t, s)
 	// When the PING has been answered, the session has started.
 	b, _ := appendPing((&request{query: queryValidate, nonce: protocolMagic}).encode(nil))
 	if _, err := conn.Write(b); err != nil {

@@ -21,8 +21,8 @@ func Affinity() ([]int, error) {
 	return processors, nil
 }
 
-// SetAffinity binds the calling thread and its future children to one processor. The goroutine must
-// be locked to the thread.
+// SetAffinity binds the calling thread, and threads that it will start, to one processor. The
+// goroutine must be locked to the thread.
 func SetAffinity(processor int) error {
 	return bind(unix.Gettid(), processor)
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func newWord(t *testing.T) (first, second *uint32) {
+func mapWordTwice(t *testing.T) (first, second *uint32) {
 	t.Helper()
 	f := newMemory(t, 4096)
 	a, err := Map(f, 0, 4096)
@@ -21,13 +21,13 @@ func newWord(t *testing.T) (first, second *uint32) {
 }
 
 func TestFutexWaitReturnsIfValueDiffers(t *testing.T) {
-	word, _ := newWord(t)
+	word, _ := mapWordTwice(t)
 	atomic.StoreUint32(word, 2)
 	FutexWait(word, 1, time.Hour) // if it slept, the test would time out
 }
 
 func TestFutexWaitTimesOut(t *testing.T) {
-	word, _ := newWord(t)
+	word, _ := mapWordTwice(t)
 	FutexWait(word, 0, time.Millisecond)
 	FutexWait(word, 0, 0)
 }
@@ -35,7 +35,7 @@ func TestFutexWaitTimesOut(t *testing.T) {
 // TestFutexWakesThroughAnotherMapping times out if FutexWake on one mapping of the word does not
 // wake a thread that sleeps on another.
 func TestFutexWakesThroughAnotherMapping(t *testing.T) {
-	first, second := newWord(t)
+	first, second := mapWordTwice(t)
 	woken := make(chan struct{})
 	go func() {
 		defer close(woken)

@@ -14,11 +14,11 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// testTimeout limits waits. It expires only if a test hangs.
+// testTimeout expires only if a test hangs.
 const testTimeout = 30 * time.Second
 
-// newSleeper starts a process that exits when stdin is closed.
-func newSleeper(t *testing.T) (command *exec.Cmd, stdin io.Closer) {
+// startIdleProcess starts a process that exits when its standard input is closed.
+func startIdleProcess(t *testing.T) (command *exec.Cmd, stdin io.Closer) {
 	t.Helper()
 	command = systest.Command(t, systest.Patience, "cat")
 	stdin, err := command.StdinPipe()
@@ -32,7 +32,7 @@ func newSleeper(t *testing.T) (command *exec.Cmd, stdin io.Closer) {
 }
 
 func TestAwaitEndWaitsForProcess(t *testing.T) {
-	command, _ := newSleeper(t)
+	command, _ := startIdleProcess(t)
 	f, err := Pidfd(command.Process.Pid)
 	check(t, err)
 	defer f.Close()
@@ -46,7 +46,7 @@ func TestAwaitEndWaitsForProcess(t *testing.T) {
 }
 
 func TestPidfdOfExitedProcessFails(t *testing.T) {
-	command, input := newSleeper(t)
+	command, input := startIdleProcess(t)
 	check(t, input.Close())
 	check(t, command.Wait())
 	if f, err := Pidfd(command.Process.Pid); err == nil {

@@ -74,12 +74,12 @@ func countOpenFiles(t *testing.T) int {
 func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 	memory := newMemory(t, 4096)
 	fd := int(memory.Fd())
-	for row, c := range map[string]struct {
+	for name, c := range map[string]struct {
 		text    string
 		control []byte
 	}{
 		"two descriptors":                {"four", unix.UnixRights(fd, fd)},
-		"more descriptors than fit":      {"four", unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd)},
+		"too many descriptors":           {"four", unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd)},
 		"a short message":                {"two", unix.UnixRights(fd)},
 		"no descriptor, a short message": {"two", nil},
 	} {
@@ -88,10 +88,10 @@ func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 		_, _, err := a.WriteMsgUnix([]byte(c.text), c.control, nil)
 		check(t, err)
 		if f, err := ReceiveFile(b, make([]byte, 4)); err == nil {
-			t.Errorf("%s: ReceiveFile = %v, want an error", row, f)
+			t.Errorf("%s: ReceiveFile = %v, want an error", name, f)
 		}
 		if after := countOpenFiles(t); after != before {
-			t.Errorf("%s: %d files are open afterwards, want %d", row, after, before)
+			t.Errorf("%s: %d files are open afterwards, want %d", name, after, before)
 		}
 	}
 }

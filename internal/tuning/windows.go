@@ -2,8 +2,8 @@ package tuning
 
 import "slices"
 
-// CanUseWindows reports whether the table chooses the window path for any call of a group on
-// symmetric buffers.
+// CanUseWindows reports whether the table chooses the window path for any call on symmetric
+// buffers.
 func (t *Table) CanUseWindows(group Shape, hasDirect bool) bool {
 	sizes := t.thresholds(group)
 	for _, operation := range operations {
