@@ -43,7 +43,10 @@ var exchanges = []struct{ name, send, want string }{
 	{"GET of a missing key", "03" + two64 + "'/x'", zero64},
 	{"COMPARE_SET that matches", "02" + two64 + "'/k'" + one64 + "'v'" + one64 + "'w'", one64 + "'w'"},
 	{"COMPARE_SET that does not match", "02" + two64 + "'/k'" + one64 + "'v'" + zero64, one64 + "'w'"},
-	{"COMPARE_SET without a key", "02" + two64 + "'/x'" + one64 + "'e'" + one64 + "'d'", one64 + "'e'"},
+	{
+		"COMPARE_SET of a missing key",
+		"02" + two64 + "'/x'" + one64 + "'e'" + one64 + "'d'", one64 + "'e'",
+	},
 	{"ADD", "04" + two64 + "'/n' feffffffffffffff", "feffffffffffffff"},
 	{"ADD again", "04" + two64 + "'/n'" + three64, one64},
 	{"GET of a number", "03" + two64 + "'/n'", one64 + "'1'"},
