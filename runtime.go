@@ -81,7 +81,8 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	ctx, cancel := opts.withTimeout(ctx)
 	defer cancel()
 	w.ReportAbsent = opts.absenceWarner("meeting all ranks")
-	w.ReportConnected = opts.absenceWarner("leaving, with the store that this rank serves for the others")
+	w.ReportConnected = opts.absenceWarner(
+		"leaving, with the store that this rank serves for the others")
 	store, member, err := rendezvous.Connect(ctx, w)
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", toRankError(err))
