@@ -24,16 +24,15 @@ type adoptedCommunicator struct {
 	timeoutErr atomic.Pointer[driver.TimeoutError]
 }
 
-// allowEarlyStartVariable is set to 1 if no kernel of the program lets the next kernel start early.
+// allowEarlyStartVariable is set to 1 by users whose kernels never let the next kernel start early.
 const allowEarlyStartVariable = "SYMMEM_ATTACH_EARLY_START"
 
-// AdoptCommunicator wraps the communicator with the given ncclComm_t, which must use this device's
-// GPU. It returns an error for versions of NCCL with the defect nccl.EarlyStart, because the other
-// library launches the collectives without symmem's workaround.
+// AdoptCommunicator wraps an ncclComm_t that another library has created on this device's GPU.
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
 	}
+	// The other library launches the collectives without symmem's workaround for nccl.EarlyStart.
 	if d.startsEarly() && os.Getenv(allowEarlyStartVariable) != "1" {
 		_, version := d.nccl.Version()
 		return nil, fmt.Errorf("adopting a communicator: window kernels of NCCL %s: %w: if the kernel "+
@@ -70,8 +69,8 @@ func (a *adoptedCommunicator) Size() int { return a.size }
 
 func (a *adoptedCommunicator) Rank() int { return a.rank }
 
-// callWithDeadline runs call in a goroutine, which stays blocked after a timeout until the other
-// library aborts the communicator. All later calls then fail.
+// callWithDeadline runs call in a goroutine. After a timeout, the goroutine stays blocked until the
+// other library aborts the communicator, and all later calls fail.
 func (a *adoptedCommunicator) callWithDeadline(
 	ctx context.Context, operation string, call func() error,
 ) error {
@@ -127,8 +126,7 @@ func (w *adoptedWindow) Deregister() error {
 	return a.device.gpu.Do(func() error { return a.device.nccl.WindowDeregister(a.handle, w.handle) })
 }
 
-// Exchange first gathers the lengths of all payloads. It then gathers the payloads, each padded to
-// the longest length.
+// Exchange first gathers the lengths, and then the payloads, padded to the longest length.
 func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
 	encodedLength := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
 	lengths, err := a.gather(ctx, encodedLength)
@@ -168,8 +166,8 @@ func (a *adoptedCommunicator) gather(ctx context.Context, input []byte) ([][]byt
 	return outputs, nil
 }
 
-// gatherInContext implements gather on a thread where the CUDA context is current. It uses a
-// temporary stream, because work on the device's internal stream must not wait for other ranks.
+// gatherInContext implements gather on a thread where the CUDA context is current. It creates a
+// stream, because work on the device's internal stream must not wait for other ranks.
 func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
 	if len(input) == 0 {
 		return nil
@@ -194,7 +192,7 @@ func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
 	return nil
 }
 
-// gatherOnStream reads this rank's input at hostAddress, and stores the inputs of all ranks behind
+// gatherOnStream reads this rank's input at hostAddress, and stores the inputs of all ranks after
 // it.
 func (a *adoptedCommunicator) gatherOnStream(
 	stream cuda.Stream, hostAddress uintptr, inputBytes, outputBytes int64,

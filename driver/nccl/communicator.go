@@ -13,9 +13,9 @@ import (
 	"symmem/internal/control"
 )
 
-// communicator implements driver.Communicator. It launches calls. Its parts have other tasks:
+// communicator implements driver.Communicator and launches calls. Its parts have other tasks:
 //
-//	registrar  registers and deregisters windows
+//	registrar  registers and deregisters windows (memory that all ranks register with NCCL)
 //	recorder   records calls into captures of other libraries
 //	comparer   compares calls across ranks
 //	faults     finds the cause of a failure and makes the group fail
@@ -25,18 +25,17 @@ import (
 //	teardown   frees the communicator in stages
 //	twoLevel   runs collectives within each machine and between machines
 //
-// The parts share the lock mu. It is held during calls to NCCL, because NCCL permits only one
-// thread at a time. It is also held while a call gets its ticket (its number in the group). mu
-// guards the windows, the recordings and writes to the history.
+// All parts use mu. It guards the windows, the recordings and writes to the history. It is held
+// while a call gets its number, and during calls to NCCL, which permits only one thread at a time.
 type communicator struct {
-	// Every launch uses the next fields, which occupy few cache lines.
+	// Launches use only these fields, which share few cache lines.
 
 	device        *Device
 	plane         control.Plane
 	comparesCalls atomic.Bool
-	// isClosing is set by Close. After that, nothing is launched.
+	// isClosing is set by Close, and prevents later launches.
 	isClosing atomic.Bool
-	// isLevel is set before the first launch if this is a level of a two-level group.
+	// isLevel is set for a level of a two-level group (see twoLevel).
 	isLevel bool
 	mu      groupLock
 	busy    stream.BusyStreams
@@ -46,15 +45,14 @@ type communicator struct {
 	suspender
 
 	cfg          driver.GroupConfig
-	lockPosition uint64 // position in the lock order of communicators
+	lockPosition uint64 // communicators are locked in this order
 	members      []*member
 	comm         *ncclComm
 	group        stream.Group
 	direct       directPath
 	messages     p2p.Messages
 	graphs       sync.WaitGroup // symmem's open graphs with calls of the group
-	// windowGraphs counts symmem's open graphs that contain window kernels.
-	windowGraphs atomic.Int64
+	windowGraphs atomic.Int64   // symmem's open graphs with calls that use windows
 	runTimer     runTimer
 
 	twoLevel
@@ -100,7 +98,7 @@ func (c *communicator) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
 	if lane != driver.LaneFault {
-		_ = c.faults.checkKernels() // a reported fault makes the exchange fail
+		_ = c.faults.checkKernels() // a fault makes the exchange fail
 	}
 	return c.plane.Exchange(ctx, lane, payload)
 }
@@ -139,15 +137,14 @@ func (c *communicator) Abort(cause error) {
 	c.teardown.begin()
 }
 
-// Close waits for collectives that all ranks have launched. A collective that some rank has not
-// launched fails with ErrClosed.
+// Close waits for collectives that all ranks have launched. Other collectives fail with ErrClosed.
 func (c *communicator) Close() error {
 	c.isClosing.Store(true)
 	levelsErr := c.twoLevel.close()
 	for waits := 0; waits < maxCloseWaits && c.plane.Cause() == nil; waits++ {
 		allEnded, isRankMissing := c.finishWork()
-		// After Withdraw, a rank that launches its part of a collective too late gets an error.
-		// Withdraw returns false if the last rank has just launched its part, so wait again.
+		// After Withdraw, late ranks get an error. Withdraw returns false if the last missing rank
+		// has just launched the collective, so wait again.
 		if allEnded || c.plane.Withdraw() || !isRankMissing {
 			break
 		}
@@ -156,7 +153,6 @@ func (c *communicator) Close() error {
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
 		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 		if unmatchedErr != nil {
-			// Return both errors, because each may have caused the other.
 			unmatchedErr = errors.Join(peerErr, unmatchedErr)
 		}
 	}
@@ -166,11 +162,11 @@ func (c *communicator) Close() error {
 	return errors.Join(unmatchedErr, err, levelsErr)
 }
 
-// maxCloseWaits limits the waits in Close, because the slowest rank might launch calls forever.
+// maxCloseWaits limits the waits in Close, because a rank might launch calls forever.
 const maxCloseWaits = 3
 
-// finishWork waits for collectives that can still complete. allEnded reports whether all of them
-// have ended. isRankMissing reports whether some rank has not launched the last collective.
+// finishWork waits for collectives that can still complete. isRankMissing reports whether some rank
+// has not launched the last collective.
 func (c *communicator) finishWork() (allEnded, isRankMissing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()

@@ -58,7 +58,7 @@ func (c *comparer) compareSplits(call *driver.Call, ticket uint64) error {
 	if err != nil {
 		err = fmt.Errorf("%v %d of group %s: %w", call.Operation, ticket, c.cfg.Name(), err)
 	} else {
-		err = differingSplits(c.cfg, ticket, encodedSplits)
+		err = compareSplits(c.cfg, ticket, encodedSplits)
 	}
 	if err != nil {
 		return c.plane.Fail(err)

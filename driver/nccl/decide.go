@@ -1,47 +1,41 @@
 package nccl
 
-// A teardown (the steps that free a communicator) frees NCCL's communicator with CommAbort. This
-// call, the abort, stops kernels that wait for other ranks. CommDestroy would wait for other ranks.
-// CommDestroy replaces it if the group spans machines and was closed without a fault, its kernels
-// have ended, and no foreign graph contains its calls.
+// A teardown (the steps that free a communicator) calls CommAbort, which stops kernels that wait
+// for other ranks. In this file, "the abort" is this call. A window kernel is an NCCL kernel that
+// accesses windows (registered memory), and a plain kernel is any other NCCL kernel. A foreign
+// graph is a CUDA graph of another library. These facts determine the steps before the abort:
 //
-// These facts determine the steps before the abort. A window kernel is an NCCL kernel that accesses
-// windows (registered memory). A plain kernel is an NCCL kernel that uses no window. A foreign
-// graph is a CUDA graph of another library.
-//
-//   - A call to NCCL or a plain kernel can wait for a lost rank. Only the abort stops it.
-//   - A window kernel ignores the abort in NCCL 2.27.3 to 2.30.7. If it waits for a lost
-//     rank, it runs until the process exits. CommAbort would wait for it and meanwhile hold
-//     CUDA locks that every call needs. In this case, the abort is used only to make a call
-//     to NCCL return, and otherwise the communicator is never freed.
+//   - Only the abort stops a plain kernel or a call to NCCL that waits for a lost rank.
+//   - A window kernel ignores the abort in NCCL 2.27.3 to 2.30.7, and may run until the process
+//     exits. CommAbort would wait for it with CUDA locks held that every call needs.
 //   - Foreign graphs can be replayed at any time. If they contain window kernels, the abort
 //     waits until these graphs are destroyed.
 //   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort.
-//     Direct kernels (symmem's own) and work of closed streams must therefore end first.
-//   - NCCL before 2.29.7 never frees the memory of a window that is still registered at the
-//     abort. No kernel is allowed to run while a window is deregistered.
+//     symmem's own kernels and work of closed streams must therefore end first.
+//   - NCCL before 2.29.7 leaks the memory of windows that are still registered at the abort.
+//     No kernel may run while a window is deregistered.
 
 type step string
 
 const (
-	// stepDrain waits for a limited time until no stream has work of the group.
+	// stepDrain waits, with a timeout, until no stream has work of the group.
 	stepDrain      step = "drain"
 	stepAbort      step = "abort"
 	stepDeregister step = "deregister"
-	// stepAwaitOwnGraphs closes stages.kernelsEnded, even if the last drain timed out, and waits
-	// until symmem's own graphs with calls of the group are closed.
+	// stepAwaitOwnGraphs closes stages.kernelsEnded and waits until symmem's own graphs with calls
+	// of the group are closed.
 	stepAwaitOwnGraphs step = "await graphs"
-	// stepAwaitForeignGraphs frees all memory that foreign graphs do not use. It then waits until
-	// foreign graphs with calls of the group are destroyed.
+	// stepAwaitForeignGraphs frees memory that foreign graphs do not use, and waits until those
+	// with calls of the group are destroyed.
 	stepAwaitForeignGraphs step = "await captures"
-	// stepAwaitDevice waits until the device has no work that could delay the abort for long.
+	// stepAwaitDevice waits for work that could delay the abort for long.
 	stepAwaitDevice step = "await device"
 
-	// The following steps are the last of a teardown.
+	// The last step of a teardown is one of the following.
 
 	// stepFinish waits for the abort and frees all memory.
 	stepFinish step = "finish"
-	// stepAbandonStreams never frees the streams with work of the group, or NCCL's communicator.
+	// stepAbandonStreams replaces the streams with work of the group, and leaks their CUDA streams.
 	stepAbandonStreams step = "abandon"
 	// stepKeepCommunicator keeps NCCL's communicator until the process exits.
 	stepKeepCommunicator step = "keep"
@@ -52,31 +46,25 @@ func (s step) isLast() bool {
 }
 
 type progress struct {
-	// hasDrainTimedOut is set if the last stepDrain timed out. The abort clears it.
-	hasDrainTimedOut bool
+	hasDrainTimedOut bool // cleared by the abort
 	hasDeregistered  bool
 	haveKernelsEnded bool
 	hasAborted       bool
 }
 
-// facts holds everything that determines the next step.
+// facts determines the next step.
 type facts struct {
 	progress
 
-	// hasStuckKernel is set if a GPU of the process runs a kernel that never exits. Any call to
-	// NCCL might wait for that kernel.
+	// hasStuckKernel is set if a kernel of the process never exits.
 	hasStuckKernel bool
-	// hasBlockedCall is set if a call to NCCL waits for another rank.
-	hasBlockedCall bool
-	// isIdle is set if no stream has unfinished work of the group.
-	isIdle bool
-	// hasWindowKernels and hasPlainKernels are set if such kernels may be running. A plain kernel
-	// of a closed stream may be running even if isIdle is set.
+	hasBlockedCall bool // a call to NCCL waits for another rank
+	isIdle         bool // no stream has unfinished work of the group
+	// A kernel counts if it may be running. Plain kernels of closed streams may run even if isIdle.
 	hasWindowKernels, hasPlainKernels bool
 	mustKeepMemory                    bool
-	// hasForeignGraphs is set if foreign graphs contain calls of the group. The next two fields are
-	// set if these graphs contain plain kernels or window kernels of the group. They are never set
-	// if hasBlockedCall is set.
+	// These describe foreign graphs with calls of the group. The last two fields are false if
+	// hasBlockedCall is set.
 	hasForeignGraphs, hasForeignPlainKernels, hasForeignWindowKernels bool
 	canAbortQuickly                                                   bool
 }
@@ -105,15 +93,13 @@ func decideStep(f *facts) step {
 	}
 }
 
-// needsAbort reports whether only the abort can stop some call or kernel.
 func needsAbort(f *facts) bool {
 	ncclMayRun := f.hasPlainKernels || f.hasForeignPlainKernels || f.hasForeignWindowKernels
 	return f.hasBlockedCall || f.hasPlainKernels && f.mustKeepMemory || !f.isIdle && ncclMayRun
 }
 
-// decideBeforeAbort returns the next step if no call or kernel needs the abort. The abort need not
-// wait for foreign graphs that contain only plain kernels, because it stops these kernels and NCCL
-// keeps their memory.
+// decideBeforeAbort does not wait for foreign graphs that contain only plain kernels. The abort
+// stops these kernels, and NCCL keeps their memory.
 func decideBeforeAbort(f *facts) step {
 	switch {
 	case f.hasForeignGraphs && (f.hasForeignWindowKernels || !f.hasForeignPlainKernels):
@@ -132,17 +118,16 @@ func decideAfterAbort(f *facts) step {
 	case f.haveKernelsEnded:
 		return stepFinish
 	case !f.isIdle && !f.hasDrainTimedOut:
-		// The abort waits for kernels that are queued behind a Recv whose message never arrives.
+		// The abort waits for kernels queued after a Recv whose message never arrives.
 		return stepDrain
 	case f.hasWindowKernels:
-		return stepAbandonStreams // a window kernel runs forever
+		return stepAbandonStreams // a window kernel never exits
 	default:
 		return stepAwaitOwnGraphs
 	}
 }
 
-// decideWhileStuck returns the next step if a kernel of the process never exits. In this case, the
-// abort only makes a blocked call to NCCL return, and no step waits for the abort.
+// decideWhileStuck uses the abort only to make a blocked call to NCCL return.
 func decideWhileStuck(f *facts) step {
 	switch {
 	case f.haveKernelsEnded:

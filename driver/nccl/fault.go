@@ -24,11 +24,10 @@ type faults struct {
 	history       *history
 	messages      *p2p.Messages
 	direct        *directPath
-	rasID         string // identifies the communicator in NCCL's RAS subsystem
+	rasID         string // the communicator's name in NCCL's RAS (monitoring) subsystem
 }
 
-// findMismatch returns a MismatchError if other ranks have announced a different call for the
-// ticket.
+// findMismatch returns an error if other ranks have announced a different call for the ticket.
 func (f *faults) findMismatch(call *driver.Call, ticket uint64) error {
 	if f.direct.announcements == nil {
 		return nil
@@ -40,7 +39,6 @@ func (f *faults) findMismatch(call *driver.Call, ticket uint64) error {
 	return f.cfg.Mismatch(ticket, call, ranks...)
 }
 
-// findLaunchedMismatch is findMismatch for a launched ticket, or nil if calls are not compared.
 func (f *faults) findLaunchedMismatch(ticket uint64) error {
 	call := f.history.callOf(ticket)
 	if call == nil || !f.comparesCalls.Load() {
@@ -49,8 +47,8 @@ func (f *faults) findLaunchedMismatch(ticket uint64) error {
 	return f.findMismatch(call, ticket)
 }
 
-// checkKernels makes the group fail if a direct kernel (symmem's own) has reported a fault. It
-// returns the cause of the failure, or nil if there is no fault.
+// checkKernels makes the group fail if one of symmem's own kernels has reported a fault, and
+// returns the cause of the group's failure. Without a fault, it returns nil.
 func (f *faults) checkKernels() error {
 	err := f.findKernelFault()
 	if err == nil {
@@ -71,7 +69,7 @@ func (f *faults) findKernelFault() error {
 	case kernels.Diverged:
 		if ticket != 0 {
 			if err := f.findMismatch(call, ticket); err != nil {
-				return err // names all differing ranks, but the report names only one
+				return err // lists all differing ranks; the report has one
 			}
 		}
 		err := f.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
@@ -91,8 +89,7 @@ func (f *faults) findKernelFault() error {
 	}
 }
 
-// describeCall describes a call by its ticket. If the ticket is unknown (0), describeCall uses the
-// number of the kernel launch.
+// describeCall uses the number of the kernel launch if the ticket is unknown (0).
 func (f *faults) describeCall(call *driver.Call, ticket, kernelLaunch uint64) string {
 	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
 	if ticket == 0 {
@@ -104,7 +101,7 @@ func (f *faults) describeCall(call *driver.Call, ticket, kernelLaunch uint64) st
 	return text
 }
 
-// checkPeers makes the group fail if a kernel has reported a fault, or another rank has failed.
+// checkPeers makes the group fail if a kernel has reported a fault or another rank has failed.
 func (f *faults) checkPeers() {
 	if f.isClosing.Load() || f.plane.Cause() != nil {
 		return
@@ -115,7 +112,6 @@ func (f *faults) checkPeers() {
 	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 }
 
-// collectiveWait describes a wait for a collective. It is reused to avoid allocations.
 type collectiveWait struct {
 	faults *faults
 	stream *stream.Stream // the stream that must become idle, or nil
@@ -135,8 +131,7 @@ func (w *collectiveWait) describeCall() string {
 	return fmt.Sprintf("%v %d of group %s", w.wait.Operation, w.wait.Ticket, w.faults.cfg.Name())
 }
 
-// findFault implements control.Wait.Why. It starts with kernels, because their faults end all
-// waits.
+// findFault examines kernels first, because their faults end all waits.
 func (w *collectiveWait) findFault() error {
 	if err := w.faults.findKernelFault(); err != nil {
 		return err
@@ -157,19 +152,17 @@ func (w *collectiveWait) countsText() string {
 
 func (w *collectiveWait) isStreamIdle() bool { return w.stream.Idle() }
 
-// canComplete reports whether every rank has launched the collective with the given ticket and
-// nothing prevents its completion.
+// canComplete reports whether every rank has launched the collective and none has failed.
 func (f *faults) canComplete(ticket uint64) bool {
 	return f.plane.Diagnose(f.newCollectiveWait(ticket, driver.Barrier).wait, time.Time{}) == nil
 }
 
-// failAfterPeer makes the group fail after another rank has failed. call has no ticket yet.
+// failAfterPeer makes the group fail after another rank has failed, during a call without a ticket.
 func (f *faults) failAfterPeer(call *driver.Call) error {
 	ticket, _ := f.history.lastCall()
 	return f.failAfterPeerInCall(call, ticket+1)
 }
 
-// failAfterPeerInCall makes the group fail after another rank has failed.
 func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
@@ -182,8 +175,8 @@ func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	return f.plane.Fail(f.plane.PeerFault(wait.CallText()))
 }
 
-// failAfterQueueError makes the group fail because other ranks would wait for a call that this rank
-// could not queue.
+// failAfterQueueError makes the group fail after a call that could not be queued, because other
+// ranks would wait for the call.
 func (f *faults) failAfterQueueError(call *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
 		return cause

@@ -14,24 +14,23 @@ import (
 	"symmem/internal/cuda"
 )
 
-// graphCalls holds the calls in one CUDA graph. Each launch of the graph assigns a new ticket (the
-// number of a collective in its group) to each collective.
+// graphCalls holds the calls in one CUDA graph. Each launch of the graph gives each collective a
+// new ticket (its number in the group).
 type graphCalls struct {
-	gpu   *gpu.GPU
-	calls []*capturedCall
-	// communicators lists the communicators of the calls, in the order in which they are locked.
-	communicators []*communicator
+	gpu           *gpu.GPU
+	calls         []*capturedCall
+	communicators []*communicator // in the order in which they are locked
 	recordings    map[*communicator]*direct.Recording
-	// orderedCommunicators lists the communicators that use a direct.LaunchOrder.
+	// orderedCommunicators use a direct.LaunchOrder.
 	orderedCommunicators []*communicator
-	// windowCommunicators lists the communicators with calls that use NCCL's windows.
+	// windowCommunicators have calls that use windows (memory registered with NCCL).
 	windowCommunicators []*communicator
 }
 
 type capturedCall struct {
 	plan    *plan
 	message *p2p.CapturedMessage // nil for a collective
-	// plainUses lists the objects that the call uses if NCCL runs it without windows.
+	// plainUses counts uses by NCCL kernels that do not access windows.
 	plainUses []*memory.UseCount
 }
 
@@ -92,7 +91,7 @@ func compareLockPositions(a, b *communicator) int {
 	return cmp.Compare(a.lockPosition, b.lockPosition)
 }
 
-// nextPosition returns the position of c's next call in the graph. The caller must hold c.mu.
+// nextPosition requires c.mu.
 func (gc *graphCalls) nextPosition(c *communicator) driver.Recorded {
 	r := gc.recordings[c]
 	if r == nil {
@@ -145,7 +144,7 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	})
 	if err != nil {
 		for _, messageEnd := range receives {
-			if !isLaunched { // once launched, the graph needs the receives until the teardown
+			if !isLaunched { // a launched graph uses the receives until the teardown
 				messageEnd.RemoveReceive()
 			}
 		}
@@ -157,8 +156,7 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	return err
 }
 
-// queueGraph launches the graph after the earlier launches of its groups, and reports whether CUDA
-// accepted the launch. The caller must hold s.Mu.
+// queueGraph requires s.Mu.
 func (gc *graphCalls) queueGraph(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver,
 ) (isLaunched bool, err error) {
@@ -171,7 +169,7 @@ func (gc *graphCalls) queueGraph(
 	return err == nil, err
 }
 
-// queueAfterGraph queues the work that follows a graph. The caller must hold s.Mu.
+// queueAfterGraph requires s.Mu.
 func (gc *graphCalls) queueAfterGraph(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sends []*p2p.End,
 ) error {
@@ -188,8 +186,8 @@ func (gc *graphCalls) queueAfterGraph(
 	return graph.RecordEvents(s)
 }
 
-// failCommunicators makes the communicators of the first callCount calls fail, because other ranks
-// expect these calls.
+// failCommunicators makes the groups of the first callCount calls fail, because other ranks expect
+// these calls.
 func (gc *graphCalls) failCommunicators(callCount int, err error) {
 	for _, call := range gc.calls[:callCount] {
 		_ = call.plan.c.faults.failAfterQueueError(&call.plan.Call, err)

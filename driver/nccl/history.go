@@ -8,19 +8,18 @@ import (
 	"symmem/internal/spin"
 )
 
-// history counts the launches of a group and stores its last calls, so that the call that caused a
-// fault can be found. A ticket is the number of a collective in the group.
+// history counts the launches of a group and stores its last calls. A ticket is the number of a
+// collective in the group.
 //
-// Writers hold the communicator's lock. Readers must not acquire that lock, because a launch can
-// hold it while it waits in NCCL. A writer stores a call before it updates lastTicketAndOperation.
-// A reader reads lastTicketAndOperation again after it has read a call, because a newer call may
-// have replaced the call.
+// Writers hold the communicator's lock. Readers must not, because a launch can hold it while it
+// waits in NCCL. A writer stores a call before it updates lastTicketAndOperation, which a reader
+// reads again after the call to detect that the call was overwritten.
 type history struct {
-	// lastTicketAndOperation is the last ticket << operationBits, plus the last operation.
+	// lastTicketAndOperation is ticket<<operationBits | operation.
 	lastTicketAndOperation atomic.Uint64
 	callCounts             [driver.Paths]atomic.Uint64 // by path
-	// calls holds the call of each ticket at index ticket % historySize. An element is nil if the
-	// ticket only compares a call (recordComparison).
+	// calls holds the call of a ticket at index ticket % historySize, or nil after
+	// recordComparison.
 	calls [historySize]atomic.Pointer[driver.Call]
 
 	launches direct.Launches
@@ -28,11 +27,10 @@ type history struct {
 
 const operationBits = 8
 
-// historySize is a power of two.
-const historySize = 256
+const historySize = 256 // a power of two
 
-// recordCollective records the launch of a collective. ticket is 0 if another library is capturing
-// it. exchangeKernelCount counts its direct kernels that communicate with other ranks.
+// recordCollective records a launch. ticket is 0 if another library captures the call.
+// exchangeKernelCount counts symmem's own kernels that communicate with other ranks.
 func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKernelCount int) {
 	spin.Publish64(&h.callCounts[call.Path], h.callCounts[call.Path].Load()+1)
 	if ticket != 0 {
@@ -48,7 +46,7 @@ func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKer
 	}
 }
 
-// recordMessage records a Send or Recv, and returns the ticket of the collective before it.
+// recordMessage records a Send or Recv, and returns the ticket of the last collective.
 func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	ticket, _ = h.lastCall()
 	h.callCounts[call.Path].Add(1)
@@ -56,8 +54,7 @@ func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	return ticket
 }
 
-// recordComparison records a ticket that ranks use to compare a call while another library is
-// capturing the call.
+// recordComparison records a ticket with which ranks only compare a call during a capture.
 func (h *history) recordComparison(ticket uint64) {
 	_, operation := h.lastCall()
 	h.calls[ticket%historySize].Store(nil)
@@ -76,13 +73,13 @@ func (h *history) callCountsByPath() (callCounts [driver.Paths]uint64) {
 	return callCounts
 }
 
-// callOf returns the call of a ticket, or nil if the ticket has no call or is too old.
+// callOf returns nil if the ticket has no call or is too old.
 func (h *history) callOf(ticket uint64) *driver.Call {
 	if lastTicket, _ := h.lastCall(); ticket == 0 || ticket > lastTicket {
 		return nil
 	}
 	call := h.calls[ticket%historySize].Load()
-	// The call of ticket+historySize has the same index, and may have been stored already.
+	// The call of ticket+historySize may already have overwritten the call.
 	if lastTicket, _ := h.lastCall(); lastTicket-ticket >= historySize-1 {
 		return nil
 	}

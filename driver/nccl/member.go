@@ -15,24 +15,22 @@ import (
 	"symmem/internal/ranked"
 )
 
-// member describes a rank. The other ranks read it from the store (the ranks' shared key-value
-// server).
+// member describes a rank to the other ranks, which read it from the key-value store.
 type member struct {
-	// Machine identifies the machine as NCCL does: by NCCL_HOSTID, or by the host name and boot ID.
+	// Machine is NCCL_HOSTID if set, and otherwise the host name and boot ID, as in NCCL.
 	Machine string `json:"machine"`
 	Host    string `json:"host,omitempty"`
-	// BootID is the boot ID of Linux, which the containers of a physical machine share.
+	// BootID is Linux's boot ID, which containers on one physical machine share.
 	BootID      string `json:"boot"`
 	GPUID       string `json:"gpu"`
 	ProcessID   string `json:"process"`
 	Model       string `json:"name"`
 	NCCLVersion int    `json:"nccl"`
-	// NoFabricReason is the reason why the rank has no fabric handles (handles of memory that other
-	// machines can map), or "".
+	// NoFabricReason explains why other machines cannot map the rank's memory, or is "".
 	NoFabricReason string `json:"no_fabric,omitempty"`
-	// NoKernelsReason is the reason why the GPU cannot run the kernels for messages, or "".
+	// NoKernelsReason explains why the GPU cannot run the kernels for messages, or is "".
 	NoKernelsReason string `json:"no_kernels,omitempty"`
-	// OpenError is the reason why the rank could not open its GPU, or "".
+	// OpenError explains why the rank could not open its GPU, or is "".
 	OpenError string `json:"failed,omitempty"`
 }
 
@@ -40,7 +38,7 @@ var processID = rand.Text()
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 
-// hostID returns NCCL_HOSTID. Tests replace hostID to simulate several machines.
+// Tests replace hostID to simulate several machines.
 var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
 
 func machineID(rank int, bootID string) (string, error) {
@@ -106,7 +104,7 @@ func (ms *members) awaitMember(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// checkCompatible returns an error if NCCL would hang or name no rank in its error.
+// checkCompatible returns an error for ranks with which NCCL would hang or return an unclear error.
 func checkCompatible(ranks []int, groupMembers []*member) error {
 	firstUsers := map[string]int{}
 	for i, m := range groupMembers {
@@ -131,7 +129,7 @@ func checkCompatible(ranks []int, groupMembers []*member) error {
 
 const (
 	sharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
-	// sharingVersion is the first version in which ranks can share a GPU.
+	// sharingVersion is the first NCCL version in which ranks can share a GPU.
 	sharingVersion = 23000
 )
 
@@ -149,8 +147,8 @@ func checkSharing(version int) error {
 	return nil
 }
 
-// countSharers counts the ranks with the process and GPU of thisMember. Other processes run at
-// other times or, with CUDA's MPS, on other multiprocessors.
+// countSharers ignores other processes, whose kernels run at other times or, with CUDA's MPS, on
+// other multiprocessors.
 func countSharers(groupMembers []*member, thisMember *member) int {
 	count := 0
 	for _, m := range groupMembers {
@@ -169,7 +167,7 @@ func countMachines(groupMembers []*member) int {
 	return len(machines)
 }
 
-// hostNames returns the name of each rank's machine, or nil if all ranks share one machine.
+// hostNames returns nil if all ranks share one machine.
 func hostNames(groupMembers []*member) []string {
 	if countMachines(groupMembers) == 1 {
 		return nil
@@ -198,8 +196,8 @@ func noKernelsReason(group *driver.GroupConfig, groupMembers []*member) string {
 	return ""
 }
 
-// noFabricReason returns the reason why ranks on different machines or in different containers
-// cannot map each other's memory, or "". It is the same on all ranks.
+// noFabricReason explains why ranks on different machines or in different containers cannot map
+// each other's memory, or returns "". The result is the same on all ranks.
 func noFabricReason(group *driver.GroupConfig, groupMembers []*member) string {
 	placement := "in several containers"
 	if machineCount := countMachines(groupMembers); machineCount > 1 {

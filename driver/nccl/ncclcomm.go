@@ -14,30 +14,28 @@ import (
 	"symmem/internal/nccl"
 )
 
-// ncclComm wraps a group's ncclComm_t. Calls to NCCL wait for other ranks without a deadline. NCCL
-// permits only one thread at a time to use windows, so callers of register and deregister must hold
-// communicator.mu.
+// ncclComm wraps a group's ncclComm_t. Its methods can wait for other ranks without a deadline.
+// Callers of register and deregister must hold communicator.mu.
 type ncclComm struct {
 	gpu     *gpu.GPU
 	library *nccl.Library
 	handle  nccl.Comm
-	// aborting is set when the abort begins. The abort also frees the windows.
+	// aborting is set when the abort, which frees the windows, begins.
 	aborting atomic.Bool
 }
 
-// abort waits until the device is idle and aborts the communicator.
+// abort waits until the device is idle.
 func (n *ncclComm) abort() error {
 	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
 }
 
 // destroy frees the communicator after NCCL has sent the last data to other machines. Unlike abort,
-// it can block on other ranks. If the communicator has failed, CommDestroy frees nothing and leaves
-// its thread in an open group of NCCL. That thread therefore ends, and another one aborts the
-// communicator.
+// it can block on other ranks. If the communicator has failed, CommDestroy frees nothing and makes
+// its thread unusable, so destroy then calls abort on another thread.
 func (n *ncclComm) destroy() error {
 	result := make(chan error)
 	go func() {
-		runtime.LockOSThread() // is not unlocked, so the thread ends with the goroutine
+		runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
 		result <- n.gpu.Do(func() error { return n.library.CommDestroy(n.handle) })
 	}()
 	if <-result == nil {

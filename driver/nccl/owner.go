@@ -14,7 +14,8 @@ import (
 	"symmem/internal/control"
 )
 
-// owner implements the interfaces of a group that streams and messages call.
+// owner implements the interfaces through which streams and messages use a group. A ticket is the
+// number of a collective in the group.
 type owner struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -26,7 +27,7 @@ type owner struct {
 	recorder *recorder
 	teardown *teardown
 
-	waitPool sync.Pool // *collectiveWait, to avoid allocations
+	waitPool sync.Pool // of *collectiveWait, to avoid allocations
 }
 
 var (
@@ -64,8 +65,8 @@ func (o *owner) KernelFault() error {
 	return err
 }
 
-// UserGroup returns the two-level group if the communicator is one of its levels. If the
-// communicator is not a level, UserGroup returns the communicator's own group.
+// UserGroup returns the two-level group if the communicator is a level of one. Otherwise it returns
+// the communicator's own group.
 func (o *owner) UserGroup() stream.Group {
 	if parent := o.teardown.parent.Load(); parent != nil {
 		return parent.group
@@ -86,11 +87,11 @@ func (o *owner) ReplayFault() error {
 }
 
 // RecordEvent records an event after the group's latest launch if that launch is on the stream. If
-// the stream isAbandoned, the group forgets the launch instead.
+// isAbandoned is set, the group forgets the launch instead.
 func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	order := &o.direct.order
 	if order.LatestStream() != s {
-		return nil // this does not change, because the caller holds s.Mu
+		return nil // cannot change, because the caller holds s.Mu
 	}
 	if isAbandoned {
 		order.ForgetLatest(s)
@@ -99,10 +100,10 @@ func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// EndedEarly makes the group fail if a collective that needs data from all ranks ended before all
-// ranks had launched it. An NCCL kernel ends early if another rank aborts its communicator or,
-// under CUDA's MPS, if another rank's process exits. EndedEarly first waits for peerLossTimeout,
-// because the error of a lost rank would be a better explanation.
+// EndedEarly makes the group fail if a collective that needs data from all ranks has ended before
+// all ranks have launched it. NCCL kernels end early if another rank aborts its communicator or,
+// under CUDA's MPS, if its process exits. EndedEarly first waits for peerLossTimeout, because the
+// error of a lost rank explains more.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.isLaunchedByAll(ticket) {
@@ -127,11 +128,11 @@ func (o *owner) pollUntil(limit time.Duration, isDone func() bool) bool {
 }
 
 // isLaunchedByAll reports whether all ranks are known to have launched a collective that has ended.
-// After Close, it returns true, because Close has reported unfinished collectives to the streams.
+// After Close, it returns true, because Close has reported unfinished collectives.
 //
-// If the ranks are on several machines, this rank learns of launches too late. isLaunchedByAll then
-// checks whether the collective can have succeeded. This suffices, because a failed rank aborts its
-// kernels only after the other ranks know of the failure.
+// Launches on other machines become known too late. For these, isLaunchedByAll checks whether the
+// collective can have succeeded. This suffices, because a failed rank aborts its kernels only after
+// the other ranks know of the failure.
 func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	if announcements := o.direct.announcements; announcements != nil {
 		return announcements.AllSubmitted(ticket)
@@ -141,15 +142,15 @@ func (o *owner) isLaunchedByAll(ticket uint64) bool {
 }
 
 func needsAllRanks(call *driver.Call) bool {
-	// Without data to move, NCCL is not called.
+	// NCCL is not called if there is no data to move.
 	movesData := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
 	return movesData && call.Operation.WaitsForAllRanks()
 }
 
 const peerLossTimeout = 3 * time.Second
 
-// NoteMessage must be called before a message is queued. The caller must hold the locks of the
-// stream and the group.
+// NoteMessage must be called before a message is queued, with the locks of the stream and the
+// group.
 func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 	s.SetLastCall(o, o.history.recordMessage(call), call.Operation)
 }

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// recorder adds calls of a group to the CUDA graphs that other libraries capture. Callers must hold
-// the locks of the group and the stream.
+// recorder adds calls of a group to CUDA graphs that other libraries capture. Callers must hold the
+// locks of the group and the stream.
 type recorder struct {
 	gpu           *gpu.GPU
 	cfg           *driver.GroupConfig
@@ -26,18 +26,14 @@ type recorder struct {
 	faults        *faults
 	comparer      *comparer
 
-	// wasCaptured is set once another library has captured calls of the group. That library can
-	// replay the calls at any time without notifying symmem.
+	// wasCaptured is set once another library can replay calls of the group.
 	wasCaptured atomic.Bool
 	graphHolds  memory.Holds
 
-	// capturedPlainKernels and capturedWindowKernels are set if NCCL's kernels without and with
-	// windows have been captured.
+	// Window kernels are NCCL kernels that access windows (registered memory).
 	capturedPlainKernels, capturedWindowKernels bool
-	// recordings numbers the captures. currentRecording is the capture to which a call is being
-	// added, or nil.
-	recordings       direct.Recordings
-	currentRecording *direct.Recording
+	recordings                                  direct.Recordings
+	currentRecording                            *direct.Recording // the capture to which a call is being added, or nil
 }
 
 func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
@@ -63,8 +59,8 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.GetOrBegin(capture.ID), nil
 }
 
-// markCaptured must be called before another library captures a call. If a direct kernel (symmem's
-// own) has reported a fault, markCaptured returns why the group has failed.
+// markCaptured must be called before another library captures a call. It returns an error if one of
+// symmem's kernels has reported a fault.
 func (r *recorder) markCaptured() error {
 	if !r.wasCaptured.Swap(true) {
 		r.busy.WakeWatcher()
@@ -72,8 +68,8 @@ func (r *recorder) markCaptured() error {
 	return r.faults.checkKernels()
 }
 
-// compare compares a call that is being captured, unless its kernels will compare it. It does not
-// mark the stream as busy, because CUDA does not allow queries of a stream that is capturing.
+// compare compares a captured call, unless its kernels will. It does not mark the stream as busy,
+// because CUDA does not allow queries of a capturing stream.
 func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 	if !r.comparesCalls.Load() || kernelsWillCompare && r.direct.announcements != nil {
 		return nil
@@ -83,7 +79,7 @@ func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 	return r.comparer.compareOverPlane(call, ticket)
 }
 
-// holdUsedObjects keeps the objects that a call uses alive until the graph is destroyed.
+// holdUsedObjects keeps objects alive until the graph is destroyed.
 func (r *recorder) holdUsedObjects(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {

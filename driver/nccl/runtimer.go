@@ -10,25 +10,25 @@ import (
 	"symmem/internal/cuda"
 )
 
-// runTimer measures with CUDA events how long some calls of a group take on the GPU, including
-// their waits for other ranks. The group's lock guards it.
+// runTimer measures how long sampled calls of a group take on the GPU, including their waits for
+// other ranks. The group's lock guards it.
 type runTimer struct {
 	gpu *gpu.GPU
-	// samples has a fixed size, so that timing a call allocates nothing. If all samples are in use,
-	// the call is not timed.
+	// samples has a fixed size to avoid allocations. Calls are not timed while all samples are in
+	// use.
 	samples         [16]runSample
-	unfinishedCount atomic.Int32 // number of samples in use
+	unfinishedCount atomic.Int32
 	isClosed        bool
 }
 
 type runSample struct {
 	begin, end  cuda.Event    // zero before the first use
 	meter       *driver.Meter // nil if the sample is not in use
-	endRecorded bool          // whether end has been recorded
+	endRecorded bool
 }
 
-// start marks the beginning of a call in a stream if the meter selects the call. It returns nil if
-// the call is not timed. The CUDA context must be current.
+// start marks the beginning of a call in a stream. It returns nil if the call is not timed. The
+// CUDA context must be current.
 func (t *runTimer) start(m *driver.Meter, s cuda.Stream, gpu *cuda.Driver) *runSample {
 	if m == nil || !m.Sample() {
 		return nil
@@ -43,7 +43,7 @@ func (t *runTimer) start(m *driver.Meter, s cuda.Stream, gpu *cuda.Driver) *runS
 	return sample
 }
 
-// stop marks the end of a call for which start was called. sample may be nil.
+// stop marks the end of the call. sample may be nil.
 func (t *runTimer) stop(sample *runSample, s cuda.Stream, gpu *cuda.Driver) {
 	if sample == nil || sample.meter == nil {
 		return
@@ -55,8 +55,8 @@ func (t *runTimer) stop(sample *runSample, s cuda.Stream, gpu *cuda.Driver) {
 	sample.endRecorded = true
 }
 
-// startSteps is like start, for a call that consists of calls of other groups. It locks the stream
-// and the group.
+// startSteps is start for a call that consists of calls of other groups. It locks the stream and
+// the group.
 func (t *runTimer) startSteps(
 	mu *groupLock, m *driver.Meter, s *stream.Stream,
 ) (sample *runSample) {
@@ -77,7 +77,6 @@ func (t *runTimer) startSteps(
 	return sample
 }
 
-// stopSteps ends what startSteps started.
 func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream) {
 	if sample == nil {
 		return
@@ -117,7 +116,6 @@ func (s *runSample) createEvents(gpu *cuda.Driver) (err error) {
 	return err
 }
 
-// discard makes a sample unused.
 func (t *runTimer) discard(sample *runSample) {
 	if sample.meter != nil {
 		sample.meter = nil
@@ -125,7 +123,7 @@ func (t *runTimer) discard(sample *runSample) {
 	}
 }
 
-// collect reports the calls that have ended.
+// collect reports the durations of calls that have ended.
 func (t *runTimer) collect(gpu *cuda.Driver) {
 	if t.unfinishedCount.Load() == 0 {
 		return
@@ -147,7 +145,6 @@ func (t *runTimer) collect(gpu *cuda.Driver) {
 	}
 }
 
-// collectUnlessBusy calls collect unless a call holds the group's lock.
 func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 	if t.unfinishedCount.Load() == 0 || !mu.TryLock() {
 		return
@@ -159,7 +156,6 @@ func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 	})
 }
 
-// close destroys the events.
 func (t *runTimer) close() error {
 	t.isClosed = true
 	if t.samples[0].begin == 0 {

@@ -12,10 +12,9 @@ import (
 )
 
 // An AllToAllV runs as one NCCL group (calls that NCCL launches together) of a Send and a Recv for
-// each other rank. Empty parts are skipped, and this rank copies its own part.
+// each other rank. Each rank copies its own part.
 
-// evenSplits returns splits (counts and offsets of the parts for each rank) with equal parts. The
-// send and receive counts share one slice. The send and receive offsets share another slice.
+// evenSplits returns the counts and offsets of equal parts. Sends and receives share the slices.
 func evenSplits(ranks int, count int64) *driver.Splits {
 	counts, offsets := make([]int64, ranks), make([]int64, ranks)
 	for r := range counts {
@@ -68,8 +67,8 @@ func encodeSplits(s *driver.Splits) (encoded []byte) {
 	return encoded
 }
 
-// differingSplits returns an error that lists the ranks whose encodedSplits differ, or nil.
-func differingSplits(group *driver.GroupConfig, ticket uint64, encodedSplits [][]byte) error {
+// compareSplits returns an error with all pairs of ranks whose sent and expected counts differ.
+func compareSplits(group *driver.GroupConfig, ticket uint64, encodedSplits [][]byte) error {
 	for r := range encodedSplits {
 		if want := len(group.Ranks) * splitBytes; len(encodedSplits[r]) != want {
 			return fmt.Errorf("rank %d sent %d bytes of splits, want %d", group.Ranks[r],
@@ -94,7 +93,7 @@ func differingSplits(group *driver.GroupConfig, ticket uint64, encodedSplits [][
 	return nil
 }
 
-// queueParts queues a call with parts. An in-place AllToAll sends from a copy of its input.
+// queueParts copies the input of an in-place AllToAll, because receives overwrite it.
 func (p *plan) queueParts(stream cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {
@@ -114,8 +113,7 @@ func (p *plan) queueParts(stream cuda.Stream) error {
 	})
 }
 
-// queueSendsAndReceives queues the local copy, the sends and the receives. It must run in gpu.Do,
-// because all calls of an NCCL group must be on one thread.
+// queueSendsAndReceives must run in gpu.Do, because an NCCL group belongs to one thread.
 func (p *plan) queueSendsAndReceives(source uintptr, stream cuda.Stream) error {
 	d, splits, rank := p.c.device, p.parts, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
@@ -150,8 +148,8 @@ func (p *plan) queueSendsAndReceives(source uintptr, stream cuda.Stream) error {
 	return errors.Join(err, library.GroupEnd())
 }
 
-// makeUnevenCalls returns NCCL's calls for an AllGatherV or ReduceScatterV: one Broadcast or Reduce
-// for each part that is not empty. NCCL runs them as one kernel.
+// makeUnevenCalls returns the calls of an AllGatherV or ReduceScatterV: one Broadcast or Reduce for
+// each part that is not empty. NCCL runs them as one kernel.
 func (p *plan) makeUnevenCalls() []nccl.Invocation {
 	library, comm, size := p.c.device.ncclAnyThread, p.c.comm.handle, int64(p.DataType.Size())
 	calls := []nccl.Invocation{}
@@ -159,7 +157,7 @@ func (p *plan) makeUnevenCalls() []nccl.Invocation {
 		if p.Operation == driver.AllGatherV {
 			if count := p.Splits.RecvCounts[r]; count > 0 {
 				part := p.recv + uintptr(p.Splits.RecvOffsets[r]*size)
-				source := part // in place, because this rank's input can be shorter than the part
+				source := part // this rank's input can be shorter than the part
 				if r == p.c.cfg.Rank {
 					source = p.send
 				}
@@ -212,8 +210,8 @@ func (p *plan) queueWithFactor(s cuda.Stream) error {
 	return errors.Join(err, library.DestroyReduceOp(scaledSum, comm))
 }
 
-// multiply queues any reduction of a group of one rank. In affected versions of NCCL, a second call
-// multiplies the elements that the first one skips.
+// multiply queues a reduction of a group of one rank. Some versions of NCCL skip the last elements,
+// so a second call multiplies them.
 func (p *plan) multiply(s cuda.Stream) error {
 	library, send, count := p.c.device.ncclAnyThread, p.send, p.count
 	size := int64(p.DataType.Size())

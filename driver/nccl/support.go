@@ -9,19 +9,17 @@ import (
 
 const firstAverageVersion = 23003
 
-// windowSupport states for which calls NCCL has window kernels (kernels that access registered
-// memory). All ranks give the same answer.
+// windowSupport determines which calls have window kernels (NCCL kernels that access registered
+// memory). All ranks get the same result.
 type windowSupport struct {
-	// noWindowsReason is the reason why no call has a window kernel, or "". It is set before the
-	// group has a window.
+	// noWindowsReason explains why no call has a window kernel, or is "".
 	noWindowsReason     string
 	hasAverageKernel    bool
 	acceptsAnyAlignment bool
 	rank, machines      int
 }
 
-// newWindowSupport returns the support for a group on the given number of machines. major is the
-// major compute capability of the GPUs.
+// newWindowSupport needs the major compute capability of the GPUs.
 func newWindowSupport(
 	library *nccl.Library, major int, group *driver.GroupConfig, machines int,
 ) windowSupport {
@@ -44,7 +42,7 @@ func newWindowSupport(
 	return s
 }
 
-// disable records that NCCL has registered no window on a rank, unless there is an earlier reason.
+// disable records that NCCL has registered no window on a rank. An earlier reason is kept.
 func (s *windowSupport) disable(rank int, version string) {
 	if s.noWindowsReason != "" {
 		return
@@ -77,7 +75,7 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	default:
 		return fmt.Sprintf("NCCL has no window kernel for %v of %v", call.Operation, call.DataType)
 	}
-	// No version has a window kernel for an AllReduce with Avg (defect nccl.AverageWithoutKernel).
+	// No version has one for an AllReduce with Avg (nccl.AverageWithoutKernel).
 	hasKernel := s.hasAverageKernel && call.Operation == driver.ReduceScatter
 	if call.ReduceOp != driver.Sum && !(call.ReduceOp == driver.Avg && hasKernel) {
 		return fmt.Sprintf("NCCL has no window kernel for %v with %v", call.Operation, call.ReduceOp)
@@ -85,11 +83,10 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	return ""
 }
 
-// inputAlignment, in bytes, avoids the defect nccl.ShiftedLoads.
+// inputAlignment in bytes avoids the NCCL defect nccl.ShiftedLoads.
 const inputAlignment = 4
 
-// isMisaligned reports whether a kernel with the defect nccl.ShiftedLoads would read misaligned
-// input on some rank. Each rank may read another part of the input.
+// isMisaligned reports whether any rank would read misaligned input.
 func (s *windowSupport) isMisaligned(call *driver.Call) bool {
 	if s.acceptsAnyAlignment {
 		return false

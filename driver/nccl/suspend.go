@@ -15,13 +15,13 @@ var (
 	_ driver.SuspendableCommunicator = (*communicator)(nil)
 )
 
-// PrepareSuspend returns ErrBusy if a graph contains window kernels (NCCL's kernels that access
-// registered memory). These kernels refer to data that NCCL frees when a window is deregistered.
+// PrepareSuspend returns ErrBusy if a graph contains window kernels (NCCL kernels that access
+// registered memory). They use data that NCCL frees when a window is deregistered.
 func (w *window) PrepareSuspend() error {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// w.machineWindow needs no check, because it is never registered with NCCL.
+	// w.machineWindow is never registered with NCCL.
 	if w.handle != 0 && r.replaysWindows() {
 		return fmt.Errorf("a graph contains calls of group %s on the window path, which NCCL cannot "+
 			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
@@ -31,7 +31,7 @@ func (w *window) PrepareSuspend() error {
 }
 
 // Suspend deregisters the window and unmaps the segments of other ranks. If the group has failed,
-// the teardown does both.
+// the teardown does this instead.
 func (w *window) Suspend() error {
 	if w.machineWindow != nil {
 		return errors.Join(w.machineWindow.Suspend(), w.suspendSelf())
@@ -66,7 +66,7 @@ func (w *window) Resume(ctx context.Context) error {
 	return nil
 }
 
-// resumeSelf takes the same steps as registrar.registerOnce.
+// resumeSelf must follow the steps of registrar.registerOnce.
 func (w *window) resumeSelf(ctx context.Context) error {
 	r := w.registrar
 	shared, shareErr := r.share(w.key, w.segment)
@@ -96,8 +96,7 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	return nil
 }
 
-// mapAgain maps the segments of other ranks. It holds the group's lock, so that the teardown cannot
-// free the addresses meanwhile.
+// mapAgain holds the group's lock, so that the teardown does not free the addresses.
 func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 	r := w.registrar
 	r.mu.Lock()

@@ -15,7 +15,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// suspender releases and restores the memory of a communicator and of its levels.
+// suspender releases and restores the memory of a communicator and of its levels (communicators
+// within a machine and between machines).
 type suspender struct {
 	gpu          *gpu.GPU
 	cfg          *driver.GroupConfig
@@ -27,10 +28,9 @@ type suspender struct {
 	levelTargets func() []suspendTarget
 }
 
-// suspendTarget is the group's own communicator or one of its levels.
 type suspendTarget struct {
 	*suspender
-	groupRanks []int
+	groupRanks []int // the target's ranks, as indexes into the group's ranks
 }
 
 // listTargets returns the group's own communicator and its levels, in the same order on all ranks.
@@ -51,8 +51,8 @@ func (s *suspender) PrepareSuspend() error {
 	return s.messages.PrepareSuspend()
 }
 
-// Suspend releases the exchange memory (of direct kernels), the staging memory of messages and, if
-// NCCL can, the memory of NCCL's communicators. The result does not count NCCL's memory.
+// Suspend releases the exchange memory (of symmem's own kernels), the staging memory of messages
+// and, if NCCL can, the memory of NCCL's communicators. The result does not count NCCL's memory.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
@@ -105,8 +105,7 @@ func (s *suspender) callNCCL(
 	return nil
 }
 
-// withLock runs call with the communicator's lock, so that the teardown does not free addresses
-// meanwhile. If the communicator has failed, withLock returns the cause.
+// withLock prevents the teardown from freeing addresses during call.
 func (s *suspender) withLock(call func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,11 +117,11 @@ func (s *suspender) withLock(call func() error) error {
 
 type resumeMessage struct {
 	Refusal string `json:"refusal,omitempty"`
-	// Exchange describes the exchange memory of each of the rank's communicators.
+	// Exchange has one element for each communicator in listTargets.
 	Exchange [][]byte `json:"exchange,omitempty"`
 }
 
-// Resume allocates this rank's memory and maps the other ranks' memory, all at the old addresses.
+// Resume allocates this rank's memory and maps the other ranks' memory at the old addresses.
 func (s *suspender) Resume(ctx context.Context) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
@@ -145,7 +144,7 @@ func (s *suspender) Resume(ctx context.Context) error {
 	if err == nil && s.comm.library.CanSuspend() {
 		err = s.callNCCL(ctx, targets, (*ncclComm).resume)
 	}
-	if err == nil { // until all ranks have mapped the memory, it must stay exported
+	if err == nil { // wait for all ranks, because the memory must stay exported
 		_, err = s.plane.Exchange(ctx, driver.LaneControl, nil)
 	}
 	if err != nil {
@@ -154,8 +153,8 @@ func (s *suspender) Resume(ctx context.Context) error {
 	return nil
 }
 
-// exchangeResumeMessages returns the Exchange of every rank's message. refusal is the first rank's
-// refusal, or nil.
+// exchangeResumeMessages returns the Exchange of each rank's message. refusal has the reason of the
+// first rank that could not allocate memory.
 func (s *suspender) exchangeResumeMessages(
 	ctx context.Context, allocations resumeAllocations, allocateErr error,
 ) (messages [][][]byte, refusal, err error) {
@@ -198,7 +197,7 @@ type resumeAllocation struct {
 	exchange *direct.Allocation
 }
 
-// allocateTargets allocates this rank's memory. If it returns an error, no memory stays allocated.
+// allocateTargets keeps no memory allocated if it fails.
 func allocateTargets(targets []suspendTarget) (resumeAllocations, error) {
 	var allocations resumeAllocations
 	for _, target := range targets {
@@ -223,7 +222,7 @@ func (allocations resumeAllocations) encodeMessages() (messages [][]byte) {
 	return messages
 }
 
-// mapPeers expects the messages of each rank of the group.
+// mapPeers expects the messages by rank of the group and by target.
 func (allocations resumeAllocations) mapPeers(ctx context.Context, messages [][][]byte) error {
 	for i, allocation := range allocations {
 		var targetMessages [][]byte

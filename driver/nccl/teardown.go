@@ -32,18 +32,17 @@ type teardown struct {
 	stages                       *stages
 	openGraphs, watcherGoroutine *sync.WaitGroup
 	spansMachines                bool
-	// otherGroupsUseWindows reports whether a window kernel (an NCCL kernel that accesses
-	// registered memory) of another group may be running on the device.
+	// otherGroupsUseWindows reports whether a kernel of another group may be accessing windows
+	// (memory registered with NCCL) on the device.
 	otherGroupsUseWindows func() bool
-	// parent is a two-level group if the communicator is one of its levels, or nil.
+	// parent is the two-level group if the communicator is a level of one, or nil.
 	parent           atomic.Pointer[parentGroup]
 	removeFromDevice func()
 
-	once sync.Once
-	// result is set before stages.allFreed is closed.
-	result error
+	once   sync.Once
+	result error // set before stages.allFreed is closed
 
-	// Only the goroutine that executes run uses the following fields.
+	// Only run uses the following fields.
 
 	progress
 	drainError       error
@@ -53,11 +52,11 @@ type teardown struct {
 }
 
 // begin starts the teardown after a failure or Close, and reports the cause to streams with
-// unfinished work. Later calls of begin do nothing.
+// unfinished work. Only the first call has an effect.
 func (t *teardown) begin() {
 	t.once.Do(func() {
 		cause := t.failParent()
-		t.busy.AllIdle() // removes idle streams, to which the cause must not be reported
+		t.busy.AllIdle() // removes idle streams, which must not get the cause
 		for _, s := range t.busy.Streams() {
 			if !s.Waited() {
 				s.ReportFault(t.group, cause)
@@ -68,9 +67,8 @@ func (t *teardown) begin() {
 	})
 }
 
-// failParent makes the two-level group fail if the communicator is one of its levels, and returns
-// the cause. It must come before the level's kernels are stopped, because the two-level group could
-// report success otherwise.
+// failParent must be called before the level's kernels are stopped, because the two-level group
+// might otherwise report success.
 func (t *teardown) failParent() error {
 	cause := t.plane.Cause()
 	parent := t.parent.Load()
@@ -91,7 +89,7 @@ type parentGroup struct {
 func (t *teardown) run() {
 	t.closeMemoryFreed = sync.OnceFunc(func() { close(t.stages.memoryFreed) })
 	t.watcherGoroutine.Wait()
-	t.exchange.Stop() // makes direct kernels (symmem's own) exit, now and in replays
+	t.exchange.Stop() // makes symmem's own kernels exit, now and in replays
 	t.messages.Release()
 	for {
 		facts := t.collectFacts()
@@ -107,7 +105,7 @@ func (t *teardown) run() {
 	t.result = errors.Join(append(t.freeErrors, t.drainError)...)
 	t.removeFromDevice()
 	close(t.stages.allFreed)
-	t.closeMemoryFreed() // comes last, because callers that see memoryFreed then check allFreed
+	t.closeMemoryFreed() // last, because callers then check allFreed
 }
 
 func (t *teardown) collectFacts() facts {
@@ -118,15 +116,14 @@ func (t *teardown) collectFacts() facts {
 		f.hasForeignWindowKernels = f.hasForeignGraphs && t.recorder.capturedWindowKernels
 		t.mu.Unlock()
 	}
-	f.isIdle = t.busy.AllIdle() // clears busy.WindowKernels and busy.OtherKernels if possible
+	f.isIdle = t.busy.AllIdle() // may clear the flags read below
 	f.hasWindowKernels, f.hasPlainKernels = t.busy.WindowKernels.Load(), t.busy.OtherKernels.Load()
 	f.mustKeepMemory = t.gpu.MustKeepMemory()
 	f.canAbortQuickly = !f.mustKeepMemory && !t.otherGroupsUseWindows()
 	return f
 }
 
-// tryLock locks the group and reports whether it succeeded. The lock is busy for longer only if a
-// call to NCCL is blocked.
+// tryLock fails only if a call to NCCL blocks while it holds the lock.
 func (t *teardown) tryLock() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout/10)
 	defer cancel()
@@ -169,7 +166,6 @@ func (t *teardown) executeStep(nextStep step) {
 
 func (t *teardown) addError(err error) { t.freeErrors = append(t.freeErrors, err) }
 
-// drain waits until no stream has unfinished work of the communicator, or a timeout.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout)
 	defer cancel()
@@ -190,14 +186,13 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort waits until the other ranks know that the group has failed, because an aborted kernel can
-// make their kernels return wrong results. It then starts to free NCCL's communicator: with
-// CommAbort, which ends its kernels, or with CommDestroy, if peersMayNeedData.
+// abort frees NCCL's communicator. It first waits until the other ranks know of the failure,
+// because an aborted kernel can make their kernels return wrong results.
 func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.WaitForAcknowledgements()
 	}
-	// Wait for a deregistration to end. A blocked call can hold the lock before haveKernelsEnded.
+	// Wait for the end of a deregistration. Earlier, a blocked call may hold the lock.
 	if t.haveKernelsEnded {
 		t.mu.Lock()
 	}
@@ -217,14 +212,14 @@ func (t *teardown) abort() {
 }
 
 // peersMayNeedData reports whether NCCL may still have to send data of completed calls to other
-// machines. An abort would lose this data (defect nccl.LostByAbort).
+// machines. CommAbort would lose this data (nccl.LostByAbort).
 func (t *teardown) peersMayNeedData() bool {
 	return t.spansMachines && t.haveKernelsEnded && !t.recorder.graphHolds.IsActive() &&
 		errors.Is(t.plane.Cause(), driver.ErrClosed) &&
 		t.comm.asyncError(t.cfg.Name()) == nil
 }
 
-// freeDirectMemory frees the memory of direct kernels, which must have exited.
+// freeDirectMemory frees the memory of symmem's own kernels, which must have exited.
 func (t *teardown) freeDirectMemory() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

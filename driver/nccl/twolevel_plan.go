@@ -13,7 +13,7 @@ import (
 
 func elementsPerPack(t driver.DataType) int64 { return kernels.PackBytes / int64(t.Size()) }
 
-// levelStep is a call on one level (the communicator within a machine, or between machines).
+// levelStep is a call on one level: the communicator within a machine, or between machines.
 type levelStep struct {
 	level *communicator
 	path  driver.Path
@@ -21,8 +21,7 @@ type levelStep struct {
 	offer driver.Offer
 }
 
-// alignedAddress is aligned for every kernel. checkOffer asks for the steps with it, because only a
-// launch allocates the scratch memory.
+// alignedAddress replaces the address of scratch memory, which only a launch allocates, in checks.
 const alignedAddress = 1 << 20
 
 func (t *twoLevel) checkOffer(p *plan) error {
@@ -30,7 +29,7 @@ func (t *twoLevel) checkOffer(p *plan) error {
 	return err
 }
 
-// offerSteps returns the steps of a call, or the reason why it cannot use two levels.
+// offerSteps returns an error if the call cannot use two levels.
 func (t *twoLevel) offerSteps(p *plan, scratch uintptr) ([]levelStep, error) {
 	levels := t.levels.Load()
 	if levels == nil {
@@ -50,7 +49,7 @@ func (t *twoLevel) offerSteps(p *plan, scratch uintptr) ([]levelStep, error) {
 	return steps, nil
 }
 
-// checkCall returns the same result on every rank.
+// checkCall must return the same result on every rank.
 func (l *levels) checkCall(call *driver.Call) error {
 	divisor := elementsPerPack(call.DataType)
 	switch {
@@ -99,8 +98,8 @@ func (l *levels) crossMachineStep(op driver.Operation, call driver.Call) levelSt
 	return levelStep{level: l.crossMachineLevel, path: driver.PathPlain, call: call}
 }
 
-// makeAllReduceSteps returns the steps of an AllReduce: a ReduceScatter within each machine, an
-// AllReduce of each part between machines, and an AllGather within each machine.
+// makeAllReduceSteps returns a ReduceScatter within each machine, an AllReduce of each part between
+// machines, and an AllGather within each machine.
 func (l *levels) makeAllReduceSteps(call driver.Call) []levelStep {
 	partAddress := call.Recv + uintptr(int64(l.localIndex)*call.Count*int64(call.DataType.Size()))
 	scatterCall, sumCall, gatherCall := call, call, call
@@ -113,9 +112,8 @@ func (l *levels) makeAllReduceSteps(call driver.Call) []levelStep {
 	}
 }
 
-// makeAllGatherSteps returns the steps of an AllGather. First, the ranks with the same local index
-// gather their inputs between machines. Then each machine gathers these inputs, with one AllGather
-// for the inputs of each machine.
+// makeAllGatherSteps returns an AllGather between the ranks with the same local index on all
+// machines, and then, within each machine, one AllGather for the inputs of each machine.
 func (l *levels) makeAllGatherSteps(call driver.Call) []levelStep {
 	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
 	crossCall := call
@@ -136,10 +134,9 @@ func (l *levels) makeAllGatherSteps(call driver.Call) []levelStep {
 	return steps
 }
 
-// makeReduceScatterSteps returns the steps of a ReduceScatter. First, each machine reduces its
-// inputs with one ReduceScatterV for each destination machine. Each rank then holds, in scratch
-// memory, one partial sum for the rank with the same local index on every machine. A ReduceScatter
-// across machines reduces these partial sums.
+// makeReduceScatterSteps returns, within each machine, one ReduceScatterV for each destination
+// machine. Each rank then holds, in scratch memory, a partial sum for the rank with the same local
+// index on every machine. A ReduceScatter between machines adds these sums.
 func (l *levels) makeReduceScatterSteps(call driver.Call, scratch uintptr) []levelStep {
 	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
 	parts := evenSplits(l.ranksPerMachine, call.Count)
@@ -188,21 +185,21 @@ func (t *twoLevel) takeSteps(p *plan, scratch uintptr) (steps []*plan, err error
 	return steps, nil
 }
 
-// scratch describes memory that holds the results of steps for later steps. Each launch of the call
-// allocates it in stream order, so that launches on different streams do not share it.
+// scratch is memory for the results of steps. Each launch of the call allocates it in stream order,
+// because launches on different streams must not share it.
 type scratch struct {
 	bytes  int64
 	latest atomic.Pointer[scratchSteps]
 }
 
-// scratchSteps holds the plans of steps that use scratch memory at an address.
+// scratchSteps holds steps that use scratch memory at an address.
 type scratchSteps struct {
 	address uintptr
 	plans   []*plan
 }
 
-// launchSteps calls launch for each step of a call on the two-level path. If that fails, the group
-// fails, because other ranks expect the remaining steps.
+// launchSteps calls launch for each step. An error makes the group fail, because other ranks expect
+// the remaining steps.
 func launchSteps(p *plan, s *stream.Stream, launch func(*communicator, *plan) error) error {
 	launchAll := func(steps []*plan) error {
 		for _, step := range steps {
@@ -227,8 +224,8 @@ func launchSteps(p *plan, s *stream.Stream, launch func(*communicator, *plan) er
 	return nil
 }
 
-// use allocates the memory in stream order, passes the plans of the steps to launch, and frees the
-// memory. CUDA mostly allocates the same address again, so use keeps the latest plans.
+// use allocates the memory in stream order, launches the steps, and frees the memory. CUDA often
+// returns the same address again, so use keeps the latest plans.
 func (m *scratch) use(p *plan, s *stream.Stream, launch func([]*plan) error) error {
 	address := uintptr(0)
 	err := m.withStream(p, s, func(gpu *cuda.Driver) (err error) {
@@ -256,7 +253,7 @@ func (m *scratch) use(p *plan, s *stream.Stream, launch func([]*plan) error) err
 	}))
 }
 
-// withStream locks the stream and calls f, or returns an error if the stream is closed.
+// withStream returns an error if the stream is closed.
 func (m *scratch) withStream(p *plan, s *stream.Stream, f func(*cuda.Driver) error) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()

@@ -13,11 +13,11 @@ import (
 
 const checkInterval = 2 * time.Millisecond
 
-// checksPerFullCheck limits full checks while the program launches calls, because launches detect
-// failed peers themselves. The other checks only read the reports of kernels.
+// checksPerFullCheck makes full checks rarer while the program launches calls, because launches
+// also detect failed peers. The other checks only read the reports of kernels.
 const checksPerFullCheck = 16
 
-// replayCheckInterval is the time between checks while only another library can replay calls.
+// replayCheckInterval applies while only another library can launch calls, by replaying graphs.
 const replayCheckInterval = 20 * time.Millisecond
 
 type watcher struct {
@@ -38,7 +38,7 @@ type watcher struct {
 	goroutine sync.WaitGroup
 }
 
-// watch runs until the group has failed or has been closed.
+// watch returns when the group has failed or has been closed.
 func (w *watcher) watch() {
 	var replayTicks <-chan time.Time
 	var peerFailureTimer control.GraceTimer
@@ -59,7 +59,7 @@ func (w *watcher) watch() {
 		case <-w.busy.Wake:
 			w.watchWork(check)
 		case <-replayTicks:
-			// Wait before reporting a failed peer, because kernels might report a specific fault.
+			// Report a failed peer only after a while, because a kernel's report may explain more.
 			if w.faults.checkKernels() == nil && peerFailureTimer.Expired(w.plane.PeerFailed()) {
 				w.faults.checkPeers()
 			}
@@ -67,7 +67,7 @@ func (w *watcher) watch() {
 	}
 }
 
-// workCheck holds objects that all calls of watchWork use, to avoid allocations.
+// workCheck is shared by all calls of watchWork to avoid allocations.
 type workCheck struct {
 	ticker *time.Ticker // stopped between the calls
 	wait   *collectiveWait
@@ -112,8 +112,8 @@ func (w *watcher) watchWork(check workCheck) {
 	}
 }
 
-// stopWatchingIfIdle reports whether all work is finished. It clears Watching before it checks the
-// work, so that a concurrent launch wakes the watcher.
+// stopWatchingIfIdle clears Watching before it checks for work, so that a concurrent launch wakes
+// the watcher.
 func (w *watcher) stopWatchingIfIdle() bool {
 	w.busy.Watching.Store(false)
 	if isIdle(w.mu, w.busy) {
@@ -123,21 +123,20 @@ func (w *watcher) stopWatchingIfIdle() bool {
 	return false
 }
 
-// examinedCollective is examined until every rank has launched it.
+// examinedCollective is a collective that some rank may not have launched yet.
 type examinedCollective struct {
 	peerFailureTimer control.GraceTimer
 	ticket           uint64
 	operation        driver.Operation
 	startTime        time.Time
 	wait             *collectiveWait
-	// firstDifferenceTime is the time when a differing call was first found, or zero.
+	// firstDifferenceTime is when a rank with a different call was first found, or zero.
 	firstDifferenceTime time.Time
 }
 
-// differenceDelay is the time that examine waits for more ranks with different calls.
+// differenceDelay gives more ranks the time to announce different calls before an error.
 const differenceDelay = 100 * time.Millisecond
 
-// delayError returns err once comparisons have failed for differenceDelay.
 func (e *examinedCollective) delayError(err error) error {
 	switch {
 	case err == nil:
@@ -159,7 +158,7 @@ func (w *watcher) examine(e *examinedCollective) error {
 	if err := w.faults.findKernelFault(); err != nil {
 		return err
 	}
-	if w.teardown.parent.Load() != nil { // the watcher of the two-level group examines the peers
+	if w.teardown.parent.Load() != nil { // the two-level group's watcher examines the peers
 		return w.comm.asyncError(w.cfg.Name())
 	}
 	if call := w.comparer.comparedCall.Load(); call != nil {
@@ -190,7 +189,6 @@ func (w *watcher) examine(e *examinedCollective) error {
 	return nil
 }
 
-// isIdle reports whether a group has no call in progress and no unfinished work on any stream.
 func isIdle(mu *groupLock, busy *stream.BusyStreams) bool {
 	if !mu.TryLock() {
 		return false

@@ -15,16 +15,14 @@ import (
 	"symmem/internal/nccl"
 )
 
-// window implements driver.Window for a segment that is registered with a group.
 type window struct {
 	registrar *registrar
 	key       driver.SegmentKey
 	segment   *memory.Segment
-	// handle is 0 if NCCL has not registered the window.
-	handle   nccl.Window
-	useCount memory.UseCount
-	// machineWindow is the window of the same segment in levels.machineLevel. It is nil if the
-	// group has no two-level path.
+	handle    nccl.Window // 0 if NCCL has not registered the window
+	useCount  memory.UseCount
+	// machineWindow is the same segment's window in levels.machineLevel. It is nil if the group has
+	// no levels (communicators within a machine and between machines).
 	machineWindow *window
 	peerMappings
 	suspension windowSuspension
@@ -37,8 +35,8 @@ type windowSuspension struct {
 	mustRegister bool
 }
 
-// mergeResult stores the result of a rank in w. Direct kernels (symmem's own) use a window only if
-// every rank has mapped the segments of all ranks.
+// mergeResult merges a rank's result into w. symmem's own kernels use a window only if every rank
+// has mapped the segments of all ranks.
 func (w *window) mergeResult(rank int, result *registerResult) {
 	if result.Reason != "" && w.notMappedReason == "" {
 		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(result.Reason))
@@ -56,7 +54,7 @@ func (w *window) Deregister() error {
 func (w *window) deregisterSelf() error {
 	r := w.registrar
 	if r.plane.Cause() != nil {
-		// The teardown deregisters the window once no kernel of the group can use it.
+		// The teardown deregisters the window.
 		if err := r.stages.await(r.stages.kernelsEnded, false); err != nil {
 			return err
 		}
@@ -77,8 +75,8 @@ func (w *window) deregisterSelf() error {
 	return errors.Join(w.deregister(), w.unmapPeers())
 }
 
-// deferDeregistration defers the deregistration until graphs of other libraries that use the window
-// are destroyed. Without such graphs, it returns false.
+// deferDeregistration defers the deregistration until other libraries have destroyed all graphs
+// that use the window. Without these graphs, it returns false.
 func (w *window) deferDeregistration() bool {
 	r := w.registrar
 	return r.memory.UseCounts.DeferUntilUnused(&w.useCount, &w.segment.UseCount, func() {
@@ -93,7 +91,6 @@ func compareWindowKeys(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
 
-// deregister requires the group's lock.
 func (w *window) deregister() error {
 	if w.handle == 0 {
 		return nil
@@ -105,12 +102,12 @@ func (w *window) deregister() error {
 
 type peerMappings struct {
 	addresses []uintptr
-	// hasMappedAll is set if this rank has mapped all segments. If it is not set, mapError is the
-	// reason, or "" if another rank did not share its segment.
+	// hasMappedAll is set if this rank has mapped all segments. Otherwise mapError is the reason,
+	// or "" if another rank did not share its segment.
 	hasMappedAll bool
 	mapError     string
-	// isMappedByAll is set if every rank has mapped all segments. Otherwise, notMappedReason names
-	// a rank and its reason.
+	// isMappedByAll is set if every rank has mapped all segments. Otherwise notMappedReason has the
+	// first reason.
 	isMappedByAll   bool
 	notMappedReason string
 
@@ -164,7 +161,6 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return slices.Clone(w.addresses[:len(r.cfg.Ranks)]), nil
 }
 
-// Handle implements driver.NativeWindow.
 func (w *window) Handle() (uintptr, error) {
 	r := w.registrar
 	r.mu.Lock()
@@ -182,7 +178,7 @@ func (w *window) Handle() (uintptr, error) {
 	return 0, driver.ErrClosed
 }
 
-// unmapPeers unmaps the other ranks' segments. Kernels that use them must have exited.
+// unmapPeers must be called after all kernels that use the other ranks' segments have exited.
 func (w *window) unmapPeers() error {
 	if w.isUnmapped.Swap(true) {
 		return nil
@@ -207,7 +203,7 @@ func (w *window) unmapPeers() error {
 	})
 }
 
-// Locate returns the addresses of the buffers at the same offset in the segments of all ranks.
+// Locate returns the addresses of the same offset in the segments of all ranks.
 func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	for _, segment := range w.addresses {
 		addresses = append(addresses, segment+address-w.segment.Address())
@@ -215,8 +211,8 @@ func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	return addresses
 }
 
-// unmapFirstPeers unmaps the other ranks' segments. If the window is suspended, it unmaps only
-// those of the first count ranks, and keeps the addresses.
+// unmapFirstPeers unmaps the segments of the first count ranks and keeps their addresses reserved.
+// If the window is not suspended, it unmaps everything and keeps nothing.
 func (w *window) unmapFirstPeers(count int) error {
 	g := w.registrar.gpu
 	if !w.suspension.isActive {

@@ -19,14 +19,14 @@ import (
 )
 
 // Exchange maps the memory through which a group's kernels exchange data. It is open on all ranks
-// of a group or on none. Open sets the exported fields before the group is used.
+// of a group or on none. Open sets the exported fields.
 type Exchange struct {
-	// addresses holds the address of each group rank's memory. It is written before the group is
-	// used, and set to nil, with mu held, when the memory is freed.
+	// addresses are indexed by group rank. They are written before the group is used, and with mu
+	// held when the memory is freed.
 	addresses []uintptr
 	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank.
 	Multiprocessors int
-	// Overlaps is set if kernels may start before earlier ones have exited. If ranks of this
+	// CanOverlap is set if kernels may start before earlier ones have exited. If ranks of this
 	// process share the GPU, waiting blocks could occupy multiprocessors that another rank needs.
 	CanOverlap bool
 
@@ -34,11 +34,11 @@ type Exchange struct {
 
 	mu ranked.Mutex[exchangeMu]
 	// report is host memory through which kernels and the host signal each other. finalReport is a
-	// copy of the report that is made when the report is freed. Both are guarded by mu.
+	// copy from before the report was freed. Both are guarded by mu.
 	report             *kernels.Report
 	finalReport        kernels.Report
-	stopCopyGoroutines sync.WaitGroup // goroutines of Stop
-	suspension         suspension     // guarded by mu
+	stopCopyGoroutines sync.WaitGroup
+	suspension         suspension // guarded by mu
 }
 
 // Reported returns the report of a fault, and whether there is one.
@@ -51,8 +51,8 @@ func (e *Exchange) Reported() (kernels.Report, bool) {
 	return e.finalReport.Read()
 }
 
-// Transport returns the Transport of the group's kernels. The caller must set its timeout.
-// Transport returns ErrClosed once the memory has been freed.
+// Transport returns the kernels' Transport without a timeout, or ErrClosed once the memory has been
+// freed.
 func (e *Exchange) Transport() (kernels.Transport, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -64,16 +64,16 @@ func (e *Exchange) Transport() (kernels.Transport, error) {
 	}, nil
 }
 
-// capabilities is the message of a rank in Open.
+// capabilities is the message that Open sends to the other ranks.
 type capabilities struct {
-	// Reason is the reason why the rank cannot have exchange memory, or "".
+	// Reason explains why the rank cannot have exchange memory, or is "".
 	Reason          string `json:"why,omitempty"`
 	Multiprocessors int    `json:"multiprocessors,omitempty"`
-	// Fabric is the fabric handle of the memory, if ranks cannot exchange file descriptors.
+	// Fabric is the memory's fabric handle (which other machines can map), if ranks use these.
 	Fabric []byte `json:"fabric,omitempty"`
 }
 
-// Group holds what an Exchange needs from the communicator that owns it.
+// Group describes the communicator that owns an Exchange.
 type Group struct {
 	Config  *driver.GroupConfig
 	Plane   control.Plane
@@ -83,8 +83,8 @@ type Group struct {
 	Code    *gpu.Code
 	// SharerCount counts the ranks of this process that use this rank's GPU.
 	SharerCount int
-	// NoFabricReason is the reason why the ranks cannot use fabric handles, or "". It is the same
-	// on all ranks.
+	// NoFabricReason explains why the ranks cannot use fabric handles, or is "". It is the same on
+	// all ranks.
 	NoFabricReason string
 	// CheckLinks returns an error unless NVLink connects the GPUs of the group.
 	CheckLinks func() error
@@ -118,8 +118,7 @@ func (e *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 	return reason, err
 }
 
-// agree exchanges the capabilities of all ranks. If some ranks cannot have exchange memory, reason
-// is the reason that the lowest of these ranks gave.
+// agree exchanges the capabilities of all ranks. reason is the first rank's Reason, or "".
 func (e *Exchange) agree(
 	ctx context.Context, capability *capabilities,
 ) (all []capabilities, reason string, err error) {
@@ -161,7 +160,7 @@ func (e *Exchange) prepare(key handoff.Key) (capability capabilities, withdraw f
 	return capability, withdraw
 }
 
-// allocate implements prepare. It must be called on a thread where the context is current.
+// allocate must be called on a thread where the context is current.
 func (e *Exchange) allocate(
 	key handoff.Key, capability *capabilities,
 ) (withdraw func(), err error) {
@@ -216,7 +215,7 @@ func (e *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 }
 
 // Close frees the memory once all work of closed streams has completed. No kernel of the group may
-// be running on an open stream, and none may start there. The contents of the report are kept.
+// be running on an open stream. The report stays readable.
 func (e *Exchange) Close() error {
 	if e.group.Sharing == nil {
 		return nil
@@ -261,8 +260,9 @@ func (e *Exchange) closeReport() *kernels.Report {
 	return report
 }
 
-// Stop makes this rank's kernels exit, without waiting for them. Waiting kernels poll the report.
-// Kernels that start later read a copy on the GPU, which saves 0.5 of 2.7 us in a call of 1 KiB.
+// Stop makes this rank's kernels exit, without waiting for them. Kernels that wait poll the report
+// in host memory. Kernels that start read a copy on the GPU, which saves 0.5 of 2.7 us in a call of
+// 1 KiB.
 func (e *Exchange) Stop() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -6,10 +6,10 @@ import (
 	"symmem/internal/ranked"
 )
 
-// lastLaunchCount is the length of lastLaunches, a power of two.
+// lastLaunchCount is a power of two.
 const lastLaunchCount = 256
 
-// Launches records launches of direct kernels, so that the call that a kernel reports can be found.
+// Launches records launches of symmem's own kernels, to find the call that a kernel reports.
 type Launches struct {
 	mu          ranked.Spin[launchesMu] // guards the following fields
 	launchCount uint64
@@ -28,7 +28,7 @@ type launch struct {
 	ticket uint64
 }
 
-// Add records a call that was launched as the given number of kernels.
+// Add records a call that was launched as kernelCount kernels.
 func (l *Launches) Add(call *driver.Call, ticket uint64, kernelCount int) {
 	l.mu.Lock()
 	l.launchCount += uint64(kernelCount)
@@ -38,7 +38,7 @@ func (l *Launches) Add(call *driver.Call, ticket uint64, kernelCount int) {
 	l.mu.Unlock()
 }
 
-// AddCaptured records a call that another library captures, and can replay at any time.
+// AddCaptured records a call that another library captures.
 func (l *Launches) AddCaptured(call *driver.Call) {
 	record := *call
 	record.Keep = nil
@@ -52,8 +52,8 @@ func (l *Launches) AddCaptured(call *driver.Call) {
 	l.capturedCount++
 }
 
-// CallOf returns the call that a kernel reported, and the call's ticket. If replays by another
-// library have changed the kernels' count, CallOf returns ticket 0.
+// CallOf returns the call that a kernel reported, and its number in the group. The number is 0 if
+// replays by another library have changed the kernels' count.
 func (l *Launches) CallOf(report *kernels.Report) (call *driver.Call, ticket uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,32 +9,29 @@ import (
 )
 
 // LaunchOrder makes a group's calls run in the order of their launches, even on different streams.
-// If direct kernels (symmem's own) and NCCL kernels ran in different orders on different ranks, the
-// ranks could deadlock.
+// Ranks could deadlock if symmem's own kernels and NCCL kernels ran in different orders.
 //
-// Callers of RecordLatest and ForgetLatest must hold the stream's lock. Callers of all other
-// methods must hold the communicator's mu. A cuda.Driver passed to a method must use the GPU's
-// context.
+// Callers of RecordLatest and ForgetLatest must hold the stream's lock. Callers of other methods
+// must hold the communicator's mu. Drivers passed to methods must use the GPU's context.
 type LaunchOrder struct {
-	// A launch holds mu from reading latestStream to setting it to the stream of the launch.
+	// A launch holds mu from reading latestStream to setting it.
 	mu ranked.Mutex[orderMu]
-	// latestStream is the stream of the latest launch while an event can be recorded there. After
-	// that, latestEvent marks the end of the launch. Both are written with mu held. A goroutine
-	// that writes latestStream also holds that stream's lock.
+	// latestStream is the stream of the latest launch while an event can be recorded there. Later,
+	// latestEvent marks the end of the launch. Writers hold mu and, for latestStream, the lock of
+	// that stream.
 	latestStream atomic.Pointer[stream.Stream]
 	latestEvent  *stream.Event
-	// reusedEvent is the event for all streams except those of other libraries.
+	// reusedEvent is used for all streams except those of other libraries.
 	reusedEvent stream.Event
 	// IsLatestByNCCL is set if the latest launch consists only of NCCL kernels.
 	IsLatestByNCCL bool
-	// replayEvent is set once another library has captured a call of the group. After that, each
-	// launch, and each replay by that library, waits for replayEvent and records it again.
+	// replayEvent is set once another library has captured a call. Each later launch or replay
+	// waits for replayEvent and records it again.
 	replayEvent *stream.Point
 }
 
 // Begin must be called before a launch is queued on stream s. It makes s wait for the latest
-// launch, unless both launches consist only of NCCL kernels. isByNCCL states this for the new
-// launch.
+// launch, unless both launches consist only of NCCL kernels.
 func (o *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, isByNCCL bool, gpu *cuda.Driver,
 ) error {
@@ -60,7 +57,7 @@ func (o *LaunchOrder) Begin(
 	return nil
 }
 
-// waitForLatest makes later work of a stream wait for the latest launch. The caller must hold o.mu.
+// waitForLatest requires o.mu.
 func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error) {
 	event := o.latestEvent
 	if latestStream := o.LatestStream(); latestStream != nil {
@@ -82,8 +79,7 @@ func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(o.replayEvent.Handle, s.CUDA)
 }
 
-// makeReplayEvent creates replayEvent if it does not exist. Graphs of other libraries refer to the
-// event, and keep the communicator that owns the event alive.
+// makeReplayEvent creates replayEvent. Graphs of other libraries keep its owner alive.
 func (o *LaunchOrder) makeReplayEvent(streams *stream.Streams) error {
 	if o.replayEvent != nil {
 		return nil
@@ -119,7 +115,7 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 // LatestStream returns the stream of the latest launch, or nil if no event can be recorded there.
 func (o *LaunchOrder) LatestStream() *stream.Stream { return o.latestStream.Load() }
 
-// ForgetLatest makes the next launch not wait for the latest launch if that launch is on stream s.
+// ForgetLatest makes the next launch independent of the latest launch if that is on stream s.
 func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

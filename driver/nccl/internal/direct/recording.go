@@ -11,14 +11,12 @@ import (
 // Recordings numbers the captures (CUDA graphs under construction) that contain calls of a group.
 // Callers of its methods must hold the communicator's mu.
 type Recordings struct {
-	// captureCount is the same on all ranks.
-	captureCount uint64
-	// foreignRecordings lists the captures of other libraries. The most recently used one is last.
+	captureCount uint64 // the same on all ranks
+	// foreignRecordings are captures of other libraries. The most recently used one is last.
 	foreignRecordings []*Recording
 }
 
-// MaxOpenRecordings limits the captures of other libraries that may get more calls of a group,
-// because symmem cannot see when a capture ends.
+// MaxOpenRecordings limits the captures of other libraries, whose ends symmem does not see.
 const MaxOpenRecordings = 16
 
 // Recording is a capture that contains calls of a group.
@@ -27,24 +25,23 @@ type Recording struct {
 	lastPosition driver.Recorded // position of the last call
 
 	lastStream      cuda.Stream // stream of the last call
-	lastCallNodes   []cuda.Node // nodes of the graph at which the last call ends
-	eventRecordNode cuda.Node   // the graph's node that records LaunchOrder.replayEvent
+	lastCallNodes   []cuda.Node // nodes at which the last call ends
+	eventRecordNode cuda.Node   // node that records LaunchOrder.replayEvent
 }
 
-// NewRecording returns the recording of a new capture. captureID is as in Recording.
+// NewRecording returns the recording of a new capture. captureID is 0 for a capture of symmem.
 func (r *Recordings) NewRecording(captureID uint64) *Recording {
 	r.captureCount++
 	return &Recording{captureID: captureID, lastPosition: driver.Recorded{Capture: r.captureCount}}
 }
 
-// IsKnown reports whether GetOrBegin still knows the capture.
+// IsKnown reports whether GetOrBegin would find the capture.
 func (r *Recordings) IsKnown(captureID uint64) bool {
 	hasID := func(recording *Recording) bool { return recording.captureID == captureID }
 	return slices.ContainsFunc(r.foreignRecordings, hasID)
 }
 
-// GetOrBegin returns the recording of another library's capture. If the capture is not known, it
-// returns a new recording.
+// GetOrBegin returns the recording of another library's capture.
 func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	for i, recording := range r.foreignRecordings {
 		if recording.captureID == captureID {
@@ -65,7 +62,6 @@ func (r *Recording) NextPosition() driver.Recorded {
 	return r.lastPosition
 }
 
-// waitForPrevious makes the next work on a stream wait for the group's previous call.
 func (r *Recording) waitForPrevious(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -89,8 +85,7 @@ func (r *Recording) waitForPrevious(
 }
 
 // recordLatest makes each replay record replayEvent after the last call. It moves eventRecordNode,
-// because CUDA cannot remove a node during a capture. If CUDA rejects the move, recordLatest adds a
-// node.
+// because CUDA cannot remove a node during a capture. If CUDA rejects the move, it adds a node.
 func (r *Recording) recordLatest(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -118,7 +113,7 @@ func repeatNode(node cuda.Node, times int) []cuda.Node {
 }
 
 // Launch adds a call to a capture of another library, after the group's earlier calls. The CUDA
-// context must be current on the thread.
+// context must be current.
 func (r *Recording) Launch(
 	order *LaunchOrder, s *stream.Stream, streams *stream.Streams, queueCall func() error,
 ) error {

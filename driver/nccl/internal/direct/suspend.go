@@ -18,21 +18,21 @@ import (
 type suspension struct {
 	// isActive is set from Suspend until MapPeers has succeeded. The addresses stay reserved.
 	isActive bool
-	// hasOwnMemory is set if isActive is set, but this rank's memory has been mapped again.
+	// hasOwnMemory is set if isActive, but this rank's own memory is mapped again.
 	hasOwnMemory bool
-	// savedHeader holds the start of this rank's memory, where kernels count calls.
+	// savedHeader is the start of this rank's memory, where kernels count calls.
 	savedHeader [kernels.HeaderBytes]byte
 }
 
-// Suspend unmaps the exchange memory of all ranks, but keeps the addresses. It returns the number
-// of bytes released on this rank. All kernels of the group must have exited on all ranks.
+// Suspend unmaps the exchange memory and returns the number of bytes released. All kernels of the
+// group must have exited on all ranks.
 func (e *Exchange) Suspend() (released int64, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.isClosed() || e.group.Sharing == nil || e.ownAddress() == 0 || e.suspension.isActive {
 		return 0, nil
 	}
-	e.stopCopyGoroutines.Wait() // the goroutines that Stop has started write to the memory
+	e.stopCopyGoroutines.Wait() // they write to the memory
 	g := e.group.Sharing.GPU
 	header := dl.AddressOf(&e.suspension.savedHeader[0])
 	if err := e.copyHeader(header, e.ownAddress()); err != nil {
@@ -50,7 +50,7 @@ func (e *Exchange) Suspend() (released int64, err error) {
 	})
 }
 
-// isClosed reports whether the memory is not allocated or has been freed. It requires e.mu.
+// isClosed requires e.mu. It is true before the memory is allocated and after it is freed.
 func (e *Exchange) isClosed() bool { return e.report == nil }
 
 func (e *Exchange) ownAddress() uintptr {
@@ -123,7 +123,7 @@ func (e *Exchange) Allocate() (*Allocation, error) {
 	return a, nil
 }
 
-// EncodeMessage returns the message with which the other ranks can map this rank's memory.
+// EncodeMessage returns a message with which other ranks can map this rank's memory.
 func (a *Allocation) EncodeMessage() []byte {
 	if a == nil {
 		return nil
@@ -132,8 +132,7 @@ func (a *Allocation) EncodeMessage() []byte {
 }
 
 // MapPeers maps the other ranks' memory at the old addresses. messages holds each rank's
-// EncodeMessage. If MapPeers fails, it leaves none of this memory mapped. Close must not run at the
-// same time.
+// EncodeMessage. Close must not run at the same time.
 func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	if a == nil {
 		return nil
@@ -159,7 +158,7 @@ func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	return nil
 }
 
-// unmapPeers unmaps the memory of the first n ranks, except this rank's own memory.
+// unmapPeers unmaps the memory of the first n ranks, except this rank's own.
 func (e *Exchange) unmapPeers(n int) error {
 	g := e.group.Sharing.GPU
 	return g.Do(func() error {
@@ -180,7 +179,7 @@ func (a *Allocation) EndExport() {
 	}
 }
 
-// Discard frees the memory. It is called if another rank could not allocate its memory.
+// Discard frees the memory if another rank could not allocate its memory.
 func (a *Allocation) Discard() error {
 	if a == nil {
 		return nil

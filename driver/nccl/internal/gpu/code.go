@@ -13,21 +13,19 @@ type CubinFunc func(major, minor int) ([]byte, error)
 
 // Code loads cubins onto a GPU. The context must be current on threads that call Load and Unload.
 type Code struct {
-	// CubinFuncs lists functions that return the cubins to load. Each kernel is in one cubin.
+	// CubinFuncs return the cubins to load. A kernel must be in only one of them.
 	CubinFuncs []CubinFunc
 
 	Mu        ranked.Mutex[codeMu]
 	modules   []cuda.Module            // guarded by Mu; set by Load
 	functions map[string]cuda.Function // guarded by Mu
-	// CanOverlap is set by Load if a kernel can start before earlier kernels have exited (CUDA's
-	// programmatic dependent launch).
+	// CanOverlap is set by Load if a kernel can start before earlier kernels have exited.
 	CanOverlap bool
 }
 
-// Load loads all kernels, because CUDA loads other kernels at their first launch, which could wait
-// for a kernel that never exits. If the process has such a stuck kernel, Load itself could wait
-// forever, so it leaves the loading to CUDA. On an H200 with driver 580, the first launches then
-// return.
+// Load loads all kernels. Otherwise CUDA would load each kernel at its first launch, which could
+// wait for a kernel that never exits. If the process already has a stuck kernel, Load itself could
+// wait, so it leaves the loading to CUDA. Launches then return on an H200 with driver 580.
 func (c *Code) Load(g *GPU) error {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()

@@ -3,12 +3,11 @@
 //
 // # Unfinished work
 //
-// Stuck is a final state of the process: one of its GPUs runs a kernel that will not exit before
-// the process does. From then on, the backend makes no CUDA calls that may wait for the whole
-// device.
+// Stuck is set forever once a GPU of the process has a kernel that will not exit before the process
+// does. The backend then makes no CUDA calls that may wait for the whole device.
 //
 // Work can outlive its stream and its group, because Stream.Close waits only for a limited time.
-// Until it has completed, memory stays mapped (GPU.MustKeepMemory).
+// Memory stays mapped until the work has completed (GPU.MustKeepMemory).
 //
 // # Lock order
 //

@@ -24,7 +24,7 @@ type GPU struct {
 	// Timeout limits waits for internal work.
 	Timeout        time.Duration
 	InternalStream InternalStream
-	// Words allocates the words of host memory that streams wait for.
+	// Words allocates words of host memory for which streams can wait.
 	Words Pinned[Word]
 	Properties
 
@@ -32,8 +32,7 @@ type GPU struct {
 	referenceCount int
 	unfinishedWork []*unfinishedItem
 	deferredFrees  []func() error
-	// reclaiming is not nil while Reclaim calls the first function of deferredFrees. It is closed
-	// when that call ends.
+	// reclaiming is closed when the running call of deferredFrees[0] ends. It is nil if none runs.
 	reclaiming chan struct{}
 }
 
@@ -76,7 +75,7 @@ func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context
 // Entry returns a step that makes the context current before a call to another C library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.ContextStep(g.context) }
 
-// Hold adds a reference to the context, unless the context has been released.
+// Hold adds a reference to the context, unless it has been released.
 func (g *GPU) Hold() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -105,8 +104,7 @@ func (g *GPU) IsHeld() bool {
 	return g.referenceCount > 0
 }
 
-// With passes a driver to the function calls. Each call of the driver can run on a different
-// thread. With is cheaper than Do.
+// With is cheaper than Do, but each call of the driver can run on a different thread.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThreadDriver)
@@ -114,9 +112,8 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Do runs CUDA calls on a thread where the context is current. If a stream of another library has
-// been adopted, the thread is in CUDA's relaxed capture mode, so that the calls do not invalidate
-// captures of that library.
+// Do runs calls on a thread where the context is current. After an adoption, the thread is in
+// CUDA's relaxed capture mode, so that calls do not invalidate captures of other libraries.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -179,9 +176,7 @@ func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	return errors.Join(g.CUDA.Unmap(address, bytes), g.CUDA.AddressFree(address, bytes))
 }
 
-// MapImported maps the allocation whose handle importHandle returns, and returns the address of the
-// mapping. If address is 0, MapImported reserves new addresses. If address is not 0, it must be a
-// reserved address.
+// MapImported maps an imported allocation at a reserved address, or at a new one if address is 0.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {

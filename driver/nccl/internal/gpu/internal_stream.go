@@ -9,15 +9,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// InternalStream runs the backend's internal work, so that it never waits for work that callers
-// have queued. The context must be current on threads that call its methods.
+// InternalStream runs internal work, so that it never waits for work of callers. The context must
+// be current on threads that call its methods.
 type InternalStream struct {
 	mu     ranked.Mutex[internalStreamMu] // guards the following fields
 	stream cuda.Stream
 }
 
-// Run calls queue and waits until the queued work has completed, for at most the GPU's timeout.
-// After that, it abandons the stream (GPU.AddUnfinished).
+// Run calls queue and waits until the queued work has completed. After the GPU's timeout, it
+// abandons the stream and keeps memory mapped (GPU.AddUnfinished).
 func (s *InternalStream) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +50,7 @@ func (s *InternalStream) Run(g *GPU, queue func(stream cuda.Stream) error) error
 	return nil
 }
 
-// Zero fills device memory with zeros and waits until they have been written.
+// Zero fills device memory with zeros and waits for completion.
 func (s *InternalStream) Zero(g *GPU, address uintptr, bytes int64) error {
 	return s.Run(g, func(stream cuda.Stream) error {
 		return g.CUDA.MemsetD8Async(address, 0, bytes, stream)

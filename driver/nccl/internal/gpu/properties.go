@@ -11,15 +11,14 @@ import (
 // Properties holds the constant properties of a GPU.
 type Properties struct {
 	Model string
-	// Major is the major compute capability.
-	Major int
-	// SegmentProp holds the properties with which the memory of every segment is allocated.
+	Major int // of the compute capability
+	// SegmentProp is used for the memory of every segment.
 	SegmentProp cuda.AllocationProp
-	// NoFabricReason is the reason why SegmentProp does not request fabric handles, or "".
+	// NoFabricReason explains why memory has no fabric handles (for other machines), or is "".
 	NoFabricReason string
 	// Granularity is the unit, in bytes, of segment sizes and offsets.
 	Granularity int64
-	// Accessors lists this GPU and all visible GPUs that can access its memory.
+	// Accessors are this GPU and all visible GPUs that can access its memory.
 	Accessors []cuda.Device
 }
 
@@ -41,7 +40,7 @@ func (g *GPU) queryProperties() (err error) {
 	return err
 }
 
-// findSegmentProp returns the properties that NCCL's own allocator uses, so that NCCL can register
+// findSegmentProp returns the properties of NCCL's own allocator, so that NCCL can register
 // segments.
 func (g *GPU) findSegmentProp() (cuda.AllocationProp, error) {
 	vmmSupport, err := g.Attribute(cuda.AttributeVMMSupported)
@@ -64,8 +63,8 @@ func (g *GPU) findSegmentProp() (cuda.AllocationProp, error) {
 	return prop, nil
 }
 
-// checkFabric returns an error if memory cannot be allocated with a fabric handle, for example
-// because the process has no IMEX channel (a device file of NVIDIA).
+// checkFabric returns an error if memory cannot have a fabric handle, for example because the
+// process sees no IMEX channel (a device file of NVIDIA).
 func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	if !g.supports(cuda.AttributeFabricSupported) {
 		return errors.New("the GPU does not support them")

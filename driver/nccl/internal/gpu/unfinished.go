@@ -14,9 +14,8 @@ func (g *GPU) AddUnfinished(isDone func() bool) {
 	g.unfinishedWork = append(g.unfinishedWork, &unfinishedItem{isDone})
 }
 
-// MustKeepMemory reports whether memory that kernels may use must stay mapped, because work is
-// unfinished or a kernel never exits. Unmapping the memory could wait for all work of the GPU, or
-// destroy the context.
+// MustKeepMemory reports whether work is unfinished or a kernel never exits. Until it returns
+// false, memory must stay mapped, because unmapping could wait for the work or destroy the context.
 func (g *GPU) MustKeepMemory() bool {
 	if Stuck.Load() {
 		return true
@@ -32,7 +31,7 @@ func (g *GPU) MustKeepMemory() bool {
 		if !first.isDone() {
 			return true
 		}
-		// Read the list again, because Stream.Close may have added more work of the stream just
+		// Read the list again, because Stream.Close may have added more work of the same stream
 		// before isDone returned true.
 		g.mu.Lock()
 		g.unfinishedWork = slices.DeleteFunc(g.unfinishedWork, func(item *unfinishedItem) bool {
@@ -42,8 +41,8 @@ func (g *GPU) MustKeepMemory() bool {
 	}
 }
 
-// FreeWhenIdle calls free immediately if memory need not stay mapped and no function is deferred.
-// Otherwise, it defers free, and Reclaim calls free later.
+// FreeWhenIdle calls free now, or in Reclaim if memory must stay mapped or other calls are
+// deferred.
 func (g *GPU) FreeWhenIdle(free func() error) error {
 	mustKeep := g.MustKeepMemory()
 	g.mu.Lock()
@@ -56,9 +55,9 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
-// Reclaim calls the deferred functions in order while memory need not stay mapped. If another
-// goroutine is calling one of them, Reclaim waits for that call. allFreed reports whether no
-// deferred function is left. The caller must not hold any lock of the backend.
+// Reclaim calls deferred functions in order while memory need not stay mapped, and waits for calls
+// by other goroutines. allFreed reports whether none is left. The caller must not hold any lock of
+// the backend.
 func (g *GPU) Reclaim() (allFreed bool, err error) {
 	for !g.MustKeepMemory() {
 		free, ended := g.beginFree()
@@ -75,8 +74,8 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 	return false, err
 }
 
-// beginFree returns the first deferred function. If another goroutine is calling this function,
-// beginFree returns a channel that is closed when the call ends.
+// beginFree returns the first deferred function. If another goroutine is calling it, beginFree
+// returns a channel that is closed when the call ends.
 func (g *GPU) beginFree() (free func() error, ended <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -87,8 +86,8 @@ func (g *GPU) beginFree() (free func() error, ended <-chan struct{}) {
 	return g.deferredFrees[0], nil
 }
 
-// endFree removes the first deferred function after its call. Until then it stays in the list, so
-// that FreeWhenIdle does not overtake it.
+// endFree removes the first deferred function. It stays in the list during its call, so that
+// FreeWhenIdle does not overtake it.
 func (g *GPU) endFree() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -8,8 +8,7 @@ import (
 )
 
 const (
-	// Poll spins for about the duration of a small collective, then yields the processor, and then
-	// sleeps.
+	// Poll spins for about the duration of a small collective, then yields, and then sleeps.
 	spinUntil  = 50 * time.Microsecond
 	yieldUntil = 500 * time.Microsecond
 	// PollPause is the length of each sleep.

@@ -11,20 +11,19 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Arena reserves two ranges of addresses, in which each segment is mapped at the same offset. Only
+// Arena reserves two ranges of addresses. Each segment is mapped in both, at the same offset. Only
 // segments in the first range can be windows (memory registered with NCCL).
 type Arena struct {
-	memory *Memory
-	bytes  int64
-	// base and secondBase are the starts of the ranges.
-	base, secondBase uintptr
-	isClosed         bool // guarded by Memory.mu
-	holdsContext     bool // whether gpu.Hold has been called; guarded by Memory.mu
+	memory           *Memory
+	bytes            int64
+	base, secondBase uintptr // starts of the ranges
+	isClosed         bool    // guarded by Memory.mu
+	holdsContext     bool    // whether gpu.Hold has been called; guarded by Memory.mu
 	useCount         UseCount
 }
 
-// Keep keeps the addresses reserved after the device has been closed. It keeps all addresses,
-// because CUDA can only free a reservation as a whole.
+// Keep keeps all addresses reserved after the device has been closed, because CUDA can only free a
+// reservation as a whole.
 func (a *Arena) Keep(int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()
@@ -40,7 +39,8 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// stuckArenaBytes limits arenas while a kernel never exits, because addresses are then never freed.
+// stuckArenaBytes limits arenas while a kernel never exits, because their addresses are never
+// freed.
 const stuckArenaBytes = 64 << 30
 
 // NewArena reserves the addresses of an arena.
@@ -121,8 +121,8 @@ func (a *Arena) free() error {
 	})
 }
 
-// Map allocates a segment and maps it at the given offset. Map chooses another offset if the device
-// scatters segments (a mode for tests).
+// Map allocates a segment and maps it at the offset, or elsewhere if the device scatters segments
+// for tests.
 func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	m := a.memory
 	granularity := m.gpu.Granularity

@@ -4,8 +4,8 @@
 // # Arenas and segments
 //
 // An Arena consists of two reserved address ranges of the same size. A Segment is a physical
-// allocation that is mapped as a whole into both ranges, at the same offset. Only the first mapping
-// is registered with NCCL as a window.
+// allocation that is mapped into both ranges at the same offset. Only the first mapping is
+// registered with NCCL as a window.
 //
 // # Use counts and holds
 //
@@ -17,8 +17,7 @@
 // # Shared memory
 //
 // Ranks of one machine send each other file descriptors (package control/shm). Ranks in different
-// containers, or on different machines of an NVLink fabric, exchange fabric handles. A mapping
-// stays valid after the exporting rank has exited.
+// containers, or on different machines of an NVLink fabric, exchange fabric handles.
 //
 // # Lock order
 //

@@ -14,8 +14,8 @@ type Hold struct {
 	holds     *Holds
 	captureID uint64      // CUDA's ID
 	useCounts []*UseCount // guarded by UseCounts.mu
-	// plainUses lists the objects that calls use which NCCL runs without windows. Only the goroutine
-	// that captures the graph changes it.
+	// plainUses counts uses by calls without windows (memory registered with NCCL). Only the
+	// goroutine that captures the graph changes it.
 	plainUses []*UseCount
 }
 
@@ -23,13 +23,12 @@ type Hold struct {
 type Holds struct {
 	UseCounts *UseCounts
 
-	holdsByCapture map[uint64]*Hold // by capture ID; guarded by UseCounts.mu
+	holdsByCapture map[uint64]*Hold // guarded by UseCounts.mu
 	activeHolds    sync.WaitGroup
 }
 
-// GetOrBegin returns the hold for the graph that is being captured on a stream, or nil if none is
-// being captured. It begins the hold if necessary. GetOrBegin must not be called concurrently. The
-// CUDA context must be current on the calling thread.
+// GetOrBegin returns the hold for the graph that a stream is capturing, or nil if there is none. It
+// must not be called concurrently. The CUDA context must be current.
 func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
 	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
@@ -68,8 +67,7 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// end ends the hold. CUDA calls end on a thread that must not call CUDA, so a new goroutine frees
-// the objects that are now unused.
+// end is called on a CUDA thread that must not call CUDA, so a new goroutine frees objects.
 func (h *Hold) end() {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
@@ -89,7 +87,7 @@ func (h *Hold) end() {
 	}()
 }
 
-// AddUses makes the hold keep the objects that a call uses.
+// AddUses keeps the objects that a call uses.
 func (h *Hold) AddUses(useCounts []*UseCount) {
 	h.holds.UseCounts.mu.Lock()
 	defer h.holds.UseCounts.mu.Unlock()
@@ -101,7 +99,7 @@ func (h *Hold) AddUses(useCounts []*UseCount) {
 	}
 }
 
-// AddPlainUses records that a call uses objects and that NCCL runs it without windows.
+// AddPlainUses records that NCCL uses objects without windows in a call.
 func (h *Hold) AddPlainUses(useCounts []*UseCount) {
 	h.plainUses = append(h.plainUses, useCounts...)
 	h.holds.UseCounts.AddPlainCalls(useCounts, 1)
@@ -121,5 +119,5 @@ func (hs *Holds) IsActive() bool {
 	return len(hs.holdsByCapture) > 0
 }
 
-// Wait waits until all holds have ended and the objects that are then unused have been freed.
+// Wait waits until all holds have ended and objects without users have been freed.
 func (hs *Holds) Wait() { hs.activeHolds.Wait() }

@@ -26,8 +26,8 @@ func New(g *gpu.GPU, scatter *scatter.Scatter) *Memory {
 	}
 }
 
-// SecondAddress returns the address of the second mapping of the memory at an address. The second
-// mapping is in no window. An address outside all arenas is returned unchanged.
+// SecondAddress returns the address of the memory's second mapping, which is not registered with
+// NCCL. Addresses outside all arenas are returned unchanged.
 func (m *Memory) SecondAddress(address uintptr) uintptr {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Segment is a physical allocation that is mapped as a whole at two addresses. The first mapping
-// can be registered with NCCL.
+// Segment is a physical allocation that is mapped at two addresses. The first mapping can be
+// registered with NCCL.
 type Segment struct {
 	arena    *Arena
 	offset   int64
@@ -31,7 +31,7 @@ func (s *Segment) Bytes() int64 { return s.bytes }
 
 func (s *Segment) secondAddress() uintptr { return s.arena.secondBase + uintptr(s.offset) }
 
-// allocateAndMap allocates the memory, maps it and fills it with zeros.
+// allocateAndMap allocates memory filled with zeros.
 func (s *Segment) allocateAndMap() error {
 	m := s.arena.memory
 	handle, err := s.allocate()
@@ -46,7 +46,7 @@ func (s *Segment) allocateAndMap() error {
 		return errors.Join(err, m.gpu.CUDA.Unmap(s.Address(), s.bytes))
 	}
 	if err := m.gpu.InternalStream.Zero(m.gpu, s.Address(), s.bytes); err != nil {
-		return errors.Join(err, s.free()) // free is deferred while the GPU might be writing zeros
+		return errors.Join(err, s.free()) // deferred while the GPU might write zeros
 	}
 	return nil
 }

@@ -11,16 +11,13 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Exporter exports GPU memory to ranks of the same machine, and maps memory that these ranks have
-// exported.
+// Exporter shares GPU memory between ranks of one machine.
 type Exporter struct {
-	GPU *gpu.GPU
-	// Machine passes file descriptors between the ranks of this machine.
-	Machine *shm.Machine
+	GPU     *gpu.GPU
+	Machine *shm.Machine // passes file descriptors between the ranks
 }
 
-// Export exports an allocation under the given key until Withdraw. The context must be current on
-// the calling thread.
+// Export exports an allocation until Withdraw. The context must be current on the calling thread.
 func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := e.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -31,15 +28,14 @@ func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error)
 	return file, nil
 }
 
-// Withdraw ends the export under a key. f is the file that Export returned.
+// Withdraw ends the export under a key. file is the file that Export returned.
 func (e *Exporter) Withdraw(key handoff.Key, file *os.File) error {
 	e.Machine.Withdraw(key)
 	return file.Close()
 }
 
-// Fetch maps memory that a rank of this machine exported, and returns the address of the mapping.
-// If reserved is 0, Fetch reserves new addresses. If reserved is not 0, Fetch maps the memory at
-// that reserved address.
+// Fetch maps memory that a rank of this machine exported, at a reserved address or, if reserved is
+// 0, at a new one.
 func (e *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {
@@ -57,26 +53,25 @@ func (e *Exporter) Fetch(
 	return address, nil
 }
 
-// Sharing exports memory to the ranks of one group, and maps memory that these ranks exported.
+// Sharing shares GPU memory between the ranks of one group.
 type Sharing struct {
 	*Exporter
-	// UseFabric is set if the ranks exchange fabric handles instead of file descriptors.
+	// UseFabric is set if ranks use fabric handles (for other machines), not file descriptors.
 	UseFabric bool
 }
 
-// Shared is an allocation that the other ranks of a group can map. The zero value refers to no
+// Shared is an allocation that other ranks of a group can map. The zero value refers to no
 // allocation.
 type Shared struct {
 	exporter *Exporter
 	key      handoff.Key
 	file     *os.File
-	// Fabric is the fabric handle to send to the other ranks, or nil if they fetch file
-	// descriptors.
+	// Fabric is the handle to send to the other ranks, or nil if they fetch a file descriptor.
 	Fabric []byte
 }
 
-// Share exports an allocation to the other ranks under a key. The context must be current on the
-// calling thread.
+// Share exports an allocation to the other ranks. The context must be current on the calling
+// thread.
 func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	if s.UseFabric {
 		fabricHandle, err := s.GPU.CUDA.ExportFabric(handle)
@@ -92,8 +87,8 @@ func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: s.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns the message with which other ranks can map the allocation, or nil if there is no
-// allocation.
+// Encode returns the message with which other ranks can map the allocation, or nil for the zero
+// value.
 func (s *Shared) Encode() []byte {
 	if s.exporter == nil {
 		return nil
@@ -101,16 +96,15 @@ func (s *Shared) Encode() []byte {
 	return append([]byte{1}, s.Fabric...)
 }
 
-// Withdraw ends the export. An exported fabric handle stays valid until the memory is freed.
+// Withdraw ends the export. A fabric handle stays valid until the memory is freed.
 func (s *Shared) Withdraw() {
 	if s.file != nil {
 		_ = s.exporter.Withdraw(s.key, s.file)
 	}
 }
 
-// MapShared maps memory that a rank of the group has shared. If UseFabric is set, fabric must be
-// the fabric handle that the rank has sent. The parameter reserved has the same meaning as in
-// Fetch.
+// MapShared is Fetch for memory that a rank of the group has shared. If UseFabric is set, fabric
+// must be the handle that the rank has sent.
 func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {

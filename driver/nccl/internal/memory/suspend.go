@@ -13,9 +13,8 @@ import (
 var _ driver.SuspendableSegment = (*Segment)(nil)
 
 // PrepareSuspend copies the contents to host memory if save is set. It returns ErrBusy if a kernel
-// of a closed stream or group may still use the memory, or if a graph contains plain calls (calls
-// that NCCL runs without windows) that use it. During a capture, NCCL maps the buffers of such
-// calls on other ranks, and the kernels would still access the old memory after Resume.
+// of a closed stream or group may still use the memory, or if NCCL may have mapped the memory on
+// other ranks for a graph, whose kernels would access the old memory after Resume.
 func (s *Segment) PrepareSuspend(save bool) error {
 	g := s.arena.memory.gpu
 	if _, err := g.Reclaim(); err != nil {
@@ -63,7 +62,7 @@ func (s *Segment) Suspend() error {
 	})
 }
 
-// Resume allocates memory, maps it at both addresses and restores the saved contents.
+// Resume allocates the memory again, at the same addresses, and restores the saved contents.
 func (s *Segment) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,14 +86,14 @@ func (s *Segment) Resume() error {
 }
 
 func (s *Segment) allocateAndMapAgain() error {
-	// While isSuspended is set, free (for example in allocateAndMap) does nothing.
+	// free does nothing while isSuspended is set.
 	s.isSuspended = false
 	err := s.arena.memory.gpu.Do(s.allocateAndMap)
 	s.isSuspended = err != nil
 	return err
 }
 
-// copyContents copies the segment to or from host memory. dst or src must be the address of host.
+// copyContents copies the segment to or from hostMemory. dst or src must be its address.
 func (s *Segment) copyContents(hostMemory []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {

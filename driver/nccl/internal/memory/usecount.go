@@ -7,16 +7,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// UseCount counts the users of an object: graphs of other libraries, and objects that depend on the
-// object. While the count is not 0, the object must not be freed.
+// UseCount counts the users of an object: graphs of other libraries, and objects that depend on it.
+// UseCounts.mu guards the fields.
 type UseCount struct {
-	userCount int // guarded by UseCounts.mu
-	// deferredFree frees the object once userCount is 0. Until it has returned, the object is a
-	// user of dependsOn. UseCounts.mu guards both fields.
+	userCount int
+	// deferredFree is called once userCount is 0. Until it has returned, the object is a user of
+	// dependsOn.
 	deferredFree func()
 	dependsOn    *UseCount
-	// plainCallCount counts the calls in open graphs that use the object and that NCCL runs without
-	// windows. UseCounts.mu guards it.
+	// plainCallCount counts calls in open graphs that use the object and that NCCL runs without
+	// windows (memory registered with NCCL).
 	plainCallCount int
 }
 
@@ -25,13 +25,12 @@ type UseCounts struct {
 	gpu *gpu.GPU
 
 	mu ranked.Mutex[useCountsMu]
-	// holdsUntilClose lists holds of graphs whose destruction the driver does not report.
+	// holdsUntilClose are for graphs whose destruction the driver does not report.
 	holdsUntilClose []*Hold
 }
 
-// DeferUntilUnused returns false if u has no users, and the caller must then call free. Otherwise,
-// free is called once u has no users, and u then stops being a user of dependsOn, which can be nil.
-// If a function has already been deferred for u, free is never called.
+// DeferUntilUnused returns false if u has no users. Otherwise free is called once u has none, after
+// which u is no longer a user of dependsOn, which can be nil. Only the first free for u is called.
 func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -47,8 +46,7 @@ func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool 
 	return true
 }
 
-// AddPlainCalls adds n to the number of calls in open graphs that use each object and that NCCL
-// runs without windows.
+// AddPlainCalls adds n to the number of calls in open graphs that use each object without windows.
 func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount, n int) {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -69,8 +67,7 @@ func (uc *UseCounts) hasUsers(u *UseCount) bool {
 	return u.userCount > 0
 }
 
-// decrementAll decrements use counts. It returns those that are now 0 and have a deferred function.
-// The caller must hold UseCounts.mu.
+// decrementAll returns those that are now 0 and have a deferred function. It requires UseCounts.mu.
 func decrementAll(useCounts []*UseCount) (unused []*UseCount) {
 	return slices.DeleteFunc(useCounts, func(u *UseCount) bool {
 		u.userCount--
@@ -78,7 +75,8 @@ func decrementAll(useCounts []*UseCount) (unused []*UseCount) {
 	})
 }
 
-// runDeferred calls u's deferred function if u has no users. It then does the same for u.dependsOn.
+// runDeferred calls u's deferred function if u has no users, and then does the same for
+// u.dependsOn.
 func (uc *UseCounts) runDeferred(u *UseCount) {
 	for u != nil {
 		uc.mu.Lock()

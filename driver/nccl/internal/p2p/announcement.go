@@ -11,32 +11,30 @@ type messageKey struct {
 	number      uint64
 }
 
-// slotKey identifies a message slot or a staging segment of a peer.
+// slotKey identifies a slot (see flags) or a staging segment of a peer.
 type slotKey struct {
 	source int
 	number uint64
 }
 
-// announcement is a message that a sender has announced.
+// announcement is a message that a sender has announced in this rank's mailbox.
 type announcement struct {
 	header
 	source int
-	// previousInSlot is the previous message in the same slot. It is nil once a Recv has accepted
-	// this message.
+	// previousInSlot is nil once a Recv has accepted this message.
 	previousInSlot *announcement
-	isAccepted     bool // whether a Recv has accepted the message
+	isAccepted     bool // a Recv has accepted the message
 }
 
 func (a *announcement) key() messageKey { return messageKey{a.source, int(a.tag), a.number} }
 
-// ownsFlags reports whether the slot's flags describe this message rather than an earlier message
-// in the same slot.
+// ownsFlags reports whether the slot's flags describe this message, not an earlier message in the
+// slot.
 func (a *announcement) ownsFlags() bool {
 	return a.previousInSlot == nil || a.previousInSlot.isAccepted
 }
 
-// isValid reports whether a correct peer could have written the header. accept compares size with
-// the mapped segment.
+// isValid reports whether a correct peer could have written the header.
 func (a *announcement) isValid() bool {
 	return a.tag <= driver.MaxTag && a.number > 0 && a.slot < Slots &&
 		a.segment <= math.MaxUint32 && a.size <= math.MaxInt64 &&

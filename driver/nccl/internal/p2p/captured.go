@@ -16,10 +16,10 @@ type CapturedMessage struct {
 	staged     stagedMessage    // for a Send
 	descriptor *kernels.Message // for a Recv
 	state      *gpu.Word        // see End.state
-	lastLaunch *End             // the message of the latest launch, or nil
+	lastLaunch *End             // in the latest launch, or nil
 }
 
-// record adds the message to a capture. The CUDA context must be current.
+// record requires a current CUDA context.
 func (c *CapturedMessage) record(s *stream.Stream) (err error) {
 	m, cudaStream := c.messages, s.CUDA
 	d := m.Device

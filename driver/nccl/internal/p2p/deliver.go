@@ -11,7 +11,6 @@ import (
 	"symmem/internal/sys"
 )
 
-// startDelivery starts deliverMessages, unless it is running or no Recv waits.
 func (in *inbox) startDelivery() {
 	if in.isDelivering || in.stopped || len(in.recvsWithoutMessage) == 0 {
 		return
@@ -48,12 +47,12 @@ func (in *inbox) deliverMessages() {
 const (
 	spinPolls  = 50  // polls without a pause
 	yieldPolls = 200 // later polls that yield the processor
-	// maxSleep limits each sleep. A peer that announces a message wakes the sleeper earlier.
+	// maxSleep limits each sleep. A peer that announces a message also wakes the sleeper.
 	maxSleep = 10 * time.Millisecond
 )
 
-// pause waits between two polls. A rank that announces a message wakes this rank, but a GPU that
-// completes the message does not. If hasAnnounced is set, pause therefore sleeps only briefly.
+// pause sleeps only briefly if a message was announced, because the GPU that completes the message
+// does not wake this rank.
 func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 	switch {
 	case polls < spinPolls && runtime.NumCPU() > 1:
@@ -70,9 +69,8 @@ func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 	}
 }
 
-// acceptMessages returns the Recvs whose messages have arrived, and removes them from
-// in.recvsWithoutMessage. hasAnnounced reports whether a message for another Recv has been
-// announced. mustContinue reports whether it must be called again.
+// acceptMessages returns the Recvs whose messages have arrived. hasAnnounced reports whether a
+// message for another Recv has been announced. mustContinue reports whether to call it again.
 func (in *inbox) acceptMessages() (accepted []*End, hasAnnounced, mustContinue bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -103,9 +101,9 @@ func (in *inbox) acceptMessages() (accepted []*End, hasAnnounced, mustContinue b
 	return accepted, hasAnnounced, in.isDelivering, err
 }
 
-// accept fills in the descriptor of a Recv, from which the GPU copies the message, if all of these
-// conditions hold: the message has arrived; the sender is not withdrawing the message; the peer's
-// memory is mapped; no earlier message occupies the slot; no earlier launch uses the descriptor.
+// accept fills in the descriptor from which the GPU copies the message. It returns false if the
+// message has not arrived or is being withdrawn, if the peer's memory is not mapped yet, if an
+// earlier message occupies the slot, or if an earlier launch uses the descriptor.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announcement
 	if a == nil || !e.canAccept() || !a.ownsFlags() || !in.isComplete(a) {
@@ -137,14 +135,13 @@ func (in *inbox) isComplete(a *announcement) bool {
 	return atomic.LoadUint32(arrived) == 1 && !in.canBeOverwritten(a)
 }
 
-// canBeOverwritten reports whether the sender might overwrite the message before the receiver has
-// copied it, because the group has failed (see End.release).
+// canBeOverwritten reports whether the group has failed and the sender might overwrite the message
+// before the receiver has copied it (see End.release).
 func (in *inbox) canBeOverwritten(a *announcement) bool {
 	return a.inGraph != 0 && atomic.LoadUint32(&in.mailbox.headersFrom(a.source).canOverwrite) != 0
 }
 
-// claimMessage returns false if the sender has withdrawn the message. Otherwise the sender can no
-// longer withdraw it.
+// claimMessage returns false if the sender has withdrawn the message. After that, it cannot.
 func (in *inbox) claimMessage(a *announcement) bool {
 	arrived := &in.mailbox.flags(a.source).arrived[a.slot]
 	if !atomic.CompareAndSwapUint32(arrived, 1, 0) {
@@ -157,8 +154,7 @@ func (in *inbox) claimMessage(a *announcement) bool {
 	return true
 }
 
-// startCopy makes the stream of a Recv copy the accepted message. The caller must not hold in.mu,
-// because startCopy calls the user's function.
+// startCopy must be called without in.mu, because it calls the user's function.
 func (in *inbox) startCopy(e *End) {
 	if onArrival := e.plan.Arrived; onArrival != nil {
 		if err := driver.Guard("Call.Arrived", func() { onArrival(e.source) }); err != nil {

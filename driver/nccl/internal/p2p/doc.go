@@ -2,13 +2,13 @@
 // NCCL, whose Send and Recv block the communicator until the peer makes the matching call.
 //
 // A Send copies its buffer to staging memory on the sender's GPU, so that its stream does not wait
-// for the receiver. The call also announces the message in the mailbox, which is host memory that
-// both ranks share. Package message matches each Recv with a message.
+// for the receiver. It also announces the message in the mailbox, which is host memory that both
+// ranks share. Package message matches each Recv with a message.
 //
 // Each Recv has a descriptor in host memory. Its stream waits for a word in the descriptor, and
 // then runs a kernel that copies the data. Once the message has arrived, the host fills in the
-// descriptor and sets the word. The host must not call CUDA to do so, because the call might wait
-// for a thread that is itself waiting for this stream.
+// descriptor and sets the word, without calling CUDA: the call might wait for a thread that is
+// itself waiting for this stream.
 //
 // # States of a group's messages
 //
@@ -23,23 +23,22 @@
 //
 // A Send allocates a slot and a block of staging memory (reserve), is queued (queueSend) and is
 // announced (announce). A Recv is posted before its wait is queued (post, addReceive) and claims a
-// message. Once this rank has read the message's header, the Send and the Recv are compared
-// (match). Once the data has arrived, the Recv accepts the message (accept). The slot and the block
-// are freed after the copy (reclaim).
+// message. The Send and the Recv are compared once this rank has read the message's header (match).
+// Once the data has arrived, the Recv accepts the message (accept). The slot and the block are
+// freed after the copy (reclaim).
 //
 // A captured Send keeps its slot and its block for the lifetime of the graph, and each replay waits
-// until the previous message has been copied. Every replay writes the same values to the words of
-// the slot. Only the header differs between replays.
+// until the previous message has been copied. Only the header differs between replays.
 //
-// If the group fails or closes, the Recv is refused and copies nothing (End.refuse), and a captured
+// If the group fails or closes, a Recv is refused and copies nothing (End.refuse), and a captured
 // Send withdraws the previous message (End.release). A Recv that has accepted a message or has been
 // refused is handled, and its stream continues.
 //
 // # Locks
 //
 // Group.Mu, the owner's lock, guards the sending side (outbox) and is held while a Send waits for
-// space. inbox.mu guards the receiving side (inbox) and the lists of unfinished sends and
-// receives. No CUDA call is made with inbox.mu held.
+// space. inbox.mu guards the receiving side (inbox) and the lists of unfinished sends and receives.
+// No CUDA call is made with inbox.mu held.
 //
 // # Lock order
 //

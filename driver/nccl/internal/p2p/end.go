@@ -10,39 +10,38 @@ import (
 	"symmem/internal/control"
 )
 
-// End is a Send or a Recv of this rank whose message is unfinished. The caller of an unexported
-// method must hold inbox.mu.
+// End is an unfinished Send or Recv of this rank. Unexported methods require inbox.mu.
 type End struct {
 	messages *Messages
 	plan     *Plan
 	control.Message
-	compare  bool // whether the arguments of the message's Send and Recv are compared
-	captured bool // whether the call is in a CUDA graph, which then owns the words below
+	compare  bool // whether the Send and the Recv are compared
+	captured bool // in a CUDA graph, which then owns the words below
 	// state is kernels.MessageWaits while the stream of a Recv waits for the message, or while the
-	// stream of a captured Send waits for copiedWord to become 1. Other Sends have neither word.
+	// stream of a captured Send waits until copiedWord is 1. Other Sends have neither word.
 	state      *gpu.Word
 	copiedWord *uint32
 
-	arrivedWord      *uint32       // in flags; only for a captured Send
-	canOverwriteWord *uint32       // in headerRing; only for a captured Send
-	doneEvent        *stream.Event // recorded after a Send; nil for a Recv
+	arrivedWord      *uint32       // in flags, for a captured Send
+	canOverwriteWord *uint32       // in headerRing, for a captured Send
+	doneEvent        *stream.Event // recorded after a Send
 
-	// The following fields are guarded by inbox.mu.
+	// inbox.mu guards the following fields.
 
 	waitStart      time.Time // when the stream was first seen to wait
-	releaseStart   time.Time // when release was first called for a Send
-	previousLaunch *End      // the same call in the graph's previous launch, or nil
-	// isHandled is set for a Recv once it has accepted its message or has been refused, and for a
-	// Send once the stream has completed it.
+	releaseStart   time.Time // first call of release for a Send
+	previousLaunch *End      // in the graph's previous launch, or nil
+	// isHandled is set once a Recv has accepted its message or has been refused, or once the stream
+	// has completed a Send.
 	isHandled bool
 
-	// The following fields are used only by a Recv. They are guarded by inbox.mu.
+	// Only a Recv uses the following fields.
 
 	descriptor   *kernels.Message // what the stream copies
-	source       int              // source of the claimed message
-	number       uint64           // number of the claimed message
-	isClaimed    bool             // whether source and number are known
-	announcement *announcement    // nil until the header of the claimed message has been read
+	source       int              // of the claimed message
+	number       uint64           // of the claimed message
+	isClaimed    bool             // source and number are known
+	announcement *announcement    // nil until the message's header has been read
 }
 
 // isComplete reports whether the stream has completed a Recv.
@@ -51,7 +50,7 @@ func (e *End) isComplete() bool {
 	return e.isHandled && (state == kernels.MessageDone || e.captured && state == kernels.MessageWaits)
 }
 
-// checkWait reports whether the stream is known to be waiting, and notes when the wait began.
+// checkWait reports whether the stream is known to be waiting, and sets waitStart.
 func (e *End) checkWait() bool {
 	if e.isHandled || e.previousLaunch != nil && !e.previousLaunch.isHandled || e.state == nil ||
 		e.state.Value() != kernels.MessageWaits {
@@ -63,10 +62,9 @@ func (e *End) checkWait() bool {
 	return true
 }
 
-// release lets the stream of a captured Send continue and overwrite the previous message. release
-// first withdraws that message. If the receiver has already claimed it, the receiver's GPU may
-// still be copying, and release must be called again until that GPU has set copiedWord. After a
-// time limit, release assumes that the receiver is dead.
+// release withdraws the previous message of a captured Send and lets the stream overwrite it. If
+// the receiver has claimed that message, its GPU may still be copying. Callers must then repeat
+// release until that GPU sets copiedWord or, after a time limit, counts as lost.
 func (e *End) release() {
 	atomic.StoreUint32(e.canOverwriteWord, 1)
 	if e.releaseStart.IsZero() {
@@ -89,9 +87,7 @@ func (e *End) refuse() {
 	atomic.StoreUint32(&e.descriptor.Go, 1)
 }
 
-// canAccept reports whether the descriptor of a Recv can be filled in. All launches of a graph
-// share the descriptor. The Recv of the previous launch must therefore have been handled, and the
-// stream must be waiting in the current launch.
+// canAccept reports whether a Recv's descriptor, which all launches of a graph share, is unused.
 func (e *End) canAccept() bool {
 	if !e.captured {
 		return true
@@ -107,12 +103,12 @@ func (e *End) markHandled() {
 	e.isHandled, e.previousLaunch = true, nil
 }
 
-// AddReceive adds a graph's Recv to the unfinished receives, before the graph is launched.
+// AddReceive must be called for a graph's Recv before the graph is launched.
 func (e *End) AddReceive() { e.messages.inbox.addReceive(e) }
 
 // RemoveReceive removes a graph's Recv that could not be launched.
 func (e *End) RemoveReceive() { e.messages.inbox.removeReceive(e) }
 
-// AddSend adds a graph's Send to the unfinished sends, after the graph has been launched. The CUDA
-// context must be current, and the caller must hold the stream's lock.
+// AddSend must be called for a graph's Send after the graph has been launched. The CUDA context
+// must be current, and the caller must hold the stream's lock.
 func (e *End) AddSend(s *stream.Stream) error { return e.messages.addSend(s, e) }

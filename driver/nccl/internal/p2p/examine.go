@@ -19,7 +19,7 @@ func (m *Messages) Examine() error {
 	mustPrune := slices.ContainsFunc(m.unfinishedSends, isCaptured)
 	m.inbox.mu.Unlock()
 	if mustPrune {
-		m.pruneSends() // removes completed launches, so that the first launch of a graph is waiting
+		m.pruneSends() // the first launch of a graph may have completed
 	}
 	m.inbox.mu.Lock()
 	m.inbox.pruneReceives()
@@ -66,8 +66,8 @@ func (m *Messages) examineMessage(e *End) error {
 	if err == nil {
 		return nil
 	}
-	// The message may have been announced since the first check. All headers that the peer had
-	// written by then are visible now, so check again.
+	// Check again, because the message may have been announced since the first check. All headers
+	// that the peer had written by then are visible now.
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	readErr := m.inbox.readHeaders()
@@ -79,8 +79,7 @@ func (m *Messages) examineMessage(e *End) error {
 	return err
 }
 
-// Unmatched returns an error that lists each Send without a Recv, and each Recv without a Send. The
-// group calls it before it closes.
+// Unmatched lists each Send without a Recv, and each Recv without a Send, before a group closes.
 func (m *Messages) Unmatched() error {
 	if m.messagePlane == nil || m.Plane.Cause() != nil {
 		return nil
@@ -92,12 +91,11 @@ func (m *Messages) Unmatched() error {
 		}
 		m.Mu.Unlock()
 	}
-	// More messages may have been announced. All headers that the peers had written before the
-	// group began to close are visible now.
+	// All headers that peers wrote before the group began to close are visible now.
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	if m.inbox.mailbox == nil {
-		return nil // the group has failed and has been torn down
+		return nil // the teardown has freed it
 	}
 	if err := errors.Join(m.inbox.readHeaders(), m.inbox.passToMatcher(true)); err != nil {
 		return err

@@ -19,9 +19,9 @@ type Owner interface {
 	// NoteMessage adds a call to the group's history. The caller must hold the locks of the stream
 	// and the owner.
 	NoteMessage(s *stream.Stream, call *driver.Call)
-	// FailUnqueued fails the group because this rank could not queue a call that its peers expect.
+	// FailUnqueued makes the group fail after a call that could not be queued.
 	FailUnqueued(call *driver.Call, err error) error
-	// AfterPeerFault fails the group because a peer has failed. It returns the call's error.
+	// AfterPeerFault makes the group fail after a peer has failed. It returns the call's error.
 	AfterPeerFault(call *driver.Call) error
 }
 
@@ -32,7 +32,7 @@ type Group struct {
 	Config *driver.GroupConfig
 	Plane  control.Plane // connects the ranks outside NCCL
 	Busy   *stream.BusyStreams
-	// Check is true if the Send and the Recv of each message are compared.
+	// Check is set if the Send and the Recv of each message are compared.
 	Check *atomic.Bool
 	// Ended is closed when the group has failed or has been closed.
 	Ended <-chan struct{}
@@ -43,21 +43,19 @@ type Group struct {
 	}
 }
 
-// Device holds the state for messages that a device's groups share.
+// Device holds the state that a device's groups share.
 type Device struct {
 	GPU      *gpu.GPU
 	Streams  *stream.Streams
 	Exporter *memory.Exporter
-	// Descriptors holds the host memory that starts the copy of each Recv. Copies holds the kernels
-	// that copy messages.
+	// Descriptors start the copies of Recvs. Copies are the kernels that copy messages.
 	Descriptors gpu.Pinned[kernels.Message]
 	Copies      gpu.Code
-	// UnfinishedGroups counts the groups that have failed or are closed, but have unfinished
-	// messages.
+	// UnfinishedGroups counts failed or closed groups with unfinished messages.
 	UnfinishedGroups atomic.Int32
 
 	mu      ranked.Mutex[deviceMu]
-	closers []func() error // called when the device closes; guarded by mu
+	closers []func() error // guarded by mu
 }
 
 func (d *Device) onClose(closer func() error) {
@@ -66,7 +64,7 @@ func (d *Device) onClose(closer func() error) {
 	d.closers = append(d.closers, closer)
 }
 
-// Closers returns the functions registered by onClose since the last call of Closers.
+// Closers returns functions to call when the device closes, and removes them.
 func (d *Device) Closers() []func() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,7 +76,7 @@ func (d *Device) Closers() []func() error {
 // Plan is a Send or a Recv with its buffer's address.
 type Plan struct {
 	*driver.Call
-	// Address is the buffer's address outside all windows (memory that NCCL has registered).
+	// Address is the buffer's address outside all windows (memory registered with NCCL).
 	Address uintptr
 }
 

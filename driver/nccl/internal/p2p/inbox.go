@@ -15,35 +15,33 @@ import (
 	"symmem/internal/spin"
 )
 
-// inbox implements the receiving side: it matches announced messages with receives. The caller of a
-// method must hold mu, unless the method locks mu or states otherwise.
+// inbox matches announced messages with receives. The caller of a method must hold mu, unless the
+// method locks mu or states otherwise.
 type inbox struct {
 	config       *driver.GroupConfig
 	plane        control.Plane
 	messagePlane control.Messages
 	device       *Device
-	ended        <-chan struct{} // closed when the group has failed or has been closed
+	ended        <-chan struct{} // see Group.Ended
 
-	mailbox *mailbox // this rank's mailbox
-	file    *os.File // the mailbox's file, while peers may still map it
+	mailbox *mailbox
+	file    *os.File // of the mailbox, while peers may still map it
 
 	mu      ranked.Mutex[inboxMu]
 	matcher message.Matcher[*End] // guarded by mu
 
-	// The following fields are guarded by mu.
-
 	announcements       map[messageKey]*announcement // messages without a Recv
-	awaitingHeader      map[messageKey]*End          // receives whose header has not been read
-	unassigned          []*announcement              // announcements not yet passed to the matcher
-	anySourceRecvs      int                          // receives from any source that have no message
-	lastInSlot          map[slotKey]*announcement    // latest message in each slot of a graph
+	awaitingHeader      map[messageKey]*End          // receives whose message's header has not been read
+	unassigned          []*announcement              // not yet passed to the matcher
+	anySourceRecvs      int                          // receives from any source without a message
+	lastInSlot          map[slotKey]*announcement    // latest message in a slot that a graph uses
 	peerSegments        map[slotKey]*peerSegment
-	recvsWithoutMessage []*End // receives that have no message yet
-	unfinishedRecvs     []*End // receives not known to be complete
+	recvsWithoutMessage []*End
+	unfinishedRecvs     []*End // not known to be complete
 	isDelivering        bool
-	stopped             bool // whether delivery must not start again
+	stopped             bool // delivery must not start again
 
-	goroutines sync.WaitGroup // these deliver messages or map segments
+	goroutines sync.WaitGroup // deliver messages or map segments
 }
 
 func newInbox(g *Group, messagePlane control.Messages) (*inbox, error) {
@@ -107,9 +105,8 @@ func (in *inbox) addAnnouncement(a *announcement) error {
 	return nil
 }
 
-// passToMatcher passes complete messages to the matcher, in the order of their headers. It passes
-// incomplete messages only if all is set, because their stream may itself be waiting for a Recv
-// from any source.
+// passToMatcher passes messages to the matcher in the order of their headers. If all is not set, it
+// skips incomplete ones, because their stream may itself be waiting for a Recv from any source.
 func (in *inbox) passToMatcher(all bool) error {
 	unmatched := in.unassigned
 	in.unassigned = nil
@@ -161,7 +158,7 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 	return errors.Join(errs...)
 }
 
-// match compares a Recv with its message, once the message's header has been read.
+// match compares a Recv with its message once the message's header has been read.
 func (in *inbox) match(e *End) error {
 	p := e.plan
 	key := messageKey{e.source, p.Tag, e.number}
@@ -180,8 +177,7 @@ func (in *inbox) match(e *End) error {
 	return err
 }
 
-// post passes a Recv to the matcher. It reports whether the Recv has accepted its message
-// immediately.
+// post passes a Recv to the matcher, and reports whether the Recv has accepted its message.
 func (in *inbox) post(e *End) (accepted bool, err error) {
 	p := e.plan
 	in.mu.Lock()
@@ -200,9 +196,8 @@ func (in *inbox) post(e *End) (accepted bool, err error) {
 	return accepted, err
 }
 
-// addReceive adds a Recv to the unfinished receives. It must be called before the Recv's wait is
-// queued: if another thread is in a CUDA call that waits for all streams, later CUDA calls may
-// block until the Recv's wait is over.
+// addReceive must be called before the Recv's wait is queued. After that, CUDA calls may block
+// until the wait is over if another thread is in a CUDA call that waits for all streams.
 func (in *inbox) addReceive(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -211,8 +206,8 @@ func (in *inbox) addReceive(e *End) {
 	in.startDelivery()
 }
 
-// removeReceive removes a Recv that could not be queued completely, and ends its wait. It does not
-// free the descriptor, because the device may still read it.
+// removeReceive removes a Recv that could not be queued completely, and ends its wait. The
+// descriptor is leaked, because the device may still read it.
 func (in *inbox) removeReceive(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -234,8 +229,7 @@ func (in *inbox) pruneReceives() {
 	})
 }
 
-// isWaiting reports whether a stream is waiting for a Recv's message, or for a captured Send's
-// slot.
+// isWaiting reports whether a stream is waiting for a Recv's message or a captured Send's slot.
 func (in *inbox) isWaiting(e *End) bool {
 	switch {
 	case in.mailbox == nil || !e.checkWait():

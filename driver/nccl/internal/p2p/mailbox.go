@@ -15,44 +15,43 @@ import (
 )
 
 // A mailbox is host memory in which a rank receives message headers. All ranks of the group and
-// their GPUs can access it, so that the host can observe a message, and end the wait of a stream,
-// without calling CUDA. Messages' data is in device memory; see staging.
+// their GPUs can access it. The host can therefore see a message and end the wait of a stream
+// without calling CUDA.
 
 const (
 	// Slots is the maximum number of unfinished messages from one rank to another, a power of two.
 	Slots = 1024
-	// pageBytes is the minimum distance in bytes between data that different ranks write. It is
-	// also the alignment of the words that GPUs write.
+	// pageBytes is the alignment of data that different ranks or GPUs write.
 	pageBytes = 4096
 )
 
 // header describes a message.
 type header struct {
 	tag, number, bytes uint64
-	digest             uint64 // hash of the sender's call, which must match the receiver's call
-	collectivesBefore  uint64 // number of collectives that the sender had called before
-	segment            uint64 // number of the staging segment, from 1, or 0 for an empty message
-	size               uint64 // size of the segment
-	offset             uint64 // offset of the message in the segment
+	digest             uint64 // hash of the sender's call; must match the receiver's
+	collectivesBefore  uint64 // number of earlier collectives of the sender
+	segment            uint64 // staging segment, from 1, or 0 for an empty message
+	size               uint64 // of the segment
+	offset             uint64 // of the message in the segment
 	slot               uint64 // index in flags
 	inGraph            uint64 // 1 for a Send in a graph, which uses the same slot in each launch
 }
 
-// flags holds the two words of each slot, which GPUs write. arrived is 1 from the arrival of a
-// message until the receiver claims it. copied is 1 from the end of the copy until the sender
-// reuses the slot.
+// flags holds two words for each slot, which GPUs write. arrived is 1 from the arrival of a message
+// until the receiver claims it. copied is 1 from the end of the copy until the sender reuses the
+// slot.
 type flags struct{ arrived, copied [Slots]uint32 }
 
-// headerRing is a ring buffer of headers that one rank writes for the mailbox's owner.
+// headerRing is a ring buffer of headers from one rank.
 type headerRing struct {
-	posted uint64 // number of headers that the sender has written
-	// canOverwrite is 1 once launches of graphs might overwrite messages that have not been copied.
-	// The receiver must then not claim messages of graphs.
+	posted uint64 // number of headers written
+	// canOverwrite is 1 once launches of graphs might overwrite uncopied messages. The receiver
+	// must then not claim messages of graphs.
 	canOverwrite uint32
 	_            [pageBytes - 12]byte
-	read         uint64 // number of headers that the receiver has read
+	read         uint64 // number of headers read
 	_            [pageBytes - 8]byte
-	headers      [Slots]header // header n, counted from 1, is at index n % Slots
+	headers      [Slots]header // header n, from 1, is at index n % Slots
 }
 
 // wakeup wakes the mailbox's owner.
@@ -63,12 +62,11 @@ type wakeup struct {
 	_         [pageBytes - 12]byte
 }
 
-// mailbox maps the mailbox of this rank or of a peer.
 type mailbox struct {
 	memory       *sys.Mapping
 	ranks        int
-	pinnedHost   uintptr // host address of the flags registered with CUDA
-	pinnedDevice uintptr // device address of these flags
+	pinnedHost   uintptr // host address of flags registered with CUDA
+	pinnedDevice uintptr // their device address
 }
 
 func mailboxBytes(ranks int) int64 {
@@ -100,7 +98,7 @@ func (w *wakeup) wake() {
 	}
 }
 
-// post writes a header. hasRoom must have returned true.
+// post requires hasRoom.
 func (r *headerRing) post(h *header) {
 	next := spin.LoadAcquire64(&r.posted) + 1
 	r.headers[next%Slots] = *h
@@ -123,9 +121,9 @@ func (m *mailbox) pin(d *Device, firstSender, senders int) error {
 	return err
 }
 
-// close unmaps the mailbox. No unfinished work of this process may use the mailbox. If CUDA cannot
-// unregister the memory, for example during a capture by another library, the mailbox stays mapped,
-// because CUDA would refuse to register other memory at these addresses.
+// close must be called after all work that uses the mailbox. If CUDA cannot unregister the memory,
+// for example during a capture by another library, the mailbox stays mapped, because CUDA would
+// refuse to register other memory at these addresses.
 func (m *mailbox) close(d *Device) error {
 	if m.pinnedHost != 0 {
 		err := d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinnedHost) })
@@ -141,7 +139,7 @@ func mailboxKey(group string) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("mailbox/" + group)}
 }
 
-// openMailbox creates this rank's mailbox, which peers can map until the caller withdraws the file.
+// openMailbox creates a mailbox, which peers can map until the caller withdraws the file.
 func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, error) {
 	ranks := len(config.Ranks)
 	bytes := mailboxBytes(ranks)

@@ -17,14 +17,14 @@ type Messages struct {
 	Group
 	messagePlane control.Messages // nil if the ranks cannot exchange messages
 	outbox       *outbox
-	inbox        *inbox // nil if messagePlane is nil, unless Open has failed
+	inbox        *inbox // may be nil if messagePlane is
 
 	closed          bool   // guarded by Mu
-	suspended       bool   // whether the peers' staging memory is unmapped; guarded by Mu
-	unfinishedSends []*End // sends that may be incomplete; guarded by inbox.mu
-	sendsAfterPrune int    // length of unfinishedSends after the last pruneSends; guarded by inbox.mu
+	suspended       bool   // the peers' staging memory is unmapped; guarded by Mu
+	unfinishedSends []*End // guarded by inbox.mu
+	sendsAfterPrune int    // len(unfinishedSends) after pruneSends; guarded by inbox.mu
 
-	isReleasing bool // whether ReleaseAfterTimeout has been called
+	isReleasing bool
 }
 
 // Open enables messages if the ranks are on one machine.
@@ -48,14 +48,13 @@ func (m *Messages) Available() bool { return m.messagePlane != nil }
 // HasUnanswered reports whether any Recv is waiting for a message that has not been announced.
 func (m *Messages) HasUnanswered() bool { return m.messagePlane != nil && m.inbox.hasUnanswered() }
 
-// newEnd assigns the next message number to a call. The caller must hold m.Mu.
+// newEnd assigns the next message number. The caller must hold m.Mu.
 func (m *Messages) newEnd(p *Plan) *End {
 	return &End{messages: m, plan: p, Message: m.messagePlane.Count(p.Call), compare: m.Check.Load()}
 }
 
-// beginCall returns an error if the group has failed. It first marks the stream as busy. If the
-// group fails after the check, the group's teardown therefore ends the stream's wait. The caller
-// must hold s.Mu and m.Mu.
+// beginCall returns an error if the group has failed. It first marks the stream as busy, so that
+// the teardown after a later failure ends the stream's wait. It requires s.Mu and m.Mu.
 func (m *Messages) beginCall(s *stream.Stream, p *Plan) error {
 	m.Busy.Add(s)
 	err := m.Plane.Cause()
@@ -79,7 +78,7 @@ func (m *Messages) Transfer(s *stream.Stream, p *Plan) error {
 	return m.receive(s, p)
 }
 
-// failUnqueued fails the group. The caller must hold s.Mu.
+// failUnqueued requires s.Mu.
 func (m *Messages) failUnqueued(s *stream.Stream, p *Plan, err error) error {
 	err = m.Owner.FailUnqueued(p.Call, err)
 	s.MarkReported(m.Owner)
@@ -111,7 +110,7 @@ func (m *Messages) Map(ctx context.Context) error {
 	return nil
 }
 
-// Withdraw ends the export of this rank's mailbox. All peers must have mapped the mailbox.
+// Withdraw ends the export of this rank's mailbox, which all peers must have mapped.
 func (m *Messages) Withdraw() error {
 	if m.inbox == nil || m.inbox.file == nil {
 		return nil
@@ -121,8 +120,8 @@ func (m *Messages) Withdraw() error {
 	return err
 }
 
-// Close stops the delivery of messages. It frees the memory once no running kernel can use the
-// memory. If a stream then has an unfinished message, the memory stays allocated.
+// Close stops the delivery of messages. It frees the memory once no running kernel can use it, or
+// never if a stream then has an unfinished message.
 func (m *Messages) Close() error {
 	if m.messagePlane == nil {
 		return nil
@@ -131,7 +130,7 @@ func (m *Messages) Close() error {
 	return m.Device.GPU.FreeWhenIdle(m.free)
 }
 
-// free implements Close. Calls that queue messages may run at the same time.
+// free can run at the same time as calls that queue messages.
 func (m *Messages) free() error {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
@@ -140,7 +139,7 @@ func (m *Messages) free() error {
 	}
 	m.closed = true
 	errs := []error{m.Withdraw()}
-	// If the group has failed, no peer copies more messages.
+	// After a failure, no peer copies more messages.
 	cause := m.Plane.Cause()
 	peersNeedMemory := m.outbox.reclaimAll() && (cause == nil || errors.Is(cause, driver.ErrClosed))
 	d := m.Device
@@ -184,7 +183,7 @@ func (m *Messages) InFlight() bool {
 }
 
 // Release ends the waits of streams for a message, or for a peer to copy a captured message. Each
-// launch of a graph waits again, so Release must be called at least once for each queued launch.
+// launch of a graph waits again, so call Release at least once for each queued launch.
 func (m *Messages) Release() {
 	if m.messagePlane == nil {
 		return
@@ -196,7 +195,7 @@ func (m *Messages) Release() {
 	}
 	isHandled := func(e *End) bool { return e.isHandled }
 	m.inbox.recvsWithoutMessage = slices.DeleteFunc(m.inbox.recvsWithoutMessage, isHandled)
-	checkedWords := map[*uint32]bool{} // all launches of a graph share a word, and only one waits
+	checkedWords := map[*uint32]bool{} // launches of a graph share a word, and only one waits
 	for _, e := range m.unfinishedSends {
 		if e.copiedWord != nil && !checkedWords[e.copiedWord] &&
 			e.state.Value() == kernels.MessageWaits {
@@ -226,8 +225,7 @@ func (m *Messages) ReleaseAfterTimeout() {
 	}()
 }
 
-// ReleaseGraph frees the resources of a graph's messages. All launches of the graph must have
-// completed.
+// ReleaseGraph frees the resources of a graph whose launches have all completed.
 func (m *Messages) ReleaseGraph(graphMessages []*CapturedMessage) {
 	states := map[*gpu.Word]bool{}
 	for _, c := range graphMessages {
@@ -238,7 +236,7 @@ func (m *Messages) ReleaseGraph(graphMessages []*CapturedMessage) {
 	if len(states) == 0 {
 		return
 	}
-	// If another call holds the lock and never returns, the graph's words are never freed.
+	// If another call holds the lock and never returns, the graph's words are leaked.
 	ctx, cancel := context.WithTimeout(context.Background(), m.Device.GPU.Timeout)
 	defer cancel()
 	if gpu.Poll(ctx, m.Mu.TryLock) != nil {

@@ -14,7 +14,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// outbox sends this rank's messages. The caller of a method must hold Group.Mu.
+// outbox sends this rank's messages. Its methods require Group.Mu.
 type outbox struct {
 	config       *driver.GroupConfig
 	plane        control.Plane // the connection between ranks outside NCCL
@@ -32,16 +32,15 @@ func newOutbox(g *Group, messagePlane control.Messages) *outbox {
 }
 
 type peerOutbox struct {
-	mailbox     *mailbox        // mailbox of the peer
-	firstUnused uint64          // lowest slot that has never been used
-	freeSlots   []uint64        // used slots that are free again
-	uncopied    []stagedMessage // in the order of calls
+	mailbox     *mailbox // of the peer
+	firstUnused uint64   // lowest slot that has never been used
+	freeSlots   []uint64
+	uncopied    []stagedMessage // not copied by the peer, in the order of calls
 }
 
-// stagedMessage is a message that the peer has not copied.
 type stagedMessage struct {
-	slot  uint64 // index of the message's words in the peer's mailbox
-	block block  // memory that holds the message
+	slot  uint64 // index in the peer's flags
+	block block
 }
 
 func (o *outbox) flagsTo(peer int) *flags {
@@ -83,8 +82,8 @@ func isOutOfRoom(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errNoSlot)
 }
 
-// reserve allocates a slot and a block of staging memory, or waits until they are free. The wait
-// for a block is brief, because the peer might itself be waiting for this rank.
+// reserve waits for a slot and a block of staging memory. The wait for a block is brief, because
+// the peer might itself be waiting for this rank.
 func (o *outbox) reserve(p *Plan) (staged stagedMessage, err error) {
 	out := &o.peers[p.Root]
 	o.reclaim(out, false)
@@ -137,8 +136,8 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 
 const growInterval = 10 * time.Millisecond // between attempts to add a segment
 
-// awaitBlock allocates a block of staging memory. If the device is out of memory, it waits as long
-// as peers might free blocks.
+// awaitBlock allocates a block. If the device is out of memory, it waits while peers might free
+// blocks.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
 	b, ok := s.allocateBlock(bytes)
@@ -179,7 +178,6 @@ func (o *outbox) reclaimAll() (hasUncopied bool) {
 
 const busyPolls = 20 // before pause begins to sleep
 
-// pause waits between two polls.
 func pause(polls int) {
 	if polls > busyPolls {
 		time.Sleep(min(gpu.PollPause, time.Duration(polls-busyPolls)*time.Microsecond))
@@ -200,7 +198,7 @@ func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 	return api.StreamWriteValue(s, box.deviceAddress(arrived), 1)
 }
 
-// announce writes a message's header to the peer's mailbox. For inGraph, see header.
+// announce writes a message's header to the peer's mailbox.
 func (o *outbox) announce(e *End, staged stagedMessage, inGraph uint64) {
 	p := e.plan
 	h := header{
@@ -234,7 +232,7 @@ func (o *outbox) unreadMessages(peer int) (all []driver.MessageEnds) {
 	return all
 }
 
-// firstSegmentBytes returns the size of the first staging segment, which is the same on all ranks.
+// firstSegmentBytes is the same on all ranks.
 func (o *outbox) firstSegmentBytes() int64 {
 	return roundUp(int64(len(o.config.Ranks))*initialBytesPerRank, o.device.GPU.Granularity)
 }

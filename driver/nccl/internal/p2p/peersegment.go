@@ -7,14 +7,14 @@ import (
 	"symmem/driver"
 )
 
-// peerSegment is a mapped segment of a peer's staging memory.
+// peerSegment is a segment of a peer's staging memory.
 type peerSegment struct {
 	address uintptr // 0 until mapped
 	bytes   int64
-	err     error // error of the attempt to map the segment, or nil
+	err     error // from the attempt to map the segment
 }
 
-// segmentOf returns the segment that holds a message. If the segment is new, a goroutine maps it.
+// segmentOf returns the segment that holds a message. If it is new, a goroutine maps it.
 func (in *inbox) segmentOf(a *announcement) *peerSegment {
 	key := slotKey{a.source, a.segment}
 	segment := in.peerSegments[key]

@@ -11,9 +11,9 @@ import (
 	"symmem/internal/handoff"
 )
 
-// staging allocates blocks of device memory, which hold messages until the receivers copy them. If
-// its segments are full, it adds one. A receiver maps the first segment when the group connects,
-// and each other segment when the first message in that segment arrives.
+// staging allocates blocks of device memory, which hold messages until the receivers copy them. A
+// receiver maps the first segment when the group connects, and each other segment when the first
+// message in that segment arrives.
 type staging struct {
 	device   *Device
 	segments []*stagingSegment
@@ -23,24 +23,24 @@ type staging struct {
 type stagingSegment struct {
 	base      uintptr
 	bytes     int64
-	freeSpans []span   // sorted by offset; adjacent spans are merged
-	file      *os.File // file of the exported memory; nil while suspended
+	freeSpans []span   // sorted by offset and merged
+	file      *os.File // of the exported memory; nil while suspended
 }
 
 type span struct{ offset, bytes int64 }
 
-// block is the range of staging memory that holds a message.
+// block is the part of staging memory that holds a message.
 type block struct {
-	segment int // number of the segment, from 1, or 0 for an empty message
+	segment int // from 1, or 0 for an empty message
 	span
 }
 
 const (
-	// blockUnit is the granularity of block sizes in bytes.
+	// Block sizes are multiples of blockUnit.
 	blockUnit = 512
 	// initialBytesPerRank is the initial size of staging memory for each rank of the group.
 	initialBytesPerRank = 2 << 20
-	// maxNewSegment limits the size of a new segment, unless a single block is larger.
+	// maxNewSegment limits the size of a new segment, unless one block is larger.
 	maxNewSegment = 64 << 20
 )
 
@@ -103,8 +103,8 @@ func stagingKey(group string, segment int) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("staging/" + group), Number: uint32(segment)}
 }
 
-// grow adds a segment that can hold a block of the given size. If there is enough memory, grow
-// doubles the total size, up to maxNewSegment.
+// grow adds a segment for at least one block of the given size. If there is enough memory, it
+// doubles the total size, up to maxNewSegment more.
 func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	granularity := s.device.GPU.Granularity
 	minBytes := roundUp(bytes, granularity)
@@ -134,8 +134,8 @@ func (s *staging) addSegment(config *driver.GroupConfig, bytes int64) error {
 	})
 }
 
-// allocateSegment allocates and exports the memory of a segment at its reserved addresses. The
-// CUDA context must be current.
+// allocateSegment allocates and exports memory at the segment's reserved addresses. The CUDA
+// context must be current.
 func (s *staging) allocateSegment(
 	config *driver.GroupConfig, number int, segment *stagingSegment,
 ) error {
@@ -156,8 +156,8 @@ func (s *staging) allocateSegment(
 	return nil
 }
 
-// freeSegments frees the memory of the first n segments. Their addresses stay reserved. The CUDA
-// context must be current.
+// freeSegments frees the memory of the first n segments, but keeps their addresses reserved. The
+// CUDA context must be current.
 func (s *staging) freeSegments(config *driver.GroupConfig, n int) error {
 	d := s.device
 	var errs []error
@@ -169,8 +169,8 @@ func (s *staging) freeSegments(config *driver.GroupConfig, n int) error {
 	return errors.Join(errs...)
 }
 
-// close frees the segments, but peers keep their mappings. If peersNeedMemory is set, all segments
-// but the first stay exported until the device closes, because peers may still have to map them.
+// close frees the segments, but peers keep their mappings. If peersNeedMemory is set, peers may
+// still have to map segments, so all but the first stay exported until the device closes.
 func (s *staging) close(config *driver.GroupConfig, peersNeedMemory bool) error {
 	d := s.device
 	var errs []error

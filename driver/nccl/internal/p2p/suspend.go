@@ -40,9 +40,8 @@ func (s *Suspender) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend releases this rank's staging memory and unmaps the staging memory of its peers. All
-// addresses stay reserved. Suspend returns the number of bytes released. Every rank must have
-// called PrepareSuspend successfully.
+// Suspend releases this rank's staging memory, unmaps that of its peers and returns the number of
+// bytes released. All addresses stay reserved. PrepareSuspend must have succeeded on every rank.
 func (s *Suspender) Suspend() (released int64, err error) {
 	m := s.Messages
 	if m.messagePlane == nil {
@@ -87,7 +86,7 @@ func (s *Suspender) Allocate() error {
 	})
 }
 
-// Deallocate undoes Allocate. It is called when another rank ran out of memory.
+// Deallocate undoes Allocate after another rank ran out of memory.
 func (s *Suspender) Deallocate() error {
 	m := s.Messages
 	if m.messagePlane == nil {

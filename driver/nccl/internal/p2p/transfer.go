@@ -66,8 +66,8 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	return nil
 }
 
-// Record adds a Send or a Recv to a stream's capture. It passes the CapturedMessage to keep, which
-// must store it until the graph is closed. The caller must hold s.Mu and m.Mu.
+// Record adds a Send or a Recv to a stream's capture. keep must store the CapturedMessage until the
+// graph is closed. The caller must hold s.Mu and m.Mu.
 func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)) error {
 	c := &CapturedMessage{messages: m, plan: p}
 	if p.Operation == driver.Send {
@@ -82,13 +82,13 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 	}
 	keep(c)
 	if err := m.Device.GPU.Do(func() error { return c.record(s) }); err != nil {
-		return m.Owner.FailUnqueued(p.Call, err) // the capture may contain a part of the message
+		return m.Owner.FailUnqueued(p.Call, err) // part of the message may be captured
 	}
 	return nil
 }
 
-// queueCopy queues the wait for a message and the kernel that copies it. The stream may be
-// capturing. The CUDA context must be current.
+// queueCopy queues the wait for a message and the kernel that copies it. The CUDA context must be
+// current.
 func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream) error {
 	api := m.Device.GPU.CUDA
 	err := api.StreamWriteValue(s, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
@@ -123,10 +123,10 @@ func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	return err
 }
 
-const minNewSends = 64 // number of new sends for which addSend calls pruneSends
+const minNewSends = 64 // after these, addSend calls pruneSends
 
-// pruneSends removes completed sends. It queries CUDA without holding any lock that delivery needs,
-// because the query may wait for a stream that is itself waiting for a message.
+// pruneSends removes completed sends. It queries CUDA without the locks of the delivery, because
+// the query may wait for a stream that is itself waiting for a message.
 func (m *Messages) pruneSends() {
 	m.inbox.mu.Lock()
 	all := slices.Clone(m.unfinishedSends)
