@@ -26,33 +26,31 @@ import (
 //	twoLevel   runs collectives within each machine and between machines
 //
 // All parts use mu. It guards the windows, the recordings and writes to the history. It is held
-// while a call gets its number, and during calls to NCCL, which permits only one thread at a time.
+// during calls to NCCL, which permits only one thread at a time.
 type communicator struct {
 	// Launches use only these fields, which share few cache lines.
 
 	device        *Device
 	plane         control.Plane
 	comparesCalls atomic.Bool
-	// isClosing is set by Close, and prevents later launches.
-	isClosing atomic.Bool
-	// isLevel is set for a level of a two-level group (see twoLevel).
-	isLevel bool
-	mu      groupLock
-	busy    stream.BusyStreams
-	history history
+	isClosing     atomic.Bool
+	isLevel       bool // this is a level of a two-level group (see twoLevel)
+	mu            groupLock
+	busy          stream.BusyStreams
+	history       history
 
 	driver.Decisions
 	suspender
 
 	cfg          driver.GroupConfig
-	lockPosition uint64 // communicators are locked in this order
+	lockPosition uint64 // order in which communicators are locked
 	members      []*member
 	comm         *ncclComm
 	group        stream.Group
 	direct       directPath
 	messages     p2p.Messages
 	graphs       sync.WaitGroup // symmem's open graphs with calls of the group
-	windowGraphs atomic.Int64   // symmem's open graphs with calls that use windows
+	windowGraphs atomic.Int64   // those with calls that use windows
 	runTimer     runTimer
 
 	twoLevel
@@ -165,8 +163,8 @@ func (c *communicator) Close() error {
 // maxCloseWaits limits the waits in Close, because a rank might launch calls forever.
 const maxCloseWaits = 3
 
-// finishWork waits for collectives that can still complete. isRankMissing reports whether some rank
-// has not launched the last collective.
+// finishWork waits for collectives that can still complete. isRankMissing is set if some rank has
+// not launched the last collective.
 func (c *communicator) finishWork() (allEnded, isRankMissing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()

@@ -11,19 +11,16 @@ import (
 
 // comparer compares calls across ranks. A ticket is the number of a collective in the group.
 type comparer struct {
-	cfg    *driver.GroupConfig
-	plane  control.Plane
-	direct *directPath
-	faults *faults
-	// comparedCall is the call that compareOverPlane is comparing, or nil.
-	comparedCall atomic.Pointer[driver.Call]
+	cfg          *driver.GroupConfig
+	plane        control.Plane
+	direct       *directPath
+	faults       *faults
+	comparedCall atomic.Pointer[driver.Call] // by compareOverPlane, or nil
 }
 
-// announce writes the call's digest (a hash of its arguments) to the announcements, which the other
-// ranks read. It does nothing if the ranks share no memory.
-//
-// announce must be called before the history records the call. After that, a differing call can
-// make the group fail, and the other ranks look for the reason in the announcements.
+// announce publishes the call's digest (a hash of its arguments) to ranks that share memory. It
+// must be called before the history records the call. After that, a differing call can make the
+// group fail, and the other ranks look for the reason in the announcements.
 func (c *comparer) announce(call *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, call.Digest)
@@ -31,7 +28,6 @@ func (c *comparer) announce(call *driver.Call, ticket uint64) {
 }
 
 // compare checks that all ranks launch the same call, which this rank has announced.
-// kernelsWillCompare must be set if the call's kernels compare digests themselves.
 func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsWillCompare bool) error {
 	if kernelsWillCompare && c.direct.announcements != nil {
 		return c.checkPeersBeforeKernels(call, ticket)
@@ -39,7 +35,7 @@ func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsWillCompare 
 	return c.compareOverPlane(call, ticket)
 }
 
-// compareOverPlane compares calls over the plane (the connection between ranks outside NCCL).
+// compareOverPlane uses the plane, the connection between ranks outside NCCL.
 func (c *comparer) compareOverPlane(call *driver.Call, ticket uint64) error {
 	c.comparedCall.Store(call)
 	defer c.comparedCall.Store(nil)
@@ -50,7 +46,7 @@ func (c *comparer) compareOverPlane(call *driver.Call, ticket uint64) error {
 	return err
 }
 
-// compareSplits compares the sizes that ranks send and expect. NCCL would hang if they differed.
+// compareSplits prevents hangs of NCCL if ranks send and expect different sizes.
 func (c *comparer) compareSplits(call *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
@@ -66,8 +62,8 @@ func (c *comparer) compareSplits(call *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// checkPeersBeforeKernels returns an error if a peer has failed. The kernels might succeed
-// nevertheless.
+// checkPeersBeforeKernels returns an error if a peer has failed, although the kernels might
+// succeed.
 func (c *comparer) checkPeersBeforeKernels(call *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
 		return err

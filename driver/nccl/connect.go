@@ -150,8 +150,8 @@ func (c *communicator) initParts(j *joiner) {
 	c.teardown = teardown{
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, group: c.group,
 		comm: c.comm, exchange: &c.direct.exchange, messages: &c.messages, runTimer: &c.runTimer,
-		spansMachines: countMachines(c.members) > 1,
-		registrar:     &c.registrar, recorder: &c.recorder, stages: &c.stages, openGraphs: &c.graphs,
+		isMultiMachine: countMachines(c.members) > 1,
+		registrar:      &c.registrar, recorder: &c.recorder, stages: &c.stages, openGraphs: &c.graphs,
 		watcherGoroutine:      &c.watcher.goroutine,
 		otherGroupsUseWindows: func() bool { return d.otherGroupsUseWindows(c) },
 		removeFromDevice:      func() { d.removeCommunicator(c) },

@@ -1,9 +1,9 @@
 package nccl
 
-// A teardown (the steps that free a communicator) calls CommAbort, which stops kernels that wait
-// for other ranks. In this file, "the abort" is this call. A window kernel is an NCCL kernel that
-// accesses windows (registered memory), and a plain kernel is any other NCCL kernel. A foreign
-// graph is a CUDA graph of another library. These facts determine the steps before the abort:
+// A teardown (the steps that free a communicator) calls CommAbort, "the abort", which stops kernels
+// that wait for other ranks. A window kernel is an NCCL kernel that accesses windows (registered
+// memory), and a plain kernel is any other NCCL kernel. A foreign graph is a CUDA graph of another
+// library. These facts determine the steps before the abort:
 //
 //   - Only the abort stops a plain kernel or a call to NCCL that waits for a lost rank.
 //   - A window kernel ignores the abort in NCCL 2.27.3 to 2.30.7, and may run until the process
@@ -18,15 +18,12 @@ package nccl
 type step string
 
 const (
-	// stepDrain waits, with a timeout, until no stream has work of the group.
-	stepDrain      step = "drain"
+	stepDrain      step = "drain" // waits, with a timeout, until no stream has work of the group
 	stepAbort      step = "abort"
 	stepDeregister step = "deregister"
-	// stepAwaitOwnGraphs closes stages.kernelsEnded and waits until symmem's own graphs with calls
-	// of the group are closed.
+	// stepAwaitOwnGraphs waits until symmem's graphs with calls of the group are closed.
 	stepAwaitOwnGraphs step = "await graphs"
-	// stepAwaitForeignGraphs frees memory that foreign graphs do not use, and waits until those
-	// with calls of the group are destroyed.
+	// stepAwaitForeignGraphs also frees memory that foreign graphs do not use.
 	stepAwaitForeignGraphs step = "await captures"
 	// stepAwaitDevice waits for work that could delay the abort for long.
 	stepAwaitDevice step = "await device"
@@ -35,10 +32,9 @@ const (
 
 	// stepFinish waits for the abort and frees all memory.
 	stepFinish step = "finish"
-	// stepAbandonStreams replaces the streams with work of the group, and leaks their CUDA streams.
-	stepAbandonStreams step = "abandon"
-	// stepKeepCommunicator keeps NCCL's communicator until the process exits.
-	stepKeepCommunicator step = "keep"
+	// stepAbandonStreams leaks the CUDA streams with work of the group.
+	stepAbandonStreams   step = "abandon"
+	stepKeepCommunicator step = "keep" // until the process exits
 )
 
 func (s step) isLast() bool {
@@ -52,19 +48,17 @@ type progress struct {
 	hasAborted       bool
 }
 
-// facts determines the next step.
 type facts struct {
 	progress
 
-	// hasStuckKernel is set if a kernel of the process never exits.
-	hasStuckKernel bool
+	hasStuckKernel bool // a kernel of the process never exits
 	hasBlockedCall bool // a call to NCCL waits for another rank
 	isIdle         bool // no stream has unfinished work of the group
 	// A kernel counts if it may be running. Plain kernels of closed streams may run even if isIdle.
 	hasWindowKernels, hasPlainKernels bool
 	mustKeepMemory                    bool
-	// These describe foreign graphs with calls of the group. The last two fields are false if
-	// hasBlockedCall is set.
+	// These are for foreign graphs with calls of the group. The last two are false if
+	// hasBlockedCall.
 	hasForeignGraphs, hasForeignPlainKernels, hasForeignWindowKernels bool
 	canAbortQuickly                                                   bool
 }
@@ -98,8 +92,8 @@ func needsAbort(f *facts) bool {
 	return f.hasBlockedCall || f.hasPlainKernels && f.mustKeepMemory || !f.isIdle && ncclMayRun
 }
 
-// decideBeforeAbort does not wait for foreign graphs that contain only plain kernels. The abort
-// stops these kernels, and NCCL keeps their memory.
+// decideBeforeAbort ignores foreign graphs that contain only plain kernels. The abort stops these
+// kernels, and NCCL keeps their memory.
 func decideBeforeAbort(f *facts) step {
 	switch {
 	case f.hasForeignGraphs && (f.hasForeignWindowKernels || !f.hasForeignPlainKernels):

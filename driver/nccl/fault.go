@@ -47,8 +47,8 @@ func (f *faults) findLaunchedMismatch(ticket uint64) error {
 	return f.findMismatch(call, ticket)
 }
 
-// checkKernels makes the group fail if one of symmem's own kernels has reported a fault, and
-// returns the cause of the group's failure. Without a fault, it returns nil.
+// checkKernels makes the group fail if one of symmem's own kernels has reported a fault. It returns
+// the cause of the failure, or nil without a fault.
 func (f *faults) checkKernels() error {
 	err := f.findKernelFault()
 	if err == nil {
@@ -101,7 +101,6 @@ func (f *faults) describeCall(call *driver.Call, ticket, kernelLaunch uint64) st
 	return text
 }
 
-// checkPeers makes the group fail if a kernel has reported a fault or another rank has failed.
 func (f *faults) checkPeers() {
 	if f.isClosing.Load() || f.plane.Cause() != nil {
 		return
@@ -157,12 +156,13 @@ func (f *faults) canComplete(ticket uint64) bool {
 	return f.plane.Diagnose(f.newCollectiveWait(ticket, driver.Barrier).wait, time.Time{}) == nil
 }
 
-// failAfterPeer makes the group fail after another rank has failed, during a call without a ticket.
+// failAfterPeer is failAfterPeerInCall for a call without a ticket.
 func (f *faults) failAfterPeer(call *driver.Call) error {
 	ticket, _ := f.history.lastCall()
 	return f.failAfterPeerInCall(call, ticket+1)
 }
 
+// failAfterPeerInCall makes the group fail after another rank has failed.
 func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
@@ -175,14 +175,13 @@ func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	return f.plane.Fail(f.plane.PeerFault(wait.CallText()))
 }
 
-// failAfterQueueError makes the group fail after a call that could not be queued, because other
-// ranks would wait for the call.
+// failAfterQueueError makes the group fail, because other ranks would wait for the call.
 func (f *faults) failAfterQueueError(call *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
 		return cause
 	}
 	if f.plane.PeerFailed() {
-		return f.failAfterPeer(call) // the peer's memory is gone, which probably caused err
+		return f.failAfterPeer(call) // probably caused err
 	}
 	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", call.Operation, f.cfg.Name(), err))
 }

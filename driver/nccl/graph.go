@@ -55,7 +55,7 @@ func (gc *graphCalls) Record(s *stream.Stream, planned driver.Plan) error {
 		return nil
 	}
 	// A Send waits until the previous launch's message has been copied.
-	s.Capture.WaitsElsewhere = true
+	s.Capture.HasOtherWaits = true
 	return c.messages.Record(s, messagePlan(p), func(m *p2p.CapturedMessage) {
 		gc.add(&capturedCall{plan: p, message: m})
 	})

@@ -11,15 +11,13 @@ import (
 // history counts the launches of a group and stores its last calls. A ticket is the number of a
 // collective in the group.
 //
-// Writers hold the communicator's lock. Readers must not, because a launch can hold it while it
-// waits in NCCL. A writer stores a call before it updates lastTicketAndOperation, which a reader
-// reads again after the call to detect that the call was overwritten.
+// Writers hold the communicator's lock, but readers must not wait for it. A writer stores a call
+// before it updates lastTicketAndOperation. A reader checks lastTicketAndOperation again after it
+// has read a call, which may have been overwritten.
 type history struct {
-	// lastTicketAndOperation is ticket<<operationBits | operation.
-	lastTicketAndOperation atomic.Uint64
+	lastTicketAndOperation atomic.Uint64               // ticket<<operationBits | operation
 	callCounts             [driver.Paths]atomic.Uint64 // by path
-	// calls holds the call of a ticket at index ticket % historySize, or nil after
-	// recordComparison.
+	// calls holds the call of a ticket at index ticket % historySize.
 	calls [historySize]atomic.Pointer[driver.Call]
 
 	launches direct.Launches
@@ -29,8 +27,8 @@ const operationBits = 8
 
 const historySize = 256 // a power of two
 
-// recordCollective records a launch. ticket is 0 if another library captures the call.
-// exchangeKernelCount counts symmem's own kernels that communicate with other ranks.
+// recordCollective gets ticket 0 if another library captures the call. exchangeKernelCount counts
+// symmem's kernels that communicate with other ranks.
 func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKernelCount int) {
 	spin.Publish64(&h.callCounts[call.Path], h.callCounts[call.Path].Load()+1)
 	if ticket != 0 {
@@ -46,7 +44,7 @@ func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKer
 	}
 }
 
-// recordMessage records a Send or Recv, and returns the ticket of the last collective.
+// recordMessage returns the ticket of the last collective.
 func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	ticket, _ = h.lastCall()
 	h.callCounts[call.Path].Add(1)
@@ -54,7 +52,7 @@ func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	return ticket
 }
 
-// recordComparison records a ticket with which ranks only compare a call during a capture.
+// recordComparison records a ticket for comparing a call during a capture.
 func (h *history) recordComparison(ticket uint64) {
 	_, operation := h.lastCall()
 	h.calls[ticket%historySize].Store(nil)
@@ -79,7 +77,7 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 		return nil
 	}
 	call := h.calls[ticket%historySize].Load()
-	// The call of ticket+historySize may already have overwritten the call.
+	// The call of ticket+historySize may have overwritten it.
 	if lastTicket, _ := h.lastCall(); lastTicket-ticket >= historySize-1 {
 		return nil
 	}

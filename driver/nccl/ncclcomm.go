@@ -17,11 +17,10 @@ import (
 // ncclComm wraps a group's ncclComm_t. Its methods can wait for other ranks without a deadline.
 // Callers of register and deregister must hold communicator.mu.
 type ncclComm struct {
-	gpu     *gpu.GPU
-	library *nccl.Library
-	handle  nccl.Comm
-	// aborting is set when the abort, which frees the windows, begins.
-	aborting atomic.Bool
+	gpu      *gpu.GPU
+	library  *nccl.Library
+	handle   nccl.Comm
+	aborting atomic.Bool // the abort frees the windows
 }
 
 // abort waits until the device is idle.
@@ -29,9 +28,9 @@ func (n *ncclComm) abort() error {
 	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
 }
 
-// destroy frees the communicator after NCCL has sent the last data to other machines. Unlike abort,
-// it can block on other ranks. If the communicator has failed, CommDestroy frees nothing and makes
-// its thread unusable, so destroy then calls abort on another thread.
+// destroy frees the communicator after NCCL has sent the last data to other machines, and can block
+// on other ranks. If the communicator has failed, CommDestroy frees nothing and makes its thread
+// unusable, so destroy then calls abort on another thread.
 func (n *ncclComm) destroy() error {
 	result := make(chan error)
 	go func() {

@@ -65,8 +65,7 @@ func (o *owner) KernelFault() error {
 	return err
 }
 
-// UserGroup returns the two-level group if the communicator is a level of one. Otherwise it returns
-// the communicator's own group.
+// UserGroup returns the two-level group of which this is a level, or this group.
 func (o *owner) UserGroup() stream.Group {
 	if parent := o.teardown.parent.Load(); parent != nil {
 		return parent.group
@@ -86,7 +85,7 @@ func (o *owner) ReplayFault() error {
 	return nil
 }
 
-// RecordEvent records an event after the group's latest launch if that launch is on the stream. If
+// RecordEvent records an event after the group's latest launch if that is on the stream. If
 // isAbandoned is set, the group forgets the launch instead.
 func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	order := &o.direct.order
@@ -100,10 +99,10 @@ func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// EndedEarly makes the group fail if a collective that needs data from all ranks has ended before
-// all ranks have launched it. NCCL kernels end early if another rank aborts its communicator or,
-// under CUDA's MPS, if its process exits. EndedEarly first waits for peerLossTimeout, because the
-// error of a lost rank explains more.
+// EndedEarly makes the group fail if a collective has ended before all ranks whose data it needs
+// have launched it. An NCCL kernel does so if another rank aborts its communicator or, under CUDA's
+// MPS, if its process exits. EndedEarly first waits for the error of a lost rank, which explains
+// more.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.isLaunchedByAll(ticket) {
@@ -127,12 +126,10 @@ func (o *owner) pollUntil(limit time.Duration, isDone func() bool) bool {
 	return gpu.Poll(ctx, isDone) == nil
 }
 
-// isLaunchedByAll reports whether all ranks are known to have launched a collective that has ended.
-// After Close, it returns true, because Close has reported unfinished collectives.
-//
-// Launches on other machines become known too late. For these, isLaunchedByAll checks whether the
-// collective can have succeeded. This suffices, because a failed rank aborts its kernels only after
-// the other ranks know of the failure.
+// isLaunchedByAll returns true after Close, which has reported unfinished collectives. Launches on
+// other machines become known too late, so it only checks whether the collective can have
+// succeeded. This suffices, because a failed rank aborts its kernels only after the other ranks
+// know of the failure.
 func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	if announcements := o.direct.announcements; announcements != nil {
 		return announcements.AllSubmitted(ticket)
@@ -142,9 +139,9 @@ func (o *owner) isLaunchedByAll(ticket uint64) bool {
 }
 
 func needsAllRanks(call *driver.Call) bool {
-	// NCCL is not called if there is no data to move.
-	movesData := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
-	return movesData && call.Operation.WaitsForAllRanks()
+	// Without data, NCCL is not called.
+	hasData := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
+	return hasData && call.Operation.WaitsForAllRanks()
 }
 
 const peerLossTimeout = 3 * time.Second

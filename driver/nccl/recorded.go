@@ -26,14 +26,13 @@ type recorder struct {
 	faults        *faults
 	comparer      *comparer
 
-	// wasCaptured is set once another library can replay calls of the group.
-	wasCaptured atomic.Bool
+	wasCaptured atomic.Bool // by another library, which can replay calls at any time
 	graphHolds  memory.Holds
 
 	// Window kernels are NCCL kernels that access windows (registered memory).
 	capturedPlainKernels, capturedWindowKernels bool
 	recordings                                  direct.Recordings
-	currentRecording                            *direct.Recording // the capture to which a call is being added, or nil
+	currentRecording                            *direct.Recording
 }
 
 func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
@@ -59,8 +58,7 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.GetOrBegin(capture.ID), nil
 }
 
-// markCaptured must be called before another library captures a call. It returns an error if one of
-// symmem's kernels has reported a fault.
+// markCaptured must be called before another library captures a call.
 func (r *recorder) markCaptured() error {
 	if !r.wasCaptured.Swap(true) {
 		r.busy.WakeWatcher()
@@ -68,8 +66,7 @@ func (r *recorder) markCaptured() error {
 	return r.faults.checkKernels()
 }
 
-// compare compares a captured call, unless its kernels will. It does not mark the stream as busy,
-// because CUDA does not allow queries of a capturing stream.
+// compare does not mark the stream as busy, because a capturing stream cannot be queried.
 func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 	if !r.comparesCalls.Load() || kernelsWillCompare && r.direct.announcements != nil {
 		return nil

@@ -13,10 +13,10 @@ const firstAverageVersion = 23003
 // memory). All ranks get the same result.
 type windowSupport struct {
 	// noWindowsReason explains why no call has a window kernel, or is "".
-	noWindowsReason     string
-	hasAverageKernel    bool
-	acceptsAnyAlignment bool
-	rank, machines      int
+	noWindowsReason  string
+	hasAverageKernel bool
+	hasShiftedLoads  bool
+	rank, machines   int
 }
 
 // newWindowSupport needs the major compute capability of the GPUs.
@@ -25,10 +25,10 @@ func newWindowSupport(
 ) windowSupport {
 	versionCode, version := library.Version()
 	s := windowSupport{
-		hasAverageKernel:    versionCode >= firstAverageVersion,
-		acceptsAnyAlignment: !nccl.ShiftedLoads.Affects(versionCode, major),
-		rank:                group.Rank,
-		machines:            machines,
+		hasAverageKernel: versionCode >= firstAverageVersion,
+		hasShiftedLoads:  nccl.ShiftedLoads.Affects(versionCode, major),
+		rank:             group.Rank,
+		machines:         machines,
 	}
 	switch {
 	case !library.HasWindows():
@@ -88,7 +88,7 @@ const inputAlignment = 4
 
 // isMisaligned reports whether any rank would read misaligned input.
 func (s *windowSupport) isMisaligned(call *driver.Call) bool {
-	if s.acceptsAnyAlignment {
+	if !s.hasShiftedLoads {
 		return false
 	}
 	partBytes := uintptr(call.Count * int64(call.DataType.Size()))

@@ -31,13 +31,12 @@ type teardown struct {
 	recorder                     *recorder
 	stages                       *stages
 	openGraphs, watcherGoroutine *sync.WaitGroup
-	spansMachines                bool
-	// otherGroupsUseWindows reports whether a kernel of another group may be accessing windows
-	// (memory registered with NCCL) on the device.
+	isMultiMachine               bool
+	// otherGroupsUseWindows reports whether an NCCL kernel of another group may be accessing
+	// windows (memory registered with NCCL).
 	otherGroupsUseWindows func() bool
-	// parent is the two-level group if the communicator is a level of one, or nil.
-	parent           atomic.Pointer[parentGroup]
-	removeFromDevice func()
+	parent                atomic.Pointer[parentGroup] // set for a level of a two-level group
+	removeFromDevice      func()
 
 	once   sync.Once
 	result error // set before stages.allFreed is closed
@@ -51,8 +50,8 @@ type teardown struct {
 	closeMemoryFreed func()
 }
 
-// begin starts the teardown after a failure or Close, and reports the cause to streams with
-// unfinished work. Only the first call has an effect.
+// begin starts the teardown and reports the cause to streams with unfinished work. Only the first
+// call has an effect.
 func (t *teardown) begin() {
 	t.once.Do(func() {
 		cause := t.failParent()
@@ -67,8 +66,8 @@ func (t *teardown) begin() {
 	})
 }
 
-// failParent must be called before the level's kernels are stopped, because the two-level group
-// might otherwise report success.
+// failParent must be called before kernels are stopped, because the two-level group might otherwise
+// report success.
 func (t *teardown) failParent() error {
 	cause := t.plane.Cause()
 	parent := t.parent.Load()
@@ -186,8 +185,8 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort frees NCCL's communicator. It first waits until the other ranks know of the failure,
-// because an aborted kernel can make their kernels return wrong results.
+// abort first waits until the other ranks know of the failure, because an aborted kernel can make
+// their kernels return wrong results.
 func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.WaitForAcknowledgements()
@@ -214,7 +213,7 @@ func (t *teardown) abort() {
 // peersMayNeedData reports whether NCCL may still have to send data of completed calls to other
 // machines. CommAbort would lose this data (nccl.LostByAbort).
 func (t *teardown) peersMayNeedData() bool {
-	return t.spansMachines && t.haveKernelsEnded && !t.recorder.graphHolds.IsActive() &&
+	return t.isMultiMachine && t.haveKernelsEnded && !t.recorder.graphHolds.IsActive() &&
 		errors.Is(t.plane.Cause(), driver.ErrClosed) &&
 		t.comm.asyncError(t.cfg.Name()) == nil
 }

@@ -5,19 +5,18 @@
 // # Kinds of kernels
 //
 // Line kernels copy data through exchange memory (one block of GPU memory per rank) in lines of 128
-// bytes, as NCCL's LL128 protocol does. Each line has a flag that identifies the call. Once a rank
-// sees the flag, it has also received the data of the line, so no barrier is needed. In the basic
-// line kernels, each warp handles at most one chunk of lines, without a loop. Wide kernels handle
-// more chunks: each thread moves 16 bytes instead of 8. Unrolled kernels, for sums of 2 ranks, send
-// two chunks per warp without a loop.
+// bytes, as NCCL's LL128 protocol does. Each line has a flag that identifies the call. A rank that
+// sees the flag has also received the line's data, so no barrier is needed. Each warp of a basic
+// line kernel handles at most one chunk of lines. In wide kernels, each thread moves 16 bytes
+// instead of 8. Unrolled kernels, for sums of 2 ranks, send two chunks per warp.
 //
 // Bulk kernels read and write the peers' buffers directly, between two barriers. They are used for
 // large data in symmetric buffers. Other large reductions are split into pieces, each of which is a
 // launch of a line kernel and counts as a call.
 //
 // Norm kernels run a whole norm. A block exchanges its rows in lines with the other ranks, and
-// keeps each row in shared memory. If the rows do not fit into exchange memory, or if there are
-// only a few long rows, the all-reduce is a separate kernel, and a local kernel does the rest.
+// keeps each row in shared memory. If that does not fit or is slower, a local kernel after an
+// all-reduce kernel computes the norm.
 //
 // # Types and operations
 //
@@ -28,29 +27,22 @@
 //	bulk_any, bulk_two_shot_any      number of ranks, where the others do not apply
 //	line_copy, wide_copy, bulk_copy  copies of any type
 //
-// The kernels with the suffix _any are called generic kernels. Every kernel computes the same bits
-// on every rank and in every run, by the rules in docs/reference/deterministic.md.
+// The kernels with the suffix _any are called generic kernels. docs/reference/deterministic.md
+// defines the result of every kernel.
 //
 // # Calls
 //
-// In every call, each rank sends the digest of its call to every other rank, in a header next to
-// the data. If a peer has launched a different call, the kernel fails. Since every rank waits for
-// all headers, no rank is ever two calls ahead, so two alternating halves of exchange memory
-// suffice. Calls of one group must not overlap on a GPU: they would have the same epoch (call
-// number), and identical calls would read each other's data. Package nccl serializes them.
+// In every call, each rank sends a digest of its call to every other rank, in a header next to the
+// data. If a peer has launched a different call, the kernel fails. Since every rank waits for all
+// headers, no rank is ever two calls ahead, so two alternating halves of exchange memory suffice.
+// Calls of one group must not overlap on a GPU: they would have the same epoch (call number), and
+// identical calls would read each other's data. Package nccl serializes them.
 //
 // # After a fault
 //
 // After its first fault, a rank neither sends nor receives data, because its input may be wrong.
-// The fault word and the epoch share the 16 bytes that each block reads first. There are several
-// copies of these bytes, so that the blocks do not all read the same address. When the host stops
-// the kernels, it writes to the first copy, which the header warp of each call checks.
-//
-// The output of a failed call is poisoned: all bits are set. Each warp or block poisons the
-// elements that it would have written, so this rank never overwrites poison. If only a header is
-// missing, the header warp poisons the first elements of each part, after the warp that writes
-// these elements. Bulk kernels also poison the parts of the output that peers write; a late peer
-// may overwrite that poison with correct data. docs/reference/failures.md describes what users see.
+// All bits of a failed call's output are set. This rank never overwrites them, but a late peer may.
+// docs/reference/failures.md describes what users see.
 //
 // # Progress
 //

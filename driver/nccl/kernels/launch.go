@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// AfterAll is an empty kernel with one thread and one integer argument. Work queued after it starts
-// only after all earlier work in the stream has completed.
+// AfterAll is an empty kernel with one integer argument. Work queued after it starts only after all
+// earlier work in the stream has completed.
 const AfterAll = "after_all"
 
 // MaxRanks is the largest supported number of ranks.
@@ -17,8 +17,8 @@ const MaxRanks = 8
 
 // The layout of exchange memory, as in src/exchange.h.
 const (
-	// ExchangeBytes is the size of one rank's exchange memory in one group. The memory must be
-	// zeroed before its first use.
+	// ExchangeBytes is the size of one rank's exchange memory in one group. It must be zeroed
+	// before its first use.
 	ExchangeBytes = 32 << 20
 	pageBytes     = 4096
 	// A half holds the lines of one call.
@@ -32,8 +32,8 @@ const (
 	maxBulkBlocks = 128
 )
 
-// A warp moves a chunk of lines at once. A chunk has lineLines lines in line kernels. It has
-// wideLines lines in wide and unrolled kernels.
+// A warp moves a chunk at once: lineLines lines in line kernels, wideLines in wide and unrolled
+// ones.
 const (
 	lineBytes     = 128
 	lineDataBytes = 120
@@ -45,8 +45,7 @@ const (
 // Launch describes a call and how to launch it. The caller sets the fields up to Multiprocessors,
 // and Choose sets the others.
 type Launch struct {
-	// The fields of Call that Choose reads, and those from Ranks to Multiprocessors, must be the
-	// same on all ranks.
+	// The fields that Choose reads must be the same on all ranks.
 	*driver.Call
 	Rank, Ranks int
 	// Formula selects the order in which the ranks' elements are combined.
@@ -63,8 +62,7 @@ type Launch struct {
 	// Fused is set if one kernel runs a whole norm.
 	Fused      bool
 	PieceCount int
-	// A part of the buffers has partBytes, and is divided into pieces of pieceBytes (the last may
-	// be smaller).
+	// The last piece of a part may be smaller.
 	partBytes, pieceBytes  int64
 	sendStride, recvStride int64  // distances between the parts of the buffers
 	sendRanks, recvRanks   uint32 // bit sets of ranks
@@ -74,8 +72,8 @@ type Launch struct {
 
 var errNoKernel = errors.New("symmem has no kernel")
 
-// Choose chooses the kernel for the call. If there is none, Choose returns an error that gives the
-// reason. All ranks get the same results, except for sendRanks and recvRanks.
+// Choose chooses the kernel for the call, or returns an error with the reason why there is none.
+// All ranks get the same results, except for sendRanks and recvRanks.
 func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -122,7 +120,7 @@ func (l *Launch) Remark() string {
 	return ""
 }
 
-// split divides a reduction that does not fit into exchange memory into pieces.
+// splitIntoPieces is for reductions that do not fit into exchange memory.
 func (l *Launch) splitIntoPieces() {
 	limit := oneShotLimit(l.Ranks)
 	if l.Operation == driver.AllReduce {
@@ -178,9 +176,9 @@ func (l *Launch) setParts() error {
 	return nil
 }
 
-// These thresholds select the kernels of all-reduces. One-shot kernels send all data to every rank.
-// Two-shot kernels send less but have a higher latency. On four H200 GPUs, one-shot kernels are
-// faster up to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that fit.
+// One-shot kernels send all data to every rank. Two-shot kernels send less but have a higher
+// latency. On four H200 GPUs, one-shot kernels are faster up to 192 KiB, and two-shot kernels are
+// faster than bulk kernels for all sizes that fit.
 const (
 	maxOneShotBytes = 640 << 10 // sent by a rank in a one-shot kernel
 	maxTwoShotBytes = 9 << 20   // sent by a rank in a two-shot kernel
@@ -203,7 +201,7 @@ func (l *Launch) lineLimit() int64 {
 	}
 }
 
-// chooseLines reports whether the call fits into exchange memory, and chooses a kernel if it fits.
+// chooseLines returns false if the call does not fit into exchange memory.
 func (l *Launch) chooseLines() bool {
 	if l.Operation == driver.AllReduce && l.Ranks > 2 &&
 		l.pieceBytes > maxOneShotBytes/int64(l.Ranks-1) {
@@ -242,8 +240,7 @@ func (l *Launch) chooseWide() (family string) {
 	return "wide"
 }
 
-// chooseTwoShot reports whether the call fits into exchange memory, and chooses a two-shot kernel
-// if it fits.
+// chooseTwoShot returns false if the call does not fit into exchange memory.
 func (l *Launch) chooseTwoShot() bool {
 	if l.pieceBytes > twoShotLimit(l.Ranks) {
 		return false
@@ -266,8 +263,7 @@ func oneShotLimit(ranks int) int64 {
 	return halfBytes / int64(ranks) / wideLines / lineBytes * wideLines * lineDataBytes
 }
 
-// twoShotLimit returns the size of the largest two-shot sum. Each of the two steps uses half of the
-// lines.
+// twoShotLimit returns the size of the largest two-shot sum, which uses half of the lines per step.
 func twoShotLimit(ranks int) int64 {
 	chunksPerRank := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
 	return int64(ranks) * chunksPerRank * lineLines * lineDataBytes
@@ -294,7 +290,6 @@ func (l *Launch) resident(family string) gridSize {
 	}
 }
 
-// noSmallBlocks makes setGrid use only the largest blocks.
 const noSmallBlocks = 0
 
 // setGrid sets the grid: one warp per chunk if possible, and one for the header. Small blocks are
@@ -317,7 +312,7 @@ func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 // output have the same address modulo PackBytes.
 const PackBytes = 16
 
-// misaligned reports whether a bulk kernel has to move single elements on some rank.
+// movesSingleElements reports whether a bulk kernel is slow on some rank.
 func (l *Launch) movesSingleElements() bool {
 	hasParts := l.Operation == driver.AllGather || l.Operation == driver.ReduceScatter
 	return (l.Send-l.Recv)%PackBytes != 0 || hasParts && l.partBytes%PackBytes != 0

@@ -2,13 +2,11 @@ package kernels
 
 // Message describes the copy of one message, in the layout of struct Message in src/message.h. It
 // is in host memory that the device can access. The stream of a Recv writes MessageWaits to State,
-// waits until Go is 1, and runs the copy kernels. These kernels store MessageDone in State and 0 in
-// Go in a single write. The host writes the other fields before it sets Go to 1, and does not
-// change them until State is MessageDone.
+// waits until Go is 1, and runs the copy kernels, which set State to MessageDone and Go to 0 in a
+// single write. The host may write the other fields only before it sets Go to 1.
 type Message struct {
 	From, To, Bytes uint64
-	// Taken is 0 or the address of a word. The kernels set the word to 1 once they have copied the
-	// message.
+	// Taken is 0 or the address of a word that the kernels set to 1 after the copy.
 	Taken     uint64
 	State, Go uint32
 	_         [3]uint64
@@ -43,8 +41,7 @@ func Copies(bytes int64) []Copy {
 const (
 	// smallMessage is the largest message that one block copies.
 	smallMessage = 32 << 10
-	// messageThreads and messageBlocks limit the grid to 2 MiB in flight, which saturates a link
-	// between GPUs.
+	// The grid has at most 2 MiB in flight, which saturates a link between GPUs.
 	messageThreads, messageBlocks = 512, 64
 	threadBytes                   = 64
 )

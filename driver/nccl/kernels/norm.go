@@ -6,12 +6,11 @@ import (
 )
 
 const (
-	// maxRowThreads is the largest number of threads that normalize one row, as in src/norm.h.
+	// maxRowThreads limits the threads that normalize one row, as in src/norm.h.
 	maxRowThreads = 512
 	packBytes     = 16
 )
 
-// chooseNorm chooses either one norm kernel, or an all-reduce kernel that newLocalStep follows.
 func chooseNorm(l *Launch) error {
 	normCall, sumCall := l.Call, *l.Call
 	sumCall.Operation, l.Call = driver.AllReduce, &sumCall
@@ -22,7 +21,7 @@ func chooseNorm(l *Launch) error {
 		return err
 	case l.Bulk:
 		return nil
-	case !l.isGeneric && !prefersAllReduce(l) && chooseFusedNorm(l):
+	case !l.isGeneric && !isAllReduceFaster(l) && chooseFusedNorm(l):
 		return nil
 	case l.PieceCount > 1:
 		return l.doesNotFitError(l.partBytes)
@@ -30,27 +29,23 @@ func chooseNorm(l *Launch) error {
 	return nil
 }
 
-// prefersAllReduce reports whether a separate all-reduce kernel is faster than a norm kernel,
-// because it spreads a few long rows over many blocks.
-func prefersAllReduce(l *Launch) bool {
+// isAllReduceFaster returns true for a few long rows, which an all-reduce spreads over many blocks.
+func isAllReduceFaster(l *Launch) bool {
 	rowBytes := 2 * l.Norm.Hidden
 	return l.Norm.Rows < minFusedRows &&
 		(countChunks(rowBytes, wideLines) > maxRowWarps || rowBytes*int64(l.Ranks-1) > maxFusedRowBytes)
 }
 
-// A norm kernel is preferred for at least minFusedRows rows, and for rows of which a block sends at
-// most maxFusedRowBytes and needs at most maxRowWarps warps.
 const (
 	minFusedRows     = 16
-	maxFusedRowBytes = 32 << 10
+	maxFusedRowBytes = 32 << 10 // sent by a block
 )
 
-// chooseFusedNorm reports whether the rows fit into exchange memory, and chooses a norm kernel if
-// they fit.
+// chooseFusedNorm returns false if the rows do not fit into exchange memory.
 func chooseFusedNorm(l *Launch) bool {
 	norm := l.Norm
 	rowBytes := 2 * norm.Hidden
-	// A one-shot kernel sends whole rows once. A two-shot kernel sends parts of rows twice.
+	// One-shot kernels send whole rows once, and two-shot kernels parts of rows twice.
 	partBytes, shotCount := rowBytes, int64(1)
 	if l.Ranks > 2 && l.partBytes > maxNormOneShotBytes/int64(l.Ranks-1) {
 		packCount := (norm.Hidden/driver.NormUnit + int64(l.Ranks) - 1) / int64(l.Ranks)
@@ -74,8 +69,7 @@ func chooseFusedNorm(l *Launch) bool {
 
 const (
 	maxNormOneShotBytes = maxOneShotBytes
-	// maxRowWarps is the largest number of warps of a block that move data.
-	maxRowWarps = 31
+	maxRowWarps         = 31 // warps of a block that move data
 )
 
 func normWarpCount(norm *driver.Norm) int {
@@ -87,8 +81,7 @@ func maxNormBlocks(l *Launch) int {
 	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareDivisor)
 }
 
-// 1/spareDivisor of the multiprocessors stays free.
-const spareDivisor = 32
+const spareDivisor = 32 // 1/32 of the multiprocessors
 
 func addQuantSuffix(family string, norm *driver.Norm) string {
 	if norm.Quant != driver.QuantNone {
@@ -97,8 +90,7 @@ func addQuantSuffix(family string, norm *driver.Norm) string {
 	return family
 }
 
-// newLocalStep returns the kernel after the all-reduce of a norm. If the all-reduce has failed, the
-// kernel sets all bits of the output.
+// newLocalStep returns the kernel after the all-reduce of a norm.
 func newLocalStep(l *Launch, t *Transport) Step {
 	s := Step{
 		Kernel: addQuantSuffix("norm_local", l.Norm) + "_" + types[l.DataType].name,
@@ -110,12 +102,10 @@ func newLocalStep(l *Launch, t *Transport) Step {
 	return s
 }
 
-// Local kernels that start before the all-reduce has completed can occupy 1/waitingBlockDivisor of
-// the GPU.
+// Local kernels may occupy 1/waitingBlockDivisor of the GPU while they wait for the all-reduce.
 const waitingBlockDivisor = 4
 
-// maxLocalBlocks limits the number of blocks of local kernels. Each block loops over its rows.
-const maxLocalBlocks = 1 << 16
+const maxLocalBlocks = 1 << 16 // each block loops over its rows
 
 // normArguments has the layout of struct Norm in src/norm.h.
 type normArguments struct {
@@ -127,8 +117,7 @@ type normArguments struct {
 	quant                               uint32
 }
 
-// onlyQuantizedFlag represents driver.Norm.OnlyQuantized in normArguments.quant.
-const onlyQuantizedFlag = 8
+const onlyQuantizedFlag = 8 // in normArguments.quant
 
 func normParams(l *Launch, t *Transport) cuda.Params {
 	norm := l.Norm

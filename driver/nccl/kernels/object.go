@@ -12,15 +12,14 @@ import (
 //go:embed objects
 var objects embed.FS
 
-// Object returns the compiled collectives for a compute capability. If there is no cubin for the
-// GPU's generation, Object returns PTX. It returns an error for GPUs before 8.0. All callers share
-// the bytes and must not modify them.
+// Object returns the compiled collectives for a compute capability of at least 8.0, as a cubin or,
+// for unknown generations, as PTX. Callers must not modify the bytes.
 func Object(major, minor int) ([]byte, error) { return loadObject("collectives", major, minor) }
 
-// RowsObject returns the compiled kernels of Rows, as Object does for other collectives.
+// RowsObject is Object for the kernels of Rows.
 func RowsObject(major, minor int) ([]byte, error) { return loadObject("rows", major, minor) }
 
-// NormObject returns the compiled norm kernels, as Object does for other collectives.
+// NormObject is Object for norm kernels.
 func NormObject(major, minor int) ([]byte, error) { return loadObject("norm", major, minor) }
 
 func loadObject(source string, major, minor int) ([]byte, error) {
@@ -35,7 +34,7 @@ func loadObject(source string, major, minor int) ([]byte, error) {
 	return object.(func() ([]byte, error))()
 }
 
-// binaries maps each GPU generation (major compute capability) to the architecture of its cubin.
+// binaries maps GPU generations (major compute capabilities) to architectures of cubins.
 var binaries = map[int]string{8: "sm_80", 9: "sm_90", 10: "sm_100", 12: "sm_120"}
 
 func architecture(major int) string {
@@ -45,12 +44,11 @@ func architecture(major int) string {
 	return "compute_90"
 }
 
-// CanOverlap reports whether the kernels for a GPU generation contain the instruction that waits
-// for earlier kernels in the stream (griddepcontrol.wait), so that they may start early.
+// CanOverlap reports whether the kernels for a GPU generation may start early, because they contain
+// the instruction that waits for earlier kernels (griddepcontrol.wait).
 func CanOverlap(major int) bool { return architecture(major) != "sm_80" }
 
-// unpackers maps an object's name to a function that unpacks it once for all ranks of the process,
-// because unpacking takes 20 ms.
+// unpackers maps an object's name to a function that unpacks it once per process, in 20 ms.
 var unpackers sync.Map
 
 func unpack(name string) ([]byte, error) {

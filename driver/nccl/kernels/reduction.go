@@ -6,12 +6,12 @@ import (
 	"symmem/driver"
 )
 
-// types lists the types of elements that kernels can reduce. number identifies the type in generic
-// kernels (those for all types). If the type has specialized kernels, their names contain name.
+// types lists the types of elements that kernels can reduce. number is for generic kernels (those
+// for all types). name is in the names of specialized kernels, or "" if there are none.
 var types = map[driver.DataType]struct {
 	number     uint32
 	name       string
-	isUnsigned bool // whether the type is unsigned and uses the kernels of a signed type
+	isUnsigned bool // unsigned, but uses the kernels of a signed type
 }{
 	driver.Float32: {number: 0, name: "f32"}, driver.Float64: {number: 1},
 	driver.Float16: {number: 2, name: "f16"}, driver.BFloat16: {number: 3, name: "bf16"},
@@ -21,8 +21,8 @@ var types = map[driver.DataType]struct {
 	driver.Uint64: {number: 7, isUnsigned: true},
 }
 
-// Launch.reduction is the number of the operation (enum Op of call.h). For generic kernels, bits of
-// enum Order and typeUnit times the type's number are added.
+// Launch.reduction is the number of the operation (enum Op of call.h), plus, for generic kernels,
+// bits of enum Order and number*typeUnit.
 const (
 	lastSpecializedOp = 2 // Max; only generic kernels support higher numbers
 
@@ -56,9 +56,8 @@ func Reduces(t driver.DataType, op driver.ReduceOp) bool {
 	return isListed && op.Kernel() != 0 && (!elementType.isUnsigned || !op.ComparesUnsigned(t))
 }
 
-// findOrderBits returns the bits of enum Order for a formula that combines elements in a tree. It
-// returns 0 if combining elements in the order of ranks gives the same results. With two ranks,
-// only averages of a RoundedTree have different results.
+// findOrderBits returns 0 if combining elements in the order of ranks gives the same results as a
+// tree. With two ranks, only averages of a RoundedTree differ.
 func (l *Launch) findOrderBits() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+
@@ -76,7 +75,6 @@ func (l *Launch) findOrderBits() (uint32, error) {
 	return 0, nil
 }
 
-// kernelName returns the name of the call's kernel in a family, such as bulk_sum.
 func (l *Launch) kernelName(family string) string {
 	rankCount := 8
 	if l.Ranks == 2 || l.Ranks == 4 {

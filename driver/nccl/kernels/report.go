@@ -20,16 +20,15 @@ const (
 )
 
 // Report receives the first fault of a rank's kernels, and holds the word with which the host stops
-// kernels. The device accesses a Report in the layout of struct Report in src/exchange.h. Once
-// fault is not None, the fields before it may be read.
+// kernels, in the layout of struct Report in src/exchange.h. Once fault is not None, the fields
+// before it may be read.
 type Report struct {
-	// Digest is the digest of this rank's call. PeerDigest is the digest of the peer's different
-	// call.
+	// Digest is of this rank's call, and PeerDigest of the peer's different call.
 	Digest, PeerDigest uint64
-	// Epoch is the number of the call among the group's kernel launches, counted from 1.
+	// Epoch counts the group's kernel launches, from 1.
 	Epoch uint64
-	// After TimedOut, Ranks is a bit set of the missing ranks. After Diverged, it is the number of
-	// the rank with the different call.
+	// Ranks is a bit set of the missing ranks after TimedOut, and the number of the rank with the
+	// different call after Diverged.
 	Ranks uint32
 	fault uint32
 	end   uint32

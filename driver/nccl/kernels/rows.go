@@ -11,11 +11,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// maxTensorCount is the largest number of tensors of one launch.
-const maxTensorCount = 8
+const maxTensorCount = 8 // in one launch
 
-// partsArguments and the following types have the layouts of structs in src/call.h.
-// at holds the offsets of the ranks' parts.
+// partsArguments and the following types have the layouts of structs in src/call.h. at holds the
+// offsets of the ranks' parts.
 type partsArguments struct{ at, bytes [MaxRanks]int64 }
 
 type tensorArguments struct {
@@ -25,9 +24,8 @@ type tensorArguments struct {
 	recvAt     [MaxRanks]uintptr
 }
 
-// rowsArguments holds the first arguments of all kernels for rows. A gather sets tensorsOrOp to the
-// number of tensors, and chunksOrDivisor to the number of chunks. A scatter sets tensorsOrOp to the
-// reduction, and chunksOrDivisor to the divisor.
+// rowsArguments holds the first arguments of all kernels for rows. A gather has the numbers of
+// tensors and chunks, and a scatter the reduction and the divisor.
 type rowsArguments struct {
 	rank, ranks, tensorsOrOp, chunksOrDivisor uint32
 	digest                                    uint64
@@ -62,8 +60,7 @@ type rowsLaunch struct {
 	chunkCount      int64 // in all sections; used by line kernels
 }
 
-// partSection is a range of bytes in each rank's part of a call. If a part is shorter than the
-// range, the range ends with the part.
+// partSection is a range of bytes in each rank's part of a call. It ends early where a part does.
 type partSection struct {
 	call          *driver.Call
 	offset, bytes int64
@@ -104,9 +101,8 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	return rows, nil
 }
 
-// maxGatherBytes returns the number of bytes that line kernels gather at most. On four H200 GPUs,
-// four launches that fill exchange memory are faster than NCCL's all-gathers, but eight launches
-// are slower.
+// maxGatherBytes limits gathers in line kernels. On four H200 GPUs, four launches that fill
+// exchange memory are faster than NCCL's all-gathers, but eight launches are slower.
 func maxGatherBytes(ranks int) int64 { return 4 * oneShotLimit(ranks) }
 
 func (rows *Rows) largestPartBytes(call *driver.Call) int64 {
@@ -114,7 +110,7 @@ func (rows *Rows) largestPartBytes(call *driver.Call) int64 {
 	return slices.Max(parts.bytes[:])
 }
 
-// splitIntoLaunches divides the calls among launches, which are the same on all ranks.
+// splitIntoLaunches must have the same results on all ranks.
 func (rows *Rows) splitIntoLaunches(calls []*driver.Call) {
 	maxChunks := halfBytes / int64(rows.common.Ranks) / (wideLines * lineBytes)
 	var current rowsLaunch
@@ -139,7 +135,7 @@ func (rows *Rows) splitIntoLaunches(calls []*driver.Call) {
 	rows.addLaunch(current)
 }
 
-// addLaunch appends a launch. Even without data, a launch is needed to compare the calls.
+// addLaunch is called even without data, because a launch is needed to compare the calls.
 func (rows *Rows) addLaunch(launch rowsLaunch) {
 	l, family := &rows.common, "rows"
 	if l.Bulk {

@@ -14,7 +14,7 @@ type Transport struct {
 	Report   uintptr
 	// Timeout limits how long kernels wait for peers.
 	Timeout time.Duration
-	// Overlaps is set if kernels may start before earlier kernels in the stream have completed.
+	// CanOverlap is set if kernels may start before earlier kernels in the stream have completed.
 	CanOverlap bool
 }
 
@@ -24,7 +24,7 @@ type PeerLocator interface {
 	Locate(address uintptr) []uintptr
 }
 
-// Work describes a call on the direct path. Each kind of operation has its own implementation.
+// Work describes a call on the direct path.
 type Work interface {
 	// Steps returns the kernel launches of the call in execution order.
 	Steps(t *Transport) []Step
@@ -37,13 +37,12 @@ type Step struct {
 	Kernel          string
 	Blocks, Threads int
 	Params          cuda.Params
-	// Overlaps is set if the kernel may start before its predecessor in the stream has completed.
+	// CanOverlap is set if the kernel may start before its predecessor has completed.
 	CanOverlap bool
 	// Local is set if the kernel accesses only this rank's memory. It then does not count as a call
 	// and has no digest.
-	Local bool
-	// digest is the offset of the digest in Params.
-	digestOffset uintptr
+	Local        bool
+	digestOffset uintptr // in Params
 }
 
 // SetDigest replaces the digest in the arguments, unless the kernel is local.
@@ -53,8 +52,8 @@ func (s *Step) SetDigest(digest uint64) {
 	}
 }
 
-// Choose chooses the kernels of a call. If there are none, Choose returns an error that gives the
-// reason. The caller must have set the fields of l up to Multiprocessors.
+// Choose chooses the kernels of a call, or returns an error with the reason why there are none. The
+// caller must have set the fields of l up to Multiprocessors.
 func Choose(l Launch) (Work, error) {
 	if l.Operation.SplitsOneBuffer() {
 		return ChooseRows(l, []*driver.Call{l.Call})

@@ -6,17 +6,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// lastLaunchCount is a power of two.
-const lastLaunchCount = 256
+const lastLaunchCount = 256 // a power of two
 
 // Launches records launches of symmem's own kernels, to find the call that a kernel reports.
 type Launches struct {
 	mu          ranked.Spin[launchesMu] // guards the following fields
 	launchCount uint64
 	// lastLaunches holds launch n, counted from 1, at index n % lastLaunchCount.
-	lastLaunches [lastLaunchCount]launch
-	// capturedCalls holds the latest of capturedCount calls that other libraries have captured.
-	capturedCalls []driver.Call
+	lastLaunches  [lastLaunchCount]launch
+	capturedCalls []driver.Call // the latest of capturedCount calls
 	capturedCount int
 }
 

@@ -14,15 +14,12 @@ import (
 // Callers of RecordLatest and ForgetLatest must hold the stream's lock. Callers of other methods
 // must hold the communicator's mu. Drivers passed to methods must use the GPU's context.
 type LaunchOrder struct {
-	// A launch holds mu from reading latestStream to setting it.
-	mu ranked.Mutex[orderMu]
+	mu ranked.Mutex[orderMu] // held from reading to setting latestStream in a launch
 	// latestStream is the stream of the latest launch while an event can be recorded there. Later,
-	// latestEvent marks the end of the launch. Writers hold mu and, for latestStream, the lock of
-	// that stream.
+	// latestEvent marks the launch's end. Writers hold mu and the lock of latestStream.
 	latestStream atomic.Pointer[stream.Stream]
 	latestEvent  *stream.Event
-	// reusedEvent is used for all streams except those of other libraries.
-	reusedEvent stream.Event
+	reusedEvent  stream.Event // unless another library owns the stream
 	// IsLatestByNCCL is set if the latest launch consists only of NCCL kernels.
 	IsLatestByNCCL bool
 	// replayEvent is set once another library has captured a call. Each later launch or replay
@@ -79,7 +76,6 @@ func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(o.replayEvent.Handle, s.CUDA)
 }
 
-// makeReplayEvent creates replayEvent. Graphs of other libraries keep its owner alive.
 func (o *LaunchOrder) makeReplayEvent(streams *stream.Streams) error {
 	if o.replayEvent != nil {
 		return nil
@@ -112,10 +108,10 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	return err
 }
 
-// LatestStream returns the stream of the latest launch, or nil if no event can be recorded there.
+// LatestStream returns nil if no event can be recorded on the stream of the latest launch.
 func (o *LaunchOrder) LatestStream() *stream.Stream { return o.latestStream.Load() }
 
-// ForgetLatest makes the next launch independent of the latest launch if that is on stream s.
+// ForgetLatest drops the latest launch if it is on stream s.
 func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

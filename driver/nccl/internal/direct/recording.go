@@ -21,12 +21,12 @@ const MaxOpenRecordings = 16
 
 // Recording is a capture that contains calls of a group.
 type Recording struct {
-	captureID    uint64          // CUDA's ID of the capture, or 0 for a capture of symmem
-	lastPosition driver.Recorded // position of the last call
+	captureID    uint64 // CUDA's ID, or 0 for a capture of symmem
+	lastPosition driver.Recorded
 
-	lastStream      cuda.Stream // stream of the last call
-	lastCallNodes   []cuda.Node // nodes at which the last call ends
-	eventRecordNode cuda.Node   // node that records LaunchOrder.replayEvent
+	lastStream      cuda.Stream
+	lastCallNodes   []cuda.Node // at which the last call ends
+	eventRecordNode cuda.Node   // records LaunchOrder.replayEvent
 }
 
 // NewRecording returns the recording of a new capture. captureID is 0 for a capture of symmem.
@@ -84,8 +84,8 @@ func (r *Recording) waitForPrevious(
 	return gpu.AddCaptureDependencies(s, missingNodes)
 }
 
-// recordLatest makes each replay record replayEvent after the last call. It moves eventRecordNode,
-// because CUDA cannot remove a node during a capture. If CUDA rejects the move, it adds a node.
+// recordLatest makes each replay record replayEvent after the last call, by moving eventRecordNode.
+// If CUDA rejects the move, it adds a node, because CUDA cannot remove one during a capture.
 func (r *Recording) recordLatest(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {

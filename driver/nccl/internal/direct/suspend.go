@@ -14,10 +14,8 @@ import (
 	"symmem/internal/handoff"
 )
 
-// suspension is guarded by Exchange.mu.
-type suspension struct {
-	// isActive is set from Suspend until MapPeers has succeeded. The addresses stay reserved.
-	isActive bool
+type suspension struct { // guarded by Exchange.mu
+	isActive bool // from Suspend until MapPeers has succeeded
 	// hasOwnMemory is set if isActive, but this rank's own memory is mapped again.
 	hasOwnMemory bool
 	// savedHeader is the start of this rank's memory, where kernels count calls.
@@ -32,7 +30,7 @@ func (e *Exchange) Suspend() (released int64, err error) {
 	if e.isClosed() || e.group.Sharing == nil || e.ownAddress() == 0 || e.suspension.isActive {
 		return 0, nil
 	}
-	e.stopCopyGoroutines.Wait() // they write to the memory
+	e.stopCopyGoroutines.Wait() // of Stop, which write to the memory
 	g := e.group.Sharing.GPU
 	header := dl.AddressOf(&e.suspension.savedHeader[0])
 	if err := e.copyHeader(header, e.ownAddress()); err != nil {
@@ -50,7 +48,7 @@ func (e *Exchange) Suspend() (released int64, err error) {
 	})
 }
 
-// isClosed requires e.mu. It is true before the memory is allocated and after it is freed.
+// isClosed requires e.mu.
 func (e *Exchange) isClosed() bool { return e.report == nil }
 
 func (e *Exchange) ownAddress() uintptr {

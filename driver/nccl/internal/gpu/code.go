@@ -13,19 +13,17 @@ type CubinFunc func(major, minor int) ([]byte, error)
 
 // Code loads cubins onto a GPU. The context must be current on threads that call Load and Unload.
 type Code struct {
-	// CubinFuncs return the cubins to load. A kernel must be in only one of them.
-	CubinFuncs []CubinFunc
+	CubinFuncs []CubinFunc // a kernel must be in only one cubin
 
-	Mu        ranked.Mutex[codeMu]
-	modules   []cuda.Module            // guarded by Mu; set by Load
-	functions map[string]cuda.Function // guarded by Mu
-	// CanOverlap is set by Load if a kernel can start before earlier kernels have exited.
-	CanOverlap bool
+	Mu         ranked.Mutex[codeMu]
+	modules    []cuda.Module            // guarded by Mu
+	functions  map[string]cuda.Function // guarded by Mu
+	CanOverlap bool                     // kernels can start before earlier ones have exited
 }
 
-// Load loads all kernels. Otherwise CUDA would load each kernel at its first launch, which could
-// wait for a kernel that never exits. If the process already has a stuck kernel, Load itself could
-// wait, so it leaves the loading to CUDA. Launches then return on an H200 with driver 580.
+// Load also loads each kernel. Otherwise CUDA would do so at the first launch, which could wait for
+// a kernel that never exits. If the process already has one (Stuck), Load itself could wait, and
+// leaves this to CUDA. Launches then return on an H200 with driver 580.
 func (c *Code) Load(g *GPU) error {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()

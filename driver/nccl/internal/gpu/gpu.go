@@ -14,26 +14,20 @@ import (
 // GPU wraps a rank's GPU and its primary context. It must not be used after the last Drop.
 type GPU struct {
 	cuda.Device
-	// CUDA must be used on a thread where the context is current, for example in Do.
-	CUDA *cuda.Driver
-	// anyThreadDriver makes the context current in each call.
-	anyThreadDriver *cuda.Driver
+	CUDA            *cuda.Driver // for threads where the context is current, as in Do
+	anyThreadDriver *cuda.Driver // makes the context current in each call
 	context         cuda.Context
-	// Adopted is set once a stream of another library has been adopted.
-	Adopted atomic.Bool
-	// Timeout limits waits for internal work.
-	Timeout        time.Duration
-	InternalStream InternalStream
-	// Words allocates words of host memory for which streams can wait.
-	Words Pinned[Word]
+	Adopted         atomic.Bool   // whether a stream of another library has been adopted
+	Timeout         time.Duration // of waits for internal work
+	InternalStream  InternalStream
+	Words           Pinned[Word]
 	Properties
 
 	mu             ranked.Mutex[gpuMu] // guards the following fields
 	referenceCount int
 	unfinishedWork []*unfinishedItem
 	deferredFrees  []func() error
-	// reclaiming is closed when the running call of deferredFrees[0] ends. It is nil if none runs.
-	reclaiming chan struct{}
+	reclaiming     chan struct{} // closed after the current call of deferredFrees[0], or nil
 }
 
 func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
@@ -47,7 +41,7 @@ func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	}, nil
 }
 
-// Borrow is like Do, but retains the context only during the calls.
+// Borrow is Do with a context that is retained only during the calls.
 func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
 	g, err := retain(library, device)
 	if err != nil {
@@ -147,8 +141,8 @@ func (g *GPU) IsMapped(address uintptr) bool {
 // Release releases an allocation handle. The memory stays allocated while it is mapped.
 func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }
 
-// Map maps an allocation at new addresses, for this GPU only. The context must be current on
-// threads that call Map, MapAt and Unmap.
+// Map maps an allocation at new addresses, for this GPU only. The context must be current for calls
+// of Map, MapAt and Unmap.
 func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	address, err := g.CUDA.AddressReserve(bytes, g.Granularity)
 	if err != nil {

@@ -10,16 +10,13 @@ import (
 
 // Properties holds the constant properties of a GPU.
 type Properties struct {
-	Model string
-	Major int // of the compute capability
-	// SegmentProp is used for the memory of every segment.
-	SegmentProp cuda.AllocationProp
+	Model       string
+	Major       int                 // of the compute capability
+	SegmentProp cuda.AllocationProp // for the memory of every segment
 	// NoFabricReason explains why memory has no fabric handles (for other machines), or is "".
 	NoFabricReason string
-	// Granularity is the unit, in bytes, of segment sizes and offsets.
-	Granularity int64
-	// Accessors are this GPU and all visible GPUs that can access its memory.
-	Accessors []cuda.Device
+	Granularity    int64         // unit of segment sizes and offsets, in bytes
+	Accessors      []cuda.Device // this GPU and all visible GPUs that can access its memory
 }
 
 func (g *GPU) queryProperties() (err error) {
@@ -63,8 +60,7 @@ func (g *GPU) findSegmentProp() (cuda.AllocationProp, error) {
 	return prop, nil
 }
 
-// checkFabric returns an error if memory cannot have a fabric handle, for example because the
-// process sees no IMEX channel (a device file of NVIDIA).
+// checkFabric returns an error if memory cannot have a fabric handle.
 func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	if !g.supports(cuda.AttributeFabricSupported) {
 		return errors.New("the GPU does not support them")

@@ -14,8 +14,8 @@ func (g *GPU) AddUnfinished(isDone func() bool) {
 	g.unfinishedWork = append(g.unfinishedWork, &unfinishedItem{isDone})
 }
 
-// MustKeepMemory reports whether work is unfinished or a kernel never exits. Until it returns
-// false, memory must stay mapped, because unmapping could wait for the work or destroy the context.
+// MustKeepMemory reports whether work is unfinished or a kernel never exits. Memory must then stay
+// mapped, because unmapping could wait for the work or destroy the context.
 func (g *GPU) MustKeepMemory() bool {
 	if Stuck.Load() {
 		return true
@@ -31,8 +31,8 @@ func (g *GPU) MustKeepMemory() bool {
 		if !first.isDone() {
 			return true
 		}
-		// Read the list again, because Stream.Close may have added more work of the same stream
-		// before isDone returned true.
+		// Stream.Close may have added more work before isDone returned true, so check the list
+		// again.
 		g.mu.Lock()
 		g.unfinishedWork = slices.DeleteFunc(g.unfinishedWork, func(item *unfinishedItem) bool {
 			return item == first
@@ -41,8 +41,7 @@ func (g *GPU) MustKeepMemory() bool {
 	}
 }
 
-// FreeWhenIdle calls free now, or in Reclaim if memory must stay mapped or other calls are
-// deferred.
+// FreeWhenIdle calls free now, or later in Reclaim if memory must stay mapped.
 func (g *GPU) FreeWhenIdle(free func() error) error {
 	mustKeep := g.MustKeepMemory()
 	g.mu.Lock()
@@ -55,9 +54,8 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
-// Reclaim calls deferred functions in order while memory need not stay mapped, and waits for calls
-// by other goroutines. allFreed reports whether none is left. The caller must not hold any lock of
-// the backend.
+// Reclaim calls deferred functions in order while memory need not stay mapped. allFreed reports
+// whether none is left. The caller must not hold any lock of the backend.
 func (g *GPU) Reclaim() (allFreed bool, err error) {
 	for !g.MustKeepMemory() {
 		free, ended := g.beginFree()
@@ -74,8 +72,8 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 	return false, err
 }
 
-// beginFree returns the first deferred function. If another goroutine is calling it, beginFree
-// returns a channel that is closed when the call ends.
+// beginFree returns the first deferred function, or a channel that is closed when another
+// goroutine's call of it ends.
 func (g *GPU) beginFree() (free func() error, ended <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -86,8 +84,8 @@ func (g *GPU) beginFree() (free func() error, ended <-chan struct{}) {
 	return g.deferredFrees[0], nil
 }
 
-// endFree removes the first deferred function. It stays in the list during its call, so that
-// FreeWhenIdle does not overtake it.
+// endFree removes the first deferred function only after its call, so that FreeWhenIdle does not
+// overtake it.
 func (g *GPU) endFree() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

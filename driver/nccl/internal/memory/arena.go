@@ -18,7 +18,7 @@ type Arena struct {
 	bytes            int64
 	base, secondBase uintptr // starts of the ranges
 	isClosed         bool    // guarded by Memory.mu
-	holdsContext     bool    // whether gpu.Hold has been called; guarded by Memory.mu
+	hasContextRef    bool    // whether gpu.Hold has been called; guarded by Memory.mu
 	useCount         UseCount
 }
 
@@ -33,8 +33,8 @@ func (a *Arena) Keep(int64) error {
 
 // keepContext requires Memory.mu.
 func (a *Arena) keepContext() {
-	if !a.holdsContext {
-		a.holdsContext = true
+	if !a.hasContextRef {
+		a.hasContextRef = true
 		a.memory.gpu.Hold()
 	}
 }
@@ -114,7 +114,7 @@ func (a *Arena) free() error {
 		})
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if a.holdsContext {
+		if a.hasContextRef {
 			err = errors.Join(err, m.gpu.Drop())
 		}
 		return err

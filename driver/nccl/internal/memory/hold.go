@@ -14,8 +14,8 @@ type Hold struct {
 	holds     *Holds
 	captureID uint64      // CUDA's ID
 	useCounts []*UseCount // guarded by UseCounts.mu
-	// plainUses counts uses by calls without windows (memory registered with NCCL). Only the
-	// goroutine that captures the graph changes it.
+	// plainUses counts uses outside windows (memory registered with NCCL). Only the goroutine that
+	// captures the graph changes it.
 	plainUses []*UseCount
 }
 
@@ -27,8 +27,8 @@ type Holds struct {
 	activeHolds    sync.WaitGroup
 }
 
-// GetOrBegin returns the hold for the graph that a stream is capturing, or nil if there is none. It
-// must not be called concurrently. The CUDA context must be current.
+// GetOrBegin returns nil if the stream is not being captured. It must not be called concurrently.
+// The CUDA context must be current.
 func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
 	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
@@ -99,13 +99,13 @@ func (h *Hold) AddUses(useCounts []*UseCount) {
 	}
 }
 
-// AddPlainUses records that NCCL uses objects without windows in a call.
+// AddPlainUses records a call that uses objects outside windows.
 func (h *Hold) AddPlainUses(useCounts []*UseCount) {
 	h.plainUses = append(h.plainUses, useCounts...)
 	h.holds.UseCounts.AddPlainCalls(useCounts, 1)
 }
 
-// HasCapture reports whether a graph contains calls of the group.
+// HasCapture reports whether a capture contains calls of the group.
 func (hs *Holds) HasCapture(captureID uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
@@ -119,5 +119,5 @@ func (hs *Holds) IsActive() bool {
 	return len(hs.holdsByCapture) > 0
 }
 
-// Wait waits until all holds have ended and objects without users have been freed.
+// Wait waits until all holds have ended and unused objects have been freed.
 func (hs *Holds) Wait() { hs.activeHolds.Wait() }

@@ -17,7 +17,7 @@ type Exporter struct {
 	Machine *shm.Machine // passes file descriptors between the ranks
 }
 
-// Export exports an allocation until Withdraw. The context must be current on the calling thread.
+// Export exports an allocation until Withdraw. The context must be current.
 func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := e.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -28,7 +28,7 @@ func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error)
 	return file, nil
 }
 
-// Withdraw ends the export under a key. file is the file that Export returned.
+// Withdraw ends the export of a file that Export returned.
 func (e *Exporter) Withdraw(key handoff.Key, file *os.File) error {
 	e.Machine.Withdraw(key)
 	return file.Close()
@@ -60,18 +60,15 @@ type Sharing struct {
 	UseFabric bool
 }
 
-// Shared is an allocation that other ranks of a group can map. The zero value refers to no
-// allocation.
+// Shared is an allocation that other ranks of a group can map, or no allocation (the zero value).
 type Shared struct {
 	exporter *Exporter
 	key      handoff.Key
 	file     *os.File
-	// Fabric is the handle to send to the other ranks, or nil if they fetch a file descriptor.
-	Fabric []byte
+	Fabric   []byte // the fabric handle, or nil if ranks fetch a file descriptor
 }
 
-// Share exports an allocation to the other ranks. The context must be current on the calling
-// thread.
+// Share exports an allocation to the other ranks. The context must be current.
 func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	if s.UseFabric {
 		fabricHandle, err := s.GPU.CUDA.ExportFabric(handle)
@@ -87,8 +84,7 @@ func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: s.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns the message with which other ranks can map the allocation, or nil for the zero
-// value.
+// Encode returns a message with which other ranks can map the allocation.
 func (s *Shared) Encode() []byte {
 	if s.exporter == nil {
 		return nil
@@ -103,8 +99,8 @@ func (s *Shared) Withdraw() {
 	}
 }
 
-// MapShared is Fetch for memory that a rank of the group has shared. If UseFabric is set, fabric
-// must be the handle that the rank has sent.
+// MapShared is Fetch for memory that a rank of the group has shared. fabric is the rank's handle,
+// and is used only if UseFabric is set.
 func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {

@@ -11,26 +11,26 @@ import (
 // UseCounts.mu guards the fields.
 type UseCount struct {
 	userCount int
-	// deferredFree is called once userCount is 0. Until it has returned, the object is a user of
-	// dependsOn.
+	// deferredFree is called once userCount is 0. Until it has returned, dependsOn has the object
+	// as a user.
 	deferredFree func()
 	dependsOn    *UseCount
-	// plainCallCount counts calls in open graphs that use the object and that NCCL runs without
-	// windows (memory registered with NCCL).
+	// plainCallCount counts calls in open graphs that use the object outside windows (memory
+	// registered with NCCL).
 	plainCallCount int
 }
 
-// UseCounts contains the lock of a device's use counts and holds.
+// UseCounts guards all use counts and holds of a device.
 type UseCounts struct {
 	gpu *gpu.GPU
 
-	mu ranked.Mutex[useCountsMu]
-	// holdsUntilClose are for graphs whose destruction the driver does not report.
-	holdsUntilClose []*Hold
+	mu              ranked.Mutex[useCountsMu]
+	holdsUntilClose []*Hold // for graphs whose destruction the driver does not report
 }
 
-// DeferUntilUnused returns false if u has no users. Otherwise free is called once u has none, after
-// which u is no longer a user of dependsOn, which can be nil. Only the first free for u is called.
+// DeferUntilUnused returns false if u has no users, and the caller must then call free. Otherwise
+// free is called once u has none, unless an earlier free was deferred. u is a user of dependsOn,
+// which can be nil, until free has returned.
 func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -46,7 +46,7 @@ func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool 
 	return true
 }
 
-// AddPlainCalls adds n to the number of calls in open graphs that use each object without windows.
+// AddPlainCalls adds n to the number of calls in open graphs that use each object outside windows.
 func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount, n int) {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -67,7 +67,7 @@ func (uc *UseCounts) hasUsers(u *UseCount) bool {
 	return u.userCount > 0
 }
 
-// decrementAll returns those that are now 0 and have a deferred function. It requires UseCounts.mu.
+// decrementAll returns the counts of 0 with a deferred function. It requires UseCounts.mu.
 func decrementAll(useCounts []*UseCount) (unused []*UseCount) {
 	return slices.DeleteFunc(useCounts, func(u *UseCount) bool {
 		u.userCount--
@@ -75,8 +75,6 @@ func decrementAll(useCounts []*UseCount) (unused []*UseCount) {
 	})
 }
 
-// runDeferred calls u's deferred function if u has no users, and then does the same for
-// u.dependsOn.
 func (uc *UseCounts) runDeferred(u *UseCount) {
 	for u != nil {
 		uc.mu.Lock()

@@ -45,14 +45,13 @@ func (in *inbox) deliverMessages() {
 }
 
 const (
-	spinPolls  = 50  // polls without a pause
-	yieldPolls = 200 // later polls that yield the processor
-	// maxSleep limits each sleep. A peer that announces a message also wakes the sleeper.
-	maxSleep = 10 * time.Millisecond
+	spinPolls  = 50
+	yieldPolls = 200 // after spinPolls
+	maxSleep   = 10 * time.Millisecond
 )
 
-// pause sleeps only briefly if a message was announced, because the GPU that completes the message
-// does not wake this rank.
+// pause sleeps only briefly if hasAnnounced is set: a GPU that completes a message does not wake
+// this rank, unlike a rank that announces one.
 func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 	switch {
 	case polls < spinPolls && runtime.NumCPU() > 1:
@@ -63,14 +62,14 @@ func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 		if hasAnnounced {
 			sleep = gpu.PollPause
 		}
-		atomic.AddInt32(&w.sleeping, 1)
+		atomic.AddInt32(&w.sleeperCount, 1)
 		sys.FutexWait(&w.wakeCount, wakeCount, sleep)
-		atomic.AddInt32(&w.sleeping, -1)
+		atomic.AddInt32(&w.sleeperCount, -1)
 	}
 }
 
-// acceptMessages returns the Recvs whose messages have arrived. hasAnnounced reports whether a
-// message for another Recv has been announced. mustContinue reports whether to call it again.
+// acceptMessages returns the Recvs whose messages have arrived. hasAnnounced is set if a message
+// for another Recv has been announced.
 func (in *inbox) acceptMessages() (accepted []*End, hasAnnounced, mustContinue bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -101,9 +100,8 @@ func (in *inbox) acceptMessages() (accepted []*End, hasAnnounced, mustContinue b
 	return accepted, hasAnnounced, in.isDelivering, err
 }
 
-// accept fills in the descriptor from which the GPU copies the message. It returns false if the
-// message has not arrived or is being withdrawn, if the peer's memory is not mapped yet, if an
-// earlier message occupies the slot, or if an earlier launch uses the descriptor.
+// accept fills in the descriptor from which the GPU copies the message. It returns false if that is
+// not possible yet.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announcement
 	if a == nil || !e.canAccept() || !a.ownsFlags() || !in.isComplete(a) {
@@ -141,7 +139,7 @@ func (in *inbox) canBeOverwritten(a *announcement) bool {
 	return a.inGraph != 0 && atomic.LoadUint32(&in.mailbox.headersFrom(a.source).canOverwrite) != 0
 }
 
-// claimMessage returns false if the sender has withdrawn the message. After that, it cannot.
+// claimMessage returns false if the sender has withdrawn the message.
 func (in *inbox) claimMessage(a *announcement) bool {
 	arrived := &in.mailbox.flags(a.source).arrived[a.slot]
 	if !atomic.CompareAndSwapUint32(arrived, 1, 0) {

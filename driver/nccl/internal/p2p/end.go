@@ -15,21 +15,21 @@ type End struct {
 	messages *Messages
 	plan     *Plan
 	control.Message
-	compare  bool // whether the Send and the Recv are compared
-	captured bool // in a CUDA graph, which then owns the words below
+	isCompared bool // whether the Send and the Recv are compared
+	captured   bool // in a CUDA graph, which then owns the words below
 	// state is kernels.MessageWaits while the stream of a Recv waits for the message, or while the
 	// stream of a captured Send waits until copiedWord is 1. Other Sends have neither word.
 	state      *gpu.Word
 	copiedWord *uint32
 
-	arrivedWord      *uint32       // in flags, for a captured Send
-	canOverwriteWord *uint32       // in headerRing, for a captured Send
+	arrivedWord      *uint32       // for a captured Send
+	canOverwriteWord *uint32       // for a captured Send
 	doneEvent        *stream.Event // recorded after a Send
 
 	// inbox.mu guards the following fields.
 
-	waitStart      time.Time // when the stream was first seen to wait
-	releaseStart   time.Time // first call of release for a Send
+	waitStart      time.Time // since when the stream is known to wait
+	releaseStart   time.Time // of a Send
 	previousLaunch *End      // in the graph's previous launch, or nil
 	// isHandled is set once a Recv has accepted its message or has been refused, or once the stream
 	// has completed a Send.
@@ -37,14 +37,14 @@ type End struct {
 
 	// Only a Recv uses the following fields.
 
-	descriptor   *kernels.Message // what the stream copies
-	source       int              // of the claimed message
-	number       uint64           // of the claimed message
-	isClaimed    bool             // source and number are known
-	announcement *announcement    // nil until the message's header has been read
+	descriptor   *kernels.Message
+	isClaimed    bool // source and number of the message are known
+	source       int
+	number       uint64
+	announcement *announcement // nil until the header has been read
 }
 
-// isComplete reports whether the stream has completed a Recv.
+// isComplete is for a Recv.
 func (e *End) isComplete() bool {
 	state := e.state.Value()
 	return e.isHandled && (state == kernels.MessageDone || e.captured && state == kernels.MessageWaits)
@@ -62,9 +62,9 @@ func (e *End) checkWait() bool {
 	return true
 }
 
-// release withdraws the previous message of a captured Send and lets the stream overwrite it. If
-// the receiver has claimed that message, its GPU may still be copying. Callers must then repeat
-// release until that GPU sets copiedWord or, after a time limit, counts as lost.
+// release withdraws the previous message of a captured Send, so that the stream can overwrite it.
+// Callers must repeat release while the receiver's GPU may be copying that message: until it has
+// set copiedWord or a time limit has passed.
 func (e *End) release() {
 	atomic.StoreUint32(e.canOverwriteWord, 1)
 	if e.releaseStart.IsZero() {
@@ -77,7 +77,6 @@ func (e *End) release() {
 	}
 }
 
-// refuse lets the stream of a Recv continue without copying a message.
 func (e *End) refuse() {
 	if e.isHandled || !e.canAccept() {
 		return

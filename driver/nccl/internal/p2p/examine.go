@@ -19,7 +19,7 @@ func (m *Messages) Examine() error {
 	mustPrune := slices.ContainsFunc(m.unfinishedSends, isCaptured)
 	m.inbox.mu.Unlock()
 	if mustPrune {
-		m.pruneSends() // the first launch of a graph may have completed
+		m.pruneSends() // launches may have completed
 	}
 	m.inbox.mu.Lock()
 	m.inbox.pruneReceives()
@@ -44,8 +44,7 @@ func (m *Messages) Examine() error {
 	return err
 }
 
-// examineMessage returns an error if the message of a Recv can never arrive, or if the message that
-// a captured Send waits for can never be copied.
+// examineMessage checks a Recv, or a captured Send that waits until its last message is copied.
 func (m *Messages) examineMessage(e *End) error {
 	p := e.plan
 	var err error
@@ -66,8 +65,7 @@ func (m *Messages) examineMessage(e *End) error {
 	if err == nil {
 		return nil
 	}
-	// Check again, because the message may have been announced since the first check. All headers
-	// that the peer had written by then are visible now.
+	// Check again: all headers that the peer had written by the first check are visible now.
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	readErr := m.inbox.readHeaders()
@@ -85,7 +83,7 @@ func (m *Messages) Unmatched() error {
 		return nil
 	}
 	var unread []driver.MessageEnds
-	if m.Mu.TryLock() { // a call that waits for other ranks may hold the lock
+	if m.Mu.TryLock() { // a call may hold the lock during a wait
 		for peer := range m.outbox.peers {
 			unread = append(unread, m.outbox.unreadMessages(peer)...)
 		}

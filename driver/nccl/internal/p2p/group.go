@@ -30,10 +30,9 @@ type Group struct {
 	Owner  Owner
 	Device *Device
 	Config *driver.GroupConfig
-	Plane  control.Plane // connects the ranks outside NCCL
+	Plane  control.Plane // connection between ranks outside NCCL
 	Busy   *stream.BusyStreams
-	// Check is set if the Send and the Recv of each message are compared.
-	Check *atomic.Bool
+	Check  *atomic.Bool // whether the Send and the Recv of each message are compared
 	// Ended is closed when the group has failed or has been closed.
 	Ended <-chan struct{}
 	// Mu is the owner's lock. It is held while messages are queued.
@@ -45,12 +44,11 @@ type Group struct {
 
 // Device holds the state that a device's groups share.
 type Device struct {
-	GPU      *gpu.GPU
-	Streams  *stream.Streams
-	Exporter *memory.Exporter
-	// Descriptors start the copies of Recvs. Copies are the kernels that copy messages.
-	Descriptors gpu.Pinned[kernels.Message]
-	Copies      gpu.Code
+	GPU         *gpu.GPU
+	Streams     *stream.Streams
+	Exporter    *memory.Exporter
+	Descriptors gpu.Pinned[kernels.Message] // start the copies of Recvs
+	Copies      gpu.Code                    // kernels that copy messages
 	// UnfinishedGroups counts failed or closed groups with unfinished messages.
 	UnfinishedGroups atomic.Int32
 
@@ -76,8 +74,7 @@ func (d *Device) Closers() []func() error {
 // Plan is a Send or a Recv with its buffer's address.
 type Plan struct {
 	*driver.Call
-	// Address is the buffer's address outside all windows (memory registered with NCCL).
-	Address uintptr
+	Address uintptr // outside all windows (memory registered with NCCL)
 }
 
 func (p *Plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }

@@ -27,21 +27,20 @@ type inbox struct {
 	mailbox *mailbox
 	file    *os.File // of the mailbox, while peers may still map it
 
-	mu      ranked.Mutex[inboxMu]
-	matcher message.Matcher[*End] // guarded by mu
-
+	mu                  ranked.Mutex[inboxMu] // guards the following fields
+	matcher             message.Matcher[*End]
 	announcements       map[messageKey]*announcement // messages without a Recv
-	awaitingHeader      map[messageKey]*End          // receives whose message's header has not been read
+	awaitingHeader      map[messageKey]*End          // receives whose header has not been read
 	unassigned          []*announcement              // not yet passed to the matcher
 	anySourceRecvs      int                          // receives from any source without a message
-	lastInSlot          map[slotKey]*announcement    // latest message in a slot that a graph uses
+	lastInSlot          map[slotKey]*announcement    // latest message in a slot of a graph
 	peerSegments        map[slotKey]*peerSegment
 	recvsWithoutMessage []*End
 	unfinishedRecvs     []*End // not known to be complete
 	isDelivering        bool
 	stopped             bool // delivery must not start again
 
-	goroutines sync.WaitGroup // deliver messages or map segments
+	goroutines sync.WaitGroup
 }
 
 func newInbox(g *Group, messagePlane control.Messages) (*inbox, error) {
@@ -56,24 +55,23 @@ func newInbox(g *Group, messagePlane control.Messages) (*inbox, error) {
 	return in, err
 }
 
-// readHeaders reads new headers and matches them with receives.
 func (in *inbox) readHeaders() (err error) {
 	for source := range in.config.Ranks {
 		if source == in.config.Rank || in.mailbox == nil {
 			continue
 		}
 		ring := in.mailbox.headersFrom(source)
-		read := ring.read
-		headers := spin.LoadAcquire64(&ring.posted) - read
-		if headers > Slots {
+		readCount := ring.readCount
+		unreadCount := spin.LoadAcquire64(&ring.postedCount) - readCount
+		if unreadCount > Slots {
 			return fmt.Errorf("rank %d of the world has %d unread messages in group %s, but at most %d "+
-				"are possible: the rank's memory is corrupt", in.config.Ranks[source], headers,
+				"are possible: the rank's memory is corrupt", in.config.Ranks[source], unreadCount,
 				in.config.Name(), Slots)
 		}
-		for range headers {
-			read++
-			a := &announcement{header: ring.headers[read%Slots], source: source}
-			spin.StoreRelease64(&ring.read, read)
+		for range unreadCount {
+			readCount++
+			a := &announcement{header: ring.headers[readCount%Slots], source: source}
+			spin.StoreRelease64(&ring.readCount, readCount)
 			if addErr := in.addAnnouncement(a); err == nil {
 				err = addErr
 			}
@@ -106,7 +104,7 @@ func (in *inbox) addAnnouncement(a *announcement) error {
 }
 
 // passToMatcher passes messages to the matcher in the order of their headers. If all is not set, it
-// skips incomplete ones, because their stream may itself be waiting for a Recv from any source.
+// skips incomplete ones, because their streams may be waiting for a Recv from any source.
 func (in *inbox) passToMatcher(all bool) error {
 	unmatched := in.unassigned
 	in.unassigned = nil
@@ -127,7 +125,7 @@ func (in *inbox) passToMatcher(all bool) error {
 	return errors.Join(errs...)
 }
 
-// hasCandidate reports whether an announced message may match a Recv from any source.
+// hasCandidate is for a Recv from any source.
 func (in *inbox) hasCandidate(e *End) bool {
 	return slices.ContainsFunc(in.unassigned, func(a *announcement) bool {
 		return int(a.tag) == e.plan.Tag && in.announcements[a.key()] == a &&
@@ -158,7 +156,7 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 	return errors.Join(errs...)
 }
 
-// match compares a Recv with its message once the message's header has been read.
+// match requires that the message of e is known, but does nothing until its header has been read.
 func (in *inbox) match(e *End) error {
 	p := e.plan
 	key := messageKey{e.source, p.Tag, e.number}
@@ -170,7 +168,7 @@ func (in *inbox) match(e *End) error {
 	delete(in.announcements, key)
 	sent := control.MessageEnd{Digest: a.digest, After: a.collectivesBefore, Bytes: a.bytes}
 	received := control.MessageEnd{Digest: p.Digest, After: e.After, Bytes: uint64(p.bytes())}
-	err := control.CompareEnds(in.config, sent, received, p.Call, e.source, e.number, e.compare)
+	err := control.CompareEnds(in.config, sent, received, p.Call, e.source, e.number, e.isCompared)
 	if err == nil {
 		e.announcement = a
 	}
@@ -248,7 +246,6 @@ func (in *inbox) hasUnanswered() bool {
 	})
 }
 
-// stop ends the delivery of messages and waits for all goroutines of the inbox.
 func (in *inbox) stop() {
 	in.mu.Lock()
 	in.stopped = true

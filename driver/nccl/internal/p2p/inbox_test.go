@@ -38,7 +38,7 @@ func TestPostRejectsInvalidHeaders(t *testing.T) {
 	}
 	t.Run("more headers than slots", func(t *testing.T) {
 		in := testInbox(t)
-		spin.StoreRelease64(&in.mailbox.headersFrom(0).posted, 1<<60)
+		spin.StoreRelease64(&in.mailbox.headersFrom(0).postedCount, 1<<60)
 		if accepted, err := in.post(newRecv(8)); err == nil || accepted {
 			t.Errorf("post = %v, %v; want an error", accepted, err)
 		}
@@ -63,7 +63,7 @@ func TestUnreadIsBoundedBySlots(t *testing.T) {
 		config: &driver.GroupConfig{Ranks: []int{0, 1}},
 		peers:  []peerOutbox{{}, {mailbox: in.mailbox}},
 	}
-	spin.StoreRelease64(&in.mailbox.headersFrom(0).posted, 1<<60)
+	spin.StoreRelease64(&in.mailbox.headersFrom(0).postedCount, 1<<60)
 	atomic.StoreUint32(&in.mailbox.wakeup().closed, 1)
 	if got := len(o.unreadMessages(1)); got != Slots {
 		t.Errorf("unread returned %d messages, want %d", got, Slots)

@@ -25,7 +25,6 @@ const (
 	pageBytes = 4096
 )
 
-// header describes a message.
 type header struct {
 	tag, number, bytes uint64
 	digest             uint64 // hash of the sender's call; must match the receiver's
@@ -34,7 +33,7 @@ type header struct {
 	size               uint64 // of the segment
 	offset             uint64 // of the message in the segment
 	slot               uint64 // index in flags
-	inGraph            uint64 // 1 for a Send in a graph, which uses the same slot in each launch
+	inGraph            uint64 // 1 for a Send in a graph, which always uses the same slot
 }
 
 // flags holds two words for each slot, which GPUs write. arrived is 1 from the arrival of a message
@@ -42,24 +41,23 @@ type header struct {
 // slot.
 type flags struct{ arrived, copied [Slots]uint32 }
 
-// headerRing is a ring buffer of headers from one rank.
+// headerRing is a ring buffer of headers from one rank. The counts never decrease.
 type headerRing struct {
-	posted uint64 // number of headers written
+	postedCount uint64
 	// canOverwrite is 1 once launches of graphs might overwrite uncopied messages. The receiver
 	// must then not claim messages of graphs.
 	canOverwrite uint32
 	_            [pageBytes - 12]byte
-	read         uint64 // number of headers read
+	readCount    uint64
 	_            [pageBytes - 8]byte
 	headers      [Slots]header // header n, from 1, is at index n % Slots
 }
 
-// wakeup wakes the mailbox's owner.
 type wakeup struct {
-	wakeCount uint32 // number of calls of wake
-	sleeping  int32  // number of waiting threads
-	closed    uint32 // 1 once the owner no longer reads headers
-	_         [pageBytes - 12]byte
+	wakeCount    uint32
+	sleeperCount int32
+	closed       uint32 // 1 once the owner no longer reads headers
+	_            [pageBytes - 12]byte
 }
 
 type mailbox struct {
@@ -93,20 +91,20 @@ func (m *mailbox) deviceAddress(word *uint32) uintptr {
 
 func (w *wakeup) wake() {
 	atomic.AddUint32(&w.wakeCount, 1)
-	if atomic.LoadInt32(&w.sleeping) != 0 {
+	if atomic.LoadInt32(&w.sleeperCount) != 0 {
 		sys.FutexWake(&w.wakeCount)
 	}
 }
 
 // post requires hasRoom.
 func (r *headerRing) post(h *header) {
-	next := spin.LoadAcquire64(&r.posted) + 1
+	next := spin.LoadAcquire64(&r.postedCount) + 1
 	r.headers[next%Slots] = *h
-	spin.StoreRelease64(&r.posted, next)
+	spin.StoreRelease64(&r.postedCount, next)
 }
 
 func (r *headerRing) hasRoom() bool {
-	return spin.LoadAcquire64(&r.posted)-spin.LoadAcquire64(&r.read) < Slots
+	return spin.LoadAcquire64(&r.postedCount)-spin.LoadAcquire64(&r.readCount) < Slots
 }
 
 // pin registers the flags of consecutive senders with CUDA. The CUDA context must be current.

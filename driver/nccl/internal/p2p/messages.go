@@ -22,7 +22,7 @@ type Messages struct {
 	closed          bool   // guarded by Mu
 	suspended       bool   // the peers' staging memory is unmapped; guarded by Mu
 	unfinishedSends []*End // guarded by inbox.mu
-	sendsAfterPrune int    // len(unfinishedSends) after pruneSends; guarded by inbox.mu
+	sendsAfterPrune int    // guarded by inbox.mu
 
 	isReleasing bool
 }
@@ -48,13 +48,13 @@ func (m *Messages) Available() bool { return m.messagePlane != nil }
 // HasUnanswered reports whether any Recv is waiting for a message that has not been announced.
 func (m *Messages) HasUnanswered() bool { return m.messagePlane != nil && m.inbox.hasUnanswered() }
 
-// newEnd assigns the next message number. The caller must hold m.Mu.
+// newEnd requires m.Mu.
 func (m *Messages) newEnd(p *Plan) *End {
-	return &End{messages: m, plan: p, Message: m.messagePlane.Count(p.Call), compare: m.Check.Load()}
+	return &End{messages: m, plan: p, Message: m.messagePlane.Count(p.Call), isCompared: m.Check.Load()}
 }
 
-// beginCall returns an error if the group has failed. It first marks the stream as busy, so that
-// the teardown after a later failure ends the stream's wait. It requires s.Mu and m.Mu.
+// beginCall marks the stream as busy before it checks for a failure. If the group fails later, the
+// teardown therefore ends the stream's wait. It requires s.Mu and m.Mu.
 func (m *Messages) beginCall(s *stream.Stream, p *Plan) error {
 	m.Busy.Add(s)
 	err := m.Plane.Cause()
@@ -62,7 +62,7 @@ func (m *Messages) beginCall(s *stream.Stream, p *Plan) error {
 		err = m.Owner.AfterPeerFault(p.Call)
 	}
 	if err != nil {
-		s.MarkReported(m.Owner) // the call returns the error
+		s.MarkReported(m.Owner)
 	}
 	return err
 }
@@ -195,7 +195,7 @@ func (m *Messages) Release() {
 	}
 	isHandled := func(e *End) bool { return e.isHandled }
 	m.inbox.recvsWithoutMessage = slices.DeleteFunc(m.inbox.recvsWithoutMessage, isHandled)
-	checkedWords := map[*uint32]bool{} // launches of a graph share a word, and only one waits
+	checkedWords := map[*uint32]bool{} // shared by all launches of a graph
 	for _, e := range m.unfinishedSends {
 		if e.copiedWord != nil && !checkedWords[e.copiedWord] &&
 			e.state.Value() == kernels.MessageWaits {

@@ -48,7 +48,7 @@ func (o *outbox) flagsTo(peer int) *flags {
 }
 
 // reclaim frees the slots and staging blocks of copied messages. Unless checkAll is set, it stops
-// at the first message that the peer has not copied.
+// at the first uncopied message.
 func (o *outbox) reclaim(out *peerOutbox, checkAll bool) {
 	words := out.mailbox.flags(o.config.Rank)
 	isCopied := func(s stagedMessage) bool { return atomic.LoadUint32(&words.copied[s.slot]) == 1 }
@@ -103,8 +103,8 @@ func (o *outbox) reserve(p *Plan) (staged stagedMessage, err error) {
 	return staged, nil
 }
 
-// awaitRoom waits until the peer's ring has room for a header and, if needsSlot is set, until a
-// slot is free.
+// awaitRoom waits for room for a header in the peer's ring, and for a free slot if needsSlot is
+// set.
 func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	out := &o.peers[p.Root]
 	ring := out.mailbox.headersFrom(o.config.Rank)
@@ -184,8 +184,7 @@ func pause(polls int) {
 	}
 }
 
-// queueSend queues the copy of a message to its staging block, and the write of flags.arrived. The
-// CUDA context must be current.
+// queueSend requires a current CUDA context.
 func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 	api := o.device.GPU.CUDA
 	box := o.peers[p.Root].mailbox
@@ -198,7 +197,6 @@ func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 	return api.StreamWriteValue(s, box.deviceAddress(arrived), 1)
 }
 
-// announce writes a message's header to the peer's mailbox.
 func (o *outbox) announce(e *End, staged stagedMessage, inGraph uint64) {
 	p := e.plan
 	h := header{
@@ -215,21 +213,21 @@ func (o *outbox) announce(e *End, staged stagedMessage, inGraph uint64) {
 }
 
 // unreadMessages lists the messages that a peer had not read when it closed its mailbox.
-func (o *outbox) unreadMessages(peer int) (all []driver.MessageEnds) {
+func (o *outbox) unreadMessages(peer int) (unread []driver.MessageEnds) {
 	box := o.peers[peer].mailbox
 	if box == nil || atomic.LoadUint32(&box.wakeup().closed) == 0 {
 		return nil
 	}
 	ring := box.headersFrom(o.config.Rank)
-	read := spin.LoadAcquire64(&ring.read)
-	for n := range min(ring.posted-read, Slots) {
-		h := &ring.headers[(read+1+n)%Slots]
-		all = append(all, driver.MessageEnds{
+	readCount := spin.LoadAcquire64(&ring.readCount)
+	for n := range min(ring.postedCount-readCount, Slots) {
+		h := &ring.headers[(readCount+1+n)%Slots]
+		unread = append(unread, driver.MessageEnds{
 			From: o.config.Ranks[o.config.Rank], To: o.config.Ranks[peer], Tag: int(h.tag),
 			Number: h.number, Sent: 1,
 		})
 	}
-	return all
+	return unread
 }
 
 // firstSegmentBytes is the same on all ranks.

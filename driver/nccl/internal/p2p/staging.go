@@ -11,25 +11,24 @@ import (
 	"symmem/internal/handoff"
 )
 
-// staging allocates blocks of device memory, which hold messages until the receivers copy them. A
-// receiver maps the first segment when the group connects, and each other segment when the first
-// message in that segment arrives.
+// staging allocates blocks of device memory, which hold messages until the receivers copy them.
+// Receivers map the first segment when the group connects, and each other segment when it is first
+// used.
 type staging struct {
 	device   *Device
 	segments []*stagingSegment
-	bytes    int64 // total size of the segments
+	bytes    int64 // of all segments
 }
 
 type stagingSegment struct {
 	base      uintptr
 	bytes     int64
-	freeSpans []span   // sorted by offset and merged
+	freeSpans []span   // sorted by offset
 	file      *os.File // of the exported memory; nil while suspended
 }
 
 type span struct{ offset, bytes int64 }
 
-// block is the part of staging memory that holds a message.
 type block struct {
 	segment int // from 1, or 0 for an empty message
 	span
@@ -38,7 +37,7 @@ type block struct {
 const (
 	// Block sizes are multiples of blockUnit.
 	blockUnit = 512
-	// initialBytesPerRank is the initial size of staging memory for each rank of the group.
+	// The first segment has initialBytesPerRank for each rank of the group.
 	initialBytesPerRank = 2 << 20
 	// maxNewSegment limits the size of a new segment, unless one block is larger.
 	maxNewSegment = 64 << 20
@@ -46,7 +45,7 @@ const (
 
 func roundUp(bytes, unit int64) int64 { return (bytes + unit - 1) / unit * unit }
 
-// allocateBlock allocates a block in the smallest free span that is large enough.
+// allocateBlock uses the smallest free span that is large enough.
 func (s *staging) allocateBlock(bytes int64) (b block, ok bool) {
 	if bytes == 0 {
 		return block{}, true
@@ -103,8 +102,7 @@ func stagingKey(group string, segment int) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("staging/" + group), Number: uint32(segment)}
 }
 
-// grow adds a segment for at least one block of the given size. If there is enough memory, it
-// doubles the total size, up to maxNewSegment more.
+// grow adds a segment for at least one block of the given size. It tries to double the total size.
 func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	granularity := s.device.GPU.Granularity
 	minBytes := roundUp(bytes, granularity)
@@ -134,8 +132,8 @@ func (s *staging) addSegment(config *driver.GroupConfig, bytes int64) error {
 	})
 }
 
-// allocateSegment allocates and exports memory at the segment's reserved addresses. The CUDA
-// context must be current.
+// allocateSegment requires that the segment's addresses are reserved and the CUDA context is
+// current.
 func (s *staging) allocateSegment(
 	config *driver.GroupConfig, number int, segment *stagingSegment,
 ) error {
@@ -156,8 +154,7 @@ func (s *staging) allocateSegment(
 	return nil
 }
 
-// freeSegments frees the memory of the first n segments, but keeps their addresses reserved. The
-// CUDA context must be current.
+// freeSegments keeps the addresses reserved. The CUDA context must be current.
 func (s *staging) freeSegments(config *driver.GroupConfig, n int) error {
 	d := s.device
 	var errs []error

@@ -8,22 +8,18 @@ import (
 	"symmem/internal/ranked"
 )
 
-// adoptedState is the state of a stream that another library owns. In other streams, it is the zero
-// value.
+// adoptedState is used only for streams that another library owns.
 type adoptedState struct {
-	isAdopted bool // whether another library owns the stream
+	isAdopted bool
 	streams   *Streams
 	handle    cuda.Stream
-	// queuedEnd is recorded after the work that symmem has queued. Queries use this event instead
-	// of the stream. Stream.Mu is held while the event is recorded.
+	// queuedEnd is recorded after work that symmem queues, with Stream.Mu held. It is queried
+	// instead of the stream.
 	queuedEnd Event
-	// queryMu is read-locked while IsCapturing queries CUDA. A goroutine that needs Stream.Mu and
-	// queryMu locks Stream.Mu first.
+	// queryMu is read-locked during queries.
 	queryMu        ranked.RWMutex[adoptionQueryMu]
-	queriesStopped bool // whether the stream must not be queried; guarded by queryMu
-	// Recording is set while work is being added to a capture that the owner began. Stream.Mu
-	// guards Recording.
-	Recording bool
+	queriesStopped bool // guarded by queryMu
+	Recording      bool // work is being added to a capture by the owner; guarded by Stream.Mu
 }
 
 // Adopted reports whether another library owns the stream.
@@ -47,21 +43,20 @@ func (a *adoptedState) IsCapturing() (bool, error) {
 	return status != cuda.CaptureNone, err
 }
 
-// stopQueries waits for running queries and prevents later queries. The owner may then destroy the
-// stream.
+// stopQueries also waits for running queries.
 func (a *adoptedState) stopQueries() {
 	a.queryMu.Lock()
 	defer a.queryMu.Unlock()
 	a.queriesStopped = true
 }
 
-// recordEndEvent records a new event after all work on an open adopted stream, unless the stream is
-// being captured. It calls beforeReplace before the new event replaces queuedEnd. The caller must
-// hold Stream.Mu.
+// recordEndEvent records a new queuedEnd after all work, including the owner's, unless the stream
+// is being captured. It calls beforeReplace before it replaces the old event. It requires
+// Stream.Mu.
 func (a *adoptedState) recordEndEvent(beforeReplace func() error) (capturing bool, err error) {
 	device := a.streams.GPU
 	for {
-		// On the default stream, CUDA allows no EventRecord while any stream is being captured.
+		// CUDA allows no EventRecord on the default stream while any stream is being captured.
 		if capturing, err = a.IsCapturing(); capturing || err != nil {
 			return capturing, err
 		}
@@ -72,8 +67,7 @@ func (a *adoptedState) recordEndEvent(beforeReplace func() error) (capturing boo
 		if err != nil {
 			return false, err
 		}
-		// If the owner has begun a capture since then, the new event must not be queried before the
-		// capture has ended.
+		// Do not query the new event if the owner has begun a capture since then.
 		if capturing, err = a.IsCapturing(); capturing || err != nil {
 			return capturing, err
 		}

@@ -7,27 +7,24 @@ import (
 	"symmem/internal/ranked"
 )
 
-// BusyStreams lists the streams on which a communicator may have unfinished work. A goroutine, the
-// watcher, removes idle streams. A launch holds its stream's lock from Add until CUDA has accepted
-// the work, and a locked stream does not count as idle.
+// BusyStreams lists the streams on which a communicator may have unfinished work, until a goroutine
+// (the watcher) finds them idle. A launch holds its stream's lock from Add until CUDA has accepted
+// the work, because a locked stream does not count as idle.
 type BusyStreams struct {
-	// lastAdded is the stream that was added last, or nil if AllIdle has been called since then.
-	lastAdded atomic.Pointer[Stream]
-	Watching  atomic.Bool   // whether the watcher is checking streams
-	Wake      chan struct{} // a send starts the watcher
+	lastAdded atomic.Pointer[Stream] // nil after AllIdle
+	Watching  atomic.Bool            // the watcher is running
+	Wake      chan struct{}          // a send starts the watcher
 
-	// WindowKernels is true while NCCL kernels that use windows (registered memory) may be running.
-	// OtherKernels is true while other NCCL kernels may be running. OtherKernels stays true if a
-	// stream was closed before its work had completed, because a closed stream counts as idle.
+	// NCCL kernels that access windows (registered memory), and others, may be running.
+	// OtherKernels stays set after a stream was closed with unfinished work.
 	WindowKernels, OtherKernels atomic.Bool
 
 	mu              ranked.Mutex[busyMu]
 	streams         []*Stream // guarded by mu
-	closedWhileBusy bool      // whether a stream was closed with unfinished work; guarded by mu
+	closedWhileBusy bool      // guarded by mu
 }
 
-// IsAdded reports whether s was the last stream added and the watcher is running. A call of Add is
-// then unnecessary. IsAdded is small enough to be inlined.
+// IsAdded reports that a call of Add is unnecessary. It is small enough to be inlined.
 func (b *BusyStreams) IsAdded(s *Stream) bool {
 	return b.lastAdded.Load() == s && b.Watching.Load()
 }
@@ -54,12 +51,12 @@ func (b *BusyStreams) WakeWatcher() {
 	}
 }
 
-// AllIdle removes the streams that have become idle, and reports whether none are left.
+// AllIdle removes idle streams, and reports whether none are left.
 func (b *BusyStreams) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// A launch that has already read lastAdded holds its stream's lock, so the list keeps that
-	// stream. A later launch waits for mu and adds its stream again.
+	// A launch that has already read lastAdded holds its stream's lock, so the stream is kept. A
+	// later launch adds its stream again.
 	b.lastAdded.Store(nil)
 	b.streams = slices.DeleteFunc(b.streams, func(s *Stream) bool {
 		idle := s.Idle()
@@ -85,7 +82,7 @@ func (b *BusyStreams) Idle(s *Stream) bool {
 	})
 }
 
-// Streams lists the streams that may have unfinished work.
+// Streams lists streams that may have unfinished work.
 func (b *BusyStreams) Streams() []*Stream {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -16,12 +16,11 @@ type Event struct {
 	streams *Streams
 
 	mu     ranked.Mutex[eventMu]
-	point  *Point // last recorded point, or nil; guarded by mu
-	shared bool   // whether another event uses the same point, so that Record needs a new one
+	point  *Point // last recorded, or nil; guarded by mu
+	shared bool   // another event uses the point
 }
 
-// Done reports whether the stream has reached the last recorded point. It also returns true if
-// CUDA's query fails.
+// Done is Query, but returns true after an error.
 func (e *Event) Done() bool {
 	done, err := e.Query()
 	return done || err != nil
@@ -51,8 +50,7 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	return nil
 }
 
-// Record records the event on a stream. The caller must hold the stream's lock, and the CUDA
-// context must be current.
+// Record requires the stream's lock and a current CUDA context.
 func (e *Event) Record(stream cuda.Stream) (err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -85,12 +83,10 @@ func (e *Event) sharePoint(other *Event) {
 	e.point, e.shared = point, true
 }
 
-// RecordAfter returns an event that marks the end of the work queued on s. If s is adopted (owned
-// by another library) and keepPoint is false, the event is s.queuedEnd, which later work moves.
-// Otherwise the event is e.
-//
-// The caller is a group, which must hold the lock that its RecordEvent method acquires. The stream
-// then cannot begin a capture or be destroyed during the call. The CUDA context must be current.
+// RecordAfter returns an event that marks the end of the work queued on s. If another library owns
+// s and keepPoint is false, that is s.queuedEnd, which later work moves. Otherwise it is e. The
+// calling group must hold the lock that its RecordEvent method acquires, so that the stream cannot
+// begin a capture or be destroyed. The CUDA context must be current.
 func (e *Event) RecordAfter(s *Stream, keepPoint bool) (*Event, error) {
 	switch {
 	case !s.isAdopted:
@@ -115,9 +111,8 @@ func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
 	return api.StreamWaitEvent(stream, e.point.Handle)
 }
 
-// newFixedPoint returns a new point that is reached once the event's current point has been
-// reached, or nil if the event was never recorded. A graph waits for this new point, because a
-// later Record can move the current one. The CUDA context must be current.
+// newFixedPoint returns a new point that follows the event's current point. A graph waits for it,
+// because a later Record can move the current point. The CUDA context must be current.
 func (e *Event) newFixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -129,16 +124,15 @@ func (e *Event) newFixedPoint() (*Point, error) {
 	})
 }
 
-// Point is a CUDA event. When the Point becomes unreachable, the CUDA event returns to the pool, so
-// an Event needs no Close.
+// Point is a CUDA event, which returns to a pool once the Point is unreachable.
 type Point struct {
-	// streams must be a pointer. Otherwise, Go could allocate Points in one block with other tiny
-	// objects, which would keep the Points alive.
+	// streams must be a pointer: Go allocates small objects without pointers in common blocks,
+	// which would keep the Point alive.
 	streams *Streams
 	Handle  cuda.Event
 }
 
-// NewPoint returns a point with a CUDA event that is not in use.
+// NewPoint returns a point that has not been recorded.
 func (streams *Streams) NewPoint() (*Point, error) {
 	handle, err := streams.pool.take(streams)
 	if err != nil {
@@ -149,9 +143,8 @@ func (streams *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// NewPointAfter returns a new point that is reached after the events for which wait makes a stream
-// wait. This stream is temporary, because an existing stream might be capturing. The CUDA context
-// must be current.
+// NewPointAfter returns a point that follows the events for which wait makes a new stream wait. An
+// existing stream might be capturing. The CUDA context must be current.
 func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := streams.NewPoint()
 	if err != nil {
@@ -162,7 +155,7 @@ func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Poi
 		return nil, err
 	}
 	return p, errors.Join(wait(temporary), streams.GPU.CUDA.EventRecord(p.Handle, temporary),
-		streams.GPU.CUDA.StreamDestroy(temporary)) // CUDA finishes the work of a destroyed stream
+		streams.GPU.CUDA.StreamDestroy(temporary)) // CUDA finishes its work first
 }
 
 func (p *Point) isReached() (done bool, err error) {
@@ -175,7 +168,6 @@ func (p *Point) isReached() (done bool, err error) {
 	return done, err
 }
 
-// eventPool holds unused CUDA events.
 type eventPool struct {
 	mu     ranked.Mutex[poolMu]
 	unused []cuda.Event // guarded by mu

@@ -9,10 +9,10 @@ import (
 // faults holds the error that the next Synchronize of a stream returns.
 type faults struct {
 	faultsMu   ranked.Mutex[faultsMu] // guards the fields below
-	firstError error                  // first error since the last takeFault
+	firstError error                  // since the last takeFault
 	firstGroup Group                  // group that failed with firstError, or nil
-	keepFirst  bool                   // set by Close, so that takeFault keeps firstError
-	reported   []Group                // groups whose fault the stream has returned or will return
+	keepFirst  bool                   // set by Close; takeFault then keeps firstError
+	reported   []Group                // Synchronize or another call has returned their faults
 }
 
 // addFault makes the next Synchronize return err, unless an earlier error is pending.
@@ -39,8 +39,7 @@ func (f *faults) ReportFault(g Group, err error) {
 	}
 }
 
-// MarkReported notes that the caller has received a group's fault in another way than by
-// Synchronize.
+// MarkReported notes that another call than Synchronize returns the group's fault.
 func (f *faults) MarkReported(g Group) {
 	g = g.UserGroup()
 	f.faultsMu.Lock()
@@ -53,7 +52,6 @@ func (f *faults) MarkReported(g Group) {
 	}
 }
 
-// takeFault returns the first fault. It clears the fault unless the stream is being closed.
 func (f *faults) takeFault() error {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()

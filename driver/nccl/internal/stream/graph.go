@@ -12,20 +12,18 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is captured work. NCCL's kernels in a graph refer to their communicators, which therefore
-// cannot be destroyed before the graph is closed.
+// Graph is captured work. It must be closed before the communicators of its calls.
 type Graph struct {
 	streams       *Streams
-	Calls         Calls    // the calls of groups (communicators) in the graph
-	priorWork     *Event   // end of the work queued before the capture, or nil
+	Calls         Calls    // calls of groups (communicators)
+	priorWork     *Event   // recorded before the capture, or nil
 	endEvents     []*Event // recorded after each launch
-	awaitedPoints []*Point // the graph waits for these points
+	awaitedPoints []*Point // the graph waits for these
 	hostFuncs     []cuda.HostFunc
 	words         []*gpu.Word
-	// WaitsElsewhere is true if the graph may wait for something other than calls of the groups on
-	// its stream (see Stream.RecordGroups).
-	WaitsElsewhere bool
-	lastLaunchEnd  *Event
+	// HasOtherWaits is set if the graph may wait for anything except calls of groups on its stream.
+	HasOtherWaits bool
+	lastLaunchEnd *Event
 
 	mu         ranked.Mutex[graphMu]
 	executable cuda.GraphExec // guarded by mu
@@ -38,22 +36,22 @@ type Calls interface {
 	// Record adds a group call to a stream's capture. The caller must hold the locks of the stream
 	// and the group.
 	Record(stream *Stream, plan driver.Plan) error
-	// Launch numbers the calls, and queues the launch with Graph.Queue and Graph.RecordEvents. The
-	// caller must hold the locks of the graph and the stream.
+	// Launch numbers the calls, and queues them with Graph.Queue and Graph.RecordEvents. The caller
+	// must hold the locks of the graph and the stream.
 	Launch(g *Graph, stream *Stream) error
-	// Close frees the resources of the calls. launchesEnded is true if all launches have completed.
+	// Close frees the resources of the calls. launchesEnded is set if all launches have completed.
 	Close(launchesEnded bool)
 }
 
-// addHostFunc adds a host function to the capture. Each launch waits until run has written value to
-// done. All launches use the same word, because launches of one graph do not overlap.
+// addHostFunc makes each launch wait until run has written value to done. Launches can share the
+// word, because they do not overlap.
 func (g *Graph) addHostFunc(stream cuda.Stream, run func(done *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
 	if err != nil {
 		return err
 	}
-	g.words, g.WaitsElsewhere = append(g.words, word), true
+	g.words, g.HasOtherWaits = append(g.words, word), true
 	f := cuda.NewHostFunc(func() {
 		word.Set(0)
 		go run(word, 1)
@@ -101,7 +99,7 @@ func (g *Graph) Launch(stream driver.Stream) error {
 	return nil
 }
 
-// launchLocked implements Launch. The caller must hold g.mu.
+// launchLocked requires g.mu.
 func (g *Graph) launchLocked(s *Stream) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -118,7 +116,7 @@ func (g *Graph) launchLocked(s *Stream) error {
 				driver.ErrCapturing))
 		}
 	}
-	if g.WaitsElsewhere || s.isAdopted {
+	if g.HasOtherWaits || s.isAdopted {
 		if err := s.RecordGroups(nil); err != nil {
 			return err
 		}
@@ -132,8 +130,7 @@ func (g *Graph) Queue(s *Stream) error {
 	return g.streams.GPU.CUDA.GraphLaunch(g.executable, s.CUDA)
 }
 
-// RecordEvents records the graph's events after a launch. The caller must meet the conditions of
-// Queue.
+// RecordEvents records the graph's events after a launch, under the conditions of Queue.
 func (g *Graph) RecordEvents(s *Stream) error {
 	for _, e := range g.endEvents {
 		if err := e.Record(s.CUDA); err != nil {
@@ -143,7 +140,7 @@ func (g *Graph) RecordEvents(s *Stream) error {
 	return g.lastLaunchEnd.Record(s.CUDA)
 }
 
-// awaitLaunches waits, for a limited time, for the last launch. The caller must hold g.mu.
+// awaitLaunches requires g.mu.
 func (g *Graph) awaitLaunches() error {
 	if g.lastLaunchEnd == nil {
 		return nil
@@ -154,7 +151,7 @@ func (g *Graph) awaitLaunches() error {
 	return g.lastLaunchEnd.Synchronize(ctx)
 }
 
-// Close waits for unfinished launches, for a limited time, and destroys the graph.
+// Close waits, for a limited time, for unfinished launches, and destroys the graph.
 func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,23 +11,22 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Stream wraps a CUDA stream and adds state that CUDA does not keep.
+// Stream wraps a CUDA stream.
 type Stream struct {
 	streams *Streams
 	gpu     *gpu.GPU
 	CUDA    cuda.Stream // guarded by Mu
 
 	Mu              ranked.Spin[streamMu]
-	Capture         *Graph      // graph being captured, or nil; guarded by Mu
+	Capture         *Graph      // being captured, or nil; guarded by Mu
 	closed          atomic.Bool // written with Mu held
-	closedWhileBusy atomic.Bool // whether the stream was closed with unfinished work
+	closedWhileBusy atomic.Bool // with unfinished work
 	waitState
 	lastCall // guarded by Mu
 	launchingGroups
-	// hostFuncCount is the number of host functions queued so far. After the nth function has run,
-	// it writes n to hostFuncWord.
-	hostFuncCount uint32    // guarded by Mu
-	hostFuncWord  *gpu.Word // allocated at the first use; guarded by Mu
+	// Mu guards the next fields. After the nth host function has run, it writes n to hostFuncWord.
+	hostFuncCount uint32
+	hostFuncWord  *gpu.Word // allocated at the first use
 	adoptedState
 	faults
 }
@@ -37,22 +36,21 @@ type waitState struct{ isWaitedFor atomic.Bool } // written with Stream.Mu held
 // Waited reports whether a caller has waited for all work of the stream and got no error.
 func (w *waitState) Waited() bool { return w.isWaitedFor.Load() }
 
-// ClearWaited makes Waited return false. It must be called before more work is queued. The caller
-// must hold Stream.Mu.
+// ClearWaited must be called before more work is queued, with Stream.Mu held.
 func (w *waitState) ClearWaited() {
 	if w.isWaitedFor.Load() { // avoids an atomic write in most launches
 		w.isWaitedFor.Store(false)
 	}
 }
 
-// Handle returns the stream's CUstream, which other libraries can use.
+// Handle returns the stream's CUstream for other libraries.
 func (s *Stream) Handle() uintptr {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	return uintptr(s.CUDA)
 }
 
-// Closed reports whether the stream is closed.
+// Closed reports whether Close has closed the stream.
 func (s *Stream) Closed() bool { return s.closed.Load() }
 
 func (s *Stream) submit(calls func() error) error {
@@ -79,7 +77,7 @@ func (s *Stream) submitWork(calls func() error) error {
 	})
 }
 
-// CheckOpen returns an error if the stream is closed. The caller must hold s.Mu.
+// CheckOpen requires s.Mu.
 func (s *Stream) CheckOpen() error {
 	if s.closed.Load() {
 		return fmt.Errorf("stream: %w", driver.ErrClosed)
@@ -87,13 +85,12 @@ func (s *Stream) CheckOpen() error {
 	return nil
 }
 
-// Fail does nothing, because work that is already queued on a GPU cannot be stopped.
+// Fail does nothing, because queued work cannot be stopped.
 func (s *Stream) Fail(error) {}
 
 // Refuse handles the error of a group's call that was not launched. It returns the error if the
-// stream is idle, or if another library owns the stream and can thus wait for it without symmem.
-// Otherwise Refuse returns nil, and the next Synchronize returns the error. The caller must hold
-// s.Mu.
+// stream is idle or belongs to another library, which can wait for it without symmem. Otherwise the
+// next Synchronize returns the error. The caller must hold s.Mu.
 func (s *Stream) Refuse(g Group, err error) error {
 	if s.isAdopted || s.IdleLocked() {
 		s.MarkReported(g)
@@ -103,13 +100,10 @@ func (s *Stream) Refuse(g Group, err error) error {
 	return nil
 }
 
-// RecordGroups makes each group that has work on the stream, other than except, record its event
-// now. Groups record events only when needed, but cannot do so once the stream is capturing or
-// closed. The caller must hold s.Mu.
-//
-// RecordGroups must be called before work that may wait for something other than calls of these
-// groups, so that the groups' calls on other streams do not wait for that work. On an adopted
-// stream, any work may be of this kind.
+// RecordGroups makes each group with work on the stream, other than except, record its event now.
+// It must be called before the stream is captured or closed, and before work that may wait for
+// anything except calls of these groups, so that their calls on other streams do not wait for that
+// work. Any work on an adopted stream may do so. The caller must hold s.Mu.
 func (s *Stream) RecordGroups(except Group) error {
 	for _, g := range s.groups {
 		if g == except {
@@ -122,9 +116,8 @@ func (s *Stream) RecordGroups(except Group) error {
 	return nil
 }
 
-// RecordQueued records queuedEnd on an adopted stream, unless the stream is being captured. It must
-// be called after work has been queued. The caller must hold s.Mu, and the CUDA context must be
-// current.
+// RecordQueued must be called after work has been queued, with s.Mu held and the CUDA context
+// current. It records queuedEnd on an adopted stream, unless the stream is being captured.
 func (s *Stream) RecordQueued() error {
 	if !s.isAdopted || s.Recording || s.Capture != nil {
 		return nil
@@ -132,8 +125,7 @@ func (s *Stream) RecordQueued() error {
 	return s.queuedEnd.Record(s.CUDA)
 }
 
-// recordAllWork records queuedEnd after all work on an adopted stream, including the owner's,
-// unless the stream is being captured.
+// recordAllWork is recordEndEvent for any stream.
 func (s *Stream) recordAllWork() (capturing bool, err error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()

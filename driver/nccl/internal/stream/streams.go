@@ -17,22 +17,19 @@ import (
 
 // Streams creates a device's streams and events, and tracks its open graphs.
 type Streams struct {
-	GPU *gpu.GPU
-	// Groups lists the groups that are open or being torn down.
-	Groups func() []Group
-	// LongestTimeout returns the longest timeout of the device and its groups.
-	LongestTimeout func() time.Duration
-	NewCalls       func() Calls // for a new Graph
-	Capturing      atomic.Int32 // number of streams being captured
-	// HappensBefore makes stream order a happens-before relation in Go's memory model. A host
-	// function loads HappensBefore before it runs and increments HappensBefore afterwards. Code
-	// that observes the completion of work must then load HappensBefore.
+	GPU            *gpu.GPU
+	Groups         func() []Group       // open or being torn down
+	LongestTimeout func() time.Duration // of the device and its groups
+	NewCalls       func() Calls         // for a new Graph
+	Capturing      atomic.Int32         // number of streams being captured
+	// HappensBefore orders host functions in Go's memory model. A host function loads it before it
+	// runs and increments it afterwards. Code that has seen work complete must load it.
 	HappensBefore atomic.Uint64
 	pool          eventPool
 
 	mu         ranked.Mutex[streamsMu]
 	graphs     map[*Graph]struct{} // open graphs; guarded by mu
-	keptPoints []*Point            // points in graphs of other libraries; guarded by mu
+	keptPoints []*Point            // in graphs of other libraries; guarded by mu
 }
 
 // NewStream creates a stream.
@@ -70,11 +67,11 @@ func (streams *Streams) Lookup(stream driver.Stream) (*Stream, error) {
 
 var errOtherDevice = errors.New("the stream belongs to another device")
 
-// NewEvent returns a new event.
+// NewEvent returns an event that has not been recorded.
 func (streams *Streams) NewEvent() *Event { return &Event{streams: streams} }
 
-// keepInCapture keeps p alive as long as the graph that another library is capturing. If the CUDA
-// driver cannot report the graph's end, p stays alive until the device closes.
+// keepInCapture keeps p alive for the graph that another library is capturing, or until the device
+// closes if the CUDA driver cannot report the graph's end.
 func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := streams.GPU.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
@@ -90,8 +87,6 @@ func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	return err
 }
 
-// runHostFunc runs a host function, and passes a panic as an error to report. It then writes value
-// to done, for which the stream waits.
 func (streams *Streams) runHostFunc(work func(), report func(error), done *gpu.Word, value uint32) {
 	streams.HappensBefore.Load()
 	driver.GuardHere("work on a stream", work, func(err error) {

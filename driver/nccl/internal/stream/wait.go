@@ -11,10 +11,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Idle reports whether all work has completed. It also returns true after a device error, because
-// no more work will run. On an adopted stream (one that another library owns), Idle considers only
-// work before the last RecordQueued or recordAllWork. While a call is queueing work, Idle returns
-// false without waiting.
+// Idle reports whether all work has completed or the device has failed. It returns false while a
+// call is queueing work. For a stream of another library, it considers only work before the last
+// RecordQueued or recordAllWork.
 func (s *Stream) Idle() bool {
 	if !s.Mu.TryLock() {
 		return false
@@ -29,8 +28,7 @@ func (s *Stream) IdleLocked() bool {
 	return done || err != nil
 }
 
-// query asks CUDA whether all work has completed. CUDA does not allow that during a capture, so
-// query then uses an event from before the capture. The caller must hold s.Mu.
+// query requires s.Mu. During a capture, CUDA allows no query, so it queries an older event.
 func (s *Stream) query() (done bool, err error) {
 	switch {
 	case s.closed.Load():
@@ -48,8 +46,8 @@ func (s *Stream) query() (done bool, err error) {
 	return done, err
 }
 
-// Synchronize waits until the stream is idle. On an adopted stream, it does not wait for work that
-// the owner queues after the call.
+// Synchronize waits until the stream is idle, but not for work that an adopted stream's owner
+// queues after the call.
 func (s *Stream) Synchronize(ctx context.Context) error {
 	capturing, err := s.recordAllWork()
 	if capturing {
@@ -64,8 +62,8 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if !s.isAdopted {
 		return nil
 	}
-	// Another library can launch a graph with calls of these groups on any stream, so each stream
-	// returns each fault once.
+	// Another library can replay calls of these groups on any stream, so each stream returns each
+	// fault once.
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
 			s.ReportFault(g, err)
@@ -84,7 +82,7 @@ func (s *Stream) awaitWork(ctx context.Context) error {
 	_, deviceErr := s.query()
 	s.Mu.Unlock()
 	for _, g := range groups {
-		// KernelFault also makes the group fail, so that its work does not count as successful.
+		// KernelFault makes the group fail, so that its work does not count as successful.
 		if fault := g.KernelFault(); fault != nil {
 			s.ReportFault(g, fault)
 		}
@@ -113,8 +111,7 @@ func (s *Stream) awaitWork(ctx context.Context) error {
 	return nil
 }
 
-// await waits for the work of s, whose latest call is c. It checks for failed peers of c's group.
-// Each other group has a goroutine (its watcher) that checks its peers.
+// await waits for the work of s, whose latest call is c.
 func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if c.group == nil || s.Idle() {
 		return gpu.Poll(ctx, s.Idle)
@@ -123,8 +120,8 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The group has failed. If a kernel does not exit, the group calls s.Abandon. Wait for that,
-	// because the caller can queue more work as soon as await returns.
+	// The group has failed, and calls s.Abandon if a kernel does not exit. Wait for that, because
+	// the caller may queue more work after await.
 	select {
 	case <-c.group.KernelsEnded():
 	case <-ctx.Done():
@@ -135,8 +132,8 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	return gpu.Poll(idleCtx, s.Idle)
 }
 
-// Abandon replaces the CUDA stream because a kernel on it does not exit. All work and events after
-// the kernel are lost. If the stream is idle, Abandon does nothing.
+// Abandon replaces the CUDA stream if it is not idle, because a kernel on it does not exit. All
+// later work and events are lost.
 func (s *Stream) Abandon() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -144,7 +141,7 @@ func (s *Stream) Abandon() {
 		return
 	}
 	// On an adopted stream, the unfinished work may be the owner's. Memory then stays mapped until
-	// the process exits, which is better than a call that hangs.
+	// the process exits, which is better than a blocked call.
 	gpu.Stuck.Store(true)
 	if s.isAdopted {
 		return
@@ -165,8 +162,8 @@ func (s *Stream) Abandon() {
 	}
 }
 
-// Close ends the stream's capture and waits for the stream's work, for at most twice the longest
-// timeout of the device and its groups. Afterwards the owner of an adopted stream can destroy it.
+// Close ends the stream's capture and waits for its work, for at most twice the longest timeout of
+// the device and its groups. The owner of an adopted stream can then destroy it.
 func (s *Stream) Close() error { return s.close(s.recordAllWork) }
 
 // Drop closes an adopted stream without querying it, because the owner may have destroyed it.
@@ -174,7 +171,7 @@ func (s *Stream) Drop() error {
 	return s.close(func() (capturing bool, err error) { return true, nil })
 }
 
-// close implements Close. recordEnd records an event after all work of the stream.
+// close calls recordEnd to record an event after all work of the stream.
 func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 	s.Mu.Lock()
 	if s.closed.Load() {
@@ -220,11 +217,10 @@ func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 	return errors.Join(errs...)
 }
 
-// MarkUnfinished keeps the device's memory mapped until the stream's current work has completed
-// (see gpu.GPU.AddUnfinished).
+// MarkUnfinished keeps the device's memory mapped until the stream's current work has completed.
 func (s *Stream) MarkUnfinished() error {
 	if !s.Mu.TryLock() {
-		s.gpu.AddUnfinished(s.Idle) // the holder of the lock may be waiting for other ranks
+		s.gpu.AddUnfinished(s.Idle) // the lock's holder may be waiting for other ranks
 		return nil
 	}
 	defer s.Mu.Unlock()
@@ -238,7 +234,7 @@ func (s *Stream) MarkUnfinished() error {
 	return s.markUnfinishedLocked()
 }
 
-// markUnfinishedLocked implements MarkUnfinished. The caller must hold s.Mu.
+// markUnfinishedLocked requires s.Mu.
 func (s *Stream) markUnfinishedLocked() error {
 	end, err := gpu.Get(s.gpu, func() (*Event, error) { return new(Event).RecordAfter(s, true) })
 	s.gpu.AddUnfinished(func() bool { return err == nil && end.Done() })

@@ -15,9 +15,9 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	if copyWaits(s.gpu, dst, src, bytes) {
-		// Wait here rather than in CUDA's copy call, during which the stream would be locked and a
-		// group's fault could not end the wait.
+	if copyMustWait(s.gpu, dst, src, bytes) {
+		// Wait here, because the stream is locked during CUDA's copy call, and a group's fault
+		// could not end the wait.
 		if capturing, err := s.recordAllWork(); !capturing && err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
 			_ = gpu.Poll(ctx, s.Idle) // after a timeout, CUDA's copy call waits
@@ -32,12 +32,11 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	})
 }
 
-// maxBufferedCopy is the largest copy in bytes from pageable memory that does not wait for the
-// stream.
+// maxBufferedCopy is in bytes. Larger copies from pageable memory wait for the stream.
 const maxBufferedCopy = 64 << 10
 
-// copyWaits reports whether CUDA's copy call waits for the stream, as it does for pageable memory.
-func copyWaits(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
+// copyMustWait reports whether CUDA's copy call waits for the stream, because memory is pageable.
+func copyMustWait(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
 	return bytes > 0 && (!g.IsMapped(dst) || bytes > maxBufferedCopy && !g.IsMapped(src))
 }
 
@@ -54,9 +53,9 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	})
 }
 
-// Host runs a function in stream order. A panic in the function becomes the stream's error. While
-// another library is capturing the stream, Host returns ErrUnsupported, because launches of that
-// library's graph may overlap.
+// Host runs a function in stream order. A panic in it becomes the stream's error. While another
+// library is capturing the stream, Host returns ErrUnsupported, because launches of that library's
+// graph may overlap.
 func (s *Stream) Host(work func()) error {
 	return s.submitWork(func() error {
 		if s.Recording {
@@ -91,12 +90,9 @@ func (s *Stream) Host(work func()) error {
 	})
 }
 
-// Record records an event after the work queued on the stream.
-//
-// During a capture begun by BeginCapture, the event is instead recorded after each launch of the
-// graph. If another library owns the stream, the event normally follows the owner's work too. If
-// the owner is capturing the stream, or if the stream was closed with unfinished work, the event
-// follows only the work that symmem has queued.
+// Record records an event after the work queued on the stream, or, during a capture, after each
+// launch of the graph. On a stream of another library, the event follows the owner's work too,
+// unless the owner is capturing the stream or the stream was closed with unfinished work.
 func (s *Stream) Record(e driver.Event) error {
 	event, ok := e.(*Event)
 	if !ok || event.streams != s.streams {
@@ -141,7 +137,7 @@ func (s *Stream) Wait(e driver.Event) error {
 		}
 		if s.Capture != nil {
 			s.Capture.awaitedPoints = append(s.Capture.awaitedPoints, point)
-			s.Capture.WaitsElsewhere = true
+			s.Capture.HasOtherWaits = true
 		} else if err := s.streams.keepInCapture(s.CUDA, point); err != nil {
 			return err
 		}
@@ -195,7 +191,7 @@ func (s *Stream) EndCapture() (driver.Graph, error) {
 	return g, nil
 }
 
-// Capturing reports whether a capture has begun by BeginCapture.
+// Capturing reports whether BeginCapture has begun a capture.
 func (s *Stream) Capturing() bool {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
