@@ -30,14 +30,14 @@ import (
 type communicator struct {
 	// Launches use only these fields, which share few cache lines.
 
-	device        *Device
-	plane         control.Plane
-	comparesCalls atomic.Bool
-	isClosing     atomic.Bool
-	isLevel       bool // this is a level of a two-level group (see twoLevel)
-	mu            groupLock
-	busy          stream.BusyStreams
-	history       history
+	device            *Device
+	plane             control.Plane
+	comparisonEnabled atomic.Bool
+	isClosing         atomic.Bool
+	isLevel           bool // this is a level of a two-level group (see twoLevel)
+	mu                groupLock
+	busy              stream.BusyStreams
+	history           history
 
 	driver.Decisions
 	suspender
@@ -84,7 +84,7 @@ func (c *communicator) Collectives() uint64 { return c.plane.Collectives() }
 
 func (c *communicator) Launched() [driver.Paths]uint64 { return c.history.callCountsByPath() }
 
-func (c *communicator) SetCheck(enabled bool) { c.comparesCalls.Store(enabled) }
+func (c *communicator) SetCheck(enabled bool) { c.comparisonEnabled.Store(enabled) }
 
 func (c *communicator) Failed() <-chan struct{} { return c.plane.Failed() }
 

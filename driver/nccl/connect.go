@@ -100,7 +100,7 @@ func newCommunicator(j *joiner) *communicator {
 		},
 	}
 	c.group, c.twoLevel.group = &c.owner, c
-	c.comparesCalls.Store(j.cfg.Check)
+	c.comparisonEnabled.Store(j.cfg.Check)
 	c.direct.announcements, _ = j.plane.(control.Announcements)
 	c.initParts(j)
 	return c
@@ -111,7 +111,7 @@ func (c *communicator) initParts(j *joiner) {
 	c.runTimer.gpu = d.gpu
 	c.stages = newStages(d.gpu, &c.cfg, c.plane)
 	c.faults = faults{
-		cfg: &c.cfg, plane: c.plane, comparesCalls: &c.comparesCalls, isClosing: &c.isClosing,
+		cfg: &c.cfg, plane: c.plane, comparisonEnabled: &c.comparisonEnabled, isClosing: &c.isClosing,
 		history:  &c.history,
 		messages: &c.messages, direct: &c.direct, rasID: j.rasID,
 	}
@@ -123,13 +123,13 @@ func (c *communicator) initParts(j *joiner) {
 		cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, comm: c.comm,
 		direct: &c.direct, stages: &c.stages, windows: map[driver.SegmentKey]*window{},
 		windowSupport: newWindowSupport(d.nccl, d.gpu.Major, &c.cfg, countMachines(c.members)),
-		replaysWindows: func() bool {
+		hasWindowGraphs: func() bool {
 			r := &c.recorder
 			return c.windowGraphs.Load() > 0 || r.capturedWindowKernels && r.graphHolds.IsActive()
 		},
 	}
 	c.recorder = recorder{
-		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, comparesCalls: &c.comparesCalls, history: &c.history,
+		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, comparisonEnabled: &c.comparisonEnabled, history: &c.history,
 		direct: &c.direct, busy: &c.busy, faults: &c.faults, comparer: &c.comparer,
 		graphHolds: memory.Holds{UseCounts: &d.memory.UseCounts},
 	}
@@ -283,8 +283,8 @@ const firstSumInterval = 50 * time.Microsecond
 
 const failureExchangeTimeout = 2 * time.Second
 
-// agree returns nil if a step has succeeded on all ranks. If the step has failed on some rank,
-// agree returns that rank's error. own is this rank's error or nil.
+// agree returns nil if a step has succeeded on all ranks, or the error of a rank where it failed.
+// own is this rank's error or nil.
 func (j *joiner) agree(ctx context.Context, own error) error {
 	if own == nil {
 		_, own = j.plane.Exchange(ctx, driver.LaneControl, nil)
@@ -345,6 +345,6 @@ func (j *joiner) openMessages() error {
 	}
 	return c.messages.Open(p2p.Group{
 		Owner: &c.owner, Device: &j.device.messages, Config: &c.cfg, Plane: c.plane,
-		Busy: &c.busy, Check: &c.comparesCalls, Ended: c.stages.groupEnded, Mu: &c.mu,
+		Busy: &c.busy, Check: &c.comparisonEnabled, Ended: c.stages.groupEnded, Mu: &c.mu,
 	})
 }

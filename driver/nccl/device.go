@@ -222,12 +222,11 @@ func (d *Device) Close() error {
 	return errors.Join(append(errs, d.release())...)
 }
 
-// closeCommunicators closes the open communicators. pending lists those that graphs of other
-// libraries or unfinished work of closed streams still need.
+// closeCommunicators returns as pending those communicators that graphs of other libraries or
+// unfinished work of closed streams still need.
 func (d *Device) closeCommunicators() (pending []*communicator, err error) {
 	var errs []error
-	// timedOut is set once a teardown has timed out. The remaining teardowns wait for the same
-	// work.
+	// After a timeout, the remaining teardowns would wait for the same work.
 	timedOut := false
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())

@@ -17,14 +17,14 @@ import (
 // faults finds the cause of a failure and makes the group fail. A ticket is the number of a
 // collective in the group.
 type faults struct {
-	cfg           *driver.GroupConfig
-	plane         control.Plane
-	comparesCalls *atomic.Bool
-	isClosing     *atomic.Bool
-	history       *history
-	messages      *p2p.Messages
-	direct        *directPath
-	rasID         string // the communicator's name in NCCL's RAS (monitoring) subsystem
+	cfg               *driver.GroupConfig
+	plane             control.Plane
+	comparisonEnabled *atomic.Bool
+	isClosing         *atomic.Bool
+	history           *history
+	messages          *p2p.Messages
+	direct            *directPath
+	rasID             string // the communicator's name in NCCL's RAS (monitoring) subsystem
 }
 
 // findMismatch returns an error if other ranks have announced a different call for the ticket.
@@ -41,7 +41,7 @@ func (f *faults) findMismatch(call *driver.Call, ticket uint64) error {
 
 func (f *faults) findLaunchedMismatch(ticket uint64) error {
 	call := f.history.callOf(ticket)
-	if call == nil || !f.comparesCalls.Load() {
+	if call == nil || !f.comparisonEnabled.Load() {
 		return nil
 	}
 	return f.findMismatch(call, ticket)

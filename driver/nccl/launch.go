@@ -39,7 +39,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	s.Mu.Lock()
 	s.ClearWaited() // must come first, so that a group that fails later reports its fault to s
 	c.mu.Lock()
-	if s.Closed() || s.Capture != nil || c.isClosing.Load() || c.comparesCalls.Load() ||
+	if s.Closed() || s.Capture != nil || c.isClosing.Load() || c.comparisonEnabled.Load() ||
 		c.busy.WindowKernels.Load() && prepared.Path != driver.PathWindow ||
 		c.direct.unavailableReason == "" && c.direct.order.LatestStream() != s {
 		c.mu.Unlock()
@@ -137,12 +137,11 @@ func (c *communicator) checkOpen() error {
 	return fmt.Errorf("launching on group %s: %w", c.cfg.Name(), driver.ErrClosed)
 }
 
-// admit assigns a ticket (a number in the group's order) to a collective. If calls are compared,
-// admit also compares the collective across ranks. If calls are not compared, admit returns an
-// error when a peer has failed, because NCCL might wait for that peer forever. The caller must hold
-// s.Mu and c.mu.
+// admit assigns a ticket (a number in the group's order) to a collective. It compares the
+// collective across ranks or, if calls are not compared, returns an error when a peer has failed,
+// because NCCL might wait for that peer forever. The caller must hold s.Mu and c.mu.
 func (c *communicator) admit(s *stream.Stream, p *plan) error {
-	check := c.comparesCalls.Load()
+	check := c.comparisonEnabled.Load()
 	var ticket uint64
 	if check {
 		ticket = c.plane.Submit()
@@ -181,7 +180,7 @@ func (c *communicator) recordLaunch(s *stream.Stream, p *plan, ticket uint64) {
 // enqueue passes a collective to NCCL, or queues its direct kernels. The caller must hold s.Mu and
 // c.mu.
 func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
-	if p.movesNothing() {
+	if p.isEmpty() {
 		return nil
 	}
 	err := c.device.gpu.With(func(gpu *cuda.Driver) error {
@@ -205,7 +204,7 @@ func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Drive
 		return p.queue(s, gpu) // each launch of the graph is ordered as a whole
 	}
 	order := &c.direct.order
-	err := order.Begin(c.group, s, p.orderedByNCCL(), gpu)
+	err := order.Begin(c.group, s, p.isOrderedByNCCL(), gpu)
 	if err == nil {
 		err = queueTimed(&c.runTimer, p, s, gpu)
 	}
@@ -288,10 +287,9 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, count: call.Count}
 }
 
-// List returns a plan that runs several plans together. On NCCL's paths, the plans run as one group
-// of NCCL calls. On the direct path, all calls must be gathers, and the kernels gather several
-// tensors. List returns an error if the plans are on different paths, or if NCCL would run a plan
-// as Send and Recv.
+// List returns a plan that runs several plans together: as one group of NCCL calls or, on the
+// direct path, as kernels that gather several tensors. It returns an error if the plans are on
+// different paths, or if they cannot run together.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	members, err := listMembers(c, plans)
 	if err != nil {

@@ -7,11 +7,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// checkLinks returns an error unless NVLink connects this GPU with the GPUs of all members that
-// have the same boot ID, and thus are on the same physical machine. Direct kernels write lines of
-// 128 bytes that must arrive as a whole, which PCIe does not guarantee. Memory of GPUs of other
-// machines needs no check, because it can be mapped over NVLink only. The error does not wrap
-// driver.ErrUnsupported, because the caller's error does.
+// checkLinks returns an error unless NVLink connects this GPU with the GPUs of all members on the
+// same physical machine (by boot ID). symmem's kernels write lines of 128 bytes that must arrive as
+// a whole, which PCIe does not guarantee. Memory on other machines can only be mapped over NVLink.
+// The error does not wrap driver.ErrUnsupported, because the caller's error does.
 func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 	for _, m := range members {
 		if m.GPUID == self.GPUID || m.BootID != self.BootID {

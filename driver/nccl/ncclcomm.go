@@ -17,10 +17,10 @@ import (
 // ncclComm wraps a group's ncclComm_t. Its methods can wait for other ranks without a deadline.
 // Callers of register and deregister must hold communicator.mu.
 type ncclComm struct {
-	gpu      *gpu.GPU
-	library  *nccl.Library
-	handle   nccl.Comm
-	aborting atomic.Bool // the abort frees the windows
+	gpu        *gpu.GPU
+	library    *nccl.Library
+	handle     nccl.Comm
+	isAborting atomic.Bool // the abort frees the windows
 }
 
 // abort waits until the device is idle.
@@ -50,7 +50,7 @@ func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {
 }
 
 func (n *ncclComm) deregister(w nccl.Window) error {
-	if n.aborting.Load() {
+	if n.isAborting.Load() {
 		return nil
 	}
 	return n.gpu.Do(func() error { return n.library.WindowDeregister(n.handle, w) })

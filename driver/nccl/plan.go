@@ -20,36 +20,34 @@ import (
 type plan struct {
 	driver.Call
 	c *communicator
-	// send and recv are the addresses passed to NCCL. On the window path, these addresses are in
-	// the first mapping of the memory. On the plain path, they are in the second mapping.
+	// send and recv are the addresses passed to NCCL: in the first mapping of the memory on the
+	// window path, and in the second one on the plain path.
 	send, recv uintptr
 	dataType   nccl.DataType
 	reduceOp   nccl.ReduceOp
 	count      int64
 	// singleCall is the call to NCCL, if one call suffices and it needs no guard.
 	singleCall nccl.Invocation
-	// parts holds the sizes of the parts if NCCL runs the call as a group of Send and Recv.
+	// parts is set if NCCL runs the call as a group of Send and Recv.
 	parts *driver.Splits
-	// groupedCalls holds NCCL's calls if NCCL runs the call as a group of other calls.
+	// groupedCalls is set if NCCL runs the call as a group of other calls.
 	groupedCalls []nccl.Invocation
 	listedPlans  []*plan
-	// cachedList is the latest list that begins with this call. It is nil unless the call is an
-	// AllGatherV on the direct path.
+	// cachedList is the latest list that begins with this call, an AllGatherV on the direct path.
 	cachedList *atomic.Pointer[plan]
-	// steps holds the plans of the levels' calls on the two-level path. It is nil if the call needs
-	// scratch memory. In that case, each launch makes the plans.
+	// steps holds the plans of the levels' calls on the two-level path. If the call needs scratch
+	// memory, each launch makes the plans instead.
 	steps   []*plan
 	scratch *scratch
 	// kernel is the first direct kernel, or nil if NCCL runs the call. exchanges is the number of
 	// kernels that communicate with other ranks.
 	kernel              *kernel
 	exchangeKernelCount int
-	// guard works around the defect nccl.EarlyStart: the call cannot start before earlier work in
-	// the stream has completed.
+	// guard works around the defect nccl.EarlyStart: it makes the call wait for earlier work in the
+	// stream.
 	guard       func(s cuda.Stream, gpu *cuda.Driver) error
 	guardedCall nccl.Invocation
-	// runMeter counts and times the plan's runs, except in graphs. It is nil unless SetMeter was
-	// called.
+	// runMeter counts and times the plan's runs, except in graphs. It may be nil.
 	runMeter *driver.Meter
 	// work and workErr cache the results of choose.
 	work    kernels.Work
@@ -61,8 +59,7 @@ func (p *plan) Prepared() *driver.Call { return &p.Call }
 // SetMeter makes the communicator report to m how long runs of the plan take on the GPU.
 func (p *plan) SetMeter(m driver.Meter) { p.runMeter = &m }
 
-// dataTypes maps each type to the type that is passed to NCCL. NCCL can reduce elements of all
-// these types except movedTypes.
+// dataTypes maps types to those passed to NCCL, which can reduce all types except movedTypes.
 var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
@@ -70,8 +67,7 @@ var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Uint64: nccl.Uint64, driver.Int16: nccl.Float16, driver.Uint16: nccl.Float16,
 }
 
-// movedTypes lists the types that NCCL does not know. NCCL moves their elements as elements of
-// another type that has the same size.
+// movedTypes lists types that NCCL does not know, but moves as another type of the same size.
 var movedTypes = []driver.DataType{driver.Int16, driver.Uint16}
 
 func (p *plan) Refusal(path driver.Path) error {
@@ -103,8 +99,8 @@ func (p *plan) Refusal(path driver.Path) error {
 var errNoNorm = fmt.Errorf("NCCL has no RMSNorm, so the call needs the direct path (path auto or "+
 	"direct): %w", driver.ErrUnsupported)
 
-// refuseFormula returns an error for a reduction by a formula (a fixed order of additions), which
-// NCCL does not follow.
+// refuseFormula returns an error for a formula (a fixed order of additions), which NCCL does not
+// follow.
 func (p *plan) refuseFormula() error {
 	if !p.Operation.Reduces() || p.Count == 0 || len(p.c.cfg.Ranks) == 1 {
 		return nil
@@ -198,7 +194,7 @@ func (p *plan) prepareNCCL() error {
 	switch {
 	case p.hasFactor():
 		return nil
-	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.movesNothing():
+	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.isEmpty():
 		return nil
 	case p.Operation.SplitsOneBuffer():
 		p.groupedCalls = p.makeUnevenCalls()
@@ -216,8 +212,8 @@ func (p *plan) prepareNCCL() error {
 	return nil
 }
 
-// chooseParts returns the sizes of the parts if NCCL must run the call as Send and Recv, or if the
-// call is a copy of one part. In all other cases, chooseParts returns nil.
+// chooseParts returns nil unless NCCL must run the call as Send and Recv, or the call copies one
+// part.
 func (p *plan) chooseParts() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
 	switch {
@@ -275,20 +271,19 @@ func (p *plan) addGuard() error {
 	return err
 }
 
-// movesNothing reports whether the call itself moves no data. On two levels, the steps move the
-// data.
-func (p *plan) movesNothing() bool {
+// isEmpty reports whether the call moves no data. On two levels, the steps move the data.
+func (p *plan) isEmpty() bool {
 	return p.Path == driver.PathTwoLevel ||
 		p.count == 0 && p.kernel == nil && p.Splits == nil && p.listedPlans == nil
 }
 
 func (p *plan) usesNCCL() bool {
-	return p.kernel == nil && !p.movesNothing() && len(p.c.cfg.Ranks) > 1
+	return p.kernel == nil && !p.isEmpty() && len(p.c.cfg.Ranks) > 1
 }
 
-// orderedByNCCL reports whether NCCL always orders the call after NCCL's earlier calls. If the call
+// isOrderedByNCCL reports whether NCCL always orders the call after its earlier calls. If the call
 // has splits, this rank might not call NCCL at all.
-func (p *plan) orderedByNCCL() bool {
+func (p *plan) isOrderedByNCCL() bool {
 	return p.kernel == nil && p.Splits == nil && p.listedPlans == nil
 }
 
@@ -321,7 +316,6 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	}
 }
 
-// hasFactor reports whether NCCL multiplies the call's input by a factor.
 func (p *plan) hasFactor() bool {
 	return p.kernel == nil && p.Operation.Reduces() && p.ReduceOp.HasFactor()
 }
@@ -362,8 +356,8 @@ func directLaunch(p *plan) kernels.Launch {
 	}
 }
 
-// isSymmetric reports whether every rank can access the call's buffers on all ranks. In an
-// AllGatherV or ReduceScatterV, isSymmetric considers only the buffer that is divided into parts.
+// isSymmetric reports whether every rank can access the call's buffers on all ranks. For an
+// AllGatherV or ReduceScatterV, it considers only the buffer that is divided into parts.
 func isSymmetric(p *plan) bool {
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
 	return (send != nil && send.isMappedByAll || p.Operation == driver.AllGatherV) &&
@@ -372,8 +366,8 @@ func isSymmetric(p *plan) bool {
 
 func (p *plan) refuseWindow() error {
 	support := p.c.registrar.support()
-	if support.noWindowsReason == "" && p.c.registrar.skipsWindows() {
-		return errSkipsWindows
+	if support.noWindowsReason == "" && p.c.registrar.mustSkipWindows() {
+		return errNoNCCLWindows
 	}
 	if reason := support.unsupportedReason(&p.Call); reason != "" {
 		return fmt.Errorf("%s: %w", reason, driver.ErrUnsupported)
@@ -381,7 +375,7 @@ func (p *plan) refuseWindow() error {
 	return nil
 }
 
-// ownWindow returns w if w is a window of the plan's group. If it is not, ownWindow returns nil.
+// ownWindow returns nil if w is not a window of the plan's group.
 func (p *plan) ownWindow(w driver.Window) *window {
 	if own, ok := w.(*window); ok && own != nil && own.registrar == &p.c.registrar {
 		return own
@@ -397,7 +391,7 @@ func (p *plan) checkWindow(name string, w driver.Window) error {
 	return nil
 }
 
-// notMappedReason returns the reason why some rank has not mapped the buffers, or "".
+// notMappedReason explains why some rank has not mapped the buffers, or returns "".
 func (p *plan) notMappedReason() string {
 	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if own := p.ownWindow(w); own != nil && !own.isMappedByAll {
@@ -407,7 +401,7 @@ func (p *plan) notMappedReason() string {
 	return ""
 }
 
-// kernelSlack makes the watcher time out before the kernels do. The watcher's error describes more.
+// kernelSlack makes the watcher time out before the kernels do, because its error describes more.
 const kernelSlack = 2 * time.Second
 
 func (p *plan) prepareDirect() error {
@@ -437,8 +431,7 @@ func prepareSteps(p *plan, work kernels.Work) error {
 	return err
 }
 
-// copyAt returns a copy of the plan for a capture. Its kernels also compare the position in the
-// capture across ranks.
+// copyAt returns a plan for a capture, whose kernels also compare the position across ranks.
 func (p *plan) copyAt(position driver.Recorded) *plan {
 	recorded := *p
 	recorded.Call, recorded.runMeter = p.RecordedAs(position), nil

@@ -16,15 +16,15 @@ import (
 // recorder adds calls of a group to CUDA graphs that other libraries capture. Callers must hold the
 // locks of the group and the stream.
 type recorder struct {
-	gpu           *gpu.GPU
-	cfg           *driver.GroupConfig
-	plane         control.Plane
-	comparesCalls *atomic.Bool
-	history       *history
-	direct        *directPath
-	busy          *stream.BusyStreams
-	faults        *faults
-	comparer      *comparer
+	gpu               *gpu.GPU
+	cfg               *driver.GroupConfig
+	plane             control.Plane
+	comparisonEnabled *atomic.Bool
+	history           *history
+	direct            *directPath
+	busy              *stream.BusyStreams
+	faults            *faults
+	comparer          *comparer
 
 	wasCaptured atomic.Bool // by another library, which can replay calls at any time
 	graphHolds  memory.Holds
@@ -68,7 +68,7 @@ func (r *recorder) markCaptured() error {
 
 // compare does not mark the stream as busy, because a capturing stream cannot be queried.
 func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
-	if !r.comparesCalls.Load() || kernelsWillCompare && r.direct.announcements != nil {
+	if !r.comparisonEnabled.Load() || kernelsWillCompare && r.direct.announcements != nil {
 		return nil
 	}
 	ticket := r.plane.Submit()

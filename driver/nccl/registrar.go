@@ -31,13 +31,12 @@ type registrar struct {
 	direct  *directPath
 	stages  *stages
 
-	// replaysWindows reports whether any graph that may still be launched contains window kernels
-	// (NCCL's kernels that access windows). It is called with mu held.
-	replaysWindows func() bool
+	// hasWindowGraphs reports whether a graph that may still be launched contains window kernels
+	// (NCCL kernels that access windows). It is called with mu held.
+	hasWindowGraphs func() bool
 
-	windowSupport windowSupport
-	// useWindows makes the group register windows with NCCL even if it has a direct path.
-	useWindows atomic.Bool
+	windowSupport  windowSupport
+	mustUseWindows atomic.Bool // even if the group has a direct path
 
 	windows map[driver.SegmentKey]*window // guarded by mu
 }
@@ -109,15 +108,15 @@ func (r *registrar) empty() bool {
 	return len(r.windows) == 0
 }
 
-// registerAllWithNCCL registers the group's segments with NCCL, and makes later calls of register
-// do the same. Suspended windows are registered when they resume.
+// registerAllWithNCCL also makes later calls of register use NCCL. Suspended windows are registered
+// when they resume.
 func (r *registrar) registerAllWithNCCL(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.empty() {
 		return driver.ErrCapturing
 	}
 	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())
 	defer cancel()
-	if r.useWindows.Swap(true) {
+	if r.mustUseWindows.Swap(true) {
 		return nil
 	}
 	for _, w := range r.mappedWindows() {
@@ -147,11 +146,11 @@ func (r *registrar) mappedWindows() (mapped []*window) {
 	return mapped
 }
 
-// registerWithNCCL registers the window with NCCL if the group uses NCCL's windows. The ranks must
-// have agreed on the registration, because NCCL waits for all ranks without a deadline. If a rank
-// is lost in the meantime, the teardown makes NCCL's call return.
+// registerWithNCCL registers the window if the group uses NCCL's windows. The ranks must have
+// agreed on the registration, because NCCL waits for all ranks without a deadline. If a rank is
+// lost in the meantime, the teardown makes NCCL's call return.
 func (r *registrar) registerWithNCCL(ctx context.Context, w *window) error {
-	if r.windowSupport.noWindowsReason != "" || r.skipsWindows() {
+	if r.windowSupport.noWindowsReason != "" || r.mustSkipWindows() {
 		return r.addUnregistered(w)
 	}
 	begin := time.Now()
@@ -186,7 +185,7 @@ func (r *registrar) addUnregistered(w *window) error {
 // window, all ranks stop using windows.
 func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 	own := registerResult{
-		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.hasMappedAll, Reason: w.mapError,
+		NoWindow: w.handle == 0 && !r.mustSkipWindows(), NotMapped: !w.hasMappedAll, Reason: w.mapError,
 	}
 	if own.NoWindow && r.windowSupport.noWindowsReason == "" {
 		defer r.startLoneRankTimer(ctx)()
@@ -215,9 +214,8 @@ func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 
 const loneRankTimeout = 5 * time.Second
 
-// startLoneRankTimer makes the group fail after a while if only this rank has no window. In that
-// case, the other ranks wait in NCCL forever. The caller must call stop once the other ranks have
-// returned from NCCL.
+// startLoneRankTimer makes the group fail after a while if only this rank has no window. The other
+// ranks would otherwise wait in NCCL forever. The caller must call stop once they have returned.
 func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 	limit := loneRankTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -262,13 +260,11 @@ func (r *registrar) share(
 // errNotShared means that another rank could not share its segment.
 var errNotShared = errors.New("a rank has shared no memory")
 
-// skipsWindows reports whether the group registers no windows with NCCL, because it has a direct
-// path.
-func (r *registrar) skipsWindows() bool {
-	return r.direct.unavailableReason == "" && !r.useWindows.Load()
+func (r *registrar) mustSkipWindows() bool {
+	return r.direct.unavailableReason == "" && !r.mustUseWindows.Load()
 }
 
-var errSkipsWindows = fmt.Errorf("symmem has registered no windows with NCCL, because the group's "+
+var errNoNCCLWindows = fmt.Errorf("symmem has registered no windows with NCCL, because the group's "+
 	"tuning table does not use them: set the group's path to window to register them: %w",
 	driver.ErrUnsupported)
 
@@ -278,7 +274,7 @@ func (r *registrar) support() windowSupport {
 	return r.windowSupport
 }
 
-// deregisterAll deregisters all windows except those that graphs of other libraries use.
+// deregisterAll keeps windows that graphs of other libraries use.
 func (r *registrar) deregisterAll() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -293,7 +289,7 @@ func (r *registrar) deregisterAll() error {
 	})
 }
 
-// unmapPeers unmaps the peers' segments in all windows. The caller must hold r.mu.
+// unmapPeers requires r.mu.
 func (r *registrar) unmapPeers() error {
 	var errs []error
 	for _, w := range r.windows {

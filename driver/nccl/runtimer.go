@@ -22,9 +22,9 @@ type runTimer struct {
 }
 
 type runSample struct {
-	begin, end  cuda.Event    // zero before the first use
-	meter       *driver.Meter // nil if the sample is not in use
-	endRecorded bool
+	begin, end cuda.Event    // zero before the first use
+	meter      *driver.Meter // nil if the sample is not in use
+	hasEnd     bool
 }
 
 // start marks the beginning of a call in a stream. It returns nil if the call is not timed. The
@@ -38,7 +38,7 @@ func (t *runTimer) start(m *driver.Meter, s cuda.Stream, gpu *cuda.Driver) *runS
 	if sample == nil || sample.createEvents(gpu) != nil || gpu.EventRecord(sample.begin, s) != nil {
 		return nil
 	}
-	sample.meter, sample.endRecorded = m, false
+	sample.meter, sample.hasEnd = m, false
 	t.unfinishedCount.Add(1)
 	return sample
 }
@@ -52,7 +52,7 @@ func (t *runTimer) stop(sample *runSample, s cuda.Stream, gpu *cuda.Driver) {
 		t.discard(sample)
 		return
 	}
-	sample.endRecorded = true
+	sample.hasEnd = true
 }
 
 // startSteps is start for a call that consists of calls of other groups. It locks the stream and
@@ -130,7 +130,7 @@ func (t *runTimer) collect(gpu *cuda.Driver) {
 	}
 	for i := range t.samples {
 		s := &t.samples[i]
-		if !s.endRecorded || s.meter == nil {
+		if !s.hasEnd || s.meter == nil {
 			continue
 		}
 		done, err := gpu.EventQuery(s.end)

@@ -35,9 +35,8 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 	}
 }
 
-// await waits for a stage. If checkOnly is set, await only checks whether the stage has been
-// reached. The limit is longer after Close than after a fault, because a failed group reaches a
-// stage soon or never.
+// await waits for a stage, or only checks it if checkOnly is set. The limit is longer after Close
+// than after a fault, because a failed group reaches a stage soon or never.
 func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	limit := 4 * gpu.KernelEndTimeout
 	switch {

@@ -22,7 +22,7 @@ func (w *window) PrepareSuspend() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// w.machineWindow is never registered with NCCL.
-	if w.handle != 0 && r.replaysWindows() {
+	if w.handle != 0 && r.hasWindowGraphs() {
 		return fmt.Errorf("a graph contains calls of group %s on the window path, which NCCL cannot "+
 			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
 			driver.ErrBusy)

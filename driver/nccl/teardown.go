@@ -195,7 +195,7 @@ func (t *teardown) abort() {
 	if t.haveKernelsEnded {
 		t.mu.Lock()
 	}
-	t.comm.aborting.Store(true)
+	t.comm.isAborting.Store(true)
 	if t.haveKernelsEnded {
 		t.mu.Unlock()
 	} else {

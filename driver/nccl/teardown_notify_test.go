@@ -34,7 +34,7 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 		c := m.group.(*communicator)
 		var notified, late atomic.Bool
 		c.teardown.plane = &notifyHookPlane{c.plane, func() {
-			late.Store(c.comm.aborting.Load())
+			late.Store(c.comm.isAborting.Load())
 			notified.Store(true)
 		}}
 		c.SetCheck(false)

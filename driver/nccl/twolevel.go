@@ -15,9 +15,8 @@ import (
 	"symmem/internal/control"
 )
 
-// levels holds the communicators of the two-level path, which is for groups that span machines.
-// Within each machine, this path uses direct kernels (symmem's own). Between machines, it uses
-// NCCL.
+// levels holds the communicators of the two-level path, for groups on several machines. It uses
+// symmem's own kernels within each machine and NCCL between machines.
 type levels struct {
 	machineLayout
 	machineLevel      *communicator // connects the ranks of this machine
@@ -31,8 +30,7 @@ type machineLayout struct {
 	localIndex                int // identifies this rank on its machine
 }
 
-// newMachineLayout returns the layout, or the reason why the group cannot use two levels. The
-// reason is the same on all ranks.
+// newMachineLayout returns the layout, or the same reason on all ranks why there is none.
 func newMachineLayout(members []*member, rank int) (l machineLayout, reason string) {
 	var names []string
 	for _, m := range members {
@@ -217,7 +215,7 @@ func (l *levels) connect(ctx context.Context, c *communicator) (reason string, e
 	if l.machineLevel, err = l.join(ctx, c, l.machineLevelConfig(&c.cfg)); err != nil {
 		return "", err
 	}
-	// Agree now, so that no rank waits in l.inter for a machine that has no direct path.
+	// Agree now, so that no rank waits in crossMachineLevel for a machine without a direct path.
 	reason, err = l.agree(ctx, c, l.machineLevel.direct.unavailableReason)
 	if reason != "" || err != nil {
 		return reason, err
@@ -264,7 +262,7 @@ func (l *levels) agree(ctx context.Context, c *communicator, own string) (string
 	return "", nil
 }
 
-// register registers a window's segment with l.intra, so that direct kernels can use it.
+// register registers a window's segment with machineLevel, for symmem's own kernels.
 func (l *levels) register(ctx context.Context, w *window) error {
 	intraWindow, err := l.machineLevel.Register(ctx, w.key, w.segment)
 	if err != nil {

@@ -172,8 +172,8 @@ func (w *window) Handle() (uintptr, error) {
 		return uintptr(w.handle), nil
 	case r.windowSupport.noWindowsReason != "":
 		return 0, fmt.Errorf("%s: %w", r.windowSupport.noWindowsReason, driver.ErrUnsupported)
-	case r.skipsWindows():
-		return 0, errSkipsWindows
+	case r.mustSkipWindows():
+		return 0, errNoNCCLWindows
 	}
 	return 0, driver.ErrClosed
 }

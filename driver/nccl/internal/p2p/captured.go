@@ -65,7 +65,7 @@ func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 		}
 	}
 	e := m.newEnd(p)
-	e.state, e.descriptor, e.captured = c.state, c.descriptor, true
+	e.state, e.descriptor, e.isCaptured = c.state, c.descriptor, true
 	e.previousLaunch, c.lastLaunch = c.lastLaunch, e
 	m.Owner.NoteMessage(s, p.Call)
 	if p.Operation == driver.Send {

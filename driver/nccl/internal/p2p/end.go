@@ -16,7 +16,7 @@ type End struct {
 	plan     *Plan
 	control.Message
 	isCompared bool // whether the Send and the Recv are compared
-	captured   bool // in a CUDA graph, which then owns the words below
+	isCaptured bool // in a CUDA graph, which then owns the words below
 	// state is kernels.MessageWaits while the stream of a Recv waits for the message, or while the
 	// stream of a captured Send waits until copiedWord is 1. Other Sends have neither word.
 	state      *gpu.Word
@@ -47,7 +47,7 @@ type End struct {
 // isComplete is for a Recv.
 func (e *End) isComplete() bool {
 	state := e.state.Value()
-	return e.isHandled && (state == kernels.MessageDone || e.captured && state == kernels.MessageWaits)
+	return e.isHandled && (state == kernels.MessageDone || e.isCaptured && state == kernels.MessageWaits)
 }
 
 // checkWait reports whether the stream is known to be waiting, and sets waitStart.
@@ -88,7 +88,7 @@ func (e *End) refuse() {
 
 // canAccept reports whether a Recv's descriptor, which all launches of a graph share, is unused.
 func (e *End) canAccept() bool {
-	if !e.captured {
+	if !e.isCaptured {
 		return true
 	}
 	return (e.previousLaunch == nil || e.previousLaunch.isHandled) &&
@@ -96,7 +96,7 @@ func (e *End) canAccept() bool {
 }
 
 func (e *End) markHandled() {
-	if e.captured {
+	if e.isCaptured {
 		e.state.Set(0) // to detect the wait of the next launch
 	}
 	e.isHandled, e.previousLaunch = true, nil

@@ -185,7 +185,7 @@ func (in *inbox) post(e *End) (accepted bool, err error) {
 	}
 	err = errors.Join(in.readHeaders(),
 		in.assign(in.matcher.Post(e, p.Tag, p.Root, in.matcherSegment(e.After))))
-	if err == nil && !e.captured {
+	if err == nil && !e.isCaptured {
 		accepted, err = in.accept(e)
 	}
 	if err == nil && !accepted {
@@ -209,7 +209,7 @@ func (in *inbox) addReceive(e *End) {
 func (in *inbox) removeReceive(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if !e.captured {
+	if !e.isCaptured {
 		e.refuse()
 	}
 	isRecv := func(other *End) bool { return other == e }
@@ -220,7 +220,7 @@ func (in *inbox) removeReceive(e *End) {
 func (in *inbox) pruneReceives() {
 	in.unfinishedRecvs = slices.DeleteFunc(in.unfinishedRecvs, func(e *End) bool {
 		isComplete := e.isComplete()
-		if isComplete && !e.captured {
+		if isComplete && !e.isCaptured {
 			in.device.Descriptors.Put(e.descriptor)
 		}
 		return isComplete

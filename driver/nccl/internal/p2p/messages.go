@@ -244,7 +244,7 @@ func (m *Messages) ReleaseGraph(graphMessages []*CapturedMessage) {
 	}
 	defer m.Mu.Unlock()
 	m.inbox.mu.Lock()
-	isInGraph := func(e *End) bool { return e.captured && states[e.state] }
+	isInGraph := func(e *End) bool { return e.isCaptured && states[e.state] }
 	m.unfinishedSends = slices.DeleteFunc(m.unfinishedSends, isInGraph)
 	m.inbox.unfinishedRecvs = slices.DeleteFunc(m.inbox.unfinishedRecvs, isInGraph)
 	m.inbox.recvsWithoutMessage = slices.DeleteFunc(m.inbox.recvsWithoutMessage, isInGraph)
