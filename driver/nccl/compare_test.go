@@ -13,7 +13,7 @@ import (
 // records it. Once a call is recorded, the watcher may find a mismatch and fail the group, and the
 // other ranks then look for this rank's announcement.
 func TestCallsAreAnnouncedBeforeTheyAreRecorded(t *testing.T) {
-	if !onOneMachine() {
+	if !isOneMachine() {
 		t.Skip("not supported here: ranks of several machines do not announce their calls")
 	}
 	w := newGroup(t, 2, time.Minute)

@@ -14,31 +14,29 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// machinesVariable is an environment variable. If it is set, the tests treat each rank as if it
-// ran on a separate machine: ranks communicate over TCP and share memory through fabric handles.
-// On real GPUs, fabric handles need an IMEX channel (bench/gpu/fabric.sh).
+// If the environment variable machinesVariable is set, the tests treat each rank as if it ran on a
+// separate machine. On real GPUs, this needs fabric handles and an IMEX channel
+// (bench/gpu/fabric.sh).
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 
-// onOneMachine reports whether the ranks share a machine. If they do not, they compare calls over
-// TCP before they launch them, so a test whose ranks launch calls in different orders must
-// disable the comparison.
-func onOneMachine() bool { return os.Getenv(machinesVariable) == "" }
+// isOneMachine reports whether the ranks share a machine. Otherwise they compare calls over TCP
+// before they launch them, so tests with different orders of launches must disable the comparison.
+func isOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
-// applyMachinesVariable gives each rank a different host ID if machinesVariable is set.
 func applyMachinesVariable() {
-	if !onOneMachine() {
+	if !isOneMachine() {
 		hostID = func(rank int) string { return fmt.Sprintf("machine %d", rank) }
 	}
 }
 
-// fabricTests matches the direct-path tests that also work when the ranks are on separate machines.
-// The script bench/gpu/fabric.sh runs a larger set.
+// fabricTests matches tests of the direct path that also work when the ranks are on separate
+// machines. The script bench/gpu/fabric.sh runs more.
 var fabricTests = strings.Join([]string{
 	"^TestStreamsTakeTurns$", "^TestPathsMix$", "^TestLargeCallsAreCaptured$",
 	"^TestGroupsRunConcurrently$", "^TestNormsAreCaptured$", "^TestNormsThatDifferFail$",
 }, "|")
 
-// mismatchTests matches the contract tests in which ranks launch different calls.
+// mismatchTests matches contract tests in which ranks launch different calls.
 const mismatchTests = "^TestContract$/^mistakes$/MismatchError_and/^(count|path|type)_of"
 
 func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
@@ -54,9 +52,8 @@ func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
 	}
 }
 
-// needFabric skips a test if the GPUs do not support fabric handles, or if the process sees no
-// IMEX channel. If fabric handles are unavailable for another reason, needFabric fails the test.
-// The software GPU supports fabric handles.
+// needFabric skips a test if the GPUs do not support fabric handles, or if the process sees no IMEX
+// channel. It fails the test if they are unavailable for another reason.
 func needFabric(t *testing.T) {
 	t.Helper()
 	if usesSoftGPU(t) {
@@ -68,8 +65,8 @@ func needFabric(t *testing.T) {
 		return
 	}
 	channels, globErr := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
-	denied := strings.Contains(reason, "IMEX channel") && len(channels) == 0 && globErr == nil
-	if !denied && !strings.Contains(reason, "does not support them") {
+	hasNoChannel := strings.Contains(reason, "IMEX channel") && len(channels) == 0 && globErr == nil
+	if !hasNoChannel && !strings.Contains(reason, "does not support them") {
 		t.Fatalf("fabric handles are unavailable: %v (IMEX channels %q, glob error %v)", reason, channels,
 			globErr)
 	}
@@ -80,7 +77,7 @@ func needFabric(t *testing.T) {
 // true in that process.
 func rerunOnSeparateMachines(t *testing.T) bool {
 	t.Helper()
-	if !onOneMachine() {
+	if !isOneMachine() {
 		return true
 	}
 	needFabric(t)
@@ -100,9 +97,8 @@ func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 	}
 }
 
-// TestRecordedCallsBetweenMachinesAreCompared records different calls on two ranks. A call that
-// uses direct kernels is compared when the capture is replayed. All other calls are compared while
-// they are being recorded.
+// TestRecordedCallsBetweenMachinesAreCompared records different calls. Direct kernels compare calls
+// in replays, and all other calls are compared while they are recorded.
 func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 	if !rerunOnSeparateMachines(t) {
 		return

@@ -25,7 +25,7 @@ func TestContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
 		Open: Backend{}.Open, Ranks: maxRanks(t), Unordered: true,
 		Paths: []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect},
-		Slow:  usesSoftGPU(t) && !full(), Missing: missing,
+		Slow:  usesSoftGPU(t) && !runsAllCases(), Missing: missing,
 		Reductions: map[driver.DataType]string{
 			driver.Float64: floats, driver.Float32: floats, driver.Float16: floats, driver.BFloat16: floats,
 			driver.Int8: integers, driver.Uint8: integers, driver.Int16: "", driver.Uint16: "",

@@ -10,7 +10,6 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestChooseWithOneVisibleGPU calls chooseDevice in a process that can see only one GPU.
 func TestChooseWithOneVisibleGPU(t *testing.T) {
 	if !usesSoftGPU(t) {
 		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
@@ -54,17 +53,16 @@ func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
 	checkChoices(t, []choice{{0, 1, 1}, {0, 2, -1}})
 }
 
-// choice is an input of chooseDevice with the expected result. device is driver.Config.Device.
-// want is the ordinal of the GPU, or -1 if chooseDevice must return an error.
+// choice is an input of chooseDevice with the expected GPU, or -1 for an error.
 type choice struct{ device, localRank, want int }
 
-func checkChoices(t *testing.T, all []choice) {
+func checkChoices(t *testing.T, choices []choice) {
 	t.Helper()
 	gpus, err := cuda.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range all {
+	for _, c := range choices {
 		got, err := chooseDevice(gpus, &driver.Config{Device: c.device, LocalRank: c.localRank})
 		switch {
 		case c.want < 0 && !errors.Is(err, driver.ErrUnsupported):
@@ -93,8 +91,8 @@ func openSingleRank(t *testing.T) *Device {
 	return d.(*Device)
 }
 
-// TestLongestTimeoutOfOpenGroups changes a group's timeout. longestTimeout must take the new
-// timeout into account, because closing a stream waits for twice the longest timeout.
+// TestLongestTimeoutOfOpenGroups changes a group's timeout, because closing a stream waits for
+// twice the longest timeout.
 func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	d := openSingleRank(t)
 	base := d.longestTimeout()

@@ -77,7 +77,7 @@ func (p *testbed) checkFormulaOfType(t driver.DataType, elements int, maxElement
 		large := p.random.IntN(2)
 		for round, compared := 0, 0; round < 4 || compared < elements; round++ {
 			b := batch{layout: layout{
-				dataType: t, loose: round%2 == 1, inPlace: p.random.IntN(2) == 0,
+				dataType: t, noWindow: round%2 == 1, inPlace: p.random.IntN(2) == 0,
 			}}
 			operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
 			for _, i := range p.random.Perm(len(operations)) {
@@ -220,7 +220,7 @@ func putFloat(t driver.DataType, at []byte, v float64) {
 		binary.LittleEndian.PutUint64(at, math.Float64bits(v))
 		return
 	}
-	put(t, at, 0, float32(v))
+	putElement(t, at, 0, float32(v))
 }
 
 // TestLargeReductionsGoInPieces launches and replays reductions that do not fit into exchange
@@ -231,7 +231,7 @@ func TestLargeReductionsGoInPieces(t *testing.T) {
 	random := newRandom(t)
 	p := newTestbedWithSizes(t, ranksUpTo(t, 4), 1<<20, 2*part+1<<20, random)
 	memberLists := memberLists(t)
-	if !full() && usesSoftGPU(t) {
+	if !runsAllCases() && usesSoftGPU(t) {
 		memberLists = memberLists[random.IntN(len(memberLists)):][:1]
 	}
 	for _, members := range memberLists {
@@ -243,7 +243,9 @@ func TestLargeReductionsGoInPieces(t *testing.T) {
 			if o == driver.ReduceScatter {
 				c.count = part / int64(len(members))
 			}
-			b := batch{layout: layout{dataType: driver.BFloat16, loose: true, inPlace: random.IntN(2) == 0}}
+			b := batch{layout: layout{
+				dataType: driver.BFloat16, noWindow: true, inPlace: random.IntN(2) == 0,
+			}}
 			p.add(&b, c)
 			p.checkPieces(&b)
 			p.run(&b, true)

@@ -24,8 +24,8 @@ type testGroup struct {
 	// ranks holds the members of the group, indexed by group rank.
 	ranks  []*testRank
 	groups int // number of groups connected so far
-	// additive is set if new repeated sums are to be additive.
-	additive bool
+	// hasAdditiveSums is set if new repeated sums are to be additive.
+	hasAdditiveSums bool
 	// formula is the formula of the next group to be connected.
 	formula driver.Formula
 }
@@ -89,7 +89,7 @@ func newGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 func newAdditiveGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	t.Helper()
 	w := newGroup(t, n, timeout)
-	w.additive = true
+	w.hasAdditiveSums = true
 	return w
 }
 
@@ -230,7 +230,7 @@ func connectContext(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // regroup closes the current group, if any, and connects a group of the given ranks, or of all
 // ranks if none are given.
-func (w *testGroup) regroup(numbers ...int) {
+func (w *testGroup) regroup(drawElements ...int) {
 	w.t.Helper()
 	w.must(func(m *testRank) error {
 		if m.group == nil {
@@ -241,20 +241,20 @@ func (w *testGroup) regroup(numbers ...int) {
 	w.groups++
 	id := fmt.Sprintf("group %d", w.groups)
 	w.ranks = nil
-	if len(numbers) == 0 {
+	if len(drawElements) == 0 {
 		for _, m := range w.opened {
-			numbers = append(numbers, m.number)
+			drawElements = append(drawElements, m.number)
 		}
 	}
-	for _, number := range numbers {
+	for _, number := range drawElements {
 		w.ranks = append(w.ranks, w.opened[number])
 	}
 	ctx, cancel := connectContext(w.t.Context())
 	defer cancel()
 	w.must(func(m *testRank) (err error) {
-		m.rank = slices.Index(numbers, m.number)
+		m.rank = slices.Index(drawElements, m.number)
 		m.group, err = m.device.Connect(ctx, driver.GroupConfig{
-			ID: id, Ranks: numbers, Rank: m.rank, Check: onOneMachine(), Formula: w.formula,
+			ID: id, Ranks: drawElements, Rank: m.rank, Check: isOneMachine(), Formula: w.formula,
 		})
 		return err
 	})

@@ -11,19 +11,18 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// operations lists the operations that direct kernels run, except barriers and norms. Operations
-// with larger buffers come later.
+// operations lists the operations that direct kernels run, except barriers and norms, in the order
+// of their buffer sizes.
 var operations = []driver.Operation{
 	driver.AllReduce, driver.Reduce, driver.ReduceScatter, driver.Broadcast, driver.AllGather,
 	driver.AllToAll,
 }
 
-// maxOfferBytes limits the buffer sizes of the calls that the function offers returns. With four
-// ranks, each rank's share of such a buffer is still large enough to need a bulk kernel.
+// maxOfferBytes limits the buffers of offers. With four ranks, each rank's share is still large
+// enough to need a bulk kernel.
 const maxOfferBytes = 12 << 20
 
-// offers returns calls with the given buffer layout, grouped by the kernel that they use. In each
-// group, the calls are sorted from small to large.
+// offers returns calls with the given layout, from small to large, by the kernel that they use.
 func (p *testbed) offers(w layout) map[string][]trial {
 	all, m := map[string][]trial{}, p.ranks[0]
 	send, recv := p.fields(m, w)
@@ -45,7 +44,6 @@ func (p *testbed) offers(w layout) map[string][]trial {
 	return all
 }
 
-// countLaunch counts a launch of each of a plan's kernels.
 func (m *testRank) countLaunch(p *plan) {
 	for k := p.kernel; k != nil; k = k.next {
 		m.launched[k.function]++
@@ -117,18 +115,17 @@ func (m *testRank) launchesByName(t *testing.T) map[string]int {
 	return counts
 }
 
-// requireKernels logs how often the rank launched each kernel, and fails the test if one of the
-// given kernels was never launched.
+// requireKernels fails the test if one of the given kernels was never launched on the rank.
 func (m *testRank) requireKernels(t *testing.T, names []string) {
 	t.Helper()
 	var counts []string
-	ran := m.launchesByName(t)
-	for _, name := range slices.Sorted(maps.Keys(ran)) {
-		counts = append(counts, fmt.Sprintf("%s %d", name, ran[name]))
+	launchCounts := m.launchesByName(t)
+	for _, name := range slices.Sorted(maps.Keys(launchCounts)) {
+		counts = append(counts, fmt.Sprintf("%s %d", name, launchCounts[name]))
 	}
 	t.Logf("rank %d launched %s", m.number, strings.Join(counts, ", "))
 	for _, name := range names {
-		if ran[name] == 0 {
+		if launchCounts[name] == 0 {
 			t.Errorf("kernel %s was never launched", name)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// TestGroupsLeaveNothingBehind connects and closes groups that have windows and run kernels. It
-// checks that no file descriptors and no device memory leak.
+// TestGroupsLeaveNothingBehind checks that groups with windows and kernels leak no memory or file
+// descriptors.
 func TestGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 50
 	if usesSoftGPU(t) {
@@ -43,8 +43,8 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 	for range groups {
 		runGroup()
 	}
-	// If groups leaked, each would keep a descriptor and 32 MiB on each rank. The limits are lower
-	// than that, but leave room for NCCL's caches.
+	// If groups leaked, each would keep a descriptor and 32 MiB on each rank. The limits are lower,
+	// but leave room for NCCL's caches.
 	if now := openDescriptors(t); now-files >= groups {
 		t.Errorf("got %d open descriptors after %d groups, want about %d", now, groups, files)
 	}
@@ -77,8 +77,8 @@ func (w *testGroup) freeMemory() []int64 {
 	return free
 }
 
-// TestGroupsLeaveNoMessagesBehind closes and aborts groups in which a message was not received,
-// and checks that the file descriptors for the message's memory are closed.
+// TestGroupsLeaveNoMessagesBehind checks that the file descriptors of messages that were not
+// received are closed.
 func TestGroupsLeaveNoMessagesBehind(t *testing.T) {
 	t.Run("closed", func(t *testing.T) { closeWithMessages(t, 4096, false) })
 	t.Run("failed", func(t *testing.T) { closeWithMessages(t, 32<<20, true) })

@@ -12,8 +12,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestGroupsWithoutNVLinkHaveNoDirectPath checks that all ranks of a group without NVLink refuse
-// the direct path for the same reason, and that the other paths work.
+// TestGroupsWithoutNVLinkHaveNoDirectPath checks that all ranks refuse the direct path for the same
+// reason, and that the other paths work.
 func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	if !usesSoftGPU(t) {
 		t.Skip("only the software GPU has configurable links")
@@ -40,8 +40,7 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	}
 }
 
-// checkOtherPaths checks that a rank refuses the direct path and that the other paths work. It
-// returns the reason for the refusal.
+// checkOtherPaths returns the reason why a rank refuses the direct path.
 func (m *testRank) checkOtherPaths(w *testGroup) (string, error) {
 	p, err := m.newRepeatedSum(w, 1, 1000)
 	if err != nil {
@@ -66,7 +65,6 @@ func (m *testRank) checkOtherPaths(w *testGroup) (string, error) {
 	return refusal.Error(), m.check(w, p, m.stream)
 }
 
-// TestLinkToInvisibleGPUIsRefused checks the link to a GPU that is not visible to the process.
 func TestLinkToInvisibleGPUIsRefused(t *testing.T) {
 	w := newTestGroup(t, 1, time.Minute)
 	w.must(func(m *testRank) error {

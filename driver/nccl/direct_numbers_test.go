@@ -11,15 +11,15 @@ import (
 	"symmem/internal/reduce"
 )
 
-// tile is the number of elements after which inputs repeat. It is a prime number, so data that is
-// shifted by a round number of bytes is never the same as the original data.
-const tile = 65521
+// tileElements is the number of elements after which inputs repeat. It is a prime number, so data
+// that is shifted by a round number of bytes always differs from the original data.
+const tileElements = 65521
 
-// numbers returns one tile of random elements. For floating-point types other than float64, the
-// elements have both signs, include denormals and zeros, and have all exponents for which sums of
-// eight elements do not overflow. For other types, the elements are random bits.
-func numbers(t driver.DataType, random *rand.Rand) []byte {
-	out := make([]byte, tile*t.Size())
+// drawElements returns one tile of random elements. For floating-point types other than float64,
+// they have both signs, include denormals and zeros, and have all exponents for which sums of eight
+// elements do not overflow. For other types, they are random bits.
+func drawElements(t driver.DataType, random *rand.Rand) []byte {
+	out := make([]byte, tileElements*t.Size())
 	exponents := map[driver.DataType][2]int{
 		driver.Float32: {-149, 110}, driver.BFloat16: {-133, 110}, driver.Float16: {-24, 11},
 	}[t]
@@ -29,7 +29,7 @@ func numbers(t driver.DataType, random *rand.Rand) []byte {
 		}
 		return out
 	}
-	for i := range tile {
+	for i := range tileElements {
 		v := random.Float64()*4 - 2
 		switch random.IntN(8) {
 		case 0:
@@ -37,12 +37,12 @@ func numbers(t driver.DataType, random *rand.Rand) []byte {
 		case 1:
 			v = math.Copysign(0, v)
 		}
-		put(t, out, i, float32(v))
+		putElement(t, out, i, float32(v))
 	}
 	return out
 }
 
-func value(t driver.DataType, in []byte, i int) float32 {
+func elementValue(t driver.DataType, in []byte, i int) float32 {
 	switch t {
 	case driver.Float16:
 		return reduce.Float16Value(binary.LittleEndian.Uint16(in[2*i:]))
@@ -53,7 +53,7 @@ func value(t driver.DataType, in []byte, i int) float32 {
 	}
 }
 
-func put(t driver.DataType, out []byte, i int, v float32) {
+func putElement(t driver.DataType, out []byte, i int, v float32) {
 	switch t {
 	case driver.Float16:
 		binary.LittleEndian.PutUint16(out[2*i:], reduce.Float16Bits(v))
@@ -64,11 +64,11 @@ func put(t driver.DataType, out []byte, i int, v float32) {
 	}
 }
 
-// totalOf returns the reduction of one element, computed in float64.
-func totalOf(op driver.ReduceOp, inputs [][]byte, at func(in []byte) float64) float64 {
-	total := at(inputs[0])
+// reduceElement returns the reduction of one element, computed in float64.
+func reduceElement(op driver.ReduceOp, inputs [][]byte, toFloat64 func(in []byte) float64) float64 {
+	total := toFloat64(inputs[0])
 	for _, in := range inputs[1:] {
-		switch next := at(in); op {
+		switch next := toFloat64(in); op {
 		case driver.Prod:
 			total *= next
 		case driver.Min:
@@ -99,11 +99,12 @@ func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results [
 	}[t]
 	steps := float64(len(inputs) - 1)
 	growth := steps * u / (1 - steps*u)
-	for i := range tile {
-		exact := totalOf(op, inputs, func(in []byte) float64 { return float64(value(t, in, i)) })
+	for i := range tileElements {
+		toFloat64 := func(in []byte) float64 { return float64(elementValue(t, in, i)) }
+		exact := reduceElement(op, inputs, toFloat64)
 		magnitudes := 0.0
 		for _, in := range inputs {
-			magnitudes += math.Abs(float64(value(t, in, i)))
+			magnitudes += math.Abs(float64(elementValue(t, in, i)))
 		}
 		bound := 0.0
 		if op == driver.Sum || op == driver.Avg {
@@ -113,7 +114,7 @@ func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results [
 			bound = bound/float64(len(inputs)) + u*(math.Abs(exact)+bound) + 0x1p-150
 		}
 		bound += rounding.relative*(math.Abs(exact)+bound) + rounding.least
-		got := float64(value(t, results, i))
+		got := float64(elementValue(t, results, i))
 		if off := math.Abs(got - exact); !(off <= bound*(1+0x1p-20)) {
 			return fmt.Errorf("%v of %v, element %d: got %g, want %g; the error is %g, the limit is %g",
 				op, t, i, got, exact, off, bound)
@@ -122,8 +123,8 @@ func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results [
 	return nil
 }
 
-// repeat fills dst with copies of a tile, starting at an offset in the tile.
-func repeat(dst, tile []byte, offset int64) {
+// fillWithTile fills dst with copies of a tile, starting at an offset in the tile.
+func fillWithTile(dst, tile []byte, offset int64) {
 	start := int(offset % int64(len(tile)))
 	for len(dst) > 0 {
 		n := copy(dst, tile[start:])
@@ -132,11 +133,11 @@ func repeat(dst, tile []byte, offset int64) {
 }
 
 func differingFraction(t driver.DataType, a, b []byte) float64 {
-	size, differ := t.Size(), 0
+	size, differingCount := t.Size(), 0
 	for at := 0; at < len(a); at += size {
 		if !slices.Equal(a[at:at+size], b[at:at+size]) {
-			differ++
+			differingCount++
 		}
 	}
-	return float64(differ*size) / float64(len(a))
+	return float64(differingCount*size) / float64(len(a))
 }

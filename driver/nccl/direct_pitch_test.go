@@ -13,37 +13,38 @@ import (
 )
 
 // testbed runs trials (test calls) on a test group's memory and checks the results. Each rank has
-// buffers in windows, and also "loose" buffers, which are outside windows.
+// buffers inside and outside windows (memory registered with NCCL).
 type testbed struct {
 	*testGroup
 	sources
-	size   int64  // of symmetric memory, in bytes
-	loose  int64  // of memory outside windows, in bytes
-	calls  uint64 // number of calls in batches so far
-	tested int    // number of calls checked so far
-	random *rand.Rand
+	size      int64  // of symmetric memory, in bytes
+	plainSize int64  // of memory outside windows, in bytes
+	calls     uint64 // number of calls in batches so far
+	tested    int    // number of calls checked so far
+	random    *rand.Rand
 	// memory holds the input and output buffers of each rank of the world.
-	memory []struct{ send, recv, looseSend, looseRecv *region }
+	memory []struct{ send, recv, plainSend, plainRecv *region }
 	// wants holds a buffer for each rank, into which the expected contents of the rank's memory are
 	// written.
 	wants [][]byte
 }
 
-// looseSize is the default size of memory outside windows. It exceeds the size of exchange memory.
-const looseSize = 9 << 20
+// defaultPlainSize exceeds the size of exchange memory.
+const defaultPlainSize = 9 << 20
 
 // newTestbed opens a test group in which each rank has symmetric memory of the given size.
 func newTestbed(t *testing.T, ranks int, size int64, random *rand.Rand) *testbed {
 	t.Helper()
-	return newTestbedWithSizes(t, ranks, size, looseSize, random)
+	return newTestbedWithSizes(t, ranks, size, defaultPlainSize, random)
 }
 
-// newTestbedWithSizes opens a test group with the given sizes of symmetric and loose memory.
-func newTestbedWithSizes(t *testing.T, ranks int, size, loose int64, random *rand.Rand) *testbed {
+func newTestbedWithSizes(
+	t *testing.T, ranks int, size, plainSize int64, random *rand.Rand,
+) *testbed {
 	t.Helper()
 	w := newTestGroup(t, ranks, time.Minute)
-	p := &testbed{testGroup: w, size: size, loose: loose, random: random}
-	p.memory = make([]struct{ send, recv, looseSend, looseRecv *region }, ranks)
+	p := &testbed{testGroup: w, size: size, plainSize: plainSize, random: random}
+	p.memory = make([]struct{ send, recv, plainSend, plainRecv *region }, ranks)
 	p.wants = make([][]byte, ranks)
 	p.must(func(m *testRank) (err error) {
 		own := &p.memory[m.number]
@@ -54,8 +55,8 @@ func newTestbedWithSizes(t *testing.T, ranks int, size, loose int64, random *ran
 		}{
 			{&own.send, size},
 			{&own.recv, size},
-			{&own.looseSend, loose},
-			{&own.looseRecv, loose},
+			{&own.plainSend, plainSize},
+			{&own.plainRecv, plainSize},
 		} {
 			if *s.region, err = m.mapRegion(s.size); err != nil {
 				return err
@@ -67,9 +68,9 @@ func newTestbedWithSizes(t *testing.T, ranks int, size, loose int64, random *ran
 }
 
 // regroupAndRegister connects a group of the given ranks and registers their symmetric memory.
-func (p *testbed) regroupAndRegister(numbers ...int) {
+func (p *testbed) regroupAndRegister(drawElements ...int) {
 	p.t.Helper()
-	p.regroup(numbers...)
+	p.regroup(drawElements...)
 	p.must(func(m *testRank) error {
 		own := &p.memory[m.number]
 		return errors.Join(m.register(p.testGroup, own.send, 1), m.register(p.testGroup, own.recv, 2))
@@ -77,15 +78,15 @@ func (p *testbed) regroupAndRegister(numbers ...int) {
 	needDirect(p.t, p.ranks[0].group)
 }
 
-// fields returns the positions of a rank's inputs and outputs in memory. In loose memory, the
+// fields returns the positions of a rank's inputs and outputs in memory. Outside windows, the
 // offsets differ between ranks.
 func (p *testbed) fields(m *testRank, w layout) (send, recv field) {
 	own, size := &p.memory[m.number], int64(w.dataType.Size())
-	if w.loose {
-		return field{own.looseSend, lead + size*int64(3*m.rank+1)},
-			field{own.looseRecv, lead + size*int64(5*m.rank%7)}
+	if w.noWindow {
+		return field{own.plainSend, leadBytes + size*int64(3*m.rank+1)},
+			field{own.plainRecv, leadBytes + size*int64(5*m.rank%7)}
 	}
-	return field{own.send, lead}, field{own.recv, lead}
+	return field{own.send, leadBytes}, field{own.recv, leadBytes}
 }
 
 // margin is the number of elements after the last output that are checked for stray writes.
@@ -94,10 +95,10 @@ const margin = 64
 // room returns the number of elements that fit into the output buffer.
 func (p *testbed) room(w layout) int64 {
 	size := p.size
-	if w.loose {
-		size = p.loose
+	if w.noWindow {
+		size = p.plainSize
 	}
-	return (size-2*lead)/int64(w.dataType.Size()) - margin
+	return (size-2*leadBytes)/int64(w.dataType.Size()) - margin
 }
 
 // drawInputs draws random elements for all ranks and fills their inputs.
@@ -105,7 +106,7 @@ func (p *testbed) drawInputs(t driver.DataType) {
 	p.t.Helper()
 	p.inputs = nil
 	for range p.ranks {
-		p.inputs = append(p.inputs, numbers(t, p.random))
+		p.inputs = append(p.inputs, drawElements(t, p.random))
 	}
 	p.fillInputs(t)
 }
@@ -114,8 +115,8 @@ func (p *testbed) drawInputs(t driver.DataType) {
 func (p *testbed) fillInputs(t driver.DataType) {
 	p.t.Helper()
 	p.must(func(m *testRank) error {
-		for _, loose := range []bool{false, true} {
-			w := layout{dataType: t, loose: loose}
+		for _, noWindow := range []bool{false, true} {
+			w := layout{dataType: t, noWindow: noWindow}
 			send, _ := p.fields(m, w)
 			bytes := (p.room(w) + margin) * int64(t.Size())
 			if err := m.fillField(send, p.inputs[m.rank], bytes); err != nil {
@@ -149,7 +150,7 @@ type batch struct {
 
 // add appends a trial to a batch, unless no kernel supports the call. If the batch has no room
 // for the call, add appends nothing and returns true.
-func (p *testbed) add(b *batch, c trial) (full bool) {
+func (p *testbed) add(b *batch, c trial) (runsAllCases bool) {
 	c.layout, c.recvOffset = b.layout, b.end+1+p.random.Int64N(40)
 	c.sendOffset = p.random.Int64N(40)
 	if c.inPlace {
@@ -177,7 +178,8 @@ func (p *testbed) add(b *batch, c trial) (full bool) {
 func (p *testbed) checkRefusal(c *trial, err error) {
 	p.t.Helper()
 	large := c.count*int64(c.dataType.Size()*len(p.ranks)) > 7<<20
-	if !large || c.operation.Reduces() || !c.loose && !(c.operation == driver.AllToAll && c.inPlace) {
+	isInPlaceAllToAll := c.operation == driver.AllToAll && c.inPlace
+	if !large || c.operation.Reduces() || !c.noWindow && !isInPlaceAllToAll {
 		p.t.Fatalf("Refusal(PathDirect) of %v = %v, want nil", c, err)
 	}
 }
@@ -274,17 +276,17 @@ var untouched = bytes.Repeat([]byte{0xa5}, 1<<10)
 // writeExpected fills want with the expected memory contents, starting at byte offset start.
 func (p *testbed) writeExpected(m *testRank, b *batch, recv field, start int64, want []byte) {
 	size := int64(b.dataType.Size())
-	repeat(want, untouched, 0)
+	fillWithTile(want, untouched, 0)
 	if b.inPlace {
 		skip := max(0, recv.base-start)
-		repeat(want[min(skip, int64(len(want))):], p.inputs[m.rank], start+skip-recv.base)
+		fillWithTile(want[min(skip, int64(len(want))):], p.inputs[m.rank], start+skip-recv.base)
 	}
 	for i := range b.trials {
 		for _, w := range b.trials[i].pieces(m.rank, &p.sources) {
 			begin, end := recv.base+w.offset*size-start, recv.base+(w.offset+w.count)*size-start
 			cut := max(0, -begin)
 			if end = min(end, int64(len(want))); begin+cut < end {
-				repeat(want[begin+cut:end], w.tile, w.tileOffset*size+cut)
+				fillWithTile(want[begin+cut:end], w.tile, w.tileOffset*size+cut)
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// Ways in which failCall makes a call fail.
+// failCall makes a call fail in one of these ways.
 const (
 	missingRank   = "a missing rank"
 	differentCall = "a different call"
@@ -24,10 +24,9 @@ const (
 
 var failureModes = []string{missingRank, differentCall, abortAnytime, failedBlock}
 
-// TestFailedCallsPoisonTheirOutput makes calls fail in every kernel family, and checks the
-// outputs and the memory around them. Each output element must be correct, or poison (all bits
-// are set), or another NaN. If the call cannot have succeeded, at least one element must be
-// poison. If the call was refused, it must not have written anything.
+// TestFailedCallsPoisonTheirOutput makes calls fail in every kernel family. Each output element
+// must then be correct, poison (all bits are set), or another NaN, and the memory around the output
+// must be unchanged. If the call cannot have succeeded, some element must be poison.
 func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 	random := newRandom(t)
 	p := newTestbed(t, ranksUpTo(t, 4), pinnedBytes, random)
@@ -49,7 +48,7 @@ func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 				c.dataType = driver.Float32 // a late peer may add poison, which only floats reveal
 			}
 			c.count = max(1, bytes/int64(c.dataType.Size())-random.Int64N(3))
-			c.loose = bytes < 1<<19 && random.IntN(2) == 0
+			c.noWindow = bytes < 1<<19 && random.IntN(2) == 0
 			c.root = random.IntN(len(members))
 			p.failCall(members, c, failureModes[random.IntN(len(failureModes))])
 			if bytes > 1<<20 { // again with misaligned parts
@@ -59,33 +58,32 @@ func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 			}
 		}
 	}
-	ran := map[string]bool{} // by family
+	usedFamilies := map[string]bool{}
 	for _, m := range p.opened {
 		for name := range m.launchesByName(t) {
 			if family := familyOf(name); family != "" {
-				ran[family] = true
+				usedFamilies[family] = true
 			}
 		}
 	}
 	for _, family := range []string{"line_sum", "line_copy", "wide_copy", "bulk_sum", "bulk_copy"} {
-		if !ran[family] {
-			t.Errorf("no failed call used a %s kernel; got only %v", family, ran)
+		if !usedFamilies[family] {
+			t.Errorf("no failed call used a %s kernel; got only %v", family, usedFamilies)
 		}
 	}
-	t.Logf("kernel families of failed calls: %v", ran)
+	t.Logf("kernel families of failed calls: %v", usedFamilies)
 }
 
-// isNaN reports whether an element is NaN. The sum of poison and a number is NaN, but need not be
-// poison.
+// isNaN also returns true for sums of poison and a number.
 func isNaN(t driver.DataType, element []byte) bool {
 	if t == driver.Int32 {
 		return false
 	}
-	v := value(t, element, 0)
+	v := elementValue(t, element, 0)
 	return v != v
 }
 
-// familyOf returns the family of a kernel that moves data between ranks, or "".
+// familyOf returns "" for kernels that move no data between ranks.
 func familyOf(name string) string {
 	for _, family := range []string{
 		"line_sum", "line_copy", "line_two_shot", "unrolled_sum", "wide_sum", "wide_copy", "bulk_sum",
@@ -98,9 +96,9 @@ func familyOf(name string) string {
 	return ""
 }
 
-// failedPart describes a rank's part in a call that is made to fail. launched is set if the rank
-// launched the call, and doomed is set if the call cannot have succeeded.
-type failedPart struct{ launched, doomed bool }
+// failedPart describes a rank's part in a call that is made to fail. mustFail is set if the call
+// cannot have succeeded.
+type failedPart struct{ isLaunched, mustFail bool }
 
 // failCall connects a group, makes a call fail in it, and checks the outputs on all ranks.
 func (p *testbed) failCall(members []int, c trial, mode string) {
@@ -140,11 +138,11 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 				return err
 			}
 		}
-		part.launched = m.launch(m.stream, call) == nil
+		part.isLaunched = m.launch(m.stream, call) == nil
 		if m.rank != badRank {
 			launching.Done()
 		}
-		part.doomed = mode == missingRank || mode == differentCall
+		part.mustFail = mode == missingRank || mode == differentCall
 		if m.rank != badRank {
 			return nil
 		}
@@ -172,17 +170,18 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 	})
 }
 
-// failBlock sets the fault word that one block of this rank's next kernel reads, so that the
-// block behaves as if another block had failed.
+// failBlock sets the fault word that one block of this rank's next kernel reads. The block then
+// behaves as if another block had failed.
 func (m *testRank) failBlock(w *testGroup, block int) error {
-	at, err := m.group.(*communicator).direct.exchange.Transport()
+	transport, err := m.group.(*communicator).direct.exchange.Transport()
 	if err != nil {
 		return err
 	}
 	const state, fault = 16, 8 // the size of State in kernels/src/exchange.h, and the offset of fault
+	address := transport.Exchange[m.rank] + uintptr(state*block+fault)
 	copy(m.pinned, []byte{1, 0, 0, 0})
 	return errors.Join(
-		m.stream.Copy(at.Exchange[m.rank]+uintptr(state*block+fault), dl.AddressOf(&m.pinned[0]), 4),
+		m.stream.Copy(address, dl.AddressOf(&m.pinned[0]), 4),
 		m.stream.Synchronize(w.t.Context()))
 }
 
@@ -196,29 +195,29 @@ func (p *testbed) checkFailedOutputs(m *testRank, b *batch, part failedPart) err
 	}
 	want, outputs := p.wants[m.number][:len(got)], c.pieces(m.rank, &p.sources)
 	written := b
-	if !part.launched {
+	if !part.isLaunched {
 		written = &batch{layout: b.layout} // the memory is unchanged
 	}
 	p.writeExpected(m, written, recv, 0, want)
-	poisoned := 0
+	poisonCount := 0
 	for _, w := range outputs {
-		if begin, end := recv.base+w.offset*size, recv.base+(w.offset+w.count)*size; part.launched {
-			poisoned += allowPoison(b.dataType, got[begin:end], want[begin:end])
+		if begin, end := recv.base+w.offset*size, recv.base+(w.offset+w.count)*size; part.isLaunched {
+			poisonCount += allowPoison(b.dataType, got[begin:end], want[begin:end])
 		}
 	}
 	if !bytes.Equal(got, want) {
 		return p.differenceError(m, b, recv, 0, got, want)
 	}
-	if part.launched && part.doomed && poisoned == 0 && len(outputs) > 0 {
+	if part.isLaunched && part.mustFail && poisonCount == 0 && len(outputs) > 0 {
 		return fmt.Errorf("%v on %d ranks: the output of group rank %d has no poison, want some", c,
 			len(p.ranks), m.rank)
 	}
 	return nil
 }
 
-// allowPoison copies poison and other NaNs from got to want, and counts them. It compares ranges
-// of 4 KiB first, because most ranges are completely correct or completely poison.
-func allowPoison(t driver.DataType, got, want []byte) (poisoned int) {
+// allowPoison copies poison and other NaNs from got to want, and counts them. It compares ranges of
+// 4 KiB first, because most ranges are completely correct or completely poison.
+func allowPoison(t driver.DataType, got, want []byte) (poisonCount int) {
 	const batchBytes = 4 << 10
 	size := t.Size()
 	for len(got) > 0 {
@@ -226,17 +225,17 @@ func allowPoison(t driver.DataType, got, want []byte) (poisoned int) {
 		switch {
 		case bytes.Equal(got[:n], want[:n]):
 		case isPoison(got[:n]):
-			poisoned += n / size
+			poisonCount += n / size
 			copy(want, got[:n])
 		default:
 			for i := 0; i < n; i += size {
 				if element := got[i : i+size]; isPoison(element) || isNaN(t, element) {
-					poisoned++
+					poisonCount++
 					copy(want[i:], element)
 				}
 			}
 		}
 		got, want = got[n:], want[n:]
 	}
-	return poisoned
+	return poisonCount
 }

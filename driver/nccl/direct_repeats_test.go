@@ -14,12 +14,12 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestDirectRepeats makes random calls without synchronizing the ranks, so that they wait for
-// each other only inside the kernels. Each rank is delayed at random, on the host or on its
-// stream. A full test runs every kernel that copies or that sums bfloat16.
+// TestDirectRepeats makes random calls without synchronizing the ranks, so that they wait for each
+// other only in kernels. Random delays are added on the host and on the streams. If all cases run,
+// every kernel that copies or that sums bfloat16 must run.
 func TestDirectRepeats(t *testing.T) {
 	calls, size := 2_000, int64(5<<20)
-	if full() {
+	if runsAllCases() {
 		calls, size = 100_000, 2*maxOfferBytes
 	}
 	random := newRandom(t)
@@ -30,13 +30,13 @@ func TestDirectRepeats(t *testing.T) {
 	p.reduced = formula.Reduce(driver.RankOrder, driver.Sum, driver.BFloat16, p.inputs)
 	var batches []batch
 	for count := 0; count < calls; count += len(batches[len(batches)-1].trials) {
-		batches = append(batches, p.mixedBatch())
+		batches = append(batches, p.drawBatch())
 	}
 	seed := random.Uint64()
 	p.must(func(m *testRank) error {
-		own := rand.New(rand.NewPCG(seed, uint64(m.rank)))
+		rankRandom := rand.New(rand.NewPCG(seed, uint64(m.rank)))
 		for i := range batches {
-			err := errors.Join(m.delay(own), p.launchBatch(m, &batches[i]), m.delay(own))
+			err := errors.Join(m.delay(rankRandom), p.launchBatch(m, &batches[i]), m.delay(rankRandom))
 			if err == nil {
 				err = p.checkOutputs(m, &batches[i], true)
 			}
@@ -47,29 +47,29 @@ func TestDirectRepeats(t *testing.T) {
 		}
 		return nil
 	})
-	var wanted []string
-	if full() {
-		wanted = slices.DeleteFunc(kernelsOf(t, len(p.ranks)), func(name string) bool {
-			sums := strings.Contains(name, "_bf16_") && !strings.HasPrefix(name, "norm")
-			return !sums && !strings.Contains(name, "_copy_")
+	var wantKernels []string
+	if runsAllCases() {
+		wantKernels = slices.DeleteFunc(kernelsOf(t, len(p.ranks)), func(name string) bool {
+			isSum := strings.Contains(name, "_bf16_") && !strings.HasPrefix(name, "norm")
+			return !isSum && !strings.Contains(name, "_copy_")
 		})
 	}
-	p.ranks[0].requireKernels(t, wanted)
+	p.ranks[0].requireKernels(t, wantKernels)
 }
 
-// mixedBatch returns a batch of random operations with small counts. In a full test, one call in
-// a hundred instead uses a random kernel, and all kernels are equally likely.
-func (p *testbed) mixedBatch() batch {
+// drawBatch returns random operations with small counts. If all cases run, one call in a hundred
+// instead uses a random kernel.
+func (p *testbed) drawBatch() batch {
 	b := batch{layout: layout{
-		dataType: driver.BFloat16, inPlace: p.random.IntN(2) == 0, loose: p.random.IntN(2) == 0,
+		dataType: driver.BFloat16, inPlace: p.random.IntN(2) == 0, noWindow: p.random.IntN(2) == 0,
 	}}
 	offers := p.offers(b.layout)
 	kinds := slices.Sorted(maps.Keys(offers))
 	for range 100 {
-		c := p.smallTrial()
-		if full() && p.random.IntN(100) == 0 {
-			same := offers[kinds[p.random.IntN(len(kinds))]]
-			c = same[p.random.IntN(len(same))]
+		c := p.drawSmallTrial()
+		if runsAllCases() && p.random.IntN(100) == 0 {
+			kernelOffers := offers[kinds[p.random.IntN(len(kinds))]]
+			c = kernelOffers[p.random.IntN(len(kernelOffers))]
 			c.count -= p.random.Int64N(100)
 		}
 		c.root = p.random.IntN(len(p.ranks))
@@ -80,7 +80,7 @@ func (p *testbed) mixedBatch() batch {
 	return b
 }
 
-func (p *testbed) smallTrial() trial {
+func (p *testbed) drawSmallTrial() trial {
 	i := p.random.IntN(len(operations) + 1)
 	if i == len(operations) {
 		return trial{operation: driver.Barrier}

@@ -13,9 +13,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// full reports whether tests of the direct path run all cases, which takes minutes on GPUs. By
-// default, they run a random sample of the cases.
-func full() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
+// runsAllCases reports whether tests of the direct path run all cases, which takes minutes on GPUs,
+// instead of a random sample.
+func runsAllCases() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
 
 // newRandom returns a random number generator, and logs the seed if the test fails.
 func newRandom(t *testing.T) *rand.Rand {
@@ -29,8 +29,8 @@ func newRandom(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
-// memberLists returns the members of the groups to test. The groups have two, three and four
-// ranks. If the machine has four GPUs, the group of three ranks skips one GPU.
+// memberLists returns groups of two, three and four ranks. With four GPUs, the group of three ranks
+// skips one GPU.
 func memberLists(t *testing.T) [][]int {
 	t.Helper()
 	switch n := maxRanks(t); {
@@ -44,16 +44,15 @@ func memberLists(t *testing.T) [][]int {
 }
 
 // TestDirectIsRight compares the outputs of collectives, and the memory around them, with results
-// computed on the host. Sums must be bit for bit the same as float32 sums in rank order, and close
-// to float64 sums.
+// computed on the host. Sums must have the same bits as float32 sums in rank order.
 func TestDirectIsRight(t *testing.T) {
 	size := int64(2 << 20)
-	if full() {
+	if runsAllCases() {
 		size = 256<<20 + 1<<20
 	}
 	ranks, random := ranksUpTo(t, 4), newRandom(t)
 	p, memberLists := newTestbed(t, ranks, size, random), memberLists(t)
-	if !full() && usesSoftGPU(t) {
+	if !runsAllCases() && usesSoftGPU(t) {
 		memberLists = memberLists[random.IntN(len(memberLists)):][:1]
 	}
 	for _, members := range memberLists {
@@ -63,7 +62,7 @@ func TestDirectIsRight(t *testing.T) {
 			p.drawInputs(dataType)
 			p.checkCopies(dataType)
 			p.checkReductions(dataType)
-			if full() {
+			if runsAllCases() {
 				fmt.Printf("ranks %v, %v: %d calls are correct, after %v\n", members, dataType,
 					p.tested-before, time.Since(begin).Round(time.Millisecond))
 			}
@@ -97,19 +96,17 @@ func (p *testbed) checkReductions(t driver.DataType) {
 	}
 }
 
-// checkOperation tests an operation in place and out of place, both in symmetric memory and outside
-// windows.
+// checkOperation tests an operation in place and out of place, inside and outside windows.
 func (p *testbed) checkOperation(c trial) {
 	p.t.Helper()
 	for _, c.inPlace = range []bool{false, true} {
-		for _, c.loose = range []bool{false, true} {
+		for _, c.noWindow = range []bool{false, true} {
 			p.checkSmallCounts(c)
 			p.checkLargeCounts(c)
 		}
 	}
 }
 
-// checkSmallCounts tests random small counts or, in a full test, all small counts.
 func (p *testbed) checkSmallCounts(c trial) {
 	p.t.Helper()
 	b := batch{layout: c.layout}
@@ -129,7 +126,7 @@ const maxSmallCount = 4097
 
 func (p *testbed) smallCounts() []int64 {
 	var counts []int64
-	if full() {
+	if runsAllCases() {
 		for count := range int64(maxSmallCount + 1) {
 			counts = append(counts, count)
 		}
@@ -138,8 +135,7 @@ func (p *testbed) smallCounts() []int64 {
 	return []int64{p.random.Int64N(16), p.random.Int64N(maxSmallCount + 1)}
 }
 
-// checkLargeCounts tests buffers whose size in bytes is a power of two, up to the largest that
-// fits, and buffers with one element more and one element fewer.
+// checkLargeCounts tests buffers of 2^n bytes, and buffers with one element more or fewer.
 func (p *testbed) checkLargeCounts(c trial) {
 	p.t.Helper()
 	ranks := len(p.ranks)
@@ -148,7 +144,7 @@ func (p *testbed) checkLargeCounts(c trial) {
 	one := max(send, recv) * int64(c.dataType.Size())
 	for bytes := int64(8 << 10); bytes <= 256<<20; bytes *= 2 {
 		for _, c.count = range []int64{bytes/one - 1, bytes / one, bytes/one + 1} {
-			if !full() && p.random.IntN(250) != 0 {
+			if !runsAllCases() && p.random.IntN(250) != 0 {
 				continue
 			}
 			b := batch{layout: c.layout}

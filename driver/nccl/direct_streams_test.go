@@ -19,7 +19,7 @@ import (
 func newOddGroup(t *testing.T) *testGroup {
 	t.Helper()
 	w := newGroup(t, ranksUpTo(t, 3), time.Minute)
-	w.additive = len(w.opened) == 2
+	w.hasAdditiveSums = len(w.opened) == 2
 	return w
 }
 
@@ -251,7 +251,7 @@ func TestGroupsRunConcurrently(t *testing.T) {
 		groups, last := []driver.Communicator{m.group}, len(w.ranks)-1
 		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
 			ID: "second", Ranks: append([]int{last}, []int{0, 1}[:last]...),
-			Rank: (m.rank + 1) % len(w.ranks), Check: onOneMachine(),
+			Rank: (m.rank + 1) % len(w.ranks), Check: isOneMachine(),
 		})
 		if err != nil {
 			return err

@@ -10,32 +10,29 @@ import (
 	"symmem/internal/dl"
 )
 
-// repeatedSum is a buffer in which all elements hold the same integer, on all ranks. Each call is
-// an in-place all-reduce, which multiplies the integers by the number of ranks. With three ranks,
-// the integers stay odd even after they overflow, so every missing or repeated call is visible.
-// With two ranks, the integers would soon be 0.
+// repeatedSum is a buffer in which all elements on all ranks are the same integer. Each call is an
+// in-place all-reduce, which multiplies it by the number of ranks. With three ranks, it stays odd
+// even after an overflow, so every missing or repeated call is visible. With two ranks, it would
+// soon be 0.
 //
-// If additive is set, each call is an in-place reduce-scatter, and the buffer has a part for each
-// rank. Each call adds the other ranks' copies of this rank's part, which keep their initial
-// values, to the part itself.
+// If isAdditive is set, each call is an in-place reduce-scatter, and the buffer has a part for each
+// rank. Each call adds the other ranks' copies of this rank's part, which never change, to the part
+// itself.
 type repeatedSum struct {
 	*region
-	count int64
-	// offset is the byte offset of this rank's part.
-	offset   int64
-	additive bool
-	// unit is the initial value of the integers.
-	unit uint32
-	// want is the expected value after all calls.
-	want uint32
+	count      int64
+	offset     int64 // of this rank's part, in bytes
+	isAdditive bool
+	unit       uint32 // initial value of the integers
+	want       uint32 // expected value after all calls
 }
 
-// newRepeatedSum allocates a repeatedSum and registers its memory with the group. All ranks must
-// call it. name identifies the window and determines the unit, which is 1 for name 1.
+// newRepeatedSum must be called on all ranks. name identifies the window and determines the unit,
+// which is 1 for name 1.
 func (m *testRank) newRepeatedSum(w *testGroup, name uint32, count int64) (*repeatedSum, error) {
 	unit := 1 + 1000*(name-1)
 	cfg, bytes, offset := &m.group.(*communicator).cfg, 4*count, int64(0)
-	if w.additive {
+	if w.hasAdditiveSums {
 		bytes, offset = bytes*int64(len(cfg.Ranks)), bytes*int64(cfg.Rank)
 	}
 	s, err := m.mapRegion(bytes)
@@ -43,7 +40,7 @@ func (m *testRank) newRepeatedSum(w *testGroup, name uint32, count int64) (*repe
 		return nil, err
 	}
 	p := &repeatedSum{
-		region: s, count: count, offset: offset, additive: w.additive, unit: unit, want: unit,
+		region: s, count: count, offset: offset, isAdditive: w.hasAdditiveSums, unit: unit, want: unit,
 	}
 	return p, errors.Join(m.register(w, s, name), m.setToUnit(w, p, bytes))
 }
@@ -64,21 +61,20 @@ func (m *testRank) setToUnit(w *testGroup, p *repeatedSum, bytes int64) error {
 	return nil
 }
 
-// call returns the call that multiplies the integers or, if p is additive, adds to them.
 func (p *repeatedSum) call(path driver.Path) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Int32, Count: p.count, Path: path, Digest: 3,
 		Send: p.segment.Address(), Recv: p.segment.Address() + uintptr(p.offset),
 		SendWindow: p.window, RecvWindow: p.window,
 	}
-	if p.additive {
+	if p.isAdditive {
 		call.Operation = driver.ReduceScatter
 	}
 	return call
 }
 
-// launch launches a call of a group and updates want. On the direct path, it first checks that the
-// kernel is a bulk kernel if and only if the count is at least countFor["bulk"].
+// launch launches a call of a group and updates want. It checks that the direct path uses a bulk
+// kernel if and only if the count is at least countFor["bulk"].
 func (p *repeatedSum) launch(c driver.Communicator, s driver.Stream, path driver.Path) error {
 	call, group := p.call(path), c.(*communicator)
 	if path == driver.PathDirect {
@@ -99,11 +95,11 @@ func (p *repeatedSum) launch(c driver.Communicator, s driver.Stream, path driver
 	return c.Launch(s, plan)
 }
 
-// countCalls updates want for the given number of calls of a group.
+// countCalls updates want after calls of a group.
 func (p *repeatedSum) countCalls(c *communicator, calls int) {
 	ranks := uint32(len(c.cfg.Ranks))
 	for range calls {
-		if p.additive {
+		if p.isAdditive {
 			p.want += (ranks - 1) * p.unit
 		} else {
 			p.want *= ranks
@@ -111,13 +107,12 @@ func (p *repeatedSum) countCalls(c *communicator, calls int) {
 	}
 }
 
-// replay launches a graph that contains a number of calls of the rank's group, and updates want.
+// replay launches a graph with calls of the rank's group, and updates want.
 func (p *repeatedSum) replay(m *testRank, g driver.Graph, s driver.Stream, calls int) error {
 	p.countCalls(m.group.(*communicator), calls)
 	return g.Launch(s)
 }
 
-// check waits for streams and checks the integers.
 func (m *testRank) check(w *testGroup, p *repeatedSum, streams ...driver.Stream) error {
 	for _, s := range streams {
 		if err := s.Synchronize(w.t.Context()); err != nil {

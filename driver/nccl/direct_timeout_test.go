@@ -11,18 +11,17 @@ import (
 	"symmem/driver"
 )
 
-// countFor maps each kind of kernel to a count of elements for which calls use that kind of
-// kernel. repeatedSum.launch checks that they do.
+// countFor maps each kind of kernel to a count of elements for which calls use it.
 var countFor = map[string]int64{"line": 1000, "bulk": 1 << 21}
 
-// TestTimeoutNamesAMissingRank makes kernels wait for one rank until they time out. The group
-// must fail, but the GPUs must stay usable.
+// TestTimeoutNamesAMissingRank makes kernels wait for one rank until they time out. The GPUs must
+// stay usable.
 func TestTimeoutNamesAMissingRank(t *testing.T) {
 	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) {
 			w := newTestGroup(t, ranksUpTo(t, 4), 2*time.Second)
-			var named atomic.Int32
-			w.withoutLast(count, func(m *testRank, p *repeatedSum) error {
+			var namingRanks atomic.Int32
+			w.runWithoutLast(count, func(m *testRank, p *repeatedSum) error {
 				err := p.launch(m.group, m.stream, driver.PathDirect)
 				if err == nil {
 					err = m.stream.Synchronize(t.Context())
@@ -30,13 +29,13 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 				var timeoutErr *driver.TimeoutError
 				switch {
 				case errors.As(err, &timeoutErr) && slices.Equal(timeoutErr.Missing, []int{len(w.opened) - 1}):
-					named.Add(1)
+					namingRanks.Add(1)
 				case !errors.Is(err, driver.ErrFault): // a peer named the missing rank first
 					return failuref("Synchronize = %v, want a TimeoutError that names the last rank", err)
 				}
 				return nil
 			})
-			if named.Load() == 0 {
+			if namingRanks.Load() == 0 {
 				t.Error("no error names the missing rank")
 			}
 		})
@@ -45,26 +44,23 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 
 var errAborted = errors.New("this rank aborts")
 
-// TestAbortEndsKernels aborts the group on one rank while kernels wait for the last rank, which
-// does not launch the call.
+// TestAbortEndsKernels aborts the group on one rank while kernels wait for the last rank.
 func TestAbortEndsKernels(t *testing.T) {
 	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) { newTestGroup(t, ranksUpTo(t, 4), time.Minute).abort(count, 1) })
 	}
 }
 
-// TestAbortEndsKernelsThatStartLater repeats TestAbortEndsKernels with more kernels queued behind
-// the waiting ones.
+// TestAbortEndsKernelsThatStartLater queues more kernels after the waiting ones.
 func TestAbortEndsKernelsThatStartLater(t *testing.T) {
 	newTestGroup(t, ranksUpTo(t, 4), time.Minute).abort(countFor["line"], 3)
 }
 
-// abort makes calls on all ranks except the last, and then aborts the group on rank 0.
 func (w *testGroup) abort(count int64, calls int) {
 	w.t.Helper()
 	var launching sync.WaitGroup // ranks that make calls
 	launching.Add(len(w.opened) - 1)
-	w.withoutLast(count, func(m *testRank, p *repeatedSum) error {
+	w.runWithoutLast(count, func(m *testRank, p *repeatedSum) error {
 		var errs []error
 		for range calls {
 			errs = append(errs, p.launch(m.group, m.stream, driver.PathDirect))
@@ -86,10 +82,9 @@ func (w *testGroup) abort(count int64, calls int) {
 	})
 }
 
-// withoutLast connects a group, makes a call that succeeds, and runs f on all ranks except the
-// last. It then closes the group, frees its memory, and checks that a new group with new memory
-// works.
-func (w *testGroup) withoutLast(count int64, f func(m *testRank, p *repeatedSum) error) {
+// runWithoutLast makes a call that succeeds, and runs f on all ranks except the last. It then
+// checks that a new group with new memory works.
+func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedSum) error) {
 	w.t.Helper()
 	w.regroup()
 	w.withSum(count, func(m *testRank, p *repeatedSum) error {

@@ -13,8 +13,7 @@ type trial struct {
 	op        driver.ReduceOp
 	root      int
 	count     int64
-	// sendOffset and recvOffset are the offsets of the input and of the output. They are the same
-	// for in-place calls.
+	// The offsets are the same for in-place calls.
 	sendOffset, recvOffset int64
 	digest                 uint64
 }
@@ -22,13 +21,13 @@ type trial struct {
 type layout struct {
 	dataType driver.DataType
 	inPlace  bool
-	// loose is set if the buffers are outside windows. Their offsets then differ between ranks.
-	loose bool
+	// The offsets of buffers outside windows differ between ranks.
+	noWindow bool
 }
 
 func (c *trial) String() string {
 	return fmt.Sprintf("%v %v of %d %v, root %d, in place: %v, outside windows: %v, from %d to %d",
-		c.operation, c.op, c.count, c.dataType, c.root, c.inPlace, c.loose, c.sendOffset, c.recvOffset)
+		c.operation, c.op, c.count, c.dataType, c.root, c.inPlace, c.noWindow, c.sendOffset, c.recvOffset)
 }
 
 // spans returns the number of elements in each buffer.
@@ -46,8 +45,8 @@ func (c *trial) extent(ranks int) int64 {
 	return recv
 }
 
-// piece describes a part of the expected output: count elements from offset on. Their values come
-// from repeating tile, starting at element tileOffset of the tile.
+// piece is a part of the expected output. Its values come from repeating tile, starting at element
+// tileOffset of the tile.
 type piece struct {
 	offset, count int64
 	tile          []byte
@@ -60,7 +59,6 @@ type sources struct {
 	reduced []byte
 }
 
-// pieces returns the expected output of a group rank.
 func (c *trial) pieces(rank int, s *sources) []piece {
 	ownOffset := int64(rank) * c.count
 	switch c.operation {
@@ -83,7 +81,7 @@ func (c *trial) pieces(rank int, s *sources) []piece {
 	}
 }
 
-// parts returns the expected output of an AllGather or AllToAll, which has a part for each rank.
+// parts returns the expected output of an AllGather or AllToAll.
 func (c *trial) parts(ownOffset int64, s *sources) []piece {
 	var all []piece
 	for r, input := range s.inputs {
@@ -100,8 +98,8 @@ func (c *trial) parts(ownOffset int64, s *sources) []piece {
 	return all
 }
 
-// lead is the minimum number of bytes before the first element. These bytes must not change.
-const lead = 256
+// leadBytes is the minimum number of bytes before the first element, which must not change.
+const leadBytes = 256
 
 // field describes the position of a rank's elements in memory.
 type field struct {
@@ -131,7 +129,7 @@ func (c *trial) call(rank int, send, recv field) driver.Call {
 		default: // both buffers are the same
 		}
 	}
-	if !c.loose && c.operation != driver.Barrier {
+	if !c.noWindow && c.operation != driver.Barrier {
 		call.SendWindow, call.RecvWindow = send.memory.window, recv.memory.window
 	}
 	return call

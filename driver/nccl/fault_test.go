@@ -35,7 +35,7 @@ var failures = []struct{ name, fail, want string }{
 	},
 }
 
-// failingVariable is the environment variable that TestOneRankFails sets in its child processes.
+// failingVariable is an environment variable for child processes of TestOneRankFails.
 const failingVariable = "SYMMEM_TEST_FAILING"
 
 // TestOneRankFails makes a CUDA or NCCL call fail on one rank. Both ranks must report the reason
@@ -60,7 +60,7 @@ func TestOneRankFails(t *testing.T) {
 	}
 }
 
-// usesSoftGPU reports whether the tests run on the software GPU.
+// usesSoftGPU reports whether the tests run on a software simulation of GPUs.
 func usesSoftGPU(t *testing.T) bool {
 	t.Helper()
 	name, err := modelName()
@@ -70,8 +70,8 @@ func usesSoftGPU(t *testing.T) bool {
 	return isSoft(name)
 }
 
-// checkBothRanksFail opens both ranks and registers memory. When one rank fails, the other rank
-// must find the reason in its own error, or in the errors that ranks exchange on LaneFault.
+// checkBothRanksFail checks that each rank finds the reason, in its own error or in the errors that
+// ranks exchange on LaneFault.
 func checkBothRanksFail(t *testing.T, want string) {
 	p, store, errs := newPair(), &drivertest.Store{}, [2]error{}
 	var all sync.WaitGroup
@@ -103,11 +103,11 @@ func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	return errors.Join(err, exchangeErr)
 }
 
-// TestFinishedStreamHasNoFault aborts a group after its call has completed, but before the
-// watcher has noticed that the stream is idle. The stream must not report the fault.
+// TestFinishedStreamHasNoFault aborts a group after its call has completed, but before the watcher
+// has noticed that the stream is idle.
 func TestFinishedStreamHasNoFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
-	both(t, func(r int) error {
+	runBoth(t, func(r int) error {
 		_, err := p.sum(t.Context(), r, driver.PathPlain, 1)
 		return err
 	})
@@ -123,7 +123,7 @@ func TestFinishedStreamHasNoFault(t *testing.T) {
 }
 
 // TestCollectiveThatEndsEarlyIsAFault simulates a collective that ends before all ranks have
-// launched it, so that its result cannot be correct.
+// launched it.
 func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
@@ -131,8 +131,7 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Record the call as launched without launching it, so that the stream is idle although rank 1
-	// has not launched the call.
+	// The stream is idle, because the call is recorded but not launched.
 	s.Mu.Lock()
 	c.mu.Lock()
 	c.recordLaunch(s, prepared.(*plan), c.plane.Submit())

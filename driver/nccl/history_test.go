@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// TestHistoryConcurrentReads looks up calls while calls are being recorded. The Count of each
-// call is its ticket.
+// TestHistoryConcurrentReads looks up calls while others are recorded. The Count of a call is its
+// ticket.
 func TestHistoryConcurrentReads(t *testing.T) {
 	const calls, readers = 20 * historySize, 2
 	var h history

@@ -126,7 +126,7 @@ var poison = bytes.Repeat([]byte{0xff}, 8)
 func TestNormsAreCorrect(t *testing.T) {
 	random := newRandom(t)
 	trials := 12
-	if full() {
+	if runsAllCases() {
 		trials = 400
 	}
 	w, buffers := newNormGroup(t, ranksUpTo(t, 4), time.Minute)
@@ -224,7 +224,7 @@ func TestNormsThatDifferFail(t *testing.T) {
 // TestNormIsRefusedAfterAFault delays rank 0 after the announcement of its call and before the
 // launch, until rank 1 has detected the mismatch and failed.
 func TestNormIsRefusedAfterAFault(t *testing.T) {
-	if !onOneMachine() {
+	if !isOneMachine() {
 		t.Skip("not supported here: ranks of several machines do not announce their calls")
 	}
 	random := newRandom(t)

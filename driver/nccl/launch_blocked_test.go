@@ -11,9 +11,9 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCallDoesNotWaitForAReplayedSend launches a graph with a Send on rank 0, both before and after
-// a collective. The second Send is blocked until rank 1 receives the first message, which it does
-// only after a second collective. That collective therefore must not wait for the second Send.
+// TestCallDoesNotWaitForAReplayedSend launches a graph with a Send on rank 0, before and after a
+// collective. The second Send is blocked until rank 1 receives the first message, which it does
+// only after a second collective. The second collective must not wait for that Send.
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	w := newAdditiveGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -53,9 +53,8 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	})
 }
 
-// TestStreamIsNotBlockedByALaunchOnAnother uses a stream, both directly and in a capture, while a
-// launch on another stream waits for the peer in order to compare the call. The group has calls on
-// both streams.
+// TestStreamIsNotBlockedByALaunchOnAnother uses a stream while a launch on another stream waits for
+// the peer to compare the call. The group has calls on both streams.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	proceed := make(chan struct{})
@@ -77,13 +76,12 @@ func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	})
 }
 
-// useDuringLaunch uses stream other during a launch on the rank's own stream. Closing proceed then
-// allows the launch to continue.
+// useDuringLaunch uses the other stream during a launch, which continues once proceed is closed.
 func (m *testRank) useDuringLaunch(
 	w *testGroup, p *repeatedSum, other driver.Stream, proceed chan struct{},
 ) error {
-	launched, used := make(chan error, 1), make(chan error, 1)
-	go func() { launched <- p.launch(m.group, m.stream, driver.PathPlain) }()
+	launchResult, useResult := make(chan error, 1), make(chan error, 1)
+	go func() { launchResult <- p.launch(m.group, m.stream, driver.PathPlain) }()
 	isComparing := func() bool { return m.group.(*communicator).comparer.comparedCall.Load() != nil }
 	if err := gpu.Poll(w.t.Context(), isComparing); err != nil {
 		return err
@@ -96,21 +94,21 @@ func (m *testRank) useDuringLaunch(
 		if endErr == nil {
 			endErr = g.Close()
 		}
-		used <- errors.Join(err, endErr, other.Synchronize(w.t.Context()), other.Close())
+		useResult <- errors.Join(err, endErr, other.Synchronize(w.t.Context()), other.Close())
 	}()
 	var err error
 	select {
-	case err = <-used:
+	case err = <-useResult:
 	case <-time.After(5 * time.Second):
 		err = errors.New("the launch blocks the other stream")
 	}
 	close(proceed)
-	return errors.Join(err, <-launched)
+	return errors.Join(err, <-launchResult)
 }
 
-// TestClosingGroupDoesNotUseAClosedStream closes a group and, at the same time, the stream of its
-// latest call, which a second group has used as well. A launch that has already checked that the
-// group is open must be ordered after the latest call without using the closed stream.
+// TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call, which a
+// second group has used as well. A launch that has already checked that the group is open must be
+// ordered after that call without using the closed stream.
 func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	ctx, cancel := connectContext(t.Context())
@@ -143,8 +141,7 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 }
 
 // TestDirectKernelsStayOrderedAfterAbort queues a blocked direct kernel, two NCCL calls and another
-// direct kernel, and aborts the group. Although the abort terminates the NCCL calls, the second
-// direct kernel must still run after the first.
+// direct kernel. The kernels must stay in order although an abort ends the NCCL calls.
 func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	var queued sync.WaitGroup

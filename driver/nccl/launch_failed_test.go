@@ -13,9 +13,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inSoftGPUProcess runs the test again in a child process, and returns true in that process. In the
-// child process, the software GPU makes the given calls fail (SOFTGPU_FAIL). On other GPUs,
-// inSoftGPUProcess skips the test.
+// inSoftGPUProcess is inChildProcess with the software GPU, which makes the given calls fail. On
+// other GPUs, it skips the test.
 func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
 	t.Helper()
 	if !usesSoftGPU(t) {
@@ -24,17 +23,15 @@ func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
 	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+calls)...)
 }
 
-// inChildProcess runs the test again in a child process with additional environment variables, and
-// returns true in that process. A new process is needed because libraries read their environment
-// variables only once. With the software GPU, the child processes are mostly idle, so the tests
-// that start them run in parallel.
+// inChildProcess runs the test again in a child process with additional environment variables,
+// which libraries read only once. It returns true in that process.
 func inChildProcess(t *testing.T, variables ...string) bool {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
 		return true
 	}
 	if usesSoftGPU(t) {
-		t.Parallel()
+		t.Parallel() // child processes are mostly idle
 	}
 	c := systest.Command(t, 4*time.Minute, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=3m")
 	c.Env = append(append(os.Environ(), "SYMMEM_TEST_APART="+t.Name()), variables...)
@@ -44,8 +41,8 @@ func inChildProcess(t *testing.T, variables ...string) bool {
 	return false
 }
 
-// wantFault checks that Synchronize returns a fault. It is called after the peer has failed.
-func wantFault(t *testing.T, s driver.Stream) {
+// checkFault checks that Synchronize returns a fault after the peer has failed.
+func checkFault(t *testing.T, s driver.Stream) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -69,7 +66,7 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	}
 	p := openPair(t, 5*time.Second)
 	var graphs [2]driver.Graph
-	both(t, func(r int) error {
+	runBoth(t, func(r int) error {
 		graphs[r] = p.capture(t, r, func() error { return p.launch(r, driver.PathPlain) })
 		return nil
 	})
@@ -78,7 +75,7 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	}
 	// The launch either returns the fault, or it succeeds and its work fails.
 	if err := graphs[1].Launch(p[1].stream); err == nil {
-		wantFault(t, p[1].stream)
+		checkFault(t, p[1].stream)
 	} else if !errors.Is(err, driver.ErrFault) {
 		t.Errorf("rank 1: Launch = %v, want ErrFault", err)
 	}
@@ -90,9 +87,9 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRecvInAGraphEndsAfterAFailedLaunch launches a graph that contains a Recv, and makes CUDA fail
-// to record the event that follows the launch. Because the stream still executes the graph although
-// the launch has failed, the Recv must stop waiting for its message.
+// TestRecvInAGraphEndsAfterAFailedLaunch launches a graph with a Recv, and makes CUDA fail to
+// record the event after the launch. The stream still executes the graph, so the wait for the
+// message must end.
 func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuEventRecordWithFlags:1:2") {
 		return
@@ -130,6 +127,6 @@ func TestFailedSendFailsTheReceiver(t *testing.T) {
 	if !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("Send = %v, want the injected failure", err)
 	}
-	wantFault(t, p[1].stream)
+	checkFault(t, p[1].stream)
 	p.closeAll(t)
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // TestEmptyCallKeepsTheOrder launches an empty AllToAllV, which makes no NCCL call, between a
-// blocked NCCL kernel and a direct kernel. The direct kernel must still run after the NCCL kernel.
+// blocked NCCL kernel and a direct kernel.
 func TestEmptyCallKeepsTheOrder(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -34,9 +34,9 @@ func TestEmptyCallKeepsTheOrder(t *testing.T) {
 	})
 }
 
-// TestCallDoesNotWaitForWorkQueuedAfterEarlierCall queues a call and, on the same stream, work
-// that waits for a message. The peer sends that message only after a second call on another
-// stream, so the second call must not wait for that work.
+// TestCallDoesNotWaitForWorkQueuedAfterEarlierCall queues, after a call, work that waits for a
+// message. The peer sends the message only after a second call on another stream, so the second
+// call must not wait for that work.
 func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		kinds := []string{"a receive", "a wait", "reused memory", "a host function", "a graph"}
@@ -113,14 +113,13 @@ func (m *testRank) launchAroundMessage(
 	return errors.Join(err, m.check(w, p), finish(foreign...))
 }
 
-// ownersWait is the prefix of the kinds in which the owner of an adopted stream makes the stream
-// wait.
+// ownersWait is the prefix of kinds in which an adopted stream's owner makes the stream wait.
 const ownersWait = "a wait of the owner"
 
-// queueWait makes stream s wait for event e, which is recorded on stream ahead. kind selects the
-// way to wait. If the owner has already made s wait, queueWait only queues work after that wait.
+// queueWait makes stream s wait for event e, which is recorded on stream sender. kind selects the
+// way to wait. If the owner has already made s wait, queueWait only queues work.
 func (m *testRank) queueWait(
-	kind string, s, ahead driver.Stream, e driver.Event, buffer uintptr,
+	kind string, s, sender driver.Stream, e driver.Event, buffer uintptr,
 ) error {
 	switch kind {
 	case "a wait":
@@ -129,7 +128,7 @@ func (m *testRank) queueWait(
 		return s.WaitIgnoringErrors(e)
 	case "a host function":
 		arrived := make(chan struct{})
-		return errors.Join(ahead.Host(func() { close(arrived) }), s.Host(func() { <-arrived }))
+		return errors.Join(sender.Host(func() { close(arrived) }), s.Host(func() { <-arrived }))
 	case ownersWait + ", an event": // a pool does the same when memory is freed
 		return s.Record(m.device.streams.NewEvent())
 	case ownersWait + ", a fill":

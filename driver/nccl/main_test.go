@@ -47,9 +47,9 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// loadKernelsEagerly restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU,
-// and therefore a context. With lazy loading, the first launch of a kernel would load the kernel,
-// and might wait for kernels of other ranks (docs/design/nccl-memory.md).
+// loadKernelsEagerly restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU.
+// Loading a kernel at its first launch could wait for kernels of other ranks
+// (docs/design/nccl-memory.md).
 func loadKernelsEagerly() error {
 	const loading = "CUDA_MODULE_LOADING"
 	if !isSharingEnabled() || os.Getenv(loading) != "" {
@@ -77,29 +77,28 @@ func modelName() (string, error) {
 func isSoft(name string) bool { return strings.HasPrefix(name, "Software") }
 
 // needDevices skips a test on a machine with fewer than n GPUs. The software GPU has enough devices
-// for every test unless SOFTGPU_DEVICES is set.
+// unless SOFTGPU_DEVICES is set.
 func needDevices(t *testing.T, n int) {
 	t.Helper()
-	have := maxRanks(t)
+	count := maxRanks(t)
 	switch {
-	case have >= n:
+	case count >= n:
 	case usesSoftGPU(t) && os.Getenv("SOFTGPU_DEVICES") == "":
-		t.Fatalf("the software GPU has only %d devices, but the test needs %d", have, n)
+		t.Fatalf("the software GPU has only %d devices, but the test needs %d", count, n)
 	default:
-		t.Skip(fmt.Errorf("the machine has only %d GPUs, but the test needs %d: %w", have, n,
+		t.Skip(fmt.Errorf("the machine has only %d GPUs, but the test needs %d: %w", count, n,
 			driver.ErrUnsupported))
 	}
 }
 
-// ranksUpTo returns the number of ranks for a test that can use up to n ranks: one rank for each
-// GPU, but at least two.
+// ranksUpTo returns one rank for each GPU, but at least two and at most n.
 func ranksUpTo(t *testing.T, n int) int {
 	t.Helper()
 	return min(n, max(2, maxRanks(t)))
 }
 
-// needDirect skips a test on GPUs without NVLink, and fails the test if the group has no direct
-// path for another reason.
+// needDirect skips a test on GPUs without NVLink. It fails the test if the group has no direct path
+// for another reason.
 func needDirect(t *testing.T, group driver.Communicator) {
 	t.Helper()
 	c := group.(*communicator)

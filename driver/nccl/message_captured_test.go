@@ -14,8 +14,8 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// TestStreamSkipsMessagesOfATornDownGroup launches graphs with messages on blocked streams. The
-// streams reach the messages only after the group has been torn down, and must not wait for them.
+// TestStreamSkipsMessagesOfATornDownGroup launches graphs with messages on streams that are blocked
+// until the group has been torn down.
 func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	gate := make(chan struct{})
@@ -53,8 +53,8 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 }
 
 // TestEachReplayOfASendHasTheFullTimeout launches a graph with a Send three times while the
-// receiver is slow. The timeout for each message must start only after the receiver has received
-// the previous message.
+// receiver is slow. The timeout for each message must start only after the previous message has
+// been received.
 func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 	const timeout = 2 * time.Second
 	p := openPair(t, timeout)
@@ -75,15 +75,15 @@ func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	both(t, func(r int) error { return p[r].stream.Synchronize(t.Context()) })
+	runBoth(t, func(r int) error { return p[r].stream.Synchronize(t.Context()) })
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
 	p.closeAll(t)
 }
 
-// TestGraphWithMoreSendsThanSlotsIsRefused captures as many Sends as there are slots for
-// messages. The next Send must be refused immediately, and the group must stay usable.
+// TestGraphWithMoreSendsThanSlotsIsRefused captures one Send more than there are slots for
+// messages. The group must stay usable.
 func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 	p := openPair(t, 5*time.Second)
 	at := p[0].regions[0].segment.Address()
@@ -111,12 +111,12 @@ func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 			t.Errorf("rank %d: %v", r, err)
 		}
 	}
-	both(t, func(r int) error { return p[r].stream.Synchronize(t.Context()) })
+	runBoth(t, func(r int) error { return p[r].stream.Synchronize(t.Context()) })
 	p.closeAll(t)
 }
 
-// TestGraphWithMessagesIsLaunchedOnTwoStreams alternates launches of a graph between two streams.
-// The launches must be serialized, and each launch must send or receive a separate message.
+// TestGraphWithMessagesIsLaunchedOnTwoStreams checks that launches on two streams are serialized,
+// and that each one transfers a separate message.
 func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	const launches, size = 40, 1000
 	p := openPair(t, 20*time.Second)
@@ -135,7 +135,7 @@ func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	both(t, func(r int) error {
+	runBoth(t, func(r int) error {
 		for i := range launches {
 			if err := graphs[r].Launch(streams[r][i/(1+r)%2]); err != nil {
 				return fmt.Errorf("launch %d of rank %d: %w", i, r, err)
@@ -151,9 +151,9 @@ func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestReleasedReplayIsNotReceivedAsAnEarlierMessage releases a replayed Send that is waiting until
-// the previous message has been received, as a teardown does. The replay then overwrites that
-// message. The receiver, whose group has not failed yet, must not accept the overwritten message.
+// TestReleasedReplayIsNotReceivedAsAnEarlierMessage releases a replayed Send that waits until the
+// previous message has been received, as a teardown does. The replay overwrites that message, which
+// the receiver must then not accept.
 func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	const size = 1000
 	p := openPair(t, time.Second)
@@ -168,11 +168,11 @@ func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	c := p[0].group.(*communicator)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	released := func() bool {
+	isReleased := func() bool {
 		c.messages.Release()
 		return p[0].stream.(*stream.Stream).Idle()
 	}
-	if err := gpu.Poll(ctx, released); err != nil {
+	if err := gpu.Poll(ctx, isReleased); err != nil {
 		t.Fatal(err)
 	}
 	err := errors.Join(p[1].stream.Fill(at[1], 0, size),
@@ -195,8 +195,7 @@ func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 }
 
 // TestCapturedMessageOutlivesTheGroupOfItsSender receives a message after the sender has closed its
-// group and graph. The message is so large that the receiver does not map the message's memory in
-// advance.
+// group and graph. The message is so large that the receiver has not mapped its memory in advance.
 func TestCapturedMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	const large = 16 << 20
 	p := openPair(t, 10*time.Second)

@@ -18,7 +18,7 @@ import (
 func TestMessagesAfterCloseDuringForeignCapture(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	exchange := func() {
-		both(t, func(r int) error {
+		runBoth(t, func(r int) error {
 			at := p[r].regions[0].segment.Address()
 			err := p.message(r, []driver.Operation{driver.Send, driver.Recv}[r], at, 8, 0)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -32,7 +32,7 @@ func TestMessagesAfterCloseDuringForeignCapture(t *testing.T) {
 		_ = p[r].group.Close() // returns CUDA's error
 		endCapture()
 	}
-	both(t, func(r int) error { return p.connect(t.Context(), r, "second") })
+	runBoth(t, func(r int) error { return p.connect(t.Context(), r, "second") })
 	exchange()
 	for r := range p {
 		err := errors.Join(p[r].group.Close(), p[r].stream.Close(), p[r].device.Close())

@@ -172,7 +172,7 @@ func wantTimeoutOfRank1(t *testing.T, err error) {
 // without.
 func TestSendWaitsForASlot(t *testing.T) {
 	p := openPair(t, 20*time.Second)
-	both(t, func(r int) error {
+	runBoth(t, func(r int) error {
 		o := driver.Send
 		if r == 1 {
 			o = driver.Recv
@@ -231,7 +231,7 @@ func TestSendWithoutMemoryHasNoEffect(t *testing.T) {
 	if err := errors.Join(segment.Unmap(), arena.Close()); err != nil {
 		t.Error(err)
 	}
-	both(t, func(r int) error {
+	runBoth(t, func(r int) error {
 		o := driver.Send
 		if r == 1 {
 			o = driver.Recv
@@ -270,7 +270,7 @@ func TestAbortEndsMessages(t *testing.T) {
 			return errors.Join(p.message(r, driver.Send, buffer, 100, 0),
 				p.message(r, driver.Recv, buffer+1024, 100, 0))
 		}
-		both(t, func(r int) error {
+		runBoth(t, func(r int) error {
 			if err := p.connect(t.Context(), r, fmt.Sprint("round ", round)); err != nil {
 				return err
 			}
@@ -283,7 +283,7 @@ func TestAbortEndsMessages(t *testing.T) {
 			graphs[r] = p.capture(t, r, func() error { return calls(r) })
 			return nil
 		})
-		both(t, func(r int) error {
+		runBoth(t, func(r int) error {
 			g := graphs[r]
 			defer func() {
 				if err := g.Close(); err != nil {
@@ -314,7 +314,7 @@ func TestAbortEndsMessages(t *testing.T) {
 			}
 		})
 	}
-	both(t, func(r int) error {
+	runBoth(t, func(r int) error {
 		_ = p[r].stream.Close() // may return the fault of the last round
 		return nil
 	})

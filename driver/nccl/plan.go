@@ -367,7 +367,7 @@ func isSymmetric(p *plan) bool {
 func (p *plan) refuseWindow() error {
 	support := p.c.registrar.support()
 	if support.noWindowsReason == "" && p.c.registrar.mustSkipWindows() {
-		return errNoNCCLWindows
+		return errNoWindows
 	}
 	if reason := support.unsupportedReason(&p.Call); reason != "" {
 		return fmt.Errorf("%s: %w", reason, driver.ErrUnsupported)

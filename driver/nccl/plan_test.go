@@ -10,8 +10,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// TestUnknownTypesAndReductionsAreRefused checks calls whose type or reduction NCCL does not
-// have. If 0 were passed to NCCL instead, it would select another type or reduction.
+// TestUnknownTypesAndReductionsAreRefused checks types and reductions that NCCL does not have. If 0
+// were passed to NCCL instead, it would select another one.
 func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	for name, call := range map[string]driver.Call{
 		"a reduction": {Operation: driver.AllReduce, ReduceOp: driver.ReduceOps},
@@ -33,8 +33,7 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	}
 }
 
-// TestOperationsWithoutAnNCCLCallAreRefused checks operations for which NCCL has no collective.
-// They must not run as another collective.
+// TestOperationsWithoutAnNCCLCallAreRefused checks that no operation runs as another collective.
 func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
 	for _, operation := range []driver.Operation{
 		driver.Send, driver.Recv, driver.AllToAllV, driver.AllReduceRMSNorm, driver.Operation(100),
@@ -49,8 +48,7 @@ func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
 	}
 }
 
-// TestReductionNumbersMatchNCCL compares the table in package driver with the constants of
-// package internal/nccl.
+// TestReductionNumbersMatchNCCL compares the table in package driver with internal/nccl.
 func TestReductionNumbersMatchNCCL(t *testing.T) {
 	for op, want := range map[driver.ReduceOp]nccl.ReduceOp{
 		driver.Sum: nccl.Sum, driver.Prod: nccl.Prod, driver.Min: nccl.Min, driver.Max: nccl.Max,
@@ -62,8 +60,7 @@ func TestReductionNumbersMatchNCCL(t *testing.T) {
 	}
 }
 
-// TestKernelIsChosenOnceForAPlan queries an offer repeatedly before taking a path, and counts how
-// often a kernel is chosen.
+// TestKernelIsChosenOnceForAPlan queries an offer repeatedly before it takes a path.
 func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
@@ -75,7 +72,7 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		c, times := m.group.(*communicator), 0
+		c, choiceCount := m.group.(*communicator), 0
 		if err := c.UseWindows(t.Context()); err != nil {
 			return err
 		}
@@ -84,13 +81,13 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 			RecvWindow: s.window, Send: s.segment.Address(), Recv: s.segment.Address(),
 		}
 		c.direct.choose = func(l kernels.Launch) (kernels.Work, error) {
-			times++
+			choiceCount++
 			return kernels.Choose(l)
 		}
 		for path, want := range map[driver.Path]int{
 			driver.PathPlain: 0, driver.PathWindow: 0, driver.PathDirect: 1,
 		} {
-			times = 0
+			choiceCount = 0
 			offer := c.Offer(call)
 			for range 2 {
 				if err := offer.Refusal(path); err != nil {
@@ -101,16 +98,15 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 			if _, err := offer.Take(path, 1); err != nil {
 				return err
 			}
-			if times != want {
-				t.Errorf("%v path: got %d choices of a kernel, want %d", path, times, want)
+			if choiceCount != want {
+				t.Errorf("%v path: got %d choices of a kernel, want %d", path, choiceCount, want)
 			}
 		}
 		return nil
 	})
 }
 
-// prepare returns the plan of a call. If the call's path is the window path, but that path
-// refuses the call, the plan uses the plain path.
+// prepare returns the plan of a call, on the plain path if the window path refuses the call.
 func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	if call.Path == driver.PathWindow && c.Offer(call).Refusal(driver.PathWindow) != nil {
 		call.Path = driver.PathPlain
@@ -118,8 +114,7 @@ func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	return driver.Prepare(c, call)
 }
 
-// TestCallWithoutTicketIsNamedByItsLaunch checks the description of a replayed call, whose ticket
-// is unknown.
+// TestCallWithoutTicketIsNamedByItsLaunch checks a replayed call, whose ticket (number) is unknown.
 func TestCallWithoutTicketIsNamedByItsLaunch(t *testing.T) {
 	f := faults{cfg: &driver.GroupConfig{ID: "g"}}
 	call := driver.Call{Operation: driver.AllGather}

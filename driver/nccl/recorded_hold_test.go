@@ -13,8 +13,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// teardownError waits until a communicator's teardown is done, and returns the error of the
-// teardown.
+// teardownError waits for a communicator's teardown, and returns its error.
 func teardownError(c *communicator) error {
 	select {
 	case <-c.stages.allFreed:
@@ -25,9 +24,8 @@ func teardownError(c *communicator) error {
 }
 
 // TestFaultKeepsMemoryOfForeignGraphs aborts a group while a kernel in another library's graph is
-// waiting, and then replays the graph. Each replay must complete. Until the graph is destroyed,
-// no memory may be unmapped, and the memory for the kernels' report must not be reused. After
-// that, everything must be freed.
+// waiting, and then replays the graph. Replays must complete. Memory must be freed only after the
+// graph has been destroyed.
 func TestFaultKeepsMemoryOfForeignGraphs(t *testing.T) {
 	for _, count := range []int64{1000, countFor["bulk"]} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) { replayAfterAFault(t, count) })
@@ -90,9 +88,8 @@ func replayAfterAFault(t *testing.T, count int64) {
 	})
 }
 
-// TestMemoryOutlivesForeignGraphs closes the group, the device, a window, a segment and its arena
-// while another library's graph contains a call that uses them. Replays must still complete, and
-// the memory must be freed once the graph is destroyed.
+// TestMemoryOutlivesForeignGraphs closes all objects that a graph of another library uses. Replays
+// must still complete, and the memory must be freed once the graph has been destroyed.
 func TestMemoryOutlivesForeignGraphs(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathDirect} {
 		t.Run(fmt.Sprint(path), func(t *testing.T) {
@@ -143,8 +140,8 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 	return errors.Join(errs...)
 }
 
-// TestInvalidatedCaptureDoesNotDelayTeardown closes a group after a capture that contains one of
-// the group's calls was invalidated. The teardown must not wait for the capture.
+// TestInvalidatedCaptureDoesNotDelayTeardown closes a group after a capture with one of its calls
+// was invalidated.
 func TestInvalidatedCaptureDoesNotDelayTeardown(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {

@@ -13,10 +13,8 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCapturedGroupsLeaveNothingBehind connects groups and captures their calls as another
-// library would. It closes or aborts each group, and destroys the graphs either before or after
-// that. No descriptors, mappings, goroutines or memory may leak. SYMMEM_TEST_GROUPS sets the
-// number of groups.
+// TestCapturedGroupsLeaveNothingBehind checks for leaks after calls of groups were captured as
+// another library would. SYMMEM_TEST_GROUPS sets the number of groups.
 func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 40
 	if n, err := strconv.Atoi(os.Getenv("SYMMEM_TEST_GROUPS")); err == nil {
@@ -57,8 +55,8 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 }
 
 // captureAndClose connects a group, captures its calls in graphs of another library, closes the
-// group, and destroys the graphs. Depending on i, it also aborts the group before closing it, or
-// destroys the graphs before the group is closed, or both.
+// group, and destroys the graphs. i selects whether the group is also aborted, and whether the
+// graphs are destroyed first.
 func (w *testGroup) captureAndClose(sums [2]*repeatedSum, i int) {
 	abort, destroyFirst := i%2 == 0, i/2%2 == 0
 	w.regroup(0, 1)

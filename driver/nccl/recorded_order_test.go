@@ -13,8 +13,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// awaitKernelFault waits until a kernel's report has made the rank's group fail, and returns the
-// cause. It times out after a second on real GPUs, and later on the software GPU.
+// awaitKernelFault waits until a kernel's report has made the rank's group fail.
 func (m *testRank) awaitKernelFault(w *testGroup) error {
 	limit := time.Second
 	if usesSoftGPU(w.t) {
@@ -28,36 +27,34 @@ func (m *testRank) awaitKernelFault(w *testGroup) error {
 	}
 }
 
-// causes counts the ranks whose error is the original cause of a failure. On a busy machine, a
-// rank's kernel may report a fault more than control.Grace after another rank has failed. The
-// error of such a rank says only that the other rank has failed.
-type causes struct{ reported atomic.Int32 }
+// causeCounter counts ranks that report the original cause of a failure. If a kernel reports it
+// more than control.Grace after another rank has failed, the rank reports only that the other rank
+// failed.
+type causeCounter struct{ reported atomic.Int32 }
 
-// check passes the error of a rank to the function check. If the error says only that another
-// rank has failed, check returns nil instead.
-func (r *causes) check(err error, check func(error) error) error {
+// check calls checkCause unless the error says only that another rank has failed.
+func (r *causeCounter) check(err error, checkCause func(error) error) error {
 	if errors.As(err, new(*driver.PeerError)) {
 		return nil
 	}
 	r.reported.Add(1)
-	return check(err)
+	return checkCause(err)
 }
 
-// checkReported fails the test if no rank has reported the cause.
-func (r *causes) checkReported(t *testing.T) {
+func (r *causeCounter) checkReported(t *testing.T) {
 	t.Helper()
 	if r.reported.Load() == 0 {
 		t.Error("no rank reported the cause")
 	}
 }
 
-// TestEqualGraphsInOppositeOrderDiverge replays two graphs with identical calls. Rank 0 replays
-// them in the opposite order. The group must fail rather than mix the data of the two graphs.
+// TestEqualGraphsInOppositeOrderDiverge replays two graphs with identical calls, on rank 0 in the
+// opposite order. The group must fail rather than mix their data.
 func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			w := newAdditiveGroup(t, ranks, 20*time.Second)
-			var reports causes
+			var reports causeCounter
 			w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
 				foreign, err := m.newForeignStreams(2)
 				for i, o := range foreign {
@@ -85,16 +82,15 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 	}
 }
 
-// TestCallsDivergeWithFewResidentBlocks launches different calls on GPUs that run only one block
-// at a time, as may happen when ranks share a GPU. If the first block waited for the data of a
-// different call, it would never exit and no other block would run, so the first block must
-// detect the mismatch.
+// TestCallsDivergeWithFewResidentBlocks launches different calls on GPUs that run only one block at
+// a time, as may happen when ranks share a GPU. The first block must detect the mismatch: if it
+// waited for data, no other block would run.
 func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 	if !inSoftGPUProcess(t, "", "SOFTGPU_BLOCKS=1") {
 		return
 	}
 	w := newGroup(t, 2, 3*time.Second)
-	var reports causes
+	var reports causeCounter
 	w.withSum(50_000, func(m *testRank, p *repeatedSum) error {
 		call := p.call(driver.PathDirect)
 		call.Digest += uint64(m.rank)
@@ -115,9 +111,9 @@ func checkMismatch(err error) error {
 	return nil
 }
 
-// checkDivergence returns a function that checks that an error is a MismatchError about the first
-// call of a capture. The error must identify the call by the number of its launch if launch is set,
-// and by its ticket if it is not.
+// checkDivergence returns a function that checks for a MismatchError about the first call of a
+// capture. The error must identify the call by the number of its launch if launch is set, and by
+// its ticket otherwise.
 func checkDivergence(capture int, launch bool) func(error) error {
 	return func(err error) error {
 		var mismatch *driver.MismatchError
@@ -131,12 +127,12 @@ func checkDivergence(capture int, launch bool) func(error) error {
 }
 
 // TestOwnGraphsInOppositeOrderDiverge launches graphs of symmem in different orders on two ranks.
-// Direct calls are compared while they run, and plain calls before they run.
+// Direct calls are compared while they run, and plain calls before.
 func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
 		t.Run(path.String(), func(t *testing.T) {
 			w := newAdditiveGroup(t, 2, 20*time.Second)
-			var reports causes
+			var reports causeCounter
 			w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
 				for _, p := range sums {
 					if _, err := m.capture(p, path, 1); err != nil {
@@ -154,17 +150,17 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 	}
 }
 
-// TestReplayedCallDivergesFromAnEagerCall replays a captured call on one rank, while the other
-// rank launches the same call eagerly. The calls must not match.
+// TestReplayedCallDivergesFromAnEagerCall replays a captured call on one rank, while the other rank
+// launches the same call.
 func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 	w := newAdditiveGroup(t, 2, 20*time.Second)
-	var reports causes
+	var reports causeCounter
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		foreign, err := m.newForeignStreams(1)
 		err = errors.Join(err, foreign[0].capture(func() error {
 			return foreign[0].record(driver.PathDirect, p)
 		}))
-		// If the graph were not destroyed, the group's teardown would wait for it.
+		// The group's teardown waits until the graph is destroyed.
 		defer func() { _ = finish(foreign...) }()
 		if m.rank == 0 {
 			if err := errors.Join(err, foreign[0].replay(p)); err != nil {
@@ -181,8 +177,7 @@ func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 	reports.checkReported(t)
 }
 
-// TestCallInAnInvalidatedCaptureKeepsTheGroup records a call in a capture that CUDA has
-// invalidated. The group must stay usable.
+// TestCallInAnInvalidatedCaptureKeepsTheGroup checks that the group stays usable.
 func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -209,8 +204,7 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 }
 
 // TestGraphInACaptureOfTheOwnerIsRefused launches a graph of symmem on a stream that its owner is
-// capturing. The launch must be refused, because the owner's graph may outlive objects that
-// symmem's graph uses. Both the capture and the group must stay valid.
+// capturing. The owner's graph might outlive objects that symmem's graph uses.
 func TestGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	w := newAdditiveGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {

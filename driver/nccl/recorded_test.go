@@ -266,7 +266,7 @@ func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 	w := newAdditiveGroup(t, 2, 20*time.Second)
 	w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
 		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
-			ID: "second", Ranks: []int{0, 1}, Rank: m.rank, Check: onOneMachine(),
+			ID: "second", Ranks: []int{0, 1}, Rank: m.rank, Check: isOneMachine(),
 		})
 		if err != nil {
 			return err

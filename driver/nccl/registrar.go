@@ -264,7 +264,7 @@ func (r *registrar) mustSkipWindows() bool {
 	return r.direct.unavailableReason == "" && !r.mustUseWindows.Load()
 }
 
-var errNoNCCLWindows = fmt.Errorf("symmem has registered no windows with NCCL, because the group's "+
+var errNoWindows = fmt.Errorf("symmem has registered no windows with NCCL, because the group's "+
 	"tuning table does not use them: set the group's path to window to register them: %w",
 	driver.ErrUnsupported)
 

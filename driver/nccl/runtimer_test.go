@@ -10,10 +10,10 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-const lateness = 300 * time.Millisecond
+const launchDelay = 300 * time.Millisecond
 
-// timeSums makes three all-reduces on a path, of which the second one is timed, and returns the
-// reading of each rank's clock. The last rank launches the second one late.
+// timeSums times the second of three all-reduces, which the last rank launches late, and returns
+// the reading of each rank's clock.
 func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 	w.t.Helper()
 	last := len(w.ranks) - 1
@@ -32,7 +32,7 @@ func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 		for i := range 3 {
 			if i == 1 && m.rank == last {
 				launching.Wait()
-				<-time.After(lateness)
+				<-time.After(launchDelay)
 			}
 			err := m.group.Launch(m.stream, prepared)
 			if i == 1 && m.rank != last {
@@ -55,7 +55,7 @@ func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 	return readings
 }
 
-// TestRunsAreTimed checks on each path that a time includes the wait for a late rank.
+// TestRunsAreTimed checks on each path that the measured time includes the wait for a late rank.
 func TestRunsAreTimed(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.must(func(m *testRank) error {
@@ -65,10 +65,10 @@ func TestRunsAreTimed(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathTwoLevel} {
 		readings := w.timeSums(path)
 		for rank, r := range readings {
-			isInTime := rank == 3 || r.Time >= lateness/3
+			isInTime := rank == 3 || r.Time >= launchDelay/3
 			if r.Calls != 3 || r.Bytes != 12000 || r.Samples != 1 || r.Time <= 0 || !isInTime {
 				t.Errorf("path %v: clock of rank %d = %+v; want 3 calls, and one sample of at "+
-					"least %v on ranks other than 3", path, rank, r, lateness/3)
+					"least %v on ranks other than 3", path, rank, r, launchDelay/3)
 			}
 		}
 	}

@@ -12,19 +12,17 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// guardedVersions maps each version of NCCL to whether an empty kernel must be launched before
+// guardedVersions reports for versions of NCCL whether an empty kernel must be launched before
 // window kernels.
 var guardedVersions = map[string]bool{
 	"22703": false, "22802": false, "22803": true, "22809": true, "23006": true, "23007": false,
 	"23203": false,
 }
 
-// guardLog is the text that TestWindowKernelsWaitForEarlierWork logs if it expects an empty
-// kernel.
+// TestWindowKernelsWaitForEarlierWork logs guardLog if it expects an empty kernel.
 const guardLog = "an empty kernel is launched before window kernels"
 
-// TestGuardForKernelsThatStartEarly runs TestWindowKernelsWaitForEarlierWork with several versions
-// of NCCL.
+// TestGuardForKernelsThatStartEarly runs the next test with several versions of NCCL.
 func TestGuardForKernelsThatStartEarly(t *testing.T) {
 	if !usesSoftGPU(t) {
 		t.Skipf("only the software GPU has a configurable version of NCCL: %v", driver.ErrUnsupported)
@@ -45,8 +43,8 @@ func TestGuardForKernelsThatStartEarly(t *testing.T) {
 
 func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
-	early := w.opened[0].device.startsEarly()
-	if early {
+	isGuarded := w.opened[0].device.startsEarly()
+	if isGuarded {
 		t.Log(guardLog)
 	}
 	w.must(func(m *testRank) error {
@@ -65,14 +63,13 @@ func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 			Send: s.segment.Address(), Recv: s.segment.Address(), SendWindow: s.window,
 			RecvWindow: s.window, Path: driver.PathWindow,
 		}
-		return m.checkGuard(w, call, early)
+		return m.checkGuard(w, call, isGuarded)
 	})
 }
 
-// checkGuard launches a call on the window path and on the plain path. If early is set, an empty
-// kernel must precede the call on the window path. In all other cases, there must be no empty
-// kernel.
-func (m *testRank) checkGuard(w *testGroup, call driver.Call, early bool) error {
+// checkGuard checks that an empty kernel precedes the call on the window path if isGuarded is set,
+// and that there is no empty kernel otherwise.
+func (m *testRank) checkGuard(w *testGroup, call driver.Call, isGuarded bool) error {
 	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
 		offer := m.group.Offer(call)
 		remark := offer.(driver.Remarker).Remark(path)
@@ -80,7 +77,7 @@ func (m *testRank) checkGuard(w *testGroup, call driver.Call, early bool) error 
 		if err != nil {
 			return err
 		}
-		p, want := made.(*plan), early && path == driver.PathWindow
+		p, want := made.(*plan), isGuarded && path == driver.PathWindow
 		if (p.guard != nil) != want || p.singleCall.Prepared() == want ||
 			p.guardedCall.Prepared() != want {
 			w.t.Errorf("%v path: plan = %+v, want an empty kernel: %v", path, p, want)
@@ -114,8 +111,7 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	}
 }
 
-// TestRemarkOnMisalignedBuffers checks that the remark on the direct path mentions misaligned
-// buffers only for large calls.
+// TestRemarkOnMisalignedBuffers checks that only large misaligned calls get a remark.
 func TestRemarkOnMisalignedBuffers(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)

@@ -12,7 +12,7 @@ import (
 	"symmem/driver"
 )
 
-// suspend suspends the group, and returns the number of bytes that each rank has released.
+// suspend returns the number of bytes that each rank has released.
 func (w *testGroup) suspend() (released []int64) {
 	w.t.Helper()
 	released = make([]int64, len(w.ranks))
@@ -105,7 +105,7 @@ func TestSuspendUnmappedWindows(t *testing.T) {
 }
 
 // TestErrorForMalformedResumeMessageNamesRank sends a malformed message from rank 1 while rank 0
-// resumes the group. The error on rank 0 must name rank 1, and rank 0 must free its memory.
+// resumes the group. Rank 0 must also free its memory.
 func TestErrorForMalformedResumeMessageNamesRank(t *testing.T) {
 	w := newTestGroup(t, 2, time.Minute)
 	for _, message := range []string{
@@ -141,8 +141,8 @@ func TestErrorForMalformedResumeMessageNamesRank(t *testing.T) {
 	}
 }
 
-// TestCloseDuringSuspensionFreesMemory closes groups at a random moment on each rank, while
-// another goroutine suspends and resumes them. No descriptors or memory may leak.
+// TestCloseDuringSuspensionFreesMemory closes groups at a random moment on each rank, while another
+// goroutine suspends and resumes them.
 func TestCloseDuringSuspensionFreesMemory(t *testing.T) {
 	w := newTestGroup(t, 2, time.Minute)
 	closeGroups := func(n int) {
@@ -166,8 +166,7 @@ func TestCloseDuringSuspensionFreesMemory(t *testing.T) {
 	}
 }
 
-// closeDuringSuspension closes the rank's group while another goroutine suspends and resumes it
-// until one of these calls returns an error.
+// closeDuringSuspension closes the rank's group while another goroutine suspends and resumes it.
 func (m *testRank) closeDuringSuspension() error {
 	s := &m.group.(*communicator).suspender
 	failed := make(chan struct{})

@@ -11,13 +11,12 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestBlockedCallEndsAfterWindowKernels launches window kernels and then a plain call, which
-// waits for a rank inside NCCL on the host. It aborts the group during that wait. The call must
-// not be mistaken for a window kernel that runs forever.
+// TestBlockedCallEndsAfterWindowKernels aborts a group while a plain call waits for a rank inside
+// NCCL. The call must not be mistaken for a window kernel that never exits.
 func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 	for _, row := range []struct {
-		name  string
-		stuck bool // set if the window kernel before the call never exits
+		name    string
+		isStuck bool // whether the window kernel before the call never exits
 	}{
 		{"exited", false},
 		{"stuck", true},
@@ -28,7 +27,7 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 			}
 			firstSums = false
 			p := openAndSumWithin(t, 20*time.Second)
-			if row.stuck {
+			if row.isStuck {
 				if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
 					t.Fatal(err)
 				}
@@ -66,15 +65,15 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 			case <-ctx.Done():
 				t.Fatal("the teardown did not stop the group's kernels")
 			}
-			if gpu.Stuck.Load() != row.stuck {
-				t.Errorf("gpu.Stuck = %v, want %v", gpu.Stuck.Load(), row.stuck)
+			if gpu.Stuck.Load() != row.isStuck {
+				t.Errorf("gpu.Stuck = %v, want %v", gpu.Stuck.Load(), row.isStuck)
 			}
 		})
 	}
 }
 
-// TestAbortEndsACallAfterFinishedWindowKernels aborts a plain call after window kernels have
-// exited. The plain call must not be mistaken for a window kernel, which would ignore the abort.
+// TestAbortEndsACallAfterFinishedWindowKernels aborts a plain call after window kernels, which
+// would ignore the abort, have exited.
 func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	needDevices(t, 2)
 	if !inSoftGPUProcess(t, "") {

@@ -10,18 +10,17 @@ import (
 	"symmem/internal/control"
 )
 
-// notifyHookPlane is a Plane whose WaitForAcknowledgements calls notify.
+// notifyHookPlane is a Plane whose AwaitNotified calls onAwait.
 type notifyHookPlane struct {
 	control.Plane
-	notify func()
+	onAwait func()
 }
 
-func (p *notifyHookPlane) WaitForAcknowledgements() { p.notify() }
-func (p *notifyHookPlane) CanSucceed(uint64) bool   { return true }
+func (p *notifyHookPlane) AwaitNotified()         { p.onAwait() }
+func (p *notifyHookPlane) CanSucceed(uint64) bool { return true }
 
 // TestPeersLearnOfFaultBeforeAbort launches a plain call on only one of two ranks and then aborts
-// the group on that rank. The other rank must be notified of the fault before NCCL's communicator
-// is aborted.
+// the group there. The other rank must be notified before NCCL's communicator is aborted.
 func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
@@ -32,10 +31,10 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 			return err
 		}
 		c := m.group.(*communicator)
-		var notified, late atomic.Bool
+		var isNotified, wasAborted atomic.Bool
 		c.teardown.plane = &notifyHookPlane{c.plane, func() {
-			late.Store(c.comm.isAborting.Load())
-			notified.Store(true)
+			wasAborted.Store(c.comm.isAborting.Load())
+			isNotified.Store(true)
 		}}
 		c.SetCheck(false)
 		p, err := prepare(c, driver.Call{
@@ -50,9 +49,9 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 		}
 		c.Abort(nil)
 		<-c.stages.kernelsEnded
-		if !notified.Load() || late.Load() {
-			return failuref("notified = %t, only after the abort = %t; want true, false", notified.Load(),
-				late.Load())
+		if !isNotified.Load() || wasAborted.Load() {
+			return failuref("notified: %t, after the abort: %t; want true, false", isNotified.Load(),
+				wasAborted.Load())
 		}
 		if err := m.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrAborted) {
 			return failuref("Synchronize = %v, want ErrAborted", err)
@@ -61,14 +60,14 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 	})
 }
 
-// failurePlane is a Plane on which collectives can succeed unless failed is set.
+// failurePlane is a Plane on which collectives can succeed unless hasFailed is set.
 type failurePlane struct {
 	control.Plane
-	failed bool
+	hasFailed bool
 }
 
-func (p *failurePlane) WaitForAcknowledgements() {}
-func (p *failurePlane) CanSucceed(uint64) bool   { return !p.failed }
+func (p *failurePlane) AwaitNotified()         {}
+func (p *failurePlane) CanSucceed(uint64) bool { return !p.hasFailed }
 
 func recordLaunch(c *communicator, ticket uint64) {
 	call := driver.Call{Operation: driver.AllReduce, Count: 1}
@@ -76,7 +75,7 @@ func recordLaunch(c *communicator, ticket uint64) {
 }
 
 // TestCallsThatEndedEarlyAreFaults checks a call that has ended although a rank on another machine
-// has failed. EndedEarly must return a fault.
+// has failed.
 func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
@@ -94,8 +93,7 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 }
 
 // TestEndedCallsOutliveTheirGroup checks a call that completed before its group was closed.
-// EndedEarly must return nil, even if the other rank has not yet reported that it launched the
-// call.
+// EndedEarly must return nil, even if the other rank has not yet reported its launch.
 func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)

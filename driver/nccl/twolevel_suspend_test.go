@@ -24,8 +24,7 @@ func (w *twoLevelGroup) checkAll() {
 	w.checkParts(driver.ReduceScatter, driver.Int32, bytes/4/int64(len(w.ranks)), sum)
 }
 
-// TestSuspendReleasesLevels suspends a group with two levels. The memory of the levels must be
-// released and counted, and Resume must allocate it again.
+// TestSuspendReleasesLevels checks that Suspend releases and counts the memory of both levels.
 func TestSuspendReleasesLevels(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.fill(driver.Int32)
@@ -47,8 +46,8 @@ func TestSuspendReleasesLevels(t *testing.T) {
 	}
 }
 
-// TestResumeOfLevelsIsRefusedOnAllRanks checks that Resume fails on all ranks if one of them has
-// too little memory for a level.
+// TestResumeOfLevelsIsRefusedOnAllRanks resumes a group although one rank has too little memory for
+// a level.
 func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.fill(driver.Int32)
@@ -82,8 +81,7 @@ func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 	w.checkAll()
 }
 
-// TestLevelsAreConnectedWhileWindowIsSuspended connects the levels while a window is suspended.
-// The levels must be able to use the window after it has been resumed.
+// TestLevelsAreConnectedWhileWindowIsSuspended checks that the levels can use the window later.
 func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 	simulateTwoMachines(t, 4)
 	w := &twoLevelGroup{testGroup: newTestGroup(t, 4, 20*time.Second)}

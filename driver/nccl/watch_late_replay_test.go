@@ -13,18 +13,18 @@ import (
 )
 
 // TestLateReplayDoesNotTouchReusedBuffers delays a replay on one rank until the other rank has
-// timed out and reused its buffers. The late kernel must not access these buffers, even if the
-// delayed rank has not noticed the fault.
+// timed out and reused its buffers.
 func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	for _, o := range []driver.Operation{driver.AllReduce, driver.AllGather} {
-		for _, noticed := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%v/noticed=%v", o, noticed), func(t *testing.T) { replayLate(t, o, noticed) })
+		for _, hasNoticed := range []bool{true, false} {
+			name := fmt.Sprintf("%v/noticed=%v", o, hasNoticed)
+			t.Run(name, func(t *testing.T) { replayLate(t, o, hasNoticed) })
 		}
 	}
 }
 
-// inPlace returns an in-place call for two ranks. Its output is the whole buffer of p.
-func (p *repeatedSum) inPlace(o driver.Operation, rank int) driver.Call {
+// inPlaceCall returns an in-place call for two ranks, whose output is the whole buffer of p.
+func (p *repeatedSum) inPlaceCall(o driver.Operation, rank int) driver.Call {
 	call := p.call(driver.PathDirect)
 	if call.Operation = o; o == driver.AllGather {
 		call.Count /= 2
@@ -33,14 +33,14 @@ func (p *repeatedSum) inPlace(o driver.Operation, rank int) driver.Call {
 	return call
 }
 
-// replayLate replays a graph twice, and delays the second replay on rank 1. noticed is set if rank
-// 1 notices the fault before that.
-func replayLate(t *testing.T, o driver.Operation, noticed bool) {
-	const reused = 7 // the value that rank 0 writes to its buffer after the timeout
+// replayLate replays a graph twice. It delays the second replay on rank 1, until rank 1 has noticed
+// the fault if hasNoticed is set.
+func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
+	const reusedValue = 7 // the value that rank 0 writes to its buffer after the timeout
 	w := newGroup(t, 2, time.Second)
 	graphs, sums := make([]*foreignStream, 2), make([]*repeatedSum, 2)
 	w.withSum(countFor["bulk"], func(m *testRank, p *repeatedSum) (err error) {
-		call := p.inPlace(o, m.rank)
+		call := p.inPlaceCall(o, m.rank)
 		work, err := m.group.Offer(call).(*plan).choose()
 		if err != nil {
 			return err
@@ -60,7 +60,7 @@ func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 			return nil
 		}
 		p := sums[0]
-		p.unit = reused
+		p.unit = reusedValue
 		return errors.Join(graphs[0].replayAndWait(), m.setToUnit(w, p, 4*p.count))
 	})
 	w.must(func(m *testRank) error {
@@ -68,7 +68,7 @@ func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 			return nil
 		}
 		<-m.group.(*communicator).stages.kernelsEnded
-		if !noticed {
+		if !hasNoticed {
 			transport, err := m.group.(*communicator).direct.exchange.Transport()
 			if err != nil {
 				return err
@@ -81,7 +81,7 @@ func replayLate(t *testing.T, o driver.Operation, noticed bool) {
 		poisoned := 0
 		var err error
 		if m.rank == 0 {
-			poisoned, err = m.countPoison(w, sums[0], reused)
+			poisoned, err = m.countPoison(w, sums[0], reusedValue)
 		}
 		if err == nil && poisoned > 0 {
 			err = fmt.Errorf("%d elements of the reused buffer are poisoned, want 0", poisoned)

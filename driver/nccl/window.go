@@ -173,7 +173,7 @@ func (w *window) Handle() (uintptr, error) {
 	case r.windowSupport.noWindowsReason != "":
 		return 0, fmt.Errorf("%s: %w", r.windowSupport.noWindowsReason, driver.ErrUnsupported)
 	case r.mustSkipWindows():
-		return 0, errNoNCCLWindows
+		return 0, errNoWindows
 	}
 	return 0, driver.ErrClosed
 }

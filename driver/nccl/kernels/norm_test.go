@@ -12,7 +12,7 @@ var norms = []struct {
 	name         string
 	ranks        int
 	rows, hidden int64
-	kernel       string // or part of the error
+	want         string // name of the kernel, or part of the error
 }{
 	{"few rows", 2, 1, 7168, "norm_bf16_2"},
 	{"few long rows", 2, 1, 8192, "line_sum_bf16_2"},
@@ -28,10 +28,10 @@ func TestChooseNorms(t *testing.T) {
 	for _, c := range norms {
 		l, err := choose(normOf(c.ranks, c.rows, c.hidden))
 		switch {
-		case err != nil && !strings.Contains(err.Error(), c.kernel):
-			t.Errorf("%s: Choose = %v, want %s", c.name, err, c.kernel)
-		case err == nil && l.Kernel != c.kernel:
-			t.Errorf("%s: Choose chose %s, want %s", c.name, l.Kernel, c.kernel)
+		case err != nil && !strings.Contains(err.Error(), c.want):
+			t.Errorf("%s: Choose = %v, want %s", c.name, err, c.want)
+		case err == nil && l.Kernel != c.want:
+			t.Errorf("%s: Choose chose %s, want %s", c.name, l.Kernel, c.want)
 		}
 	}
 }
@@ -46,8 +46,8 @@ func normOf(ranks int, rows, hidden int64) Launch {
 	}
 }
 
-// TestLargeNormsUseTheKernelOfTheAllReduce checks norms in symmetric memory. A norm must use a
-// bulk kernel if and only if an all-reduce of the same size uses one.
+// TestLargeNormsUseTheKernelOfTheAllReduce checks that a norm uses a bulk kernel if and only if an
+// all-reduce of the same size does.
 func TestLargeNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for rows := int64(1); rows <= 8192; rows *= 2 {
@@ -64,8 +64,8 @@ func TestLargeNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 	}
 }
 
-// TestNormsFitIntoExchangeMemory checks that the lines of every fused norm fit into half of the
-// exchange memory.
+// TestNormsFitIntoExchangeMemory checks that every fused norm fits into half of the exchange
+// memory.
 func TestNormsFitIntoExchangeMemory(t *testing.T) {
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for hidden := int64(driver.NormUnit); hidden <= driver.MaxHidden; hidden = hidden*3/2 + 1 {

@@ -9,12 +9,10 @@ import (
 	"testing"
 )
 
-// registers is the number of registers of a multiprocessor, which are allocated to threads in units
-// of eight.
-const registers = 64 << 10
+// multiprocessorRegisters are allocated to threads in units of eight.
+const multiprocessorRegisters = 64 << 10
 
-// familyOf returns the family of a line kernel, as in Launch.resident. It returns "" for other
-// kernels.
+// familyOf returns the family of a line kernel, as in Launch.resident, or "".
 func familyOf(kernel string) string {
 	if strings.HasSuffix(kernel, "_any") && !strings.HasPrefix(kernel, "bulk") {
 		return kernel
@@ -27,8 +25,7 @@ func familyOf(kernel string) string {
 	return ""
 }
 
-// requiredThreads returns how many threads of a kernel a multiprocessor must be able to hold at
-// the same time.
+// requiredThreads returns how many threads of a kernel must fit on a multiprocessor.
 func requiredThreads(kernel string) int {
 	ranks, err := strconv.Atoi(kernel[strings.LastIndex(kernel, "_")+1:])
 	if strings.HasSuffix(kernel, "_any") {
@@ -50,15 +47,14 @@ func requiredThreads(kernel string) int {
 	return (grid.blocks + multiprocessors - 1) / multiprocessors * grid.threads
 }
 
-// An entry of .nv.info has a format, an attribute, a size, and data of that size. For register
-// counts, the data consists of the index of the kernel's symbol and the number of registers.
+// An entry of .nv.info has a format, an attribute, a size, and data of that size: for register
+// counts, a symbol's index and the number of registers.
 const (
 	sized         = 0x04
 	registerCount = 0x2f
 )
 
-// TestKernelsFitBlocks checks that a multiprocessor has enough registers for the threads that
-// each kernel needs.
+// TestKernelsFitBlocks checks that a multiprocessor has enough registers for each kernel's threads.
 func TestKernelsFitBlocks(t *testing.T) {
 	for major := range binaries {
 		counts := map[string]int{}
@@ -71,7 +67,7 @@ func TestKernelsFitBlocks(t *testing.T) {
 		}
 		for kernel, count := range counts {
 			n := (count + 7) / 8 * 8
-			if threads := requiredThreads(kernel); n*threads > registers {
+			if threads := requiredThreads(kernel); n*threads > multiprocessorRegisters {
 				t.Errorf("%s: %s has %d registers per thread, too many for %d threads on a "+
 					"multiprocessor", architecture(major), kernel, n, threads)
 			}

@@ -9,7 +9,7 @@ import (
 )
 
 func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
-	const parts = 200
+	const freeCount = 200
 	var (
 		g     GPU
 		ended atomic.Bool
@@ -17,7 +17,7 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 		freed []int
 		all   sync.WaitGroup
 	)
-	for range parts {
+	for range freeCount {
 		g.AddUnfinished(ended.Load)
 	}
 	for range 4 {
@@ -25,13 +25,13 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 			for done := false; !done; {
 				_, _ = g.Reclaim()
 				mu.Lock()
-				done = len(freed) == parts
+				done = len(freed) == freeCount
 				mu.Unlock()
 			}
 		})
 	}
-	for i := range parts {
-		ended.Store(i > parts/2)
+	for i := range freeCount {
+		ended.Store(i > freeCount/2)
 		err := g.FreeWhenIdle(func() error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -93,8 +93,8 @@ func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 	}
 }
 
-// TestKeepsMemoryRereadsUnfinishedWork registers more work while MustKeepMemory queries the first
-// work, as Stream.Close does.
+// TestKeepsMemoryRereadsUnfinishedWork adds work during a query of the first work, as Stream.Close
+// does.
 func TestKeepsMemoryRereadsUnfinishedWork(t *testing.T) {
 	var g GPU
 	g.AddUnfinished(func() bool {

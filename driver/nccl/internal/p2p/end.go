@@ -46,8 +46,11 @@ type End struct {
 
 // isComplete is for a Recv.
 func (e *End) isComplete() bool {
+	if !e.isHandled {
+		return false
+	}
 	state := e.state.Value()
-	return e.isHandled && (state == kernels.MessageDone || e.isCaptured && state == kernels.MessageWaits)
+	return state == kernels.MessageDone || e.isCaptured && state == kernels.MessageWaits
 }
 
 // checkWait reports whether the stream is known to be waiting, and sets waitStart.

@@ -27,7 +27,7 @@ func TestPostRejectsInvalidHeaders(t *testing.T) {
 		"tag out of range":                   func(h *header) { h.tag = driver.MaxTag + 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := testInbox(t)
+			in := newTestInbox(t)
 			h := header{number: 1, bytes: 8, segment: 1, size: segmentBytes}
 			corrupt(&h)
 			in.announceFromPeer(&h)
@@ -37,7 +37,7 @@ func TestPostRejectsInvalidHeaders(t *testing.T) {
 		})
 	}
 	t.Run("more headers than slots", func(t *testing.T) {
-		in := testInbox(t)
+		in := newTestInbox(t)
 		spin.StoreRelease64(&in.mailbox.headersFrom(0).postedCount, 1<<60)
 		if accepted, err := in.post(newRecv(8)); err == nil || accepted {
 			t.Errorf("post = %v, %v; want an error", accepted, err)
@@ -46,7 +46,7 @@ func TestPostRejectsInvalidHeaders(t *testing.T) {
 }
 
 func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
-	in := testInbox(t)
+	in := newTestInbox(t)
 	in.announceFromPeer(&header{number: 1, bytes: 8, segment: 1, size: segmentBytes, offset: 64})
 	e := newRecv(8)
 	if accepted, err := in.post(e); err != nil || !accepted {
@@ -57,8 +57,8 @@ func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
 	}
 }
 
-func TestUnreadIsBoundedBySlots(t *testing.T) {
-	in := testInbox(t)
+func TestUnreadMessagesAreLimitedToSlots(t *testing.T) {
+	in := newTestInbox(t)
 	o := outbox{
 		config: &driver.GroupConfig{Ranks: []int{0, 1}},
 		peers:  []peerOutbox{{}, {mailbox: in.mailbox}},
@@ -66,13 +66,13 @@ func TestUnreadIsBoundedBySlots(t *testing.T) {
 	spin.StoreRelease64(&in.mailbox.headersFrom(0).postedCount, 1<<60)
 	atomic.StoreUint32(&in.mailbox.wakeup().closed, 1)
 	if got := len(o.unreadMessages(1)); got != Slots {
-		t.Errorf("unread returned %d messages, want %d", got, Slots)
+		t.Errorf("unreadMessages returned %d messages, want %d", got, Slots)
 	}
 }
 
-// testInbox returns the inbox of rank 1 in a group of two ranks, without a GPU. Rank 0's staging
+// newTestInbox returns the inbox of rank 1 in a group of two ranks, without a GPU. Rank 0's staging
 // memory appears to be mapped at address 1 GiB.
-func testInbox(t *testing.T) *inbox {
+func newTestInbox(t *testing.T) *inbox {
 	t.Helper()
 	f, err := sys.Memfd("symmem-mailbox", mailboxBytes(2))
 	if err != nil {

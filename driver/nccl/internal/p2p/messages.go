@@ -50,7 +50,8 @@ func (m *Messages) HasUnanswered() bool { return m.messagePlane != nil && m.inbo
 
 // newEnd requires m.Mu.
 func (m *Messages) newEnd(p *Plan) *End {
-	return &End{messages: m, plan: p, Message: m.messagePlane.Count(p.Call), isCompared: m.Check.Load()}
+	message := m.messagePlane.Count(p.Call)
+	return &End{messages: m, plan: p, Message: message, isCompared: m.Check.Load()}
 }
 
 // beginCall marks the stream as busy before it checks for a failure. If the group fails later, the
