@@ -33,7 +33,7 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, 
 		return nil, errors.New("adopting a communicator: its handle is 0")
 	}
 	// The other library launches the collectives without symmem's workaround for nccl.EarlyStart.
-	if d.startsEarly() && os.Getenv(allowEarlyStartVariable) != "1" {
+	if d.hasEarlyStart() && os.Getenv(allowEarlyStartVariable) != "1" {
 		_, version := d.nccl.Version()
 		return nil, fmt.Errorf("adopting a communicator: window kernels of NCCL %s: %w: if the kernel "+
 			"before them triggers an early launch, they may read data that has not been written yet; use "+

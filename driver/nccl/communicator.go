@@ -147,7 +147,7 @@ func (c *communicator) Close() error {
 			break
 		}
 	}
-	unmatchedErr := c.messages.Unmatched()
+	unmatchedErr := c.messages.UnmatchedError()
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
 		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 		if unmatchedErr != nil {

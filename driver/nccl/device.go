@@ -320,9 +320,9 @@ func (d *Device) removeCommunicator(c *communicator) {
 	delete(d.communicators, c)
 }
 
-// startsEarly reports whether NCCL has the defect nccl.EarlyStart on this GPU: a window kernel may
+// hasEarlyStart reports whether NCCL has the defect nccl.EarlyStart on this GPU: a window kernel may
 // start before earlier work in its stream has completed.
-func (d *Device) startsEarly() bool {
+func (d *Device) hasEarlyStart() bool {
 	code, _ := d.nccl.Version()
 	return nccl.EarlyStart.Affects(code, d.gpu.Major)
 }

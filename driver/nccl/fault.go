@@ -59,7 +59,7 @@ func (f *faults) checkKernels() error {
 }
 
 func (f *faults) findKernelFault() error {
-	report, found := f.direct.exchange.Reported()
+	report, found := f.direct.exchange.ReadReport()
 	if !found {
 		return nil
 	}

@@ -73,7 +73,7 @@ func (gc *graphCalls) add(call *capturedCall) {
 		gc.windowCommunicators = append(gc.windowCommunicators, c)
 		c.windowGraphs.Add(1)
 	}
-	if call.runsPlainKernels() {
+	if call.hasPlainKernels() {
 		call.plainUses = call.plan.useCounts()
 		c.device.memory.UseCounts.AddPlainCalls(call.plainUses, 1)
 	}
@@ -83,7 +83,7 @@ func (gc *graphCalls) add(call *capturedCall) {
 	}
 }
 
-func (call *capturedCall) runsPlainKernels() bool {
+func (call *capturedCall) hasPlainKernels() bool {
 	return call.message == nil && call.plan.usesNCCL() && call.plan.Path != driver.PathWindow
 }
 

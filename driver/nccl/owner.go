@@ -99,11 +99,11 @@ func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// EndedEarly makes the group fail if a collective has ended before all ranks whose data it needs
+// CheckEndedEarly makes the group fail if a collective has ended before all ranks whose data it needs
 // have launched it. An NCCL kernel does so if another rank aborts its communicator or, under CUDA's
-// MPS, if its process exits. EndedEarly first waits for the error of a lost rank, which explains
+// MPS, if its process exits. CheckEndedEarly first waits for the error of a lost rank, which explains
 // more.
-func (o *owner) EndedEarly(ticket uint64) error {
+func (o *owner) CheckEndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.isLaunchedByAll(ticket) {
 		return nil

@@ -127,7 +127,7 @@ func checkTypes(call *driver.Call) error {
 func (p *plan) Remark(path driver.Path) string {
 	d := p.c.device
 	switch {
-	case path == driver.PathWindow && d.startsEarly():
+	case path == driver.PathWindow && d.hasEarlyStart():
 		_, text := d.nccl.Version()
 		return fmt.Sprintf("an empty kernel is launched before it, since window kernels of NCCL %s may "+
 			"start too early (fixed in %s)", text, nccl.VersionText(nccl.EarlyStart.FixedIn))
@@ -204,7 +204,7 @@ func (p *plan) prepareNCCL() error {
 	if err != nil {
 		return err
 	}
-	if p.Path == driver.PathWindow && d.startsEarly() {
+	if p.Path == driver.PathWindow && d.hasEarlyStart() {
 		p.guardedCall = call
 		return p.addGuard()
 	}

@@ -102,7 +102,7 @@ func (r *registrar) isRegistered(key driver.SegmentKey) bool {
 	return r.windows[key] != nil
 }
 
-func (r *registrar) empty() bool {
+func (r *registrar) isEmpty() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.windows) == 0
@@ -111,7 +111,7 @@ func (r *registrar) empty() bool {
 // registerAllWithNCCL also makes later calls of register use NCCL. Suspended windows are registered
 // when they resume.
 func (r *registrar) registerAllWithNCCL(ctx context.Context) error {
-	if r.streams.Capturing.Load() > 0 && !r.empty() {
+	if r.streams.Capturing.Load() > 0 && !r.isEmpty() {
 		return driver.ErrCapturing
 	}
 	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())

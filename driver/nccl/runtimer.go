@@ -34,7 +34,7 @@ func (t *runTimer) start(m *driver.Meter, s cuda.Stream, gpu *cuda.Driver) *runS
 		return nil
 	}
 	t.collect(gpu)
-	sample := t.unused()
+	sample := t.findUnused()
 	if sample == nil || sample.createEvents(gpu) != nil || gpu.EventRecord(sample.begin, s) != nil {
 		return nil
 	}
@@ -95,7 +95,7 @@ func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream)
 	})
 }
 
-func (t *runTimer) unused() *runSample {
+func (t *runTimer) findUnused() *runSample {
 	if t.isClosed {
 		return nil
 	}

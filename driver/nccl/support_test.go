@@ -43,7 +43,7 @@ func TestGuardForKernelsThatStartEarly(t *testing.T) {
 
 func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
-	isGuarded := w.opened[0].device.startsEarly()
+	isGuarded := w.opened[0].device.hasEarlyStart()
 	if isGuarded {
 		t.Log(guardLog)
 	}
@@ -95,7 +95,7 @@ func (m *testRank) checkGuard(w *testGroup, call driver.Call, isGuarded bool) er
 func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	w := newGroup(t, 1, 10*time.Second)
 	m := w.opened[0]
-	if !m.device.startsEarly() {
+	if !m.device.hasEarlyStart() {
 		t.Skipf("this NCCL does not have the defect EarlyStart: %v", driver.ErrUnsupported)
 	}
 	if _, err := m.device.AdoptCommunicator(1); !errors.Is(err, driver.ErrUnsupported) ||

@@ -57,7 +57,7 @@ func (t *teardown) begin() {
 		cause := t.failParent()
 		t.busy.AllIdle() // removes idle streams, which must not get the cause
 		for _, s := range t.busy.Streams() {
-			if !s.Waited() {
+			if !s.IsWaitedFor() {
 				s.ReportFault(t.group, cause)
 			}
 		}

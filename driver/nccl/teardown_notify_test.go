@@ -84,16 +84,16 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 		c := m.group.(*communicator)
 		recordLaunch(c, 7)
 		c.owner.plane = &failurePlane{c.plane, m.rank == 1}
-		err := c.owner.EndedEarly(7)
+		err := c.owner.CheckEndedEarly(7)
 		if got, want := err != nil, m.rank == 1; got != want {
-			return failuref("EndedEarly = %v; want an error: %t", err, want)
+			return failuref("CheckEndedEarly = %v; want an error: %t", err, want)
 		}
 		return nil
 	})
 }
 
 // TestEndedCallsOutliveTheirGroup checks a call that completed before its group was closed.
-// EndedEarly must return nil, even if the other rank has not yet reported its launch.
+// CheckEndedEarly must return nil, even if the other rank has not yet reported its launch.
 func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
@@ -104,8 +104,8 @@ func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 		if err := m.closeGroup(); err != nil {
 			return err
 		}
-		if err := c.owner.EndedEarly(7); err != nil {
-			return failuref("EndedEarly = %v, want nil", err)
+		if err := c.owner.CheckEndedEarly(7); err != nil {
+			return failuref("CheckEndedEarly = %v, want nil", err)
 		}
 		return nil
 	})

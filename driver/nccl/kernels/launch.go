@@ -113,7 +113,7 @@ func (l *Launch) Remark() string {
 	switch {
 	case l.PieceCount > 1:
 		return fmt.Sprintf("it goes through exchange memory in %d pieces", l.PieceCount)
-	case l.Bulk && l.movesSingleElements():
+	case l.Bulk && l.isMisaligned():
 		return "input and output have different offsets modulo 16 bytes, so it moves elements one by " +
 			"one, which is slow"
 	}
@@ -312,8 +312,8 @@ func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 // output have the same address modulo PackBytes.
 const PackBytes = 16
 
-// movesSingleElements reports whether a bulk kernel is slow on some rank.
-func (l *Launch) movesSingleElements() bool {
+// isMisaligned reports whether a bulk kernel is slow on some rank.
+func (l *Launch) isMisaligned() bool {
 	hasParts := l.Operation == driver.AllGather || l.Operation == driver.ReduceScatter
 	return (l.Send-l.Recv)%PackBytes != 0 || hasParts && l.partBytes%PackBytes != 0
 }

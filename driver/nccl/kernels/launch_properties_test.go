@@ -152,7 +152,7 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 	})
 }
 
-// TestEveryReductionHasAKernel checks every type and reduction for which Reduces returns true.
+// TestEveryReductionHasAKernel checks every type and reduction for which CanReduce returns true.
 // There must be a kernel for every size, formula and kind of memory, and the pieces of a call
 // must cover the buffer.
 func TestEveryReductionHasAKernel(t *testing.T) {
@@ -163,7 +163,7 @@ func TestEveryReductionHasAKernel(t *testing.T) {
 		}).Draw(t, "reduces")
 		trees := input.Formula == driver.Tree || input.Formula == driver.RoundedTree
 		l, err := choose(input)
-		if !Reduces(input.DataType, input.ReduceOp) {
+		if !CanReduce(input.DataType, input.ReduceOp) {
 			if !errors.Is(err, errNoKernel) {
 				t.Fatalf("Choose for %v of %v = %+v, %v; want errNoKernel", input.ReduceOp, input.DataType, l,
 					err)

@@ -32,7 +32,7 @@ const (
 )
 
 func (l *Launch) setReduction() (err error) {
-	if !Reduces(l.DataType, l.ReduceOp) {
+	if !CanReduce(l.DataType, l.ReduceOp) {
 		return fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType, l.ReduceOp)
 	}
 	elementType := types[l.DataType]
@@ -50,8 +50,8 @@ func (l *Launch) setReduction() (err error) {
 	return err
 }
 
-// Reduces reports whether symmem's kernels support a reduction of elements of a type.
-func Reduces(t driver.DataType, op driver.ReduceOp) bool {
+// CanReduce reports whether symmem's kernels support a reduction of elements of a type.
+func CanReduce(t driver.DataType, op driver.ReduceOp) bool {
 	elementType, isListed := types[t]
 	return isListed && op.Kernel() != 0 && (!elementType.isUnsigned || !op.ComparesUnsigned(t))
 }

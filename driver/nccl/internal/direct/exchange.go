@@ -41,8 +41,8 @@ type Exchange struct {
 	suspension         suspension // guarded by mu
 }
 
-// Reported returns the report of a fault, and whether there is one.
-func (e *Exchange) Reported() (kernels.Report, bool) {
+// ReadReport returns the report of a fault, and whether there is one.
+func (e *Exchange) ReadReport() (kernels.Report, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.report != nil {

@@ -49,7 +49,7 @@ func (g *GPU) findSegmentProp() (cuda.AllocationProp, error) {
 			driver.ErrUnsupported)
 	}
 	prop := cuda.PinnedMemory(g.Device, cuda.HandlePosixFD,
-		g.supports(cuda.AttributeRDMAWithVMMSupported))
+		g.hasAttribute(cuda.AttributeRDMAWithVMMSupported))
 	fabricProp := prop
 	fabricProp.RequestedHandles |= cuda.HandleFabric
 	if err := g.Do(func() error { return g.checkFabric(fabricProp) }); err != nil {
@@ -62,7 +62,7 @@ func (g *GPU) findSegmentProp() (cuda.AllocationProp, error) {
 
 // checkFabric returns an error if memory cannot have a fabric handle.
 func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
-	if !g.supports(cuda.AttributeFabricSupported) {
+	if !g.hasAttribute(cuda.AttributeFabricSupported) {
 		return errors.New("the GPU does not support them")
 	}
 	bytes, err := g.CUDA.Granularity(prop, false)
@@ -80,7 +80,7 @@ func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	return err
 }
 
-func (g *GPU) supports(attribute cuda.Attribute) bool {
+func (g *GPU) hasAttribute(attribute cuda.Attribute) bool {
 	value, err := g.Attribute(attribute)
 	return err == nil && value != 0
 }

@@ -77,8 +77,8 @@ func (m *Messages) examineMessage(e *End) error {
 	return err
 }
 
-// Unmatched lists each Send without a Recv, and each Recv without a Send, before a group closes.
-func (m *Messages) Unmatched() error {
+// UnmatchedError lists each Send without a Recv, and each Recv without a Send, before a group closes.
+func (m *Messages) UnmatchedError() error {
 	if m.messagePlane == nil || m.Plane.Cause() != nil {
 		return nil
 	}

@@ -178,6 +178,7 @@ func (o *outbox) reclaimAll() (hasUncopied bool) {
 
 const busyPolls = 20 // before pause begins to sleep
 
+// pause waits between two polls.
 func pause(polls int) {
 	if polls > busyPolls {
 		time.Sleep(min(gpu.PollPause, time.Duration(polls-busyPolls)*time.Microsecond))

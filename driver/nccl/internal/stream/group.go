@@ -20,9 +20,9 @@ type Group interface {
 	KernelFault() error
 	// ReplayFault returns the fault of a group whose calls another library may replay, or nil.
 	ReplayFault() error
-	// EndedEarly returns the group's fault if the collective with this ticket has completed but
+	// CheckEndedEarly returns the group's fault if the collective with this ticket has completed but
 	// cannot have succeeded.
-	EndedEarly(ticket uint64) error
+	CheckEndedEarly(ticket uint64) error
 	// UserGroup returns the group that the user created: the two-level group if this group is a
 	// level of one, and otherwise this group.
 	UserGroup() Group

@@ -33,8 +33,8 @@ type Stream struct {
 
 type waitState struct{ isWaitedFor atomic.Bool } // written with Stream.Mu held
 
-// Waited reports whether a caller has waited for all work of the stream and got no error.
-func (w *waitState) Waited() bool { return w.isWaitedFor.Load() }
+// IsWaitedFor reports whether a caller has waited for all work of the stream and got no error.
+func (w *waitState) IsWaitedFor() bool { return w.isWaitedFor.Load() }
 
 // ClearWaited must be called before more work is queued, with Stream.Mu held.
 func (w *waitState) ClearWaited() {

@@ -97,7 +97,7 @@ func (s *Stream) awaitWork(ctx context.Context) error {
 		return deviceErr
 	}
 	if last.group != nil {
-		if err := last.group.EndedEarly(last.ticket); err != nil {
+		if err := last.group.CheckEndedEarly(last.ticket); err != nil {
 			s.ReportFault(last.group, err)
 			if fault := s.takeFault(); fault != nil {
 				return fault
