@@ -66,7 +66,7 @@ func needFabric(t *testing.T) {
 	}
 	channels, globErr := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
 	hasNoChannel := strings.Contains(reason, "IMEX channel") && len(channels) == 0 && globErr == nil
-	if !hasNoChannel && !strings.Contains(reason, "does not support them") {
+	if !hasNoChannel && !strings.Contains(reason, "does not support fabric handles") {
 		t.Fatalf("fabric handles are unavailable: %v (IMEX channels %q, glob error %v)", reason, channels,
 			globErr)
 	}

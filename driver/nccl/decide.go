@@ -1,9 +1,9 @@
 package nccl
 
-// A teardown (the steps that free a communicator) calls CommAbort, "the abort", which stops kernels
-// that wait for other ranks. A window kernel is an NCCL kernel that accesses windows (registered
-// memory), and a plain kernel is any other NCCL kernel. A foreign graph is a CUDA graph of another
-// library. These facts determine the steps before the abort:
+// A teardown (the steps that free a communicator) calls CommAbort. This call, named the abort in
+// this file, stops kernels that wait for other ranks. A window kernel is an NCCL kernel that
+// accesses windows (registered memory), and a plain kernel is any other NCCL kernel. A foreign
+// graph is a CUDA graph of another library. These facts determine the steps before the abort:
 //
 //   - Only the abort stops a plain kernel or a call to NCCL that waits for a lost rank.
 //   - A window kernel ignores the abort in NCCL 2.27.3 to 2.30.7, and may run until the process

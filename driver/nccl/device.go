@@ -190,10 +190,10 @@ func (d *Device) Close() error {
 		return d.leaveMachine()
 	}
 	errs := []error{d.streams.CloseGraphs()}
-	d.memory.UseCounts.EndHoldsUntilClose()
+	d.memory.UseCounts.EndRemainingHolds()
 	pending, err := d.closeCommunicators()
 	errs = append(errs, err)
-	for _, closeInbox := range d.messages.Closers() {
+	for _, closeInbox := range d.messages.TakeClosers() {
 		errs = append(errs, closeInbox())
 	}
 	errs = append(errs, d.leaveMachine())

@@ -49,7 +49,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	// The following lines do the same as launch in the common case.
 	if ticket, ok := c.plane.TrySubmit(); ok {
 		c.recordLaunch(s, prepared, ticket)
-		c.direct.order.IsLatestByNCCL = true
+		c.direct.order.IsLatestOnlyNCCL = true
 		if err = prepared.singleCall.On(s.CUDA); err != nil {
 			err = s.Refuse(c.group, c.faults.failAfterQueueError(&prepared.Call, err))
 		}

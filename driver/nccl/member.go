@@ -109,8 +109,8 @@ func checkCompatible(ranks []int, groupMembers []*member) error {
 	firstUsers := map[string]int{}
 	for i, m := range groupMembers {
 		if m.NCCLVersion != groupMembers[0].NCCLVersion {
-			return fmt.Errorf("rank %d has NCCL %s, rank %d has %s: all ranks need the same version; "+
-				"--nccl or SYMMEM_NCCL selects a library", ranks[0],
+			return fmt.Errorf("rank %d has NCCL %s, but rank %d has %s: all ranks need the same "+
+				"version; --nccl or SYMMEM_NCCL selects a library", ranks[0],
 				nccl.VersionText(groupMembers[0].NCCLVersion), ranks[i], nccl.VersionText(m.NCCLVersion))
 		}
 		key := m.Machine + " " + m.GPUID

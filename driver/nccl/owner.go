@@ -156,4 +156,4 @@ func (o *owner) FailUnqueued(call *driver.Call, err error) error {
 	return o.faults.failAfterQueueError(call, err)
 }
 
-func (o *owner) AfterPeerFault(call *driver.Call) error { return o.faults.failAfterPeer(call) }
+func (o *owner) FailAfterPeer(call *driver.Call) error { return o.faults.failAfterPeer(call) }

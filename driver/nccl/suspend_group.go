@@ -175,7 +175,7 @@ func (s *suspender) exchangeResumeMessages(
 		var message resumeMessage
 		err := json.Unmarshal(encoded, &message)
 		if err == nil && message.Refusal == "" && len(message.Exchange) != len(s.listTargets()) {
-			err = fmt.Errorf("it describes %d communicators instead of %d", len(message.Exchange),
+			err = fmt.Errorf("got %d communicators, want %d", len(message.Exchange),
 				len(s.listTargets()))
 		}
 		if err != nil {

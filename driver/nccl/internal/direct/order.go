@@ -19,9 +19,9 @@ type LaunchOrder struct {
 	// latestEvent marks the launch's end. Writers hold mu and the lock of latestStream.
 	latestStream atomic.Pointer[stream.Stream]
 	latestEvent  *stream.Event
-	reusedEvent  stream.Event // unless another library owns the stream
-	// IsLatestByNCCL is set if the latest launch consists only of NCCL kernels.
-	IsLatestByNCCL bool
+	reusedEvent  stream.Event // to avoid allocations
+	// IsLatestOnlyNCCL is set if the latest launch consists only of NCCL kernels.
+	IsLatestOnlyNCCL bool
 	// replayEvent is set once another library has captured a call. Each later launch or replay
 	// waits for replayEvent and records it again.
 	replayEvent *stream.Point
@@ -30,10 +30,10 @@ type LaunchOrder struct {
 // Begin must be called before a launch is queued on stream s. It makes s wait for the latest
 // launch, unless both launches consist only of NCCL kernels.
 func (o *LaunchOrder) Begin(
-	g stream.Group, s *stream.Stream, isByNCCL bool, gpu *cuda.Driver,
+	g stream.Group, s *stream.Stream, isOnlyNCCL bool, gpu *cuda.Driver,
 ) error {
-	wasByNCCL := o.IsLatestByNCCL
-	o.IsLatestByNCCL = isByNCCL
+	wasOnlyNCCL := o.IsLatestOnlyNCCL
+	o.IsLatestOnlyNCCL = isOnlyNCCL
 	if o.replayEvent != nil {
 		s.AddGroup(g)
 		return gpu.StreamWaitEvent(s.CUDA, o.replayEvent.Handle)
@@ -43,7 +43,7 @@ func (o *LaunchOrder) Begin(
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !wasByNCCL || !isByNCCL {
+	if !wasOnlyNCCL || !isOnlyNCCL {
 		if err := o.waitForLatest(s.CUDA, gpu); err != nil {
 			return err
 		}
@@ -76,6 +76,8 @@ func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(o.replayEvent.Handle, s.CUDA)
 }
 
+// makeReplayEvent creates an event to which graphs of other libraries refer. These graphs keep the
+// communicator that owns the event alive.
 func (o *LaunchOrder) makeReplayEvent(streams *stream.Streams) error {
 	if o.replayEvent != nil {
 		return nil
@@ -108,10 +110,10 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	return err
 }
 
-// LatestStream returns nil if no event can be recorded on the stream of the latest launch.
+// LatestStream returns the stream of the latest launch, or nil if no event can be recorded there.
 func (o *LaunchOrder) LatestStream() *stream.Stream { return o.latestStream.Load() }
 
-// ForgetLatest drops the latest launch if it is on stream s.
+// ForgetLatest makes later launches ignore the latest launch if it is on stream s.
 func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

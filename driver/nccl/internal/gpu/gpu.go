@@ -27,7 +27,7 @@ type GPU struct {
 	referenceCount int
 	unfinishedWork []*unfinishedItem
 	deferredFrees  []func() error
-	reclaiming     chan struct{} // closed after the current call of deferredFrees[0], or nil
+	reclaiming     chan struct{} // closed when the current call of deferredFrees[0] ends, or nil
 }
 
 func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
@@ -98,7 +98,8 @@ func (g *GPU) IsHeld() bool {
 	return g.referenceCount > 0
 }
 
-// With is cheaper than Do, but each call of the driver can run on a different thread.
+// With passes a driver for the GPU's context. It is cheaper than Do, but each call of the driver
+// can run on a different thread.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThreadDriver)

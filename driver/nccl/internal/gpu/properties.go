@@ -63,7 +63,7 @@ func (g *GPU) findSegmentProp() (cuda.AllocationProp, error) {
 // checkFabric returns an error if memory cannot have a fabric handle.
 func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	if !g.hasAttribute(cuda.AttributeFabricSupported) {
-		return errors.New("the GPU does not support them")
+		return errors.New("the GPU does not support fabric handles")
 	}
 	bytes, err := g.CUDA.Granularity(prop, false)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 // UseCounts.mu guards the fields.
 type UseCount struct {
 	userCount int
-	// deferredFree is called once userCount is 0. Until it has returned, dependsOn has the object
-	// as a user.
+	// deferredFree is called once userCount is 0. Until it has returned, the object is a user of
+	// dependsOn.
 	deferredFree func()
 	dependsOn    *UseCount
 	// plainCallCount counts calls in open graphs that use the object outside windows (memory
@@ -29,8 +29,8 @@ type UseCounts struct {
 }
 
 // DeferUntilUnused returns false if u has no users, and the caller must then call free. Otherwise
-// free is called once u has none, unless an earlier free was deferred. u is a user of dependsOn,
-// which can be nil, until free has returned.
+// it defers the call until u has no users, and ignores later calls for u. Until free has returned,
+// u is a user of dependsOn, which can be nil.
 func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -67,7 +67,7 @@ func (uc *UseCounts) hasUsers(u *UseCount) bool {
 	return u.userCount > 0
 }
 
-// decrementAll returns the counts of 0 with a deferred function. It requires UseCounts.mu.
+// decrementAll returns those that are now 0 and have a deferred function. It requires UseCounts.mu.
 func decrementAll(useCounts []*UseCount) (unused []*UseCount) {
 	return slices.DeleteFunc(useCounts, func(u *UseCount) bool {
 		u.userCount--
@@ -94,8 +94,8 @@ func (uc *UseCounts) runDeferred(u *UseCount) {
 	}
 }
 
-// EndHoldsUntilClose must be called when the device is closed.
-func (uc *UseCounts) EndHoldsUntilClose() {
+// EndRemainingHolds must be called when the device is closed.
+func (uc *UseCounts) EndRemainingHolds() {
 	uc.mu.Lock()
 	holds := uc.holdsUntilClose
 	uc.holdsUntilClose = nil

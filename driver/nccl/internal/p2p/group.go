@@ -21,8 +21,8 @@ type Owner interface {
 	NoteMessage(s *stream.Stream, call *driver.Call)
 	// FailUnqueued makes the group fail after a call that could not be queued.
 	FailUnqueued(call *driver.Call, err error) error
-	// AfterPeerFault makes the group fail after a peer has failed. It returns the call's error.
-	AfterPeerFault(call *driver.Call) error
+	// FailAfterPeer makes the group fail after a peer has failed. It returns the call's error.
+	FailAfterPeer(call *driver.Call) error
 }
 
 // Group describes the communicator that owns the messages.
@@ -62,8 +62,8 @@ func (d *Device) onClose(closer func() error) {
 	d.closers = append(d.closers, closer)
 }
 
-// Closers returns functions to call when the device closes, and removes them.
-func (d *Device) Closers() []func() error {
+// TakeClosers returns and removes the functions to call when the device closes.
+func (d *Device) TakeClosers() []func() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	closers := d.closers

@@ -60,7 +60,7 @@ func (m *Messages) beginCall(s *stream.Stream, p *Plan) error {
 	m.Busy.Add(s)
 	err := m.Plane.Cause()
 	if m.Plane.PeerFailed() {
-		err = m.Owner.AfterPeerFault(p.Call)
+		err = m.Owner.FailAfterPeer(p.Call)
 	}
 	if err != nil {
 		s.MarkReported(m.Owner)

@@ -19,7 +19,7 @@ type adoptedState struct {
 	// queryMu is read-locked during queries.
 	queryMu        ranked.RWMutex[adoptionQueryMu]
 	queriesStopped bool // guarded by queryMu
-	Recording      bool // work is being added to a capture by the owner; guarded by Stream.Mu
+	Recording      bool // work is being added to the owner's capture; guarded by Stream.Mu
 }
 
 // Adopted reports whether another library owns the stream.

@@ -15,12 +15,12 @@ import (
 type Event struct {
 	streams *Streams
 
-	mu     ranked.Mutex[eventMu]
-	point  *Point // last recorded, or nil; guarded by mu
-	shared bool   // another event uses the point
+	mu       ranked.Mutex[eventMu]
+	point    *Point // last recorded, or nil; guarded by mu
+	isShared bool   // another event uses the point
 }
 
-// Done is Query, but returns true after an error.
+// Done is like Query, but returns true if the query fails.
 func (e *Event) Done() bool {
 	done, err := e.Query()
 	return done || err != nil
@@ -55,7 +55,7 @@ func (e *Event) Record(stream cuda.Stream) (err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	point := e.point
-	if point == nil || e.shared {
+	if point == nil || e.isShared {
 		if point, err = e.streams.NewPoint(); err != nil {
 			return err
 		}
@@ -63,24 +63,24 @@ func (e *Event) Record(stream cuda.Stream) (err error) {
 	if err := e.streams.GPU.CUDA.EventRecord(point.Handle, stream); err != nil {
 		return err
 	}
-	e.point, e.shared = point, false
+	e.point, e.isShared = point, false
 	return nil
 }
 
 func (e *Event) setPoint(point *Point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.point, e.shared = point, false
+	e.point, e.isShared = point, false
 }
 
 func (e *Event) sharePoint(other *Event) {
 	other.mu.Lock()
 	point := other.point
-	other.shared = true
+	other.isShared = true
 	other.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.point, e.shared = point, true
+	e.point, e.isShared = point, true
 }
 
 // RecordAfter returns an event that marks the end of the work queued on s. If another library owns

@@ -24,7 +24,7 @@ type Stream struct {
 	waitState
 	lastCall // guarded by Mu
 	launchingGroups
-	// Mu guards the next fields. After the nth host function has run, it writes n to hostFuncWord.
+	// Mu guards the next two fields. The nth host function writes n to hostFuncWord.
 	hostFuncCount uint32
 	hostFuncWord  *gpu.Word // allocated at the first use
 	adoptedState
@@ -100,10 +100,10 @@ func (s *Stream) Refuse(g Group, err error) error {
 	return nil
 }
 
-// RecordGroups makes each group with work on the stream, other than except, record its event now.
-// It must be called before the stream is captured or closed, and before work that may wait for
-// anything except calls of these groups, so that their calls on other streams do not wait for that
-// work. Any work on an adopted stream may do so. The caller must hold s.Mu.
+// RecordGroups makes each group with work on the stream, except the given one, record its event
+// now. The groups' calls on other streams wait only for these events. RecordGroups must therefore
+// be called before work that may wait for anything else, such as any work on an adopted stream, and
+// before the stream is captured or closed. The caller must hold s.Mu.
 func (s *Stream) RecordGroups(except Group) error {
 	for _, g := range s.groups {
 		if g == except {
@@ -125,7 +125,7 @@ func (s *Stream) RecordQueued() error {
 	return s.queuedEnd.Record(s.CUDA)
 }
 
-// recordAllWork is recordEndEvent for any stream.
+// recordAllWork calls recordEndEvent on an open adopted stream.
 func (s *Stream) recordAllWork() (capturing bool, err error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
