@@ -37,7 +37,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 		return err
 	}
 	s.Mu.Lock()
-	s.ClearWaited() // must come first, so that a group that fails later reports its fault to s
+	s.ClearWaitedFor() // must come first, so that a group that fails later reports its fault to s
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.isClosing.Load() || c.comparisonEnabled.Load() ||
 		c.busy.WindowKernels.Load() && prepared.Path != driver.PathWindow ||
@@ -65,7 +65,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	s.ClearWaited()
+	s.ClearWaitedFor()
 	if s.Adopted() || p.Operation == driver.Recv {
 		if err := c.recordOtherGroups(s, p); err != nil {
 			return err

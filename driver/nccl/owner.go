@@ -99,10 +99,10 @@ func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// CheckEndedEarly makes the group fail if a collective has ended before all ranks whose data it needs
-// have launched it. An NCCL kernel does so if another rank aborts its communicator or, under CUDA's
-// MPS, if its process exits. CheckEndedEarly first waits for the error of a lost rank, which explains
-// more.
+// CheckEndedEarly makes the group fail if a collective has ended before all ranks whose data it
+// needs have launched it. NCCL kernels end early if another rank aborts its communicator or, under
+// CUDA's MPS, if its process exits. CheckEndedEarly first waits for the error of a lost rank, which
+// explains more.
 func (o *owner) CheckEndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.isLaunchedByAll(ticket) {
@@ -127,7 +127,7 @@ func (o *owner) pollUntil(limit time.Duration, isDone func() bool) bool {
 }
 
 // isLaunchedByAll returns true after Close, which has reported unfinished collectives. Launches on
-// other machines become known too late, so it only checks whether the collective can have
+// other machines become known too late, so for these it checks whether the collective can have
 // succeeded. This suffices, because a failed rank aborts its kernels only after the other ranks
 // know of the failure.
 func (o *owner) isLaunchedByAll(ticket uint64) bool {

@@ -81,7 +81,7 @@ func maxNormBlocks(l *Launch) int {
 	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareDivisor)
 }
 
-const spareDivisor = 32 // 1/32 of the multiprocessors
+const spareDivisor = 32 // 1/32 of the multiprocessors stays free
 
 func addQuantSuffix(family string, norm *driver.Norm) string {
 	if norm.Quant != driver.QuantNone {

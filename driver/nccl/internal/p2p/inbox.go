@@ -156,7 +156,8 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 	return errors.Join(errs...)
 }
 
-// match requires that the message of e is known, but does nothing until its header has been read.
+// match compares a Recv with its message, but does nothing until the message's header has been
+// read.
 func (in *inbox) match(e *End) error {
 	p := e.plan
 	key := messageKey{e.source, p.Tag, e.number}

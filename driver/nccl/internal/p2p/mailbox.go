@@ -96,7 +96,7 @@ func (w *wakeup) wake() {
 	}
 }
 
-// post requires hasRoom.
+// post must be called only if hasRoom returns true.
 func (r *headerRing) post(h *header) {
 	next := spin.LoadAcquire64(&r.postedCount) + 1
 	r.headers[next%Slots] = *h

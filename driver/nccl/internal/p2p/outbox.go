@@ -185,7 +185,7 @@ func pause(polls int) {
 	}
 }
 
-// queueSend requires a current CUDA context.
+// queueSend queues the copy to the staging block. The CUDA context must be current.
 func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 	api := o.device.GPU.CUDA
 	box := o.peers[p.Root].mailbox

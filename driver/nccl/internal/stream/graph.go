@@ -27,7 +27,7 @@ type Graph struct {
 
 	mu         ranked.Mutex[graphMu]
 	executable cuda.GraphExec // guarded by mu
-	captured   cuda.Graph     // guarded by mu
+	cudaGraph  cuda.Graph     // guarded by mu
 	closed     bool           // guarded by mu
 }
 
@@ -66,11 +66,11 @@ func (g *Graph) addHostFunc(stream cuda.Stream, run func(done *gpu.Word, value u
 func (g *Graph) endCapture(s *Stream) error {
 	streams := g.streams
 	var err error
-	if g.captured, err = streams.GPU.CUDA.EndCapture(s.CUDA); err != nil {
+	if g.cudaGraph, err = streams.GPU.CUDA.EndCapture(s.CUDA); err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
 	g.lastLaunchEnd = streams.NewEvent()
-	if g.executable, err = streams.GPU.CUDA.GraphInstantiate(g.captured); err != nil {
+	if g.executable, err = streams.GPU.CUDA.GraphInstantiate(g.cudaGraph); err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
 	streams.mu.Lock()
@@ -103,7 +103,7 @@ func (g *Graph) Launch(stream driver.Stream) error {
 func (g *Graph) launchLocked(s *Stream) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	s.ClearWaited()
+	s.ClearWaitedFor()
 	if err := s.CheckOpen(); err != nil {
 		return err
 	}
@@ -166,8 +166,8 @@ func (g *Graph) Close() error {
 		if g.executable != 0 {
 			errs = append(errs, streams.GPU.CUDA.GraphExecDestroy(g.executable))
 		}
-		if g.captured != 0 {
-			errs = append(errs, streams.GPU.CUDA.GraphDestroy(g.captured))
+		if g.cudaGraph != 0 {
+			errs = append(errs, streams.GPU.CUDA.GraphDestroy(g.cudaGraph))
 		}
 		return errors.Join(errs...)
 	})

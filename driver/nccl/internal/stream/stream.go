@@ -36,8 +36,8 @@ type waitState struct{ isWaitedFor atomic.Bool } // written with Stream.Mu held
 // IsWaitedFor reports whether a caller has waited for all work of the stream and got no error.
 func (w *waitState) IsWaitedFor() bool { return w.isWaitedFor.Load() }
 
-// ClearWaited must be called before more work is queued, with Stream.Mu held.
-func (w *waitState) ClearWaited() {
+// ClearWaitedFor must be called before more work is queued, with Stream.Mu held.
+func (w *waitState) ClearWaitedFor() {
 	if w.isWaitedFor.Load() { // avoids an atomic write in most launches
 		w.isWaitedFor.Store(false)
 	}

@@ -133,7 +133,7 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 }
 
 // Abandon replaces the CUDA stream if it is not idle, because a kernel on it does not exit. All
-// later work and events are lost.
+// work and events queued after the kernel are lost.
 func (s *Stream) Abandon() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
