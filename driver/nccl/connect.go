@@ -130,7 +130,8 @@ func (c *communicator) initParts(j *joiner) {
 	}
 	c.recorder = recorder{
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane,
-		comparisonEnabled: &c.comparisonEnabled, history: &c.history, direct: &c.direct, busy: &c.busy, faults: &c.faults, comparer: &c.comparer,
+		comparisonEnabled: &c.comparisonEnabled, history: &c.history, direct: &c.direct,
+		busy: &c.busy, faults: &c.faults, comparer: &c.comparer,
 		graphHolds: memory.Holds{UseCounts: &d.memory.UseCounts},
 	}
 	c.suspender = suspender{

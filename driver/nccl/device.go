@@ -320,8 +320,8 @@ func (d *Device) removeCommunicator(c *communicator) {
 	delete(d.communicators, c)
 }
 
-// hasEarlyStart reports whether NCCL has the defect nccl.EarlyStart on this GPU: a window kernel may
-// start before earlier work in its stream has completed.
+// hasEarlyStart reports whether NCCL has the defect nccl.EarlyStart on this GPU: a window kernel
+// may start before earlier work in its stream has completed.
 func (d *Device) hasEarlyStart() bool {
 	code, _ := d.nccl.Version()
 	return nccl.EarlyStart.Affects(code, d.gpu.Major)

@@ -1,50 +1,15 @@
 // Package nccl implements the backend for NVIDIA GPUs. It loads libcuda.so.1 and libnccl.so.2
-// (2.27.3 or later) at run time.
+// (2.27.3 or later) at run time. docs/design/nccl.md gives the reasons for its design.
 //
-// # Terms
+// A window is memory that all ranks of a group have registered with NCCL. Window kernels are NCCL
+// kernels that access windows, and plain kernels are other NCCL kernels. Direct kernels are
+// symmem's own (package kernels). Foreign graphs are CUDA graphs that other libraries, such as
+// PyTorch, have captured. They are replayed and destroyed without notice, so a CUDA user object of
+// each one keeps the objects that its kernels use. Drivers before CUDA 11.3 have no user objects,
+// and the objects are kept until the device closes.
 //
-// A window is memory that all ranks of a group have registered with NCCL. A window kernel is an
-// NCCL kernel that accesses windows, and a plain kernel is an NCCL kernel that does not. A direct
-// kernel is one of symmem's own kernels (package kernels). A foreign graph is a CUDA graph that
-// another library, such as PyTorch, has captured.
-//
-// # Memory
-//
-// A segment of memory is mapped at two addresses, but only the first mapping is registered as a
-// window (internal/memory). NCCL uses window kernels for the first address and plain kernels for
-// the second.
-//
-// # Control plane
-//
-// NCCL has no deadlines, does not compare calls, and does not report missing ranks. Every group
-// therefore has a control.Plane, over which ranks agree on registrations, compare calls, and find
-// the cause of a failure. If a rank is lost, late or has failed, the group's watcher starts a
-// teardown, which stops NCCL's kernels and unblocks calls to NCCL.
-//
-// # Order
-//
-// Direct kernels of one group must not overlap on a rank, because they share memory. A direct
-// kernel and an NCCL kernel must run in the same order on all ranks: they might not fit on a GPU
-// together, and would then deadlock. Events keep the launches in order (internal/direct). NCCL
-// orders its own kernels.
-//
-// # Foreign graphs
-//
-// Other libraries replay and destroy their graphs without notifying symmem. A CUDA user object of
-// each foreign graph holds references to the objects that its kernels use. These objects are freed
-// only after the graph and all its copies are destroyed and their launches have completed. Drivers
-// before CUDA 11.3 have no user objects, so the objects are kept until the device closes.
-//
-// A teardown sets a word in host memory that makes kernels exit, including kernels that are
-// replayed later.
-//
-// # Subpackages
-//
-//	internal/gpu     the GPU's context and its resources
-//	internal/memory  segments of memory and use counts
-//	internal/stream  streams, events and graphs
-//	internal/p2p     messages, which do not use NCCL
-//	internal/direct  the state that direct kernels share
+// A direct kernel and an NCCL kernel must run in the same order on all ranks: they might not fit on
+// a GPU together, and would then deadlock. Events keep the launches in order (internal/direct).
 //
 // # Locks of all subpackages
 //
@@ -76,10 +41,8 @@
 //	23 p2p.Device.mu
 //	24 members.mu
 //
-// A goroutine may hold communicator.mu of several groups, locked in the order of lockPosition.
-//
-// Graph.mu, Stream.Mu and communicator.mu are held while this rank waits for other ranks, for
-// example while a launch is compared. No other lock is held during such a wait.
+// A goroutine may hold communicator.mu of several groups, locked in the order of lockPosition. Only
+// Graph.mu, Stream.Mu and communicator.mu are held while this rank waits for other ranks.
 //
 // # Lock order
 //

@@ -95,8 +95,8 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	return nil
 }
 
-// recordOtherGroups makes the other groups record their events on a stream before work that may be
-// delayed: a Recv, or anything on a stream of another library. The caller must hold s.Mu.
+// recordOtherGroups makes the other groups record their events before work that may be delayed: a
+// Recv, or anything on a stream of another library. It requires s.Mu.
 func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 	switch {
 	case s.Capture != nil || s.Closed():
@@ -110,8 +110,7 @@ func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 
 var errForeignPlan = errors.New("launching a collective: the plan belongs to another group")
 
-// launchSpecial records a call into the stream's capture or queues a message. The caller must hold
-// s.Mu and c.mu.
+// launchSpecial is for captured calls and messages. It requires s.Mu and c.mu.
 func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	if err := s.CheckOpen(); err != nil {
 		return err
@@ -125,8 +124,7 @@ func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	return c.messages.Transfer(s, messagePlan(p))
 }
 
-// checkOpen returns an error once Close has been called. Close waits for all work that was admitted
-// earlier, so the caller must hold c.mu.
+// checkOpen requires c.mu, because Close waits for all work that was admitted earlier.
 func (c *communicator) checkOpen() error {
 	if !c.isClosing.Load() {
 		return nil
@@ -159,7 +157,7 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	return nil
 }
 
-// recordLaunch must be called before a collective is queued. The caller must hold s.Mu and c.mu.
+// recordLaunch must be called before a collective is queued. It requires s.Mu and c.mu.
 func (c *communicator) recordLaunch(s *stream.Stream, p *plan, ticket uint64) {
 	c.history.recordCollective(&p.Call, ticket, p.exchangeKernelCount)
 	if !c.busy.IsAdded(s) {
@@ -177,8 +175,7 @@ func (c *communicator) recordLaunch(s *stream.Stream, p *plan, ticket uint64) {
 	}
 }
 
-// enqueue passes a collective to NCCL, or queues its direct kernels. The caller must hold s.Mu and
-// c.mu.
+// enqueue requires s.Mu and c.mu.
 func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
 	if p.isEmpty() {
 		return nil
@@ -192,8 +189,7 @@ func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
 	return nil
 }
 
-// enqueueInOrder queues a call after the group's earlier calls. The CUDA context must be current,
-// and the caller must hold s.Mu and c.mu.
+// enqueueInOrder requires s.Mu, c.mu and a current CUDA context.
 func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
 	case c.direct.unavailableReason != "":
@@ -275,8 +271,7 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 	return c.enqueue(prepared, s)
 }
 
-// queueRecorded adds a call to a capture that the stream's owner has begun. The caller must hold
-// s.Mu and c.mu.
+// queueRecorded adds a call to a capture by the stream's owner. It requires s.Mu and c.mu.
 func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	return c.recorder.currentRecording.Launch(&c.direct.order, s, c.device.streams, func() error {
 		return p.queue(s, gpu)

@@ -43,15 +43,13 @@ type plan struct {
 	// kernels that communicate with other ranks.
 	kernel              *kernel
 	exchangeKernelCount int
-	// guard works around the defect nccl.EarlyStart: it makes the call wait for earlier work in the
-	// stream.
+	// guard works around the defect nccl.EarlyStart: it makes the call wait for earlier work.
 	guard       func(s cuda.Stream, gpu *cuda.Driver) error
 	guardedCall nccl.Invocation
 	// runMeter counts and times the plan's runs, except in graphs. It may be nil.
 	runMeter *driver.Meter
-	// work and workErr cache the results of choose.
-	work    kernels.Work
-	workErr error
+	work     kernels.Work // by choose
+	workErr  error
 }
 
 func (p *plan) Prepared() *driver.Call { return &p.Call }

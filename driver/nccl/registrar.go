@@ -131,8 +131,7 @@ func (r *registrar) registerAllWithNCCL(ctx context.Context) error {
 	return nil
 }
 
-// mappedWindows returns the windows that are not suspended. It marks the suspended windows, so that
-// Resume registers them with NCCL.
+// mappedWindows marks suspended windows instead, so that Resume registers them with NCCL.
 func (r *registrar) mappedWindows() (mapped []*window) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -298,7 +297,6 @@ func (r *registrar) unmapPeers() error {
 	return errors.Join(errs...)
 }
 
-// registerResult is sent to all ranks.
 type registerResult struct {
 	NoWindow  bool `json:"no_window,omitempty"`
 	NotMapped bool `json:"no_peers,omitempty"`

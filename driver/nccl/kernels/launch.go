@@ -21,12 +21,9 @@ const (
 	// before its first use.
 	ExchangeBytes = 32 << 20
 	pageBytes     = 4096
-	// A half holds the lines of one call.
-	halfBytes = (ExchangeBytes - HeaderBytes) / 2 / pageBytes * pageBytes
-	// HeaderBytes is sizeof(Exchange).
-	HeaderBytes = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
-	// FaultOffset is the offset of the 32-bit fault word.
-	FaultOffset = 8
+	halfBytes     = (ExchangeBytes - HeaderBytes) / 2 / pageBytes * pageBytes
+	HeaderBytes   = 4096 + 4096 + maxBulkBlocks*MaxRanks*8 // sizeof(Exchange)
+	FaultOffset   = 8                                      // of the 32-bit fault word
 
 	maxBlocks     = 256
 	maxBulkBlocks = 128
@@ -47,23 +44,17 @@ const (
 type Launch struct {
 	// The fields that Choose reads must be the same on all ranks.
 	*driver.Call
-	Rank, Ranks int
-	// Formula selects the order in which the ranks' elements are combined.
-	Formula driver.Formula
-	// Symmetric is set if every rank can access both buffers on all ranks.
-	Symmetric bool
-	// Multiprocessors is the number of multiprocessors of the smallest GPU of any rank.
-	Multiprocessors int
+	Rank, Ranks     int
+	Formula         driver.Formula // order in which the ranks' elements are combined
+	Symmetric       bool           // every rank can access both buffers on all ranks
+	Multiprocessors int            // of the smallest GPU of any rank
 
-	Kernel          string
-	Blocks, Threads int
-	// Bulk is set if the kernel accesses the buffers of other ranks.
-	Bulk bool
-	// Fused is set if one kernel runs a whole norm.
-	Fused      bool
-	PieceCount int
-	// The last piece of a part may be smaller.
-	partBytes, pieceBytes  int64
+	Kernel                 string
+	Blocks, Threads        int
+	Bulk                   bool // the kernel accesses the buffers of other ranks
+	Fused                  bool // one kernel runs a whole norm
+	PieceCount             int
+	partBytes, pieceBytes  int64  // the last piece of a part may be smaller
 	sendStride, recvStride int64  // distances between the parts of the buffers
 	sendRanks, recvRanks   uint32 // bit sets of ranks
 	reduction, divisor     uint32
@@ -72,8 +63,8 @@ type Launch struct {
 
 var errNoKernel = errors.New("symmem has no kernel")
 
-// Choose chooses the kernel for the call, or returns an error with the reason why there is none.
-// All ranks get the same results, except for sendRanks and recvRanks.
+// Choose chooses the kernel, or returns the reason why there is none. All ranks get the same
+// results, except for sendRanks and recvRanks.
 func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -120,7 +111,6 @@ func (l *Launch) Remark() string {
 	return ""
 }
 
-// splitIntoPieces is for reductions that do not fit into exchange memory.
 func (l *Launch) splitIntoPieces() {
 	limit := oneShotLimit(l.Ranks)
 	if l.Operation == driver.AllReduce {
@@ -227,7 +217,7 @@ func (l *Launch) chooseLines() bool {
 	return true
 }
 
-// chooseWide is for calls that need more warps than a basic line kernel has.
+// chooseWide is for calls that need more warps than a line kernel has.
 func (l *Launch) chooseWide() (family string) {
 	all, limit := countChunks(l.pieceBytes, wideLines), l.resident("wide")
 	l.setGrid(all, noSmallBlocks, limit)
@@ -292,8 +282,8 @@ func (l *Launch) resident(family string) gridSize {
 
 const noSmallBlocks = 0
 
-// setGrid sets the grid: one warp per chunk if possible, and one for the header. Small blocks are
-// faster, so it tries the given number of blocks with 128 threads each first.
+// setGrid uses one warp per chunk if possible, and one for the header. Small blocks are faster, so
+// it tries the given number of blocks with 128 threads each first.
 func (l *Launch) setGrid(chunks int64, blocks int, limit gridSize) {
 	blocks = min(blocks, limit.blocks)
 	for l.Threads = 128; l.Threads < limit.threads; l.Threads = min(2*l.Threads, limit.threads) {
@@ -305,11 +295,11 @@ func (l *Launch) setGrid(chunks int64, blocks int, limit gridSize) {
 	l.Blocks = int(min((chunks+perBlock)/perBlock, int64(limit.blocks)))
 }
 
-// warps returns the number of warps that move data.
+// warps does not count the warp for the header.
 func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 
-// PackBytes is the number of bytes that a thread of a bulk kernel moves at a time, if input and
-// output have the same address modulo PackBytes.
+// PackBytes is what a thread of a bulk kernel moves at a time, if input and output have the same
+// address modulo PackBytes.
 const PackBytes = 16
 
 // isMisaligned reports whether a bulk kernel is slow on some rank.

@@ -1,15 +1,14 @@
 package kernels
 
-// Message describes the copy of one message, in the layout of struct Message in src/message.h. It
-// is in host memory that the device can access. The stream of a Recv writes MessageWaits to State,
-// waits until Go is 1, and runs the copy kernels, which set State to MessageDone and Go to 0 in a
-// single write. The host may write the other fields only before it sets Go to 1.
+// Message describes the copy of one message, in the layout of struct Message in src/message.h, in
+// host memory. The stream of a Recv sets State to MessageWaits, waits until Go is 1, and runs the
+// copy kernels, which set State to MessageDone and Go to 0 in a single write. The host may write
+// the other fields only before it sets Go to 1.
 type Message struct {
 	From, To, Bytes uint64
-	// Taken is 0 or the address of a word that the kernels set to 1 after the copy.
-	Taken     uint64
-	State, Go uint32
-	_         [3]uint64
+	Taken           uint64 // address of a word that is set to 1 after the copy, or 0
+	State, Go       uint32
+	_               [3]uint64
 }
 
 // The states of a Message. State is 0 until the stream reaches the Recv.
@@ -18,7 +17,7 @@ const (
 	MessageDone  = 2
 )
 
-// MessageObject returns the code of the message kernels, as Object does for collectives.
+// MessageObject is Object for the message kernels.
 func MessageObject(major, minor int) ([]byte, error) { return loadObject("message", major, minor) }
 
 // Copy describes a launch of a kernel whose only argument is the address of a Message.
@@ -39,8 +38,7 @@ func Copies(bytes int64) []Copy {
 }
 
 const (
-	// smallMessage is the largest message that one block copies.
-	smallMessage = 32 << 10
+	smallMessage = 32 << 10 // copied by one block
 	// The grid has at most 2 MiB in flight, which saturates a link between GPUs.
 	messageThreads, messageBlocks = 512, 64
 	threadBytes                   = 64

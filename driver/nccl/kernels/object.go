@@ -34,7 +34,7 @@ func loadObject(source string, major, minor int) ([]byte, error) {
 	return object.(func() ([]byte, error))()
 }
 
-// binaries maps GPU generations (major compute capabilities) to architectures of cubins.
+// binaries is indexed by GPU generation (major compute capability).
 var binaries = map[int]string{8: "sm_80", 9: "sm_90", 10: "sm_100", 12: "sm_120"}
 
 func architecture(major int) string {
@@ -44,8 +44,8 @@ func architecture(major int) string {
 	return "compute_90"
 }
 
-// CanOverlap reports whether the kernels for a GPU generation may start early, because they contain
-// the instruction that waits for earlier kernels (griddepcontrol.wait).
+// CanOverlap reports whether the kernels for a GPU generation may start early, because they wait
+// for earlier kernels (griddepcontrol.wait).
 func CanOverlap(major int) bool { return architecture(major) != "sm_80" }
 
 // unpackers maps an object's name to a function that unpacks it once per process, in 20 ms.

@@ -19,14 +19,12 @@ const (
 	Diverged
 )
 
-// Report receives the first fault of a rank's kernels, and holds the word with which the host stops
-// kernels, in the layout of struct Report in src/exchange.h. Once fault is not None, the fields
-// before it may be read.
+// Report receives the first fault of a rank's kernels, and lets the host stop kernels, in the
+// layout of struct Report in src/exchange.h. Once fault is not None, the fields before it may be
+// read. All methods may be called while kernels are running.
 type Report struct {
-	// Digest is of this rank's call, and PeerDigest of the peer's different call.
-	Digest, PeerDigest uint64
-	// Epoch counts the group's kernel launches, from 1.
-	Epoch uint64
+	Digest, PeerDigest uint64 // of this rank's call, and of the peer's different call
+	Epoch              uint64 // number of the kernel launch in the group, from 1
 	// Ranks is a bit set of the missing ranks after TimedOut, and the number of the rank with the
 	// different call after Diverged.
 	Ranks uint32
@@ -35,11 +33,10 @@ type Report struct {
 	_     [7]uint32
 }
 
-// Fault returns the fault. It may be called while kernels are running.
+// Fault returns the fault, or None.
 func (r *Report) Fault() Fault { return Fault(atomic.LoadUint32(&r.fault)) }
 
-// Read returns a copy of the report, and whether it contains a fault. It may be called while
-// kernels are running.
+// Read returns a copy of the report, and whether it contains a fault.
 func (r *Report) Read() (Report, bool) {
 	fault := r.Fault()
 	if fault == None {
@@ -50,9 +47,9 @@ func (r *Report) Read() (Report, bool) {
 	}, true
 }
 
-// End makes waiting kernels that use this report exit. To make later kernels exit, copy the 32 bits
-// at EndOffset to FaultOffset in the exchange memory. End may be called while kernels are running.
+// End makes waiting kernels exit. To make later kernels exit, copy the 32 bits at EndOffset to
+// FaultOffset in the exchange memory.
 func (r *Report) End() { atomic.StoreUint32(&r.end, uint32(Aborted)) }
 
-// EndOffset is the offset in a Report of the word that End writes.
+// EndOffset is the offset of the word that End writes.
 const EndOffset = unsafe.Offsetof(Report{}.end)

@@ -9,13 +9,10 @@ import (
 
 // Transport holds the arguments that every kernel needs to communicate with other ranks.
 type Transport struct {
-	// Exchange holds the address of each rank's exchange memory, in group order.
-	Exchange []uintptr
-	Report   uintptr
-	// Timeout limits how long kernels wait for peers.
-	Timeout time.Duration
-	// CanOverlap is set if kernels may start before earlier kernels in the stream have completed.
-	CanOverlap bool
+	Exchange   []uintptr // address of each rank's exchange memory, in group order
+	Report     uintptr
+	Timeout    time.Duration // of waits for peers
+	CanOverlap bool          // kernels may start before earlier ones have completed
 }
 
 // PeerLocator is implemented by windows that peers have mapped.
@@ -37,12 +34,9 @@ type Step struct {
 	Kernel          string
 	Blocks, Threads int
 	Params          cuda.Params
-	// CanOverlap is set if the kernel may start before its predecessor has completed.
-	CanOverlap bool
-	// Local is set if the kernel accesses only this rank's memory. It then does not count as a call
-	// and has no digest.
-	Local        bool
-	digestOffset uintptr // in Params
+	CanOverlap      bool    // the kernel may start before its predecessor has completed
+	Local           bool    // the kernel accesses only this rank's memory, and has no digest
+	digestOffset    uintptr // in Params
 }
 
 // SetDigest replaces the digest in the arguments, unless the kernel is local.

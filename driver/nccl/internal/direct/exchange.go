@@ -23,18 +23,17 @@ import (
 type Exchange struct {
 	// addresses are indexed by group rank. They are written before the group is used, and with mu
 	// held when the memory is freed.
-	addresses []uintptr
-	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank.
-	Multiprocessors int
-	// CanOverlap is set if kernels may start before earlier ones have exited. If ranks of this
-	// process share the GPU, waiting blocks could occupy multiprocessors that another rank needs.
+	addresses       []uintptr
+	Multiprocessors int // available to a kernel on every rank
+	// CanOverlap lets kernels start before earlier ones have exited. It is not set if ranks of this
+	// process share the GPU, because waiting blocks could occupy all multiprocessors.
 	CanOverlap bool
 
 	group Group
 
 	mu ranked.Mutex[exchangeMu]
 	// report is host memory through which kernels and the host signal each other. finalReport is a
-	// copy from before the report was freed. Both are guarded by mu.
+	// copy from before it was freed. Both are guarded by mu.
 	report             *kernels.Report
 	finalReport        kernels.Report
 	stopCopyGoroutines sync.WaitGroup
@@ -66,11 +65,9 @@ func (e *Exchange) Transport() (kernels.Transport, error) {
 
 // capabilities is the message that Open sends to the other ranks.
 type capabilities struct {
-	// Reason explains why the rank cannot have exchange memory, or is "".
-	Reason          string `json:"why,omitempty"`
+	Reason          string `json:"why,omitempty"` // why the rank has no exchange memory
 	Multiprocessors int    `json:"multiprocessors,omitempty"`
-	// Fabric is the memory's fabric handle (which other machines can map), if ranks use these.
-	Fabric []byte `json:"fabric,omitempty"`
+	Fabric          []byte `json:"fabric,omitempty"` // fabric handle, if ranks use these
 }
 
 // Group describes the communicator that owns an Exchange.
@@ -79,12 +76,11 @@ type Group struct {
 	Plane   control.Plane
 	Sharing *memory.Sharing
 	// Reports and Code (the kernels) belong to the device.
-	Reports *gpu.Pinned[kernels.Report]
-	Code    *gpu.Code
-	// SharerCount counts the ranks of this process that use this rank's GPU.
-	SharerCount int
-	// NoFabricReason explains why the ranks cannot use fabric handles, or is "". It is the same on
-	// all ranks.
+	Reports     *gpu.Pinned[kernels.Report]
+	Code        *gpu.Code
+	SharerCount int // ranks of this process that use this rank's GPU
+	// NoFabricReason explains why the ranks cannot map memory of other machines, or is "". It is
+	// the same on all ranks.
 	NoFabricReason string
 	// CheckLinks returns an error unless NVLink connects the GPUs of the group.
 	CheckLinks func() error

@@ -9,7 +9,8 @@ import (
 // software GPU.
 var KernelEndTimeout = time.Second
 
-// Stuck is set once a GPU of this process has a kernel that will not exit before the process does.
+// Stuck is set forever once a GPU of this process has a kernel that will not exit before the
+// process does. The backend then makes no CUDA calls that may wait for the whole device.
 var Stuck atomic.Bool
 
 // CloseTimeout returns the time limit for a Close. It is shorter if a kernel is stuck.

@@ -1,14 +1,9 @@
-// Package p2p implements messages (Send, Recv) between two ranks of one machine. It does not use
-// NCCL, whose Send and Recv block the communicator until the peer makes the matching call.
-//
-// A Send copies its buffer to staging memory on the sender's GPU, so that its stream does not wait
-// for the receiver. It also announces the message in the mailbox, which is host memory that both
-// ranks share. Package message matches each Recv with a message.
-//
-// Each Recv has a descriptor in host memory. Its stream waits for a word in the descriptor, and
-// then runs a kernel that copies the data. Once the message has arrived, the host fills in the
-// descriptor and sets the word, without calling CUDA: the call might wait for a thread that is
-// itself waiting for this stream.
+// Package p2p implements messages (Send, Recv) between two ranks of one machine without NCCL
+// (docs/design/messages.md). A Send copies its buffer to staging memory on the sender's GPU, so
+// that its stream does not wait for the receiver. It announces the message in the mailbox, host
+// memory that both ranks share. The stream of a Recv waits for a word in a descriptor in host
+// memory, and then runs a kernel that copies the data. The host sets this word without calling
+// CUDA, because the call might wait for a thread that is itself waiting for this stream.
 //
 // # States of a group's messages
 //
@@ -17,18 +12,16 @@
 //	stopped  the group has failed or is closed, and messages are no longer delivered (stop)
 //	closed   the memory is freed (Close)
 //
-// inbox.mu guards the state stopped, and the owner's lock guards the state closed.
-//
 // # States of a message
 //
 // A Send allocates a slot and a block of staging memory (reserve), is queued (queueSend) and is
 // announced (announce). A Recv is posted before its wait is queued (post, addReceive) and claims a
-// message. The Send and the Recv are compared once this rank has read the message's header (match).
-// Once the data has arrived, the Recv accepts the message (accept). The slot and the block are
-// freed after the copy (reclaim).
+// message. The two are compared once this rank has read the message's header (match). Once the data
+// has arrived, the Recv accepts the message (accept). The slot and the block are freed after the
+// copy (reclaim).
 //
 // A captured Send keeps its slot and its block for the lifetime of the graph, and each replay waits
-// until the previous message has been copied. Only the header differs between replays.
+// until the previous message has been copied.
 //
 // If the group fails or closes, a Recv is refused and copies nothing (End.refuse), and a captured
 // Send withdraws the previous message (End.release). A Recv that has accepted a message or has been
@@ -36,9 +29,9 @@
 //
 // # Locks
 //
-// Group.Mu, the owner's lock, guards the sending side (outbox) and is held while a Send waits for
-// space. inbox.mu guards the receiving side (inbox) and the lists of unfinished sends and receives.
-// No CUDA call is made with inbox.mu held.
+// Group.Mu, the owner's lock, guards the sending side (outbox) and the state closed, and is held
+// while a Send waits for space. inbox.mu guards the receiving side (inbox), the state stopped, and
+// the lists of unfinished sends and receives. No CUDA call is made with inbox.mu held.
 //
 // # Lock order
 //

@@ -77,7 +77,8 @@ func (m *Messages) examineMessage(e *End) error {
 	return err
 }
 
-// UnmatchedError lists each Send without a Recv, and each Recv without a Send, before a group closes.
+// UnmatchedError lists each Send without a Recv, and each Recv without a Send, before a group
+// closes.
 func (m *Messages) UnmatchedError() error {
 	if m.messagePlane == nil || m.Plane.Cause() != nil {
 		return nil
