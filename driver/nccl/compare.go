@@ -18,9 +18,9 @@ type comparer struct {
 	comparedCall atomic.Pointer[driver.Call] // by compareOverPlane, or nil
 }
 
-// announce publishes the call's digest (a hash of its arguments) to ranks that share memory. It
-// must be called before the history records the call. After that, a differing call can make the
-// group fail, and the other ranks look for the reason in the announcements.
+// announce publishes the call's digest (a hash of its arguments). It must be called before the
+// history records the call, because other ranks look for the reason of a failure in the
+// announcements.
 func (c *comparer) announce(call *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, call.Digest)

@@ -45,8 +45,8 @@ func (f *facts) fields() []namedFact {
 
 func (f *facts) String() string { return fmt.Sprintf("%+v", *f) }
 
-// possible reports whether this combination of facts can occur.
-func (f *facts) possible() bool {
+// isPossible reports whether this combination of facts can occur.
+func (f *facts) isPossible() bool {
 	switch {
 	case f.isIdle && f.hasWindowKernels,
 		(f.hasForeignPlainKernels || f.hasForeignWindowKernels) &&
@@ -186,7 +186,7 @@ func TestTeardownSteps(t *testing.T) {
 	for _, c := range teardowns {
 		t.Run(c.name, func(t *testing.T) {
 			f := factsOf(c.facts)
-			if !f.possible() {
+			if !f.isPossible() {
 				t.Fatalf("the facts %q cannot occur together", c.facts)
 			}
 			var steps []string
@@ -216,7 +216,7 @@ func TestEveryTeardownIsSafe(t *testing.T) {
 		for i, n := range f.fields() {
 			*n.fact = bits>>i&1 == 1
 		}
-		if f.possible() {
+		if f.isPossible() {
 			explored++
 			explore(t, f, nil)
 		}
@@ -232,7 +232,7 @@ func explore(t *testing.T, f facts, steps []step) {
 	t.Helper()
 	next := decideStep(&f)
 	steps = append(steps[:len(steps):len(steps)], next)
-	if reason := whyUnsafe(&f, next); reason != "" {
+	if reason := unsafeReason(&f, next); reason != "" {
 		t.Fatalf("%s: steps %v, facts %v", reason, steps, &f)
 	}
 	if next.isLast() {
@@ -250,8 +250,8 @@ func explore(t *testing.T, f facts, steps []step) {
 	}
 }
 
-// whyUnsafe returns the reason why step s is unsafe in state f, or "".
-func whyUnsafe(f *facts, s step) string {
+// unsafeReason returns the reason why step s is unsafe in state f, or "".
+func unsafeReason(f *facts, s step) string {
 	for reason, unsafe := range map[string]bool{
 		"aborts twice":                     s == stepAbort && f.hasAborted,
 		"closes stages.kernelsEnded twice": s == stepAwaitOwnGraphs && f.haveKernelsEnded,

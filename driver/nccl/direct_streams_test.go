@@ -92,7 +92,7 @@ func TestPathsMix(t *testing.T) {
 // would deadlock.
 func TestPathsTakeTurns(t *testing.T) {
 	w := newOddGroup(t)
-	w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
+	w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
 		others, err := m.newStreams(1)
 		graph, captureErr := m.capture(sums[1], driver.PathDirect, 1)
 		err = errors.Join(err, captureErr, m.warmUp(sums), m.check(w, sums[0], m.stream))
@@ -122,7 +122,7 @@ func TestPathsTakeTurns(t *testing.T) {
 // TestPathsTakeTurnsWithReplays repeats TestPathsTakeTurns with graphs of another library.
 func TestPathsTakeTurnsWithReplays(t *testing.T) {
 	w := newOddGroup(t)
-	w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
+	w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
 		foreign, err := m.newForeignStreams(int(machinePaths))
 		err = errors.Join(err, m.warmUp(sums))
 		for path, o := range foreign {

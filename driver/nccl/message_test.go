@@ -139,7 +139,7 @@ func TestReplayedSendTimeoutNamesTheReceiver(t *testing.T) {
 	if err := g.Launch(p[0].stream); err != nil {
 		t.Fatal(err)
 	}
-	wantTimeoutOfRank1(t, p[0].stream.Synchronize(t.Context()))
+	checkTimeoutOfRank1(t, p[0].stream.Synchronize(t.Context()))
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
@@ -158,8 +158,8 @@ func (p *pairOfRanks) closeWithUnreceived(t *testing.T, messages int) {
 	p.closeAll(t)
 }
 
-// wantTimeoutOfRank1 checks that err is a TimeoutError about rank 1.
-func wantTimeoutOfRank1(t *testing.T, err error) {
+// checkTimeoutOfRank1 checks that err is a TimeoutError about rank 1.
+func checkTimeoutOfRank1(t *testing.T, err error) {
 	t.Helper()
 	var timeoutErr *driver.TimeoutError
 	if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) ||
@@ -199,7 +199,7 @@ func TestSendWaitsForASlot(t *testing.T) {
 			t.Errorf("message %d: got %v, want an error only for message %d", i, err, p2p.Slots)
 		}
 	}
-	wantTimeoutOfRank1(t, err)
+	checkTimeoutOfRank1(t, err)
 	_ = p[0].stream.Synchronize(t.Context())
 	p.closeWithUnreceived(t, p2p.Slots)
 }
@@ -341,7 +341,7 @@ func TestRecvTimeoutNamesASenderWithABlockedStream(t *testing.T) {
 	case <-time.After(1500 * time.Millisecond):
 	}
 	close(receiving)
-	wantTimeoutOfRank1(t, p[0].stream.Synchronize(t.Context()))
+	checkTimeoutOfRank1(t, p[0].stream.Synchronize(t.Context()))
 	close(sending)
 	_ = p[1].stream.Synchronize(t.Context())
 	p.closeAll(t)

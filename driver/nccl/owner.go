@@ -73,7 +73,7 @@ func (o *owner) UserGroup() stream.Group {
 	return o
 }
 
-// ReplayFault returns the group's fault if another library has captured calls of the group.
+// ReplayFault returns nil unless another library has captured calls of the group.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.wasCaptured.Load() {
 		return nil
@@ -146,8 +146,7 @@ func needsAllRanks(call *driver.Call) bool {
 
 const peerLossTimeout = 3 * time.Second
 
-// NoteMessage must be called before a message is queued, with the locks of the stream and the
-// group.
+// NoteMessage requires the locks of the stream and the group.
 func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 	s.SetLastCall(o, o.history.recordMessage(call), call.Operation)
 }

@@ -55,7 +55,7 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			w := newAdditiveGroup(t, ranks, 20*time.Second)
 			var reports causeCounter
-			w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
+			w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
 				foreign, err := m.newForeignStreams(2)
 				for i, o := range foreign {
 					err = errors.Join(err, o.capture(func() error {
@@ -133,7 +133,7 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 		t.Run(path.String(), func(t *testing.T) {
 			w := newAdditiveGroup(t, 2, 20*time.Second)
 			var reports causeCounter
-			w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
+			w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
 				for _, p := range sums {
 					if _, err := m.capture(p, path, 1); err != nil {
 						return err

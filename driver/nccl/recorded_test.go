@@ -143,7 +143,7 @@ func join(waiter, ahead *foreignStream) error {
 	})
 }
 
-func twice(count int64) []int64 { return []int64{count, count} }
+func twoCounts(count int64) []int64 { return []int64{count, count} }
 
 // pairs lists pairs of calls that must be serialized.
 var pairs = []struct {
@@ -264,7 +264,7 @@ func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
 // dependencies. Besides a node for each call, there must be two nodes for each group.
 func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 	w := newAdditiveGroup(t, 2, 20*time.Second)
-	w.withSums(twice(1000), func(m *testRank, sums []*repeatedSum) error {
+	w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
 		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
 			ID: "second", Ranks: []int{0, 1}, Rank: m.rank, Check: isOneMachine(),
 		})

@@ -144,7 +144,7 @@ func (s *suspender) Resume(ctx context.Context) error {
 	if err == nil && s.comm.library.CanSuspend() {
 		err = s.callNCCL(ctx, targets, (*ncclComm).resume)
 	}
-	if err == nil { // wait for all ranks, because the memory must stay exported
+	if err == nil { // the memory must stay exported until all ranks have mapped it
 		_, err = s.plane.Exchange(ctx, driver.LaneControl, nil)
 	}
 	if err != nil {

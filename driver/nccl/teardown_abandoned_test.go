@@ -22,7 +22,7 @@ func TestStreamIsAbandonedBeforeItsFaultIsReturned(t *testing.T) {
 	if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
 		t.Fatal(err)
 	}
-	p := openAndSumWithin(t, time.Second)
+	p := openAndSumWithTimeout(t, time.Second)
 	_, err := p.sum(t.Context(), 0, driver.PathWindow, 1)
 	var timeoutErr *driver.TimeoutError
 	if !errors.As(err, &timeoutErr) {

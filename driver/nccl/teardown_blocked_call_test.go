@@ -26,7 +26,7 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 				return
 			}
 			firstSums = false
-			p := openAndSumWithin(t, 20*time.Second)
+			p := openAndSumWithTimeout(t, 20*time.Second)
 			if row.isStuck {
 				if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
 					t.Fatal(err)
@@ -79,7 +79,7 @@ func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return
 	}
-	p := openAndSumWithin(t, 20*time.Second)
+	p := openAndSumWithTimeout(t, 20*time.Second)
 	p[0].group.(*communicator).busy.WindowKernels.Store(true) // the watcher has not reset it yet
 	if err := p.launch(0, driver.PathPlain); err != nil {
 		t.Fatal(err)

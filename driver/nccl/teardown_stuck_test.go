@@ -213,7 +213,7 @@ func TestStreamAfterAKernelThatDoesNotEndIsClosed(t *testing.T) {
 		return
 	}
 	const timeout = time.Minute
-	p := openAndSumWithin(t, timeout)
+	p := openAndSumWithTimeout(t, timeout)
 	m := p[0]
 	waiting, err := m.device.NewStream()
 	if err != nil {
@@ -327,10 +327,10 @@ func openWithStuckKernel(t *testing.T) *pairOfRanks {
 
 func openAndSum(t *testing.T) *pairOfRanks {
 	t.Helper()
-	return openAndSumWithin(t, 2*time.Second)
+	return openAndSumWithTimeout(t, 2*time.Second)
 }
 
-func openAndSumWithin(t *testing.T, timeout time.Duration) *pairOfRanks {
+func openAndSumWithTimeout(t *testing.T, timeout time.Duration) *pairOfRanks {
 	t.Helper()
 	p := openPair(t, timeout)
 	runBoth(t, func(r int) error {

@@ -97,14 +97,14 @@ func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 		return
 	}
 	h := closeBlockedStreams(t)
-	h.must(func(m *testRank) error { return wantTimeout(m.close()) })
+	h.must(func(m *testRank) error { return checkTimeout(m.close()) })
 	h.resetRanks(h.opened...)
 	h.release(0, 1)
 }
 
-// wantTimeout checks that a teardown has returned a TimeoutError, because it waited too long for
+// checkTimeout checks that a teardown has returned a TimeoutError, because it waited too long for
 // unfinished work.
-func wantTimeout(err error) error {
+func checkTimeout(err error) error {
 	if timeoutErr := new(driver.TimeoutError); !errors.As(err, &timeoutErr) {
 		return failuref("teardown = %v, want a TimeoutError", err)
 	}
@@ -151,7 +151,7 @@ func (h *blockedPair) checkFreed(before []int64) {
 	}
 }
 
-func waitTornDown(c *communicator) error {
+func awaitTeardown(c *communicator) error {
 	return gpu.PollQueryFor(20*time.Second, func() (bool, error) {
 		select {
 		case <-c.stages.allFreed:
@@ -173,12 +173,12 @@ func TestDeferredMemoryIsFreedLater(t *testing.T) {
 	var groups [2]*communicator
 	h.must(func(m *testRank) error {
 		groups[m.rank] = m.group.(*communicator)
-		return wantTimeout(m.closeGroup())
+		return checkTimeout(m.closeGroup())
 	})
 	h.must(func(m *testRank) error { return m.regions[0].segment.Unmap() })
 	h.release(0, 1)
 	h.must(func(m *testRank) error {
-		if err := waitTornDown(groups[m.rank]); err != nil {
+		if err := awaitTeardown(groups[m.rank]); err != nil {
 			return err
 		}
 		arena, err := m.device.NewArena(m.device.Info().Granularity)
@@ -219,7 +219,7 @@ func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 	go func() { closed <- c.Close() }()
 	<-c.stages.groupEnded
 	h.release(0)
-	if err := waitTornDown(c); err != nil {
+	if err := awaitTeardown(c); err != nil {
 		t.Errorf("waiting for the teardown of rank 0: %v", err)
 	}
 	t.Logf("rank 0: %v", <-closed)
@@ -250,7 +250,7 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if err := blocked.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
 		t.Errorf("Synchronize = %v, want ErrFault", err)
 	}
-	if err := wantTimeout(blocked.closeGroup()); err != nil {
+	if err := checkTimeout(blocked.closeGroup()); err != nil {
 		t.Error(err)
 	}
 	if _, err := blocked.device.gpu.Reclaim(); err != nil || blocked.device.gpu.IsMapped(peer) {
@@ -282,7 +282,7 @@ func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if err := blocked.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
 		t.Errorf("Synchronize = %v, want ErrFault", err)
 	}
-	if err := waitTornDown(blocked.group.(*communicator)); err != nil {
+	if err := awaitTeardown(blocked.group.(*communicator)); err != nil {
 		t.Fatal(err)
 	}
 	before := h.freeMemory()[0]
@@ -297,7 +297,7 @@ func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if free := h.freeMemory()[0]; free < before+bytes {
 		t.Errorf("%d bytes are free, want at least %d", free, before+bytes)
 	}
-	if err := wantTimeout(blocked.closeGroup()); err != nil {
+	if err := checkTimeout(blocked.closeGroup()); err != nil {
 		t.Error(err)
 	}
 }

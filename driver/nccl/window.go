@@ -212,7 +212,7 @@ func (w *window) Locate(address uintptr) (addresses []uintptr) {
 }
 
 // unmapFirstPeers unmaps the segments of the first count ranks and keeps their addresses reserved.
-// If the window is not suspended, it unmaps everything and keeps nothing.
+// If the window is not suspended, it calls unmapPeers instead.
 func (w *window) unmapFirstPeers(count int) error {
 	g := w.registrar.gpu
 	if !w.suspension.isActive {

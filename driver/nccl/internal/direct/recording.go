@@ -29,7 +29,7 @@ type Recording struct {
 	eventRecordNode cuda.Node   // records LaunchOrder.replayEvent
 }
 
-// NewRecording returns the recording of a new capture. captureID is 0 for a capture of symmem.
+// NewRecording is called with captureID 0 for a capture of symmem.
 func (r *Recordings) NewRecording(captureID uint64) *Recording {
 	r.captureCount++
 	return &Recording{captureID: captureID, lastPosition: driver.Recorded{Capture: r.captureCount}}

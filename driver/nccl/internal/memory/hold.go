@@ -8,8 +8,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold keeps all objects of a group that a graph of another library uses until the graph is
-// destroyed. If the CUDA driver cannot report that, the hold ends when the device is closed.
+// Hold keeps the objects that a graph of another library uses until the graph is destroyed. If the
+// CUDA driver cannot report that, the hold ends when the device is closed.
 type Hold struct {
 	holds     *Holds
 	captureID uint64      // CUDA's ID

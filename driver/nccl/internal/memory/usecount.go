@@ -20,7 +20,7 @@ type UseCount struct {
 	plainCallCount int
 }
 
-// UseCounts guards all use counts and holds of a device.
+// UseCounts guards a device's use counts and holds.
 type UseCounts struct {
 	gpu *gpu.GPU
 
@@ -46,7 +46,7 @@ func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool 
 	return true
 }
 
-// AddPlainCalls adds n to the number of calls in open graphs that use each object outside windows.
+// AddPlainCalls adds n to each object's number of calls outside windows.
 func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount, n int) {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()

@@ -17,14 +17,12 @@ type End struct {
 	control.Message
 	isCompared bool // whether the Send and the Recv are compared
 	isCaptured bool // in a CUDA graph, which then owns the words below
-	// state is kernels.MessageWaits while the stream of a Recv waits for the message, or while the
-	// stream of a captured Send waits until copiedWord is 1. Other Sends have neither word.
-	state      *gpu.Word
-	copiedWord *uint32
-
-	arrivedWord      *uint32       // for a captured Send
-	canOverwriteWord *uint32       // for a captured Send
-	doneEvent        *stream.Event // recorded after a Send
+	// state is kernels.MessageWaits while the stream of a Recv or a captured Send waits. It is nil
+	// for other Sends.
+	state *gpu.Word
+	// The following words are for a captured Send, which waits until copiedWord is 1.
+	copiedWord, arrivedWord, canOverwriteWord *uint32
+	doneEvent                                 *stream.Event // recorded after a Send
 
 	// inbox.mu guards the following fields.
 
@@ -44,7 +42,7 @@ type End struct {
 	announcement *announcement // nil until the header has been read
 }
 
-// isComplete is for a Recv.
+// isComplete reports whether the stream has completed a Recv.
 func (e *End) isComplete() bool {
 	if !e.isHandled {
 		return false

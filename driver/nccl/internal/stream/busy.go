@@ -7,16 +7,17 @@ import (
 	"symmem/internal/ranked"
 )
 
-// BusyStreams lists the streams on which a communicator may have unfinished work, until a goroutine
-// (the watcher) finds them idle. A launch holds its stream's lock from Add until CUDA has accepted
-// the work, because a locked stream does not count as idle.
+// BusyStreams lists the streams on which a communicator may have unfinished work. A goroutine, the
+// watcher, removes idle ones. A launch holds its stream's lock from Add until CUDA has accepted the
+// work, because a locked stream does not count as idle.
 type BusyStreams struct {
 	lastAdded atomic.Pointer[Stream] // nil after AllIdle
 	Watching  atomic.Bool            // the watcher is running
 	Wake      chan struct{}          // a send starts the watcher
 
-	// NCCL kernels that access windows (registered memory), and others, may be running.
-	// OtherKernels stays set after a stream was closed with unfinished work.
+	// WindowKernels is set while NCCL kernels that access windows (registered memory) may be
+	// running, and OtherKernels while others may be. OtherKernels stays set after a stream was
+	// closed with unfinished work.
 	WindowKernels, OtherKernels atomic.Bool
 
 	mu              ranked.Mutex[busyMu]
@@ -24,7 +25,7 @@ type BusyStreams struct {
 	closedWhileBusy bool      // guarded by mu
 }
 
-// IsAdded reports that a call of Add is unnecessary. It is small enough to be inlined.
+// IsAdded reports whether Add is unnecessary. It is small enough to be inlined.
 func (b *BusyStreams) IsAdded(s *Stream) bool {
 	return b.lastAdded.Load() == s && b.Watching.Load()
 }
@@ -55,8 +56,7 @@ func (b *BusyStreams) WakeWatcher() {
 func (b *BusyStreams) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// A launch that has already read lastAdded holds its stream's lock, so the stream is kept. A
-	// later launch adds its stream again.
+	// A launch that has already read lastAdded holds its stream's lock, so the stream is kept.
 	b.lastAdded.Store(nil)
 	b.streams = slices.DeleteFunc(b.streams, func(s *Stream) bool {
 		idle := s.Idle()
