@@ -14,8 +14,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// If the environment variable machinesVariable is set, the tests treat each rank as if it ran on a
-// separate machine. On real GPUs, this needs fabric handles and an IMEX channel
+// machinesVariable is an environment variable. If it is set, the tests treat each rank as if it ran
+// on a separate machine. On real GPUs, this needs fabric handles and an IMEX channel
 // (bench/gpu/fabric.sh).
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 

@@ -228,9 +228,9 @@ func connectContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Minute)
 }
 
-// regroup closes the current group, if any, and connects a group of the given ranks, or of all
+// regroup closes any current group and connects a group of the given ranks, or of all
 // ranks if none are given.
-func (w *testGroup) regroup(drawElements ...int) {
+func (w *testGroup) regroup(worldRanks ...int) {
 	w.t.Helper()
 	w.must(func(m *testRank) error {
 		if m.group == nil {
@@ -241,20 +241,20 @@ func (w *testGroup) regroup(drawElements ...int) {
 	w.groups++
 	id := fmt.Sprintf("group %d", w.groups)
 	w.ranks = nil
-	if len(drawElements) == 0 {
+	if len(worldRanks) == 0 {
 		for _, m := range w.opened {
-			drawElements = append(drawElements, m.number)
+			worldRanks = append(worldRanks, m.number)
 		}
 	}
-	for _, number := range drawElements {
+	for _, number := range worldRanks {
 		w.ranks = append(w.ranks, w.opened[number])
 	}
 	ctx, cancel := connectContext(w.t.Context())
 	defer cancel()
 	w.must(func(m *testRank) (err error) {
-		m.rank = slices.Index(drawElements, m.number)
+		m.rank = slices.Index(worldRanks, m.number)
 		m.group, err = m.device.Connect(ctx, driver.GroupConfig{
-			ID: id, Ranks: drawElements, Rank: m.rank, Check: isOneMachine(), Formula: w.formula,
+			ID: id, Ranks: worldRanks, Rank: m.rank, Check: isOneMachine(), Formula: w.formula,
 		})
 		return err
 	})

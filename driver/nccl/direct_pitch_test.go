@@ -68,9 +68,9 @@ func newTestbedWithSizes(
 }
 
 // regroupAndRegister connects a group of the given ranks and registers their symmetric memory.
-func (p *testbed) regroupAndRegister(drawElements ...int) {
+func (p *testbed) regroupAndRegister(worldRanks ...int) {
 	p.t.Helper()
-	p.regroup(drawElements...)
+	p.regroup(worldRanks...)
 	p.must(func(m *testRank) error {
 		own := &p.memory[m.number]
 		return errors.Join(m.register(p.testGroup, own.send, 1), m.register(p.testGroup, own.recv, 2))
@@ -150,7 +150,7 @@ type batch struct {
 
 // add appends a trial to a batch, unless no kernel supports the call. If the batch has no room
 // for the call, add appends nothing and returns true.
-func (p *testbed) add(b *batch, c trial) (runsAllCases bool) {
+func (p *testbed) add(b *batch, c trial) (isFull bool) {
 	c.layout, c.recvOffset = b.layout, b.end+1+p.random.Int64N(40)
 	c.sendOffset = p.random.Int64N(40)
 	if c.inPlace {

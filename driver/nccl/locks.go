@@ -8,8 +8,8 @@ type (
 	membersMu      struct{}
 )
 
-// Rank permits several such locks: the launch of a graph locks its communicators in the order of
-// their numbers.
+// Rank permits several locks of communicators, in the order of their numbers, as in a launch of a
+// graph.
 func (communicatorMu) Rank() ranked.Rank {
 	r := ranked.NCCL.Waiting(5, "nccl.communicator.mu")
 	r.AllowsSeveral = true

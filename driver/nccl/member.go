@@ -38,7 +38,7 @@ var processID = rand.Text()
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 
-// Tests replace hostID to simulate several machines.
+// hostID is replaced by tests that simulate several machines.
 var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
 
 func machineID(rank int, bootID string) (string, error) {

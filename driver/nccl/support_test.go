@@ -19,7 +19,7 @@ var guardedVersions = map[string]bool{
 	"23203": false,
 }
 
-// TestWindowKernelsWaitForEarlierWork logs guardLog if it expects an empty kernel.
+// guardLog is logged by TestWindowKernelsWaitForEarlierWork if it expects an empty kernel.
 const guardLog = "an empty kernel is launched before window kernels"
 
 // TestGuardForKernelsThatStartEarly runs the next test with several versions of NCCL.

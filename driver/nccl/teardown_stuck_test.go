@@ -22,7 +22,7 @@ import (
 // be closed. Tests close the others.
 type pairOfRanks [2]*testRank
 
-// both runs f concurrently for each rank.
+// runBoth runs f concurrently for each rank.
 func runBoth(t *testing.T, f func(r int) error) {
 	t.Helper()
 	var errs [2]error

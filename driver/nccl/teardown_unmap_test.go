@@ -200,7 +200,7 @@ func TestDeferredMemoryIsFreedLater(t *testing.T) {
 }
 
 // TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup starts an NCCL kernel on a closed stream after
-// the peer has closed the group. Such a kernel exits only if the communicator is aborted.
+// the peer has closed the group. This kernel exits only if the communicator is aborted.
 func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 	if !inSoftGPUProcess(t, "") {
 		return

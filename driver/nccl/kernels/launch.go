@@ -298,8 +298,8 @@ func (l *Launch) setGrid(chunks int64, blocks int, limit gridSize) {
 // warps does not count the warp for the header.
 func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 
-// PackBytes is what a thread of a bulk kernel moves at a time, if input and output have the same
-// address modulo PackBytes.
+// PackBytes is the number of bytes that a thread of a bulk kernel moves at a time, if input and
+// output have the same address modulo PackBytes.
 const PackBytes = 16
 
 // isMisaligned reports whether a bulk kernel is slow on some rank.
