@@ -2,4 +2,4 @@
 
 package chaos
 
-func init() { raceDetector = true }
+func init() { isRaceDetectorOn = true }

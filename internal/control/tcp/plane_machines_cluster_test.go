@@ -47,7 +47,8 @@ type clusterTest struct {
 
 func (t *clusterTest) Errorf(format string, args ...any) {
 	t.Helper()
-	if stalled, dropped := t.lab.LongestStall(), t.lab.DroppedPackets(); stalled > longestStall || dropped > 0 {
+	stalled, dropped := t.lab.LongestStall(), t.lab.DroppedPackets()
+	if stalled > longestStall || dropped > 0 {
 		t.Logf(format, args...)
 		t.Skip(fmt.Errorf("the host is busy: the simulated network has stood still for %v, and dropped "+
 			"%d packets: %w", stalled, dropped, errors.ErrUnsupported))
