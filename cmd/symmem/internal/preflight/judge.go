@@ -264,7 +264,7 @@ func (j *reportBuilder) judgeLinks() {
 			Kind: KindLink, Ranks: []int{l.From, l.To},
 			Text: fmt.Sprintf("link between ranks %d (node %s) and %d (node %s) is slow: %.3g GB/s, but "+
 				"fast links have %.3g GB/s", l.From, node(l.From), l.To, node(l.To), l.BytesPerSecond/1e9,
-				l.fastSpeed/1e9),
+				l.fast.BytesPerSecond/1e9),
 			Advice: adviceLink,
 		})
 	}

@@ -18,19 +18,23 @@ const (
 	// The mean of messagesPerDirection messages is reported, so that a process that is sometimes
 	// stopped appears slow.
 	messagesPerDirection = 32
-	// A link is slow only if maxMeasurements measurements are slow, because other programs may
-	// disturb a measurement.
+	// Other programs may disturb a measurement, so the best of maxMeasurements counts for a slow link
+	// and for the fast link with which it is compared.
 	maxMeasurements = 3
+	// slowRankPause is how long a slow rank pauses after an exchange of messages, as a multiple of
+	// the duration of the exchange.
+	slowRankPause = 10
 )
 
 // MeasureLinks measures the link between each pair of ranks, and repeats it for links slower than
 // tolerance times the speed of fast links. All ranks must call it. It returns the links to ranks
-// with higher numbers. memory must have at least 8 MiB.
+// with higher numbers. memory must have at least 8 MiB. For tests, slowRank slows its links down by
+// pauses; it is -1 if no rank shall do that.
 func MeasureLinks(
 	ctx context.Context, rt *symmem.Runtime, g *workload.Gatherer, memory symmem.Memory,
-	tolerance float64,
+	tolerance float64, slowRank int,
 ) ([]Link, error) {
-	l := &linkMeasurement{rt: rt, ctx: ctx, bytes: gpuMessageBytes}
+	l := &linkMeasurement{rt: rt, ctx: ctx, bytes: gpuMessageBytes, isSlow: slowRank == rt.Rank()}
 	if rt.Device().Addressable {
 		l.bytes = hostMessageBytes
 	}
@@ -56,7 +60,7 @@ func MeasureLinks(
 			if err != nil {
 				return nil, err
 			}
-			if pairs = slowPairs(all, nodes, tolerance); len(pairs) == 0 {
+			if pairs = pairsToRepeat(all, nodes, tolerance); len(pairs) == 0 {
 				break
 			}
 		}
@@ -91,10 +95,15 @@ func pairsByRound(ranks int) (pairs []pair) {
 	return pairs
 }
 
-func slowPairs(all [][]Link, nodes []string, tolerance float64) (pairs []pair) {
+// pairsToRepeat returns the pairs with slow links, and those whose fast links they are compared with.
+func pairsToRepeat(all [][]Link, nodes []string, tolerance float64) (pairs []pair) {
 	links := slices.Concat(all...)
 	for _, l := range slowLinks(links, func(rank int) string { return nodes[rank] }, tolerance) {
-		pairs = append(pairs, pair{l.From, l.To})
+		for _, p := range []pair{{l.From, l.To}, {l.fast.From, l.fast.To}} {
+			if !slices.Contains(pairs, p) {
+				pairs = append(pairs, p)
+			}
+		}
 	}
 	return pairs
 }
@@ -103,6 +112,7 @@ type linkMeasurement struct {
 	ctx        context.Context
 	rt         *symmem.Runtime
 	bytes      int64 // size of a message
+	isSlow     bool
 	send, recv symmem.Memory
 	results    []Link
 }
@@ -119,8 +129,12 @@ func (l *linkMeasurement) measure(p pair) error {
 	}
 	start := time.Now()
 	for range messagesPerDirection {
+		exchangeStart := time.Now()
 		if err := l.exchangeMessages(rank, peer); err != nil {
 			return fmt.Errorf("link between ranks %d and %d: %w", p[0], p[1], err)
+		}
+		if l.isSlow {
+			time.Sleep(slowRankPause * time.Since(exchangeStart))
 		}
 	}
 	speed := float64(2*messagesPerDirection*l.bytes) / time.Since(start).Seconds()

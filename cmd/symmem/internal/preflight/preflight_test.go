@@ -259,6 +259,23 @@ func TestScheduleHasEachPairOnce(t *testing.T) {
 	}
 }
 
+// TestFastLinkIsMeasuredAgain checks that a slow link is not compared with a single measurement of a
+// fast link, which other programs may have disturbed.
+func TestFastLinkIsMeasuredAgain(t *testing.T) {
+	links := [][]Link{{
+		{From: 0, To: 1, BytesPerSecond: 300e9}, {From: 0, To: 2, BytesPerSecond: 100e9},
+	}, {
+		{From: 1, To: 2, BytesPerSecond: 90e9},
+	}}
+	got := pairsToRepeat(links, []string{"a", "a", "a"}, 0.5)
+	if want := []pair{{0, 2}, {0, 1}, {1, 2}}; !slices.Equal(got, want) {
+		t.Errorf("pairsToRepeat = %v, want %v", got, want)
+	}
+	if got := pairsToRepeat(links, []string{"a", "a", "a"}, 0.2); len(got) > 0 {
+		t.Errorf("pairsToRepeat = %v without a slow link, want none", got)
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	results := job(1, 3)
 	for i := range results {

@@ -8,7 +8,7 @@ import (
 
 type slowLink struct {
 	Link
-	fastSpeed float64 // bytes per second of fast links of the same kind
+	fast Link // the link of the same kind with which it was compared
 }
 
 // slowLinks returns the links whose speed is less than tolerance times the 90th percentile of their
@@ -23,10 +23,10 @@ func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow 
 		slices.SortFunc(links, func(a, b Link) int {
 			return cmp.Compare(b.BytesPerSecond, a.BytesPerSecond)
 		})
-		fastSpeed := links[len(links)/10].BytesPerSecond
+		fast := links[len(links)/10]
 		for _, l := range links {
-			if l.BytesPerSecond < tolerance*fastSpeed {
-				slow = append(slow, slowLink{l, fastSpeed})
+			if l.BytesPerSecond < tolerance*fast.BytesPerSecond {
+				slow = append(slow, slowLink{l, fast})
 			}
 		}
 	}
