@@ -19,6 +19,10 @@ import (
 	"symmem/internal/sys/systest"
 )
 
+// absenceTimeout is how long ranks wait for a rank that never arrives. The other ranks must arrive
+// within that time even on a busy machine. The tests that wait for it run in parallel.
+const absenceTimeout = "--timeout=10s"
+
 type preflightRun struct {
 	cmd            *exec.Cmd
 	stdout, stderr bytes.Buffer
@@ -132,7 +136,8 @@ func TestPreflightNamesKilledRank(t *testing.T) {
 }
 
 func TestPreflightNamesStoppedRank(t *testing.T) {
-	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0", "--timeout=2s")
+	t.Parallel()
+	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0", absenceTimeout)
 	stopped := r.findRank(t, 2)
 	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -143,7 +148,8 @@ func TestPreflightNamesStoppedRank(t *testing.T) {
 // TestPreflightNamesRankStoppedAfterOpening stops a rank that has joined the group. The wait for
 // that rank must end after --timeout, long before --deadline.
 func TestPreflightNamesRankStoppedAfterOpening(t *testing.T) {
-	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0", "--timeout=2s", "--deadline=1h")
+	t.Parallel()
+	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0", absenceTimeout, "--deadline=1h")
 	stopped := r.findRank(t, 2)
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", stopped.Pid))
@@ -188,7 +194,8 @@ func (r *preflightRun) checkNoReport(t *testing.T) {
 }
 
 func TestPreflightNamesMissingRank(t *testing.T) {
-	runs := launchPreflights(t, []int{0, 1}, "--timeout=2s", "--tolerance=0")
+	t.Parallel()
+	runs := launchPreflights(t, []int{0, 1}, absenceTimeout, "--tolerance=0")
 	runs[0].checkRankAtFault(t, 2)
 	runs[1].checkNoReport(t)
 	if !strings.Contains(runs[1].stderr.String(), "did not arrive") {
@@ -199,14 +206,16 @@ func TestPreflightNamesMissingRank(t *testing.T) {
 // TestPreflightWithoutRankZero checks that the lowest remaining rank reports if rank 0 does not
 // start.
 func TestPreflightWithoutRankZero(t *testing.T) {
-	runs := launchPreflights(t, []int{1, 2}, "--timeout=2s", "--tolerance=0")
+	t.Parallel()
+	runs := launchPreflights(t, []int{1, 2}, absenceTimeout, "--tolerance=0")
 	runs[1].checkRankAtFault(t, 0)
 	runs[2].checkNoReport(t)
 }
 
 // TestPreflightAfterKillOfRankZero kills rank 0, which serves the store, once it has started.
 func TestPreflightAfterKillOfRankZero(t *testing.T) {
-	runs := launchPreflights(t, []int{0, 1, 2}, "--timeout=2s", "--tolerance=0")
+	t.Parallel()
+	runs := launchPreflights(t, []int{0, 1, 2}, absenceTimeout, "--tolerance=0")
 	if err := runs[0].cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +237,8 @@ func TestPreflightNamesSlowRank(t *testing.T) {
 
 // TestPreflightExitsAtDeadline stops all ranks, so that only the deadline can end the preflight.
 func TestPreflightExitsAtDeadline(t *testing.T) {
-	r := startPreflight(t, nil, "--ranks=2", "--tolerance=0", "--timeout=1s", "--deadline=3s")
+	t.Parallel()
+	r := startPreflight(t, nil, "--ranks=2", "--tolerance=0", "--timeout=5s", "--deadline=10s")
 	for rank := range 2 {
 		if err := r.findRank(t, rank).Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
