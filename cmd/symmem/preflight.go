@@ -43,10 +43,6 @@ const preflightExample = `  symmem preflight
   symmem launch -n 4 --no-prefix -- symmem preflight
   srun symmem preflight --timeout 60s && srun ./job`
 
-// slowRankFlag is a hidden flag for tests. A slow rank pauses in proportion to the measured speed,
-// so that its links are the slowest even if the machine is busy.
-const slowRankFlag = "slow-rank"
-
 type preflightFlags struct {
 	rankFlags
 	backend     string
@@ -56,7 +52,6 @@ type preflightFlags struct {
 	minLinkGBps float64
 	metricsFile string
 	json        bool
-	slowRank    int
 	startTime   time.Time
 }
 
@@ -92,8 +87,6 @@ func (f *preflightFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.metricsFile, "prometheus", "",
 		"write metrics to a file, such as preflight.prom")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	flags.IntVar(&f.slowRank, slowRankFlag, -1, "make the links of this rank slow, for tests")
-	cobra.CheckErr(flags.MarkHidden(slowRankFlag))
 }
 
 func (f *preflightFlags) parse(flags *pflag.FlagSet) error {

@@ -87,7 +87,7 @@ func (r *preflightRank) collectResults(ctx context.Context) error {
 		return err
 	}
 	r.result.Links, err = preflight.MeasureLinks(ctx, rt, gatherer, r.trial.buffer.Memory(),
-		r.flags.tolerance, r.flags.slowRank)
+		r.flags.tolerance)
 	if err != nil {
 		return err
 	}

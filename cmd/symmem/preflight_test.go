@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,9 +31,14 @@ type preflightRun struct {
 
 func startPreflight(t *testing.T, env []string, args ...string) *preflightRun {
 	t.Helper()
+	return startPreflightOf(t, symmemBinary(t), env, args...)
+}
+
+func startPreflightOf(t *testing.T, binary string, env []string, args ...string) *preflightRun {
+	t.Helper()
 	r := &preflightRun{}
 	args = append([]string{"preflight", "--backend=host", "--json"}, args...)
-	r.cmd = systest.Command(t, 2*systest.Patience, symmemBinary(t), args...)
+	r.cmd = systest.Command(t, 2*systest.Patience, binary, args...)
 	r.cmd.Env = append(os.Environ(), env...)
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	if err := r.cmd.Start(); err != nil {
@@ -167,6 +173,13 @@ func TestPreflightNamesRankStoppedAfterOpening(t *testing.T) {
 // nil for the other ranks.
 func launchPreflights(t *testing.T, ranks []int, args ...string) []*preflightRun {
 	t.Helper()
+	return launchPreflightsOf(t, symmemBinary(t), ranks, args...)
+}
+
+func launchPreflightsOf(
+	t *testing.T, binary string, ranks []int, args ...string,
+) []*preflightRun {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +188,7 @@ func launchPreflights(t *testing.T, ranks []int, args ...string) []*preflightRun
 	_ = l.Close()
 	runs := make([]*preflightRun, 3)
 	for _, rank := range ranks {
-		runs[rank] = startPreflight(t, []string{
+		runs[rank] = startPreflightOf(t, binary, []string{
 			fmt.Sprint("RANK=", rank), fmt.Sprint("LOCAL_RANK=", rank), "WORLD_SIZE=3",
 			"LOCAL_WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port),
 		}, args...)
@@ -226,7 +239,14 @@ func TestPreflightAfterKillOfRankZero(t *testing.T) {
 
 // TestPreflightNamesSlowRank slows down the two links of rank 2.
 func TestPreflightNamesSlowRank(t *testing.T) {
-	runs := launchPreflights(t, []int{0, 1, 2}, "--timeout=1m", "--tolerance=0.95", "--slow-rank=2")
+	slowRank := reflect.TypeFor[preflight.Report]().PkgPath() + ".slowRank=2"
+	binary := filepath.Join(t.TempDir(), "symmem")
+	args := []string{"build", "-ldflags=-X=" + slowRank, "-o", binary, "."}
+	build := systest.Command(t, systest.Patience, "go", args...)
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("compiling the command: %v\n%s", err, out)
+	}
+	runs := launchPreflightsOf(t, binary, []int{0, 1, 2}, "--timeout=1m", "--tolerance=0.95")
 	runs[0].checkRankAtFault(t, 2)
 	for _, r := range runs[1:] {
 		if _ = r.cmd.Wait(); r.stdout.Len() > 0 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"symmem"
@@ -21,20 +22,22 @@ const (
 	// Other programs may disturb a measurement, so the best of maxMeasurements counts for a slow link
 	// and for the fast link with which it is compared.
 	maxMeasurements = 3
-	// slowRankPause is how long a slow rank pauses after an exchange of messages, as a multiple of
-	// the duration of the exchange.
-	slowRankPause = 10
 )
+
+// slowRank is the number of a rank with slow links, or "". A test sets it in the linker. That rank
+// pauses after each exchange of messages for slowRankPause times as long as the exchange took.
+var slowRank string
+
+const slowRankPause = 10
 
 // MeasureLinks measures the link between each pair of ranks, and repeats it for links slower than
 // tolerance times the speed of fast links. All ranks must call it. It returns the links to ranks
-// with higher numbers. memory must have at least 8 MiB. For tests, slowRank slows its links down by
-// pauses; it is -1 if no rank shall do that.
+// with higher numbers. memory must have at least 8 MiB.
 func MeasureLinks(
 	ctx context.Context, rt *symmem.Runtime, g *workload.Gatherer, memory symmem.Memory,
-	tolerance float64, slowRank int,
+	tolerance float64,
 ) ([]Link, error) {
-	l := &linkMeasurement{rt: rt, ctx: ctx, bytes: gpuMessageBytes, isSlow: slowRank == rt.Rank()}
+	l := &linkMeasurement{rt: rt, ctx: ctx, bytes: gpuMessageBytes}
 	if rt.Device().Addressable {
 		l.bytes = hostMessageBytes
 	}
@@ -112,7 +115,6 @@ type linkMeasurement struct {
 	ctx        context.Context
 	rt         *symmem.Runtime
 	bytes      int64 // size of a message
-	isSlow     bool
 	send, recv symmem.Memory
 	results    []Link
 }
@@ -133,7 +135,7 @@ func (l *linkMeasurement) measure(p pair) error {
 		if err := l.exchangeMessages(rank, peer); err != nil {
 			return fmt.Errorf("link between ranks %d and %d: %w", p[0], p[1], err)
 		}
-		if l.isSlow {
+		if slowRank == strconv.Itoa(rank) {
 			time.Sleep(slowRankPause * time.Since(exchangeStart))
 		}
 	}
