@@ -19,8 +19,8 @@ const (
 	// The mean of messagesPerDirection messages is reported, so that a process that is sometimes
 	// stopped appears slow.
 	messagesPerDirection = 32
-	// Other programs may disturb a measurement, so the best of maxMeasurements counts for a slow link
-	// and for the fast link with which it is compared.
+	// Other programs may disturb a measurement, so the best of maxMeasurements counts for a slow
+	// link and for the fast link with which it is compared.
 	maxMeasurements = 3
 )
 
@@ -98,7 +98,8 @@ func pairsByRound(ranks int) (pairs []pair) {
 	return pairs
 }
 
-// pairsToRepeat returns the pairs with slow links, and those whose fast links they are compared with.
+// pairsToRepeat returns the pairs with slow links, and those whose fast links they are compared
+// with.
 func pairsToRepeat(all [][]Link, nodes []string, tolerance float64) (pairs []pair) {
 	links := slices.Concat(all...)
 	for _, l := range slowLinks(links, func(rank int) string { return nodes[rank] }, tolerance) {
@@ -136,7 +137,10 @@ func (l *linkMeasurement) measure(p pair) error {
 			return fmt.Errorf("link between ranks %d and %d: %w", p[0], p[1], err)
 		}
 		if slowRank == strconv.Itoa(rank) {
-			time.Sleep(slowRankPause * time.Since(exchangeStart))
+			select {
+			case <-time.After(slowRankPause * time.Since(exchangeStart)):
+			case <-l.ctx.Done():
+			}
 		}
 	}
 	speed := float64(2*messagesPerDirection*l.bytes) / time.Since(start).Seconds()

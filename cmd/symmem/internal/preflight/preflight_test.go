@@ -259,8 +259,8 @@ func TestScheduleHasEachPairOnce(t *testing.T) {
 	}
 }
 
-// TestFastLinkIsMeasuredAgain checks that a slow link is not compared with a single measurement of a
-// fast link, which other programs may have disturbed.
+// TestFastLinkIsMeasuredAgain checks that a slow link is not compared with a single measurement of
+// a fast link, which other programs may have disturbed.
 func TestFastLinkIsMeasuredAgain(t *testing.T) {
 	links := [][]Link{{
 		{From: 0, To: 1, BytesPerSecond: 300e9}, {From: 0, To: 2, BytesPerSecond: 100e9},
