@@ -11,7 +11,8 @@ type AdoptedStream interface {
 	// Recorder.Record can add work, Synchronize returns ErrCapturing, and a recorded event marks
 	// earlier work of symmem.
 	IsCapturing() (bool, error)
-	// Drop waits for the work that symmem queued, and closes the stream without using its handle.
+	// Drop waits for the work that symmem queued, and closes the stream without using its handle,
+	// because the owner may already have destroyed it.
 	Drop() error
 }
 

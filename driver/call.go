@@ -8,8 +8,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Plan is a prepared call of one communicator. It can be launched any number of times, and is valid
-// until one of the call's windows is deregistered.
+// Plan is a prepared call of one communicator. It is immutable, can be launched any number of
+// times, and is valid until one of the call's windows is deregistered.
 type Plan interface {
 	Prepared() *Call
 }
@@ -17,8 +17,10 @@ type Plan interface {
 // Offer prepares one call of a communicator for a path. It is not safe for concurrent use.
 type Offer interface {
 	// Refusal returns nil if the path supports the call, and otherwise an error that matches
-	// ErrUnsupported, the same on all ranks. For PathWindow, it assumes that SendWindow and
-	// RecvWindow are set.
+	// ErrUnsupported. A path is refused if its results could differ from those of the group's
+	// Formula. The result is the same on all ranks: it depends only on the operation, type,
+	// reduction, count, presence of windows, and alignment of the offsets in the windows. For
+	// PathWindow, Refusal assumes that SendWindow and RecvWindow are set.
 	Refusal(path Path) error
 	// Take returns a plan for a path that Refusal permits, after which the Offer must not be used.
 	// On PathWindow, it returns ErrOutOfRange if a buffer is outside the group's windows.
@@ -39,7 +41,7 @@ type Call struct {
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	// Factor is for PremulSum, and 0 for other reductions.
+	// Factor is for PremulSum, the same on all ranks, and 0 for other reductions.
 	Factor float64
 	// Path selects how the call runs. Digest is a hash of everything that must be the same on all
 	// ranks. Offer.Take sets both.
@@ -48,14 +50,15 @@ type Call struct {
 	// Root is the group rank of the root or, for Send and Recv, of the peer. For Recv, it may be
 	// AnySource.
 	Root int
-	// Tag identifies messages between two ranks. The k-th Send with a tag matches the k-th Recv.
+	// Tag identifies messages between two ranks. The k-th Send with a tag matches the k-th Recv,
+	// counted on all streams together.
 	Tag int
 	// Count is in elements. For AllToAllV, it is 0. For AllGatherV and ReduceScatterV, it is this
 	// rank's count in Splits.
 	Count  int64
 	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV
 	// Arrived, if set, is called with the sender's group rank when a Recv has received its message,
-	// before later work on the stream. It must not call the backend.
+	// before later work on the stream. It must not call the backend. If it panics, the group fails.
 	Arrived    func(source int) `json:"-"`
 	Send, Recv uintptr          // addresses of this rank's buffers
 	// SendWindow and RecvWindow contain the buffers. Both are nil on PathPlain, or if either buffer

@@ -79,7 +79,8 @@ func (m *Meter) end(begin int64) {
 	m.Add(time.Duration(int64(time.Since(processStart)) - begin))
 }
 
-// Sample counts a call, and reports whether the caller should pass its time to Add.
+// Sample counts a call, and reports whether the caller should pass its time to Add: for the second
+// call, because the first may load code, and every 128th after it.
 func (m *Meter) Sample() bool {
 	return m.timer != nil && m.countCall()&(callsPerSample-1) == 2
 }

@@ -107,7 +107,8 @@ const (
 	LaneControl    Lane = iota // for exchanges that a caller waits for
 	LaneBackground             // for other exchanges
 	LaneCalls                  // for data that ranks compare for each call, in call order
-	// LaneFault is for causes of failures. An exchange on it makes the communicator fail.
+	// LaneFault is for causes of failures. An exchange on it makes the communicator fail, so that
+	// all waits on every rank end with ErrFault. It does not wait for late or lost ranks.
 	LaneFault
 	Lanes
 )
@@ -119,15 +120,18 @@ type Communicator interface {
 	// Exchange sends at most MaxPayload bytes to every rank and returns the payloads of all ranks,
 	// by group rank. Each lane allows one call at a time.
 	//
-	// On LaneFault, the entries of late or lost ranks are nil. On LaneControl, any error makes the
-	// communicator fail. On LaneBackground, an error makes only that lane unusable.
+	// On LaneFault, the entries of late or lost ranks are nil. On other lanes, Exchange returns a
+	// TimeoutError, a RankLostError, or ErrFault if a peer has failed. On LaneControl, any error,
+	// even a canceled context, makes the communicator fail. On LaneBackground, an error makes only
+	// that lane unusable.
 	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
 	Decisions
 	// Register makes a window over a segment. It is collective, with a new key that all ranks have
-	// agreed on. If sizes differ, all ranks return an error. During a capture, it returns
-	// ErrCapturing.
+	// agreed on. If sizes differ, all ranks return an error, and the key can be used again. During a
+	// capture, it returns ErrCapturing. After an error, this rank has no window.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
-	// Offer prepares a call. The call must be valid, and its windows must contain its buffers.
+	// Offer prepares a call, without waits or side effects. The call must be valid, and its windows
+	// must contain its buffers.
 	Offer(call Call) Offer
 	// Launch queues a prepared collective. It returns the collective's error if that runs
 	// immediately. Otherwise, Stream.Synchronize returns the error.
@@ -155,10 +159,10 @@ type Communicator interface {
 type Decisions interface {
 	// Decide proposes a cause of at most MaxPayload bytes and returns the first proposal of any
 	// rank, without waiting. If that cannot be stored or read, it returns proposal. A nil proposal
-	// only reads the decision.
+	// only reads the decision, which is nil if there is none yet.
 	Decide(proposal []byte) (decision []byte)
 	// Departed returns the world ranks that will send no more messages to the group: lost ranks
-	// have exited or disconnected, and left ranks have called Close or Abort.
+	// have exited or disconnected, and left ranks have called Close or Abort. It does not wait.
 	Departed() (lost, left []int)
 }
 
@@ -174,6 +178,6 @@ type SegmentKey struct {
 // Window is the registration of a segment with a communicator.
 type Window interface {
 	// Deregister removes this rank's registration. No queued work and no live graph may use the
-	// window.
+	// window. After Communicator.Close, Deregister has no effect.
 	Deregister() error
 }

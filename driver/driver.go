@@ -9,14 +9,15 @@ import (
 type Backend interface {
 	// Name returns the backend's name, such as "host".
 	Name() string
-	// Open opens this rank's device. Every rank calls it once, with the same Store.
+	// Open opens this rank's device. Every rank calls it once, with the same Store. If Open fails,
+	// it releases everything that it has acquired.
 	Open(ctx context.Context, cfg Config) (Device, error)
 }
 
 // Config specifies a rank and its device.
 type Config struct {
 	Rank, Size int
-	LocalRank  int
+	LocalRank  int // number on this rank's machine
 	// Device is the number of the visible device, plus 1, or 0 for that of LocalRank.
 	Device int
 	Store  Store
@@ -61,7 +62,8 @@ type Device interface {
 	NewArena(bytes int64) (Arena, error)
 	NewStream() (Stream, error)
 	NewEvent() (Event, error)
-	// Connect joins a group. Every rank of the group calls it with the same ID and Ranks.
+	// Connect joins a group. Every rank of the group calls it with the same ID and Ranks. After an
+	// error, this rank has no communicator.
 	Connect(ctx context.Context, group GroupConfig) (Communicator, error)
 	// Close requires that all communicators, arenas and streams are closed.
 	Close() error
@@ -71,10 +73,11 @@ type Device interface {
 type Arena interface {
 	Address() uintptr
 	// Map maps zeroed memory at a free offset. offset and bytes are multiples of Info.Granularity.
-	// If Config.Scatter is set, Map chooses a random offset.
+	// If Config.Scatter is set, Map chooses a random offset. It returns an OutOfMemoryError if the
+	// device has too little memory.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep releases all addresses except the given number of bytes at the start. The device may
-	// then be closed before the arena.
+	// Keep releases all addresses, where nothing may be mapped, except the given number of bytes at
+	// the start. The device may then be closed before the arena.
 	Keep(bytes int64) error
 	// Close releases the addresses. All segments must be unmapped.
 	Close() error
@@ -84,8 +87,8 @@ type Arena interface {
 type Segment interface {
 	Address() uintptr
 	Bytes() int64
-	// Keep releases everything except the memory, which stays mapped until Unmap. The segment must
-	// have no windows.
+	// Keep ends the peers' access and releases everything except the memory, which stays mapped
+	// until Unmap. The segment must have no windows.
 	Keep() error
 	// Unmap releases the memory, which no window and no work may use.
 	Unmap() error
@@ -96,8 +99,8 @@ type Event interface {
 	// Done reports whether the last recorded point has been reached. It is true before the first
 	// Record.
 	Done() bool
-	// Synchronize waits until the last recorded point has been reached. It returns the stream's
-	// error if the stream failed before it.
+	// Synchronize waits until the last recorded point has been reached. If the stream failed before
+	// it, every call returns the stream's error.
 	Synchronize(ctx context.Context) error
 }
 
@@ -112,20 +115,22 @@ type Stream interface {
 	// Host runs a function, which must not call symmem, on the host.
 	Host(work func()) error
 	// Record records an event after all queued work. A closed stream accepts it only while work is
-	// queued.
+	// queued, and then returns ErrClosed.
 	Record(Event) error
-	// Wait delays later work until the event's last recorded point. If earlier work of that stream
-	// failed, this stream fails with the same error.
+	// Wait delays later work until the event's last recorded point, without a deadline. If earlier
+	// work of that stream failed, this stream fails with the same error.
 	Wait(Event) error
-	// WaitIgnoringErrors is like Wait, but this stream does not fail.
+	// WaitIgnoringErrors is like Wait, but this stream does not fail. It is for work that reuses the
+	// memory of the earlier work, but not its results.
 	WaitIgnoringErrors(Event) error
 	// Fail makes the stream fail, in stream order, with an error that the caller already knows.
 	// Synchronize returns it once, but Close does not.
 	Fail(cause error)
 	// Synchronize waits until the stream is idle and returns the first error of its work, once.
 	Synchronize(ctx context.Context) error
-	// BeginCapture makes the stream record work instead of running it. Unlike in CUDA, Wait does
-	// not add the event's stream to the capture.
+	// BeginCapture makes the stream record work instead of running it. Then Wait refers to the
+	// event's point at the time of the call, and unlike in CUDA, does not add the event's stream to
+	// the capture.
 	BeginCapture() error
 	EndCapture() (Graph, error)
 	Capturing() bool

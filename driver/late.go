@@ -41,8 +41,9 @@ type Late struct {
 	Warn func(LateWarning)
 }
 
-// Next returns the time until a wait's next warning, or a negative value if there is none. since is
-// the time since the group's last warning, or negative if there was none.
+// Next returns the time until a wait's next warning, 0 if the warning is due, or a negative value if
+// warnings are disabled. since is the time since the group's last warning, or negative if there was
+// none.
 func (l Late) Next(waited, since time.Duration) time.Duration {
 	switch {
 	case l.After <= 0 || l.Warn == nil:

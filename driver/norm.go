@@ -8,7 +8,8 @@ import "fmt"
 // Package formula defines the bits of all results.
 //
 // In the Call, Count is Rows*Hidden, DataType is BFloat16 or Float16, and ReduceOp is Sum. Send and
-// Recv may be the same memory. The other buffers must not overlap.
+// Recv may be the same memory. The other buffers must not overlap one another, Send or Recv. On the
+// direct path, Send and Recv must be in windows if the rows do not fit into the exchange memory.
 //
 // If a rank's call fails on the direct path, its outputs are filled with bytes of value 0xff. On
 // other paths, its residual and quantized output are unchanged.

@@ -69,22 +69,25 @@ type Adopter interface {
 // Recorder is implemented by a Communicator that supports captures of adopted streams.
 type Recorder interface {
 	// Record adds a collective to the capture that the stream's owner has begun. Ranks compare it
-	// now, but not at replays. Its windows and segments stay mapped until the graph is destroyed.
+	// now, but not at replays. Its windows and segments stay mapped until the graph and its
+	// executables are destroyed. After one of them is closed, replays produce no result.
 	Record(stream Stream, plan Plan) error
 }
 
 // InlineLauncher is implemented by a Communicator whose calls can run on the waiting thread.
 type InlineLauncher interface {
 	// LaunchInline is like Launch, but the caller must next call Synchronize on the same stream,
-	// which may run the collective and then ignores its context.
+	// which may run the collective. Then the group's timeout and Config.Interrupted limit the wait,
+	// not the context.
 	LaunchInline(stream Stream, plan Plan) error
 }
 
 // LazyWindows is implemented by a Communicator that creates the library's windows on demand,
 // because that takes milliseconds.
 type LazyWindows interface {
-	// UseWindows creates windows over all segments, even those registered later. It is collective.
-	// During a capture, it returns ErrCapturing. Other errors make the communicator fail.
+	// UseWindows creates windows over all segments, even those registered later. It is collective,
+	// and a second call does nothing. During a capture, it returns ErrCapturing. Other errors make
+	// the communicator fail.
 	UseWindows(ctx context.Context) error
 }
 

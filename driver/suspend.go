@@ -3,16 +3,18 @@ package driver
 import "context"
 
 // SuspendableSegment is implemented by a Segment whose memory can be released while its addresses
-// stay reserved.
+// stay reserved. Unmap and Keep work on a suspended segment, too.
 type SuspendableSegment interface {
 	// PrepareSuspend returns an error if the memory cannot be released now. If save is set, it
-	// copies the contents to host memory.
+	// copies the contents, which must not change until Suspend or Resume, to host memory.
 	PrepareSuspend(save bool) error
 	// Suspend releases the memory after PrepareSuspend. The windows on this rank must be suspended,
-	// and no work may use the segment until Resume.
+	// and no work may use the segment until Resume: on GPUs, that destroys the context. A peer that
+	// still maps the memory keeps it allocated.
 	Suspend() error
 	// Resume maps new memory at the same addresses with the saved contents, or zeros. On an
-	// OutOfMemoryError, the segment stays suspended.
+	// OutOfMemoryError, the segment stays suspended. If it is not suspended, Resume only discards
+	// the saved contents.
 	Resume() error
 }
 
@@ -35,7 +37,8 @@ type SuspendableCommunicator interface {
 	// running. It is collective. An error makes the communicator fail.
 	Suspend(ctx context.Context) (Suspension, error)
 	// Resume allocates the memory again. It is collective. If any rank has too little memory, all
-	// ranks return an error, and the communicator stays suspended.
+	// ranks return an error, and the communicator stays suspended. Any other error makes the
+	// communicator fail.
 	Resume(ctx context.Context) error
 }
 

@@ -8,12 +8,12 @@ import (
 
 // Values is implemented by a Communicator whose ranks can gather named numbers on the host.
 type Values interface {
-	// Named returns this rank's endpoint for a name. It returns ErrInvalid if the name is empty or
-	// too long, or if the group has too many names.
+	// Named returns this rank's endpoint for a name, always the same one, without communicating. It
+	// returns ErrInvalid if the name is empty or too long, or if the group has too many names.
 	//
 	// If ordered is set on all ranks, Gather waits in order with the group's collectives: it fails
 	// with a DeadlockError if another rank waits in a collective that the waiting ranks have not
-	// launched.
+	// launched. Only the first call for a name uses ordered.
 	Named(name string, ordered bool) (Named, error)
 	// Collectives counts this rank's launches of collectives, including replays.
 	Collectives() uint64
@@ -25,8 +25,8 @@ type Named interface {
 	// group rank. The n-th Gather of a name matches the n-th on other ranks. There must be only one
 	// call at a time.
 	//
-	// The wait ends at the context's deadline or after the device's timeout. Every error makes the
-	// communicator fail.
+	// The wait ends at the context's deadline or after the device's timeout. Gather returns the
+	// errors of Exchange on LaneControl, and each makes the communicator fail.
 	Gather(ctx context.Context, own Words, all []Words) error
 }
 

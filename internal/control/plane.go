@@ -25,17 +25,18 @@ type Plane interface {
 	driver.Inspector
 	// Submit allocates the next ticket and publishes it. Calls must be serialized.
 	Submit() uint64
-	// TrySubmit is like Submit, but returns false if the plane or a peer has failed, or if a peer
-	// has left without submitting the next ticket.
+	// TrySubmit is like Submit, but submits nothing and returns false if the plane or a peer has
+	// failed, or if a peer has left without submitting the next ticket.
 	TrySubmit() (ticket uint64, ok bool)
 	// Compare waits until every rank has called Compare as often, and compares the digests (hashes)
 	// of their calls. If they differ, every rank gets a driver.MismatchError with the ticket as its
-	// Number. An error makes the plane fail. Calls must be serialized.
+	// Number. Timeouts and faults are handled as in Exchange. An error makes the plane fail. Calls
+	// must be serialized.
 	Compare(ticket uint64, call *driver.Call) error
 	// Await waits until w.Done returns true. Each rank must submit w.Ticket within the device's
 	// timeout. Once all have, only ctx bounds the wait.
 	//
-	// If a peer (another rank) fails before it submits the ticket, the wait ends. If it fails
+	// If a peer (another rank) fails before it submits the ticket, the wait ends at once. If it fails
 	// afterwards, the wait continues for Grace, because the work can usually still complete.
 	//
 	// If ctx is done first, Await returns its cause and the plane stays open. Any other error makes
