@@ -11,10 +11,10 @@ import (
 // ForgetStream returns or the Runtime is closed, because symmem queries it; but see SetIdle.
 //
 // The owner may capture the stream. Once a graph contains a collective, this rank cannot register
-// memory until the capture ends. Destroy the graph before you free buffers that it uses, or trim or
-// close pools and groups. The CUDA driver (580.159.04) may crash if a thread waits for the stream,
-// as Synchronize, Pool.Trim, Pool.Close, Alloc and Free may, while another begins or ends a
-// capture.
+// memory until the capture ends. Destroy the graph before you free buffers that it uses, because
+// their memory is reused, or trim or close pools and groups, because later replays then complete
+// without a result. The CUDA driver (580.159.04) may crash if a thread waits for the stream, as
+// Synchronize, Pool.Trim, Pool.Close, Alloc and Free may, while another begins or ends a capture.
 func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	rt := i.rt
 	adopter, ok := rt.device.(driver.Adopter)
@@ -29,7 +29,7 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 
 // SetIdle declares, if idle is true, that all work on adopted streams has finished. Until
 // SetIdle(false), symmem does not query them, so their owners may destroy them without
-// ForgetStream.
+// ForgetStream. In the meantime, other streams do not get memory that was freed on them.
 func (i Interop) SetIdle(idle bool) {
 	rt := i.rt
 	rt.adoptedIdle.Store(idle)

@@ -201,7 +201,7 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 }
 
 // Detach deregisters this rank's windows and ends the use of the communicator, without waiting for
-// other ranks.
+// other ranks. After Detach or Forget, it does nothing.
 func (a *AdoptedCommunicator) Detach() error {
 	defer a.end()()
 	var errs []error
@@ -213,6 +213,7 @@ func (a *AdoptedCommunicator) Detach() error {
 }
 
 // Forget ends the use of a communicator that its owner destroys, without deregistering windows.
+// After Detach or Forget, it does nothing.
 func (a *AdoptedCommunicator) Forget() {
 	defer a.end()()
 	clear(a.windows)

@@ -81,8 +81,9 @@ func (b Buffer) Pool() *Pool { return b.memory.pool }
 // Memory returns the whole buffer.
 func (b Buffer) Memory() Memory { return b.memory }
 
-// Free returns the buffer to its pool. Work queued on the buffer's own stream may still use it; for
-// other streams, see UseOn. After Pool.Close, no queued work may use a freed buffer.
+// Free returns the buffer to its pool, or ErrDoubleFree if it was freed before. Work queued on the
+// buffer's own stream may still use it; for other streams, see UseOn. After Pool.Close, no queued
+// work may use a freed buffer, because freeing the last buffer of a segment unmaps the segment.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
 }

@@ -223,7 +223,8 @@ func (g *Group) SendTagged(
 
 // RecvTagged receives count elements from a peer, or from any rank if peer is AnySource. Receives
 // with the same tag match messages in the order of the calls. A receive from AnySource accepts the
-// message that arrives first, and later receives with the same tag wait for it.
+// message that arrives first, and later receives with the same tag wait for it. Call.Arrived tells
+// the sender; see Interop.Do.
 func (g *Group) RecvTagged(
 	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {
@@ -235,7 +236,8 @@ func (g *Group) RecvTagged(
 // AllToAllV sends a part of send to each rank and stores a part from each rank in recv; splits
 // contains the sizes, and is copied. The parts of recv must not overlap. send and recv may be the
 // same memory. AllToAllV does not match AllToAll on other ranks. If a rank sends a different number
-// of elements than the peer expects, no buffer is written, and the call fails with a MessageError.
+// of elements than the peer expects, no buffer is written, and all ranks return a MessageError with
+// each such pair of ranks. Below CheckEvery, only the ranks of these pairs return it.
 func (g *Group) AllToAllV(
 	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
 ) error {

@@ -279,9 +279,10 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 // missing or the context is canceled, the group fails.
 //
 // The name describes the value, such as "batch size". It must have 1 to MaxValueName bytes, and a
-// group may use at most MaxValueNames names. The n-th call with a name matches the n-th call with
-// that name on the other ranks; methods that compare values share the names. Calls with different
-// names do not wait for each other, and none waits for the work of streams.
+// group may use at most MaxValueNames names; otherwise, Agree returns ErrInvalid. The n-th call
+// with a name matches the n-th call with that name on the other ranks; methods that compare values
+// share the names. Calls with different names do not wait for each other, and none waits for the
+// work of streams.
 func (g *Group) Agree(ctx context.Context, name string, value int64) error {
 	_, err := g.values.combine(ctx, valueCall{operation: ValueAgree, name: name, value: value})
 	return err
@@ -301,7 +302,8 @@ func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 
 // Step compares the step that each rank's program is about to begin: a text of 1 to MaxStep bytes,
 // such as "decode(batch=8)", and the number of collectives of this group since the previous step.
-// If the ranks differ, Step returns a DivergenceError, and the group usually remains usable.
+// If the ranks differ, Step returns a DivergenceError, and the group remains usable. However, the
+// group fails if a rank begins a step without a collective in which another rank waits.
 //
 // With SYMMEM_STEP_GUARD=0 on all ranks, Step compares nothing and returns the result of Cause.
 func (g *Group) Step(ctx context.Context, what string) error {

@@ -34,11 +34,13 @@ func (s *groupSuspender) hasFailed() bool {
 
 // Suspend releases the group's device memory until Resume. With NCCL 2.29.7 or newer, this includes
 // NCCL's memory, which Suspension.Released does not count. Addresses and captured graphs stay
-// valid. All ranks must call Suspend. Suspend pools before the group.
+// valid. All ranks must call Suspend. Suspend pools before the group. A second Suspend does
+// nothing.
 //
 // If a stream of any rank has unfinished work after a second, or a message has not been received,
-// all ranks return ErrBusy; during a capture, they return ErrCapturing. The group then remains
-// usable. Other goroutines must not use the group or its graphs during Suspend.
+// all ranks return an ErrBusy that names the rank and the work; during a capture, they return
+// ErrCapturing. The group then remains usable. Other goroutines must not use the group or its
+// graphs during Suspend.
 //
 // While the group is suspended, its calls and graphs return ErrSuspended. The program must neither
 // use the communicator of Handle nor replay other libraries' graphs with calls of the group: on
@@ -54,7 +56,7 @@ func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 
 // Resume allocates the group's memory again, at the same addresses. All ranks must call it. If any
 // rank has too little memory, all ranks return an ErrOutOfMemory that names the rank, and the group
-// stays suspended.
+// stays suspended. If the group is not suspended, Resume does nothing.
 func (s *groupSuspender) Resume(ctx context.Context) error {
 	defer deliverAll(s.group.rt)
 	if err := s.resume(orBackground(ctx)); err != nil {

@@ -20,7 +20,8 @@ type Interop struct {
 }
 
 // Close is Runtime.Close, but stops waiting for other ranks when the context ends, though not
-// within the first second.
+// within the first second. If this rank serves the store, other ranks cannot create groups
+// afterwards.
 func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 
 // Site returns a number for a location outside Go code, such as "model.py:120", for At. After
@@ -99,7 +100,8 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 
 // Memory returns the memory at an address. In a live buffer, the result is like Buffer.Memory, but
 // uses on other streams and in captures are not recorded, so the caller must keep the buffer alive
-// until the work is complete. Outside the open pools, the result belongs to no pool.
+// until the work is complete. After Free, calls that use the memory return ErrFreed. Outside the
+// open pools, the result belongs to no pool.
 //
 // Memory returns ErrFreed if the address belongs to a pool but to no live buffer, ErrOutOfRange if
 // the range extends past the end of the buffer, and ErrInvalid if bytes is negative or too large.
@@ -160,9 +162,11 @@ func (Interop) PeerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr,
 
 // WindowHandle returns NCCL's window, an ncclWindow_t, that contains a range of addresses on this
 // rank, and the offset in it, for kernels that use NCCL's device API (ncclDevCommCreate). The
-// window is valid as long as the addresses from Buffer.PeerAddresses. WindowHandle does not
-// communicate. It returns ErrInvalid if the range is not registered with the group, and
-// ErrUnsupported if NCCL has no window; groups with PathWindow have one.
+// window is valid as long as the addresses from Buffer.PeerAddresses. NCCL requires that all calls
+// on the communicator, even those of symmem, come from one thread at a time, in the same order on
+// all ranks. WindowHandle does not communicate. It returns ErrInvalid if the range is not
+// registered with the group, and ErrUnsupported if NCCL has no window; groups with PathWindow have
+// one.
 func (Interop) WindowHandle(
 	g *Group, address uintptr, bytes int64,
 ) (window, offset uintptr, err error) {
@@ -206,7 +210,7 @@ type Call struct {
 	Norm *NormArgs
 	// Wait makes Do wait until the stream is idle, and return the first error of its work. Unlike
 	// Stream.Synchronize, it does not affect the history of pools, and the group's timeout limits
-	// it.
+	// it, not the context. During a capture of the stream, Do returns ErrCapturing.
 	Wait bool
 	// More lists calls that run together with this one, in any order. Messages, AllReduceRMSNorm
 	// and nested lists are not permitted. Wait and Path of the first call apply to all.

@@ -14,8 +14,9 @@ import (
 // Pool.Trim unmaps its segment; work that uses them must be complete by then. They must not be used
 // while the pool is suspended.
 //
-// PeerAddresses returns ErrInvalid if the buffer is not registered with the group, and
-// ErrUnsupported on all ranks if some ranks cannot map each other's memory.
+// PeerAddresses does not communicate. It returns ErrInvalid if the buffer is not registered with
+// the group, ErrSuspended if the pool is suspended on this rank, and ErrUnsupported on all ranks if
+// some ranks cannot map each other's memory.
 func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("addresses of the zero buffer: %w", ErrForeign)

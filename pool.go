@@ -293,13 +293,14 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 
 // Suspend releases the pool's memory until Resume, and returns how much memory it has released on
 // this rank. All ranks of the domain must call it. Buffers keep their addresses, captured graphs
-// stay valid, and windows stay registered.
+// stay valid, and windows stay registered. A second Suspend does nothing.
 //
 // Suspend waits for calls that use the pool and for work on this rank's streams, each for a second
 // or a quarter of the timeout. If that does not suffice on some rank, all ranks return an ErrBusy
 // that names the work, as they do while an open graph contains calls on the window path or, unless
 // the variable NCCL_GRAPH_REGISTER is 0, on the plain path. They return ErrCapturing during a
-// capture, and ErrOutOfMemory without enough host memory for KeepContents.
+// capture, and ErrOutOfMemory without enough host memory for KeepContents. After any of these
+// errors, the pool remains usable.
 //
 // While a pool is suspended, calls that use its memory return ErrSuspended, except for Free, Stats
 // and Close. The program must not access the memory in another way: on GPUs, that destroys the CUDA
@@ -319,7 +320,8 @@ func (p *Pool) Suspend(ctx context.Context, c Contents) (Suspension, error) {
 // Resume maps new memory at the same addresses. All ranks of the domain and of groups with windows
 // in the pool must call it. If any rank has too little memory, all ranks return ErrOutOfMemory, and
 // the pool stays suspended. If the domain has failed, Resume maps this rank's memory and returns
-// the fault; this rank can then use the pool.
+// the fault; this rank can then use the pool, and its windows in groups that have not failed. If
+// the pool is not suspended, Resume does nothing.
 func (p *Pool) Resume(ctx context.Context) error {
 	defer deliverAll(p.rt)
 	if err := p.suspender.resume(orBackground(ctx)); err != nil {
@@ -362,11 +364,13 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 }
 
 // Close deregisters all segments and unmaps those without live buffers. It waits for calls that use
-// the pool and for this rank's work on any stream. After twice Options.Timeout, it returns a
-// TimeoutError and the pool remains open.
+// the pool, also in Suspend and Resume, and for this rank's work on any stream. Calls that begin in
+// the meantime return ErrClosed. After twice Options.Timeout, Close returns a TimeoutError and the
+// pool remains open. A second Close does nothing.
 //
-// Live buffers can still be freed, and used through a View, a pointer or kernels. Their segments
-// stay mapped until the last buffer is freed or the process exits.
+// Live buffers can still be freed, and used through a View, a pointer or kernels; other calls with
+// them return ErrClosed. Their segments stay mapped until the last buffer is freed or the process
+// exits. Until then, the pool's addresses are not reused, and on GPUs, the primary context exists.
 func (p *Pool) Close() error { return p.closeAfter(p.rt.streams.drain) }
 
 // closeAfter calls wait to wait for the work of this rank.

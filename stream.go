@@ -335,9 +335,10 @@ func awaitStreamCause(err error) error {
 // Handle returns the CUstream (a cudaStream_t) on which other libraries can queue work, or 0 on the
 // host backend. It is valid until the Runtime is closed.
 //
-// symmem does not know the memory of other libraries' work. The caller must call Buffer.UseOn for
-// buffers of another stream, and must not free buffers that a capture uses until its graph is
-// closed. The GPU's primary context must be current on the thread.
+// Synchronize and captures include the work of other libraries, but symmem does not know its
+// memory. The caller must call Buffer.UseOn for buffers of another stream, and must not free
+// buffers that a capture uses until its graph is closed. The GPU's primary context must be current
+// on the thread.
 func (s *Stream) Handle() uintptr {
 	if native, ok := s.queue.(driver.Native); ok {
 		return native.Handle()

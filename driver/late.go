@@ -41,7 +41,7 @@ type Late struct {
 	Warn func(LateWarning)
 }
 
-// Next returns the time until a wait's next warning, 0 if the warning is due, or a negative value if
+// Next returns the time until a wait's next warning, 0 if it is due, or a negative value if
 // warnings are disabled. since is the time since the group's last warning, or negative if there was
 // none.
 func (l Late) Next(waited, since time.Duration) time.Duration {
