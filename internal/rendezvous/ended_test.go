@@ -108,7 +108,7 @@ func checkEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victi
 	atLeastOne := func(known []*EndedError) bool { return len(known) > 0 }
 	ended := m.AwaitEnded(ctx, ranks, atLeastOne)
 	if len(ended) != 1 || ended[0].Rank != victim {
-		t.Errorf("rank %d: Ended(%v) = %v, want the end of rank %d",
+		t.Errorf("rank %d: AwaitEnded(%v) = %v, want the end of rank %d",
 			m.world.Rank, ranks, ended, victim)
 	}
 }
@@ -157,6 +157,40 @@ func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestLostStoreIsExplained loses the store during a request of rank 1. The error must be about rank
+// 0 if that was killed, but not if it left.
+func TestLostStoreIsExplained(t *testing.T) {
+	for name, end := range map[string]func(*Member) error{
+		"killed": closeLinks,
+		"left": func(m *Member) error {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel() // do not wait for rank 1
+			return m.Leave(ctx, "")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := testContext(t)
+			route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
+			members := connectAll(ctx, t, worldsOf(2, route))
+			if err := end(members[0]); err != nil {
+				t.Error(err)
+			}
+			err := members[1].store.Set(ctx, "key", nil)
+			if !errors.Is(err, ErrLost) {
+				t.Fatalf("Set without a store = %v, want ErrLost", err)
+			}
+			explained := members[1].explainError(err)
+			var e *EndedError
+			if isEnd := errors.As(explained, &e) && e.Rank == 0; isEnd != (name == "killed") {
+				t.Errorf("explainError(%v) = %v with rank 0 %s", err, explained, name)
+			}
+			if err := closeLinks(members[1]); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
