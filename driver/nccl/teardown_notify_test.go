@@ -10,14 +10,14 @@ import (
 	"symmem/internal/control"
 )
 
-// notifyHookPlane is a Plane whose AwaitNotified calls onAwait.
+// notifyHookPlane is a Plane whose WaitForAcknowledgements calls onAwait.
 type notifyHookPlane struct {
 	control.Plane
 	onAwait func()
 }
 
-func (p *notifyHookPlane) AwaitNotified()         { p.onAwait() }
-func (p *notifyHookPlane) CanSucceed(uint64) bool { return true }
+func (p *notifyHookPlane) WaitForAcknowledgements() { p.onAwait() }
+func (p *notifyHookPlane) CanSucceed(uint64) bool   { return true }
 
 // TestPeersLearnOfFaultBeforeAbort launches a plain call on only one of two ranks and then aborts
 // the group there. The other rank must be notified before NCCL's communicator is aborted.
@@ -66,8 +66,8 @@ type failurePlane struct {
 	hasFailed bool
 }
 
-func (p *failurePlane) AwaitNotified()         {}
-func (p *failurePlane) CanSucceed(uint64) bool { return !p.hasFailed }
+func (p *failurePlane) WaitForAcknowledgements() {}
+func (p *failurePlane) CanSucceed(uint64) bool   { return !p.hasFailed }
 
 func recordLaunch(c *communicator, ticket uint64) {
 	call := driver.Call{Operation: driver.AllReduce, Count: 1}
