@@ -67,6 +67,6 @@ func TestMissedListsResultsAboveBar(t *testing.T) {
 	}
 	got := r.DescribeOverLimit()
 	if len(got) != 1 || got[0] != "above bar: 41.0 ns, the limit is 40.0 ns" {
-		t.Errorf("OverLimit() = %q, want only the result above its bar", got)
+		t.Errorf("DescribeOverLimit() = %q, want only the result above its bar", got)
 	}
 }
