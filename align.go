@@ -34,7 +34,7 @@ type suspicion struct {
 	// blocksBeforeFault were live when isRaised was set, on all ranks.
 	blocksBeforeFault []alloc.View
 	rebuilds          int // each realignment drops all reservations
-	// outsideGroups holds the full ids of groups that use the pool but are not in its domain.
+	// outsideGroups holds the full ids of groups with ranks outside the pool's domain that use it.
 	outsideGroups map[string]bool
 }
 

@@ -56,8 +56,8 @@ type Native interface {
 	Handle() uintptr
 }
 
-// Adopter is implemented by a Device that can use streams and communicators of other libraries in
-// the same process.
+// Adopter is implemented by a Device that can use, but never destroys, streams and communicators of
+// other libraries in the same process.
 type Adopter interface {
 	// AdoptStream returns a Stream for another library's CUstream, which must stay valid until the
 	// Stream is closed. If handle is 0, it is CUDA's default stream.

@@ -28,10 +28,12 @@ type SuspendableWindow interface {
 	Resume(ctx context.Context) error
 }
 
-// SuspendableCommunicator is implemented by a Communicator that can release its memory. While it is
-// suspended, only Exchange, Abort and Close work.
+// SuspendableCommunicator is implemented by a Communicator that can release its memory. The
+// addresses stay reserved, so graphs stay valid. While it is suspended, only Exchange, Abort and
+// Close work.
 type SuspendableCommunicator interface {
-	// PrepareSuspend returns an error if the memory cannot be released now.
+	// PrepareSuspend returns an error if the memory cannot be released now, for example because a
+	// message has not been received.
 	PrepareSuspend() error
 	// Suspend releases the memory after PrepareSuspend on all ranks, while no work is queued or
 	// running. It is collective. An error makes the communicator fail.

@@ -113,9 +113,10 @@ const windowSymmetric = 1 // NCCL_WIN_COLL_SYMMETRIC
 // WindowRegister registers memory with all ranks, in the same order and with the same sizes. It
 // blocks. If the communicator does not support windows, it returns 0 without an error.
 //
-// The memory must be a whole mapped allocation of cuMemCreate with an exportable handle type. The
-// thread must have no open group, because NCCL would not return the window before GroupEnd. Before
-// NCCL 2.30.7, no stream must be capturing.
+// The memory must be a whole mapped allocation of cuMemCreate with an exportable handle type, and
+// must not overlap another window of the communicator. The thread must have no open group, because
+// NCCL would not return the window before GroupEnd. Before NCCL 2.30.7, no stream must be
+// capturing.
 func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Window, error) {
 	if err := l.checkAvailable(commWindowRegister); err != nil {
 		return 0, err

@@ -11,7 +11,7 @@ import (
 )
 
 // Lock is a mutual exclusion lock that one goroutine acquires often and others acquire rarely. The
-// zero Lock is unlocked. A Lock must not be copied.
+// zero Lock is unlocked. A Lock must not be copied, and its holder must not acquire it again.
 //
 // A goroutine that acquires the lock lockOwnerThreshold times in a row becomes its owner, and the
 // lock is biased. The owner acquires it by a plain store to busy. Any other goroutine ends the

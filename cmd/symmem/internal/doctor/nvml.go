@@ -12,7 +12,8 @@ import (
 
 const nvmlVariable = "SYMMEM_NVML"
 
-// nvml calls NVIDIA's management library (NVML), as declared in nvml.h of CUDA 12.9.
+// nvml calls NVIDIA's management library (NVML), as declared in nvml.h of CUDA 12.9. It must not be
+// used after close.
 type nvml struct {
 	library *dl.Library
 }
