@@ -3,6 +3,7 @@ package symmem_test
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"strings"
@@ -21,6 +22,15 @@ func withBackend(o symmem.Options) symmem.Options {
 		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
 	}
 	return o
+}
+
+// skipOnHost skips a test of what only the backend nccl does. Runs with nccl never skip it, and
+// TestSoftwareGPU is such a run.
+func skipOnHost(tb testing.TB, reason string) {
+	tb.Helper()
+	if withBackend(symmem.Options{}).Backend == "host" {
+		tb.Skip(fmt.Errorf("%s: %w", reason, symmem.ErrUnsupported))
+	}
 }
 
 // availableRanks returns the number of ranks that the backend can run. With one device it is 2, so

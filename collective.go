@@ -223,8 +223,8 @@ func (g *Group) SendTagged(
 
 // RecvTagged receives count elements from a peer, or from any rank if peer is AnySource. Receives
 // with the same tag match messages in the order of the calls. A receive from AnySource accepts the
-// message that arrives first, and later receives with the same tag wait for it. Call.Arrived tells
-// the sender; see Interop.Do.
+// message that arrives first, and later receives with the same tag wait for it. To learn the
+// sender, set Call.Arrived and use Interop.Do.
 func (g *Group) RecvTagged(
 	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {

@@ -1,7 +1,6 @@
 package symmem_test
 
 import (
-	"fmt"
 	"math"
 	"os"
 	"testing"
@@ -16,9 +15,7 @@ import (
 // the launch. The test also prints the time to submit a call with and without a live view.
 func TestGPUTimesMatchClock(t *testing.T) {
 	const calls = 512 // four of them are timed
-	if withBackend(symmem.Options{}).Backend != "nccl" {
-		t.Skip(fmt.Errorf("only the backend nccl has GPU times: %w", symmem.ErrUnsupported))
-	}
+	skipOnHost(t, "only the backend nccl has GPU times")
 	useLiveFolder(t)
 	for _, http := range []string{"", "unix"} {
 		for _, path := range []symmem.PathChoice{

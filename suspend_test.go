@@ -3,7 +3,6 @@ package symmem_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -41,10 +40,7 @@ func suspendOptions() symmem.Options {
 // TestSuspendRefusesGraphsOfPlainPath suspends a pool while a graph on NCCL's plain path is open.
 // NCCL maps the memory of such a graph on other ranks.
 func TestSuspendRefusesGraphsOfPlainPath(t *testing.T) {
-	if os.Getenv(backendVariable) != "nccl" {
-		t.Skip(fmt.Errorf("only NCCL maps the memory of graphs on other ranks: %w",
-			symmem.ErrUnsupported))
-	}
+	skipOnHost(t, "only NCCL maps the memory of graphs on other ranks")
 	runRanks(t, 2, symmem.Options{Path: symmem.PathPlain}, func(r *rank) {
 		p := r.pool()
 		m := r.window(p, mib).Memory()

@@ -14,7 +14,8 @@ const maxIdleLinks = 4
 // concurrent use.
 //
 // When a call returns without an error, all ranks can see its effect. A canceled call may have
-// taken effect. A key has at most 8 KiB, and a value at most 8 MiB.
+// taken effect. A call returns ErrTooLarge for a key of more than 8 KiB, a value of more than
+// 8 MiB, or more than 128 Ki keys.
 type Client struct {
 	*linkSet
 	keyPrefix string

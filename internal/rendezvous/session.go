@@ -39,7 +39,8 @@ func (s *session) run() {
 	if sys.IsSilence(err) {
 		s.server.endSilentSessions()
 	}
-	// The client may never read its replies, and Server.Close can no longer interrupt this session.
+	// Writing the last replies needs a deadline: the client may never read them, and Server.Close,
+	// which waits for this session, can no longer interrupt it.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.outbox.close()
 }

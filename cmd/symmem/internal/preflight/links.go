@@ -24,8 +24,9 @@ const (
 	maxMeasurements = 3
 )
 
-// slowRank is the number of a rank with slow links, or "". A test sets it in the linker. That rank
-// pauses after each exchange of messages for slowRankPause times as long as the exchange took.
+// slowRank is the number of a rank with slow links, or "". A test sets it with -ldflags=-X. After
+// each exchange of messages, that rank pauses for slowRankPause times as long as the exchange
+// took.
 var slowRank string
 
 const slowRankPause = 10

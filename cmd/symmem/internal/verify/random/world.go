@@ -19,7 +19,7 @@ type environment struct {
 	rt       *symmem.Runtime
 	streams  []*symmem.Stream // of symmem, then of library
 	events   []*symmem.Event  // one for each stream
-	library  *program.Library // another CUDA library in the process; nil on the host backend
+	library  *program.Library // runs CUDA work that symmem does not know; nil on the host backend
 	gatherer *workload.Gatherer
 }
 
