@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Records programs with planted differences on 4 ranks with PyTorch's own pools (torch/planted.py).
-# It needs a PyTorch with CUDA and 4 GPUs, but not symmem.
+# It needs a PyTorch with CUDA, but not symmem. With fewer than 4 GPUs, ranks share GPUs, and the
+# Flight Recorder's dumps are not recorded.
 #
 #   planted.sh PROGRAMS FOLDER   runs the programs of a file and writes an archive for each rank
 #   SECONDS_RUNNING              time after which no program starts (60)

@@ -7,7 +7,7 @@ MemPools, until SECONDS have passed, and writes FOLDER/rank<r>.tar.gz:
     <n>.pickle      the memory snapshot of program n
     <n>.json        where PyTorch placed the tensors of each pool: ordinal of the segment, offset
 
-and FOLDER/calls<r>.tar.gz:
+and, if each rank has its own GPU, FOLDER/calls<r>.tar.gz:
 
     calls.pickle    the Flight Recorder's dump of several groups, in each of which one rank makes
                     a different call at a random place
@@ -167,13 +167,20 @@ def main() -> None:
     folder = Path(sys.argv[2])
     end = time.monotonic() + float(sys.argv[3] if len(sys.argv) > 3 else "60")
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=60))
-    dist.all_reduce(torch.zeros(1, device="cuda"))
+    gpus = torch.cuda.device_count()
+    shared = gpus < size  # NCCL 2.28 does not accept two ranks on one GPU.
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % gpus)
+    backend, device = ("gloo", "cpu") if shared else ("nccl", "cuda")
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=60))
+    dist.all_reduce(torch.zeros(1, device=device))
     torch.cuda.synchronize()
     with tarfile.open(folder / f"rank{rank}.tar.gz", "w:gz", compresslevel=6) as archive:
         done = record_programs(archive, programs, rank, end)
     print(f"rank {rank}: {done} programs, torch {torch.__version__}", flush=True)
+    if shared:
+        dist.barrier()
+        dist.destroy_process_group()
+        return
     with tarfile.open(folder / f"calls{rank}.tar.gz", "w:gz") as archive:
         record_calls(archive, rank, size)
     print(f"rank {rank}: calls recorded", flush=True)
