@@ -42,20 +42,23 @@ Place = tuple[int, int]
 
 
 class Outside:
-    """Memory outside the pools, which moves the addresses of later segments."""
+    """Memory outside the pools, which moves the addresses of later segments.
+
+    The driver puts a new segment into the address range of freed memory, so that the order of the
+    segments' addresses differs from the order of their creation.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.tensors: list[torch.Tensor] = []
+        self.tensors = [
+            torch.empty(20 * MIB, dtype=torch.uint8, device="cuda") for _ in range(24)
+        ]
 
     def change(self) -> None:
-        """Allocate or free a tensor."""
-        if self.tensors and self.rng.random() < 0.5:
+        """Free a tensor if there is one, and give its segment back to the driver."""
+        if self.tensors:
             self.tensors.pop(self.rng.randrange(len(self.tensors)))
             torch.cuda.empty_cache()
-            return
-        size = self.rng.randrange(2, 40) * MIB
-        self.tensors.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
 
 
 def places(snapshot: dict[str, Any], pools: list[tuple[int, int]]) -> list[list[Place]]:
