@@ -110,3 +110,34 @@ func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 		return nil
 	})
 }
+
+// TestCallsThatWereWaitedForStaySuccessful synchronizes a stream again after a rank on another
+// machine has failed. The first Synchronize returned nil, so the second one must, too.
+func TestCallsThatWereWaitedForStaySuccessful(t *testing.T) {
+	simulateTwoMachines(t, 2)
+	w := newTestGroup(t, 2, 20*time.Second)
+	w.regroup()
+	w.must(func(m *testRank) error {
+		s, err := m.mapRegion(1 << 16)
+		if err != nil {
+			return err
+		}
+		c := m.group.(*communicator)
+		p, err := prepare(c, driver.Call{
+			Operation: driver.AllReduce, DataType: driver.Float32, Count: 1024,
+			Send: s.segment.Address(), Recv: s.segment.Address(),
+		})
+		if err == nil {
+			err = errors.Join(c.Launch(m.stream, p), m.stream.Synchronize(t.Context()))
+		}
+		if err != nil {
+			return err
+		}
+		c.owner.plane = &failurePlane{c.plane, true}
+		defer func() { c.owner.plane = c.plane }()
+		if err := m.stream.Synchronize(t.Context()); err != nil {
+			return failuref("the second Synchronize = %v, want nil", err)
+		}
+		return nil
+	})
+}

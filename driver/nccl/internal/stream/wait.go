@@ -74,7 +74,7 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 
 func (s *Stream) awaitWork(ctx context.Context) error {
 	s.Mu.Lock()
-	last := s.lastCall
+	last, wasWaitedFor := s.lastCall, s.IsWaitedFor()
 	s.Mu.Unlock()
 	err := last.await(ctx, s)
 	s.Mu.Lock()
@@ -96,7 +96,8 @@ func (s *Stream) awaitWork(ctx context.Context) error {
 	if deviceErr != nil {
 		return deviceErr
 	}
-	if last.group != nil {
+	// A rank that failed after an earlier wait does not make the call unsuccessful.
+	if last.group != nil && !wasWaitedFor {
 		if err := last.group.CheckEndedEarly(last.ticket); err != nil {
 			s.ReportFault(last.group, err)
 			if fault := s.takeFault(); fault != nil {
