@@ -74,6 +74,50 @@ func (m *rankMonitor) runWithRanks(
 	return m.explainRankLoss(ctx, operation, ranks, err)
 }
 
+// closeDevice closes the device. If ranks end without leaving, Close waits for them only briefly.
+func (m *rankMonitor) closeDevice(d driver.Device, size int) error {
+	listener, ok := d.(driver.LossListener)
+	if !ok || size == 1 {
+		return d.Close()
+	}
+	all := make([]int, size)
+	for r := range all {
+		all[r] = r
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	lost := make(chan int, 1)
+	go func() { lost <- m.reportLosses(ctx, all, listener) }()
+	err := d.Close()
+	cancel()
+	if <-lost > 0 && err != nil {
+		return m.explainRankLoss(context.Background(), "closing symmem", all, err)
+	}
+	return err
+}
+
+// reportLosses reports ranks that end without leaving, until the context ends. It returns their
+// number.
+func (m *rankMonitor) reportLosses(
+	ctx context.Context, ranks []int, listener driver.LossListener,
+) (known int) {
+	for ctx.Err() == nil {
+		ended := m.watcher.AwaitEnded(ctx, ranks, func(ended []*rendezvous.EndedError) bool {
+			return len(endedWithoutLeaving(ended)) > known
+		})
+		var lost []int
+		for _, e := range endedWithoutLeaving(ended) {
+			lost = append(lost, e.Rank)
+		}
+		if len(lost) == known {
+			break
+		}
+		known = len(lost)
+		listener.RanksLost(lost)
+	}
+	return known
+}
+
 // explainRankLoss returns a RankLostError if one of the ranks has ended and err may be the result,
 // and otherwise err. It waits up to endDetectionDelay.
 func (m *rankMonitor) explainRankLoss(

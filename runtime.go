@@ -256,7 +256,7 @@ func (rt *Runtime) close(ctx context.Context) error {
 	rt.captures.unshare()
 	rt.live.close()
 	if rt.device != nil {
-		errs = append(errs, rt.device.Close())
+		errs = append(errs, rt.monitor.closeDevice(rt.device, rt.size))
 	}
 	errs = append(errs, rt.monitor.leaveWorld(ctx, due))
 	deliverAll(rt)

@@ -20,6 +20,7 @@ import "context"
 //	MessageCounts  a MessageError lists no messages
 //	Remarker       there are no remarks
 //	EndObserver    only waiting ranks notice that a process has ended
+//	LossListener   Close does not depend on the ends of other ranks
 //	Inspector      the status page shows no waits
 //	Timed          runs are not timed
 //	Values         Group.Agree and related calls are refused
@@ -128,6 +129,13 @@ type Remarker interface {
 type EndObserver interface {
 	// EndedRanks returns the world ranks whose processes exited before they left the group.
 	EndedRanks() []int
+}
+
+// LossListener is implemented by a Device whose Close can wait for other ranks.
+type LossListener interface {
+	// RanksLost tells a running Close which world ranks have ended without leaving. Close waits for
+	// them only briefly.
+	RanksLost(ranks []int)
 }
 
 // Inspector is implemented by a Communicator that can describe its waits for peers.

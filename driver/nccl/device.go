@@ -222,6 +222,16 @@ func (d *Device) Close() error {
 	return errors.Join(append(errs, d.release())...)
 }
 
+// RanksLost is part of driver.LossListener.
+func (d *Device) RanksLost(ranks []int) {
+	for _, c := range d.openCommunicators() {
+		isLost := func(r int) bool { return slices.Contains(ranks, r) }
+		if slices.ContainsFunc(c.cfg.Ranks, isLost) {
+			c.stages.noteRankLost()
+		}
+	}
+}
+
 // closeCommunicators returns as pending those communicators that graphs of other libraries or
 // unfinished work of closed streams still need.
 func (d *Device) closeCommunicators() (pending []*communicator, err error) {

@@ -2,6 +2,7 @@ package nccl
 
 import (
 	"errors"
+	"sync"
 	"time"
 
 	"symmem/driver"
@@ -25,18 +26,26 @@ type stages struct {
 	memoryFreed chan struct{}
 	// allFreed is closed when everything has been freed, including NCCL's communicator.
 	allFreed chan struct{}
+
+	// rankLost is closed when a rank of the group has ended without leaving the world. NCCL may then
+	// never finish.
+	rankLost     chan struct{}
+	noteRankLost func() // closes rankLost once
 }
 
 func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages {
+	rankLost := make(chan struct{})
 	return stages{
 		gpu: g, cfg: cfg, plane: plane,
 		groupEnded: make(chan struct{}), kernelsEnded: make(chan struct{}),
 		memoryFreed: make(chan struct{}), allFreed: make(chan struct{}),
+		rankLost: rankLost, noteRankLost: sync.OnceFunc(func() { close(rankLost) }),
 	}
 }
 
 // await waits for a stage, or only checks it if checkOnly is set. The limit is longer after Close
-// than after a fault, because a failed group reaches a stage soon or never.
+// than after a fault, because a failed group, or one that has lost a rank, reaches a stage soon or
+// never.
 func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	limit := 4 * gpu.KernelEndTimeout
 	switch {
@@ -52,12 +61,21 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 		return nil // checked first, because limit may be 0
 	default:
 	}
-	select {
-	case <-stage:
-		return nil
-	case <-time.After(limit):
-		return &driver.TimeoutError{
-			InCall: "ending NCCL's communicator of group " + s.cfg.Name(), Waited: limit,
+	begin, rankLost := time.Now(), s.rankLost
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		select {
+		case <-stage:
+			return nil
+		case <-rankLost:
+			rankLost = nil
+			timer.Reset(min(limit-time.Since(begin), gpu.KernelEndTimeout))
+		case <-timer.C:
+			return &driver.TimeoutError{
+				InCall: "ending NCCL's communicator of group " + s.cfg.Name(),
+				Waited: time.Since(begin).Round(time.Millisecond),
+			}
 		}
 	}
 }
