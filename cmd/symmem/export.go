@@ -82,6 +82,11 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 		return errors.New("nothing to write: add --perfetto FILE, --flight-recorder DIR, " +
 			"--snapshot DIR or --redact DIR")
 	}
+	if f.perfetto != "" {
+		if err := checkReplaced(f.perfetto, args, zipArchive); err != nil {
+			return exitWith(exitFailed, err)
+		}
+	}
 	traces, err := export.Open(args)
 	if err != nil {
 		return exitWith(exitFailed, err)

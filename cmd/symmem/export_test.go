@@ -33,3 +33,40 @@ func TestExportRedact(t *testing.T) {
 		t.Errorf("export --redact to a folder with files = exit code %d; want %d", code, exitFailed)
 	}
 }
+
+// TestExportReplacesOnlyArchives checks that --perfetto leaves traces and other files alone.
+func TestExportReplacesOnlyArchives(t *testing.T) {
+	folder, outputs := writeTraces(t, -1), t.TempDir()
+	trace, notes := filepath.Join(folder, "rank0.trace"), filepath.Join(outputs, "notes.txt")
+	before, err := os.ReadFile(trace)
+	if err == nil {
+		err = os.WriteFile(notes, []byte("notes"), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(outputs, "run.zip")
+	for _, c := range []struct {
+		input, output string
+		code          int
+		want          string
+	}{
+		{folder, archive, exitOK, ""},
+		{folder, archive, exitOK, ""},
+		{folder, trace, exitFailed, "is not an archive"},
+		{trace, trace, exitFailed, "is an input"},
+		{folder, notes, exitFailed, "is not an archive"},
+		{folder, outputs, exitFailed, "not a regular file"},
+	} {
+		var out, errs bytes.Buffer
+		code := run(t.Context(), []string{"export", c.input, "--perfetto", c.output},
+			strings.NewReader(""), &out, &errs)
+		if code != c.code || !strings.Contains(errs.String(), c.want) {
+			t.Errorf("export %s --perfetto %s = %d, %s; want %d and %q", c.input, c.output, code, &errs,
+				c.code, c.want)
+		}
+	}
+	if after, err := os.ReadFile(trace); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("the trace has changed: %v", err)
+	}
+}

@@ -53,8 +53,10 @@ func newReportCommand() *cobra.Command {
 }
 
 func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
-	if err := f.checkOutput(args); err != nil {
-		return exitWith(exitFailed, err)
+	if f.output != "-" {
+		if err := checkReplaced(f.output, args, htmlPage); err != nil {
+			return exitWith(exitFailed, err)
+		}
 	}
 	result, err := f.files.compare(cmd, args, 1)
 	if err != nil {
@@ -72,53 +74,6 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 		return exitWith(exitWrong, nil)
 	}
 	return nil
-}
-
-// checkOutput returns an error if writing the page would replace an input or any other file that is
-// not a page.
-func (f *reportFlags) checkOutput(inputs []string) error {
-	if f.output == "-" {
-		return nil
-	}
-	existing, err := os.Stat(f.output)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("writing the page: %w", err)
-	}
-	if !existing.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a regular file: name another with --output, or - for standard "+
-			"output", f.output)
-	}
-	for _, input := range inputs {
-		if info, err := os.Stat(input); err == nil && os.SameFile(info, existing) {
-			return fmt.Errorf("%s is an input: name another file with --output", f.output)
-		}
-	}
-	beginning, err := readBeginning(f.output)
-	if err != nil {
-		return fmt.Errorf("writing the page: %w", err)
-	}
-	if len(beginning) > 0 && !strings.HasPrefix(beginning, "<!doctype html>") {
-		return fmt.Errorf("%s is not a page, so it is not replaced: name another file with --output",
-			f.output)
-	}
-	return nil
-}
-
-func readBeginning(file string) (string, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	b := make([]byte, 32)
-	n, err := io.ReadFull(f, b)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return "", err
-	}
-	return string(b[:n]), nil
 }
 
 // writePage writes the page and returns its size in bytes. It replaces a file atomically. Only the

@@ -29,10 +29,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		verdict = "The ranks differ."
 	}
 	t.writeLine("\n%s", verdict)
-	if err := t.Flush(); err != nil {
-		return fmt.Errorf("writing the report: %w", err)
-	}
-	return nil
+	return t.Flush()
 }
 
 type textWriter struct{ *bufio.Writer }

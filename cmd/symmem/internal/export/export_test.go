@@ -326,6 +326,18 @@ func TestFoldersWithOtherFilesAreRefused(t *testing.T) {
 	}
 }
 
+func TestInputsAreNotReplaced(t *testing.T) {
+	folder := traceRun(t, 1, 4, 0)
+	path := filepath.Join(folder, "trace_rank_0")
+	if err := os.Rename(filepath.Join(folder, trace.FileName(0)), path); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := WriteFlightRecorder(folder, open(t, folder)); err == nil {
+		t.Error("WriteFlightRecorder in the folder of the trace succeeded; want an error")
+	}
+	open(t, folder)
+}
+
 func TestTwoTracesOfOneRankAreRefused(t *testing.T) {
 	a, b := traceRun(t, 2, 4, 0), traceRun(t, 2, 4, 0)
 	_, err := Open([]string{a, b})

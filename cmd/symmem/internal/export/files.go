@@ -50,6 +50,16 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 	if err != nil {
 		return fmt.Errorf("creating the folder of the exported files: %w", err)
 	}
+	for _, r := range t.ranks {
+		input, err := os.Stat(r.path)
+		if err != nil {
+			return fmt.Errorf("creating the folder of the exported files: %w", err)
+		}
+		output, err := os.Stat(filepath.Join(folder, fileName(prefix, r.rank)))
+		if err == nil && os.SameFile(input, output) {
+			return fmt.Errorf("%s is an input: pass an empty folder", r.path)
+		}
+	}
 	for _, e := range entries {
 		isReplaced := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
 		if !slices.ContainsFunc(t.ranks, isReplaced) {
