@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"symmem"
+	"symmem/trace"
 )
 
 // writeTraces makes three ranks perform the same requests, and returns the folder of their traces.
@@ -79,6 +81,33 @@ func TestDiffOfTraces(t *testing.T) {
 	}
 	if code != exitWrong {
 		t.Errorf("exit code %d; want %d", code, exitWrong)
+	}
+}
+
+// TestDiffOfTwoRuns compares the traces of a run and the remains of an earlier one, which had more
+// ranks.
+func TestDiffOfTwoRuns(t *testing.T) {
+	folder := writeTraces(t, -1)
+	w, err := trace.Create(folder, trace.Options{Rank: 3, Size: 4, Records: 1})
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := runDiff(t, folder)
+	if code != exitFailed || !strings.Contains(errs, "rank3.trace of one of 4") {
+		t.Errorf("diff: exit code %d, %s%s; want 2 and both sizes", code, out, errs)
+	}
+	if err := os.Remove(filepath.Join(folder, "rank3.trace")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(folder, "rank1.trace")); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs = runDiff(t, folder)
+	if code != exitOK || !strings.Contains(out, "there is no file of rank 1 (trace of symmem)") {
+		t.Errorf("diff: exit code %d, %s%s; want 0 and a note about rank 1", code, out, errs)
 	}
 }
 

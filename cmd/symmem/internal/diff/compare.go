@@ -51,7 +51,7 @@ func splitByFormat(ranks []*history.Rank) [][]*history.Rank {
 
 func (r *Report) compare(ranks []*history.Rank, o Options) {
 	matches, notes := matchSequences(ranks, o)
-	r.Notes = append(r.Notes, notes...)
+	r.Notes = append(append(r.Notes, checkFiles(ranks)...), notes...)
 	found := make([]*comparison, 0, len(matches))
 	for _, m := range matches {
 		if world := ranks[0].World; world > 1 {
@@ -79,8 +79,14 @@ type comparison struct {
 }
 
 func newComparison(ranks []*history.Rank, m *matchedSequences) *comparison {
-	c := &comparison{match: m, members: m.memberRanks(ranks)}
+	c := &comparison{match: m}
 	c.result = SequenceResult{Title: m.title, Class: m.class, Notes: []string{}}
+	var lost []int
+	c.members, lost = m.memberRanks(ranks)
+	for _, r := range lost {
+		c.result.Notes = append(c.result.Notes, fmt.Sprintf("rank %d was not compared: the beginning of "+
+			"its file is lost, and the rest has no requests", ranks[r].Number))
+	}
 	known := textNumbers{}
 	skips := m.countSkipped(c.members)
 	for i, r := range c.members {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"symmem/cmd/symmem/internal/diff/history"
 )
@@ -132,34 +131,6 @@ func sequenceTitle(class history.Class, id string) string {
 	return class.String() + " " + history.MakePrintable(id)
 }
 
-// memberRanks returns the indexes of the ranks that should have the pool or group. PyTorch's pools
-// should exist on all ranks, and symmem's pools on all ranks of their group.
-func (m *matchedSequences) memberRanks(ranks []*history.Rank) []int {
-	_, group, _ := strings.Cut(m.id, groupSeparator)
-	var all []int
-	for i, s := range m.sequences {
-		switch {
-		case s != nil:
-		case m.class == history.Calls:
-			continue
-		case m.class == history.SymmemPool && !isInGroup(ranks[i], group):
-			continue
-		}
-		all = append(all, i)
-	}
-	return all
-}
-
-// groupSeparator separates the number of a symmem pool from its group in a sequence's ID.
-const groupSeparator = " of group "
-
-func isInGroup(r *history.Rank, group string) bool {
-	return slices.ContainsFunc(r.Sequences, func(s *history.Sequence) bool {
-		return s.Class == history.Calls && s.ID == group ||
-			s.Class == history.SymmemPool && strings.HasSuffix(s.ID, groupSeparator+group)
-	})
-}
-
 // countSkipped returns the number of requests to skip on each member, so that the comparison begins
 // at the first request that all traces contain.
 func (m *matchedSequences) countSkipped(members []int) []int {
@@ -167,11 +138,14 @@ func (m *matchedSequences) countSkipped(members []int) []int {
 	if m.class == history.Calls {
 		first := int64(0)
 		for _, r := range members {
-			first = max(first, m.sequences[r].FirstCallNumber)
+			if s := m.sequences[r]; s != nil {
+				first = max(first, s.FirstCallNumber)
+			}
 		}
 		for i, r := range members {
-			s := m.sequences[r]
-			skipped[i] = int(min(first-s.FirstCallNumber, int64(len(s.Events))))
+			if s := m.sequences[r]; s != nil {
+				skipped[i] = int(min(first-s.FirstCallNumber, int64(len(s.Events))))
+			}
 		}
 		return skipped
 	}

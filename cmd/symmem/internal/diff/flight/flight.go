@@ -5,6 +5,7 @@ package flight
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"symmem/cmd/symmem/internal/diff/history"
@@ -25,6 +26,8 @@ type Reader struct {
 	messageCount int               // number of sends and receives
 	lastStates   map[string]string // state of the last call, by group
 	entryCount   int64
+	// firstRecordID counts the entries that the recorder dropped before the first one.
+	firstRecordID int64
 }
 
 // NewReader returns a Reader that adds calls to rank.
@@ -44,6 +47,9 @@ func (r *Reader) AddEntry(d *plain.Document, v plain.Value) error {
 		return fmt.Errorf("%w: an entry is not a dict", plain.ErrFormat)
 	}
 	number := r.entryCount
+	if number == 0 {
+		r.firstRecordID, _ = d.Get(v, r.keyValue(d, "record_id")).Int()
+	}
 	r.entryCount++
 	if d.Get(v, r.keyValue(d, "is_p2p")).Bool() {
 		r.messageCount++
@@ -107,7 +113,7 @@ func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 		id, _ := d.Get(v, r.keyValue(d, "pg_id")).Int()
 		words = []string{fmt.Sprint(id)}
 	}
-	id := history.MakePrintable(strings.Join(words, " "))
+	id := groupID(words)
 	g := r.groups[id]
 	if g == nil {
 		g = &history.Sequence{
@@ -117,6 +123,34 @@ func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 		r.rank.Sequences = append(r.rank.Sequences, g)
 	}
 	return g
+}
+
+func groupID(words []string) string { return history.MakePrintable(strings.Join(words, " ")) }
+
+// maxRank limits the numbers of ranks, so that a damaged file cannot exhaust memory.
+const maxRank = 1<<20 - 1
+
+// addMembers adds the ranks of a group in pg_config, such as "[0, 1]".
+func (r *Reader) addMembers(d *plain.Document, config plain.Value) {
+	var words []string
+	for _, key := range []string{"name", "desc"} {
+		if word, ok := d.StringOf(d.Get(config, r.keyValue(d, key))); ok && word != "" {
+			words = append(words, word)
+		}
+	}
+	text, _ := d.StringOf(d.Get(config, r.keyValue(d, "ranks")))
+	var ranks []int
+	for number := range strings.SplitSeq(strings.Trim(text, "[] "), ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(number))
+		if err != nil || n < 0 || n > maxRank {
+			return
+		}
+		ranks = append(ranks, n)
+	}
+	if r.rank.Members == nil {
+		r.rank.Members = map[string][]int{}
+	}
+	r.rank.Members[groupID(words)] = ranks
 }
 
 // unevenOperations lists the operations whose sizes can differ between ranks: prefixes of their
@@ -186,9 +220,18 @@ func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int
 	b.WriteByte(']')
 }
 
-// Finish sets the rank's format and adds notes about the dump.
-func (r *Reader) Finish() {
+// Finish sets the rank's format and members of groups, and adds notes about the dump.
+func (r *Reader) Finish(d *plain.Document, top plain.Value) {
 	r.rank.Format = "Flight Recorder dump"
+	r.rank.IsPartial = r.firstRecordID > 0
+	if r.rank.IsPartial {
+		r.rank.AddNote("the beginning is missing: %d earlier entries are not in the file",
+			r.firstRecordID)
+	}
+	groups := d.Items(d.Get(top, d.StringValue("pg_config")))
+	for i := 1; i < len(groups); i += 2 {
+		r.addMembers(d, groups[i])
+	}
 	if r.messageCount > 0 {
 		r.rank.AddNote("%d sends and receives are left out: they need not agree between ranks",
 			r.messageCount)

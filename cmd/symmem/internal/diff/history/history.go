@@ -143,7 +143,17 @@ type Rank struct {
 	World int
 	// Format names the format of the file and, if World is above 1, the world. Ranks with different
 	// formats are not compared.
-	Format       string
+	Format string
+	// RankCount is the number of ranks in the world, or 0 if the file does not state it.
+	RankCount int
+	// WorldGroup is the ID of the group of all ranks, or empty if it is unknown.
+	WorldGroup string
+	// Members lists the ranks of each group whose ranks the file states, by the group's ID.
+	Members map[string][]int
+	// IsPartial is set if the file has lost its beginning.
+	IsPartial bool
+	// LacksTrace is set if the file has recorded no events, so that the rank cannot be compared.
+	LacksTrace   bool
 	Sequences    []*Sequence
 	Frames       []Frame
 	Stacks       [][]int32 // indexes of Frames, innermost first

@@ -179,7 +179,7 @@ func limitMemory() {
 }
 
 // sortRanks sorts histories by format and rank. It returns an error if two of them have both in
-// common.
+// common, or if they are of worlds of different sizes.
 func sortRanks(ranks []*history.Rank) error {
 	slices.SortStableFunc(ranks, func(a, b *history.Rank) int {
 		if a.Format != b.Format {
@@ -189,6 +189,10 @@ func sortRanks(ranks []*history.Rank) error {
 	})
 	for i := 1; i < len(ranks); i++ {
 		a, b := ranks[i-1], ranks[i]
+		if a.Format == b.Format && a.RankCount != b.RankCount {
+			return fmt.Errorf("%s is of a run of %d ranks, and %s of one of %d: pass the files of one run",
+				a.File, a.RankCount, b.File, b.RankCount)
+		}
 		if a.Format == b.Format && a.Number == b.Number {
 			return fmt.Errorf("%s and %s are both files of rank %d: pass the files of one run, or "+
 				"add --rank FILE=N", a.File, b.File, a.Number)
@@ -261,7 +265,7 @@ func readPyTorch(r io.Reader, device int) (*history.Rank, error) {
 	isMemory := !d.Get(top, d.StringValue("segments")).IsNone() || d.IsList(top)
 	switch {
 	case isCalls && !memory.HasElements():
-		calls.Finish()
+		calls.Finish(d, top)
 		return rank, nil
 	case isMemory && !calls.HasEntries():
 		return rank, memory.Finish(d, top, device)

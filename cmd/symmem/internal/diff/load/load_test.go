@@ -311,6 +311,23 @@ func TestCalls(t *testing.T) {
 	}
 }
 
+// TestRankWithoutCalls compares dumps of which one has no calls, although its group has it as a
+// member.
+func TestRankWithoutCalls(t *testing.T) {
+	files := [][]byte{
+		difftest.EncodeJSON(difftest.FlightDump([]string{"all_reduce", "barrier"}, 1)),
+		difftest.Pickle(difftest.FlightDump(nil, 1), 4),
+	}
+	report := diff.Compare(read(t, files...), diff.Options{})
+	if d := report.Sequences[0].RequestDifference; d == nil || d.Kind != diff.KindMissing {
+		t.Errorf("Compare = %+v; want a missing call", report.Sequences[0])
+	}
+	if report = diff.Compare(read(t, files[0]), diff.Options{}); len(report.Notes) != 1 ||
+		!strings.Contains(report.Notes[0], "no file of rank 1") {
+		t.Errorf("notes = %q; want one about rank 1", report.Notes)
+	}
+}
+
 func TestHostileFiles(t *testing.T) {
 	good := difftest.Pickle(difftest.Snapshot(
 		difftest.RandomProgram(rand.New(rand.NewPCG(1, 1)), 50, 1, 1), difftest.RunOptions{}), 4)

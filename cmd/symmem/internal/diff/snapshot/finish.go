@@ -86,7 +86,8 @@ func (r *Reader) chooseDevice(device int) (int, error) {
 		return 0, malformedSnapshot("it has events of the devices %v: select one with --device",
 			devices)
 	}
-	r.rank.AddNote("there is no trace: only the state at the end is known")
+	r.rank.LacksTrace = true
+	r.rank.AddNote("no events were recorded, so that the rank was not compared")
 	if len(r.segments) > 0 {
 		return int(max(r.segments[0].device, 0)), nil
 	}

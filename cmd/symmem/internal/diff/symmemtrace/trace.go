@@ -11,6 +11,9 @@ import (
 	"symmem/trace"
 )
 
+// maxRanks limits the size of a world in a trace, so that a damaged file cannot exhaust memory.
+const maxRanks = 1 << 20
+
 // Read reads a trace.
 func Read(r io.Reader) (*history.Rank, error) {
 	c := &converter{
@@ -21,6 +24,10 @@ func Read(r io.Reader) (*history.Rank, error) {
 	l, err := trace.Scan(r, c.addRecord)
 	if err != nil {
 		return nil, fmt.Errorf("reading symmem's trace: %w", err)
+	}
+	if l.Rank >= l.Size || l.Size > maxRanks {
+		return nil, fmt.Errorf("%w: its rank is %d, and its world has %d ranks", trace.ErrFormat,
+			l.Rank, l.Size)
 	}
 	c.finish(l)
 	return c.rank, nil
@@ -52,7 +59,8 @@ type sequence struct {
 }
 
 func (c *converter) finish(l *trace.Log) {
-	c.rank.Number = l.Rank
+	c.rank.Number, c.rank.RankCount, c.rank.WorldGroup = l.Rank, l.Size, "world"
+	c.rank.IsPartial = l.Missing > 0
 	if l.Missing > 0 {
 		c.rank.AddNote("the beginning is missing: newer records have replaced %d records", l.Missing)
 	}

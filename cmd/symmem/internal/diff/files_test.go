@@ -1,0 +1,109 @@
+package diff_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"symmem/cmd/symmem/internal/diff"
+	"symmem/cmd/symmem/internal/diff/history"
+)
+
+func calls(unixMicro int64, count int) []history.Event {
+	all := make([]history.Event, count)
+	for i := range all {
+		all[i] = history.Event{Action: history.Call, Stack: -1, UnixMicro: unixMicro + int64(i)}
+	}
+	return all
+}
+
+func ranksWithCalls(events ...[]history.Event) []*history.Rank {
+	ranks := ranksOf(history.Calls, "world", events...)
+	for _, r := range ranks {
+		r.Texts = []string{"Barrier"}
+	}
+	return ranks
+}
+
+func hasNote(r *diff.Report, want string) bool {
+	return slices.ContainsFunc(r.Notes, func(note string) bool { return strings.Contains(note, want) })
+}
+
+func TestMissingFilesAreNoted(t *testing.T) {
+	ranks := ranksWithCalls(calls(0, 3), calls(0, 3), calls(0, 3))
+	ranks[2].Number = 3
+	if r := diff.Compare(ranks, diff.Options{}); !r.RanksAgree ||
+		!hasNote(r, "no file of rank 2") {
+		t.Errorf("notes = %q; want one about rank 2", r.Notes)
+	}
+	for _, rank := range ranks {
+		rank.Members = map[string][]int{"world": {0, 1, 2, 3, 4, 5, 6}}
+	}
+	if r := diff.Compare(ranks, diff.Options{}); !hasNote(r, "no file of ranks 2,4-6") {
+		t.Errorf("notes = %q; want one about ranks 2 and 4 to 6", r.Notes)
+	}
+	ranks = ranksWithCalls(calls(0, 3), calls(0, 3))
+	ranks[0].Number, ranks[1].Number = 4211, 4222 // process ids in the names of snapshots
+	if r := diff.Compare(ranks, diff.Options{}); len(r.Notes) > 0 {
+		t.Errorf("notes = %q; want none", r.Notes)
+	}
+}
+
+// TestRankWithoutCalls compares a group in which a member has made no call.
+func TestRankWithoutCalls(t *testing.T) {
+	for _, c := range []struct {
+		isPartial bool
+		members   [2][]int // according to ranks 0 and 2
+		want      string
+	}{
+		{false, [2][]int{{0, 1, 2}, {0, 1, 2}}, "missing on [2]"},
+		{false, [2][]int{{0, 1, 2}, nil}, "missing on [2]"},
+		{false, [2][]int{nil, nil}, "agree"},
+		{false, [2][]int{{0, 1}, {0, 1}}, "agree"},
+		{false, [2][]int{{0, 1, 2}, {2}}, "agree"}, // two groups of the same name
+		{true, [2][]int{{0, 1, 2}, {0, 1, 2}}, "agree"},
+	} {
+		ranks := ranksWithCalls(calls(0, 3), calls(0, 3), nil)
+		ranks[2].Sequences, ranks[2].IsPartial = nil, c.isPartial
+		for i, rank := range []int{0, 2} {
+			if c.members[i] != nil {
+				ranks[rank].Members = map[string][]int{"world": c.members[i]}
+			}
+		}
+		r := diff.Compare(ranks, diff.Options{})
+		got := "agree"
+		if d := r.Sequences[0].RequestDifference; d != nil {
+			got = fmt.Sprintf("%s on %v", d.Kind, d.MinorityRanks)
+		}
+		if got != c.want {
+			t.Errorf("%+v: %s; want %s", c, got, c.want)
+		}
+		if notes := fmt.Sprint(r.Sequences[0].Notes); c.isPartial !=
+			strings.Contains(notes, "rank 2 was not compared") {
+			t.Errorf("%+v: notes = %q; want one about rank 2: %v", c, notes, c.isPartial)
+		}
+	}
+}
+
+func TestFilesOfTwoRunsAreNoted(t *testing.T) {
+	const minute = 60_000_000
+	ranks := ranksWithCalls(calls(9*minute, 3), calls(9*minute+minute/2, 3), calls(5*minute, 3))
+	if r := diff.Compare(ranks, diff.Options{}); !hasNote(r, "rank 2 ended") {
+		t.Errorf("notes = %q; want one about rank 2", r.Notes)
+	}
+	if r := diff.Compare(ranks[:2], diff.Options{}); len(r.Notes) > 0 {
+		t.Errorf("notes = %q; want none", r.Notes)
+	}
+}
+
+// TestRankWithoutTrace compares ranks of which one has not recorded its requests.
+func TestRankWithoutTrace(t *testing.T) {
+	alloc := []history.Event{{Action: history.Alloc, Size: 512, Stack: -1}}
+	ranks := ranksOf(history.MemPool, "1", alloc, alloc, nil)
+	ranks[2].Sequences, ranks[2].LacksTrace = nil, true
+	r := diff.Compare(ranks, diff.Options{})
+	if got := fmt.Sprint(r.Sequences[0].Ranks); !r.RanksAgree || got != "[0 1]" {
+		t.Errorf("ranks %s were compared with agree = %v; want [0 1] and true", got, r.RanksAgree)
+	}
+}
