@@ -88,7 +88,8 @@ func newComparison(ranks []*history.Rank, m *matchedSequences) *comparison {
 			"its file is lost, and the rest has no requests", ranks[r].Number))
 	}
 	known := textNumbers{}
-	skips := m.countSkipped(c.members)
+	skips, notes := m.countSkipped(ranks, c.members)
+	c.result.Notes = append(c.result.Notes, notes...)
 	for i, r := range c.members {
 		c.views = append(c.views, newView(ranks[r], m.sequences[r], skips[i], known))
 		c.numbers = append(c.numbers, ranks[r].Number)

@@ -56,10 +56,7 @@ func (r *Reader) AddEntry(d *plain.Document, v plain.Value) error {
 		return nil
 	}
 	group := r.group(d, v)
-	callNumber, ok := d.Get(v, r.keyValue(d, "collective_seq_id")).Int()
-	if len(group.Events) == 0 && ok {
-		group.FirstCallNumber = callNumber
-	}
+	callNumber, _ := d.Get(v, r.keyValue(d, "collective_seq_id")).Int()
 	text := r.describe(d, v)
 	textIndex, ok := r.textIndexes[text]
 	if !ok {

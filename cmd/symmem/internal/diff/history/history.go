@@ -102,7 +102,9 @@ type Sequence struct {
 	// UnsupportedSetting names an allocator setting with which PyTorch's placement cannot be
 	// replayed, or is empty.
 	UnsupportedSetting string
-	FirstCallNumber    int64 // number of the sequence's first call within the group
+	// HasMessages is set if the group has sends or receives, which are left out, so that its calls may
+	// have different numbers on each rank.
+	HasMessages bool
 }
 
 // Fault describes the failure of a group.

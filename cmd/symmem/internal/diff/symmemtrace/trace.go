@@ -20,6 +20,7 @@ func Read(r io.Reader) (*history.Rank, error) {
 		rank:        &history.Rank{Format: "trace of symmem"},
 		sequences:   map[sequenceKey]*sequence{},
 		textIndexes: map[string]int32{}, stackIndexes: map[string]int32{},
+		messageGroups: map[string]bool{},
 	}
 	l, err := trace.Scan(r, c.addRecord)
 	if err != nil {
@@ -40,6 +41,7 @@ type converter struct {
 	stackIndexes    map[string]int32 // index in rank.Stacks, by call site
 	localEventCount int              // events of pools that only this rank uses
 	messageCount    int              // sends and receives
+	messageGroups   map[string]bool  // groups with sends or receives
 }
 
 // sequenceKey identifies a pool or a group.
@@ -52,7 +54,6 @@ type sequenceKey struct {
 // sequence collects the events of a pool or a group.
 type sequence struct {
 	*history.Sequence
-	firstNumber    int64              // of the first event in the trace
 	liveBlocks     map[[2]int64]int32 // block number by segment and offset
 	segmentIndexes map[int32]int32    // index in Segments, by segment number in the trace
 	blockCount     int32              // allocated so far
@@ -64,9 +65,10 @@ func (c *converter) finish(l *trace.Log) {
 	if l.Missing > 0 {
 		c.rank.AddNote("the beginning is missing: newer records have replaced %d records", l.Missing)
 	}
-	for _, s := range c.sequences {
+	for key, s := range c.sequences {
+		s.HasMessages = key.class == history.Calls && c.messageGroups[key.group]
 		if l.Missing > 0 {
-			s.IsPartial, s.FirstCallNumber = true, s.firstNumber
+			s.IsPartial = true
 		} else {
 			s.InitialBlocks = nil // a complete trace has no initial blocks
 		}
@@ -109,8 +111,8 @@ func (c *converter) addRecord(r *trace.Record) {
 	}
 }
 
-// findOrAddSequence returns the sequence of a pool or group. number is that of the current event.
-func (c *converter) findOrAddSequence(key sequenceKey, number uint64) *sequence {
+// findOrAddSequence returns the sequence of a pool or group.
+func (c *converter) findOrAddSequence(key sequenceKey) *sequence {
 	s := c.sequences[key]
 	if s == nil {
 		id := key.group
@@ -118,7 +120,7 @@ func (c *converter) findOrAddSequence(key sequenceKey, number uint64) *sequence 
 			id = poolSequenceID(key.pool, key.group)
 		}
 		s = &sequence{
-			Sequence: &history.Sequence{Class: key.class, ID: id}, firstNumber: int64(number),
+			Sequence:   &history.Sequence{Class: key.class, ID: id},
 			liveBlocks: map[[2]int64]int32{}, segmentIndexes: map[int32]int32{},
 		}
 		c.sequences[key] = s
@@ -163,13 +165,14 @@ func (c *converter) addCall(r *trace.Record) {
 	switch {
 	case strings.HasPrefix(text, "Send ") || strings.HasPrefix(text, "Recv "):
 		c.messageCount++
+		c.messageGroups[r.Group] = true
 		return
 	case r.Kind != event.KindCollective && r.Operation != "Agree" && r.Kind != event.KindStep:
 		text = r.Operation + " of a value " + r.Name // ranks can have different values
 	case r.Kind != event.KindCollective:
 		text = r.String()
 	}
-	s := c.findOrAddSequence(sequenceKey{history.Calls, 0, r.Group}, r.Number)
+	s := c.findOrAddSequence(sequenceKey{history.Calls, 0, r.Group})
 	s.NoPlacesReason = "calls have no places"
 	s.Events = append(s.Events, history.Event{
 		Number: int64(r.Number), Bytes: r.Bytes, UnixMicro: r.Time.UnixMicro(), Segment: -1,
@@ -201,7 +204,7 @@ func (c *converter) addWindow(r *trace.Record) {
 
 // addPlacement adds an event of a pool.
 func (c *converter) addPlacement(r *trace.Record) {
-	s := c.findOrAddSequence(sequenceKey{history.SymmemPool, r.Pool, r.Group}, r.Number)
+	s := c.findOrAddSequence(sequenceKey{history.SymmemPool, r.Pool, r.Group})
 	e := history.Event{
 		Number: int64(r.Number), Size: r.Requested, Bytes: r.Size, Offset: r.Offset,
 		Segment: s.segmentIndex(r), Stream: int32(r.Stream), Block: -1, Stack: c.stackIndex(r.Site),
