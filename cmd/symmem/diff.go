@@ -78,7 +78,7 @@ type rankFiles struct {
 
 func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.fileRanks, "rank", nil,
-		"rank of a file, as FILE=N (default: last number of its name)")
+		"rank of a file, as FILE=N (default: that in a trace, else the last number of its name)")
 	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default: the only one with events)")
 	flags.BoolVar(&f.allPools, "all-pools", false,
 		"also compare the default pool and the pools of graphs")

@@ -111,6 +111,23 @@ func TestDiffOfTwoRuns(t *testing.T) {
 	}
 }
 
+// TestDiffOfGivenRanks compares the traces of one rank in two runs.
+func TestDiffOfGivenRanks(t *testing.T) {
+	good, bad := writeTraces(t, -1), writeTraces(t, 20)
+	a, b := filepath.Join(good, "rank1.trace"), filepath.Join(bad, "rank1.trace")
+	if code, _, errs := runDiff(t, a, b); code != exitFailed || !strings.Contains(errs, "--rank") {
+		t.Errorf("diff: exit code %d, %s; want 2 and advice to use --rank", code, errs)
+	}
+	code, out, errs := runDiff(t, a, b, "--rank", b+"=2")
+	if code != exitWrong || !strings.Contains(out, "B  rank 2 [extra]") {
+		t.Errorf("diff: exit code %d, %s%s; want 1 and a difference on rank 2", code, out, errs)
+	}
+	code, _, errs = runDiff(t, a, b, "--rank", b+"x=2")
+	if code != exitFailed || !strings.Contains(errs, "rank1.tracex, which is not among the files") {
+		t.Errorf("diff: exit code %d, %s; want 2 and the unknown file", code, errs)
+	}
+}
+
 // TestDiffOfTwoWorlds compares the traces of processes that opened two worlds. The ranks differ
 // only in the second world.
 func TestDiffOfTwoWorlds(t *testing.T) {

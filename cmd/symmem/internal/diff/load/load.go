@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -41,6 +42,8 @@ type Options struct {
 type Source struct {
 	Path string
 	Rank int // -1 if neither the file's name nor the caller states it
+	// HasGivenRank is set if the caller stated the rank, which then counts even if the file has one.
+	HasGivenRank bool
 	// World counts the worlds (sets of ranks that communicate) of the process, from 1.
 	World int
 	size  int64
@@ -61,9 +64,10 @@ func worldOf(path string) int {
 }
 
 // Find lists the files in paths. In directories, it omits replaced traces (.old) and reports
-// (.html). The rank of a file is ranks[path] or else the last integer in the file's name.
+// (.html). The rank of a file is ranks[path], or else that in the file or the last integer in the file's name.
 func Find(paths []string, ranks map[string]int) ([]Source, error) {
 	var all []Source
+	unused := maps.Clone(ranks)
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -81,7 +85,12 @@ func Find(paths []string, ranks map[string]int) ([]Source, error) {
 				return nil, err
 			}
 			all = append(all, s)
+			delete(unused, name)
 		}
+	}
+	if len(unused) > 0 {
+		return nil, fmt.Errorf("a rank was given for %s, which is not among the files",
+			slices.Sorted(maps.Keys(unused))[0])
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("%s contains no files", strings.Join(paths, ", "))
@@ -114,7 +123,7 @@ func newSource(path string, ranks map[string]int) (Source, error) {
 		return s, fmt.Errorf("%s is not a regular file", path)
 	}
 	if n, ok := ranks[path]; ok {
-		s.Rank = n
+		s.Rank, s.HasGivenRank = n, true
 		return s, nil
 	}
 	base := filepath.Base(path)
@@ -227,7 +236,7 @@ func readFile(s Source, device int, report func(int)) (*history.Rank, error) {
 	if rank.World = s.World; s.World > 1 {
 		rank.Format += fmt.Sprintf(", world %d", s.World)
 	}
-	if rank.Number >= 0 {
+	if rank.Number >= 0 && !s.HasGivenRank {
 		return rank, nil // the file states its rank
 	}
 	if s.Rank < 0 {
