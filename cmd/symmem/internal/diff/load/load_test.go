@@ -311,6 +311,34 @@ func TestCalls(t *testing.T) {
 	}
 }
 
+// TestNumbersOutOfRange reads snapshots with numbers that cannot be represented. They must not be
+// taken for 0.
+func TestNumbersOutOfRange(t *testing.T) {
+	event := func(key, value string) string {
+		return fmt.Sprintf(`{"segments": [], "device_traces": [[{"action": "alloc", %q: %s}]]}`, key, value)
+	}
+	segment := func(key, value string) string {
+		return fmt.Sprintf(`{"segments": [{"address": 1, %q: %s}], "device_traces": []}`, key, value)
+	}
+	for _, file := range []string{
+		event("size", "1208925819614629174706176"), event("size", "4611686018427387904"),
+		event("size", "-1"), event("addr", "9223372036854775808"), event("stream", `"x"`),
+		event("size", "1.5"), segment("total_size", "-5"), segment("address", "1e300"),
+		segment("blocks", `[{"size": -3}]`),
+	} {
+		if _, err := load.Read(strings.NewReader(file), -1); !errors.Is(err, plain.ErrFormat) ||
+			!strings.Contains(err.Error(), "out of range") {
+			t.Errorf("Read(%s) = %v; want an error about the range", file, err)
+		}
+	}
+	good := event("size", "576460752303423487") // the largest integer of 60 bits
+	for device, want := range map[int]bool{-1: true, 0: true, 1: false} {
+		if _, err := load.Read(strings.NewReader(good), device); (err == nil) != want {
+			t.Errorf("Read with device %d = %v; want success: %v", device, err, want)
+		}
+	}
+}
+
 // TestRankWithoutCalls compares dumps of which one has no calls, although its group has it as a
 // member.
 func TestRankWithoutCalls(t *testing.T) {

@@ -34,7 +34,7 @@ func jsonError(err error, offset int64) error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return formatError("it is cut off after %d bytes", offset)
 	case errors.As(err, &syntaxError):
-		return formatError("it is neither a pickle nor JSON: byte %d: %v", syntaxError.Offset, err)
+		return formatError("it is neither JSON nor a pickle of protocol 2 to 5: byte %d: %v", syntaxError.Offset, err)
 	}
 	return fmt.Errorf("reading JSON: %w", err)
 }

@@ -83,6 +83,7 @@ type Reader struct {
 	segments           []finalSegment
 	unknownActionCount int
 	elementCount       int64
+	unreadableKey      string // of a value that is not an integer of the expected range
 }
 
 // NewReader returns a Reader that adds events to rank.
@@ -102,10 +103,16 @@ func (r *Reader) AddElement(d *plain.Document, list, innerList int, v plain.Valu
 	if len(r.keys) == 0 {
 		r.findKeys(d)
 	}
+	var err error
 	if list == 0 {
-		return r.addEvent(d, innerList, v)
+		err = r.addEvent(d, innerList, v)
+	} else {
+		err = r.addSegment(d, v)
 	}
-	return r.addSegment(d, v)
+	if err == nil && r.unreadableKey != "" {
+		return malformedSnapshot("%q of an event, segment or block is out of range", r.unreadableKey)
+	}
+	return err
 }
 
 func (r *Reader) findKeys(d *plain.Document) {
@@ -121,8 +128,14 @@ func (r *Reader) findKeys(d *plain.Document) {
 	}
 }
 
+// integer returns an integer that is not negative, or 0 if v lacks the key. It sets
+// r.unreadableKey if the value is anything else.
 func (r *Reader) integer(d *plain.Document, v plain.Value, key string) int64 {
-	n, _ := d.Get(v, r.keys[key]).Int()
+	value := d.Get(v, r.keys[key])
+	n, ok := value.Int()
+	if !ok && !value.IsNone() || n < 0 {
+		r.unreadableKey = key
+	}
 	return n
 }
 
@@ -155,9 +168,6 @@ func (r *Reader) addEvent(d *plain.Document, device int, v plain.Value) error {
 		address: uint64(r.integer(d, v, "addr")), size: r.integer(d, v, "size"),
 		stream: r.integer(d, v, "stream"), time: r.integer(d, v, "time_us"),
 		stack: r.stacks.Add(d, d.Get(v, r.keys["frames"])),
-	}
-	if e.size < 0 {
-		return malformedSnapshot("event %d has a negative size", e.number)
 	}
 	e.pool, _ = r.pool(d, v, "pool_id")
 	r.traces[device] = append(r.traces[device], e)
