@@ -253,8 +253,14 @@ func (c *comparison) precedingRequests(member, request int) []string {
 func (c *comparison) explain(s subset, reference int, edits []edit) string {
 	v := c.views[s[0]]
 	compared := fmt.Sprintf("%s against rank %d", ranklist.Ranks(c.ranks(s)), c.numbers[reference])
-	first := edits[0]
+	first, end := edits[0], len(c.views[reference].keys)
 	switch {
+	case len(edits) > 1 && first.otherPos >= len(v.keys):
+		return fmt.Sprintf("%s: the trace ends here; that of rank %d has %d more requests.", compared,
+			c.numbers[reference], end-first.refPos)
+	case len(edits) > 1 && first.refPos >= end:
+		return fmt.Sprintf("%s: the trace of rank %d ends here; this one has %d more requests.", compared,
+			c.numbers[reference], len(v.keys)-first.otherPos)
 	case len(edits) == 1:
 		rest := "no request follows"
 		if n := len(v.keys) - first.otherPos - 1; n > 0 {

@@ -86,6 +86,21 @@ func TestRankWithoutCalls(t *testing.T) {
 	}
 }
 
+func TestRankThatStops(t *testing.T) {
+	for counts, want := range map[[3]int]string{
+		{9, 9, 4}: "rank 2 against rank 0: the trace ends here; that of rank 0 has 5 more requests.",
+		{4, 4, 9}: "rank 2 against rank 0: the trace of rank 0 ends here; this one has 5 more requests.",
+		{4, 4, 5}: "rank 2 against rank 0: this one difference (extra) explains the rest; " +
+			"no request follows.",
+	} {
+		r := diff.Compare(ranksWithCalls(calls(0, counts[0]), calls(0, counts[1]), calls(0, counts[2])),
+			diff.Options{})
+		if got := r.Sequences[0].RequestDifference.Explanation; len(got) != 1 || got[0] != want {
+			t.Errorf("%v calls: explanation %q; want %q", counts, got, want)
+		}
+	}
+}
+
 func TestFilesOfTwoRunsAreNoted(t *testing.T) {
 	const minute = 60_000_000
 	ranks := ranksWithCalls(calls(9*minute, 3), calls(9*minute+minute/2, 3), calls(5*minute, 3))
