@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -124,8 +123,12 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.parse(args); err != nil {
 		return err
 	}
-	if f.summaryFile == "" && cmd.Flags().Changed("summary") {
-		return errors.New("--summary needs the name of a file")
+	for flag, kind := range map[string]string{
+		"summary": "the name of a file", "trace": "the name of a folder", "http": "an address",
+	} {
+		if cmd.Flags().Changed(flag) && cmd.Flags().Lookup(flag).Value.String() == "" {
+			return fmt.Errorf("--%s needs %s", flag, kind)
+		}
 	}
 	spec := launch.Spec{
 		Ranks: f.ranks, Command: args, MasterPort: f.port, Stdin: cmd.InOrStdin(),
