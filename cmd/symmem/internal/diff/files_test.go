@@ -118,7 +118,9 @@ func TestRankWithoutTrace(t *testing.T) {
 	ranks := ranksOf(history.MemPool, "1", alloc, alloc, nil)
 	ranks[2].Sequences, ranks[2].LacksTrace = nil, true
 	r := diff.Compare(ranks, diff.Options{})
-	if got := fmt.Sprint(r.Sequences[0].Ranks); !r.RanksAgree || got != "[0 1]" {
-		t.Errorf("ranks %s were compared with agree = %v; want [0 1] and true", got, r.RanksAgree)
+	s := r.Sequences[0]
+	if !r.RanksAgree || s.Title != "MemPool 1" || fmt.Sprint(s.Ranks) != "[0 1]" {
+		t.Errorf("%s was compared on ranks %v with agree = %v; want MemPool 1, [0 1] and true", s.Title,
+			s.Ranks, r.RanksAgree)
 	}
 }

@@ -52,9 +52,12 @@ func matchSequences(
 // and if all ranks have the same IDs. Otherwise, it uses the order of their first events.
 func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences {
 	idCounts, ids := map[string]int{}, []string{}
-	haveSameIDs := true
+	haveSameIDs, recorded := true, 0
 	lists := make([][]*history.Sequence, len(ranks))
 	for i, r := range ranks {
+		if !r.LacksTrace {
+			recorded++
+		}
 		for _, s := range r.Sequences {
 			if s.Class != class {
 				continue
@@ -66,7 +69,7 @@ func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences 
 		}
 	}
 	for _, count := range idCounts {
-		haveSameIDs = haveSameIDs && count == len(ranks)
+		haveSameIDs = haveSameIDs && count == recorded
 	}
 	if haveSameIDs || class == history.Calls || class == history.SymmemPool {
 		return matchByID(lists, class, ids)
