@@ -129,7 +129,8 @@ func parseHeader(b []byte) (*header, error) {
 	get := binary.LittleEndian
 	v := get.Uint32(b[offsetVersion:])
 	if v != version || get.Uint32(b[offsetRecord:]) != recordBytes {
-		return nil, fmt.Errorf("%w: it has version %d, not %d", ErrFormat, v, version)
+		return nil, fmt.Errorf("%w: its format has version %d, but only version %d can be read",
+			ErrFormat, v, version)
 	}
 	h := &header{
 		capacity: get.Uint64(b[offsetCapacity:]), next: get.Uint64(b[offsetNext:]),

@@ -1,6 +1,10 @@
 package plain
 
-import "io"
+import (
+	"errors"
+	"fmt"
+	"io"
+)
 
 // Options selects the lists whose elements Decode passes to OnElement.
 type Options struct {
@@ -21,8 +25,11 @@ type StreamedList struct {
 func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	in := newInput(r)
 	first, err := in.peek()
-	if err != nil {
-		return nil, 0, formatError("it is empty: %v", err)
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, 0, formatError("it is empty")
+	case err != nil:
+		return nil, 0, fmt.Errorf("reading the file: %w", err)
 	}
 	m := &machine{doc: &Document{}, options: o}
 	if first == opProto {
