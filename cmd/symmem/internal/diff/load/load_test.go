@@ -373,6 +373,8 @@ func TestHostileFiles(t *testing.T) {
 		"new protocol":  "\x80\x09N.",
 		"other":         "\x80\x04}.",
 		"json":          `{"segments": [1, 2`,
+		"two pickles":   string(good) + string(good),
+		"two objects":   `{"segments": []} {}`,
 	} {
 		_, err := load.Read(strings.NewReader(file), -1)
 		if !errors.Is(err, plain.ErrFormat) {

@@ -23,9 +23,13 @@ func (m *machine) readJSON(in *input) error {
 			return err
 		}
 		if len(m.marks) == 0 {
-			return nil
+			break
 		}
 	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return formatError("it goes on after its end at byte %d", decoder.InputOffset())
+	}
+	return nil
 }
 
 func jsonError(err error, offset int64) error {
@@ -34,7 +38,8 @@ func jsonError(err error, offset int64) error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return formatError("it is cut off after %d bytes", offset)
 	case errors.As(err, &syntaxError):
-		return formatError("it is neither JSON nor a pickle of protocol 2 to 5: byte %d: %v", syntaxError.Offset, err)
+		return formatError("it is neither JSON nor a pickle of protocol 2 to 5: byte %d: %v",
+			syntaxError.Offset, err)
 	}
 	return fmt.Errorf("reading JSON: %w", err)
 }

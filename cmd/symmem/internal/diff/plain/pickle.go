@@ -2,6 +2,8 @@ package plain
 
 import (
 	"encoding/binary"
+	"errors"
+	"io"
 	"math"
 )
 
@@ -75,6 +77,9 @@ func (p *pickle) run() error {
 			return err
 		}
 		if op == opStop {
+			if _, err := p.peek(); !errors.Is(err, io.EOF) {
+				return formatError("it goes on after its end at byte %d", p.offset)
+			}
 			return nil
 		}
 		if err := p.execute(op); err != nil {
