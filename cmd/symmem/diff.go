@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -96,7 +97,7 @@ func (f *rankFiles) compare(
 		if err != nil || n < 0 {
 			return nil, fmt.Errorf("--rank %q is not FILE=N", text)
 		}
-		ranks[file] = n
+		ranks[filepath.Clean(file)] = n
 	}
 	sources, err := load.Find(paths, ranks)
 	if err != nil {

@@ -118,7 +118,7 @@ func TestDiffOfGivenRanks(t *testing.T) {
 	if code, _, errs := runDiff(t, a, b); code != exitFailed || !strings.Contains(errs, "--rank") {
 		t.Errorf("diff: exit code %d, %s; want 2 and advice to use --rank", code, errs)
 	}
-	code, out, errs := runDiff(t, a, b, "--rank", b+"=2")
+	code, out, errs := runDiff(t, a, bad+"/./rank1.trace", "--rank", bad+"//rank1.trace=2")
 	if code != exitWrong || !strings.Contains(out, "B  rank 2 [extra]") {
 		t.Errorf("diff: exit code %d, %s%s; want 1 and a difference on rank 2", code, out, errs)
 	}

@@ -51,7 +51,9 @@ func splitByFormat(ranks []*history.Rank) [][]*history.Rank {
 
 func (r *Report) compare(ranks []*history.Rank, o Options) {
 	matches, notes := matchSequences(ranks, o)
-	r.Notes = append(append(r.Notes, checkFiles(ranks)...), notes...)
+	fileNotes := checkFiles(ranks)
+	r.FileNotes = append(r.FileNotes, fileNotes...)
+	r.Notes = append(append(r.Notes, fileNotes...), notes...)
 	found := make([]*comparison, 0, len(matches))
 	for _, m := range matches {
 		if world := ranks[0].World; world > 1 {

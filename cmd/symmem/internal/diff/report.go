@@ -8,6 +8,9 @@ type Report struct {
 	Ranks      []RankInfo       `json:"ranks"`
 	Sequences  []SequenceResult `json:"sequences"`
 	Notes      []string         `json:"notes"` // what was not compared
+	// FileNotes are those of the Notes that are about files of ranks or runs that are missing or
+	// should not be there.
+	FileNotes []string `json:"-"`
 }
 
 // HasComparison reports whether at least two ranks have events of the same pool or group.

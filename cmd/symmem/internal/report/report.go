@@ -37,8 +37,16 @@ func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	return b.page
 }
 
-// Summarize describes a result in one sentence.
+// Summarize describes a result in one sentence, and the files that are missing in others.
 func Summarize(r *diff.Report) string {
+	text := summarizeSequences(r)
+	for _, note := range r.FileNotes {
+		text += " Note: " + note + "."
+	}
+	return text
+}
+
+func summarizeSequences(r *diff.Report) string {
 	switch {
 	case !r.HasComparison():
 		return "There is nothing to compare: no two ranks have events of the same pool or group."

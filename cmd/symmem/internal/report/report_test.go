@@ -127,6 +127,9 @@ func TestSummarize(t *testing.T) {
 		"There is nothing to compare: no two ranks have events of the same pool or group.": {
 			newHistory(0, "A"),
 		},
+		"The ranks agree. Note: there is no file of rank 1 (trace of symmem).": {
+			newHistory(0, "A"), newHistory(2, "A"),
+		},
 	} {
 		if got := Summarize(diff.Compare(ranks, diff.Options{})); got != want {
 			t.Errorf("Summarize = %q; want %q", got, want)

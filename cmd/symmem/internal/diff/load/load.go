@@ -64,7 +64,8 @@ func worldOf(path string) int {
 }
 
 // Find lists the files in paths. In directories, it omits replaced traces (.old) and reports
-// (.html). The rank of a file is ranks[path], or else that in the file or the last integer in the file's name.
+// (.html). The rank of a file is in ranks, by its clean path, or else in the file, or else the last
+// integer in the file's name.
 func Find(paths []string, ranks map[string]int) ([]Source, error) {
 	var all []Source
 	unused := maps.Clone(ranks)
@@ -85,7 +86,7 @@ func Find(paths []string, ranks map[string]int) ([]Source, error) {
 				return nil, err
 			}
 			all = append(all, s)
-			delete(unused, name)
+			delete(unused, filepath.Clean(name))
 		}
 	}
 	if len(unused) > 0 {
@@ -122,7 +123,7 @@ func newSource(path string, ranks map[string]int) (Source, error) {
 	if !info.Mode().IsRegular() {
 		return s, fmt.Errorf("%s is not a regular file", path)
 	}
-	if n, ok := ranks[path]; ok {
+	if n, ok := ranks[filepath.Clean(path)]; ok {
 		s.Rank, s.HasGivenRank = n, true
 		return s, nil
 	}
@@ -199,8 +200,8 @@ func sortRanks(ranks []*history.Rank) error {
 	for i := 1; i < len(ranks); i++ {
 		a, b := ranks[i-1], ranks[i]
 		if a.Format == b.Format && a.RankCount != b.RankCount {
-			return fmt.Errorf("%s is of a run of %d ranks, and %s of one of %d: pass the files of one run",
-				a.File, a.RankCount, b.File, b.RankCount)
+			return fmt.Errorf("%s is of a world of %d ranks, and %s of one of %d: pass the files of one "+
+				"world of one run", a.File, a.RankCount, b.File, b.RankCount)
 		}
 		if a.Format == b.Format && a.Number == b.Number {
 			return fmt.Errorf("%s and %s are both files of rank %d: pass the files of one run, or "+
