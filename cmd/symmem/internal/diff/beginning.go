@@ -28,7 +28,7 @@ func (m *matchedSequences) haveNumbers() bool {
 		})
 }
 
-// numberOf returns the number of an event in its pool or group. Calls of a Flight Recorder dump have
+// numberOf returns the number of an event in its pool or group. Calls in Flight Recorder dumps have
 // it as their size.
 func numberOf(e *history.Event) int64 {
 	if e.Action == history.Call && e.Size > 0 {

@@ -315,7 +315,8 @@ func TestCalls(t *testing.T) {
 // taken for 0.
 func TestNumbersOutOfRange(t *testing.T) {
 	event := func(key, value string) string {
-		return fmt.Sprintf(`{"segments": [], "device_traces": [[{"action": "alloc", %q: %s}]]}`, key, value)
+		return fmt.Sprintf(`{"segments": [], "device_traces": [[{"action": "alloc", %q: %s}]]}`, key,
+			value)
 	}
 	segment := func(key, value string) string {
 		return fmt.Sprintf(`{"segments": [{"address": 1, %q: %s}], "device_traces": []}`, key, value)

@@ -43,8 +43,8 @@ func smallTrace(tb testing.TB) []byte {
 	return b
 }
 
-// FuzzReadTrace is like FuzzRead for traces of symmem. Each 10 bytes of the input change a word of a
-// trace: its offset and its value.
+// FuzzReadTrace is like FuzzRead for traces of symmem. 10 bytes of the input are the offset and the
+// new value of a word.
 func FuzzReadTrace(f *testing.F) {
 	small := smallTrace(f)
 	f.Add([]byte{})

@@ -79,7 +79,8 @@ func (r *Reader) chooseDevice(device int) (int, error) {
 	}
 	switch {
 	case device >= 0 && len(devices) > 0 && !slices.Contains(devices, device):
-		return 0, malformedSnapshot("it has events of the devices %v, but not of device %d", devices, device)
+		return 0, malformedSnapshot("it has events of the devices %v, but not of device %d", devices,
+			device)
 	case device >= 0:
 		return device, nil
 	case len(devices) == 1:
