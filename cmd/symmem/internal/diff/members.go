@@ -46,8 +46,8 @@ func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []i
 	return members, lost
 }
 
-// isInGroup reports whether rank i is in a group, according to its own events or to the files that
-// list the group's ranks.
+// isInGroup reports whether rank i is in a group, according to its own events and windows or to the
+// files that list the group's ranks.
 func isInGroup(ranks []*history.Rank, i int, group string) bool {
 	for _, s := range ranks[i].Sequences {
 		if s.Class == history.Calls && s.ID == group ||
@@ -55,7 +55,8 @@ func isInGroup(ranks []*history.Rank, i int, group string) bool {
 			return true
 		}
 	}
-	if group == ranks[i].WorldGroup {
+	if group == ranks[i].WorldGroup ||
+		slices.ContainsFunc(ranks[i].Windows, func(w history.Window) bool { return w.Group == group }) {
 		return true
 	}
 	var members []int

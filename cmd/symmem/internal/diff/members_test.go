@@ -86,6 +86,24 @@ func TestRankWithoutCalls(t *testing.T) {
 	}
 }
 
+// TestMemberWithoutCalls compares ranks of which one shows only in one way that it is a member.
+func TestMemberWithoutCalls(t *testing.T) {
+	for name, state := range map[string]func(*history.Rank){
+		"world":  func(r *history.Rank) { r.WorldGroup = "world" },
+		"window": func(r *history.Rank) { r.Windows = []history.Window{{Group: "world"}} },
+		"pool": func(r *history.Rank) {
+			r.Sequences = []*history.Sequence{{Class: history.SymmemPool, ID: "0 of group world"}}
+		},
+	} {
+		ranks := ranksWithCalls(calls(0, 3), calls(0, 3), nil)
+		ranks[2].Sequences = nil
+		state(ranks[2])
+		if r := diff.Compare(ranks, diff.Options{}); r.RanksAgree {
+			t.Errorf("%s: the ranks agree; want missing calls on rank 2", name)
+		}
+	}
+}
+
 func TestRankThatStops(t *testing.T) {
 	for counts, want := range map[[3]int]string{
 		{9, 9, 4}: "rank 2 against rank 0: the trace ends here; that of rank 0 has 5 more requests.",
