@@ -344,6 +344,14 @@ func TestTwoTracesOfOneRankAreRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "single world of a single run") {
 		t.Errorf("Open of two runs = %v; want an error", err)
 	}
+	if err := os.Remove(filepath.Join(b, trace.FileName(0))); err != nil {
+		t.Fatal(err)
+	}
+	one := traceRun(t, 1, 4, 0)
+	_, err = Open([]string{b, one})
+	if err == nil || !strings.Contains(err.Error(), "world of 2 ranks") {
+		t.Errorf("Open of runs with 2 ranks and 1 rank = %v; want an error", err)
+	}
 }
 
 // TestRingOverflow exports traces whose oldest events have been overwritten. Rank 1 has lost more

@@ -27,6 +27,7 @@ type Traces struct {
 type rankTrace struct {
 	path, host    string
 	rank, process int
+	size          int // of the world
 	start         time.Time
 	missingEvents uint64
 }
@@ -56,7 +57,11 @@ func Open(paths []string) (*Traces, error) {
 		if err != nil {
 			return nil, err
 		}
-		r := rankTrace{s.Path, l.Host, l.Rank, l.Process, l.Start, l.Missing}
+		r := rankTrace{s.Path, l.Host, l.Rank, l.Process, l.Size, l.Start, l.Missing}
+		if len(t.ranks) > 0 && t.ranks[0].size != l.Size {
+			return nil, fmt.Errorf("%s is of a world of %d ranks, and %s of one of %d: pass the traces "+
+				"of a single world of a single run", t.ranks[0].path, t.ranks[0].size, s.Path, l.Size)
+		}
 		index, isDuplicate := slices.BinarySearchFunc(t.ranks, r, func(a, b rankTrace) int {
 			return cmp.Compare(a.rank, b.rank)
 		})
