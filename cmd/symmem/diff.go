@@ -19,8 +19,9 @@ const diffLong = `diff finds the first event that differs between ranks, in file
 
 It reads traces of symmem (SYMMEM_TRACE), memory snapshots of PyTorch
 (torch.cuda.memory._dump_snapshot) and dumps of PyTorch's Flight Recorder, as pickles or JSON.
-Nothing in a pickle is executed. Each rank has one file of each kind, and the last integer in the
-file's name is the rank. In a directory, diff reads all files except those that end in ".old".
+Nothing in a pickle is executed. Each rank has one file of each kind. The number after "rank" in the
+file's name, or else the last number there, is the rank. In a directory, diff reads all files except
+those that end in ".old" or ".html".
 
 diff prints the first request (allocation, free or collective) that differs, and the first place
 (segment and offset) that differs, with stacks and the five preceding requests. It also prints
@@ -79,7 +80,7 @@ type rankFiles struct {
 
 func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.fileRanks, "rank", nil,
-		"rank of a file, as FILE=N (default: that in a trace, else the last number of its name)")
+		"rank of a file, as FILE=N (default: that in a trace, else the number in its name)")
 	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default: the only one with events)")
 	flags.BoolVar(&f.allPools, "all-pools", false,
 		"also compare the default pool and the pools of graphs")

@@ -49,7 +49,10 @@ type Source struct {
 	size  int64
 }
 
-var lastNumber = regexp.MustCompile(`(\d+)\D*$`)
+var (
+	numberOfRank = regexp.MustCompile(`(?i)rank[^0-9a-z]*(\d+)`)
+	lastNumber   = regexp.MustCompile(`(\d+)\D*$`)
+)
 
 // laterWorld matches the name of a trace of world 2 or above.
 var laterWorld = regexp.MustCompile(`^world(\d+)-rank\d+\.trace$`)
@@ -64,8 +67,8 @@ func worldOf(path string) int {
 }
 
 // Find lists the files in paths. In directories, it omits replaced traces (.old) and reports
-// (.html). The rank of a file is in ranks, by its clean path, or else in the file, or else the last
-// integer in the file's name.
+// (.html). The rank of a file is in ranks, by its clean path, or else in the file, or else the
+// number after "rank" in the file's name, or else the last number there.
 func Find(paths []string, ranks map[string]int) ([]Source, error) {
 	var all []Source
 	unused := maps.Clone(ranks)
@@ -130,7 +133,11 @@ func newSource(path string, ranks map[string]int) (Source, error) {
 	base := filepath.Base(path)
 	base = strings.TrimSuffix(base, filepath.Ext(base)) + numericExtension(base)
 	s.Rank = -1
-	if digits := lastNumber.FindStringSubmatch(base); digits != nil {
+	digits := numberOfRank.FindStringSubmatch(base)
+	if digits == nil {
+		digits = lastNumber.FindStringSubmatch(base)
+	}
+	if digits != nil {
 		if n, err := strconv.Atoi(digits[1]); err == nil {
 			s.Rank = n
 		}

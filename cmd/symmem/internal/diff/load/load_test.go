@@ -386,7 +386,10 @@ func TestHostileFiles(t *testing.T) {
 
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"snapshot_rank3.pickle", "trace.12", "nccl_2_rank_7"} {
+	for _, name := range []string{
+		"snapshot_rank3.pickle", "trace.12", "nccl_2_rank_7", "mem-Rank4-step100.20261128.pickle",
+		"rank_only_9", "x8",
+	} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -399,8 +402,8 @@ func TestFind(t *testing.T) {
 	for _, s := range sources {
 		got += fmt.Sprint(s.Rank, " ")
 	}
-	if got != "7 3 5 " {
-		t.Errorf("ranks = %s; want 7 3 5", got)
+	if got != "4 7 9 3 5 8 " {
+		t.Errorf("ranks = %s; want 4 7 9 3 5 8", got)
 	}
 }
 
