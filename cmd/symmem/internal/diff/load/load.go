@@ -109,12 +109,21 @@ func filesIn(folder string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.Type().IsRegular() && !strings.HasPrefix(e.Name(), ".") &&
+		if isFile(folder, e) && !strings.HasPrefix(e.Name(), ".") &&
 			!slices.Contains([]string{".old", ".html"}, filepath.Ext(e.Name())) {
 			names = append(names, filepath.Join(folder, e.Name()))
 		}
 	}
 	return names, nil
+}
+
+// isFile reports whether a directory entry is a regular file, or a link to one or to nothing.
+func isFile(folder string, e os.DirEntry) bool {
+	if e.Type()&os.ModeSymlink == 0 {
+		return e.Type().IsRegular()
+	}
+	info, err := os.Stat(filepath.Join(folder, e.Name()))
+	return err != nil || info.Mode().IsRegular()
 }
 
 func newSource(path string, ranks map[string]int) (Source, error) {

@@ -394,6 +394,12 @@ func TestFind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := os.Symlink("x8", filepath.Join(dir, "y9")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(t.TempDir(), filepath.Join(dir, "z10")); err != nil { // not a file
+		t.Fatal(err)
+	}
 	sources, err := load.Find([]string{dir}, map[string]int{filepath.Join(dir, "trace.12"): 5})
 	if err != nil {
 		t.Fatal(err)
@@ -402,8 +408,8 @@ func TestFind(t *testing.T) {
 	for _, s := range sources {
 		got += fmt.Sprint(s.Rank, " ")
 	}
-	if got != "4 7 9 3 5 8 " {
-		t.Errorf("ranks = %s; want 4 7 9 3 5 8", got)
+	if got != "4 7 9 3 5 8 9 " {
+		t.Errorf("ranks = %s; want 4 7 9 3 5 8 9", got)
 	}
 }
 
