@@ -43,6 +43,9 @@ func TestLongSocketPathIsRefused(t *testing.T) {
 	if s, err := Open(Config{Job: "job", Log: slog.New(slog.DiscardHandler)}); err == nil {
 		t.Errorf("Open succeeded; want an error (Close: %v)", s.Close())
 	}
+	if jobs, err := Jobs(Root()); err != nil || len(jobs) > 0 {
+		t.Errorf("Jobs = %v, %v; want none", jobs, err)
+	}
 }
 
 // leaveSocket creates a socket on which no process listens, like the one that a killed rank

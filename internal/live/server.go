@@ -91,6 +91,13 @@ func Open(cfg Config) (*Server, error) {
 }
 
 func open(cfg Config) (*Server, error) {
+	if cfg.Token == "" {
+		cfg.Token = rand.Text()
+	}
+	if !validToken.MatchString(cfg.Token) {
+		return nil, errors.New("SYMMEM_HTTP_TOKEN must consist of 16 to 512 letters, digits, - and _: " +
+			"generate a token, for example with openssl rand -hex 16")
+	}
 	root := Root()
 	s := &Server{cfg: cfg, folder: filepath.Join(root, cfg.Job)}
 	for _, folder := range []string{root, s.folder} {
@@ -105,6 +112,7 @@ func open(cfg Config) (*Server, error) {
 	}
 	listener, err := listenUnix(s.folder, cfg.Rank)
 	if err != nil {
+		removeFolderIfUnused(s.folder)
 		return nil, err
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -118,18 +126,10 @@ func open(cfg Config) (*Server, error) {
 // A longer token would not fit into the header of a request.
 var validToken = regexp.MustCompile(`^[A-Za-z0-9_-]{16,512}$`)
 
-// shareToken returns the token in the folder of a job. If there is none, it stores the given token
-// or, if that is empty, a random one.
+// shareToken returns the token in the folder of a job. If there is none, it stores the given token.
 func shareToken(folder, token string) (string, error) {
 	path := filepath.Join(folder, tokenFile)
 	temporaryPath := filepath.Join(folder, "."+rand.Text())
-	if token == "" {
-		token = rand.Text()
-	}
-	if !validToken.MatchString(token) {
-		return "", errors.New("SYMMEM_HTTP_TOKEN must consist of 16 to 512 letters, digits, - and _: " +
-			"generate a token, for example with openssl rand -hex 16")
-	}
 	if err := os.WriteFile(temporaryPath, []byte(token+"\n"), 0o600); err != nil {
 		return "", err
 	}

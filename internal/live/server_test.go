@@ -295,6 +295,9 @@ func TestWeakTokensAreRefused(t *testing.T) {
 			t.Errorf("Open with token %q succeeded; want an error (Close: %v)", token, s.Close())
 		}
 	}
+	if jobs, err := Jobs(Root()); err != nil || len(jobs) > 0 {
+		t.Errorf("Jobs = %v, %v; want none", jobs, err)
+	}
 }
 
 func stall(t *testing.T, address string, n int) {
