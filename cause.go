@@ -213,10 +213,14 @@ func (inq *inquiry) mergeLost(reports []report) *RankLostError {
 	return e
 }
 
-// mergeLate takes texts from the lowest rank, so that all ranks get the same result.
+// mergeLate takes texts from the lowest rank that lists missing ranks, so that all ranks get the
+// same result.
 func (inq *inquiry) mergeLate(reports []report) *TimeoutError {
+	first := reports[max(0, slices.IndexFunc(reports, func(r report) bool {
+		return len(r.Late.Missing) > 0
+	}))]
 	e := &TimeoutError{
-		InCall: reports[0].InCall, Waited: reports[0].Late.Waited, Activity: map[int]string{},
+		InCall: first.InCall, Waited: first.Late.Waited, Activity: map[int]string{},
 		Machines: map[int]string{}, Members: inq.ranks,
 	}
 	for _, r := range reports {
@@ -227,12 +231,14 @@ func (inq *inquiry) mergeLate(reports []report) *TimeoutError {
 	}
 	e.Missing = distinct(e.Missing)
 	for _, r := range reports {
-		if !slices.Contains(e.Missing, r.sender) {
-			continue
-		}
-		e.Activity[r.sender] = "waits in " + r.InCall
-		if len(r.Late.Missing) > 0 {
-			e.Activity[r.sender] += ", for " + driver.Ranks(r.Late.Missing)
+		switch {
+		case r.Late.Activity[r.sender] != "": // it had no time to wait
+			e.Activity[r.sender] = r.Late.Activity[r.sender]
+		case slices.Contains(e.Missing, r.sender):
+			e.Activity[r.sender] = "waits in " + r.InCall
+			if len(r.Late.Missing) > 0 {
+				e.Activity[r.sender] += ", for " + driver.Ranks(r.Late.Missing)
+			}
 		}
 	}
 	return e

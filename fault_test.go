@@ -73,6 +73,33 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
+// TestLateReportOfRankWithoutTime lets rank 1 begin its wait after the deadline. The others waited
+// for it.
+func TestLateReportOfRankWithoutTime(t *testing.T) {
+	var texts errorTexts
+	const ownLateness = "began this call when its deadline had passed or was near"
+	runRanks(t, 3, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		failure := &symmem.TimeoutError{
+			InCall: "AllReduce 7", Waited: time.Second, Missing: []int{1},
+			Activity: map[int]string{1: "in no call of this group"},
+		}
+		if r.Rank() == 1 {
+			failure = &symmem.TimeoutError{
+				InCall: "AllReduce 8", Activity: map[int]string{1: ownLateness},
+			}
+		}
+		symmem.Fail(g, failure)
+		err := g.Cause(r.ctx)
+		texts.add(r, err)
+		const want = "AllReduce 7: waited 1s for rank 1; rank 1: " + ownLateness
+		if err == nil || err.Error() != want {
+			r.failf("got %v, want %s", err, want)
+		}
+	})
+	texts.requireSame(t, 3)
+}
+
 // TestErrDoesNotWait calls Err and Cause before the ranks have agreed on the cause of a fault.
 func TestErrDoesNotWait(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

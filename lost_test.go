@@ -176,19 +176,29 @@ func TestErrorNamesKilledRank(t *testing.T) {
 }
 
 // TestJoinNamesMissingRank checks that the timeout names only the missing rank, and not the ranks
-// that wait for it.
+// that wait for it. A rank that begins to wait just before the deadline names no rank.
 func TestJoinNamesMissingRank(t *testing.T) {
 	ranks := min(4, availableRanks(t))
 	for missing := range ranks {
 		wait := newSharedDeadline(func(w symmem.LateWarning) bool {
 			return w.Group == "incomplete" && slices.Equal(w.Ranks, []int{missing})
 		})
+		var namingErrors atomic.Int32
 		runRanks(t, ranks, wait.options(), func(r *rank) {
-			if r.Rank() != missing {
-				_, err := r.Join(wait.context(r), "incomplete", r.World().Ranks())
-				r.wantTimeout(err, missing)
+			if r.Rank() == missing {
+				return
+			}
+			_, err := r.Join(wait.context(r), "incomplete", r.World().Ranks())
+			late, ok := errors.AsType[*symmem.TimeoutError](err)
+			if !ok || len(late.Missing) > 0 && !slices.Equal(late.Missing, []int{missing}) {
+				r.failf("got %v, want a TimeoutError that names only rank %d", err, missing)
+			} else if len(late.Missing) > 0 {
+				namingErrors.Add(1)
 			}
 		})
+		if namingErrors.Load() == 0 {
+			t.Errorf("no rank named rank %d", missing)
+		}
 	}
 }
 

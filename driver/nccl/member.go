@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"symmem/driver"
@@ -58,6 +59,7 @@ type members struct {
 
 func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	groupMembers, startTime := make([]*member, len(ranks)), time.Now()
+	group := driver.GroupConfig{Ranks: ranks, Rank: slices.Index(ranks, ms.cfg.Rank)}
 	findAbsent := func() []int { return control.FindAbsentRanks(ms.cfg.Store, ranks, memberKey) }
 	warning := driver.LateWarning{InCall: "waiting for the ranks of a group", Members: ranks}
 	defer control.WarnLate(ms.cfg.Late, warning, func() ([]int, map[int]string) {
@@ -66,8 +68,8 @@ func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, er
 	for i, rank := range ranks {
 		m, err := ms.awaitMember(ctx, rank)
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			return nil, control.AbsentError(warning.InCall, driver.GroupConfig{Ranks: ranks},
-				time.Since(startTime), findAbsent(), []int{rank}, err)
+			return nil, control.AbsentError(warning.InCall, group, time.Since(startTime),
+				findAbsent(), nil, err)
 		}
 		if err != nil {
 			return nil, err

@@ -78,6 +78,9 @@ func readJoinKeys(
 // TimeoutError returns the error of a join that timed out, about the ranks that have not begun to
 // join. If all have begun, it lists the Blockers of the awaited ranks.
 func (l JoinList) TimeoutError(waited time.Duration, awaited []int, err error) error {
+	if isTooShort(waited, l.Group) {
+		return AbsentError("joining group "+l.Group.Name(), l.Group, waited, nil, awaited, err)
+	}
 	absent := l.AbsentRanks()
 	if len(absent) == 0 && len(awaited) > 0 {
 		awaited = l.Blockers(awaited)
@@ -125,7 +128,7 @@ func (l JoinList) followWaits(awaited []int, stored map[int]string) []int {
 }
 
 // AbsentError returns the error of a wait that timed out, about the absent or else the awaited
-// ranks. If both lists are empty, it returns err.
+// ranks, unless they had no time to arrive. If both lists are empty, it returns err.
 func AbsentError(
 	callText string, group driver.GroupConfig, waited time.Duration,
 	absent, awaited []int, err error,
@@ -135,6 +138,9 @@ func AbsentError(
 	}
 	if len(absent) == 0 {
 		return err
+	}
+	if isTooShort(waited, group) {
+		return fmt.Errorf("%w: %w", lateStartError(callText, waited, group), err)
 	}
 	return &driver.AbsentError{
 		InCall: callText, Waited: waited.Round(time.Millisecond), Ranks: absent,

@@ -184,22 +184,45 @@ func (w *WaitStatus) cannotArrive(own, r *RankState) bool {
 }
 
 func (w *WaitStatus) late(states []RankState) Verdict {
-	waited := w.Waited.Round(time.Millisecond)
 	if w.DeadlinePassed || w.Waited >= w.Timeout {
-		missing := w.ranksWhere(states, (*RankState).isMissing)
-		return Verdict{Err: &driver.TimeoutError{
-			InCall: w.CallText(), Waited: waited, Missing: w.Group.World(missing),
-			Machines: w.Group.MachinesOf(w.Group.World(missing)),
-			Activity: w.activity(states, missing), Members: w.Group.Ranks,
-		}}
+		return Verdict{Err: w.timeoutError(states)}
 	}
 	// If faults are ignored, only the caller knows which missing ranks may never arrive.
 	if w.IgnoreFaults || w.Late.Next(w.Waited, w.SinceWarning) != 0 {
 		return Verdict{}
 	}
 	warning := w.Warning(states)
-	warning.Waited = waited
+	warning.Waited = w.Waited.Round(time.Millisecond)
 	return Verdict{Warning: warning}
+}
+
+// timeoutError lists the missing ranks, unless they had no time to arrive.
+func (w *WaitStatus) timeoutError(states []RankState) *driver.TimeoutError {
+	if isTooShort(w.timeToArrive(states), w.Group) {
+		return lateStartError(w.CallText(), w.Waited, w.Group)
+	}
+	missing := w.ranksWhere(states, (*RankState).isMissing)
+	return &driver.TimeoutError{
+		InCall: w.CallText(), Waited: w.Waited.Round(time.Millisecond),
+		Missing:  w.Group.World(missing),
+		Machines: w.Group.MachinesOf(w.Group.World(missing)),
+		Activity: w.activity(states, missing), Members: w.Group.Ranks,
+	}
+}
+
+// timeToArrive returns how long this rank, or another one that has arrived, has waited for the
+// missing ranks.
+func (w *WaitStatus) timeToArrive(states []RankState) (longest time.Duration) {
+	if w.Timeout > 0 {
+		longest = w.Waited
+	}
+	for r := range states {
+		s := &states[r]
+		if r != w.Group.Rank && !s.Missing && (s.InCollective != 0 || s.InExchange != 0) {
+			longest = max(longest, s.Waited)
+		}
+	}
+	return longest
 }
 
 func (w *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
@@ -305,17 +328,12 @@ func FailedPeersError(group driver.GroupConfig, states []RankState, callText fun
 // InterruptedWaitError returns the error of a wait whose context is done. It lists the missing
 // ranks and wraps cause.
 func InterruptedWaitError(w *WaitStatus, states []RankState, cause error) error {
-	missing := w.ranksWhere(states, (*RankState).isMissing)
-	if len(missing) == 0 {
+	if !w.anyRank(states, (*RankState).isMissing) {
 		return fmt.Errorf("%s: %w", w.CallText(), cause)
 	}
-	late := driver.TimeoutError{
-		InCall: w.CallText(), Waited: w.Waited.Round(time.Millisecond),
-		Missing: w.Group.World(missing), Machines: w.Group.MachinesOf(w.Group.World(missing)),
-		Activity: w.activity(states, missing), Members: w.Group.Ranks,
-	}
+	late := w.timeoutError(states)
 	if errors.Is(cause, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: %w", &late, cause)
+		return fmt.Errorf("%w: %w", late, cause)
 	}
 	return fmt.Errorf("%s: %w", late.Error(), cause)
 }

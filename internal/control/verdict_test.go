@@ -84,8 +84,20 @@ var verdicts = []verdictCase{
 		want: verdict{"late", []int{5, 3}},
 	},
 	{
-		name: "the caller's deadline", status: WaitStatus{DeadlinePassed: true},
+		name: "the caller's deadline", status: WaitStatus{DeadlinePassed: true, Waited: minWait},
 		b:    RankState{Missing: true},
+		want: verdict{"late", []int{5}},
+	},
+	{
+		name:   "this rank began to wait after the caller's deadline",
+		status: WaitStatus{DeadlinePassed: true, Waited: time.Millisecond},
+		b:      RankState{Missing: true},
+		want:   verdict{"late", nil},
+	},
+	{
+		name:   "this rank began to wait after the deadline, another waited before",
+		status: with(exchange, func(q *WaitStatus) { q.DeadlinePassed = true }),
+		b:      RankState{Missing: true}, c: RankState{InExchange: 1, Waited: minWait},
 		want: verdict{"late", []int{5}},
 	},
 	{
@@ -360,7 +372,10 @@ func TestRankStateString(t *testing.T) {
 }
 
 func TestInterruptedErrorListsMissingRanks(t *testing.T) {
-	q := WaitStatus{Group: testGroup, CallText: func() string { return "work" }, Waited: time.Second}
+	q := WaitStatus{
+		Group: testGroup, CallText: func() string { return "work" }, Waited: time.Second,
+		Timeout: timeout,
+	}
 	states := []RankState{{}, {Missing: true}, {}}
 	err := InterruptedWaitError(&q, states, context.DeadlineExceeded)
 	if got := verdictOf(err); got.kind != "late" || !errors.Is(err, context.DeadlineExceeded) {
@@ -375,6 +390,34 @@ func TestInterruptedErrorListsMissingRanks(t *testing.T) {
 	err = InterruptedWaitError(&q, make([]RankState, 3), context.Canceled)
 	if err.Error() != "work: context canceled" {
 		t.Errorf("no rank missing: got %v, want %q", err, "work: context canceled")
+	}
+}
+
+// TestLateStartBlamesNoRank covers waits that end before another rank can arrive.
+func TestLateStartBlamesNoRank(t *testing.T) {
+	const want = "work: waited 3ms; world rank 7: began this call when its deadline had passed or " +
+		"was near"
+	limited := testGroup
+	limited.Timeout = driver.NewLimit(timeout)
+	q := WaitStatus{
+		Group: limited, CallText: func() string { return "work" }, Waited: 3 * time.Millisecond,
+		Timeout: timeout, DeadlinePassed: true,
+	}
+	states := []RankState{{}, {Missing: true}, {}}
+	absentErr := AbsentError("work", limited, q.Waited, []int{5}, []int{3}, context.DeadlineExceeded)
+	for name, err := range map[string]error{
+		"a wait":             Judge(&q, states).Err,
+		"an interrupted one": InterruptedWaitError(&q, states, context.DeadlineExceeded),
+		"a join":             absentErr,
+	} {
+		late, ok := errors.AsType[*driver.TimeoutError](err)
+		if !ok || late.Error() != want || len(late.Missing) > 0 {
+			t.Errorf("%s: got %v, want a TimeoutError without missing ranks: %s", name, err, want)
+		}
+	}
+	limited.Timeout.Set(6 * time.Millisecond)
+	if got := verdictOf(Judge(&q, states).Err); got.kind != "late" || len(got.ranks) != 1 {
+		t.Errorf("a wait for half of a short timeout: got %v, want the late rank", got)
 	}
 }
 

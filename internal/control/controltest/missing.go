@@ -16,6 +16,7 @@ import (
 var missingRequirements = []requirement{
 	{"the error of a wait lists a rank that did not arrive", testMissingRank},
 	{"the error about a missing rank describes what the rank waits for", testActivityOfMissingRank},
+	{"a wait that begins after its deadline lists no missing rank", testWaitAfterDeadline},
 	{"Inspect lists the ranks that a rank is waiting for", testInspection},
 }
 
@@ -67,6 +68,31 @@ func testActivityOfMissingRank(t *testing.T, join Join) {
 		t.Errorf("got %+v, want missing ranks %s after at least %v", late, want, shortTimeout)
 	}
 	checkError(t, "the missing rank", errs[1], driver.ErrFault)
+}
+
+// Rank 1 has no time to arrive, so it must not be named, even though it is missing.
+func testWaitAfterDeadline(t *testing.T, join Join) {
+	waits := map[string]func(context.Context, control.Plane) error{
+		"an exchange": func(ctx context.Context, p control.Plane) error {
+			_, err := p.Exchange(ctx, driver.LaneControl, nil)
+			return err
+		},
+		"a wait for work": func(ctx context.Context, p control.Plane) error {
+			return p.Await(ctx, unfinishedWait(p.Submit()))
+		},
+	}
+	for name, wait := range waits {
+		t.Run("from "+name, func(t *testing.T) {
+			g := newGroup(t, join, 2, hangTimeout)
+			ctx, cancel := context.WithDeadline(g.ctx, time.Now())
+			defer cancel()
+			err := wait(ctx, g.planes[0])
+			late, ok := errors.AsType[*driver.TimeoutError](err)
+			if !ok || len(late.Missing) > 0 || late.Activity[worldRanks(2)[0]] == "" {
+				t.Errorf("got %v, want a TimeoutError about this rank only", err)
+			}
+		})
+	}
 }
 
 // All ranks wait for the last one, which inspects one of them and then aborts the group.

@@ -96,6 +96,8 @@ func (j *joinState) explainError(ctx context.Context, err error) error {
 	}
 	var awaited []int
 	switch {
+	case isTimeout && len(timeoutErr.Missing) == 0: // this rank was late itself
+		return err
 	case isTimeout:
 		awaited, err = timeoutErr.Missing, context.DeadlineExceeded
 	case j.awaitedRank.Load() >= 0:
@@ -115,7 +117,10 @@ func (j *joinState) explainEndedExport(err error) error {
 	if slices.Equal(absent, firstRank) {
 		return err // no third rank is absent
 	}
-	return control.AbsentError(j.callText(), j.g.cfg, time.Since(j.begin), absent, nil, err)
+	return &driver.AbsentError{
+		InCall: j.callText(), Waited: time.Since(j.begin).Round(time.Millisecond), Ranks: absent,
+		Members: j.g.cfg.Ranks, Err: err,
+	}
 }
 
 func (j *joinState) connectPeers(ctx context.Context) error {

@@ -63,10 +63,12 @@ func (m *Machine) shareToken(ctx context.Context) error {
 	begin := time.Now()
 	err := control.ShareToken(ctx, m.cfg.Store, "shm/token", m.cfg.Rank == 0, m.token[:])
 	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return &driver.AbsentError{
-			InCall: "fetching the world's token", Ranks: []int{0}, Err: err,
-			Waited: time.Since(begin).Round(time.Millisecond),
+		world := driver.GroupConfig{Rank: m.cfg.Rank}
+		for rank := range m.cfg.Size {
+			world.Ranks = append(world.Ranks, rank)
 		}
+		return control.AbsentError("fetching the world's token", world, time.Since(begin), nil,
+			[]int{0}, err)
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -63,11 +64,13 @@ func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	}
 	ctx, cancel := m.withDefaultTimeout(ctx)
 	defer cancel()
+	begin := time.Now()
+	group := driver.GroupConfig{Ranks: ranks, Rank: slices.Index(ranks, m.cfg.Rank)}
 	for _, rank := range ranks {
 		value, err := m.cfg.Store.Get(ctx, rankKey(rank))
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			return false, control.AbsentError("joining a group", driver.GroupConfig{},
-				m.cfg.Timeout, control.FindAbsentRanks(m.cfg.Store, ranks, rankKey), []int{rank}, err)
+			return false, control.AbsentError("joining a group", group, time.Since(begin),
+				control.FindAbsentRanks(m.cfg.Store, ranks, rankKey), nil, err)
 		}
 		if err != nil {
 			return false, fmt.Errorf("asking where rank %d is: %w", rank, err)

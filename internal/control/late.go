@@ -1,0 +1,36 @@
+package control
+
+import (
+	"time"
+
+	"symmem/driver"
+)
+
+// minWait is more than the other ranks need to arrive if they only waited for this rank.
+const minWait = 10 * time.Millisecond
+
+// isTooShort reports whether a wait that has reached its deadline began so late that the other
+// ranks had no time to arrive. A wait with the whole timeout of the group is never too short.
+func isTooShort(waited time.Duration, group driver.GroupConfig) bool {
+	enough := minWait
+	if group.Timeout != nil {
+		enough = min(enough, group.Timeout.Get()/2)
+	}
+	return waited < enough
+}
+
+// lateStartError returns the error of a wait that was too short. It lists no rank as missing, and
+// says that this rank was late itself.
+func lateStartError(
+	callText string, waited time.Duration, group driver.GroupConfig,
+) *driver.TimeoutError {
+	err := &driver.TimeoutError{
+		InCall: callText, Waited: waited.Round(time.Millisecond), Members: group.Ranks,
+	}
+	if group.Rank >= 0 && group.Rank < len(group.Ranks) {
+		err.Activity = map[int]string{
+			group.Ranks[group.Rank]: "began this call when its deadline had passed or was near",
+		}
+	}
+	return err
+}
