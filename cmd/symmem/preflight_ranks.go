@@ -39,14 +39,27 @@ func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) 
 	}
 	r.trial.result.Calls = []doctor.TrialCall{}
 	r.trial.afterCalls, r.trial.openTimeout = r.collectResults, 2*f.timeout
+	watch, stopWatch := startStallWatch(f.startTime)
+	defer stopWatch()
 	if err := r.trial.run(ctx, f.backend, f.timeout); err != nil && r.allResults == nil {
-		result.Error, result.BlamedRanks = err.Error(), blamedRanks(err)
+		r.setError(err, watch.longestStall(time.Now()))
 		result.IsDeadlinePassed = ctx.Err() != nil
 		result.Calls = r.trial.result.Calls
 		r.describeDevice()
 		r.inspectNode()
 	}
 	return r
+}
+
+// setError blames other ranks for err, unless this process did not run for half of the time that
+// they wait for it.
+func (r *preflightRank) setError(err error, stall time.Duration) {
+	r.result.Error, r.result.BlamedRanks = err.Error(), blamedRanks(err)
+	if stall >= r.flags.timeout/2 {
+		r.result.Error = fmt.Sprintf("this process did not run for %v, because it was stopped or its "+
+			"node was overloaded: %v", stall.Round(time.Millisecond), err)
+		r.result.BlamedRanks = nil
+	}
 }
 
 func blamedRanks(err error) []int {

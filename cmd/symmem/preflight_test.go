@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"symmem"
 	"symmem/cmd/symmem/internal/preflight"
 	"symmem/internal/sys/systest"
 )
@@ -157,16 +158,21 @@ func TestPreflightNamesRankStoppedAfterOpening(t *testing.T) {
 	t.Parallel()
 	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0", absenceTimeout, "--deadline=1h")
 	stopped := r.findRank(t, 2)
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
-		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", stopped.Pid))
-		if err != nil || strings.Contains(string(maps), "symmem-group") {
-			break
-		}
-	}
+	awaitMapping(stopped.Pid, "symmem-group")
 	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	r.checkRankAtFault(t, 2)
+}
+
+// awaitMapping waits until a process has mapped a file, or has exited.
+func awaitMapping(pid int, name string) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+		if err != nil || strings.Contains(string(maps), name) {
+			return
+		}
+	}
 }
 
 // launchPreflights starts the given ranks of a world of three, as a launcher does. The result has
@@ -235,6 +241,46 @@ func TestPreflightAfterKillOfRankZero(t *testing.T) {
 	_ = runs[0].cmd.Wait() // killed
 	runs[1].checkRankAtFault(t, 0)
 	runs[2].checkNoReport(t)
+}
+
+// TestPreflightOfStoppedRankDoesNotReport stops rank 1 while it joins the group, until the others
+// have given up. It was late itself, so it must blame no other rank and print no report.
+func TestPreflightOfStoppedRankDoesNotReport(t *testing.T) {
+	t.Parallel()
+	runs := launchPreflights(t, []int{0, 1, 2}, absenceTimeout, "--tolerance=0")
+	stopped := runs[1].cmd.Process
+	awaitMapping(stopped.Pid, "symmem-group")
+	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	runs[0].checkRankAtFault(t, 1)
+	runs[2].checkNoReport(t)
+	if err := stopped.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	runs[1].checkNoReport(t)
+	if !strings.Contains(runs[1].stderr.String(), "this process did not run for ") {
+		t.Errorf("rank 1 printed %q; want that it was stopped", &runs[1].stderr)
+	}
+}
+
+func TestStalledRankBlamesNoOtherRank(t *testing.T) {
+	begin := time.Now()
+	w := &stallWatch{lastTick: begin}
+	w.tick(begin.Add(4 * time.Second))
+	w.tick(begin.Add(4*time.Second + stallInterval))
+	err := &symmem.TimeoutError{InCall: "AllReduce 1", Waited: time.Second, Missing: []int{0, 2}}
+	blamedRanks := map[time.Duration][]int{8 * time.Second: nil, 9 * time.Second: {0, 2}}
+	for timeout, blamed := range blamedRanks {
+		r := &preflightRank{flags: &preflightFlags{timeout: timeout}}
+		r.world.Rank = 1
+		r.setError(err, w.longestStall(begin.Add(5*time.Second)))
+		if !slices.Equal(r.result.BlamedRanks, blamed) || r.isReporter() != (blamed != nil) ||
+			strings.Contains(r.result.Error, "did not run for 4s") != (blamed == nil) {
+			t.Errorf("timeout %v: got %+v, reporter: %v; want blamed ranks %v", timeout, r.result,
+				r.isReporter(), blamed)
+		}
+	}
 }
 
 // TestPreflightNamesSlowRank slows down the two links of rank 2.
