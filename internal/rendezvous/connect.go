@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 )
@@ -60,15 +61,37 @@ func connect(ctx context.Context, w World) (*Member, error) {
 		}
 		w.Route = Route{Kind: RouteServe, Endpoint: endpoint}
 	}
-	earlyCloseCount := 0
+	earlyCloseCount, isStoreLost := 0, false
 	call := func(ctx context.Context) (*Member, error) { return connectOnce(ctx, w) }
-	return callWithRetries(ctx, call, func(err error) bool {
+	m, err := callWithRetries(ctx, call, func(err error) bool {
+		isStoreLost = isStoreLost || errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly)
 		if errors.Is(err, errClosedEarly) {
 			earlyCloseCount++
 		}
 		return errors.Is(err, ErrLost) ||
 			errors.Is(err, errClosedEarly) && earlyCloseCount <= maxEarlyCloses
 	})
+	if isStoreLost && ctx.Err() != nil && w.Route.Kind == RouteServe && w.Rank != 0 {
+		err = explainLostStore(err, &w)
+	}
+	return m, err
+}
+
+// explainLostStore says that rank 0 has ended if err means that its store is lost or missing. This
+// rank must have lost a connection to that store before.
+func explainLostStore(err error, w *World) error {
+	var absent *AbsentError
+	switch {
+	case errors.As(err, new(*EndedError)):
+		return err
+	case errors.As(err, &absent) && slices.Equal(absent.Ranks, []int{0}):
+	case absent == nil && (errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly)):
+	default:
+		return err
+	}
+	// Only ranks that have sent a greeting learn which of both it is.
+	end := &EndedError{Rank: 0, Description: storeRankEnded + " or left"}
+	return &AbsentError{Ranks: []int{0}, Size: w.Size, Err: fmt.Errorf("%w: %w", end, err)}
 }
 
 func connectOnce(ctx context.Context, w World) (*Member, error) {

@@ -52,7 +52,14 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 		}
 		return handshake(ctx, conn, endpoint)
 	}
-	first, err := callWithRetries(ctx, dialOnce, isTransient)
+	isLost := false
+	first, err := callWithRetries(ctx, dialOnce, func(err error) bool {
+		isLost = isLost || errors.Is(err, ErrLost)
+		return isTransient(err)
+	})
+	if isLost && err != nil && !errors.Is(err, ErrLost) {
+		err = fmt.Errorf("%w; an earlier attempt: %w", err, ErrLost)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the store at %s: %w", endpoint.Address, err)
 	}

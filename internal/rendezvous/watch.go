@@ -129,13 +129,15 @@ func (w *endWatcher) notifyChange() {
 	w.changed = make(chan struct{})
 }
 
+const storeRankEnded = "rank 0, which served the store, has ended"
+
 func (w *endWatcher) markStoreLost() {
 	w.mu.Lock()
 	w.isStoreLost = true
 	isClosing := w.isStoreClosing
 	w.notifyChange()
 	w.mu.Unlock()
-	description := "rank 0, which served the store, has ended"
+	description := storeRankEnded
 	if isClosing {
 		description = "rank 0, which served the store, has left"
 	}

@@ -1,0 +1,82 @@
+package rendezvous
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+)
+
+// TestEndOfRankZeroBeforeWatchIsReported ends the store of rank 0 after rank 1 has connected to it,
+// but before rank 1 watches it.
+func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
+	for name, serve := range map[string]func(net.Listener, net.Conn){
+		"before the handshake": func(net.Listener, net.Conn) {},
+		"after the handshake": func(l net.Listener, conn net.Conn) {
+			d := newDecoder(conn, "rank 1")
+			_, err := d.readRequest(maxAuthBytes) // VALIDATE
+			ping, pingErr := d.readRequest(maxAuthBytes)
+			if err := errors.Join(err, pingErr); err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = conn.Write(binary.LittleEndian.AppendUint32(nil, ping.nonce))
+			claim, err := l.Accept()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = claim.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			endpoint := Endpoint{Address: privateAddress()}
+			l, err := net.Listen("unix", strings.TrimPrefix(endpoint.Address, unixScheme))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(testContext(t))
+			defer cancel()
+			go func() {
+				conn, err := l.Accept()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				serve(l, conn)
+				_ = errors.Join(l.Close(), conn.Close())
+				awaitConnection(t, endpoint) // rank 1 has noticed the end and looks for another store
+				cancel()
+			}()
+			w := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})[1]
+			_, _, err = Connect(ctx, w)
+			checkRankZeroEnded(t, err)
+		})
+	}
+}
+
+// awaitConnection serves an endpoint until the first connection.
+func awaitConnection(t *testing.T, endpoint Endpoint) {
+	l, err := net.Listen("unix", strings.TrimPrefix(endpoint.Address, unixScheme))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	conn, err := l.Accept()
+	if err := errors.Join(err, l.Close()); err != nil {
+		t.Error(err)
+		return
+	}
+	_ = conn.Close()
+}
+
+func checkRankZeroEnded(t *testing.T, err error) {
+	t.Helper()
+	var absent *AbsentError
+	var ended *EndedError
+	if !errors.As(err, &absent) || !errors.As(err, &ended) || ended.Rank != 0 || ended.HasLeft {
+		t.Errorf("got %v, want an AbsentError about the end of rank 0", err)
+	}
+}
