@@ -100,7 +100,7 @@ func TestClientQueryBytes(t *testing.T) {
 
 func TestGetWaitsBeforeReading(t *testing.T) {
 	ours, theirs := net.Pipe()
-	l := &link{conn: ours, decoder: newDecoder(ours, "script"), isAuthenticated: true}
+	l := newLink(ours, "script")
 	c := newClient("script", nil)
 	closeLater(t, c)
 	c.addLink(l)
@@ -125,9 +125,8 @@ func TestRequestAbortedBeforeSendingKeepsIsIncomplete(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
 	for _, initial := range []bool{false, true} {
-		l := &link{
-			conn: ours, decoder: newDecoder(ours, "mute"), isAuthenticated: true, isIncomplete: initial,
-		}
+		l := newLink(ours, "mute")
+		l.isIncomplete = initial
 		err := l.exchange(ctx, []byte{1}, func(*decoder) error { return nil })
 		if !errors.Is(err, context.Canceled) || l.isIncomplete != initial {
 			t.Errorf("exchange = %v with incomplete = %v; want context.Canceled and %v",

@@ -73,9 +73,11 @@ func (s *Server) recordEnd(e rankEnd) {
 }
 
 // announceClosing waits up to flushTimeout until all watchers have read the announcement.
-// Otherwise, they would report the end of rank 0.
+// Otherwise, they would report the end of rank 0. Watchers that do not read it in time, because
+// their processes are stopped, receive closingMark from Close.
 func (s *Server) announceClosing() {
 	s.mu.Lock()
+	s.isClosing = true
 	s.recordEnd(rankEnd{IsStoreClosing: true})
 	s.mu.Unlock()
 	timeout := time.After(flushTimeout)

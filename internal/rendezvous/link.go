@@ -16,6 +16,7 @@ import (
 type link struct {
 	conn    net.Conn
 	decoder *decoder
+	tail    *tailReader // of decoder
 	// isIncomplete is set until the last reply has been read completely. An incomplete link must be
 	// closed.
 	isIncomplete bool
@@ -67,6 +68,8 @@ func (l *link) explainError(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
 		return context.Cause(ctx)
+	case (isClosed(err) || errors.Is(err, ErrProtocol)) && l.hasClosingMark():
+		return fmt.Errorf("%w: %w", ErrLost, errLeft)
 	case errors.Is(err, ErrProtocol), errors.Is(err, ErrToken):
 		return err
 	case !l.isAuthenticated && isClosed(err):
@@ -85,8 +88,13 @@ func isClosed(err error) bool {
 		errors.Is(err, io.ErrClosedPipe)
 }
 
+func newLink(conn net.Conn, peer string) *link {
+	tail := &tailReader{r: conn}
+	return &link{conn: conn, decoder: newDecoder(tail, peer), tail: tail, isAuthenticated: true}
+}
+
 func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
-	l := &link{conn: conn, decoder: newDecoder(conn, endpoint.Address), isAuthenticated: true}
+	l := newLink(conn, endpoint.Address)
 	err := l.sendHandshake(ctx)
 	if err == nil && endpoint.Token != "" {
 		err = l.authenticate(ctx, endpoint.Token)

@@ -31,6 +31,7 @@ type Server struct {
 	endCount        int                    // number of calls of recordEnd
 	unauthenticated []*session             // remote sessions that are not open yet, oldest first
 	remoteEnded     chan struct{}          // closed and replaced whenever remoteCount decreases
+	isClosing       bool                   // announceClosing was called
 	isClosed        bool
 	// onAcceptError handles the first error of Accept that the user can fix.
 	onAcceptError func(error)
@@ -216,6 +217,9 @@ func (s *Server) Close() error {
 	for _, sess := range s.sessions {
 		_ = sess.conn.SetDeadline(pastDeadline)
 		_ = sess.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
+		if s.isClosing && sess.isRemote && sess.greeting != nil {
+			sess.outbox.post([]byte(closingMark))
+		}
 		sess.outbox.close()
 	}
 	s.mu.Unlock()

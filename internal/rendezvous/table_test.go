@@ -199,7 +199,7 @@ func FuzzClient(f *testing.F) {
 			ours, theirs := net.Pipe()
 			go func() { _, _ = io.Copy(io.Discard, theirs) }()
 			go func() { _, _ = theirs.Write(b); theirs.Close() }()
-			l := &link{conn: ours, decoder: newDecoder(ours, "fuzz"), isAuthenticated: true}
+			l := newLink(ours, "fuzz")
 			c := newClient("fuzz", func(context.Context) (*link, error) { return nil, ErrLost })
 			c.addLink(l)
 			_ = c.releaseLink(l, nil)

@@ -21,11 +21,10 @@ type endWatcher struct {
 	cancelWait, cancelAll context.CancelFunc
 	done                  chan struct{}
 
-	mu             sync.Mutex         // guards the fields below
-	ends           map[int]*endReport // by rank
-	isStoreLost    bool
-	isStoreClosing bool          // the store has announced that it will close
-	changed        chan struct{} // closed and replaced when the state changes
+	mu          sync.Mutex         // guards the fields below
+	ends        map[int]*endReport // by rank
+	isStoreLost bool
+	changed     chan struct{} // closed and replaced when the state changes
 }
 
 // endReport is the most precise report of the end of a rank so far.
@@ -75,17 +74,14 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 			value, err = w.client.Get(ctx, endKey(n))
 		}
 		if err != nil {
-			w.markStoreLost()
+			w.markStoreLost(errors.Is(err, errLeft))
 			return
 		}
 		var e rankEnd
 		switch {
 		case json.Unmarshal(value, &e) != nil:
 		case e.IsStoreClosing:
-			w.mu.Lock()
-			w.isStoreClosing = true
-			w.mu.Unlock()
-			w.markStoreLost()
+			w.markStoreLost(true)
 			_ = w.client.Close() // The server waits for it.
 			return
 		case e.KeyPrefix == "":
@@ -131,19 +127,19 @@ func (w *endWatcher) notifyChange() {
 
 const storeRankEnded = "rank 0, which served the store, has ended"
 
-func (w *endWatcher) markStoreLost() {
+// markStoreLost sets hasLeft if the store has announced that it closes.
+func (w *endWatcher) markStoreLost(hasLeft bool) {
 	w.mu.Lock()
 	w.isStoreLost = true
-	isClosing := w.isStoreClosing
 	w.notifyChange()
 	w.mu.Unlock()
 	description := storeRankEnded
-	if isClosing {
+	if hasLeft {
 		description = "rank 0, which served the store, has left"
 	}
 	if w.storeRank >= 0 {
 		w.recordEnd(rankEnd{
-			KeyPrefix: w.keyPrefix, Rank: w.storeRank, Description: description, HasLeft: isClosing,
+			KeyPrefix: w.keyPrefix, Rank: w.storeRank, Description: description, HasLeft: hasLeft,
 		})
 	}
 }

@@ -1,0 +1,86 @@
+package rendezvous
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// stoppedConn receives nothing while it is stopped, like a connection of a stopped process.
+type stoppedConn struct {
+	net.Conn
+	stopped atomic.Pointer[chan struct{}] // closed when the process continues
+}
+
+func (c *stoppedConn) Read(b []byte) (int, error) {
+	if stopped := c.stopped.Load(); stopped != nil {
+		<-*stopped
+	}
+	n, err := c.Conn.Read(b)
+	if stopped := c.stopped.Load(); stopped != nil {
+		<-*stopped // c was stopped while it waited for data
+	}
+	return n, err
+}
+
+// TestStoppedRankKnowsThatRankZeroLeft stops rank 1 until rank 0, which serves the store, has left
+// or ended. Meanwhile, rank 2 may end, so that rank 1 has received another report before.
+func TestStoppedRankKnowsThatRankZeroLeft(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		address  string
+		hasLeft  bool
+		otherEnd bool
+	}{
+		"rank 0 leaves":                         {privateAddress(), true, false},
+		"rank 0 leaves after the end of rank 2": {privateAddress(), true, true},
+		"rank 0 of another machine leaves":      {"127.0.0.1:0", true, true},
+		"rank 0 ends":                           {privateAddress(), false, false},
+		"rank 0 ends after the end of rank 2":   {privateAddress(), false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, _ := serveOn(t, c.address, "token")
+			endpoint := Endpoint{Address: server.Address(), Token: "token"}
+			network, addr, err := splitAddress(endpoint.Address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn := &stoppedConn{}
+			client := newClient(endpoint.Address, func(ctx context.Context) (*link, error) {
+				conn.Conn, err = net.Dial(network, addr)
+				if err != nil {
+					return nil, err
+				}
+				return handshake(ctx, conn, endpoint)
+			})
+			m := &Member{world: worldsOf(3, Route{Kind: RouteServe})[1], keyPrefix: "base"}
+			m.watcher, err = startEndWatcher(testContext(t), m, client)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stopped := make(chan struct{})
+			conn.stopped.Store(&stopped)
+			if c.otherEnd {
+				server.RecordExit(2, "rank 2 exited with code 3")
+			}
+			if c.hasLeft {
+				server.announceClosing()
+			}
+			if err := server.Close(); err != nil {
+				t.Error(err)
+			}
+			close(stopped)
+			ended := m.AwaitEnded(testContext(t), []int{0}, func(e []*EndedError) bool { return len(e) > 0 })
+			if len(ended) != 1 || ended[0].HasLeft != c.hasLeft ||
+				strings.Contains(ended[0].Description, "has left") != c.hasLeft {
+				t.Errorf("got %+v, want that rank 0 has left: %v", ended, c.hasLeft)
+			}
+			if err := m.watcher.close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
