@@ -176,7 +176,8 @@ func awaitMapping(pid int, name string) {
 }
 
 // launchPreflights starts the given ranks of a world of three, as a launcher does. The result has
-// nil for the other ranks.
+// nil for the other ranks. Their MASTER_PORT stays taken during the test, so that no other job has
+// it: rank 0 serves the store on a Unix socket that is named after the port.
 func launchPreflights(t *testing.T, ranks []int, args ...string) []*preflightRun {
 	t.Helper()
 	return launchPreflightsOf(t, symmemBinary(t), ranks, args...)
@@ -190,8 +191,8 @@ func launchPreflightsOf(
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = l.Close() })
 	port := l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
 	runs := make([]*preflightRun, 3)
 	for _, rank := range ranks {
 		runs[rank] = startPreflightOf(t, binary, []string{
