@@ -83,7 +83,7 @@ func TestJoinTimeoutNamesLateRank(t *testing.T) {
 			<-errorReported
 			return
 		}
-		options := symmem.GroupOptions{Timeout: 300 * time.Millisecond}
+		options := symmem.GroupOptions{Timeout: 3 * time.Second} // for the other ranks to arrive
 		_, err := r.JoinWith(r.ctx, "short", []int{0, 1, 2}, options)
 		if r.Rank() == 0 {
 			close(errorReported)

@@ -34,7 +34,7 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 			for r := range errs {
 				o := symmem.Options{Store: store, Rank: r, Size: 3, Timeout: leavingTimeout}
 				if r == first {
-					o.Timeout = time.Second
+					o.Timeout = leavingTimeout / 12 // for the other ranks to arrive
 				}
 				opening.Go(func() {
 					rt, err := symmem.Open(t.Context(), withBackend(o))

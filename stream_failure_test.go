@@ -232,9 +232,10 @@ func (r *rank) queueOrReplay(s *symmem.Stream, graph bool, queue func() error) e
 	return g.Launch(s)
 }
 
-// TestWaitForOwnWorkHasNoDeadline keeps a stream of rank 0 busy for longer than the timeout.
+// TestWaitForOwnWorkHasNoDeadline keeps a stream of rank 0 busy for longer than the timeout, which
+// is long enough for the other waits of the ranks.
 func TestWaitForOwnWorkHasNoDeadline(t *testing.T) {
-	const timeout = 500 * time.Millisecond
+	const timeout = 4 * time.Second
 	ready := newGate(2)
 	runRanks(t, 2, symmem.Options{Timeout: timeout}, func(r *rank) {
 		b := r.window(r.pool(), 4096)
@@ -246,10 +247,11 @@ func TestWaitForOwnWorkHasNoDeadline(t *testing.T) {
 			release := r.hold(busy)
 			r.ok(busy.Record(e))
 			r.ok(s.Wait(e))
-			time.AfterFunc(4*timeout, release)
+			time.AfterFunc(timeout*3/2, release)
 			r.ok(e.Synchronize(r.ctx))
 		}
 		ready.wait(r)
+		r.ok(r.World().SetTimeout(time.Minute))
 		r.ok(r.World().AllReduce(r.ctx, m, m, 1024, symmem.Float32, symmem.Sum, s))
 		r.ok(s.Synchronize(r.ctx))
 		r.checkAll(b, 3)

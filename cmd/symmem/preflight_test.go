@@ -23,7 +23,7 @@ import (
 
 // absenceTimeout is how long ranks wait for a rank that never arrives. The other ranks must arrive
 // within that time even on a busy machine. The tests that wait for it run in parallel.
-const absenceTimeout = "--timeout=10s"
+const absenceTimeout = "--timeout=20s"
 
 type preflightRun struct {
 	cmd            *exec.Cmd

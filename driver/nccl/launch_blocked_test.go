@@ -15,7 +15,7 @@ import (
 // collective. The second Send is blocked until rank 1 receives the first message, which it does
 // only after a second collective. The second collective must not wait for that Send.
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
-	w := newAdditiveGroup(t, 2, 10*time.Second)
+	w := newAdditiveGroup(t, 2, time.Minute)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		buffer, err := m.mapRegion(8)
 		others, streamErr := m.newStreams(1)
@@ -53,10 +53,13 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	})
 }
 
+// blockedTimeout is the timeout of a launch, which ends it.
+const blockedTimeout = time.Minute
+
 // TestStreamIsNotBlockedByALaunchOnAnother uses a stream while a launch on another stream waits for
 // the peer to compare the call. The group has calls on both streams.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
-	w := newAdditiveGroup(t, 2, time.Minute)
+	w := newAdditiveGroup(t, 2, blockedTimeout)
 	proceed := make(chan struct{})
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		other, err := m.device.NewStream()
@@ -99,7 +102,7 @@ func (m *testRank) useDuringLaunch(
 	var err error
 	select {
 	case err = <-useResult:
-	case <-time.After(5 * time.Second):
+	case <-time.After(blockedTimeout / 2):
 		err = errors.New("the launch blocks the other stream")
 	}
 	close(proceed)

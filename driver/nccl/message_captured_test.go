@@ -52,24 +52,24 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	}
 }
 
-// TestEachReplayOfASendHasTheFullTimeout launches a graph with a Send three times while the
+// TestEachReplayOfASendHasTheFullTimeout launches a graph with a Send several times while the
 // receiver is slow. The timeout for each message must start only after the previous message has
 // been received.
 func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
-	const timeout = 2 * time.Second
+	const timeout, launches = 6 * time.Second, 5
 	p := openPair(t, timeout)
 	at := [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
 	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], 8, 0) })
-	for range 3 {
+	for range launches {
 		if err := g.Launch(p[0].stream); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for range 3 {
+	for range launches {
 		select {
 		case <-p[0].group.Failed():
 			t.Fatalf("the group failed: %v", p[0].group.Cause())
-		case <-time.After(timeout * 6 / 10):
+		case <-time.After(timeout * 3 / 10):
 		}
 		if err := p.message(1, driver.Recv, at[1], 8, 0); err != nil {
 			t.Fatal(err)

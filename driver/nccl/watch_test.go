@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/sys/systest"
 )
 
 // TestWatcherFindsReportsOfKernels launches a single call, which differs between the ranks. The
 // group must fail even though no other call follows.
 func TestWatcherFindsReportsOfKernels(t *testing.T) {
-	w := newTestGroup(t, 2, 20*time.Second)
+	w := newTestGroup(t, 2, systest.Patience)
 	for round := range 12 {
 		w.regroup(0, 1)
 		var plans [2]driver.Plan
@@ -40,7 +41,7 @@ func TestWatcherFindsReportsOfKernels(t *testing.T) {
 func (m *testRank) awaitMismatch(round int) error {
 	select {
 	case <-m.group.Failed():
-	case <-time.After(5 * time.Second):
+	case <-time.After(systest.Patience):
 		return fmt.Errorf("round %d: the group of rank %d did not fail", round, m.rank)
 	}
 	var mismatch *driver.MismatchError

@@ -39,8 +39,9 @@ const (
 	pageTimeout = time.Minute
 	// pageDelay is a delay within the timeout.
 	pageDelay = 300 * time.Millisecond
-	// pageNamingLimit bounds the time until an error names a dead rank.
-	pageNamingLimit = 3 * time.Second
+	// pageNamingLimit bounds the time until an error names a dead rank. A wait that does not notice
+	// the death lasts until pageTimeout.
+	pageNamingLimit = pageTimeout / 2
 )
 
 var pageFaults = map[string]fault{

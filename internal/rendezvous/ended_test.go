@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// maxReportTime bounds the time from the end of a rank until other ranks report it.
-const maxReportTime = 3 * time.Second
+// maxReportTime bounds the time from the end of a rank until other ranks report it. Waits that miss
+// the end last until testTimeout.
+const maxReportTime = testTimeout / 2
 
 // closeLinks closes all connections of a member, as the kernel does when a process is killed.
 func closeLinks(m *Member) error {
