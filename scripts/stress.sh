@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Runs the tests of packages many times on a busy machine, to find tests that seldom fail.
 #
-#   scripts/stress.sh [-n RUNS] [-l LOAD] [-j JOBS] [-r] [PACKAGE...]
+#   scripts/stress.sh [-n RUNS] [-l LOAD] [-j JOBS] [-r] [-s] [PACKAGE...]
 #
 #   -n RUNS   runs of each package (50)
 #   -l LOAD   busy processes per processor during the runs (3; 0 for none)
 #   -j JOBS   runs at the same time (1). Many jobs are a load themselves: use -l 0 with them
 #   -r        with the race detector
+#   -s        only short tests
 #   PACKAGE   packages to test; the default is those whose tests have deadlines
 #
 # build/stress records each run, by commit. A second call continues an interrupted one. The output
@@ -16,13 +17,14 @@ cd "$(dirname "$0")/.."
 
 usage() { sed -n '2,/^set /{s/^# \{0,1\}//p}' "$0"; }
 
-runs=50 load=3 jobs=1 race=()
-while getopts n:l:j:rh option; do
+runs=50 load=3 jobs=1 race=() short=
+while getopts n:l:j:rsh option; do
 	case $option in
 	n) runs=$OPTARG ;;
 	l) load=$OPTARG ;;
 	j) jobs=$OPTARG ;;
 	r) race=(-race) ;;
+	s) short=-test.short ;;
 	h) usage && exit ;;
 	*) usage >&2 && exit 2 ;;
 	esac
@@ -35,13 +37,13 @@ fi
 
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 [ -z "$(git status --porcelain 2>/dev/null)" ] || commit+="-changed"
-at=$PWD/build/stress/$commit${race[*]}
+at=$PWD/build/stress/$commit${race[*]}${short#-test}
 mkdir -p "$at"
 
 # run_once FOLDER NAME N runs the tests of one package once.
 run_once() {
 	local result=$at/$2.$3
-	if (cd "$1" && timeout --signal=QUIT 1800 "$at/$2.test" -test.timeout=25m) \
+	if (cd "$1" && timeout --signal=QUIT 1800 "$at/$2.test" -test.timeout=25m $short) \
 		>"$result.out" 2>&1; then
 		rm "$result.out"
 		touch "$result.passed"
@@ -51,7 +53,7 @@ run_once() {
 	fi
 }
 export -f run_once
-export at
+export at short
 
 # pending prints a line for each run that has no result yet.
 pending() {
