@@ -36,7 +36,9 @@ var (
 	ErrInterrupted = errors.New("interrupted")
 )
 
-// TimeoutError reports which ranks did not arrive before the deadline.
+// TimeoutError reports which ranks did not arrive before the deadline. Missing is empty if they had
+// no time to arrive, because this rank began to wait when its own deadline had passed or was near.
+// Activity then says so.
 //
 // In all errors, ranks are world ranks, and Members lists the group's ranks in group order.
 // Machines holds the known host names of ranks, or nothing if the group shares a machine. Activity
