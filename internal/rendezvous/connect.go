@@ -61,6 +61,9 @@ func connect(ctx context.Context, w World) (*Member, error) {
 		}
 		w.Route = Route{Kind: RouteServe, Endpoint: endpoint}
 	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx) // this rank is late itself, so it must not blame others
+	}
 	earlyCloseCount, isStoreLost := 0, false
 	call := func(ctx context.Context) (*Member, error) { return connectOnce(ctx, w) }
 	m, err := callWithRetries(ctx, call, func(err error) bool {

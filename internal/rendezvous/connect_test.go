@@ -266,10 +266,16 @@ func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 }
 
 func TestConnectReportsMissingRankZero(t *testing.T) {
-	ctx, cancel := context.WithCancel(testContext(t))
-	cancel()
 	w := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})[1]
-	_, _, err := Connect(ctx, w)
+	expiredCtx, cancel := context.WithDeadline(testContext(t), time.Now())
+	defer cancel()
+	_, _, err := Connect(expiredCtx, w)
+	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*AbsentError)) {
+		t.Errorf("after the deadline: got %v, want an error that blames no rank", err)
+	}
+	ctx, cancel := context.WithTimeout(testContext(t), 50*time.Millisecond)
+	defer cancel()
+	_, _, err = Connect(ctx, w)
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0}) {
 		t.Fatalf("got %v, want an AbsentError for rank 0", err)
