@@ -42,29 +42,6 @@ void exchange(
       {output.mutable_data_ptr(), type, std::move(recv_counts), {}, 0});
 }
 
-// The size of a part, in bytes, from which copying it to temporary memory takes longer than the
-// exchange.
-constexpr size_t kLarge = size_t{1} << 20;
-
-// Returns the pieces of the inputs and outputs of an exchange if the library can use them without
-// copies: they are outside symmem's memory, and the range from the first input to the last does not
-// overlap the range of the outputs.
-std::optional<std::pair<Pieces, Pieces>> in_place(
-    const Calls& calls,
-    const Tensors& inputs,
-    const Tensors& outputs) {
-  auto from = pieces(inputs), to = pieces(outputs);
-  if (!from || !to || calls.in_pool(from->base) || calls.in_pool(to->base)) {
-    return std::nullopt;
-  }
-  const auto* first = static_cast<const char*>(from->base);
-  const auto* second = static_cast<const char*>(to->base);
-  if (first < second + to->bytes && second < first + from->bytes) {
-    return std::nullopt;
-  }
-  return std::make_pair(std::move(*from), std::move(*to));
-}
-
 // Scatters large parts from the places where they are. On the host backend, SYMMEM_SCATTER needs
 // parts that are contiguous.
 void scatter_large(
@@ -79,7 +56,7 @@ void scatter_large(
   Pieces from{nullptr, to.type, std::vector<int64_t>(size), {}, 0};
   at::Tensor copied;
   if (!parts.empty()) {
-    if (const auto found = in_place(calls, parts, {output})) {
+    if (const auto found = calls.in_place(parts, {output})) {
       from = found->first;
     } else {
       copied = contents(parts);
@@ -107,17 +84,52 @@ std::vector<int64_t> counts_of(const Tensors& tensors) {
   return counts;
 }
 
+// Gathers large parts to the places where they are. On the host backend, SYMMEM_GATHER writes
+// contiguous parts.
+void gather_large(
+    const Calls& calls,
+    const Tensors& parts,
+    const at::Tensor& input,
+    int root,
+    int size) {
+  const auto [type, count] = moved(input);
+  Pieces from{const_cast<void*>(input.const_data_ptr()), type, std::vector<int64_t>(size), {}, 0};
+  from.counts[root] = count;
+  if (parts.empty()) {
+    calls.all_to_all_v(from, {nullptr, type, std::vector<int64_t>(size), {}, 0});
+    return;
+  }
+  if (const auto found = calls.in_place({input}, parts)) {
+    calls.all_to_all_v(from, found->second);
+    return;
+  }
+  bool shared = false;
+  const auto output = joined(parts, shared);
+  calls.all_to_all_v(
+      from, {output.mutable_data_ptr(), type, std::vector<int64_t>(size, count), {}, 0});
+  if (!shared) {
+    distribute(output, parts);
+  }
+}
+
 // Gathers one tensor from each rank. The sizes may differ.
 void all_gather_list(const Calls& calls, const Tensors& outputs, const at::Tensor& input) {
+  const auto flat = input.contiguous();
+  const bool is_uneven = calls.is_uneven(outputs, flat);
+  if (is_uneven) {
+    if (const auto found = calls.in_place({flat}, outputs)) {
+      calls.all_gather_v(flat.const_data_ptr(), found->second);
+      return;
+    }
+  }
   bool shared = false;
   const auto output = joined(outputs, shared);
-  if (same_size(outputs)) {
-    all_gather(calls, output, input);
+  if (is_uneven) {
+    const Pieces to{
+        output.mutable_data_ptr(), moved(output).type, moved_counts(outputs), {}, 0};
+    calls.all_gather_v(flat.const_data_ptr(), to);
   } else {
-    const auto flat = input.contiguous();
-    calls.uneven(
-        false, moved_counts(outputs), moved(output).type, SYMMEM_SUM, flat.const_data_ptr(),
-        output.mutable_data_ptr());
+    all_gather(calls, output, flat);
   }
   if (!shared) {
     distribute(output, outputs);
@@ -125,7 +137,7 @@ void all_gather_list(const Calls& calls, const Tensors& outputs, const at::Tenso
 }
 
 void all_to_all_lists(const Calls& calls, const Tensors& outputs, const Tensors& inputs) {
-  if (const auto found = in_place(calls, inputs, outputs)) {
+  if (const auto found = calls.in_place(inputs, outputs)) {
     calls.all_to_all_v(found->first, found->second);
     return;
   }
@@ -293,6 +305,10 @@ WorkPointer Group::gather(
   const Operation operation{OpType::GATHER, "symmem:gather", options.asyncOp};
   return start(operation, inputs, parts, [=](const Calls& calls) {
     const auto flat = input.contiguous();
+    if (is_large(flat)) {
+      gather_large(calls, parts, flat, root, size);
+      return;
+    }
     bool shared = false;
     const auto output = is_root ? joined(parts, shared) : at::Tensor();
     calls.collective(
@@ -325,7 +341,7 @@ WorkPointer Group::scatter(
   const Operation operation{OpType::SCATTER, "symmem:scatter", options.asyncOp};
   return start(operation, parts, outputs, [=](const Calls& calls) {
     const Output result(output);
-    if (output.device().is_cpu() && output.nbytes() >= kLarge) {
+    if (is_large(output)) {
       scatter_large(calls, result.flat(), parts, root, size);
       result.finish();
       return;

@@ -109,21 +109,28 @@ void Calls::together(std::vector<struct symmem_call> calls) const {
   call(first);
 }
 
-void Calls::uneven(
-    bool reduces,
-    const std::vector<int64_t>& counts,
-    int type,
-    int op,
-    const void* send,
-    void* recv) const {
+void Calls::all_gather_v(const void* send, const Pieces& recv) const {
   struct symmem_call arguments{};
-  arguments.operation = reduces ? SYMMEM_REDUCE_SCATTER_V : SYMMEM_ALL_GATHER_V;
-  arguments.type = type;
-  arguments.op = op;
+  arguments.operation = SYMMEM_ALL_GATHER_V;
+  arguments.type = recv.type;
   arguments.send = send;
+  arguments.recv = recv.base;
+  arguments.ranks = recv.counts.size();
+  arguments.recv_counts = recv.counts.data();
+  arguments.recv_offsets = recv.offsets.empty() ? nullptr : recv.offsets.data();
+  call(arguments);
+}
+
+void Calls::reduce_scatter_v(const Pieces& send, int op, void* recv) const {
+  struct symmem_call arguments{};
+  arguments.operation = SYMMEM_REDUCE_SCATTER_V;
+  arguments.type = send.type;
+  arguments.op = op;
+  arguments.send = send.base;
   arguments.recv = recv;
-  arguments.ranks = counts.size();
-  (reduces ? arguments.send_counts : arguments.recv_counts) = counts.data();
+  arguments.ranks = send.counts.size();
+  arguments.send_counts = send.counts.data();
+  arguments.send_offsets = send.offsets.empty() ? nullptr : send.offsets.data();
   call(arguments);
 }
 
@@ -139,6 +146,31 @@ void Calls::all_to_all_v(const Pieces& send, const Pieces& recv) const {
   arguments.send_offsets = send.offsets.empty() ? nullptr : send.offsets.data();
   arguments.recv_offsets = recv.offsets.empty() ? nullptr : recv.offsets.data();
   call(arguments);
+}
+
+bool Calls::is_uneven(const Tensors& parts, const at::Tensor& own) const {
+  if (!same_size(parts)) {
+    return true;
+  }
+  const bool symmetric =
+      in_pool(parts.front().const_data_ptr()) && in_pool(own.const_data_ptr());
+  return is_large(own) && !symmetric;
+}
+
+std::optional<std::pair<Pieces, Pieces>> Calls::in_place(
+    const Tensors& inputs,
+    const Tensors& outputs) const {
+  auto from = pieces(inputs), to = pieces(outputs);
+  if (!from || !to || (inputs.size() > 1 && in_pool(from->base)) ||
+      (outputs.size() > 1 && in_pool(to->base))) {
+    return std::nullopt;
+  }
+  const auto* first = static_cast<const char*>(from->base);
+  const auto* second = static_cast<const char*>(to->base);
+  if (first < second + to->bytes && second < first + from->bytes) {
+    return std::nullopt;
+  }
+  return std::make_pair(std::move(*from), std::move(*to));
 }
 
 Group::Group(

@@ -37,14 +37,9 @@ class Calls {
       const;
   // Makes several calls at once, which may run in any order. The list must not be empty.
   void together(std::vector<struct symmem_call> calls) const;
-  // Gathers parts of different sizes, or reduces them if `reduces`.
-  void uneven(
-      bool reduces,
-      const std::vector<int64_t>& counts,
-      int type,
-      int op,
-      const void* send,
-      void* recv) const;
+  // Gather or reduce parts whose sizes may differ.
+  void all_gather_v(const void* send, const Pieces& recv) const;
+  void reduce_scatter_v(const Pieces& send, int op, void* recv) const;
   void all_to_all_v(const Pieces& send, const Pieces& recv) const;
 
   // Returns whether an address is in memory of symmem. All parts of a call's input or output must
@@ -53,6 +48,17 @@ class Calls {
     size_t length = 0;
     return library_.locate(address, 0, nullptr, &length) != SYMMEM_ERR_FOREIGN;
   }
+
+  // Returns whether parts, of which this rank has one, are passed to all_gather_v or
+  // reduce_scatter_v. These use separate tensors without copies, but no windows. The result is the
+  // same on all ranks.
+  bool is_uneven(const Tensors& parts, const at::Tensor& own) const;
+
+  // Returns the pieces of the inputs and outputs of a call if the library can use them without
+  // copies: lists are outside symmem's memory, and the range from the first input to the last does
+  // not overlap the range of the outputs.
+  std::optional<std::pair<Pieces, Pieces>> in_place(const Tensors& inputs, const Tensors& outputs)
+      const;
 
  private:
   const Library& library_;

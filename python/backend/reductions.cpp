@@ -32,6 +32,26 @@ void reduce_scatter_to(
   result.finish();
 }
 
+void reduce_scatter_parts(
+    const Calls& calls,
+    const at::Tensor& output,
+    const Tensors& parts,
+    const c10d::ReduceOp& op) {
+  const auto [type, reduce] = reduction(output, op);
+  const Output result(output);
+  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) {
+    if (const auto found = calls.in_place(parts, {result.flat()})) {
+      calls.reduce_scatter_v(found->first, reduce, result.data());
+      result.finish();
+      return;
+    }
+  }
+  const auto input = scaled(contents(parts), op);
+  const Pieces from{input.mutable_data_ptr(), type, moved_counts(parts), {}, 0};
+  calls.reduce_scatter_v(from, reduce, result.data());
+  result.finish();
+}
+
 void reduce_to(
     const Calls& calls,
     const at::Tensor& tensor,
@@ -127,16 +147,11 @@ WorkPointer Group::reduce_scatter(
   return start(
       operation, parts, outputs,
       [output, parts, op = options.reduceOp](const Calls& calls) {
-        if (same_size(parts)) {
+        if (calls.is_uneven(parts, output)) {
+          reduce_scatter_parts(calls, output, parts, op);
+        } else {
           reduce_scatter_to(calls, output, contents(parts), op);
-          return;
         }
-        const auto [type, reduce] = reduction(output, op);
-        const auto input = scaled(contents(parts), op);
-        const Output result(output);
-        calls.uneven(
-            true, moved_counts(parts), type, reduce, input.const_data_ptr(), result.data());
-        result.finish();
       });
 }
 

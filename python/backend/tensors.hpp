@@ -62,6 +62,12 @@ void require_parts(const at::Tensor& whole, const at::Tensor& part, int size);
 // Returns whether all tensors have the same number of elements.
 bool same_size(const std::vector<at::Tensor>& tensors);
 
+// Returns whether an operation is faster with parts of this size where they are than with a
+// contiguous copy of them.
+inline bool is_large(const at::Tensor& part) {
+  return part.device().is_cpu() && part.nbytes() >= size_t{1} << 16;
+}
+
 // Pieces describes separate tensors as parts of one buffer.
 struct Pieces {
   void* base;

@@ -340,6 +340,48 @@ def lists_may_be_anywhere_in_memory() -> None:
             dist.all_to_all(list(torch.empty(SIZE, count).unbind()), parts)
 
 
+@check
+def lists_are_gathered_and_reduced_anywhere_in_memory() -> None:
+    count = 1 << 19
+    given = [numbers(r, count) for r in WORLD]
+    summed = total(count) + SIZE * RANK
+    with symmem.use():
+        symmetric = [symmem.empty(count) for _ in WORLD]
+        views = list(symmem.empty(SIZE * count).view(SIZE, count).unbind())
+        own = symmem.empty(count).copy_(given[RANK])
+    between = list(torch.empty(SIZE + 1, count).unbind())
+    input = between.pop(1).copy_(given[RANK])
+    separate = [torch.empty(count) for _ in WORLD]
+    strided = [torch.empty(count, 2)[:, 0] for _ in WORLD]
+    uneven = [torch.empty(count * 2)[: count * 2 - r] for r in WORLD]
+    for parts in (separate, strided, symmetric, views, between, [*symmetric[:1], *separate[1:]]):
+        for one in (input, own, input.repeat_interleave(2)[::2]):
+            dist.all_gather(parts, one)
+            torch.testing.assert_close(parts, given)
+            for root in WORLD:
+                for part in parts:
+                    part.fill_(0)
+                dist.gather(one, parts if root == RANK else None, root)
+                if root == RANK:
+                    torch.testing.assert_close(parts, given)
+            for rank, part in enumerate(parts):
+                part.copy_(given[RANK] + rank)
+            dist.reduce_scatter(one, parts)
+            torch.testing.assert_close(one, summed)
+            one.copy_(given[RANK])
+    dist.all_gather(uneven, numbers(RANK, count * 2 - RANK))
+    torch.testing.assert_close(uneven, [numbers(r, count * 2 - r) for r in WORLD])
+    dist.all_gather(separate if RANK else views, input)
+    torch.testing.assert_close(separate if RANK else views, given)
+
+
+@check
+def large_lists_may_be_scaled() -> None:
+    parts, output = [numbers(RANK + r, 1 << 17) for r in WORLD], torch.empty(1 << 17)
+    dist.reduce_scatter(output, parts, dist._make_nccl_premul_sum(2.0))
+    torch.testing.assert_close(output, 2 * (total(1 << 17) + SIZE * RANK))
+
+
 class Pool:
     """Fakes a MemPool, which PyTorch supports on GPUs only."""
 
