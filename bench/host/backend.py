@@ -5,7 +5,7 @@
 Each run times an operation with all backends in turn, in the same processes, so that noise affects
 all of them equally. The program prints the medians of the runs in microseconds, and in how many
 comparisons gloo was faster. The fake backend does not communicate, so its time is PyTorch's
-overhead. "C" is the time of an all-reduce of 1 KiB that calls symmem's C function directly.
+overhead. "C" is the time of a call of 1 KiB that calls symmem's C functions directly.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 SIZES = {"1 KiB": 1 << 10, "64 KiB": 1 << 16, "1 MiB": 1 << 20, "64 MiB": 1 << 26}
 BACKENDS = ("symmem", "gloo", "fake")
+SEND, RECV = 6, 7  # SYMMEM_SEND and SYMMEM_RECV
 
 Call = Callable[[], object]
 
@@ -83,7 +85,7 @@ def operations(group: Any, backend: str, count: int) -> dict[str, Call]:
             f"reduce_scatter {kind}": lambda p=parts: dist.reduce_scatter(part, p, group=group),
             f"all_to_all {kind}": lambda o=others, p=parts: dist.all_to_all(o, p, group),
         }
-    if size % 2 == 0 and backend != "fake":
+    if size % 2 == 0:
         calls |= {"isend and irecv": exchange, "send and recv": message}
     if count <= 1 << 8:
         calls["barrier"] = lambda: dist.barrier(group)
@@ -92,20 +94,37 @@ def operations(group: Any, backend: str, count: int) -> dict[str, Call]:
     return calls
 
 
-def own_call(count: int) -> Call:
-    """Return an all-reduce that calls symmem's C function directly and waits."""
+def own_calls(count: int) -> dict[str, Call]:
+    """Return calls that call symmem's C functions directly and wait."""
     import torch
 
     import symmem
     from symmem._c.arguments import Arguments
     from symmem._c.library import library
 
-    world, x = symmem.init(backend="host"), torch.ones(count)
-    call = Arguments(size=ctypes.sizeof(Arguments), group=world.handle, type=1, count=count)
-    call.send = call.recv = x.data_ptr()
-    call.flags = 1
-    raw, argument = library().raw, ctypes.byref(call)
-    return lambda: (x, raw.symmem_call(argument))
+    world, x, y, me = symmem.init(backend="host"), *torch.ones(2, count), int(os.environ["RANK"])
+    call = partial(Arguments, ctypes.sizeof(Arguments), world.handle, type=1, count=count)
+    call = partial(call, send=x.data_ptr(), recv=y.data_ptr())
+    raw = library().raw
+    sum_ = call(recv=x.data_ptr(), flags=1)
+    messages = [call(operation=op, root=me ^ 1, flags=1) for op in (SEND, RECV)]
+    queued = [call(op + 1, operation=op, root=me ^ 1) for op in (RECV, SEND)]
+
+    def exchange() -> None:
+        for one in queued:
+            raw.symmem_call(ctypes.byref(one))
+        for one in queued:
+            raw.symmem_stream_synchronize(one.stream)
+
+    def message() -> None:
+        for one in messages if me % 2 == 0 else messages[::-1]:
+            raw.symmem_call(ctypes.byref(one))
+
+    return {
+        "all_reduce": lambda: (x, y, raw.symmem_call(ctypes.byref(sum_))),
+        "isend and irecv": exchange,
+        "send and recv": message,
+    }
 
 
 def supported(call: Call) -> bool:
@@ -134,7 +153,7 @@ def rank(runs: int, match: str) -> None:
     for name, nbytes in SIZES.items():
         by = {b: operations(group, b, nbytes // 4) for b, group in groups.items()}
         if nbytes == 1 << 10:
-            by["C"] = {"all_reduce": own_call(nbytes // 4)}
+            by["C"] = own_calls(nbytes // 4)
         for operation in by["symmem"]:
             if match not in operation:
                 continue

@@ -1,4 +1,5 @@
 /* Collectives of symmem.h. One Go function implements all of them. */
+#include <stddef.h>
 #include <string.h>
 
 #include "_cgo_export.h"
@@ -10,11 +11,12 @@ static const char unknown_call[] =
 	"symmem_call) of the library's own symmem.h";
 
 /* The size of struct symmem_call in its first version. */
-enum { SMALLEST_CALL = sizeof(struct symmem_call) };
+enum { SMALLEST_CALL = offsetof(struct symmem_call, event) };
 
 /* Returns the arguments with all fields of this version, or null. copy has room for them. */
 static const struct symmem_call *complete(const struct symmem_call *call, struct symmem_call *copy) {
-	if (!call || call->size < SMALLEST_CALL || call->size > sizeof *call) {
+	if (!call || call->size < SMALLEST_CALL || call->size > sizeof *call ||
+	    call->size % sizeof(uint64_t)) {
 		symmem_note_error(SYMMEM_ERR_INVALID, sizeof unknown_call - 1, unknown_call, 0, "");
 		return 0;
 	}

@@ -21,6 +21,7 @@ func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 		if err != nil {
 			return err
 		}
+		arguments.Event = (*uint64)(unsafe.Pointer(call.event))
 		return library.Do(uint64(call.group), &arguments)
 	})
 }

@@ -651,6 +651,7 @@ struct symmem_call {
 	const int64_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
 	size_t more_count; /* the number of further calls that run together with this one */
 	const struct symmem_call *more;
+	uint64_t *event; /* set to an event after the call, or to 0 if the call is already complete */
 };
 
 /* Makes symmem_call wait until the stream is idle, and return the first error of its work. This is
@@ -666,7 +667,9 @@ enum { SYMMEM_CALL_WAIT = 1 };
  *
  * A call and those of `more` run as one call: the ranks order and compare them as a whole, and NCCL
  * gets them as one group. They may run in any order, so none may use the result of another. Their
- * group, stream, path, flags and site are those of the first. Messages cannot be in a list. */
+ * group, stream, path, flags, site and event are those of the first. Messages cannot be in a list.
+ *
+ * With an event, the result is SYMMEM_ERR_CAPTURING during a capture, and nothing is queued. */
 int symmem_call(const struct symmem_call *call);
 
 /* Collectives are queued on the stream and return. Counts and semantics are NCCL's. During a

@@ -44,10 +44,7 @@ Library::Library(const std::string& path, const Interpreter& interpreter)
   find(library, "symmem_last_error_json", last_error_json);
   find(library, "symmem_poll", poll);
   find(library, "symmem_call", call);
-  find(library, "symmem_send", send);
-  find(library, "symmem_recv", recv);
   find(library, "symmem_stream_forget", stream_forget);
-  find(library, "symmem_event_record", event_record);
   find(library, "symmem_event_done", event_done);
   find(library, "symmem_event_synchronize", event_synchronize);
   find(library, "symmem_event_wait", event_wait);

@@ -25,10 +25,7 @@ struct Library {
   decltype(&::symmem_last_error_json) last_error_json;
   decltype(&::symmem_poll) poll;
   decltype(&::symmem_call) call;
-  decltype(&::symmem_send) send;
-  decltype(&::symmem_recv) recv;
   decltype(&::symmem_stream_forget) stream_forget;
-  decltype(&::symmem_event_record) event_record;
   decltype(&::symmem_event_done) event_done;
   decltype(&::symmem_event_synchronize) event_synchronize;
   decltype(&::symmem_event_wait) event_wait;

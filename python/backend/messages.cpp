@@ -36,18 +36,25 @@ WorkPointer Group::message(
   const auto flat = tensor.contiguous();
   const auto [kind, count] = moved(flat);
   auto source = std::make_shared<int32_t>(peer);
-  const auto group = handle(flat.device());
-  const auto transfer = [&, kind = kind, count = count](uint64_t stream) {
-    library_->check(
-        type == OpType::SEND
-            ? library_->send(group, count, kind, peer, tag, flat.const_data_ptr(), stream)
-            : library_->recv(
-                  group, count, kind, peer, tag, flat.mutable_data_ptr(), source.get(), stream));
-  };
+  struct symmem_call call{};
+  call.size = sizeof(call);
+  call.group = handle(flat.device());
+  call.operation = type == OpType::SEND ? SYMMEM_SEND : SYMMEM_RECV;
+  call.type = kind;
+  call.count = count;
+  call.root = peer;
+  call.tag = tag;
+  if (type == OpType::SEND) {
+    call.send = flat.const_data_ptr();
+  } else {
+    call.recv = flat.mutable_data_ptr();
+    call.from = source.get();
+  }
   if (flat.device().is_cpu()) {
     Message message{messages_->take(), 0, flat, source};
-    transfer(message.stream);
-    library_->check(library_->event_record(message.stream, &message.event));
+    call.stream = message.stream;
+    call.event = &message.event;
+    library_->check(library_->call(&call));
     return returned(c10::make_intrusive<MessageWork>(
         getRank(), type, title, messages_, std::move(message)));
   }
@@ -56,7 +63,8 @@ WorkPointer Group::message(
   ready.record(c10::impl::VirtualGuardImpl(flat.device().type()).getStream(flat.device()));
   ready.block(side);
   const c10::StreamGuard guard(side);
-  transfer(reinterpret_cast<uint64_t>(side.native_handle()));
+  call.stream = reinterpret_cast<uint64_t>(side.native_handle());
+  library_->check(library_->call(&call));
   return returned(c10::make_intrusive<DeviceWork>(
       getRank(), type, title, flat.device(), Tensors{flat}, Tensors{flat}));
 }

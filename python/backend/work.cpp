@@ -182,7 +182,9 @@ uint64_t Messages::take() {
 }
 
 void Messages::give_back(const Message& message) {
-  library_->event_close(message.event);
+  if (message.event != 0) {
+    library_->event_close(message.event);
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   free_.push_back(message.stream);
 }
@@ -200,7 +202,11 @@ MessageWork::MessageWork(
     Message message)
     : Work(rank, operation, title, std::vector<at::Tensor>{message.tensor}),
       messages_(std::move(messages)),
-      message_(std::move(message)) {}
+      message_(std::move(message)) {
+  if (message_.event == 0) {
+    complete();
+  }
+}
 
 MessageWork::~MessageWork() {
   if (!over_) {
@@ -237,7 +243,7 @@ void MessageWork::complete() {
     return;
   }
   const auto& library = messages_->library();
-  const int code = library.event_synchronize(message_.event);
+  const int code = message_.event == 0 ? SYMMEM_OK : library.event_synchronize(message_.event);
   std::exception_ptr failure;
   try {
     library.check(code);

@@ -80,7 +80,7 @@ class DeviceWork final : public c10d::Work {
 // Message is a message of a CPU tensor in progress.
 struct Message {
   uint64_t stream; // carries only this message
-  uint64_t event; // completes after the message
+  uint64_t event; // completes after the message; 0 if that is complete
   at::Tensor tensor;
   std::shared_ptr<int32_t> source; // the sender's rank, which the library writes
 };

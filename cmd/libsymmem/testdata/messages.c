@@ -1,6 +1,8 @@
 /* Messages between two ranks, and exchanges with splits. */
 #include "drive.h"
 
+#include <stddef.h>
+
 enum { N = 3 << 20 };
 
 static int32_t out[N], in[N];
@@ -40,9 +42,44 @@ static void any_source(uint64_t world) {
 	TRUE(seen == (1 << size) - 2);
 }
 
+/* Rank 1 answers rank 0, whose receive is therefore incomplete when it returns. */
+static void events(uint64_t world) {
+	uint64_t event = 99;
+	int32_t peer = 1 - rank;
+	struct symmem_call receive = {
+		.size = sizeof receive, .group = world, .stream = 7, .operation = SYMMEM_RECV,
+		.type = SYMMEM_INT32, .root = peer, .count = 1, .recv = in, .event = &event,
+	};
+	struct symmem_call send = receive;
+	send.stream = 8;
+	send.operation = SYMMEM_SEND;
+	send.send = &peer;
+	send.recv = NULL;
+	if (rank > 1) return;
+	if (rank == 1) {
+		receive.size = offsetof(struct symmem_call, event); /* of the header's first version */
+		DO(symmem_call(&receive));
+		TRUE(event == 99);
+		DO(symmem_stream_synchronize(7));
+		DO(symmem_call(&send));
+		TRUE(event == 0); /* the message fits into the pipe */
+		DO(symmem_stream_synchronize(8));
+	} else {
+		DO(symmem_call(&receive));
+		TRUE(event != 0 && event != 99 && !symmem_event_done(event));
+		send.event = NULL;
+		DO(symmem_call(&send));
+		DO(symmem_event_synchronize(event));
+		DO(symmem_event_close(event));
+		DO(symmem_stream_synchronize(7));
+	}
+	TRUE(in[0] == rank);
+}
+
 void messages(void) {
 	uint64_t world = open_with("{\"ordered_messages\": true}");
 	ring(world);
+	events(world);
 	any_source(world);
 	WANT(SYMMEM_ERR_INVALID, symmem_send(world, 1, SYMMEM_INT32, rank, 0, out, 0));
 	WANT(SYMMEM_ERR_INVALID, symmem_send(world, 1, SYMMEM_INT32, SYMMEM_ANY_SOURCE, 0, out, 0));

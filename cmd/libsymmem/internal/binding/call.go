@@ -26,6 +26,8 @@ type Arguments struct {
 	Splits *symmem.Splits
 	// Arrived, if set, is called with the sender's rank after a Recv has received its message.
 	Arrived func(rank int)
+	// Event, if set, receives the handle of an event after the call, or 0 if the call is complete.
+	Event *uint64
 	// More holds the calls that follow this one in a list.
 	More []Arguments
 	// Wait makes Do wait until the stream is idle.
@@ -51,9 +53,15 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 	if err != nil {
 		return err
 	}
+	if a.Event != nil && r.rt.Interop().IsCapturing(a.Stream) {
+		return fmt.Errorf("a call with an event on stream %#x: %w", a.Stream, symmem.ErrCapturing)
+	}
 	err = cs.queueCall(r.interopAt(a.Site), g, call, s)
 	if err == nil && a.Arrived != nil && call.Arrived == nil {
 		a.Arrived(a.Root)
+	}
+	if err == nil && a.Event != nil {
+		*a.Event, err = cs.session.recordUnlessDone(streamUse{r, s})
 	}
 	return err
 }

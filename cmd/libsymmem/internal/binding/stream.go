@@ -146,9 +146,26 @@ func (st *streams) RecordEvent(stream uintptr) (uint64, error) {
 		}
 		marks[i] = eventMark{u.rank, mark}
 	}
-	handle := st.session.lastHandle.Add(1)
-	st.session.events.add(handle, marks)
-	return handle, nil
+	return st.session.addEvent(marks), nil
+}
+
+// recordUnlessDone records an event and returns its handle. On the host backend, it returns 0 if
+// all work of the stream has completed without an error.
+func (s *session) recordUnlessDone(u streamUse) (uint64, error) {
+	mark, err := u.record()
+	if err != nil {
+		return 0, err
+	}
+	if u.rank.isHostBackend && mark.Done() && mark.Synchronize(context.Background()) == nil {
+		return 0, nil
+	}
+	return s.addEvent(event{{u.rank, mark}}), nil
+}
+
+func (s *session) addEvent(marks event) uint64 {
+	handle := s.lastHandle.Add(1)
+	s.events.add(handle, marks)
+	return handle
 }
 
 func (u streamUse) record() (*symmem.Event, error) {

@@ -35,6 +35,7 @@ Arguments._fields_ = [
     ("recv_offsets", _list),
     ("more_count", c.c_size_t),
     ("more", c.POINTER(Arguments)),
+    ("event", c.POINTER(c.c_uint64)),
 ]
 
 
