@@ -40,6 +40,12 @@ def default_group_opens() -> None:
 
 
 @check
+def functions_of_symmem_can_be_compiled() -> None:
+    compiled = torch.compile(symmem.functional.all_reduce, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(numbers(RANK, 5)), total(5))
+
+
+@check
 def all_reduce() -> None:
     types = torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int16, torch.uint8
     for dtype in types:

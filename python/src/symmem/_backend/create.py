@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from symmem._api import operators
 from symmem._backend import joining
 from symmem._backend.joining import close_or_warn, members_of_main, opening_options, timeout_ms
 from symmem._backend.memory_pools import groups_by_name
@@ -36,6 +37,7 @@ def create(options: Any) -> Any:
         options: PyTorch's `_DistributedBackendOptions`.
     """
     torch = pytorch()
+    operators.register()
     spec = joining.spec_of(options)
     is_default = not options.global_ranks_in_group
     if not load(torch):
