@@ -546,10 +546,11 @@ int symmem_signal_words_close(const void *words);
  * number of windows, of which the first `capacity` are written. */
 int symmem_windows(uint64_t group, size_t capacity, int64_t *pairs, size_t *count);
 
-/* Locates an address: JSON {"pool", "segment", "offset", "bytes", "live", "address"}. segment and
- * offset are the same on every rank. bytes and address describe the buffer that contains the
- * address; if there is none, "live" is false, bytes is 0 and address is the segment's. The result
- * is SYMMEM_ERR_FOREIGN if the address is in no segment. */
+/* Locates an address: JSON {"pool", "segment", "offset", "bytes", "live", "address"}. pool is -1 in
+ * local memory, and -2 in signal words. segment and offset are the same on every rank. bytes and
+ * address describe the buffer that contains the address; if there is none, "live" is false, bytes
+ * is 0 and address is the segment's. The result is SYMMEM_ERR_FOREIGN if the address is in no
+ * segment. */
 int symmem_locate(const void *address, size_t size, char *text, size_t *length);
 
 /* Describes the path that a collective would take now, and why: JSON {"operation", "path", "why",

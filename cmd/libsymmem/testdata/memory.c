@@ -26,6 +26,8 @@ static void signal_words(uint64_t world) {
 	DO(symmem_signal_words_open(world, 3, (size_t)size, words));
 	uint32_t *own = (uint32_t *)(uintptr_t)words[rank];
 	uint32_t *next = (uint32_t *)(uintptr_t)words[(rank + 1) % size];
+	CONTAINS("{\"pool\":-2,", symmem_locate(own, sizeof text_, text_, &length_));
+	CONTAINS("{\"pool\":-2,", symmem_stats(sizeof text_, text_, &length_));
 	for (uint32_t round = 1; round <= 100; round++) {
 		TRUE(own[0] == 0 && own[1] <= round && own[2] == 0);
 		__atomic_store_n(next + 1, round, __ATOMIC_RELEASE);

@@ -16,6 +16,10 @@ const MaxPools = 16
 // LocalPool is the pool number that stands for local memory, which is never registered.
 const LocalPool = -1
 
+// signalPool is the number that Locate and Stats give for pools of signal words. Calls do not
+// accept it.
+const signalPool = -2
+
 // pool is a symmem.Pool with retired buffers, which the caller has freed, but which stay allocated
 // until flush.
 type pool struct {
@@ -237,6 +241,9 @@ func (t *poolTable) countLive(r *rank) (count int, bytes int64) {
 }
 
 func (t *poolTable) numberOf(p *pool) int {
+	if p.isForSignals {
+		return signalPool
+	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.Index(t.pools[:], p)
