@@ -225,7 +225,8 @@ def a_work_is_a_torch_distributed_work() -> None:
     assert dist.Work.unbox(work.boxed()).wait()
     raises(symmem.InvalidError, work.source_rank)
     theirs = {n for n in dir(dist.Work) if not n.startswith("_")}
-    assert theirs <= set(dir(symmem.Work)) | {"boxed", "unbox"}
+    inherited = {"boxed", "unbox", "timeout"}  # the timeout of PyTorch 2.15 raises an error
+    assert theirs <= set(dir(symmem.Work)) | inherited
     barrier = symmem.barrier(async_op=True)
     assert barrier is not None
     assert barrier.wait()
