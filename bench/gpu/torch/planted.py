@@ -50,9 +50,7 @@ class Outside:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.tensors = [
-            torch.empty(20 * MIB, dtype=torch.uint8, device="cuda") for _ in range(24)
-        ]
+        self.tensors = [torch.empty(20 * MIB, dtype=torch.uint8, device="cuda") for _ in range(24)]
 
     def change(self) -> None:
         """Free a tensor if there is one, and give its segment back to the driver."""
