@@ -25,9 +25,11 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 #   _api: the functions that programs call
 #   functional: collectives with gradients
 #   _backend: the backend of torch.distributed
+#   _device: checked signals for kernels
 #   engines: the plug-ins of vLLM and SGLang
 #   _version: the version
 #   __init__: the names that are public
+#   triton: checked signals for Triton kernels, imported by programs that use them
 #   verify: a program
 
 from __future__ import annotations
@@ -75,6 +77,7 @@ from symmem._backend.failures import last_error
 from symmem._backend.handles import Handle, handle
 from symmem._backend.register import register_with_torch
 from symmem._backend.symmetric import use_symm_mem
+from symmem._device.pads import CheckedPad, checked_pad
 from symmem._rank.group import Group
 from symmem._rank.memory import Block
 from symmem._rank.work import Work
@@ -111,6 +114,7 @@ __all__ = [
     "AbsentError",
     "Block",
     "CapturingError",
+    "CheckedPad",
     "ClosedError",
     "DeadlockError",
     "DivergenceError",
@@ -148,6 +152,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "check",
+    "checked_pad",
     "combine",
     "detach",
     "empty",

@@ -101,6 +101,8 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_is_symmetric": [_u64, _size, _ptr],
     "symmem_peer_addresses": [_u64, _size, _ptr, _size, c.POINTER(_u64)],
     "symmem_nccl_window": [_u64, _size, _ptr, *[c.POINTER(_u64)] * 3],
+    "symmem_signal_words_open": [_u64, _size, _size, c.POINTER(_u64)],
+    "symmem_signal_words_close": [_ptr],
     "symmem_windows": [_u64, _size, c.POINTER(_i64), c.POINTER(_size)],
     "symmem_locate": [_ptr, *_text_out],
     "symmem_explain": [_u64, _int, _i64, _int, _ptr, _ptr, *_text_out],

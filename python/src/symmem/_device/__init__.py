@@ -1,0 +1,1 @@
+"""Checked signals for kernels: the memory that they use, and their instructions."""

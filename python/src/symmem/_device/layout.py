@@ -1,0 +1,65 @@
+"""The layout of a checked pad. All offsets are in bytes, and the same on every rank."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+RANKS = 32
+"""The maximum number of ranks: one warp waits for all of them."""
+
+CHANNELS = 1024
+SITES = 4096
+
+# Words of 32 bits: the first failure of any rank, a number that distinguishes the pads of a group, the
+# rank, and the number of ranks. One load reads all of them.
+FAILED, NUMBER, RANK, SIZE = 0, 4, 8, 12
+TIMEOUT = 16
+"""The timeout of each wait, in nanoseconds (64 bits)."""
+REPORTED = 24
+"""Whether this rank has written its report (32 bits)."""
+PEERS = 256
+"""The addresses of all ranks' pads (64 bits each)."""
+REPORTS = 512
+"""A report of each rank, of REPORT bytes. A failing rank writes its report to all pads."""
+REPORT = 64
+"""The size: the kind and the peer (32 bits), the expected and the found word (64 bits), the channel,
+the site and the row (32 bits)."""
+ARRIVALS = 4096
+"""For each channel, how often this rank has arrived, and how often it has waited (32 bits each)."""
+SIGNALS = ARRIVALS + 8 * CHANNELS
+"""For each channel and peer, the number of signals sent, and of those received (32 bits each)."""
+SLOTS = SIGNALS + 8 * RANKS * CHANNELS
+"""For each channel, three rows with a word of 64 bits of each rank.
+
+Arrivals use the first two rows in turns, because a rank can be one arrival ahead of its peers.
+Signals use the third. A word has the epoch in its high half and the tag in its low half.
+"""
+ROW = 8 * RANKS
+BYTES = SLOTS + 3 * ROW * CHANNELS
+
+
+class Kind(IntEnum):
+    """Why a wait has failed."""
+
+    TIMEOUT = 1
+    DIFFERENT = 2
+    PEER = 3
+    ARGUMENT = 4
+    OVERWRITTEN = 5
+
+
+class Row(IntEnum):
+    """The operation of a wait: its row of slots, where arrivals have two."""
+
+    ARRIVE = 0
+    SIGNAL = 2
+
+
+def tag(number: int, channel: int, site: int) -> int:
+    """Return the low half of a word: the pad, the channel and the call site."""
+    return (number & 0xFF) << 24 | channel << 12 | site
+
+
+def parts(word: int) -> tuple[int, int, int, int]:
+    """Split a word into the epoch, the number of the pad, the channel and the call site."""
+    return word >> 32, word >> 24 & 0xFF, word >> 12 & 0xFFF, word & 0xFFF

@@ -1,0 +1,115 @@
+"""Checked signals for Triton kernels, which cannot hang in silence.
+
+A kernel gets the address of a `symmem.CheckedPad`. Each wait ends within the timeout of the group. A
+wait whose signal is missing, or comes from another call site, fails: it returns False, and so do all
+later waits of all ranks on the pad. The kernel should then return. The host raises the error with
+`pad.check()`.
+
+    import symmem.triton as checked
+
+    @triton.jit
+    def kernel(pad, ...):
+        if checked.barrier(pad, channel=tl.program_id(0), site=1):
+            ...
+
+All functions are for one-dimensional blocks that are not warp-specialized, and must be called by
+all of a block's threads. `channel` is below 1,024; blocks that communicate at the same time need
+different channels. `site` is a number below 4,095 that identifies the call in the source.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from symmem._device.ptx import instructions
+
+_THREE = tl.constexpr("=r,l,r,r")
+_FOUR = tl.constexpr("=r,l,r,r,r")
+
+
+def _three(name: str) -> tl.constexpr:
+    return tl.constexpr(instructions(name, "$0", "$1", "$2", "$3"))
+
+
+def _four(name: str) -> tl.constexpr:
+    return tl.constexpr(instructions(name, "$0", "$1", "$2", "$3", "$4"))
+
+
+_BARRIER, _ARRIVE, _WAIT = _three("barrier"), _three("arrive"), _three("wait")
+_SIGNAL, _WAIT_SIGNAL, _PEEK_SIGNAL = _four("signal"), _four("wait_signal"), _four("peek_signal")
+_MARK, _UNCHANGED = _four("mark"), _four("unchanged")
+
+
+@triton.jit
+def _on_all(code: tl.constexpr, pad, channel, site: tl.constexpr):
+    operands = [tl.cast(pad, tl.int64), tl.cast(channel, tl.int32), site]
+    return tl.inline_asm_elementwise(code, _THREE, operands, tl.int32, is_pure=False, pack=1) != 0
+
+
+@triton.jit
+def _on_one(code: tl.constexpr, pad, peer, channel, site: tl.constexpr):
+    operands = [tl.cast(pad, tl.int64), tl.cast(channel, tl.int32), site, tl.cast(peer, tl.int32)]
+    return tl.inline_asm_elementwise(code, _FOUR, operands, tl.int32, is_pure=False, pack=1) != 0
+
+
+@triton.jit
+def barrier(pad, channel, site: tl.constexpr = 0):
+    """Arrive and wait: return whether all ranks have arrived at this site on the channel."""
+    return _on_all(_BARRIER, pad, channel, site)
+
+
+@triton.jit
+def arrive(pad, channel, site: tl.constexpr = 0):
+    """Tell all ranks that this block has arrived. Its earlier writes are visible to them after.
+
+    A rank may be one arrival ahead of its waits on the channel.
+    """
+    _on_all(_ARRIVE, pad, channel, site)
+
+
+@triton.jit
+def wait(pad, channel, site: tl.constexpr = 0):
+    """Return whether all ranks have arrived as often as this rank now waits on the channel."""
+    return _on_all(_WAIT, pad, channel, site)
+
+
+@triton.jit
+def signal(pad, peer, channel, site: tl.constexpr = 0):
+    """Signal a rank. Earlier writes of this block are visible to it after its `wait_signal`.
+
+    The rank must have received the previous signal on the channel; if not, its wait fails.
+    """
+    _on_one(_SIGNAL, pad, peer, channel, site)
+
+
+@triton.jit
+def wait_signal(pad, peer, channel, site: tl.constexpr = 0, take: tl.constexpr = True):
+    """Return whether the next signal from a rank on the channel is there, and take it.
+
+    Several blocks may wait for the same signal with `take=False`. Afterwards, one has to take it.
+    """
+    if take:
+        return _on_one(_WAIT_SIGNAL, pad, peer, channel, site)
+    else:
+        return _on_one(_PEEK_SIGNAL, pad, peer, channel, site)
+
+
+@triton.jit
+def put(pad, peer, channel, pointers, values, mask=None, site: tl.constexpr = 0):
+    """Store values in a rank's memory and signal the rank, which reads them after `wait_signal`.
+
+    If the rank has not taken the previous signal, its wait fails. If it still reads the previous
+    values, its `unchanged` fails.
+    """
+    ok = _on_one(_MARK, pad, peer, channel, site)
+    if ok:
+        tl.store(pointers, values, mask=mask)
+        _on_one(_SIGNAL, pad, peer, channel, site)
+    return ok
+
+
+@triton.jit
+def unchanged(pad, peer, channel, site: tl.constexpr = 0):
+    """Return whether the values of a rank's last `put` are still there, after reading them."""
+    return _on_one(_UNCHANGED, pad, peer, channel, site)

@@ -1,0 +1,242 @@
+"""Tests checked pads: the instructions of the primitives run on the CPU, on real processes."""
+
+from __future__ import annotations
+
+import ctypes as c
+import time
+
+import ptx
+from harness import RANK, SIZE, check, main, raises
+
+import symmem
+from symmem._device import layout
+from symmem._device.ptx import instructions
+
+SITES = ("start", "before the sum", "after the sum", "last")
+WORLD = range(SIZE)
+LAST = SIZE - 1
+
+
+def call(pad: symmem.CheckedPad, name: str, channel: int, site: int = 0, peer: int = 0) -> bool:
+    """Run a primitive as a kernel would."""
+    text = instructions(name, "ok", "pad", "channel", "site", "peer")
+    return ptx.run(text, pad=pad.address, channel=channel, site=site, peer=peer)
+
+
+
+@check
+def barriers_work_in_any_number() -> None:
+    symmem.init(timeout=60)
+    pad = symmem.checked_pad(sites=SITES)
+    for round in range(5):
+        for channel in (0, 7, layout.CHANNELS - 1):
+            assert call(pad, "barrier", channel, round % 4)
+    call(pad, "arrive", 3, 1)
+    assert call(pad, "wait", 3, 1)
+    pad.check()
+    assert pad.explain() == "no signals are pending"
+    symmem.barrier()
+    pad.close()
+    raises(symmem.ClosedError, pad.check)
+
+
+@check
+def signals_have_channels_and_peers() -> None:
+    pad = symmem.checked_pad()
+    following, previous = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    for channel in range(3):
+        call(pad, "signal", channel, 1, following)
+    symmem.barrier()
+    assert pad.explain().count(f"rank {previous} has signalled on channel") == 3, pad.explain()
+    for channel in reversed(range(3)):
+        assert call(pad, "peek_signal", channel, 1, previous)
+        assert call(pad, "wait_signal", channel, 1, previous)
+    pad.check()
+    symmem.barrier()
+    pad.close()
+
+
+@check
+def epochs_may_wrap() -> None:
+    pad = symmem.checked_pad()
+    for name in (layout.ARRIVALS, layout.ARRIVALS + 4):
+        c.c_uint32.from_address(pad.address + name).value = (1 << 32) - 3
+    symmem.barrier()
+    for site in range(6):
+        assert call(pad, "barrier", 0, site)
+    pad.check()
+    symmem.barrier()
+
+
+def fault(group: object = None, timeout: float = 0.4) -> symmem.CheckedPad:
+    """Return a pad with a short timeout, for ranks that arrive at the same time."""
+    found = symmem.group(group)
+    before = found.describe()["timeout_ms"] / 1000
+    found.set_timeout(timeout)
+    pad = symmem.checked_pad(found, sites=SITES)
+    found.set_timeout(before)
+    symmem.barrier()
+    return pad
+
+
+def end(pad: symmem.CheckedPad) -> None:
+    """Check that a failed pad stays failed, quickly, and that the group works."""
+    start = time.monotonic()
+    assert not call(pad, "barrier", 9)
+    assert not call(pad, "wait_signal", 9, 0, LAST)
+    raises(symmem.SymmemError, pad.check)
+    assert time.monotonic() - start < 20
+    symmem.barrier()
+    symmem.check()
+    pad.close()
+
+
+@check
+def a_missing_rank_is_named() -> None:
+    pad = fault()
+    if RANK != LAST:
+        assert not call(pad, "barrier", 3, 2)
+    symmem.barrier()
+    error = raises(symmem.TimeoutError, pad.check)
+    assert error.missing == [LAST], error
+    for text in (f"rank {LAST} has not arrived", "channel 3", 'site 2 ("after the sum")', "400 ms"):
+        assert text in str(error), error
+    end(pad)
+
+
+@check
+def swapped_order_is_named() -> None:
+    pad = fault(timeout=60)
+    sites = (2, 1) if RANK == LAST else (1, 2)
+    assert not all(call(pad, "barrier", 3, site) for site in sites)
+    symmem.barrier()
+    error = raises(symmem.DivergenceError, pad.check)
+    for text in ('site 1 ("before the sum")', 'site 2 ("after the sum")', f"rank {LAST}"):
+        assert text in str(error), error
+    assert {side.ranks for side in error.sides} >= {(LAST,)}, error.sides
+    end(pad)
+
+
+@check
+def swapped_channels_are_named() -> None:
+    pad = fault()
+    assert not call(pad, "barrier", 5 if RANK == LAST else 3, 1)
+    symmem.barrier()
+    error = raises(symmem.TimeoutError, pad.check)
+    assert "channel 3" in str(error) and "channel 5" in str(error), error
+    assert "instead" in str(error), error
+    end(pad)
+
+
+@check
+def signals_on_another_channel_are_named() -> None:
+    pad = fault()
+    if RANK == LAST:
+        call(pad, "signal", 8, 1, 0)
+    symmem.barrier()
+    if RANK == 0:
+        assert not call(pad, "wait_signal", 6, 1, LAST)
+        error = raises(symmem.TimeoutError, pad.check)
+        assert f"rank {LAST} has not signalled on channel 6" in str(error), error
+        assert f"rank {LAST} has signalled on channel 8" in str(error), error
+        assert error.missing == [LAST]
+    symmem.barrier()
+    end(pad)
+
+
+@check
+def a_signal_of_another_group_is_named() -> None:
+    twin = symmem.group(list(WORLD), name="twin")
+    one, two = fault(), fault(twin)
+    mine = two if RANK == LAST else one
+    assert not call(mine, "barrier", 3, 1)
+    symmem.barrier()
+    error = raises(symmem.TimeoutError, one.check if RANK != LAST else two.check)
+    assert "of group twin instead" in str(error) or RANK == LAST, error
+    assert "of group world instead" in str(error) or RANK != LAST, error
+    symmem.barrier()
+    raises(symmem.SymmemError, mine.check)
+    symmem.barrier()
+    one.close()
+    two.close()
+
+
+@check
+def a_signal_that_is_not_taken_is_not_overwritten_in_silence() -> None:
+    pad = fault(timeout=60)
+    if RANK == LAST:
+        call(pad, "signal", 4, 1, 0)
+        call(pad, "signal", 4, 1, 0)
+    symmem.barrier()
+    if RANK == 0:
+        assert not call(pad, "wait_signal", 4, 1, LAST)
+    symmem.barrier()
+    error = raises(symmem.DivergenceError, pad.check)
+    assert f"rank {LAST} signalled again before rank 0" in str(error), error
+    assert "channel 4" in str(error), error
+    end(pad)
+
+
+@check
+def arrivals_may_be_one_ahead_but_not_two() -> None:
+    pad = fault(timeout=60)
+    if RANK == LAST:
+        call(pad, "arrive", 4, 1)
+        call(pad, "arrive", 4, 2)
+    else:
+        call(pad, "arrive", 4, 1)
+    symmem.barrier()
+    assert call(pad, "wait", 4, 1)
+    symmem.barrier()
+    pad.check()
+    if RANK == LAST:
+        call(pad, "arrive", 4, 1)
+        call(pad, "arrive", 4, 1)
+    symmem.barrier()
+    if RANK == 0:
+        assert not call(pad, "wait", 4, 2)
+    symmem.barrier()
+    error = raises(symmem.DivergenceError, pad.check)
+    assert f"rank {LAST} arrived again before rank 0" in str(error), error
+    end(pad)
+
+
+@check
+def data_that_are_still_read_are_not_overwritten_in_silence() -> None:
+    pad = fault(timeout=60)
+    if RANK == LAST:
+        assert call(pad, "mark", 2, 3, 0)
+        call(pad, "signal", 2, 3, 0)
+    if RANK == 0:
+        assert call(pad, "wait_signal", 2, 3, LAST)
+        assert call(pad, "unchanged", 2, 3, LAST)
+    symmem.barrier()
+    if RANK == LAST:
+        assert call(pad, "mark", 2, 3, 0)
+    symmem.barrier()
+    if RANK == 0:
+        assert not call(pad, "unchanged", 2, 3, LAST)
+    symmem.barrier()
+    error = raises(symmem.DivergenceError, pad.check)
+    assert f"rank {LAST} wrote its next values before rank 0" in str(error), error
+    end(pad)
+
+
+@check
+def invalid_channels_and_peers_are_refused() -> None:
+    pad = fault(timeout=60)
+    if RANK == 0:
+        assert not call(pad, "barrier", layout.CHANNELS, 1)
+    symmem.barrier()
+    assert "channel 1024" in str(raises(symmem.InvalidError, pad.check))
+    other = fault(timeout=60)
+    if RANK == 0:
+        assert not call(other, "wait_signal", 0, 1, SIZE)
+    symmem.barrier()
+    raises(symmem.InvalidError, other.check)
+    end(other)
+    pad.close()
+
+
+if __name__ == "__main__":
+    main()
