@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 
+	"symmem/driver"
 	"symmem/event"
 )
 
@@ -171,6 +172,16 @@ func (Interop) WindowHandle(
 	g *Group, address uintptr, bytes int64,
 ) (window, offset uintptr, err error) {
 	return windowHandle(g, address, bytes)
+}
+
+// StopWord returns the address of a word of 32 bits that kernels of this rank can read, or 0 if the
+// group has none. The word becomes nonzero when the group fails. Its address is valid until the
+// group is closed.
+func (Interop) StopWord(g *Group) uintptr {
+	if inspector, ok := g.comm.(driver.Inspector); ok {
+		return inspector.Inspect().StopWord
+	}
+	return 0
 }
 
 // Pending reports whether Pool.Register would register memory or realign the pool after a fault.

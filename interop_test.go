@@ -3,8 +3,11 @@ package symmem_test
 import (
 	"errors"
 	"math"
+	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -141,5 +144,30 @@ func TestNormCallMatchesMethod(t *testing.T) {
 			}
 		}
 		r.synchronize()
+	})
+}
+
+// TestStopWord checks the word that tells kernels of the program to stop.
+func TestStopWord(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		word := r.Interop().StopWord(g)
+		if r.Device().Addressable {
+			if word != 0 {
+				r.failf("StopWord = %#x on the host backend, want 0", word)
+			}
+			return
+		}
+		if word == 0 {
+			r.failf("StopWord = 0, want an address")
+		}
+		g.Abort()
+		stop := (*atomic.Uint32)(unsafe.Pointer(wordAt(word)))
+		for stop.Load() == 0 {
+			if r.ctx.Err() != nil {
+				r.failf("the word is 0 after the group has failed")
+			}
+			runtime.Gosched()
+		}
 	})
 }

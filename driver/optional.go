@@ -21,7 +21,7 @@ import "context"
 //	Remarker       there are no remarks
 //	EndObserver    only waiting ranks notice that a process has ended
 //	LossListener   Close does not depend on the ends of other ranks
-//	Inspector      the status page shows no waits
+//	Inspector      the status page shows no waits, and Interop.StopWord returns 0
 //	Timed          runs are not timed
 //	Values         Group.Agree and related calls are refused
 //	Chooser        each rank has a separate status page
@@ -150,6 +150,9 @@ type Inspection struct {
 	Waits []LateWarning
 	// Activity describes what other ranks are doing, by world rank, if known.
 	Activity map[int]string
+	// StopWord is the address of a word of 32 bits that this rank's kernels can read, or 0 if there
+	// is none. The word becomes nonzero when the communicator fails.
+	StopWord uintptr
 }
 
 // Timed is implemented by a Plan whose runs the backend can time.

@@ -26,6 +26,7 @@ def all_gather_matmul(  # type: ignore[no-untyped-def]
     chunks: tl.constexpr, rank: tl.constexpr, size: tl.constexpr,
     tile_m: tl.constexpr, tile_n: tl.constexpr, tile_k: tl.constexpr,
 ):  # fmt: skip
+    """Sends this rank's shard of a to all ranks, and multiplies all shards by b."""
     block = tl.program_id(0)
     senders: tl.constexpr = chunks * (size - 1)
     part: tl.constexpr = rows * k // chunks  # elements of a chunk
@@ -46,11 +47,15 @@ def all_gather_matmul(  # type: ignore[no-untyped-def]
         if not ready:
             ready = checked.wait_signal(pad, source, chunk, site=0, take=False)
         if ready:
-            i, j, l = row + tl.arange(0, tile_m), column + tl.arange(0, tile_n), tl.arange(0, tile_k)
+            i, j, h = (
+                row + tl.arange(0, tile_m),
+                column + tl.arange(0, tile_n),
+                tl.arange(0, tile_k),
+            )
             total = tl.zeros((tile_m, tile_n), tl.float32)
             for step in range(0, k, tile_k):
-                x = tl.load(a + i[:, None] * k + (step + l)[None, :])
-                y = tl.load(b + (step + l)[:, None] * n + j[None, :])
+                x = tl.load(a + i[:, None] * k + (step + h)[None, :])
+                y = tl.load(b + (step + h)[:, None] * n + j[None, :])
                 total = tl.dot(x, y, total)
             tl.store(c + i[:, None] * n + j[None, :], total.to(tl.bfloat16))
 

@@ -370,8 +370,9 @@ int symmem_group_suspend(uint64_t group, uint64_t *released);
 /* Allocates the memory of a suspended group again, at the same addresses. Collective. */
 int symmem_group_resume(uint64_t group);
 
-/* Describes a group as JSON: {"id", "name", "rank", "size", "ranks", "timeout_ms",
- * "error": text or null}. */
+/* Describes a group as JSON: {"id", "name", "rank", "size", "ranks", "timeout_ms", "stop_word",
+ * "error": text or null}. stop_word is the address of a word of 32 bits that kernels can read and
+ * that becomes nonzero when the group fails, or 0 if the group has none. */
 int symmem_group_describe(uint64_t group, size_t size, char *text, size_t *length);
 
 /* Returns SYMMEM_OK while the group is open, else the code of the fault that ended it; the fault

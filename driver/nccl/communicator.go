@@ -78,7 +78,11 @@ func (c *communicator) Named(name string, ordered bool) (driver.Named, error) {
 	return c.plane.Named(name, ordered)
 }
 
-func (c *communicator) Inspect() driver.Inspection { return c.plane.Inspect() }
+func (c *communicator) Inspect() driver.Inspection {
+	inspection := c.plane.Inspect()
+	inspection.StopWord = c.direct.exchange.StopWord()
+	return inspection
+}
 
 func (c *communicator) Collectives() uint64 { return c.plane.Collectives() }
 

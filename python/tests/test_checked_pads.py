@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Checks, run_checks
+from conftest import Checks, Start, run_checks
 from test_raw import names
 
 pytestmark = pytest.mark.library
@@ -17,3 +17,10 @@ def checks(request: pytest.FixtureRequest) -> Checks:
 @pytest.mark.parametrize("name", names("checked_pads.py"))
 def test_checked_pads(checks: Checks, name: str) -> None:
     checks.verify(name)
+
+
+def test_a_killed_rank_is_named(start: Start) -> None:
+    *survivors, killed = start("checked_pads.py", 3, "killed")
+    assert killed.code == -9, killed
+    for result in survivors:
+        assert (result.code, result.out) == (0, "END [2] True True\n"), result

@@ -44,6 +44,7 @@ def barriers(pad, output, times, site: tl.constexpr):  # type: ignore[no-untyped
 
 @triton.jit
 def one_barrier(pad, channel, site: tl.constexpr, output):  # type: ignore[no-untyped-def]
+    """Waits for all ranks once."""
     tl.store(output, checked.barrier(pad, channel, site).to(tl.int32))
 
 
@@ -55,7 +56,7 @@ def ring(pad, peers, mine, output, n, rank: tl.constexpr, size: tl.constexpr, wi
     to = tl.load(peers.to(tl.pointer_type(tl.uint64)) + (rank + 1) % size)
     values = tl.load(output + at, mask=at < n) + rank
     to = to.to(tl.pointer_type(tl.float32))
-    if checked.put(pad, (rank + 1) % size, block, to + at, values, at < n, site=1):
+    if checked.put(pad, (rank + 1) % size, block, to + at, values, at < n, site=1):  # noqa: SIM102
         if checked.wait_signal(pad, (rank + size - 1) % size, block, site=1):
             found = tl.load(mine + at, mask=at < n)
             if checked.unchanged(pad, (rank + size - 1) % size, block, site=1):
@@ -65,12 +66,14 @@ def ring(pad, peers, mine, output, n, rank: tl.constexpr, size: tl.constexpr, wi
 
 @triton.jit
 def send(pad, peer, channel, site: tl.constexpr, times):  # type: ignore[no-untyped-def]
+    """Signals a rank some times in a row."""
     for _ in range(times):
         checked.signal(pad, peer, channel, site)
 
 
 @triton.jit
 def receive(pad, peer, channel, site: tl.constexpr, output):  # type: ignore[no-untyped-def]
+    """Waits for a signal."""
     tl.store(output, checked.wait_signal(pad, peer, channel, site).to(tl.int32))
 
 
@@ -206,7 +209,7 @@ def faults() -> None:
 
 def killed() -> None:
     """Kill a rank. The others must name it."""
-    symmem_group = common.start(timeout=4)
+    symmem_group = common.start(timeout=12)
     pad = symmem.checked_pad(sites=SITES)
     out = torch.ones(1, device=DEVICE, dtype=torch.int32)
     one_barrier[(1,)](pad.address, 3, 1, out)
@@ -224,7 +227,7 @@ def killed() -> None:
         pad.check()
     except symmem.SymmemError as e:
         text = f"{type(e).__name__}: {e}"
-    good = "RankLostError" in text and f"rank {LAST}" in text and "channel 3" in text and took < 8
+    good = "RankLostError" in text and f"rank {LAST}" in text and "channel 3" in text and took < 6
     good = good and torch.ones(1000, device=DEVICE).sum().item() == 1000
     say("PASS" if good else "FAIL", f"killed rank: {took:.2f} s: {text}")
     del symmem_group
@@ -309,13 +312,17 @@ def unchanged() -> None:
         settle()
         return {"torch": stock, "symmem": ours}
 
-    def compare(name: str, run: Callable[[Tensor], Tensor], shape: tuple[int, ...], graph: bool) -> None:
+    def compare(
+        name: str, run: Callable[[Tensor], Tensor], shape: tuple[int, ...], graph: bool
+    ) -> None:
         inputs = pair(shape)
         results = {key: run(x).clone() for key, x in inputs.items()}
         settle()
         verdict(f"{name}: equal results", torch.equal(results["torch"], results["symmem"]))
         if graph:
-            found = common.in_turns({k: common.capture(lambda x=x: run(x), 10) for k, x in inputs.items()})
+            found = common.in_turns(
+                {k: common.capture(lambda x=x: run(x), 10) for k, x in inputs.items()}
+            )
             found = {k: t / 10 for k, t in found.items()}
         else:
             found = eager({k: lambda x=x: run(x) for k, x in inputs.items()})
@@ -325,7 +332,9 @@ def unchanged() -> None:
 
     for n in (4096, 64 * 1024, 512 * 1024):
         name = f"one_shot_all_reduce of {n}"
-        attempt(name, lambda n=n, name=name: compare(name, module.comm.one_shot_all_reduce, (n,), True))
+        attempt(
+            name, lambda n=n, name=name: compare(name, module.comm.one_shot_all_reduce, (n,), True)
+        )
     for rows, n, k in ((2048, 4096, 4096), (4096, 8192, 4096)):
         b = torch.randn(n, k, device=DEVICE, dtype=torch.bfloat16).T
         name = f"all_gather_matmul of {rows} x {k} x {n}"

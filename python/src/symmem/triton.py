@@ -1,9 +1,9 @@
 """Checked signals for Triton kernels, which cannot hang in silence.
 
-A kernel gets the address of a `symmem.CheckedPad`. Each wait ends within the timeout of the group. A
-wait whose signal is missing, or comes from another call site, fails: it returns False, and so do all
-later waits of all ranks on the pad. The kernel should then return. The host raises the error with
-`pad.check()`.
+A kernel gets the address of a `symmem.CheckedPad`. Each wait ends within the timeout of the group.
+A wait whose signal is missing, or comes from another call site, fails: it returns False, and so do
+all later waits of all ranks on the pad. The kernel should then return. `pad.check()` raises the
+error on the host.
 
     import symmem.triton as checked
 
@@ -16,6 +16,9 @@ All functions are for one-dimensional blocks that are not warp-specialized, and 
 all of a block's threads. `channel` is below 1,024; blocks that communicate at the same time need
 different channels. `site` is a number below 4,095 that identifies the call in the source.
 """
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# mypy: disable-error-code="import-untyped"
 
 from __future__ import annotations
 

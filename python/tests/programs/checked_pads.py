@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes as c
+import os
+import signal
+import sys
 import time
 
 import ptx
@@ -21,7 +24,6 @@ def call(pad: symmem.CheckedPad, name: str, channel: int, site: int = 0, peer: i
     """Run a primitive as a kernel would."""
     text = instructions(name, "ok", "pad", "channel", "site", "peer")
     return ptx.run(text, pad=pad.address, channel=channel, site=site, peer=peer)
-
 
 
 @check
@@ -123,8 +125,8 @@ def swapped_channels_are_named() -> None:
     assert not call(pad, "barrier", 5 if RANK == LAST else 3, 1)
     symmem.barrier()
     error = raises(symmem.TimeoutError, pad.check)
-    assert "channel 3" in str(error) and "channel 5" in str(error), error
-    assert "instead" in str(error), error
+    for text in ("channel 3", "channel 5", "instead"):
+        assert text in str(error), error
     end(pad)
 
 
@@ -223,6 +225,25 @@ def data_that_are_still_read_are_not_overwritten_in_silence() -> None:
 
 
 @check
+def a_failed_group_stops_its_kernels() -> None:
+    twin = symmem.group(list(WORLD), name="stopped")
+    pad = symmem.checked_pad(twin, sites=SITES)
+    word = c.c_uint32(0)
+    c.c_uint64.from_address(pad.address + layout.STOP).value = c.addressof(word)
+    symmem.barrier()
+    if RANK == 0:
+        twin.abort()
+    raises(symmem.AbortedError, lambda: symmem.barrier(twin))
+    word.value = 1
+    if RANK != LAST:
+        assert not call(pad, "barrier", 3, 2)
+        error = raises(symmem.AbortedError, pad.check)
+        assert "was waiting on channel 3" in str(error), error
+    symmem.barrier()
+    raises(symmem.AbortedError, pad.check)
+
+
+@check
 def invalid_channels_and_peers_are_refused() -> None:
     pad = fault(timeout=60)
     if RANK == 0:
@@ -238,5 +259,17 @@ def invalid_channels_and_peers_are_refused() -> None:
     pad.close()
 
 
+def killed() -> None:
+    """The last rank is killed. The others must name it."""
+    symmem.init(timeout=3)
+    pad = symmem.checked_pad(sites=SITES)
+    assert call(pad, "barrier", 3, 1)
+    if RANK == LAST:
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert not call(pad, "barrier", 3, 2)
+    error = raises(symmem.RankLostError, pad.check)
+    print("END", error.ranks, "channel 3" in str(error), SITES[2] in str(error))
+
+
 if __name__ == "__main__":
-    main()
+    killed() if "killed" in sys.argv else main()

@@ -108,22 +108,8 @@ class Lane:
         bits = name[-1][1:]
         kind = name[0]
         values = operands[1:]
-        if kind == "fence":
-            return
-        if kind == "ld":
-            targets = operands[0].strip("{}").replace(",", " ").split()
-            for index, target in enumerate(targets):
-                self.registers[target] = self.cell(operands[1], bits, index).value
-        elif kind == "st":
-            self.cell(operands[0], bits).value = self.value(operands[1])
-        elif kind == "atom":
-            cell = self.cell(operands[1], bits)
-            old = cell.value
-            if "cas" in name:
-                cell.value = self.value(operands[3]) if old == self.value(operands[2]) else old
-            else:
-                cell.value = (old + self.value(operands[2])) & MASK[bits]
-            self.registers[operands[0]] = old
+        if kind in ("ld", "st", "atom"):
+            self.access(name, operands)
         elif kind == "setp":
             a, b = (self.value(v) & MASK[bits] for v in values[:2])
             if name[-1][0] == "s":
@@ -137,9 +123,27 @@ class Lane:
         elif kind == "mad":
             a, b, added = (self.value(v) for v in values)
             self.registers[operands[0]] = (a * b + added) & MASK[bits]
-        else:
+        elif kind != "fence":
             wide = "64" if "wide" in name else bits
             self.registers[operands[0]] = BINARY[kind](*map(self.value, values)) & MASK[wide]
+
+    def access(self, name: list[str], operands: list[str]) -> None:
+        """Load, store, or change memory atomically among the blocks of this process."""
+        bits = name[-1][1:]
+        if name[0] == "ld":
+            targets = operands[0].strip("{}").replace(",", " ").split()
+            for index, target in enumerate(targets):
+                self.registers[target] = self.cell(operands[1], bits, index).value
+        elif name[0] == "st":
+            self.cell(operands[0], bits).value = self.value(operands[1])
+        else:
+            cell = self.cell(operands[1], bits)
+            old = cell.value
+            if "cas" in name:
+                cell.value = self.value(operands[3]) if old == self.value(operands[2]) else old
+            else:
+                cell.value = (old + self.value(operands[2])) & MASK[bits]
+            self.registers[operands[0]] = old
 
     def move(self, target: str, source: str) -> None:
         """Copy a register, split 64 bits into halves, or join halves."""

@@ -83,18 +83,19 @@ type groupDescription struct {
 	Size      int     `json:"size"`
 	Ranks     []int   `json:"ranks"`
 	TimeoutMS int64   `json:"timeout_ms"`
+	StopWord  uint64  `json:"stop_word"`
 	Error     *string `json:"error"`
 }
 
 // DescribeGroup returns a group's description as JSON.
 func (gs *groups) DescribeGroup(handle uint64) (string, error) {
-	_, g, err := gs.session.group(handle)
+	r, g, err := gs.session.group(handle)
 	if err != nil {
 		return "", err
 	}
 	d := groupDescription{
 		ID: g.ID(), Name: g.name, Rank: g.Rank(), Size: g.Size(), Ranks: g.Ranks(),
-		TimeoutMS: g.Timeout().Milliseconds(),
+		TimeoutMS: g.Timeout().Milliseconds(), StopWord: uint64(r.rt.Interop().StopWord(g.Group)),
 	}
 	if cause := g.Cause(context.Background()); cause != nil {
 		text := cause.Error()

@@ -63,6 +63,17 @@ func (e *Exchange) Transport() (kernels.Transport, error) {
 	}, nil
 }
 
+// StopWord returns the address of the host memory by which Stop ends waiting kernels, or 0 if the
+// exchange is not open. Kernels can read it.
+func (e *Exchange) StopWord() uintptr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.report == nil {
+		return 0
+	}
+	return dl.AddressOf(e.report) + kernels.EndOffset
+}
+
 // capabilities is the message that Open sends to the other ranks.
 type capabilities struct {
 	Reason          string `json:"why,omitempty"` // why the rank has no exchange memory

@@ -10,11 +10,13 @@ RANKS = 32
 CHANNELS = 1024
 SITES = 4096
 
-# Words of 32 bits: the first failure of any rank, a number that distinguishes the pads of a group, the
-# rank, and the number of ranks. One load reads all of them.
+# Words of 32 bits: the first failure of any rank, a number that distinguishes the pads of a group,
+# the rank, and the number of ranks. One load reads all of them.
 FAILED, NUMBER, RANK, SIZE = 0, 4, 8, 12
 TIMEOUT = 16
 """The timeout of each wait, in nanoseconds (64 bits)."""
+STOP = 32
+"""The address of the word by which the host stops kernels of a failed group, or 0 (64 bits)."""
 REPORTED = 24
 """Whether this rank has written its report (32 bits)."""
 PEERS = 256
@@ -22,8 +24,8 @@ PEERS = 256
 REPORTS = 512
 """A report of each rank, of REPORT bytes. A failing rank writes its report to all pads."""
 REPORT = 64
-"""The size: the kind and the peer (32 bits), the expected and the found word (64 bits), the channel,
-the site and the row (32 bits)."""
+"""The size. The fields are the kind and the peer (32 bits each), the expected and the found word
+(64 bits each), the channel, the site and the row (32 bits each)."""
 ARRIVALS = 4096
 """For each channel, how often this rank has arrived, and how often it has waited (32 bits each)."""
 SIGNALS = ARRIVALS + 8 * CHANNELS
@@ -46,6 +48,7 @@ class Kind(IntEnum):
     PEER = 3
     ARGUMENT = 4
     OVERWRITTEN = 5
+    STOPPED = 6
 
 
 class Row(IntEnum):

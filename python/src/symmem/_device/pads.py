@@ -69,19 +69,21 @@ class CheckedPad:
             "symmem_signal_words_open", group.handle, layout.BYTES // 4, group.size, addresses
         )
         self.address: int = addresses[group.rank]
-        self._closed = False
-        self._timeout_ms: int = group.describe()["timeout_ms"]
-        self._write_header(list(addresses))
+        self._closed = self._reported = False
+        described = group.describe()
+        self._timeout_ms: int = described["timeout_ms"]
+        self._write_header(list(addresses), described["stop_word"])
         with _lock:
             _open.add(self)
 
-    def _write_header(self, addresses: list[int]) -> None:
+    def _write_header(self, addresses: list[int], stop_word: int) -> None:
         """Write what kernels read. The first word is left out, because peers may write it."""
         number = _next_number(self.group)
         head = struct.pack("=IIIQ", number, self.group.rank, self.group.size, self.timeout_ns)
         peers = struct.pack(f"={len(addresses)}Q", *addresses)
         self._memory().write(layout.NUMBER, head)
         self._memory().write(layout.PEERS, peers)
+        self._memory().write(layout.STOP, _U64.pack(stop_word))
 
     @property
     def timeout_ns(self) -> int:
@@ -105,16 +107,20 @@ class CheckedPad:
         Raises:
             TimeoutError: ranks did not signal in time.
             RankLostError: the process of a rank has ended, so the rank cannot signal.
+            SymmemError: the group has failed, which stops its kernels.
             DivergenceError: ranks signalled from different call sites, or too early.
         """
         memory = self._memory()
         if memory.read(layout.FAILED, 4) == bytes(4):
             return
         reports = _reports(memory.read(layout.REPORTS, layout.REPORT * self.group.size))
+        self._reported = True
         causes = [report for report in reports if report.kind != Kind.PEER]
         first = min(causes, key=self._order)
         if first.kind == Kind.TIMEOUT:
             raise self._timed_out(first, reports, memory.all())
+        if first.kind == Kind.STOPPED:
+            raise self._stopped(first)
         raise self._different(first)
 
     def explain(self) -> str:
@@ -129,7 +135,11 @@ class CheckedPad:
 
     def _order(self, report: _Report) -> tuple[bool, bool, int]:
         """Put causes before time-outs, and this rank's report before those of others."""
-        return report.kind == Kind.TIMEOUT, report.rank != self.group.rank, report.rank
+        return (
+            report.kind in (Kind.TIMEOUT, Kind.STOPPED),
+            report.rank != self.group.rank,
+            report.rank,
+        )
 
     def _world(self, rank: int) -> int:
         """Return the world rank of a rank of the group."""
@@ -158,9 +168,9 @@ class CheckedPad:
             f"Timed out: rank {self._world(report.rank)} waited {self._timeout_ms} ms, and {names} "
             f"not {did} {self._at(report.channel, report.site)} of group {self.group.name}"
         )
-        lost = self._lost()
-        if lost is not None:
-            return type(lost)(f"{lost}. {text}", code=lost.code, data=lost.data)
+        failure = self._failure()
+        if isinstance(failure, errors.RankLostError):
+            return type(failure)(f"{failure}. {text}", code=failure.code, data=failure.data)
         elsewhere = self._elsewhere(missing, memory) or [
             f"rank {self._world(r.rank)} was {self._at(r.channel, r.site)} instead"
             for r in reports
@@ -170,14 +180,20 @@ class CheckedPad:
         message = "; ".join([text, *elsewhere])
         return errors.TimeoutError(message, code=Code.TIMEOUT, data=data)
 
-    def _lost(self) -> errors.SymmemError | None:
-        """Return the error of the group if ranks have died."""
+    def _stopped(self, report: _Report) -> errors.SymmemError:
+        failure = self._failure() or errors.AbortedError("the group was stopped", code=Code.ABORTED)
+        text = (
+            f"{failure}. Rank {self._world(report.rank)} was waiting "
+            f"{self._at(report.channel, report.site)} of group {self.group.name}"
+        )
+        return type(failure)(text, code=failure.code, data=failure.data)
+
+    def _failure(self) -> errors.SymmemError | None:
+        """Return the error that made the group fail, if any."""
         try:
             self.group.library.call("symmem_group_error", self.group.handle)
-        except errors.RankLostError as e:
+        except errors.SymmemError as e:
             return e
-        except errors.SymmemError:
-            return None
         return None
 
     def _elsewhere(self, missing: list[int], memory: bytes) -> list[str]:
@@ -189,7 +205,7 @@ class CheckedPad:
             if p.source in missing
         ]
         with _lock:
-            others = [pad for pad in _open if pad is not self]
+            others = [pad for pad in _open if pad is not self and not pad._reported]
         for pad in others:
             for pending in _pending(pad._memory(aside=True).all(), pad.group):
                 if pad._world(pending.source) in worlds:

@@ -13,8 +13,8 @@ from symmem._device.layout import Kind, Row
 
 _BEGIN = f"""
 .reg .pred p;
-.reg .b32 lane, bad, count, kind, who, failed, number, rank, size, sent, seen, epoch, tag, low, high;
-.reg .b32 polls, old, offset, row;
+.reg .b32 lane, bad, count, kind, who, failed, number, rank, size, sent, seen, epoch, tag;
+.reg .b32 low, high, polls, old, offset, row;
 .reg .b64 at, own, remote, slot, word, found, begun, now, limit;
 mov.b32 bad, 0;
 mov.b32 who, 0;
@@ -130,6 +130,17 @@ setp.ne.u32 p, old, 0;
 ld.volatile.global.u32 failed, [PAD];
 setp.ne.u32 p, failed, 0;
 @p bra fail;
+and.b32 old, polls, 1023;
+setp.ne.u32 p, old, 0;
+@p bra timed;
+ld.global.u64 at, [PAD+{layout.STOP}];
+setp.eq.u64 p, at, 0;
+@p bra timed;
+ld.volatile.global.u32 old, [at];
+mov.b32 kind, {Kind.STOPPED};
+setp.ne.u32 p, old, 0;
+@p bra failure;
+timed:
 mov.u64 now, %globaltimer;
 setp.eq.u32 p, polls, 64;
 @p mov.b64 begun, now;
@@ -158,7 +169,7 @@ mov.b32 kind, {Kind.OVERWRITTEN};
 bra failure;
 """
 
-# A writer marks the slot before it writes data. The mark is no signal, and replaces the previous one.
+# A writer marks the slot before it writes data. The mark replaces the previous signal, and is none.
 _MARK = """
 mov.b32 epoch, sent;
 TURN
