@@ -3,7 +3,7 @@
 #
 #   RANKS    number of ranks (2)
 #   KRAKEN   checkout of github.com/meta-pytorch/kraken; without it, the comparisons are skipped
-#   PARTS    parts to run, of signals faults killed times example kraken
+#   PARTS    parts to run, of signals cuda faults killed times example kraken
 #   PYTHON   interpreter with PyTorch and Triton (python3)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 RANKS=${RANKS:-2}
@@ -12,7 +12,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
 export PYTHONPATH="$BUILD/python:$here/torch" PYTHONDONTWRITEBYTECODE=1
 
-for name in ${PARTS:-signals faults killed times example kraken}; do
+for name in ${PARTS:-signals cuda faults killed times example kraken}; do
 	begin=$SECONDS
 	case $name in
 	example) program=("$here/../../examples/all_gather_matmul.py") ;;

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes as c
+import sys
+from pathlib import Path
+
 import pytest
 from conftest import Checks, Start, run_checks
 from test_raw import names
+
+from symmem._device import header
 
 pytestmark = pytest.mark.library
 
@@ -24,3 +30,40 @@ def test_a_killed_rank_is_named(start: Start) -> None:
     assert killed.code == -9, killed
     for result in survivors:
         assert (result.code, result.out) == (0, "END [2] True True\n"), result
+
+
+KERNEL = b"""
+#include <symmem_device.cuh>
+extern "C" __global__ void kernel(const void* pad, int* out) {
+  symmem::arrive(pad, blockIdx.x, 1);
+  bool ok = symmem::wait(pad, blockIdx.x, 1) && symmem::barrier(pad, blockIdx.x, 2);
+  ok = ok && symmem::mark(pad, 1, 3, 4);
+  if (ok) symmem::signal(pad, 1, 3, 4);
+  ok = ok && symmem::peek_signal(pad, 1, 3, 4) && symmem::wait_signal(pad, 1, 3, 4);
+  *out = ok && symmem::unchanged(pad, 1, 3, 4);
+}
+"""
+
+
+def test_the_header_is_what_its_module_writes() -> None:
+    assert header.PATH.read_text() == header.text()
+
+
+@pytest.mark.torch
+def test_the_header_compiles() -> None:
+    import torch
+
+    folders = [Path(p) for p in sys.path if (Path(p) / "nvidia").is_dir()]
+    found = [f for p in folders for f in (p / "nvidia").glob("*/lib/libnvrtc.so.*")]
+    if not found:
+        pytest.skip(f"PyTorch {torch.__version__} has no NVRTC: unsupported here")
+    nvrtc = c.CDLL(str(found[0]))
+    program = c.c_void_p()
+    nvrtc.nvrtcCreateProgram(c.byref(program), KERNEL, b"kernel.cu", 0, None, None)
+    options = [b"--gpu-architecture=sm_90", b"-I" + str(header.PATH.parent).encode()]
+    code = nvrtc.nvrtcCompileProgram(program, len(options), (c.c_char_p * 2)(*options))
+    size = c.c_size_t()
+    nvrtc.nvrtcGetProgramLogSize(program, c.byref(size))
+    log = c.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    assert code == 0, log.value.decode()

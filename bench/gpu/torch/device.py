@@ -1,6 +1,6 @@
 """Tests checked pads in Triton kernels on GPUs, and compares them with kraken's unchecked barrier.
 
-device.py signals|faults|killed|times|kraken
+device.py signals|cuda|faults|killed|times|kraken
 
 `times` and `kraken` need a checkout of github.com/meta-pytorch/kraken, which KRAKEN names.
 """
@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import common
@@ -363,8 +364,46 @@ def eager(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return {name: max(common.gather(t)) for name, t in best.items()}
 
 
+CUDA = r"""
+#include <symmem_device.cuh>
+extern "C" __global__ void rounds(
+    void* const* pads, int* out, int times, unsigned following, unsigned previous) {
+  const void* pad = pads[0];
+  int passed = 0;
+  for (int i = 0; i < times; i++) {
+    if (!symmem::barrier(pad, blockIdx.x, 1)) break;
+    symmem::arrive(pad, blockIdx.x, 2);
+    if (!symmem::wait(pad, blockIdx.x, 2)) break;
+    if (!symmem::mark(pad, following, blockIdx.x, 3)) break;
+    symmem::signal(pad, following, blockIdx.x, 3);
+    if (!symmem::wait_signal(pad, previous, blockIdx.x, 3)) break;
+    if (!symmem::unchanged(pad, previous, blockIdx.x, 3)) break;
+    passed++;
+  }
+  out[blockIdx.x] = passed;
+}
+"""
+
+
+def cuda() -> None:
+    """Use the header for CUDA C++."""
+    common.start()
+    pad = symmem.checked_pad(sites=SITES)
+    include = str(Path(symmem.__file__).parent / "include")
+    rounds = torch.cuda._compile_kernel(CUDA, "rounds", cuda_include_dirs=[include])
+
+    passed = torch.zeros(64, device=DEVICE, dtype=torch.int32)
+    address = torch.tensor([pad.address], device=DEVICE)
+    peers = ((RANK + 1) % SIZE, (RANK - 1) % SIZE)
+    rounds(grid=(64, 1, 1), block=(128, 1, 1), args=[address, passed, 200, *peers])
+    pad.check()
+    verdict("rounds of CUDA C++", bool((passed == 200).all()), passed[:4].tolist())
+    common.leave()
+
+
 PARTS = {
     "signals": signals,
+    "cuda": cuda,
     "faults": faults,
     "killed": killed,
     "times": times,

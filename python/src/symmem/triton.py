@@ -14,7 +14,7 @@ error on the host.
 
 All functions are for one-dimensional blocks that are not warp-specialized, and must be called by
 all of a block's threads. `channel` is below 1,024; blocks that communicate at the same time need
-different channels. `site` is a number below 4,095 that identifies the call in the source.
+different channels. `site` is a number below 4,096 that identifies the call in the source.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
