@@ -94,7 +94,8 @@ def handles_of_symmem_tensors_have_the_same_members() -> None:
     handle: symmem.Handle = symmem.handle(tensor)
     theirs = rendezvous(100)[1]
     members = [name for name in dir(handle) if not name.startswith("_")]
-    assert set(members) <= {n for n in dir(theirs) if not n.startswith("_")}, members
+    own = {"explain"}
+    assert set(members) <= {n for n in dir(theirs) if not n.startswith("_")} | own, members
     tensor.fill_(RANK)
     handle.barrier()
     peer = (RANK + 1) % SIZE
@@ -110,6 +111,35 @@ def handles_of_symmem_tensors_have_the_same_members() -> None:
     assert (handle.multicast_ptr, handle.buffer_size) == (0, 800)
     handle.barrier()
     raises(symmem.InvalidError, lambda: symmem.handle(torch.empty(3, 3).t()))
+
+
+@check
+def signals_that_no_rank_takes_are_explained() -> None:
+    group = symmem.group(list(WORLD), name="explained", timeout=0.5)
+    tensor = symmem.empty(100)
+    handle = symmem.handle(tensor, group)
+    assert handle.explain() == ""
+    handle.barrier()
+    if RANK == 0:  # as symm_mem_sync of kernels in three blocks
+        for peer in range(1, SIZE):
+            for block in (0, 1, 5):
+                handle.get_signal_pad(peer, (1,), torch.int32, block * SIZE).fill_(1)
+    symmem.barrier()
+    text = "rank 1 has not taken the signals of rank 0 in blocks or channels 0-1, 5"
+    assert text in handle.explain(), handle.explain()
+    assert "rank 0 has" not in handle.explain()
+    symmem.barrier()
+    if RANK == 0:
+        # An exception in a variable would keep the tensor alive until the garbage collection.
+        said = str(raises(symmem.TimeoutError, lambda: symmem.barrier(group)))
+        assert text in said, said
+        handle.get_signal_pad(1, (1,), torch.int32, 3).fill_(17)
+        assert "nonzero words of rank 1's signal pad: 0: 0x1, " in handle.explain()
+        assert "3: 0x11" in handle.explain()
+    symmem.barrier()
+    if RANK != 0:
+        raises(symmem.TimeoutError, lambda: symmem.barrier(group))
+    symmem.check()  # the pools are in order again
 
 
 @check

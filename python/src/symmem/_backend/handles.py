@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from symmem._api.terms import GroupLike
+    from symmem._rank.group import Group
 
 
 class Handle:
@@ -37,10 +41,11 @@ class Handle:
         multicast_ptr: always 0, because symmem does not support multicast.
     """
 
-    def __init__(self, native: Any, tensor: torch.Tensor, rank: int, size: int):
+    def __init__(self, native: Any, tensor: torch.Tensor, group: Group):
         self._native = native
         self._tensor = tensor
-        self.rank, self.world_size = rank, size
+        self._group = group
+        self.rank, self.world_size = group.rank, group.size
         self.device = tensor.device
         self.buffer_ptrs: list[int] = native.buffers()
         self.signal_pad_ptrs: list[int] = native.pads()
@@ -51,6 +56,8 @@ class Handle:
         self.offset = 0
         self.signal_pad_size: int = native.pad_bytes()
         self.multicast_ptr = 0
+        with _lock:
+            _handles.add(self)
 
     def get_buffer(
         self, rank: int, sizes: Sequence[int], dtype: torch.dtype, storage_offset: int = 0
@@ -115,6 +122,78 @@ class Handle:
         """
         self._native.wait_signal(src_rank, channel, timeout_ms)
 
+    def explain(self) -> str:
+        """Describe the signals on all ranks' pads that no rank has taken, even while kernels wait.
+
+        A rank that has not taken a signal has not arrived where it is expected. The description
+        assumes the layout of PyTorch's signals and barriers, in which the word `n * world_size + r`
+        of a pad, 0 or 1, is a signal of rank r in block or channel n. With other values, it lists
+        the words. It is empty if all words are 0. Ranks are numbers in the group.
+        """
+        if self._group.closed:
+            raise errors.ClosedError(f"group {self._group.name} of the handle is closed")
+        torch = pytorch().module
+        words = self.signal_pad_size // 4
+        lines: list[str] = []
+        with _aside(self.device):
+            pads = [self.get_signal_pad(r, (words,), torch.int32) for r in range(self.world_size)]
+            values = [pad.cpu().tolist() for pad in pads]
+        for rank, pad in enumerate(values):
+            found = {n: value for n, value in enumerate(pad) if value}
+            if any(value != 1 for value in found.values()):
+                shown = [f"{n}: {value & 0xFFFFFFFF:#x}" for n, value in list(found.items())[:16]]
+                lines.append(f"nonzero words of rank {rank}'s signal pad: {', '.join(shown)}")
+                continue
+            for source in range(self.world_size):
+                blocks = [n // self.world_size for n in found if n % self.world_size == source]
+                if blocks:
+                    lines.append(
+                        f"rank {rank} has not taken the signals of rank {source} in blocks or "
+                        f"channels {_spans(blocks)}"
+                    )
+        return "; ".join(lines)
+
+
+_lock = threading.Lock()
+_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+def _aside(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Return a context for work that does not wait for kernels of other streams."""
+    if device.type == "cpu":
+        return contextlib.nullcontext()
+    cuda = pytorch().module.cuda
+    context: contextlib.AbstractContextManager[object] = cuda.stream(cuda.Stream(device))
+    return context
+
+
+def _spans(numbers: list[int]) -> str:
+    """Format increasing numbers, with a dash between the ends of a range."""
+
+    def ranges() -> Iterator[str]:
+        first = last = numbers[0]
+        for number in [*numbers[1:], -1]:
+            if number != last + 1:
+                yield str(first) if first == last else f"{first}-{last}"
+                first = number
+            last = number
+
+    return ", ".join(ranges())
+
+
+def _explain_handles() -> str:
+    """Describe the signals of all handles of this process that no rank has taken."""
+    torch = pytorch().module
+    with _lock:
+        handles = [h for h in _handles if not h._group.closed]
+    if any(h.device.type != "cpu" for h in handles) and torch.cuda.is_current_stream_capturing():
+        return ""  # copies would invalidate the capture
+    texts = []
+    for handle in handles:
+        with contextlib.suppress(RuntimeError):  # such as memory that is not mapped any more
+            texts.append(handle.explain())
+    return "; ".join(text for text in texts if text)
+
 
 def handle(tensor: torch.Tensor, group: GroupLike = None) -> Handle:
     """Return the handle of a symmetric tensor, for kernels that access other ranks' memory.
@@ -145,6 +224,7 @@ def handle(tensor: torch.Tensor, group: GroupLike = None) -> Handle:
         raise errors.InvalidError("a handle needs a contiguous, non-empty tensor")
     members = find(group)
     allocate(tensor.is_cuda)
+    members.library.explain_timeout = _explain_handles
     native = found.module.ops.symmem_c10d.make_handle(
         tensor,
         members.library.json("symmem_locate", tensor.data_ptr())["pool"],
@@ -153,4 +233,4 @@ def handle(tensor: torch.Tensor, group: GroupLike = None) -> Handle:
         members.size,
         members.describe()["timeout_ms"],
     )
-    return Handle(native, tensor, members.rank, members.size)
+    return Handle(native, tensor, members)

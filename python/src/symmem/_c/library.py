@@ -198,6 +198,8 @@ class Library:
         self.value: Callable[..., int] = self.raw["symmem_value"]
         self.words = self._shared_words()
         self._warnings = self.words[Word.WARNINGS]
+        # Explains a timeout, in addition to the library. It is called with the error at hand.
+        self.explain_timeout: Callable[[], str] = str
         self.answers = Answers(self.raw.symmem_set_poll, self.warning)
         self.answers.from_main()
 
@@ -237,6 +239,8 @@ class Library:
             data = {}
         if data.get("code") != code:
             data = {"code": code, "message": self._text(self.raw.symmem_last_error, codes=False)}
+        if code == Code.TIMEOUT and (more := self.explain_timeout()):
+            data["message"] = f"{data.get('message')}; {more}"
         return exception(data)
 
     def in_pool(self, address: int) -> bool:

@@ -189,12 +189,7 @@ class CheckedPad:
         return type(failure)(text, code=failure.code, data=failure.data)
 
     def _failure(self) -> errors.SymmemError | None:
-        """Return the error that made the group fail, if any."""
-        try:
-            self.group.library.call("symmem_group_error", self.group.handle)
-        except errors.SymmemError as e:
-            return e
-        return None
+        return self.group.library.group_error(self.group.handle)
 
     def _elsewhere(self, missing: list[int], memory: bytes) -> list[str]:
         """Describe where the missing ranks have signalled instead, on all pads of this process."""
