@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Checks, Start, run_checks
+from processes import SOURCE, run
 from test_raw import names
 
 from symmem._device import header
@@ -67,3 +68,19 @@ def test_the_header_compiles() -> None:
     log = c.create_string_buffer(size.value)
     nvrtc.nvrtcGetProgramLog(program, log)
     assert code == 0, log.value.decode()
+
+
+@pytest.mark.torch
+def test_kernels_compile(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed: unsupported here")
+    program = Path(__file__).parent / "programs" / "triton_kernels.py"
+    example = SOURCE.parents[1] / "examples" / "all_gather_matmul.py"
+    env = {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(SOURCE)}
+    done = run(sys.executable, str(program), str(example), env=env)
+    assert (done.code, done.out) == (0, "END\n"), done
+
+
+def test_importing_symmem_does_not_import_triton() -> None:
+    words = "import sys, symmem; print('triton' in sys.modules)"
+    done = run(sys.executable, "-c", words, env={"PYTHONPATH": str(SOURCE)})
+    assert (done.code, done.out) == (0, "False\n"), done
