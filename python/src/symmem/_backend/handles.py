@@ -9,16 +9,21 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
+from symmem._api.barriers import barrier
 from symmem._backend.create import load
 from symmem._backend.symmetric import allocate
 from symmem._rank.session import find
-from symmem._torch.pytorch import pytorch
+from symmem._torch.pytorch import pytorch, write_value
 
 if TYPE_CHECKING:
     import torch
 
     from symmem._api.terms import GroupLike
     from symmem._rank.group import Group
+
+
+_MAX_BUFFERS = 256
+"""The number of tensors of peers' memory that a handle keeps."""
 
 
 class Handle:
@@ -45,6 +50,7 @@ class Handle:
         self._native = native
         self._tensor = tensor
         self._group = group
+        self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
         self.rank, self.world_size = group.rank, group.size
         self.device = tensor.device
         self.buffer_ptrs: list[int] = native.buffers()
@@ -70,8 +76,15 @@ class Handle:
             dtype: the type of the elements.
             storage_offset: the offset of the part, in elements.
         """
-        buffer: torch.Tensor = self._native.buffer(rank, list(sizes), dtype, storage_offset)
-        return buffer
+        # A call of the extension takes several times as long as a look-up.
+        key = (rank, tuple(sizes), dtype, storage_offset)
+        buffer: torch.Tensor | None = self._buffers.get(key)
+        if buffer is None:
+            buffer = self._native.buffer(rank, list(sizes), dtype, storage_offset)
+            if len(self._buffers) == _MAX_BUFFERS:
+                self._buffers.clear()
+            self._buffers[key] = buffer
+        return buffer.detach()
 
     def get_remote_tensor(
         self, peer: int, sizes: Sequence[int], dtype: torch.dtype
@@ -100,7 +113,9 @@ class Handle:
         The timeout of the group bounds the wait. All ranks must call barriers in the same order,
         even those with different channels.
         """
-        self._native.barrier(channel)
+        if channel < 0:
+            raise errors.InvalidError(f"the channel of a barrier must not be negative: {channel}")
+        barrier(self._group)
 
     def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
         """Signal a rank on a channel, after the rank has consumed the channel's previous signal.
@@ -121,6 +136,17 @@ class Handle:
         After the timeout, raise `torch.distributed.DistBackendError`, which names the rank.
         """
         self._native.wait_signal(src_rank, channel, timeout_ms)
+
+    @staticmethod
+    def stream_write_value32(input: torch.Tensor, offset: int, val: int) -> torch.Tensor:
+        """Write a word of 32 bits of a tensor on the current stream, after work queued there.
+
+        Args:
+            input: a contiguous tensor of 32-bit integers on a GPU.
+            offset: the index of the word.
+            val: the value.
+        """
+        return write_value(input, offset, val)
 
     def explain(self) -> str:
         """Describe the signals on all ranks' pads that no rank has taken, even while kernels wait.
@@ -185,12 +211,12 @@ def _explain_handles() -> str:
     """Describe the signals of all handles of this process that no rank has taken."""
     torch = pytorch().module
     with _lock:
-        handles = [h for h in _handles if not h._group.closed]
+        handles = list(_handles)
     if any(h.device.type != "cpu" for h in handles) and torch.cuda.is_current_stream_capturing():
         return ""  # copies would invalidate the capture
     texts = []
     for handle in handles:
-        with contextlib.suppress(RuntimeError):  # such as memory that is not mapped any more
+        with contextlib.suppress(RuntimeError):  # such as a closed group
             texts.append(handle.explain())
     return "; ".join(text for text in texts if text)
 

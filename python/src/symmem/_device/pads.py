@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as c
 import struct
 import threading
@@ -69,7 +70,7 @@ class CheckedPad:
             "symmem_signal_words_open", group.handle, layout.BYTES // 4, group.size, addresses
         )
         self.address: int = addresses[group.rank]
-        self._closed = self._reported = False
+        self._closed = False
         described = group.describe()
         self._timeout_ms: int = described["timeout_ms"]
         self._write_header(list(addresses), described["stop_word"])
@@ -114,7 +115,8 @@ class CheckedPad:
         if memory.read(layout.FAILED, 4) == bytes(4):
             return
         reports = _reports(memory.read(layout.REPORTS, layout.REPORT * self.group.size))
-        self._reported = True
+        with _lock:  # what is left on a failed pad explains no other failure
+            _open.discard(self)
         causes = [report for report in reports if report.kind != Kind.PEER]
         first = min(causes, key=self._order)
         if first.kind == Kind.TIMEOUT:
@@ -125,8 +127,12 @@ class CheckedPad:
 
     def explain(self) -> str:
         """Describe the signals that this rank has not waited for, even while a kernel waits."""
-        lines = [self._describe(p) for p in _pending(self._memory(aside=True).all(), self.group)]
-        return "\n".join(lines) or "no signals are pending"
+        return "\n".join(self.signals_from(self.group.ranks)) or "no signals are pending"
+
+    def signals_from(self, ranks: Sequence[int]) -> list[str]:
+        """Describe the signals from some ranks of the world that this rank has not waited for."""
+        pending = _pending(self._memory(aside=True).all(), self.group)
+        return [self._describe(p) for p in pending if self._world(p.source) in ranks]
 
     def _memory(self, aside: bool = False) -> _Memory:
         if self._closed or self.group.closed:
@@ -171,7 +177,7 @@ class CheckedPad:
         failure = self._failure()
         if isinstance(failure, errors.RankLostError):
             return type(failure)(f"{failure}. {text}", code=failure.code, data=failure.data)
-        elsewhere = self._elsewhere(missing, memory) or [
+        elsewhere = self._elsewhere([self._world(r) for r in missing]) or [
             f"rank {self._world(r.rank)} was {self._at(r.channel, r.site)} instead"
             for r in reports
             if r.rank in missing
@@ -191,20 +197,14 @@ class CheckedPad:
     def _failure(self) -> errors.SymmemError | None:
         return self.group.library.group_error(self.group.handle)
 
-    def _elsewhere(self, missing: list[int], memory: bytes) -> list[str]:
-        """Describe where the missing ranks have signalled instead, on all pads of this process."""
-        worlds = {self._world(r) for r in missing}
-        found = [
-            f"{self._describe(p)} instead"
-            for p in _pending(memory, self.group)
-            if p.source in missing
-        ]
+    def _elsewhere(self, ranks: list[int]) -> list[str]:
+        """Describe where ranks of the world have signalled instead, on all pads of this process."""
+        found = [f"{line} instead" for line in self.signals_from(ranks)]
         with _lock:
-            others = [pad for pad in _open if pad is not self and not pad._reported]
+            others = [pad for pad in _open if pad is not self]
         for pad in others:
-            for pending in _pending(pad._memory(aside=True).all(), pad.group):
-                if pad._world(pending.source) in worlds:
-                    found.append(f"{pad._describe(pending)} of group {pad.group.name} instead")
+            with contextlib.suppress(errors.ClosedError):
+                found += [f"{s} of group {pad.group.name} instead" for s in pad.signals_from(ranks)]
         return found[:8]
 
     def _different(self, report: _Report) -> errors.SymmemError:

@@ -289,6 +289,13 @@ def devices_of(backend: str) -> frozenset[str]:
     return frozenset(("cpu", "cuda"))
 
 
+def write_value(tensor: torch.Tensor, offset: int, value: int) -> torch.Tensor:
+    """Write a word of 32 bits of a tensor of a GPU on the current stream."""
+    memory: Any = torch._C._distributed_c10d._SymmetricMemory
+    written: torch.Tensor = memory.stream_write_value32(tensor, offset, value)
+    return written
+
+
 def set_memory_backend(device: str, name: str) -> None:
     """Set the backend of PyTorch's symmetric memory for a device type."""
     from torch.distributed import _symmetric_memory
