@@ -244,19 +244,15 @@ def a_failed_group_stops_its_kernels() -> None:
 
 
 @check
-def invalid_channels_and_peers_are_refused() -> None:
-    pad = fault(timeout=60)
-    if RANK == 0:
-        assert not call(pad, "barrier", layout.CHANNELS, 1)
-    symmem.barrier()
-    assert "channel 1024" in str(raises(symmem.InvalidError, pad.check))
-    other = fault(timeout=60)
-    if RANK == 0:
-        assert not call(other, "wait_signal", 0, 1, SIZE)
-    symmem.barrier()
-    raises(symmem.InvalidError, other.check)
-    end(other)
-    pad.close()
+def invalid_channels_sites_and_peers_are_refused() -> None:
+    for channel, site, peer in ((layout.CHANNELS, 1, 0), (3, layout.SITES, 0), (3, 1, SIZE)):
+        pad = fault(timeout=60)
+        if RANK == 0:
+            assert not call(pad, "wait_signal", channel, site, peer)
+        symmem.barrier()
+        text = str(raises(symmem.InvalidError, pad.check))
+        assert f"channel {channel}, site {site}" in text, text
+        end(pad)
 
 
 def killed() -> None:

@@ -211,8 +211,8 @@ class CheckedPad:
         mine, theirs = self._world(report.rank), self._world(report.who)
         if report.kind == Kind.ARGUMENT:
             return errors.InvalidError(
-                f"rank {mine} passed an invalid channel or peer at {self._site(report.site)}: "
-                f"channel {report.channel}"
+                f"rank {mine} passed an invalid channel, site or peer: channel {report.channel}, "
+                f"site {report.site}"
             )
         epoch, _, _, _ = layout.parts(report.word)
         found, _, channel, site = layout.parts(report.found)

@@ -35,6 +35,8 @@ ld.volatile.global.v4.u32 {{failed, number, rank, size}}, [PAD];
 mov.b32 kind, {Kind.ARGUMENT};
 setp.ge.u32 p, CHANNEL, {layout.CHANNELS};
 @p bra refuse;
+setp.ge.u32 p, SITE, {layout.SITES};
+@p bra refuse;
 """
 
 # All lanes of the first warp communicate, each with one rank.
