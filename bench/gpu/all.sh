@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs the scripts of this folder one after the other and lists those that failed. SCRIPTS names the
 # scripts to run. OUT is a folder for their output, which is also printed. All of them together take
-# hours. sanitize needs the tool of sanitizer-build.sh, torch needs PyTorch (torch-build.sh), and
-# fabric needs root. engines runs only if SCRIPTS names it, because it needs files from PyPI
-# (engines-build.sh).
+# hours. sanitize needs the tool of sanitizer-build.sh, torch and device need PyTorch
+# (torch-build.sh), and fabric needs root. engines runs only if SCRIPTS names it, because it needs
+# files from PyPI (engines-build.sh).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 all="contract verify faults submit live preflight windows paths plain direct norm machines fabric"
-all+=" kill torch sanitize soak"
+all+=" kill torch device sanitize soak"
 read -ra scripts <<<"${SCRIPTS:-$all}"
 out=${OUT:-}
 failed=()

@@ -22,6 +22,7 @@ import torch.distributed._symmetric_memory as symm_mem
 import triton
 import triton.language as tl
 from common import DEVICE, RANK, SIZE, attempt, say, settle, verdict
+from symmetric import sync_blocks
 
 import symmem
 import symmem.triton as checked
@@ -63,6 +64,12 @@ def ring(pad, peers, mine, output, n, rank: tl.constexpr, size: tl.constexpr, wi
             if checked.unchanged(pad, (rank + size - 1) % size, block, site=1):
                 tl.store(output + at, found, mask=at < n)
     checked.barrier(pad, block, site=2)
+
+
+@triton.jit
+def unchecked(pads, rank: tl.constexpr, size: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Waits for the same block of all ranks, as programs do on PyTorch's pads."""
+    sync_blocks(pads.to(tl.pointer_type(tl.uint64)), rank, size)
 
 
 @triton.jit
@@ -158,6 +165,26 @@ def judge(name: str, pad: symmem.CheckedPad, *words: str) -> None:
     verdict(f"{name}: the group works", bool((x == SIZE).all()))
 
 
+def spin() -> None:
+    """Let ranks wait for the last one without checks, and explain that."""
+    with symmem.use():
+        x = torch.zeros(16, device=DEVICE)
+    handle = symmem.handle(x)
+    start = time.monotonic()
+    if RANK != LAST:
+        unchecked[(3,)](handle.signal_pad_ptrs_dev, RANK, SIZE)
+    want = f"rank {LAST} has not taken the signals of rank 0 in blocks or channels 0-2"
+    text = ""
+    while want not in text and time.monotonic() - start < 10:
+        text = handle.explain()
+    common.gather(text)
+    if RANK == LAST:
+        unchecked[(3,)](handle.signal_pad_ptrs_dev, RANK, SIZE)
+    verdict("an unchecked spin is explained", want in text, text)
+    settle()
+    verdict("the spin has ended", handle.explain() == "", handle.explain())
+
+
 def faults() -> None:
     """Inject faults. Each must be named, and no wait may succeed wrongly."""
     common.start()
@@ -203,7 +230,7 @@ def faults() -> None:
             receive[(1,)](pad.address, LAST, 4, 1, out)
         judge("early reuse", pad, "DivergenceError", f"{late} signalled again before rank 0")
 
-    for part in (missing, order, channel, groups, reuse):
+    for part in (missing, order, channel, groups, reuse, spin):
         attempt(part.__name__, part)
     common.leave()
 
