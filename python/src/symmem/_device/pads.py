@@ -50,7 +50,8 @@ class CheckedPad:
     """Memory through which kernels of all ranks of a group signal each other, with checks.
 
     Pass `address` to a kernel that uses `symmem.triton`, or `symmem_device.cuh` in CUDA C++, and
-    call `check` after the kernel. After a failure, the pad stays failed on all ranks: close it, and
+    call `check` after the kernel. The timeout of each wait is that of the group when the pad was
+    created. After a failure, the pad stays failed on all ranks: close it, and
     create another one if the program can go on.
 
     Attributes:
@@ -80,16 +81,12 @@ class CheckedPad:
     def _write_header(self, addresses: list[int], stop_word: int) -> None:
         """Write what kernels read. The first word is left out, because peers may write it."""
         number = _next_number(self.group)
-        head = struct.pack("=IIIQ", number, self.group.rank, self.group.size, self.timeout_ns)
+        timeout = self._timeout_ms * 1_000_000
+        head = struct.pack("=IIIQ", number, self.group.rank, self.group.size, timeout)
         peers = struct.pack(f"={len(addresses)}Q", *addresses)
         self._memory().write(layout.NUMBER, head)
         self._memory().write(layout.PEERS, peers)
         self._memory().write(layout.STOP, _U64.pack(stop_word))
-
-    @property
-    def timeout_ns(self) -> int:
-        """The timeout of each wait in nanoseconds: that of the group when the pad was created."""
-        return self._timeout_ms * 1_000_000
 
     def close(self) -> None:
         """Free this rank's pad. No kernel of any rank may use it any more.
@@ -118,7 +115,9 @@ class CheckedPad:
         with _lock:  # what is left on a failed pad explains no other failure
             _open.discard(self)
         causes = [report for report in reports if report.kind != Kind.PEER]
-        first = min(causes, key=self._order)
+        first = min(causes, key=self._order, default=None)
+        if first is None:
+            raise errors.InternalError("a checked pad has failed without a report")
         if first.kind == Kind.TIMEOUT:
             raise self._timed_out(first, reports, memory.all())
         if first.kind == Kind.STOPPED:
@@ -217,28 +216,31 @@ class CheckedPad:
         epoch, _, _, _ = layout.parts(report.word)
         found, _, channel, site = layout.parts(report.found)
         place = self._at(report.channel, report.site)
-        overwritten = report.kind == Kind.OVERWRITTEN or report.found & 0xFFFFFFFF == 0
-        if overwritten or found != epoch:
-            did = "arrived" if report.row == Row.ARRIVE else "signalled"
-            why = (
-                f"rank {theirs} wrote its next values before rank {mine} had read the last ones"
-                if overwritten
-                else f"rank {theirs} {did} again before rank {mine} had waited for the last time"
+        theirs_site = self._site(site)
+        if report.kind == Kind.OVERWRITTEN or report.found & 0xFFFFFFFF == 0:
+            theirs_site = ""
+            text = (
+                f"Reused too early: rank {theirs} wrote its next values before rank {mine} had "
+                f"read the last ones, {place}"
             )
-            text = f"Reused too early: {why}, {place} of group {self.group.name}"
-            sides = [self._side(mine, report.site, epoch), self._side(theirs, site, found)]
+        elif found != epoch:
+            did = "arrived" if report.row == Row.ARRIVE else "signalled"
+            text = (
+                f"Reused too early: rank {theirs} {did} again before rank {mine} had waited for "
+                f"the last time, {place}"
+            )
         else:
-            where = self._at(channel, site)
             text = (
                 f"Ranks signal from different call sites: rank {mine} waits {place}, and rank "
-                f"{theirs} is {where} of group {self.group.name}"
+                f"{theirs} is {self._at(channel, site)}"
             )
-            sides = [self._side(mine, report.site, epoch), self._side(theirs, site, found)]
+        sides = [
+            {"ranks": [mine], "event": f"signal {epoch}", "site": self._site(report.site)},
+            {"ranks": [theirs], "event": f"signal {found}", "site": theirs_site},
+        ]
+        text += f" of group {self.group.name}"
         data = {"divergence": {"variants": sides}}
         return errors.DivergenceError(text, code=Code.DIVERGENCE, data=data)
-
-    def _side(self, rank: int, site: int, epoch: int) -> dict[str, Any]:
-        return {"ranks": [rank], "event": f"signal {epoch}", "site": self._site(site)}
 
 
 class _Memory:
