@@ -195,9 +195,8 @@ func (r *exchangeBench) pair(e *exchangeShape, implementation int) error {
 			counts[i] *= width
 		}
 		call := symmem.Call{
-			Operation: symmem.OpAllGatherV, Type: symmem.Uint8, Path: symmem.PathDirect,
-			Send: slice(r.input, in, ownBytes), Recv: slice(whole, out, e.tokens()*width),
-			Splits: &symmem.Splits{RecvCounts: counts},
+			Operation: symmem.OpAllGatherV, Type: symmem.Uint8, Send: slice(r.input, in, ownBytes),
+			Recv: slice(whole, out, e.tokens()*width), Splits: &symmem.Splits{RecvCounts: counts},
 		}
 		if even {
 			call.Operation, call.Splits, call.Count = symmem.OpAllGather, nil, ownBytes
@@ -206,7 +205,7 @@ func (r *exchangeBench) pair(e *exchangeShape, implementation int) error {
 		list = append(list, call)
 	}
 	dispatch := list[0]
-	dispatch.More = list[1:]
+	dispatch.More, dispatch.Path = list[1:], symmem.PathDirect
 	counts := slices.Clone(e.counts)
 	for i := range counts {
 		counts[i] *= e.hidden
