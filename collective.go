@@ -184,10 +184,10 @@ type otherPoolUses struct {
 	first, second poolUse
 }
 
-// enterOthers enters the pools of a norm's other buffers, unless the call has entered them: a
+// enterOthers enters the pools of the call's other buffers, unless the call has entered them: a
 // second entry would fail if Close has begun.
 func (c *collective) enterOthers() (use otherPoolUses, err error) {
-	if c.norm == nil {
+	if !c.hasOtherBuffers() {
 		return use, nil
 	}
 	for i, m := range c.otherBuffers() {
@@ -322,6 +322,28 @@ func (g *Group) normalize(
 	}
 	c.norm = reuseNorm(g.calls.plans[c.planSlot(a.Weight.Address())].Load(), &a)
 	return g.run(ctx, s, c)
+}
+
+// Dispatch sends each token's row, ids, weights and scales once to every rank that owns one of its
+// experts. Ids of experts on other ranks arrive as -1. Ids other than -1 that belong to no expert
+// are counted and otherwise ignored. The numbers of rows stay on the device, so each replay of a
+// captured call may have other ids.
+//
+// On GPUs, Dispatch requires the direct path, and Recv at the same place of memory that is
+// registered with the group on all ranks; otherwise, all ranks return an ErrUnsupported with the
+// reason. If Recv is too small, Dispatch returns an ErrOutOfRange. After a fault on a GPU, all ids
+// are -1.
+func (g *Group) Dispatch(ctx context.Context, a RouteArgs, s *Stream) error {
+	return runRoute(ctx, g, driver.Dispatch, a, s, PathDefault, 0, false)
+}
+
+// Combine returns rows to the ranks from which Dispatch received them, and adds up the rows of each
+// token in the order of ranks. Sums are computed in float32 and rounded once, so they depend only
+// on the token's rows. The row of a token without experts is 0. Each rank must pass the IDs and the
+// Routing of its Dispatch, and the computed rows at the places of the received rows; the other
+// places are not read. On GPUs, the requirements of Dispatch for Recv apply to Send.
+func (g *Group) Combine(ctx context.Context, a RouteArgs, s *Stream) error {
+	return runRoute(ctx, g, driver.Combine, a, s, PathDefault, 0, false)
 }
 
 // launchOn queues a plan, or records it in another library's capture. wait means that the stream is

@@ -219,12 +219,15 @@ type Call struct {
 	Send, Recv Memory
 	// Norm replaces Type, Op, Count, Send and Recv in AllReduceRMSNorm.
 	Norm *NormArgs
+	// Route replaces Type, Count, Send and Recv in Dispatch and Combine.
+	Route *RouteArgs
 	// Wait makes Do wait until the stream is idle, and return the first error of its work. Unlike
 	// Stream.Synchronize, it does not affect the history of pools, and the group's timeout limits
 	// it, not the context. During a capture of the stream, Do returns ErrCapturing.
 	Wait bool
-	// More lists calls that run together with this one, in any order. Messages, AllReduceRMSNorm
-	// and nested lists are not permitted. Wait and Path of the first call apply to all.
+	// More lists calls that run together with this one, in any order. Messages, AllReduceRMSNorm,
+	// Dispatch, Combine and nested lists are not permitted. Wait and Path of the first call apply to
+	// all.
 	More []Call
 	// Path must be the same on all ranks. PathDefault and PathAuto select the group's choice.
 	Path PathChoice
@@ -265,6 +268,9 @@ func (c *Call) queue(ctx context.Context, g *Group, s *Stream, site uint32) erro
 	}
 	if c.Norm != nil && c.Operation == OpAllReduceRMSNorm {
 		return g.normalize(ctx, *c.Norm, s, c.Path, site, c.Wait)
+	}
+	if c.Route != nil && (c.Operation == OpDispatch || c.Operation == OpCombine) {
+		return runRoute(ctx, g, c.Operation, *c.Route, s, c.Path, site, c.Wait)
 	}
 	call := c.collective(g.rank, site)
 	return g.run(ctx, s, &call)

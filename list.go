@@ -49,7 +49,7 @@ func checkList(g *Group, s *Stream, calls []*collective) error {
 			maxListCalls)
 	}
 	for _, c := range calls {
-		if c.operation.PointToPoint() || c.operation == driver.AllReduceRMSNorm {
+		if c.operation.PointToPoint() || c.operation >= driver.AllReduceRMSNorm {
 			return invalid("%v on group %s: this operation cannot be in a list of calls", c.operation, g.id)
 		}
 	}

@@ -19,9 +19,11 @@ import (
 //
 //   - us-rows: one launch each, into and from symmetric memory
 //   - us-loose: the same without symmetric memory
+//   - us-sparse: Dispatch and Combine, with experts chosen uniformly
 //   - us-nccl: what vLLM does by default with NCCL: grouped all-gathers and a reduce-scatter
 //     or, if ranks have different numbers of tokens, grouped broadcasts and reductions
 //   - ratio: us-nccl / us-rows, as the median over the turns
+//   - sparse-ratio: us-rows / us-sparse, likewise
 //   - limit: us-rows divided by a lower bound on the time, which consists of two barriers and
 //     the transfer of the bytes at the speed measured when a rank pushes 64 MiB to its peers
 //
@@ -47,12 +49,14 @@ type exchangeModel struct {
 	name   string
 	hidden int64 // elements per token of the combine
 	widths []int64
+	// topK of experts are chosen for each token.
+	topK, experts int
 }
 
 var exchangeModels = []exchangeModel{
-	{"DeepSeek-V3", 7168, []int64{7168, 7168 / 128 * 4, 32, 32}},
-	{"Qwen3-235B", 4096, []int64{4096, 4096 / 128 * 4, 32, 32}},
-	{"gpt-oss", 2880, []int64{2 * 2880, 16, 16}},
+	{"DeepSeek-V3", 7168, []int64{7168, 7168 / 128 * 4, 32, 32}, 8, 256},
+	{"Qwen3-235B", 4096, []int64{4096, 4096 / 128 * 4, 32, 32}, 8, 128},
+	{"gpt-oss", 2880, []int64{2 * 2880, 16, 16}, 4, 128},
 }
 
 type exchangeShape struct {
@@ -103,6 +107,7 @@ type exchangeBench struct {
 const (
 	exchangeRows = iota
 	exchangeLoose
+	exchangeSparse
 	exchangeNCCL
 	exchangeVariants
 )
@@ -181,6 +186,9 @@ func (r *exchangeBench) allocate() error {
 }
 
 func (r *exchangeBench) pair(e *exchangeShape, implementation int) error {
+	if implementation == exchangeSparse {
+		return r.route(e)
+	}
 	whole := r.symmetric
 	if implementation == exchangeLoose {
 		whole = r.loose
@@ -324,6 +332,9 @@ func measureExchange(
 		calls, replays = 4, 5
 	}
 	onEachExchange(b, ranks, func(r *exchangeBench) error {
+		if err := r.writeIDs(e); err != nil {
+			return err
+		}
 		for i := range exchangeVariants {
 			if err := r.capture(calls, func() error { return r.pair(e, i) }); err != nil {
 				return err
@@ -332,7 +343,7 @@ func measureExchange(
 		return nil
 	})
 	var times [exchangeVariants][]float64
-	var ratios []float64
+	var ratios, sparseRatios []float64
 	turn := func(n int) (slowest [exchangeVariants]float64) {
 		for i := range exchangeVariants {
 			variant := (i + n) % exchangeVariants
@@ -347,13 +358,16 @@ func measureExchange(
 			times[variant] = append(times[variant], us)
 		}
 		ratios = append(ratios, slowest[exchangeNCCL]/slowest[exchangeRows])
+		sparseRatios = append(sparseRatios, slowest[exchangeRows]/slowest[exchangeSparse])
 	}
 	onEachExchange(b, ranks, (*exchangeBench).closeGraphs)
 	rows := median(times[exchangeRows])
 	b.ReportMetric(0, "ns/op") // hides the time of a turn
 	b.ReportMetric(rows, "us-rows")
 	b.ReportMetric(median(times[exchangeLoose]), "us-loose")
+	b.ReportMetric(median(times[exchangeSparse]), "us-sparse")
 	b.ReportMetric(median(times[exchangeNCCL]), "us-nccl")
 	b.ReportMetric(median(ratios), "ratio")
+	b.ReportMetric(median(sparseRatios), "sparse-ratio")
 	b.ReportMetric(rows/(float64(e.maxTraffic())/link+2*barrier), "limit")
 }

@@ -46,6 +46,7 @@ var rounds = map[string]round{
 	},
 	"a kernel that waits for the others": {run: inKernelRound, killsVictim: true, direct: true},
 	"a completed kernel":                 {run: afterKernelRound, killsVictim: true, direct: true},
+	"a dispatch and a combine":           {run: routeRound},
 	"a registration": {run: func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 		b, err := p.Alloc(8 * mib)
 		if err != nil {
@@ -127,6 +128,38 @@ func collectiveRound(
 			rt.DefaultStream().Synchronize(ctx),
 			b.Free())
 	}
+}
+
+// routeRound dispatches rows to the first rank, and combines them.
+func routeRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
+	routing := symmem.Routing{
+		Experts: rt.Size(), TopK: 1, MaxTokens: 64, Hidden: 1024, Type: symmem.BFloat16,
+	}
+	all, err := p.Alloc(routing.Layout(rt.Size()).Bytes)
+	if err != nil {
+		return err
+	}
+	own, err := p.Alloc(routing.MaxTokens * 2 * routing.Hidden)
+	if err != nil {
+		return err
+	}
+	ids, err := p.Alloc(4 * routing.MaxTokens)
+	if err != nil {
+		return err
+	}
+	a := symmem.RouteArgs{
+		Routing: routing, Tokens: routing.MaxTokens, Send: own.Memory(), Recv: all.Memory(),
+		IDs: ids.Memory(), Weights: own.Memory(),
+	}
+	back := a
+	back.Send, back.Recv = a.Recv, a.Send
+	return errors.Join(
+		rt.World().SetPath(ctx, symmem.PathAuto),
+		rt.DefaultStream().Fill(a.IDs, 0),
+		rt.World().Dispatch(ctx, a, nil),
+		rt.World().Combine(ctx, back, nil),
+		rt.DefaultStream().Synchronize(ctx),
+		all.Free(), own.Free(), ids.Free())
 }
 
 // launchedRound returns a round in which the victim dies while the others wait in the collective: a

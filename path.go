@@ -160,7 +160,8 @@ func (r *router) decideDirect(
 ) (bool, *reason) {
 	if choice == PathPlain || choice == PathWindow ||
 		!call.Operation.SupportsPath(driver.PathDirect) ||
-		bytesOf(call, r.ranks) == 0 && call.Operation != driver.Barrier && call.Norm == nil {
+		bytesOf(call, r.ranks) == 0 && call.Operation != driver.Barrier && call.Norm == nil &&
+			call.Route == nil {
 		return false, nil
 	}
 	refusal := offer.Refusal(driver.PathDirect)

@@ -33,6 +33,7 @@ func TestPublicCallsReachEveryKernel(t *testing.T) {
 			c.callCollectives()
 			c.callNorms(p)
 			c.callRows()
+			c.callRoutes()
 			c.sendMessage()
 			c.callWindowPath()
 			c.synchronize()
@@ -71,6 +72,7 @@ func kernelNames(t *testing.T) (names []string) {
 	t.Helper()
 	for _, object := range []func(major, minor int) ([]byte, error){
 		kernels.Object, kernels.MessageObject, kernels.RowsObject, kernels.NormObject,
+		kernels.RouteObject,
 	} {
 		const ptxOnly = 11 // a compute capability without a compiled object
 		text, err := object(ptxOnly, 0)
@@ -159,6 +161,17 @@ func (c *kernelCalls) callRows() {
 			c.ok(c.World().AllGatherV(c.ctx, c.in, c.out, counts, t, nil))
 		}
 	}
+}
+
+func (c *kernelCalls) callRoutes() {
+	a := symmem.RouteArgs{
+		Routing: symmem.Routing{
+			Experts: 8, TopK: 2, MaxTokens: 16, Hidden: 64, Type: symmem.BFloat16,
+		},
+		Tokens: 16, IDs: c.in, Weights: c.in, Send: c.in, Recv: c.out,
+	}
+	c.ok(c.World().Dispatch(c.ctx, a, nil))
+	c.ok(c.World().Combine(c.ctx, a, nil))
 }
 
 func (c *kernelCalls) callNorms(p *symmem.Pool) {

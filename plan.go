@@ -32,6 +32,7 @@ type collective struct {
 	arrived    func(source int)
 	splits     *Splits
 	norm       *NormArgs
+	routed     *RouteArgs // for Dispatch and Combine
 
 	plan      driver.Plan // nil until prepare has run
 	described *event.Call
@@ -68,26 +69,30 @@ func (pl *planner) latestSite() string { return pl.rt.sites.text(pl.site.Load())
 // planSlots must be a power of two.
 const planSlots = 256
 
-func (c *collective) planSlot(weight uintptr) uint64 {
-	h := uint64(c.send.Address())>>6 ^ uint64(c.recv.Address())>>8 ^ uint64(weight)>>5 ^
+// planSlot takes the address of a norm's weight or of a route's ids, or 0.
+func (c *collective) planSlot(extra uintptr) uint64 {
+	h := uint64(c.send.Address())>>6 ^ uint64(c.recv.Address())>>8 ^ uint64(extra)>>5 ^
 		uint64(c.count)<<2 ^ uint64(c.operation)
 	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
 }
 
-func (c *collective) weight() uintptr {
-	if c.norm == nil {
-		return 0
+func (c *collective) extra() uintptr {
+	switch {
+	case c.norm != nil:
+		return c.norm.Weight.Address()
+	case c.routed != nil:
+		return c.routed.IDs.Address()
 	}
-	return c.norm.Weight.Address()
+	return 0
 }
 
 // cachedPlan returns a kept call with a plan for c, or nil. Ranks may keep different plans, because
 // slots depend on addresses. A kept plan must therefore not affect what a call registers or whether
 // it is refused.
 func (pl *planner) cachedPlan(c *collective) *collective {
-	p := pl.plans[c.planSlot(c.weight())].Load()
+	p := pl.plans[c.planSlot(c.extra())].Load()
 	if p == nil || p.revision != pl.windows.revision.Load() || !p.sameCall(c) ||
-		(c.splits != p.splits || c.norm != p.norm) && !p.sameSplitsAndNorm(c) {
+		(c.splits != p.splits || c.norm != p.norm || c.routed != p.routed) && !p.sameExtras(c) {
 		return nil
 	}
 	if frees := c.freeCount(); frees != atomic.LoadUint64(&p.frees) && !p.areBuffersLive(frees) {
@@ -96,7 +101,7 @@ func (pl *planner) cachedPlan(c *collective) *collective {
 	return p
 }
 
-// sameCall omits splits and norm, so that it can be inlined.
+// sameCall omits splits, norm and routed, so that it can be inlined.
 func (c *collective) sameCall(o *collective) bool {
 	return c.send == o.send && c.recv == o.recv && c.count == o.count &&
 		c.operation == o.operation && c.dataType == o.dataType && c.reduceOp == o.reduceOp &&
@@ -104,8 +109,8 @@ func (c *collective) sameCall(o *collective) bool {
 		o.arrived == nil
 }
 
-func (c *collective) sameSplitsAndNorm(o *collective) bool {
-	return sameSplits(c.splits, o.splits) && c.norm == o.norm
+func (c *collective) sameExtras(o *collective) bool {
+	return sameSplits(c.splits, o.splits) && c.norm == o.norm && c.routed == o.routed
 }
 
 // freeCount counts frees in the pools of send and recv.
@@ -129,18 +134,23 @@ func (c *collective) areBuffersLive(frees uint64) bool {
 			return false
 		}
 	}
-	if c.norm == nil { // freeCount omits a norm's other buffers
+	if !c.hasOtherBuffers() { // freeCount omits these
 		atomic.StoreUint64(&c.frees, frees)
 	}
 	return true
 }
 
-// otherBuffers is in the order of driver.Norm.Spans.
+func (c *collective) hasOtherBuffers() bool { return c.norm != nil || c.routed != nil }
+
+// otherBuffers is in the order of driver.Call.OtherSpans.
 func (c *collective) otherBuffers() [4]Memory {
-	if c.norm == nil {
-		return [4]Memory{}
+	switch {
+	case c.norm != nil:
+		return c.norm.otherBuffers()
+	case c.routed != nil:
+		return c.routed.otherBuffers()
 	}
-	return c.norm.otherBuffers()
+	return [4]Memory{}
 }
 
 func (c *collective) buffers() [6]Memory {
@@ -188,6 +198,9 @@ func (c *collective) call() driver.Call {
 	if c.norm != nil {
 		call.Norm = c.norm.driverNorm()
 	}
+	if c.routed != nil {
+		call.Route = c.routed.driverRoute()
+	}
 	return call
 }
 
@@ -229,7 +242,7 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	}
 	// If memory is still pending, the next call may register it.
 	if registered && c.isCacheable() && !c.hasPending(pl.windows) {
-		pl.plans[c.planSlot(c.weight())].Store(c)
+		pl.plans[c.planSlot(c.extra())].Store(c)
 	}
 	return nil
 }
@@ -240,7 +253,8 @@ func (c *collective) hasPending(w *windows) bool {
 	if !c.operation.UsesWindows() {
 		return false
 	}
-	send, recv := w.membershipOf(c.send.pool), w.membershipOf(c.recv.pool)
+	buffers := c.windowBuffers()
+	send, recv := w.membershipOf(buffers[0].pool), w.membershipOf(buffers[1].pool)
 	return send != nil && send.hasPending.Load() || recv != nil && recv.hasPending.Load()
 }
 
@@ -284,11 +298,11 @@ func (pl *planner) validate(c *collective, call *driver.Call) error {
 	err := errors.Join(
 		pl.checkMemory("send", c.send, send, c.dataType),
 		pl.checkMemory("receive", c.recv, recv, c.dataType))
-	if c.norm == nil {
+	if !c.hasOtherBuffers() {
 		return err
 	}
 	others := c.otherBuffers()
-	for i, span := range call.Norm.Spans() {
+	for i, span := range call.OtherSpans() {
 		// Validate has checked the alignment.
 		err = errors.Join(err, pl.checkMemory(span.Name, others[i], span.Bytes, Uint8))
 	}
@@ -336,7 +350,7 @@ func (pl *planner) register(
 	if s.inCapture() {
 		return false, nil
 	}
-	for _, m := range [...]Memory{c.send, c.recv} {
+	for _, m := range c.windowBuffers() {
 		if !m.needsRegistration(pl.group) {
 			continue
 		}
@@ -382,6 +396,9 @@ func (pl *planner) locations(call *driver.Call) locations {
 	if call.Operation.SplitsOneBuffer() {
 		return locateUneven(table, call, sendBytes, recvBytes)
 	}
+	if call.Route != nil {
+		return locateRoute(table, call, sendBytes, recvBytes)
+	}
 	if !call.Operation.UsesWindows() || call.Count == 0 {
 		return locations{where: "the operation works without windows"}
 	}
@@ -407,6 +424,9 @@ func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) 
 	case call.Norm != nil:
 		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Norm.Hidden)
 		c.ReduceOp += ", " + call.Norm.Describe()
+	case call.Route != nil:
+		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Route.Hidden)
+		c.ReduceOp = call.Route.Describe()
 	}
 	if call.Path != driver.PathPlain && (found.send != nil || found.recv != nil) {
 		pl.addPositions(&c, call, found)

@@ -42,3 +42,9 @@ const (
 
 // OpAllReduceRMSNorm names AllReduceRMSNorm in statistics and errors. Explain does not accept it.
 const OpAllReduceRMSNorm = driver.AllReduceRMSNorm
+
+// OpDispatch names Dispatch in statistics and errors. Explain does not accept it.
+const OpDispatch = driver.Dispatch
+
+// OpCombine names Combine in statistics and errors. Explain does not accept it.
+const OpCombine = driver.Combine

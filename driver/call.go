@@ -66,6 +66,8 @@ type Call struct {
 	// only the window of the divided buffer.
 	SendWindow, RecvWindow Window `json:"-"`
 	Norm                   *Norm  `json:"-"`
+	// Route is only for Dispatch and Combine. They use only RecvWindow and SendWindow.
+	Route *Route `json:"-"`
 	// List describes all calls if this call represents several; see ListOf.
 	List     string
 	Recorded Recorded
@@ -76,6 +78,9 @@ type Call struct {
 // Spans returns the sizes in bytes of one rank's buffers. In Broadcast and Reduce, every rank has
 // both.
 func (c *Call) Spans(ranks, rank int) (send, recv int64) {
+	if c.Route != nil {
+		return c.Route.spans(c, ranks)
+	}
 	size := int64(c.DataType.Size())
 	src, dst := c.Operation.Extents()
 	send, recv = c.elementCount(src, ranks, rank)*size, c.elementCount(dst, ranks, rank)*size
@@ -89,6 +94,14 @@ func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 		recv = lastPartEnd(c.Splits.RecvCounts, c.Splits.RecvOffsets) * size
 	}
 	return send, recv
+}
+
+// OtherSpans returns the buffers that a call uses in addition to Send and Recv.
+func (c *Call) OtherSpans() [4]Span {
+	if c.Route != nil {
+		return c.Route.Spans(c.Operation)
+	}
+	return c.Norm.Spans()
 }
 
 func (c *Call) elementCount(e Extent, ranks, rank int) int64 {

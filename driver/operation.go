@@ -27,6 +27,9 @@ const (
 	Scatter
 	// AllReduceRMSNorm has a function in symmem.h instead of a number; see Norm.
 	AllReduceRMSNorm
+	// Dispatch and Combine exchange rows of a mixture of experts; see Route. They have no numbers.
+	Dispatch
+	Combine
 	Operations = iota
 )
 
@@ -105,6 +108,12 @@ var operationTraits = [Operations]traits{
 	AllReduceRMSNorm: {
 		name: "AllReduceRMSNorm", send: OnePart, recv: OnePart, reduces: true, usesWindows: true,
 		waitsForAll: true, paths: oneMachinePaths,
+	},
+	Dispatch: {
+		name: "Dispatch", usesWindows: true, waitsForAll: true, paths: []Path{PathPlain, PathDirect},
+	},
+	Combine: {
+		name: "Combine", usesWindows: true, waitsForAll: true, paths: []Path{PathPlain, PathDirect},
 	},
 }
 

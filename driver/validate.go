@@ -71,6 +71,11 @@ func (c *Call) validateExtras(ranks, rank int) error {
 	case (c.Norm != nil) != (c.Operation == AllReduceRMSNorm):
 		return invalidError("%v requires a Norm, and no other operation accepts one",
 			AllReduceRMSNorm)
+	case (c.Route != nil) != (c.Operation == Dispatch || c.Operation == Combine):
+		return invalidError("%v and %v require a Route, and no other operation accepts one", Dispatch,
+			Combine)
+	case c.Route != nil:
+		return c.Route.validate(c, ranks)
 	case c.Splits != nil:
 		return c.validateSplits(ranks, rank)
 	case c.Norm != nil:

@@ -93,7 +93,8 @@ func (tr *trial) prepare(h Harness, n int) {
 			}
 			return slices.Concat(parts...)
 		})
-	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
+	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV,
+		driver.Dispatch, driver.Combine:
 	}
 }
 

@@ -167,6 +167,11 @@ func (c *communicator) runDeferred(p *deferredCall) error {
 }
 
 func (c *communicator) postFirstStep(call *plan) {
+	if call.routed != nil {
+		call.routed.pack()
+		call.routed.inner.Digest = call.Digest // of a captured call, if it is one
+		call = &call.routed.inner
+	}
 	if call.isPairwise {
 		c.split.postSplits(call)
 		return
@@ -203,8 +208,12 @@ func (c *communicator) completeOne(call *plan, ticket uint64) error {
 		return c.PeerFailedBeforeError(&call.Call, ticket)
 	}
 	err := c.moveData(call, ticket)
-	if err == nil && call.Norm != nil {
+	switch {
+	case err != nil:
+	case call.Norm != nil:
 		c.normalizer.normalize(call)
+	case call.routed != nil:
+		call.routed.finish()
 	}
 	return err
 }
@@ -212,6 +221,9 @@ func (c *communicator) completeOne(call *plan, ticket uint64) error {
 func (c *communicator) moveData(call *plan, ticket uint64) error {
 	if call.isPairwise {
 		return c.split.completeExchange(call, ticket)
+	}
+	if call.routed != nil {
+		call = &call.routed.inner
 	}
 	if !call.useWindows {
 		return c.mover.finishStaged(call, ticket)

@@ -151,6 +151,7 @@ func (m *mover) compute(call *plan, first int64) {
 	case driver.AllToAll:
 		m.collectStaged(call, recv, int64(m.rank)*stride*size, first, stride)
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllToAllV:
+	case driver.Dispatch, driver.Combine: // see routedPlan
 	}
 }
 
@@ -215,6 +216,7 @@ func (m *mover) move(call *plan) {
 	// without windows
 	case driver.AllGatherV, driver.ReduceScatterV, driver.Gather, driver.Scatter:
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllToAllV:
+	case driver.Dispatch, driver.Combine:
 	}
 }
 

@@ -25,6 +25,7 @@ type plan struct {
 	yieldProcessor bool    // the first barrier yields the processor instead of polling
 	otherCalls     []*plan // the other calls of a list
 	isMessage      bool
+	routed         *routedPlan // for Dispatch and Combine
 	callMeter      driver.Meter
 }
 
@@ -44,6 +45,9 @@ func (p *plan) Prepared() *driver.Call { return &p.Call }
 
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)
+	if p.Route != nil {
+		p.routed = newRoutedPlan(p)
+	}
 	p.setParts()
 	var err error
 	switch {

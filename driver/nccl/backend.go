@@ -55,6 +55,7 @@ func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, erro
 		cfg: cfg, communicators: map[*communicator]struct{}{},
 		collectives: gpu.Code{CubinFuncs: []gpu.CubinFunc{
 			kernels.Object, kernels.RowsObject, kernels.NormObject,
+			kernels.RouteObject,
 		}},
 	}
 	d.members.cfg = &d.cfg

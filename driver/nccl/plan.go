@@ -79,6 +79,9 @@ func (p *plan) Refusal(path driver.Path) error {
 	if p.Norm != nil {
 		return errNoNorm
 	}
+	if p.Route != nil {
+		return errNoRoute
+	}
 	if err := checkTypes(&p.Call); err != nil {
 		return err
 	}
@@ -96,6 +99,9 @@ func (p *plan) Refusal(path driver.Path) error {
 
 var errNoNorm = fmt.Errorf("NCCL has no RMSNorm, so the call needs the direct path (path auto or "+
 	"direct): %w", driver.ErrUnsupported)
+
+var errNoRoute = fmt.Errorf("NCCL does not exchange rows by experts, so the call needs the "+
+	"direct path, which works within one machine (path auto or direct): %w", driver.ErrUnsupported)
 
 // refuseFormula returns an error for a formula (a fixed order of additions), which NCCL does not
 // follow.
@@ -354,12 +360,14 @@ func directLaunch(p *plan) kernels.Launch {
 	}
 }
 
-// isSymmetric reports whether every rank can access the call's buffers on all ranks. For an
-// AllGatherV or ReduceScatterV, it considers only the buffer that is divided into parts.
+// isSymmetric reports whether every rank can access the call's buffers on all ranks. If only one
+// buffer has parts for all ranks, it considers only that one.
 func isSymmetric(p *plan) bool {
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
-	return (send != nil && send.isMappedByAll || p.Operation == driver.AllGatherV) &&
-		(recv != nil && recv.isMappedByAll || p.Operation == driver.ReduceScatterV)
+	onlyRecv := p.Operation == driver.AllGatherV || p.Operation == driver.Dispatch
+	onlySend := p.Operation == driver.ReduceScatterV || p.Operation == driver.Combine
+	return (send != nil && send.isMappedByAll || onlyRecv) &&
+		(recv != nil && recv.isMappedByAll || onlySend)
 }
 
 func (p *plan) refuseWindow() error {
@@ -454,10 +462,8 @@ func (p *plan) useCounts() (counts []*memory.UseCount) {
 		}
 	}
 	addresses := []uintptr{p.Send, p.Recv}
-	if p.Norm != nil {
-		for _, span := range p.Norm.Spans() {
-			addresses = append(addresses, span.Address)
-		}
+	for _, span := range p.OtherSpans() {
+		addresses = append(addresses, span.Address)
 	}
 	for _, address := range addresses {
 		if s := p.c.device.memory.SegmentAt(address); s != nil {

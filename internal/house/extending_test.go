@@ -55,6 +55,7 @@ type point struct {
 const (
 	message   = "messages are handled elsewhere"
 	byNorm    = "a norm has separate functions"
+	byRoute   = "it has its own kernels and functions"
 	bySplits  = "uneven parts have separate functions"
 	bySends   = "it runs as sends and receives"
 	plainOnly = "it has only the plain path"
@@ -135,16 +136,16 @@ var points = []point{
 			{path: "driver/nccl", name: "plan.collective", exempt: map[string]string{
 				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm,
 				"AllToAllV": bySplits, "AllGatherV": bySplits, "ReduceScatterV": bySplits,
-				"Gather": bySends, "Scatter": bySends,
+				"Gather": bySends, "Scatter": bySends, "Dispatch": byRoute, "Combine": byRoute,
 			}},
 			{path: "driver/nccl/kernels", name: "Launch.setParts", exempt: map[string]string{
 				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm, "AllToAllV": bySplits,
 				"AllGatherV": plainOnly, "ReduceScatterV": plainOnly, "Gather": plainOnly,
-				"Scatter": plainOnly,
+				"Scatter": plainOnly, "Dispatch": byRoute, "Combine": byRoute,
 			}},
 			{path: "collective.go"},
 			{path: "python/src/symmem/_api/", spelled: function, exempt: map[string]string{
-				"AllReduceRMSNorm": byNorm,
+				"AllReduceRMSNorm": byNorm, "Dispatch": byRoute, "Combine": byRoute,
 			}},
 		},
 	},

@@ -24,6 +24,7 @@ import (
 const layout = `#include <bulk.h>
 #include <norm.h>
 #include <message.h>
+#include <route.h>
 #include <cstddef>
 #include <cstdio>
 #define FIELD(type, name) \
@@ -45,6 +46,12 @@ int main() {
 	FIELD(Tensor, first) FIELD(Tensor, parts) FIELD(Tensor, recvAt) FIELD(Parts, bytes)
 	FIELD(Scatter, digest) FIELD(Scatter, exchange) FIELD(Scatter, send) FIELD(Scatter, chunks)
 	FIELD(Scatter, parts) FIELD(Scatter, sendAt) FIELD(Scatter, divisor)
+	WHOLE(Route)
+	FIELD(Route, rank) FIELD(Route, ranks) FIELD(Route, tokens) FIELD(Route, topK)
+	FIELD(Route, digest) FIELD(Route, timeout) FIELD(Route, report) FIELD(Route, experts)
+	FIELD(Route, maxTokens) FIELD(Route, rowBytes) FIELD(Route, scales) FIELD(Route, ids)
+	FIELD(Route, weights) FIELD(Route, rowScales) FIELD(Route, own) FIELD(Route, scalesAt)
+	FIELD(Route, weightsAt) FIELD(Route, idsAt) FIELD(Route, countsAt)
 	WHOLE(Message)
 	FIELD(Message, from) FIELD(Message, to) FIELD(Message, bytes) FIELD(Message, taken)
 	FIELD(Message, state) FIELD(Message, go)

@@ -22,6 +22,9 @@ func RowsObject(major, minor int) ([]byte, error) { return loadObject("rows", ma
 // NormObject is Object for norm kernels.
 func NormObject(major, minor int) ([]byte, error) { return loadObject("norm", major, minor) }
 
+// RouteObject is Object for the kernels of Dispatch and Combine.
+func RouteObject(major, minor int) ([]byte, error) { return loadObject("route", major, minor) }
+
 func loadObject(source string, major, minor int) ([]byte, error) {
 	if major < 8 {
 		return nil, fmt.Errorf("%w for GPUs of compute capability %d.%d: 8.0 or later is required",

@@ -58,7 +58,9 @@ const (
 func TestKernelsFitBlocks(t *testing.T) {
 	for major := range binaries {
 		counts := map[string]int{}
-		for _, load := range []func(major, minor int) ([]byte, error){Object, NormObject} {
+		for _, load := range []func(major, minor int) ([]byte, error){
+			Object, NormObject, RouteObject,
+		} {
 			object, err := load(major, 0)
 			if err != nil {
 				t.Fatal(err)

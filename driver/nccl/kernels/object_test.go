@@ -55,6 +55,7 @@ func TestEveryKernelIsInEveryObject(t *testing.T) {
 	checkKernels(t, Object, names)
 	checkKernels(t, NormObject, normNames())
 	checkKernels(t, MessageObject, messageNames())
+	checkKernels(t, RouteObject, routeNames(t))
 	checkKernels(t, RowsObject, rowsNames(t))
 }
 
@@ -226,7 +227,9 @@ const (
 // TestKernelsThatOverlapWait checks all objects. A kernel must wait for its predecessors if it
 // may start its successor early, or if it may be launched with overlap.
 func TestKernelsThatOverlapWait(t *testing.T) {
-	for _, object := range []func(major, minor int) ([]byte, error){Object, NormObject} {
+	for _, object := range []func(major, minor int) ([]byte, error){
+		Object, NormObject, RouteObject,
+	} {
 		for major := range binaries {
 			code, err := object(major, 0)
 			if err != nil {

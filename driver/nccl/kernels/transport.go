@@ -49,6 +49,9 @@ func (s *Step) SetDigest(digest uint64) {
 // Choose chooses the kernels of a call, or returns an error with the reason why there are none. The
 // caller must have set the fields of l up to Multiprocessors.
 func Choose(l Launch) (Work, error) {
+	if l.Route != nil {
+		return chooseRoute(l)
+	}
 	if l.Operation.SplitsOneBuffer() {
 		return ChooseRows(l, []*driver.Call{l.Call})
 	}

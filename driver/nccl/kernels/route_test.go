@@ -1,0 +1,85 @@
+package kernels
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"symmem/driver"
+)
+
+func routeOf(o driver.Operation, ranks int, maxTokens int64) Launch {
+	return Launch{
+		Call: &driver.Call{
+			Operation: o, DataType: driver.BFloat16, Send: 108, Recv: 109, Digest: 107,
+			SendWindow: fakeWindow(300), RecvWindow: fakeWindow(300),
+			Route: &driver.Route{
+				Tokens: 1, MaxTokens: maxTokens, Hidden: 64, Scales: 5, TopK: 3, Experts: 33,
+				IDs: 501, Weights: 502, RowScales: 503,
+			},
+		},
+		Rank: 1, Ranks: ranks, Symmetric: true, Multiprocessors: 132,
+	}
+}
+
+// routeNames lists all kernels that Dispatch and Combine use.
+func routeNames(t *testing.T) map[string]bool {
+	names := map[string]bool{}
+	for ranks := 2; ranks <= MaxRanks; ranks++ {
+		for _, o := range []driver.Operation{driver.Dispatch, driver.Combine} {
+			work, err := Choose(routeOf(o, ranks, 10))
+			if err != nil {
+				t.Fatal(err)
+			}
+			names[work.Steps(&Transport{})[0].Kernel] = true
+		}
+	}
+	return names
+}
+
+func TestRouteParamsMatchSources(t *testing.T) {
+	l := routeOf(driver.Dispatch, 2, 16)
+	work, err := Choose(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout := l.Route.Layout(2, 128)
+	transport := Transport{Timeout: 113 * time.Nanosecond, Report: 114}
+	step := work.Steps(&transport)[0]
+	step.SetDigest(1 << 60)
+	checkLayout(t, "Route", packed(step.Params), map[string]uint64{
+		"rank": 1, "ranks": 2, "tokens": 1, "topK": 3, "digest": 1 << 60, "timeout": 113, "report": 114,
+		"experts": 33, "maxTokens": 16, "rowBytes": 128, "scales": 5, "ids": 501, "weights": 502,
+		"rowScales": 503, "own": 108, "scalesAt": uint64(layout.Scales),
+		"weightsAt": uint64(layout.Weights), "idsAt": uint64(layout.IDs),
+		"countsAt": uint64(layout.Counts),
+	})
+}
+
+func TestRoutesFitOnTheGPU(t *testing.T) {
+	for _, multiprocessors := range []int{1, 20, 132, 300} {
+		for _, maxTokens := range []int64{1, 7, 100, 1 << 15} {
+			l := routeOf(driver.Combine, 3, maxTokens)
+			l.Multiprocessors, l.Route.Hidden = multiprocessors, 4096
+			work, err := Choose(l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			step := work.Steps(&Transport{})[0]
+			if limit := min(multiprocessors, maxBulkBlocks); step.Blocks < 1 || step.Blocks > limit {
+				t.Errorf("at most %d tokens on %d multiprocessors take %d blocks, want 1 to %d", maxTokens,
+					multiprocessors, step.Blocks, limit)
+			}
+		}
+	}
+}
+
+func TestRoutesNeedWindowsAndPeers(t *testing.T) {
+	outside, alone := routeOf(driver.Dispatch, 2, 10), routeOf(driver.Dispatch, 1, 10)
+	outside.Symmetric = false
+	for _, l := range []Launch{outside, alone} {
+		if _, err := Choose(l); !errors.Is(err, errNoKernel) {
+			t.Errorf("Choose for %d ranks = %v, want errNoKernel", l.Ranks, err)
+		}
+	}
+}

@@ -1,0 +1,11 @@
+// The kernels of Dispatch and Combine. Like those of other collectives, they exist for 2 ranks, for 4 ranks,
+// and for any number up to 8.
+#include <route.h>
+
+#define ROUTES(ranks) \
+	KERNEL dispatch_##ranks(const __grid_constant__ Route call) { dev::next_may_launch(); dispatch<ranks>(call); } \
+	KERNEL combine_##ranks(const __grid_constant__ Route call) { dev::next_may_launch(); combine<ranks>(call); }
+
+ROUTES(2)
+ROUTES(4)
+ROUTES(8)

@@ -1,0 +1,158 @@
+package driver
+
+import "fmt"
+
+// Route holds the arguments of Dispatch and Combine in addition to those of a Call. Each token of a
+// rank has TopK expert ids. Each rank owns a contiguous range of experts; see FirstExpert. Dispatch
+// copies the row of a token once to every rank that owns one of its experts. Combine adds up the
+// rows that these ranks computed.
+//
+// In Dispatch, Send has Tokens rows, and Recv has the layout of RouteLayout. In Combine, Send has
+// MaxTokens rows for each rank, at the places of the dispatched rows, and Recv has Tokens rows. On
+// the direct path, the buffer with rows of all ranks must be in a window. In the Call, Count is
+// MaxTokens*Hidden. All fields except Tokens and the addresses are the same on all ranks.
+//
+// An id of -1 means no expert. Other ids that belong to no expert are ignored and counted.
+//
+// If a rank's call fails on the direct path, its outputs are filled with bytes of value 0xff, and
+// its counts with 0. On other paths, its outputs are unchanged.
+type Route struct {
+	Tokens, MaxTokens int64
+	// Hidden is the number of elements per row.
+	Hidden int64
+	// Scales is the number of float32 scales per row.
+	Scales        int64
+	TopK, Experts int
+	// IDs points to int32 values, and Weights and RowScales to float32 values, with TopK, TopK and
+	// Scales values per token. Combine uses only IDs.
+	IDs, Weights, RowScales uintptr
+}
+
+// Limits of a Route. The size of a row in bytes is a multiple of RouteAlign, as are the addresses
+// of rows and Dispatch's Recv.
+const (
+	MaxTopK        = 16
+	MaxExperts     = 512
+	MaxRouteTokens = 1 << 15
+	MaxRowBytes    = 1 << 20
+	RouteAlign     = 16
+)
+
+// FirstExpert returns the first expert of a rank in a group of the given size. The first ranks own
+// one more expert than the last ones if the numbers do not divide.
+func (r *Route) FirstExpert(ranks, rank int) int {
+	return r.Experts/ranks*rank + min(rank, r.Experts%ranks)
+}
+
+// Owner returns the rank that owns an expert, or -1 if there is no such expert.
+func (r *Route) Owner(ranks, expert int) int {
+	if expert < 0 || expert >= r.Experts {
+		return -1
+	}
+	for rank := ranks - 1; ; rank-- {
+		if expert >= r.FirstExpert(ranks, rank) {
+			return rank
+		}
+	}
+}
+
+// RouteLayout describes the receive buffer of a Dispatch, by offsets in bytes. Rows, Scales,
+// Weights and IDs have MaxTokens places for each rank, in group order. The rows of a rank are in
+// the order of its tokens, from its first place on. Ids of the other places are -1. Counts has
+// int32 values: the number of rows from each rank, and then the number of this rank's ids that
+// belong to no expert.
+type RouteLayout struct{ Rows, Scales, Weights, IDs, Counts, Bytes int64 }
+
+const layoutAlign = 128
+
+// Layout returns the layout for rows of the given size in bytes.
+func (r *Route) Layout(ranks int, rowBytes int64) (l RouteLayout) {
+	places := int64(ranks) * r.MaxTokens
+	for _, part := range []struct {
+		offset *int64
+		bytes  int64
+	}{
+		{&l.Rows, places * rowBytes},
+		{&l.Scales, places * 4 * r.Scales},
+		{&l.Weights, places * 4 * int64(r.TopK)},
+		{&l.IDs, places * 4 * int64(r.TopK)},
+		{&l.Counts, 4 * int64(ranks+1)},
+	} {
+		*part.offset = l.Bytes
+		l.Bytes += (part.bytes + layoutAlign - 1) / layoutAlign * layoutAlign
+	}
+	return l
+}
+
+// spans returns the sizes in bytes of a call's send and receive buffers.
+func (r *Route) spans(c *Call, ranks int) (send, recv int64) {
+	rowBytes := r.Hidden * int64(c.DataType.Size())
+	own := r.Tokens * rowBytes
+	if c.Operation == Combine {
+		return int64(ranks) * r.MaxTokens * rowBytes, own
+	}
+	return own, r.Layout(ranks, rowBytes).Bytes
+}
+
+// Spans returns the ids, the weights and the scales of the call's operation, without memory if r is
+// nil or this rank has no tokens.
+func (r *Route) Spans(o Operation) [4]Span {
+	spans := [4]Span{{Name: "ids"}, {Name: "weights"}, {Name: "scales"}, {Name: "unused"}}
+	if r == nil || r.Tokens == 0 {
+		return spans
+	}
+	sizes := []int64{int64(r.TopK), int64(r.TopK), r.Scales}
+	addresses := []uintptr{r.IDs, r.Weights, r.RowScales}
+	if o == Combine {
+		sizes = sizes[:1]
+	}
+	for i := range sizes {
+		spans[i].Address, spans[i].Bytes, spans[i].Align = addresses[i], r.Tokens*4*sizes[i], 4
+	}
+	return spans
+}
+
+func (r *Route) validate(c *Call, ranks int) error {
+	rowBytes := r.Hidden * int64(c.DataType.Size())
+	switch {
+	case c.Operation == Combine && c.DataType != BFloat16:
+		return invalidError("%v does not support %v", c.Operation, c.DataType)
+	case r.TopK < 1 || r.TopK > MaxTopK:
+		return invalidError("%d experts per token; want 1 to %d", r.TopK, MaxTopK)
+	case r.Experts < 1 || r.Experts > MaxExperts:
+		return invalidError("%d experts; want 1 to %d", r.Experts, MaxExperts)
+	case r.MaxTokens < 1 || r.MaxTokens > MaxRouteTokens:
+		return invalidError("at most %d tokens per rank; want 1 to %d", r.MaxTokens, MaxRouteTokens)
+	case r.Tokens < 0 || r.Tokens > r.MaxTokens:
+		return invalidError("%d tokens; want 0 to %d", r.Tokens, r.MaxTokens)
+	case r.Hidden < 1 || r.Hidden > MaxRowBytes || rowBytes > MaxRowBytes || rowBytes%RouteAlign != 0:
+		return invalidError("rows have %d bytes; want a multiple of %d up to %d", rowBytes, RouteAlign,
+			MaxRowBytes)
+	case r.Scales < 0 || r.Scales > r.Hidden:
+		return invalidError("%d scales per row of %d elements", r.Scales, r.Hidden)
+	case c.Count != r.MaxTokens*r.Hidden:
+		return invalidError("count %d does not equal %d rows of %d elements", c.Count, r.MaxTokens,
+			r.Hidden)
+	case (c.Send|c.Recv)%RouteAlign != 0:
+		return invalidError("a buffer is not aligned to %d bytes", RouteAlign)
+	}
+	_, recv := r.spans(c, ranks)
+	for _, s := range r.Spans(c.Operation) {
+		if s.Bytes > 0 && s.Address%s.Align != 0 {
+			return invalidError("the %s are not aligned to %d bytes", s.Name, s.Align)
+		}
+		if s.Address != 0 && rangesOverlap(s.Address, s.Bytes, c.Recv, recv) {
+			return invalidError("the %s overlap the output", s.Name)
+		}
+	}
+	return nil
+}
+
+// Describe returns the arguments that must be the same on all ranks.
+func (r *Route) Describe() string {
+	text := fmt.Sprintf("%d of %d experts, at most %d tokens", r.TopK, r.Experts, r.MaxTokens)
+	if r.Scales > 0 {
+		text += fmt.Sprintf(", %d scales", r.Scales)
+	}
+	return text
+}

@@ -1,0 +1,123 @@
+package symmem
+
+import (
+	"context"
+
+	"symmem/driver"
+)
+
+// Routing describes an exchange of rows in a mixture of experts. It must be the same on all ranks.
+type Routing struct {
+	// Experts is the number of experts of all ranks, at most 512. Each rank owns a contiguous range
+	// of experts, of equal size or, for the first ranks, one expert more.
+	Experts int
+	// TopK is the number of expert ids per token, at most 16.
+	TopK int
+	// MaxTokens limits the tokens of each rank, up to 32768.
+	MaxTokens int64
+	// Hidden is the number of elements of a row, whose size in bytes must be a multiple of 16.
+	Hidden int64
+	// Type is the type of dispatched rows, such as BFloat16, or Uint8 for float8 rows. Combined rows
+	// are BFloat16.
+	Type DataType
+	// Scales is the number of float32 scales that Dispatch copies with each row.
+	Scales int64
+}
+
+// DispatchLayout describes the memory that Dispatch writes; see [driver.RouteLayout].
+type DispatchLayout = driver.RouteLayout
+
+// Layout returns the layout of the memory that Dispatch writes in a group of the given size. Bytes
+// is the size of the memory.
+func (r Routing) Layout(ranks int) DispatchLayout {
+	route := driver.Route{MaxTokens: r.MaxTokens, TopK: r.TopK, Scales: r.Scales}
+	return route.Layout(ranks, r.Hidden*int64(r.Type.Size()))
+}
+
+// FirstExpert returns the first expert of a group rank. The rank's experts end where those of the
+// next rank begin.
+func (r Routing) FirstExpert(ranks, rank int) int {
+	return (&driver.Route{Experts: r.Experts}).FirstExpert(ranks, rank)
+}
+
+// RouteArgs contains the arguments of Dispatch and Combine. Tensors must be contiguous. Send and
+// Recv are aligned to 16 bytes, and the others to 4.
+type RouteArgs struct {
+	Routing
+	// Tokens is the number of this rank's tokens. It may be 0.
+	Tokens int64
+	// IDs has the shape [Tokens, TopK] and the type int32. An id of -1 means no expert.
+	IDs Memory
+	// Weights and Scales have the shapes [Tokens, TopK] and [Tokens, Scales] and the type float32.
+	// Combine does not use them.
+	Weights, RowScales Memory
+	// Send has the shape [Tokens, Hidden] for Dispatch, and [ranks, MaxTokens, Hidden] for Combine.
+	Send Memory
+	// Recv has the layout of Routing.Layout for Dispatch, and the shape [Tokens, Hidden] for Combine.
+	Recv Memory
+}
+
+func (a *RouteArgs) otherBuffers() [4]Memory { return [4]Memory{a.IDs, a.Weights, a.RowScales} }
+
+func (a *RouteArgs) driverRoute() *driver.Route {
+	return &driver.Route{
+		Tokens: a.Tokens, MaxTokens: a.MaxTokens, Hidden: a.Hidden, Scales: a.Scales, TopK: a.TopK,
+		Experts: a.Experts, IDs: a.IDs.Address(), Weights: a.Weights.Address(),
+		RowScales: a.RowScales.Address(),
+	}
+}
+
+func runRoute(
+	ctx context.Context, g *Group, o driver.Operation, a RouteArgs, s *Stream, choice PathChoice,
+	site uint32, wait bool,
+) error {
+	c := &collective{
+		operation: o, dataType: a.Type, send: a.Send, recv: a.Recv, count: a.MaxTokens * a.Hidden,
+		choice: choice, site: site, wait: wait,
+	}
+	if o == driver.Combine {
+		c.dataType = BFloat16
+	}
+	c.routed = reuseRoute(g.calls.plans[c.planSlot(a.IDs.Address())].Load(), &a)
+	return g.run(ctx, s, c)
+}
+
+// reuseRoute copies the arguments, unless the plan has equal ones: repeated calls do not allocate.
+func reuseRoute(plan *collective, args *RouteArgs) *RouteArgs {
+	if plan != nil && plan.routed != nil && *plan.routed == *args {
+		return plan.routed
+	}
+	route := *args
+	return &route
+}
+
+// locateRoute returns the window of the buffer with rows of all ranks. The other buffer may be
+// anywhere.
+func locateRoute(
+	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
+) (found locations) {
+	if call.Operation == driver.Combine {
+		if entry, ok := table.findWindow(call.Send, sendBytes); ok {
+			call.SendWindow = entry.window
+			return locations{send: entry, where: "the send buffer lies in a window of the group"}
+		}
+		return locations{where: "the send buffer is in no window of the group"}
+	}
+	if entry, ok := table.findWindow(call.Recv, recvBytes); ok {
+		call.RecvWindow = entry.window
+		return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
+	}
+	return locations{where: "the receive buffer is in no window of the group"}
+}
+
+// windowBuffers returns the buffers that the call registers if necessary.
+func (c *collective) windowBuffers() [2]Memory {
+	switch c.operation {
+	case driver.Dispatch:
+		return [2]Memory{{}, c.recv}
+	case driver.Combine:
+		return [2]Memory{c.send, {}}
+	default:
+		return [2]Memory{c.send, c.recv}
+	}
+}

@@ -1,0 +1,59 @@
+package symmem_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+
+	"symmem"
+)
+
+// routeBytes is the size of the ids and weights at the end of the input, for the largest shape.
+const routeBytes = 1 << 20
+
+func (e *exchangeShape) routing() symmem.Routing {
+	routing := symmem.Routing{
+		Experts: e.experts, TopK: e.topK, MaxTokens: slices.Max(e.counts), Hidden: e.hidden,
+		Type: symmem.BFloat16,
+	}
+	if e.widths[0] == e.hidden { // bytes
+		routing.Type, routing.Scales = symmem.Uint8, e.widths[1]/4
+	}
+	return routing
+}
+
+// writeIDs chooses different experts for each token, and equal weights.
+func (r *exchangeBench) writeIDs(e *exchangeShape) error {
+	random := rand.New(rand.NewPCG(uint64(r.Rank()), 1))
+	var ids []int32
+	for range e.counts[r.Rank()] {
+		for _, expert := range random.Perm(e.experts)[:e.topK] {
+			ids = append(ids, int32(expert))
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	to := slice(r.input, exchangeMemory-routeBytes, 4*int64(len(ids)))
+	s := r.DefaultStream()
+	return errors.Join(s.Copy(to, symmem.Host(ids)), s.Synchronize(r.ctx))
+}
+
+func (r *exchangeBench) route(e *exchangeShape) error {
+	routing := e.routing()
+	count := e.counts[r.Rank()]
+	rowBytes := routing.Hidden * int64(routing.Type.Size())
+	words := 4 * count * int64(routing.TopK)
+	dispatch := symmem.RouteArgs{
+		Routing: routing, Tokens: count, Send: slice(r.input, 0, count*rowBytes),
+		IDs:       slice(r.input, exchangeMemory-routeBytes, words),
+		Weights:   slice(r.input, exchangeMemory-routeBytes/2, words),
+		RowScales: slice(r.input, count*rowBytes, 4*count*routing.Scales),
+		Recv:      slice(r.symmetric, 0, routing.Layout(r.World().Size()).Bytes),
+	}
+	combine := dispatch
+	combine.Send = slice(r.symmetric, 0, int64(r.World().Size())*routing.MaxTokens*2*routing.Hidden)
+	combine.Recv = slice(r.input, 0, count*2*routing.Hidden)
+	g := r.World()
+	return errors.Join(g.Dispatch(r.ctx, dispatch, nil), g.Combine(r.ctx, combine, nil))
+}
