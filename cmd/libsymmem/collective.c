@@ -177,6 +177,38 @@ API int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden,
 	return symmem_norm(group, &norm, stream);
 }
 
+static int knows(const struct symmem_route *route) {
+	static const char unknown[] =
+		"struct symmem_route has a size that this library does not know: set size to sizeof(struct "
+		"symmem_route) of the library's own symmem.h";
+	if (route && route->size == sizeof *route) return 1;
+	symmem_note_error(SYMMEM_ERR_INVALID, sizeof unknown - 1, unknown, 0, "");
+	return 0;
+}
+
+static int exchange(uint64_t group, const struct symmem_route *route, int combines,
+                    uint64_t stream) {
+	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
+	if (!knows(route)) return SYMMEM_ERR_INVALID;
+	return WAITING(goRoute(group, (struct symmem_route *)route, combines, stream,
+	                       symmem_current_site()));
+}
+
+API int symmem_dispatch(uint64_t group, const struct symmem_route *route, uint64_t stream) {
+	return exchange(group, route, 0, stream);
+}
+
+API int symmem_combine(uint64_t group, const struct symmem_route *route, uint64_t stream) {
+	return exchange(group, route, 1, stream);
+}
+
+API int symmem_route_layout(const struct symmem_route *route, int ranks,
+                            struct symmem_route_layout *layout) {
+	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
+	if (!knows(route)) return SYMMEM_ERR_INVALID;
+	return goRouteLayout((struct symmem_route *)route, ranks, layout);
+}
+
 API int symmem_barrier(uint64_t group, uint64_t stream) {
 	return symmem_collective(group, SYMMEM_BARRIER, 0, SYMMEM_UINT8, 0, 0, SYMMEM_PATH_DEFAULT, 0, 0,
 	                         stream);

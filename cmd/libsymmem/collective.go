@@ -114,6 +114,45 @@ func goNorm(group C.uint64_t, n *C.struct_symmem_norm, stream C.uint64_t, site C
 	})
 }
 
+//export goRoute
+func goRoute(
+	group C.uint64_t, r *C.struct_symmem_route, combines C.int, stream C.uint64_t, site C.uint32_t,
+) C.int {
+	return guard(func() error {
+		return library.Route(uint64(group), routeArguments(r), combines != 0, uintptr(stream),
+			uint32(site))
+	})
+}
+
+//export goRouteLayout
+func goRouteLayout(
+	r *C.struct_symmem_route, ranks C.int, layout *C.struct_symmem_route_layout,
+) C.int {
+	return guard(func() error {
+		if layout == nil {
+			return fmt.Errorf("the address for the layout is null: %w", symmem.ErrInvalid)
+		}
+		l, err := routeArguments(r).Layout(int(ranks))
+		if err != nil {
+			return err
+		}
+		*layout = C.struct_symmem_route_layout{
+			rows: C.int64_t(l.Rows), scales: C.int64_t(l.Scales), weights: C.int64_t(l.Weights),
+			ids: C.int64_t(l.IDs), counts: C.int64_t(l.Counts), bytes: C.int64_t(l.Bytes),
+		}
+		return nil
+	})
+}
+
+func routeArguments(r *C.struct_symmem_route) *binding.RouteArguments {
+	return &binding.RouteArguments{
+		Experts: int(r.experts), TopK: int(r.top_k), MaxTokens: int64(r.max_tokens),
+		Hidden: int64(r.hidden), Scales: int64(r.scales), Type: int(r._type),
+		Tokens: int64(r.tokens), IDs: uintptr(r.ids), Weights: uintptr(r.weights),
+		RowScales: uintptr(r.row_scales), Send: uintptr(r.send), Recv: uintptr(r.recv),
+	}
+}
+
 //export goSynchronize
 func goSynchronize(stream C.uint64_t) C.int {
 	return guard(func() error { return library.Synchronize(uintptr(stream)) })

@@ -111,6 +111,10 @@ var scenarios = []struct {
 		scenario: "rooted", ranks: []int{1, 2, 4},
 	},
 	{
+		name:     "rows go to the ranks of their experts, and come back",
+		scenario: "route", ranks: []int{1, 2, 4},
+	},
+	{
 		name:     "calls wait for their results on any thread, and the caller can end the wait",
 		scenario: "waits", ranks: []int{1, 2, 4},
 	},

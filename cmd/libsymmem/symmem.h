@@ -818,6 +818,48 @@ int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden, flo
                                const void *input, void *residual, const void *weight, void *output,
                                uint64_t stream);
 
+/* The arguments of symmem_dispatch and symmem_combine. Each rank owns a contiguous range of
+ * experts, of equal size or, for the first ranks, one expert more. The fields up to type are the
+ * same on all ranks. Rows have a multiple of 16 bytes. The addresses of send and recv are multiples
+ * of 16, and the others of 4. */
+struct symmem_route {
+	size_t size; /* sizeof(struct symmem_route): later versions of this header append fields */
+	int32_t experts, top_k; /* at most 512, and at most 16 for each token */
+	int64_t max_tokens;     /* of a rank, at most 32768 */
+	int64_t hidden, scales; /* elements of a row, and float32 scales of a row */
+	int32_t type;           /* of the rows of symmem_dispatch; SYMMEM_UINT8 for 8-bit floats */
+	int32_t unused;
+	int64_t tokens;     /* of this rank */
+	const void *ids;    /* int32: top_k for each token; -1 means no expert */
+	const void *weights, *row_scales; /* float32: top_k and scales for each token */
+	const void *send;
+	void *recv;
+};
+
+/* Offsets in the memory that symmem_dispatch writes. Rows, scales, weights and ids have max_tokens
+ * places for each rank. The rows of a rank are in the order of its tokens, from its first place on.
+ * ids of the other places are -1. counts has int32 values: the number of rows from each rank, and
+ * then the number of this rank's ids other than -1 that belong to no expert. */
+struct symmem_route_layout {
+	int64_t rows, scales, weights, ids, counts, bytes;
+};
+
+/* Computes the layout for a number of ranks. */
+int symmem_route_layout(const struct symmem_route *route, int ranks,
+                        struct symmem_route_layout *layout);
+
+/* Sends the row, ids, weights and scales of each token once to every rank that owns one of its
+ * experts. send has tokens rows; recv has the size of the layout. Ids of experts on other ranks
+ * arrive as -1. On GPUs, recv must be symmetric and the group have the direct path; otherwise all
+ * ranks get SYMMEM_ERR_UNSUPPORTED. After a fault on a GPU, all ids are -1. */
+int symmem_dispatch(uint64_t group, const struct symmem_route *route, uint64_t stream);
+
+/* Returns rows of bfloat16 and adds them up for each token, in the order of ranks: in float32, and
+ * rounded once. send has the computed rows at the places of the dispatched ones, and on GPUs is
+ * symmetric. recv has tokens rows. ids are those of symmem_dispatch. A token without experts gets
+ * 0. */
+int symmem_combine(uint64_t group, const struct symmem_route *route, uint64_t stream);
+
 /* Waits on the stream for all ranks of the group: a collective without data. */
 int symmem_barrier(uint64_t group, uint64_t stream);
 

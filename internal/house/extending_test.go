@@ -145,7 +145,7 @@ var points = []point{
 			}},
 			{path: "collective.go"},
 			{path: "python/src/symmem/_api/", spelled: function, exempt: map[string]string{
-				"AllReduceRMSNorm": byNorm, "Dispatch": byRoute, "Combine": byRoute,
+				"AllReduceRMSNorm": byNorm,
 			}},
 		},
 	},

@@ -79,6 +79,7 @@ void plug(void);
 void attach(void);
 void capture(void);
 void norm(void);
+void route(void);
 void speed(void);
 void messages(void);
 void splits(void);

@@ -109,6 +109,11 @@ static void collectives(uint64_t world, void *at) {
 	REFUSED(symmem_recv(world, 1, type, 1, 0, at, NULL, 0));
 	const struct symmem_norm norm = {.size = sizeof norm};
 	REFUSED(symmem_norm(world, &norm, 0));
+	const struct symmem_route route = {.size = sizeof route};
+	struct symmem_route_layout layout;
+	REFUSED(symmem_dispatch(world, &route, 0));
+	REFUSED(symmem_combine(world, &route, 0));
+	REFUSED(symmem_route_layout(&route, 2, &layout));
 	REFUSED(symmem_all_reduce_rms_norm(world, 1, 8, 0, at, at, at, at, 0));
 	const struct symmem_call call = {.size = sizeof call, .group = world};
 	REFUSED(symmem_call(&call));

@@ -70,6 +70,7 @@ from symmem._api.questions import (
     stats,
 )
 from symmem._api.rooted import gather, reduce, scatter
+from symmem._api.routes import Dispatched, combine_tokens, dispatch_tokens, dispatch_workspace
 from symmem._api.scopes import reserve, resume, suspend, trim, use
 from symmem._api.stop import request_stop, should_stop
 from symmem._api.values import agree, combine, step
@@ -117,6 +118,7 @@ __all__ = [
     "CheckedPad",
     "ClosedError",
     "DeadlockError",
+    "Dispatched",
     "DivergenceError",
     "Explanation",
     "ForkedError",
@@ -154,7 +156,10 @@ __all__ = [
     "check",
     "checked_pad",
     "combine",
+    "combine_tokens",
     "detach",
+    "dispatch_tokens",
+    "dispatch_workspace",
     "empty",
     "empty_like",
     "explain",

@@ -69,6 +69,34 @@ func TestNormErrorsNameTheArgument(t *testing.T) {
 	}
 }
 
+func TestRouteErrorsNameTheArgument(t *testing.T) {
+	l, _ := openLibrary(t, hostOptions)
+	world, err := l.World()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		change func(a *RouteArguments)
+		want   string
+	}{
+		{func(a *RouteArguments) { a.Type = 99 }, "element type 99 does not exist"},
+		{func(a *RouteArguments) { a.TopK = 17 }, "17 experts per token"},
+		{func(a *RouteArguments) { a.Experts = 0 }, "0 experts"},
+		{func(a *RouteArguments) { a.MaxTokens = 1 << 62 }, "tokens per rank"},
+		{func(a *RouteArguments) { a.Tokens = -1 }, "-1 tokens"},
+		{func(a *RouteArguments) { a.Hidden = 1 << 62 }, "rows have"},
+	} {
+		a := &RouteArguments{Experts: 4, TopK: 1, MaxTokens: 4, Hidden: 64, Type: 3}
+		row.change(a)
+		for _, combines := range []bool{false, true} {
+			err := l.Route(world, a, combines, 0, 0)
+			if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("%+v = %v, want ErrInvalid with %q", a, err, row.want)
+			}
+		}
+	}
+}
+
 func TestDurationsAreBounded(t *testing.T) {
 	for _, o := range []Options{
 		{TimeoutMS: -1}, {CheckIntervalMS: -1 << 62}, {WarnAfterMS: -1 << 62}, {TimeoutMS: 1 << 62},

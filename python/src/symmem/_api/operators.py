@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symmem import errors
-from symmem._api import collectives, formulas, lists, norms, rooted
+from symmem._api import collectives, formulas, lists, norms, rooted, routes
 from symmem._rank import memory
 from symmem._rank.groups import Place
 from symmem._rank.session import find, session
@@ -152,6 +152,17 @@ IN_PLACE = {
     "reduce_scatter_v_": Operator(
         "(Tensor(a!) output, Tensor input, SymInt[] sizes, str op, str group) -> ()",
         collectives.reduce_scatter_v,
+    ),
+    "dispatch_": Operator(
+        "(Tensor(a!) workspace, Tensor rows, Tensor ids, Tensor weights, Tensor? scales, "
+        "int experts, int max_tokens, str group) -> ()",
+        routes.run_dispatch,
+        check=routes.check_dispatch,
+    ),
+    "combine_": Operator(
+        "(Tensor(a!) out, Tensor rows, Tensor ids, int experts, str group) -> ()",
+        routes.run_combine,
+        check=routes.check_combine,
     ),
     "broadcast_": Operator("(Tensor(a!) tensor, int group_src, str group) -> ()", _broadcast),
     "reduce_": Operator("(Tensor(a!) tensor, str op, int group_dst, str group) -> ()", _reduce),

@@ -1,4 +1,4 @@
-"""The arguments of `symmem_call` and `symmem_norm`, as structures of ctypes."""
+"""The arguments of `symmem_call`, `symmem_norm` and `symmem_dispatch`, as structures of ctypes."""
 
 from __future__ import annotations
 
@@ -57,4 +57,25 @@ class NormArguments(c.Structure):
         ("quantized", c.c_void_p),
         ("scales", c.c_void_p),
         ("scale_strides", c.c_int64 * 2),
+    )
+
+
+class RouteArguments(c.Structure):
+    """Has the layout of `struct symmem_route` in symmem.h. Fields that are not set are 0."""
+
+    _fields_ = (
+        ("size", c.c_size_t),
+        ("experts", c.c_int32),
+        ("top_k", c.c_int32),
+        ("max_tokens", c.c_int64),
+        ("hidden", c.c_int64),
+        ("scales", c.c_int64),
+        ("type", c.c_int32),
+        ("unused", c.c_int32),
+        ("tokens", c.c_int64),
+        ("ids", c.c_void_p),
+        ("weights", c.c_void_p),
+        ("row_scales", c.c_void_p),
+        ("send", c.c_void_p),
+        ("recv", c.c_void_p),
     )

@@ -1,0 +1,283 @@
+"""The exchange of rows in a mixture of experts: each row goes to the ranks of its experts."""
+
+from __future__ import annotations
+
+import ctypes as c
+from typing import TYPE_CHECKING, NamedTuple
+
+from symmem import errors
+from symmem._api import compiled
+from symmem._api.call import Call
+from symmem._c.arguments import RouteArguments
+from symmem._rank import memory
+from symmem._rank.session import find, session
+from symmem._torch.pytorch import compiling, modules, pytorch
+
+if TYPE_CHECKING:
+    import torch
+
+    from symmem._api.terms import GroupLike
+
+_ALIGN = 128
+
+
+class Dispatched(NamedTuple):
+    """The result of `dispatch_tokens`: views of one tensor.
+
+    Attributes:
+        rows: [ranks, max_tokens, hidden], the rows of each rank's tokens that have experts on this
+            rank, in the order of the tokens, from the first place on.
+        ids: int32 [ranks, max_tokens, top_k]. Experts of other ranks are -1, as are the ids of all
+            places without a row.
+        weights: float32 [ranks, max_tokens, top_k].
+        scales: float32 [ranks, max_tokens, scales], or None.
+        counts: int32 [ranks + 1], the number of rows from each rank, and then the number of this
+            rank's ids, other than -1, that belong to no expert.
+    """
+
+    rows: torch.Tensor
+    ids: torch.Tensor
+    weights: torch.Tensor
+    scales: torch.Tensor | None
+    counts: torch.Tensor
+
+
+def dispatch_tokens(
+    rows: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    experts: int,
+    max_tokens: int,
+    scales: torch.Tensor | None = None,
+    group: GroupLike = None,
+    workspace: torch.Tensor | None = None,
+) -> Dispatched:
+    """Send each token's row once to every rank that owns one of its experts.
+
+    Each rank owns a contiguous range of experts, of equal size or, for the first ranks, one expert
+    more. The numbers of rows stay on the GPU, so calls can be captured and replayed with other ids.
+
+    Args:
+        rows: [tokens, hidden] of any dtype, such as float8. A row has a multiple of 16 bytes.
+        ids: int32 [tokens, top_k], at most 16 for each token; -1 means no expert.
+        weights: float32 [tokens, top_k].
+        experts: the number of experts of all ranks, at most 512.
+        max_tokens: the largest number of tokens of a rank, at most 32768.
+        scales: float32 [tokens, scales], or None.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        workspace: receives the result; see `dispatch_workspace`. The default is a new tensor, which
+            compiled code cannot make.
+
+    Raises:
+        UnsupportedError: the GPUs cannot access each other's memory, or the workspace is not
+            symmetric. All ranks get the error.
+        InvalidError: shapes or dtypes do not match. The call has had no effect.
+    """
+    check_dispatch(workspace, rows, ids, weights, scales)
+    shape = _Shape(ids.shape[-1], rows.shape[-1], 0 if scales is None else scales.shape[-1])
+    if compiling():
+        if workspace is None:
+            raise errors.InvalidError("compiled code must pass a workspace to dispatch_tokens")
+        name = compiled.group_name(group)
+        size = session.place(name).size
+        compiled.operators().dispatch_(
+            workspace, rows, ids, weights, scales, experts, max_tokens, name
+        )
+        compiled.finished(False, "symmem.dispatch_tokens", [workspace], [rows, weights])
+        return _views(workspace, size, max_tokens, shape, rows.dtype)
+    found = find(group)
+    if workspace is None:
+        workspace = dispatch_workspace(*shape[:2], max_tokens, rows.dtype, shape.scales, group)
+    run_dispatch(workspace, rows, ids, weights, scales, experts, max_tokens, group)
+    return _views(workspace, found.size, max_tokens, shape, rows.dtype)
+
+
+def dispatch_workspace(
+    top_k: int,
+    hidden: int,
+    max_tokens: int,
+    dtype: torch.dtype,
+    scales: int = 0,
+    group: GroupLike = None,
+) -> torch.Tensor:
+    """Allocate a symmetric tensor for the result of `dispatch_tokens`."""
+    found = find(group)
+    shape = _Shape(top_k, hidden, scales)
+    total = _offsets(found.size, max_tokens, shape, dtype)[-1]
+    return memory.empty(found.runtime, (total,), pytorch().module.uint8, found)
+
+
+def combine_tokens(
+    rows: torch.Tensor,
+    ids: torch.Tensor,
+    experts: int,
+    group: GroupLike = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return rows to the ranks that dispatched them, and add up the rows of each token.
+
+    Sums are computed in float32, in the order of ranks, and rounded once. They do not depend on
+    other tokens. The row of a token without experts is 0.
+
+    Args:
+        rows: bfloat16 [ranks, max_tokens, hidden], at the places of the dispatched rows. On GPUs it
+            must be symmetric. Other places are not read.
+        ids: the ids that this rank passed to `dispatch_tokens`.
+        experts: as in `dispatch_tokens`.
+        group: any argument that `symmem.group` accepts; the default is the world.
+        out: receives the sums, [tokens, hidden]; the default is a new tensor.
+    """
+    if out is None:
+        out = rows.new_empty(ids.shape[0], rows.shape[-1])
+    check_combine(out, rows, ids)
+    if compiling():
+        name = compiled.group_name(group)
+        compiled.operators().combine_(out, rows, ids, experts, name)
+        compiled.finished(False, "symmem.combine_tokens", [out], [rows])
+        return out
+    run_combine(out, rows, ids, experts, group)
+    return out
+
+
+class _Shape(NamedTuple):
+    top_k: int
+    hidden: int
+    scales: int
+
+
+def _offsets(ranks: int, max_tokens: int, shape: _Shape, dtype: torch.dtype) -> list[int]:
+    """Return the offsets of rows, scales, weights, ids and counts, and the size of all."""
+    places, offsets = ranks * max_tokens, [0]
+    for size in (
+        places * shape.hidden * dtype.itemsize,
+        places * shape.scales * 4,
+        places * shape.top_k * 4,
+        places * shape.top_k * 4,
+        (ranks + 1) * 4,
+    ):
+        offsets.append(offsets[-1] + (size + _ALIGN - 1) // _ALIGN * _ALIGN)
+    return offsets
+
+
+def _views(
+    workspace: torch.Tensor, ranks: int, max_tokens: int, shape: _Shape, dtype: torch.dtype
+) -> Dispatched:
+    module = modules["torch"]
+    offsets = _offsets(ranks, max_tokens, shape, dtype)
+
+    def view(part: int, dtype: torch.dtype, last: int) -> torch.Tensor:
+        count = ranks * max_tokens * last * dtype.itemsize
+        flat = workspace[offsets[part] : offsets[part] + count]
+        return flat.view(dtype).view(ranks, max_tokens, last)
+
+    return Dispatched(
+        view(0, dtype, shape.hidden),
+        view(3, module.int32, shape.top_k),
+        view(2, module.float32, shape.top_k),
+        view(1, module.float32, shape.scales) if shape.scales else None,
+        workspace[offsets[4] : offsets[4] + 4 * (ranks + 1)].view(module.int32),
+    )
+
+
+def _want(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Raise `InvalidError` unless a tensor has a dtype and a shape."""
+    if tensor.dtype is not dtype:
+        raise errors.InvalidError(f"{name} has dtype {tensor.dtype}; want {dtype}")
+    if tuple(tensor.shape) != tuple(shape):
+        raise errors.InvalidError(f"{name} has shape {tuple(tensor.shape)}; want {tuple(shape)}")
+
+
+def check_dispatch(
+    workspace: torch.Tensor | None,
+    rows: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    scales: torch.Tensor | None,
+    *_: object,
+) -> None:
+    """Check the tensors of `dispatch_tokens`, also while a compiler traces `dispatch_`."""
+    torch = modules["torch"]
+    if rows.dim() != 2 or ids.dim() != 2:
+        raise errors.InvalidError(
+            f"rows and ids have shapes {tuple(rows.shape)} and {tuple(ids.shape)}; want matrices"
+        )
+    shape = (rows.shape[0], ids.shape[1])
+    _want("ids", ids, torch.int32, shape)
+    _want("weights", weights, torch.float32, shape)
+    if scales is not None:
+        _want("scales", scales, torch.float32, (shape[0], scales.shape[-1] if scales.dim() else 0))
+    if workspace is not None and (workspace.dim() != 1 or workspace.dtype is not torch.uint8):
+        raise errors.InvalidError("workspace is not the result of symmem.dispatch_workspace")
+
+
+def check_combine(out: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, *_: object) -> None:
+    """Check the tensors of `combine_tokens`, also while a compiler traces `combine_`."""
+    torch = modules["torch"]
+    if rows.dim() != 3 or ids.dim() != 2:
+        raise errors.InvalidError(
+            f"rows and ids have shapes {tuple(rows.shape)} and {tuple(ids.shape)}; want rows "
+            "[ranks, max_tokens, hidden] and ids [tokens, top_k]"
+        )
+    _want("rows", rows, torch.bfloat16, tuple(rows.shape))
+    _want("ids", ids, torch.int32, tuple(ids.shape))
+    _want("out", out, torch.bfloat16, (ids.shape[0], rows.shape[2]))
+
+
+def run_dispatch(
+    workspace: torch.Tensor,
+    rows: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    scales: torch.Tensor | None,
+    experts: int,
+    max_tokens: int,
+    group: GroupLike,
+) -> None:
+    """Run `dispatch_`."""
+    call = Call(find(group), False)
+    rows, ids = call.read("rows", rows), call.read("ids", ids)
+    weights = call.read("weights", weights)
+    workspace = call.write("workspace", workspace)
+    shape = _Shape(ids.shape[1], rows.shape[1], 0 if scales is None else scales.shape[1])
+    total = _offsets(call.group.size, max_tokens, shape, rows.dtype)[-1]
+    if workspace.numel() < total:
+        raise errors.OutOfRangeError(
+            f"workspace has {workspace.numel()} bytes, but the call needs {total}"
+        )
+    arguments = _arguments(rows, ids, experts, max_tokens)
+    arguments.type = pytorch().element(rows.dtype)
+    arguments.weights, arguments.recv = weights.data_ptr(), workspace.data_ptr()
+    if scales is not None:
+        scales = call.read("scales", scales)
+        arguments.scales, arguments.row_scales = shape.scales, scales.data_ptr()
+    call.run("symmem_dispatch", c.byref(arguments))
+
+
+def run_combine(
+    out: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, experts: int, group: GroupLike
+) -> None:
+    """Run `combine_`."""
+    call = Call(find(group), False)
+    rows, ids, out = call.read("rows", rows), call.read("ids", ids), call.write("out", out)
+    if rows.shape[0] != call.group.size:
+        raise errors.InvalidError(
+            f"rows has places for {rows.shape[0]} ranks, but the group has {call.group.size}"
+        )
+    arguments = _arguments(rows, ids, experts, rows.shape[1])
+    arguments.type, arguments.recv = pytorch().element(rows.dtype), out.data_ptr()
+    call.run("symmem_combine", c.byref(arguments))
+
+
+def _arguments(
+    rows: torch.Tensor, ids: torch.Tensor, experts: int, max_tokens: int
+) -> RouteArguments:
+    return RouteArguments(
+        size=c.sizeof(RouteArguments),
+        experts=experts,
+        top_k=ids.shape[1],
+        max_tokens=max_tokens,
+        hidden=rows.shape[-1],
+        tokens=ids.shape[0],
+        ids=ids.data_ptr(),
+        send=rows.data_ptr(),
+    )

@@ -1,0 +1,214 @@
+"""The exchange of rows by experts. It runs on GPUs, or on the host backend."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from harness import RANK, SIZE, check, main, raises
+
+import symmem
+
+ON_GPU = os.environ.get("SYMMEM_TEST_BACKEND", "nccl") == "nccl"
+DEVICE = f"cuda:{RANK}" if ON_GPU else "cpu"
+EXPERTS, TOP_K, MAX_TOKENS, HIDDEN, SCALES = 5, 3, 9, 64, 2
+
+
+class Tokens(NamedTuple):
+    """The inputs of a rank."""
+
+    rows: torch.Tensor
+    ids: torch.Tensor
+    weights: torch.Tensor
+    scales: torch.Tensor
+
+
+def draw(rank: int, dtype: torch.dtype, seed: int = 0) -> Tokens:
+    """Draw the tokens of a rank; all ranks draw the same ones."""
+    generator = torch.Generator().manual_seed(100 * seed + rank)
+    count = (7, 0, MAX_TOKENS, 1)[(rank + seed) % 4]
+    rows = torch.randn(count, HIDDEN, generator=generator)
+    ids = torch.randint(-1, EXPERTS + 1, (count, TOP_K), generator=generator, dtype=torch.int32)
+    weights = torch.rand(count, TOP_K, generator=generator)
+    scales = torch.rand(count, SCALES, generator=generator)
+    return Tokens(rows.to(dtype), ids, weights, scales)
+
+
+def owners() -> torch.Tensor:
+    """Return the rank of each expert, and -1 for the ids -1 and EXPERTS."""
+    sizes = [EXPERTS // SIZE + (r < EXPERTS % SIZE) for r in range(SIZE)]
+    ranks = [r for r, size in enumerate(sizes) for _ in range(size)]
+    return torch.tensor([*ranks, -1, -1])  # an index of -1 is the last element
+
+
+def sent(tokens: Tokens, rank: int) -> torch.Tensor:
+    """Return the numbers of the tokens that have an expert on a rank."""
+    return (owners()[tokens.ids.long()] == rank).any(-1).nonzero().flatten()
+
+
+def same(got: torch.Tensor, want: torch.Tensor) -> bool:
+    return torch.equal(got.cpu().view(torch.uint8), want.view(torch.uint8))
+
+
+def verify(got: symmem.Dispatched, dtype: torch.dtype, seed: int) -> None:
+    for r in range(SIZE):
+        tokens = draw(r, dtype, seed)
+        chosen = sent(tokens, RANK)
+        n = len(chosen)
+        assert got.counts[r] == n, (got.counts, r, n)
+        assert same(got.rows[r, :n], tokens.rows[chosen])
+        assert same(got.weights[r, :n], tokens.weights[chosen])
+        ids = tokens.ids[chosen]
+        ids = torch.where(owners()[ids.long()] == RANK, ids, -1)
+        assert same(got.ids[r, :n], ids)
+        assert bool((got.ids[r, n:] == -1).all())
+        if got.scales is not None:
+            assert same(got.scales[r, :n], tokens.scales[chosen])
+    assert got.counts[SIZE] == int((draw(RANK, dtype, seed).ids == EXPERTS).sum())
+
+
+def on_device(tokens: Tokens) -> Tokens:
+    return Tokens(*(t.to(DEVICE) for t in tokens))
+
+
+def computed(got: symmem.Dispatched) -> torch.Tensor:
+    """Return symmetric rows that are the received ones, plus the number of this rank."""
+    rows = symmem.full(tuple(got.rows.shape), float("nan"), dtype=torch.bfloat16, group="world")
+    for r in range(SIZE):
+        n = int(got.counts[r])
+        rows[r, :n] = (got.rows[r, :n].float() + RANK).bfloat16()
+    return rows
+
+
+def combined(tokens: Tokens) -> torch.Tensor:
+    """Return the sums of the rows that all ranks compute."""
+    total = torch.zeros(tokens.rows.shape, dtype=torch.float32)
+    for r in range(SIZE):
+        chosen = sent(tokens, r)
+        total[chosen] += (tokens.rows[chosen].float() + r).bfloat16().float()
+    return total.bfloat16()
+
+
+@check
+def symmem_opens() -> None:
+    if ON_GPU:
+        torch.cuda.set_device(RANK)
+    dist.init_process_group("nccl" if ON_GPU else "gloo")
+    symmem.init(backend="nccl" if ON_GPU else "host", timeout=60)
+
+
+@check
+def rows_reach_their_experts_and_return() -> None:
+    for seed, dtype in enumerate((torch.bfloat16, torch.float8_e4m3fn, torch.bfloat16)):
+        own = draw(RANK, dtype, seed)
+        rows, ids, weights, scales = on_device(own)
+        scales = scales if seed != 2 else None
+        got = symmem.dispatch_tokens(rows, ids, weights, EXPERTS, MAX_TOKENS, scales)
+        verify(got, dtype, seed)
+        back = symmem.combine_tokens(computed(got), ids, EXPERTS)
+        assert same(back, combined(own)), seed
+
+
+@check
+def graphs_hold_exchanges() -> None:
+    if not ON_GPU:
+        return
+    dtype = torch.bfloat16
+    rows, ids, weights, scales = on_device(draw(RANK, dtype, 3))
+    workspace = symmem.dispatch_workspace(TOP_K, HIDDEN, MAX_TOKENS, dtype, SCALES)
+    symmem.dispatch_tokens(rows, ids, weights, EXPERTS, MAX_TOKENS, scales, None, workspace)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = symmem.dispatch_tokens(
+            rows, ids, weights, EXPERTS, MAX_TOKENS, scales, None, workspace
+        )
+    for seed in (7, 11):  # with the same numbers of tokens
+        for to, new in zip((rows, ids, weights, scales), draw(RANK, dtype, seed), strict=True):
+            to.copy_(new)
+        graph.replay()
+        torch.cuda.synchronize()
+        verify(got, dtype, seed)
+
+
+@check
+def compiled_exchanges_equal_eager_ones() -> None:
+    dtype = torch.bfloat16
+    own = draw(RANK, dtype)
+    rows, ids, weights, scales = on_device(own)
+    workspace = symmem.dispatch_workspace(TOP_K, HIDDEN, MAX_TOKENS, dtype, SCALES)
+    out = torch.empty_like(rows)
+
+    def exchange(x: torch.Tensor) -> torch.Tensor:
+        got = symmem.dispatch_tokens(
+            x, ids, weights, EXPERTS, MAX_TOKENS, scales, "world", workspace
+        )
+        return symmem.combine_tokens(got.rows, ids, EXPERTS, "world", out) + 0
+
+    want = exchange(rows)
+    torch._dynamo.reset()
+    got = torch.compile(exchange, backend="aot_eager", fullgraph=True)(rows)
+    assert torch.equal(got, want)
+
+
+@check
+def operators_have_correct_schemas() -> None:
+    dtype = torch.bfloat16
+    rows, ids, weights, scales = on_device(draw(RANK, dtype))
+    workspace = symmem.dispatch_workspace(TOP_K, HIDDEN, MAX_TOKENS, dtype, SCALES)
+    ops = torch.ops.symmem
+    dispatch = (workspace, rows, ids, weights, scales, EXPERTS, MAX_TOKENS, "world")
+    torch.library.opcheck(ops.dispatch_.default, dispatch, test_utils="test_faketensor")
+    back = symmem.zeros(SIZE, MAX_TOKENS, HIDDEN, dtype=dtype, group="world")
+    combine = (torch.empty_like(rows), back, ids, EXPERTS, "world")
+    torch.library.opcheck(ops.combine_.default, combine, test_utils="test_faketensor")
+
+
+@check
+def mismatched_tensors_are_refused() -> None:
+    rows = torch.zeros(2, HIDDEN, dtype=torch.bfloat16, device=DEVICE)
+    ids = torch.zeros(2, TOP_K, dtype=torch.int32, device=DEVICE)
+    weights = torch.zeros(2, TOP_K, device=DEVICE)
+    for change, text in (
+        ({"ids": ids.long()}, "ids has dtype torch.int64; want torch.int32"),
+        ({"ids": ids[:1]}, "ids has shape (1, 3); want (2, 3)"),
+        ({"weights": weights.half()}, "weights has dtype torch.float16"),
+        ({"weights": weights[:, :1]}, "weights has shape (2, 1)"),
+        ({"rows": rows[0]}, "want matrices"),
+        ({"scales": weights[:1]}, "scales has shape (1, 3); want (2, 3)"),
+        ({"workspace": rows}, "not the result of symmem.dispatch_workspace"),
+        ({"experts": 513}, "513 experts"),
+        ({"max_tokens": 1}, "2 tokens"),
+        ({"rows": rows[:, :5].contiguous()}, "rows have 10 bytes"),
+    ):
+        arguments = {
+            "rows": rows,
+            "ids": ids,
+            "weights": weights,
+            "experts": 4,
+            "max_tokens": 4,
+            **change,
+        }
+        e = raises(symmem.InvalidError, lambda a=arguments: symmem.dispatch_tokens(**a))
+        assert text in str(e), e
+    small = torch.zeros(1024, dtype=torch.uint8, device=DEVICE)
+    e = raises(
+        symmem.OutOfRangeError,
+        lambda: symmem.dispatch_tokens(rows, ids, weights, 4, 400, workspace=small),
+    )
+    assert "workspace has 1024 bytes" in str(e), e
+    e = raises(
+        symmem.InvalidError,
+        lambda: symmem.combine_tokens(rows.view(1, 2, HIDDEN).expand(9, 2, HIDDEN), ids, 4),
+    )
+    assert "rows has places for 9 ranks" in str(e), e
+
+
+@check
+def symmem_finalizes() -> None:
+    symmem.finalize()
+    dist.destroy_process_group()
+
+
+main()
