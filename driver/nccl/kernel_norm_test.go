@@ -142,6 +142,23 @@ func TestNormsAreCorrect(t *testing.T) {
 	}
 }
 
+// TestNormsOfManyRows is TestNormsAreCorrect for more rows than a GPU has multiprocessors. Blocks
+// then have several rows.
+func TestNormsOfManyRows(t *testing.T) {
+	random := newRandom(t)
+	w, buffers := newNormGroup(t, 2, time.Minute)
+	w.regroup(0, 1)
+	for i, hidden := range []int{4096, 7168, 8192, 128 * (1 + random.IntN(64)), 2056} {
+		dataType, quant := driver.BFloat16, driver.Quant(i%4)
+		if i == 1 {
+			dataType = driver.Float16
+		}
+		s := formula.NewNormCase(random, 2, 140+random.IntN(160), hidden, dataType, quant)
+		s.AddSpecialValues(random)
+		w.normalize(buffers, s)
+	}
+}
+
 // normalize runs a norm and checks its outputs.
 func (w *testGroup) normalize(buffers []normBuffers, s *formula.NormCase) {
 	w.t.Helper()

@@ -57,48 +57,74 @@ DEVICE char* shared() {
 	return memory;
 }
 
-// maximum_of_16 returns the maximum over 16 neighbouring lanes. All threads of a warp call it.
-DEVICE float maximum(float a, float b);
+DEVICE float from_bits(u32 bits) { return __uint_as_float(bits); }
+DEVICE u32 to_bits(float f) { return __float_as_uint(f); }
+
+// The following maxima are those of values that are not negative, or NaN without a sign. The bits of such
+// values are ordered like the values, and NaN is the largest. All threads of a warp call the functions.
+// maximum_of_16 returns the maximum over 16 neighbouring lanes.
+DEVICE u32 maximum_of_warp(u32 v) {
+	u32 most;
+	asm volatile("redux.sync.max.u32 %0,%1,0xffffffff;" : "=r"(most) : "r"(v));
+	return most;
+}
 DEVICE float maximum_of_16(float v) {
-	for (int step = 8; step > 0; step /= 2) v = maximum(v, __shfl_xor_sync(~0u, v, step));
-	return v;
+	bool low = threadIdx.x % 32 < 16;
+	u32 bits = to_bits(v), a = maximum_of_warp(low ? bits : 0), b = maximum_of_warp(low ? 0 : bits);
+	return from_bits(low ? a : b);
+}
+
+// opaque returns its argument, and all threads of a warp call it. Without it, the compiler reads the number
+// of a thread, or an address in shared memory, from a special register at each use, which takes long.
+DEVICE u32 opaque(u32 v) {
+	u32 same;
+	asm volatile("shfl.sync.idx.b32 %0,%1,%2,0x1f,0xffffffff;" : "=r"(same) : "r"(v), "r"(threadIdx.x % 32));
+	return same;
+}
+
+// local returns the address of shared memory that the following functions take.
+DEVICE u32 local(const void* at) { return opaque((u32)__cvta_generic_to_shared(at)); }
+DEVICE Pack load_local(u32 at) {
+	Pack p;
+	asm volatile("ld.shared.v2.u64 {%0,%1},[%2];" : "=l"(p.a), "=l"(p.b) : "r"(at) : "memory");
+	return p;
+}
+DEVICE u32 load_word(u32 at) {
+	u32 word;
+	asm volatile("ld.shared.u32 %0,[%1];" : "=r"(word) : "r"(at) : "memory");
+	return word;
+}
+DEVICE void store_word(u32 at, u32 word) { asm volatile("st.shared.u32 [%0],%1;" ::"r"(at), "r"(word) : "memory"); }
+DEVICE float sum_four(u32 at) {
+	float4 v;
+	asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
+	return (v.x + v.y) + (v.z + v.w);
 }
 
 // sum_row adds up a value over the first 16 warps of a block, always in the same order. The values of
-// other warps are 0. Blocks consist of whole warps. With most it also computes a maximum.
-struct alignas(16) Sixteen {
-	float4 v[4];
-};
-DEVICE void store_sixteen(Sixteen& all, float mine) {
-	u32 warps = blockDim.x / 32, warp = threadIdx.x / 32;
-	if (threadIdx.x % 32 == 0 && warp < 16) ((float*)&all)[warp] = mine;
-	if (threadIdx.x < 16 - warps && warps < 16) ((float*)&all)[warps + threadIdx.x] = 0;
-}
-DEVICE float sum_sixteen(const Sixteen& all) {
-	float t[4];
-	for (int i = 0; i < 4; i++) t[i] = (all.v[i].x + all.v[i].y) + (all.v[i].z + all.v[i].w);
-	return (t[0] + t[1]) + (t[2] + t[3]);
-}
-DEVICE void sum_row(float& mine) {
-	__shared__ Sixteen sums;
-	for (int step = 16; step > 0; step /= 2) mine += __shfl_xor_sync(~0u, mine, step);
-	store_sixteen(sums, mine);
-	__syncthreads();
-	mine = sum_sixteen(sums);
-}
-DEVICE void sum_row(float& mine, float& most) {
-	__shared__ Sixteen sums, mosts;
-	for (int step = 16; step > 0; step /= 2) {
-		mine += __shfl_xor_sync(~0u, mine, step);
-		most = maximum(most, __shfl_xor_sync(~0u, most, step));
+// other warps are 0. Blocks consist of whole warps. sums is the address of SumBytes of shared memory. If
+// the call quantizes, sum_row also computes the maximum of most over 16 lanes, or over the block.
+enum : u32 { SumBytes = 256 };
+DEVICE void sum_row(u32 sums, float& mine, float& most, bool quantizes, bool of_block, u32 me) {
+	u32 warp = me / 32, lane = me % 32, warps = blockDim.x / 32;
+	bool low = lane < 16;
+	u32 a = 0, b = 0;
+	if (quantizes) {
+		u32 bits = to_bits(most);
+		a = maximum_of_warp(low ? bits : 0), b = maximum_of_warp(low ? 0 : bits);
 	}
-	store_sixteen(sums, mine);
-	store_sixteen(mosts, most);
+	for (int step = 16; step > 0; step /= 2) mine += __shfl_xor_sync(~0u, mine, step);
+	if (lane == 0) {
+		store_word(sums + warp * 4, to_bits(mine));
+		if (quantizes) store_word(sums + SumBytes / 2 + warp * 4, a > b ? a : b);
+	}
+	if (me < 16 && me >= warps) store_word(sums + me * 4, 0);
 	__syncthreads();
-	mine = sum_sixteen(sums);
-	most = 0;
-	for (int i = 0; i < 4; i++)
-		most = maximum(most, maximum(maximum(mosts.v[i].x, mosts.v[i].y), maximum(mosts.v[i].z, mosts.v[i].w)));
+	float t[4];
+	for (int i = 0; i < 4; i++) t[i] = sum_four(sums + 16 * i);
+	mine = (t[0] + t[1]) + (t[2] + t[3]);
+	if (quantizes) most = from_bits(low ? a : b);
+	if (of_block) most = from_bits(maximum_of_warp(lane < warps ? load_word(sums + SumBytes / 2 + lane * 4) : 0));
 }
 
 // load_line and store_line access lines of 128 bytes, 8 or 16 bytes per thread. Neighbouring threads
@@ -189,8 +215,6 @@ DEVICE u64 clock() {
 DEVICE void pause() {}
 enum { PollsAtOnce = 128 };
 
-DEVICE float from_bits(u32 bits) { return __uint_as_float(bits); }
-DEVICE u32 to_bits(float f) { return __float_as_uint(f); }
 DEVICE double double_of(u64 bits) { return __longlong_as_double((long long)bits); }
 DEVICE u64 bits_of(double d) { return (u64)__double_as_longlong(d); }
 
@@ -228,19 +252,39 @@ DEVICE float inverse_root(float f) { return rsqrtf(f); }
 // inverse_of_root rounds the root and the quotient.
 DEVICE float inverse_of_root(float f) { return __frcp_rn(__fsqrt_rn(f)); }
 DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-DEVICE float magnitude(float f) { return from_bits(to_bits(f) & 0x7fffffff); }
+DEVICE float magnitude(float f) {
+	float r;
+	asm("abs.f32 %0,%1;" : "=f"(r) : "f"(f));
+	return r;
+}
+
+// inverse and quotient_by round like the operator /. They have no branch for small and large arguments, so
+// the argument must be NaN, infinite, or between 2^-100 and 2^120.
+DEVICE float inverse(float f) {
+	float r;
+	asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(r) : "f"(f));
+	float rest = __fmaf_rn(r, -f, 1);
+	return rest == rest ? __fmaf_rn(r, rest, r) : r;
+}
+template <int Divisor>
+DEVICE float quotient_by(float f) {
+	constexpr float reciprocal = 1.0f / Divisor;
+	float q = __fmul_rn(f, reciprocal), rest = __fmaf_rn(q, -Divisor, f);
+	return rest == rest ? __fmaf_rn(rest, reciprocal, q) : q;
+}
 
 // to_e4m3 rounds eight values to float8 (e4m3) and to nearest even. Values beyond 448 become 448.
 #if __CUDA_ARCH__ >= 890
-DEVICE u64 to_e4m3(const float* v) {
-	u64 all = 0;
-	for (int i = 0; i < 8; i += 2) {
-		u16 two;
-		asm("cvt.rn.satfinite.e4m3x2.f32 %0,%1,%2;" : "=h"(two) : "f"(v[i + 1]), "f"(v[i]));
-		all |= (u64)two << 8 * i;
-	}
-	return all;
+DEVICE u32 four_to_e4m3(const float* v) {
+	u32 four;
+	asm("{.reg .b16 low,high;\n"
+		"cvt.rn.satfinite.e4m3x2.f32 low,%2,%1;\n"
+		"cvt.rn.satfinite.e4m3x2.f32 high,%4,%3;\n"
+		"mov.b32 %0,{low,high};}"
+		: "=r"(four) : "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]));
+	return four;
 }
+DEVICE u64 to_e4m3(const float* v) { return (u64)four_to_e4m3(v + 4) << 32 | four_to_e4m3(v); }
 #else
 #include <e4m3.h>
 #endif

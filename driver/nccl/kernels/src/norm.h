@@ -30,13 +30,15 @@ enum Quant : u32 { NotQuantized, StaticScale, ScalePerRow, ScalePerGroup, OnlyQu
 
 enum : u32 {
 	RowThreads = 512,
-	RowBytes = 2 << 14,     // the longest row
-	CachedBytes = 2 << 13,  // the longest row whose weights fit into shared memory with it
+	RowBytes = 2 << 14,  // the longest row
 };
 
 // QuantMost is the largest value of the 8-bit type. The largest value of a row or group becomes QuantMost,
 // or smaller if it is below QuantLeast.
-constexpr float QuantMost = 448, QuantLeast = 1e-10f;
+constexpr int QuantMost = 448;
+constexpr float QuantLeast = 1e-10f;
+
+enum : u32 { Infinity = 0x7f800000 };
 
 template <class N>
 DEVICE void unpack(Pack p, float* v) {
@@ -72,11 +74,10 @@ DEVICE Pack sum_packs(const Call& call, Pack mine, const Pack* got) {
 	return {N::pack(a.v), N::pack(b.v)};
 }
 
-// weighted multiplies eight elements by their weights.
+// weigh multiplies eight elements by their weights.
 template <class N>
-DEVICE void weighted(const Norm& call, Pack p, Pack weights, float* v) {
+DEVICE void weigh(const Norm& call, float* v, Pack weights) {
 	float w[8];
-	unpack<N>(p, v);
 	unpack<N>(weights, w);
 	for (int i = 0; i < 8; i++) v[i] = dev::multiply(v[i], w[i] + call.bias);
 }
@@ -85,61 +86,112 @@ DEVICE void largest_of(const float* v, float& largest) {
 	for (int i = 0; i < 8; i++) largest = dev::maximum(largest, dev::magnitude(v[i]));
 }
 
-// quantize writes eight elements of a row with a scale. All lanes of a warp call it, because a group
-// belongs to 16 lanes. most is the largest element of the row. used is false for lanes beyond the row.
-template <class N>
-DEVICE void quantize(const Norm& call, u32 row, u32 i, bool used, Pack out, float most, bool ok) {
-	float v[8], scale;
-	unpack<N>(out, v);
-	u32 quant = call.quant % OnlyQuantized;
-	if (quant == ScalePerGroup) {
-		most = 0;
-		if (used) largest_of(v, most);
-		most = dev::maximum_of_16(most);
+// scale_for returns the scale for a largest magnitude.
+DEVICE float scale_for(float largest) { return dev::quotient_by<QuantMost>(largest < QuantLeast ? QuantLeast : largest); }
+
+// poison_row poisons the outputs of a row, except for the residual.
+NOINLINE void poison_row(const Norm& call, u32 row) {
+	u32 packs = call.hidden / 8, quant = call.quant % OnlyQuantized;
+#pragma unroll 1
+	for (u32 i = dev::thread(); i < packs; i += dev::threads()) {
+		u64 at = (u64)row * packs + i;
+		if (call.quant < OnlyQuantized) ((Pack*)call.recv)[at] = {Poison, Poison};
+		if (quant != NotQuantized) ((u64*)call.quantized)[at] = Poison;
+		if (quant == ScalePerGroup ? i % 16 == 0 : quant == ScalePerRow && i == 0)
+			call.scales[row * call.scaleRow + i / 16 * call.scaleGroup] = dev::from_bits((u32)Poison);
 	}
-	if (quant == StaticScale) scale = call.scales[0];
-	else scale = (most < QuantLeast ? QuantLeast : most) / QuantMost;
-	float factor = 1 / scale;
-	for (int k = 0; k < 8; k++) v[k] = dev::multiply(v[k], factor);
-	if (!used) return;
-	((u64*)call.quantized)[(u64)row * (call.hidden / 8) + i] = ok ? dev::to_e4m3(v) : Poison;
-	if (quant == ScalePerGroup ? i % 16 == 0 : quant == ScalePerRow && i == 0)
-		call.scales[row * call.scaleRow + i / 16 * call.scaleGroup] = ok ? scale : dev::from_bits((u32)Poison);
 }
 
-// norm_row writes the outputs of a row of the new residual. kept and weights may be in shared memory. All
-// threads of the block call it. The product of the element and its weight is rounded before it is scaled.
-// The largest magnitude of a row is therefore known before the root.
+// norm_row writes the outputs of a row of the new residual, which is in shared memory. All threads of the
+// block call it. weight holds the weights of the thread's first pack. A thread has one pack, or several of a
+// long row. given is the reciprocal of a static scale. The product of the element and its weight is rounded
+// before it is scaled. The largest magnitudes are therefore known before the root.
 template <class N, bool Quantizes>
-DEVICE void norm_row(const Norm& call, u32 row, const Pack* kept, const Pack* weights, bool ok) {
-	u32 packs = call.hidden / 8, me = dev::thread(), lane = me % 32;
+DEVICE void norm_row(const Norm& call, u32 row, const Pack* kept, Pack weight, float given, bool ok) {
+	u32 packs = call.hidden / 8, me = dev::opaque(dev::thread()), base = dev::local(kept), lane = me % 32, step = dev::threads(), quant = call.quant % OnlyQuantized;
+	Pack own = {};
+	const Pack* weights = (const Pack*)call.weight;
+	if (me < packs) own = dev::load_local(base + me * 16);
 	float squares = 0, largest = 0, v[8];
-	if (me < RowThreads)
+	unpack<N>(own, v);
+	for (int k = 0; k < 8; k++) squares = dev::multiply_add(v[k], v[k], squares);
+	if (me >= RowThreads) squares = 0;
+	else
 #pragma unroll 1
-		for (u32 i = me; i < packs; i += RowThreads) {
-			unpack<N>(kept[i], v);
-			for (int k = 0; k < 8; k++) squares = dev::multiply_add(v[k], v[k], squares);
-			if (!Quantizes || call.quant % OnlyQuantized != ScalePerRow) continue;
-			weighted<N>(call, kept[i], weights[i], v);
-			largest_of(v, largest);
+		for (u32 i = me + RowThreads; i < packs; i += RowThreads) {
+			float u[8];
+			unpack<N>(dev::load_local(base + i * 16), u);
+			for (int k = 0; k < 8; k++) squares = dev::multiply_add(u[k], u[k], squares);
 		}
-	if (Quantizes) dev::sum_row(squares, largest);
-	else dev::sum_row(squares);
-	float scale = dev::inverse_of_root(dev::multiply(squares, call.share) + call.epsilon);
-	float most = N::rounded(dev::multiply(largest, scale));
-	if (me >= RowThreads) return;
+	weigh<N>(call, v, weight);
+	if (Quantizes) {
+		largest_of(v, largest);
+		if (quant == ScalePerRow)
 #pragma unroll 1
-	for (u32 i = me; i - lane < packs; i += RowThreads) {
-		bool used = i < packs;
-		Pack out = {Poison, Poison};
-		if (used && ok) {
-			weighted<N>(call, kept[i], weights[i], v);
-			for (int k = 0; k < 8; k++) v[k] = dev::multiply(v[k], scale);
-			out = {N::pack(v), N::pack(v + 4)};
-		}
-		if (used && (!Quantizes || call.quant < OnlyQuantized)) ((Pack*)call.recv)[(u64)row * packs + i] = out;
-		if (Quantizes) quantize<N>(call, row, i, used, out, most, ok);
+			for (u32 i = me + step; i < packs; i += step) {
+				float u[8];
+				unpack<N>(dev::load_local(base + i * 16), u);
+				weigh<N>(call, u, weights[i]);
+				largest_of(u, largest);
+			}
+		dev::sum_row(base + RowBytes, squares, largest, true, quant == ScalePerRow, me);
+	} else {
+		dev::sum_row(base + RowBytes, squares, largest, false, false, me);
 	}
+	if (!ok) return poison_row(call, row);
+	if (me - lane >= packs) return;
+	float root = dev::inverse_of_root(dev::multiply(squares, call.share) + call.epsilon);
+	float factor = given;
+	if (Quantizes && quant == ScalePerRow) {
+		float scale = scale_for(N::rounded(dev::multiply(largest, root)));
+		factor = dev::inverse(scale);
+		if (me == 0) call.scales[row * call.scaleRow] = scale;
+	}
+#pragma unroll 1
+	for (u32 i = me;;) {
+		for (int k = 0; k < 8; k++) v[k] = dev::multiply(v[k], root);
+		Pack out = {N::pack(v), N::pack(v + 4)};
+		u64 at = (u64)row * packs + i;
+		if (i < packs && (!Quantizes || call.quant < OnlyQuantized)) ((Pack*)call.recv)[at] = out;
+		if (Quantizes) {
+			unpack<N>(out, v);
+			if (quant == ScalePerGroup) {
+				float most = N::rounded(dev::multiply(largest, root));
+				if (dev::to_bits(root) == Infinity) {
+					// The products of 0 are NaN.
+					most = 0;
+					largest_of(v, most);
+					most = dev::maximum_of_16(most);
+				}
+				float scale = scale_for(most);
+				factor = dev::inverse(scale);
+				if (i % 16 == 0 && i < packs) call.scales[row * call.scaleRow + i / 16 * call.scaleGroup] = scale;
+			}
+			for (int k = 0; k < 8; k++) v[k] = dev::multiply(v[k], factor);
+			if (i < packs) ((u64*)call.quantized)[at] = dev::to_e4m3(v);
+		}
+		i += step;
+		if (i - lane >= packs) break;
+		own = {};
+		Pack weight = {};
+		if (i < packs) {
+			own = dev::load_local(base + i * 16);
+			weight = weights[i];
+		}
+		unpack<N>(own, v);
+		weigh<N>(call, v, weight);
+		if (Quantizes && quant == ScalePerGroup) {
+			largest = 0;
+			largest_of(v, largest);
+			largest = dev::maximum_of_16(largest);
+		}
+	}
+}
+
+// given_factor returns the reciprocal of a static scale.
+template <bool Quantizes>
+DEVICE float given_factor(const Norm& call) {
+	return Quantizes && call.quant % OnlyQuantized == StaticScale ? 1 / call.scales[0] : 0;
 }
 
 // poison_sums poisons the new residual of a row.
@@ -149,14 +201,9 @@ NOINLINE void poison_sums(const Norm& call, u32 row) {
 	for (u32 i = dev::thread(); i < packs; i += dev::threads()) ((Pack*)call.residual)[(u64)row * packs + i] = {Poison, Poison};
 }
 
-// cache_weights copies the weights into shared memory after the row, if both fit.
-DEVICE const Pack* cache_weights(const Norm& call, char* row) {
-	const Pack* weights = (const Pack*)call.weight;
-	if (2 * call.hidden > CachedBytes) return weights;
-	Pack* to = (Pack*)(row + 2 * call.hidden);
-#pragma unroll 1
-	for (u32 i = dev::thread(); i < call.hidden / 8; i += dev::threads()) to[i] = weights[i];
-	return to;
+// first_weights loads the weights of the thread's first pack. Nothing waits for a load that is early enough.
+DEVICE Pack first_weights(const Norm& call) {
+	return dev::thread() < call.hidden / 8 ? ((const Pack*)call.weight)[dev::thread()] : Pack{};
 }
 
 // wait_longer calls keep_waiting after PollsAtOnce polls. It is not inlined, which saves registers.
@@ -192,7 +239,7 @@ struct RowLines {
 		bytes = 2 * call.hidden;
 		chunks = chunks_of<Pack>(part);
 		size = chunks * C::Bytes;
-		kept = dev::shared<RowBytes>();
+		kept = dev::shared<RowBytes + dev::SumBytes>();
 	}
 
 	MEMBER bool moves() const { return w.warp < w.warps; }
@@ -283,7 +330,8 @@ DEVICE void norm_one_shot(const Norm& call) {
 				if (r < call.ranks) l.send(r, l.lines(row, call.rank), l.bytes, chunk, mine);
 			}
 		}
-	const Pack* weights = cache_weights(call, l.kept);
+	Pack weight = first_weights(call);
+	float factor = given_factor<Quantizes>(call);
 	bool done = l.start();
 #pragma unroll 1
 	for (u32 row = dev::block(); row < call.rows; row += step) {
@@ -295,7 +343,7 @@ DEVICE void norm_one_shot(const Norm& call) {
 			if (done) l.keep(row, 0, l.bytes, chunk, sum_packs<N, W>(call, mine, got), old);
 		}
 		bool good = dev::all_block(done);
-		norm_row<N, Quantizes>(call, row, (const Pack*)l.kept, weights, good);
+		norm_row<N, Quantizes>(call, row, (const Pack*)l.kept, weight, factor, good);
 		if (!good) poison_sums(call, row);
 		if (row + step < call.rows) dev::sync_block();
 	}
@@ -318,7 +366,8 @@ DEVICE void norm_two_shot(const Norm& call) {
 			if (!ok(l.w)) break;
 			l.send(r, l.lines(row, call.rank), l.part_of(r), chunk, mine);
 		}
-	const Pack* weights = cache_weights(call, l.kept);
+	Pack weight = first_weights(call);
+	float factor = given_factor<Quantizes>(call);
 	bool done = l.start();
 #pragma unroll 1
 	for (u32 row = dev::block(); row < call.rows && l.moves(); row += step)
@@ -345,7 +394,7 @@ DEVICE void norm_two_shot(const Norm& call) {
 			if (done) l.keep(row, at, most, chunk, sums, old);
 		}
 		bool good = dev::all_block(done);
-		norm_row<N, Quantizes>(call, row, (const Pack*)l.kept, weights, good);
+		norm_row<N, Quantizes>(call, row, (const Pack*)l.kept, weight, factor, good);
 		if (!good) poison_sums(call, row);
 		if (row + step < call.rows) dev::sync_block();
 	}
@@ -359,8 +408,9 @@ DEVICE void norm_local(const Norm& call) {
 	dev::next_may_launch();
 	dev::await_previous();
 	bool good = dev::load_relaxed(&state(call, 0)->fault) == None;
-	Pack* kept = (Pack*)dev::shared<RowBytes>();
-	const Pack* weights = cache_weights(call, (char*)kept);
+	Pack* kept = (Pack*)dev::shared<RowBytes + dev::SumBytes>();
+	Pack weight = first_weights(call);
+	float factor = given_factor<Quantizes>(call);
 	u32 packs = call.hidden / 8;
 #pragma unroll 1
 	for (u32 row = dev::block(); row < call.rows; row += dev::blocks()) {
@@ -372,7 +422,7 @@ DEVICE void norm_local(const Norm& call) {
 			kept[i] = sums;
 		}
 		bool all = dev::all_block(good);
-		norm_row<N, Quantizes>(call, row, kept, weights, all);
+		norm_row<N, Quantizes>(call, row, kept, weight, factor, all);
 		dev::sync_block();
 	}
 }

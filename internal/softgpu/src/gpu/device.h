@@ -60,6 +60,9 @@ template <u32 Bytes>
 DEVICE char* shared() {
 	return (char*)gpu_shared(Bytes);
 }
+DEVICE u32 opaque(u32 v) { return v; }
+DEVICE u32 local(const void* at) { return (u32)((const char*)at - (const char*)gpu_shared(0)); }
+DEVICE Pack load_local(u32 at) { return *(const Pack*)((const char*)gpu_shared(0) + at); }
 
 // Each lane accesses 8 or 16 bytes of a line.
 template <class Part>
@@ -174,17 +177,23 @@ DEVICE u16 to_half(float f) {
 DEVICE u32 to_bfloat(float f) { return is_nan(f) ? 0x7fff : shift_even(to_bits(f), 16); }
 DEVICE u32 to_bfloats(float low, float high) { return to_bfloat(high) << 16 | to_bfloat(low); }
 
-DEVICE void sum_row(float& mine) {
-	float none = 0;
-	gpu_sum(&mine, &none);
+enum : u32 { SumBytes = 256 };
+DEVICE void sum_row(u32, float& mine, float& most, bool, bool of_block, u32) {
+	float group = gpu_maximum(most);
+	gpu_sum(&mine, &most);
+	if (!of_block) most = group;
 }
-DEVICE void sum_row(float& mine, float& most) { gpu_sum(&mine, &most); }
 DEVICE float maximum_of_16(float v) { return gpu_maximum(v); }
 
 DEVICE float inverse_of_root(float f) { return 1 / __builtin_sqrtf(f); }
 // multiply_add rounds once if the factors have at most 12 bits. Their product and sum are then exact
 // in float64, or one of them is too small to matter.
 DEVICE float multiply_add(float a, float b, float c) { return (float)((double)a * b + c); }
+DEVICE float inverse(float f) { return 1 / f; }
+template <int Divisor>
+DEVICE float quotient_by(float f) {
+	return f / Divisor;
+}
 DEVICE float magnitude(float f) { return from_bits(to_bits(f) & 0x7fffffff); }
 #include <e4m3.h>
 
