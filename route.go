@@ -48,7 +48,7 @@ type RouteArgs struct {
 	Tokens int64
 	// IDs has the shape [Tokens, TopK] and the type int32. An id of -1 means no expert.
 	IDs Memory
-	// Weights and Scales have the shapes [Tokens, TopK] and [Tokens, Scales] and the type float32.
+	// Weights and RowScales have the shapes [Tokens, TopK] and [Tokens, Scales] and the type float32.
 	// Combine does not use them.
 	Weights, RowScales Memory
 	// Send has the shape [Tokens, Hidden] for Dispatch, and [ranks, MaxTokens, Hidden] for Combine.
