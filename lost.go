@@ -25,12 +25,12 @@ type rankWatcher interface {
 	// Guard returns a context that is canceled with a *rendezvous.EndedError when one of the ranks
 	// has ended. The caller must call stop.
 	Guard(ctx context.Context, ranks []int) (guarded context.Context, stop func())
-	// AwaitEnded returns the given ranks that have ended. It returns as soon as enough returns
-	// true for the ranks that have ended so far, or when the context ends.
+	// AwaitEnded waits until enough returns true for those of the ranks that have ended so far, or
+	// until the context ends, and returns them.
 	AwaitEnded(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave gives other ranks the reason, or "". The rank that serves the store waits until the
-	// others have left or the context ends.
+	// Leave announces that this rank ends, and why, which may be empty. The rank that serves the
+	// store waits until the others have left or the context ends.
 	Leave(ctx context.Context, why string) error
 }
 
@@ -61,7 +61,7 @@ func (m *rankMonitor) leaveWorld(ctx context.Context, deadline time.Time) error 
 	return m.watcher.Leave(waitCtx, m.leaveReason())
 }
 
-// runWithRanks runs a step that needs the ranks, and returns a RankLostError if one of them ends.
+// runWithRanks runs a step, and cancels it and explains its error if one of the ranks ends.
 func (m *rankMonitor) runWithRanks(
 	ctx context.Context, operation string, ranks []int, step func(context.Context) error,
 ) error {
@@ -118,7 +118,7 @@ func (m *rankMonitor) reportLosses(
 	return known
 }
 
-// explainRankLoss returns a RankLostError if one of the ranks has ended and err may be the result,
+// explainRankLoss returns an error that names the ranks that have ended, if err may be due to them,
 // and otherwise err. It waits up to endDetectionDelay.
 func (m *rankMonitor) explainRankLoss(
 	ctx context.Context, operation string, ranks []int, err error,
@@ -162,8 +162,8 @@ func endedWithoutLeaving(ended []*rendezvous.EndedError) []*rendezvous.EndedErro
 	})
 }
 
-// addObservedEnds adds the ranks whose end the communicator has observed, which the watcher misses
-// if the rank with the store has ended.
+// addObservedEnds adds the ranks whose end the communicator has observed. The watcher misses them
+// if the rank that serves the store has ended.
 func (m *rankMonitor) addObservedEnds(
 	ranks []int, ended []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {

@@ -9,26 +9,26 @@ import (
 // Routing describes an exchange of rows in a mixture of experts. It must be the same on all ranks.
 type Routing struct {
 	// Experts is the number of experts of all ranks, at most 512. Each rank owns a contiguous range
-	// of experts, of equal size or, for the first ranks, one expert more.
+	// of them. If the numbers do not divide, the first ranks own one expert more than the others.
 	Experts int
 	// TopK is the number of expert ids per token, at most 16.
 	TopK int
-	// MaxTokens limits the tokens of each rank, up to 32768.
+	// MaxTokens is the maximum number of tokens of a rank, at most 32768.
 	MaxTokens int64
 	// Hidden is the number of elements of a row, whose size in bytes must be a multiple of 16.
 	Hidden int64
 	// Type is the type of dispatched rows, such as BFloat16, or Uint8 for float8 rows. Combined rows
 	// are BFloat16.
 	Type DataType
-	// Scales is the number of float32 scales that Dispatch copies with each row.
+	// Scales is the number of float32 scales of each row, which Dispatch copies with it.
 	Scales int64
 }
 
 // DispatchLayout describes the memory that Dispatch writes; see [driver.RouteLayout].
 type DispatchLayout = driver.RouteLayout
 
-// Layout returns the layout of the memory that Dispatch writes in a group of the given size. Bytes
-// is the size of the memory.
+// Layout returns the layout of the memory that Dispatch writes in a group of the given size. The
+// layout's Bytes is the size of the memory.
 func (r Routing) Layout(ranks int) DispatchLayout {
 	route := driver.Route{MaxTokens: r.MaxTokens, TopK: r.TopK, Scales: r.Scales}
 	return route.Layout(ranks, r.Hidden*int64(r.Type.Size()))
@@ -82,7 +82,8 @@ func runRoute(
 	return g.run(ctx, s, c)
 }
 
-// reuseRoute copies the arguments, unless the plan has equal ones: repeated calls do not allocate.
+// reuseRoute returns the plan's arguments if they are equal, so that repeated calls do not
+// allocate, and otherwise a copy.
 func reuseRoute(plan *collective, args *RouteArgs) *RouteArgs {
 	if plan != nil && plan.routed != nil && *plan.routed == *args {
 		return plan.routed
@@ -91,8 +92,8 @@ func reuseRoute(plan *collective, args *RouteArgs) *RouteArgs {
 	return &route
 }
 
-// locateRoute returns the window of the buffer with rows of all ranks. The other buffer may be
-// anywhere.
+// locateRoute looks for the window of the buffer that peers access: the receive buffer of a
+// Dispatch, the send buffer of a Combine. The other buffer may be anywhere.
 func locateRoute(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
 ) (found locations) {
@@ -110,7 +111,7 @@ func locateRoute(
 	return locations{where: "the receive buffer is in no window of the group"}
 }
 
-// windowBuffers returns the buffers that the call registers if necessary.
+// windowBuffers returns the send and receive buffers that the call registers if necessary.
 func (c *collective) windowBuffers() [2]Memory {
 	switch c.operation {
 	case driver.Dispatch:

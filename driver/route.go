@@ -4,18 +4,19 @@ import "fmt"
 
 // Route holds the arguments of Dispatch and Combine in addition to those of a Call. Each token of a
 // rank has TopK expert ids. Each rank owns a contiguous range of experts; see FirstExpert. Dispatch
-// copies the row of a token once to every rank that owns one of its experts. Combine adds up the
-// rows that these ranks computed.
+// copies the row of a token once to every rank that owns one of its experts. Combine returns the
+// rows that these ranks computed, and adds them up.
 //
 // In Dispatch, Send has Tokens rows, and Recv has the layout of RouteLayout. In Combine, Send has
 // MaxTokens rows for each rank, at the places of the dispatched rows, and Recv has Tokens rows. On
-// the direct path, the buffer with rows of all ranks must be in a window. In the Call, Count is
+// the direct path, Dispatch's Recv and Combine's Send must be in a window. In the Call, Count is
 // MaxTokens*Hidden. All fields except Tokens and the addresses are the same on all ranks.
 //
-// An id of -1 means no expert. Other ids that belong to no expert are ignored and counted.
+// An id of -1 means no expert. Other ids that belong to no expert are ignored. Dispatch counts
+// them.
 //
 // If a rank's call fails on the direct path, its outputs are filled with bytes of value 0xff, and
-// its counts with 0. On other paths, its outputs are unchanged.
+// the counts with 0. On other paths, its outputs are unchanged.
 type Route struct {
 	Tokens, MaxTokens int64
 	// Hidden is the number of elements per row.
@@ -23,8 +24,8 @@ type Route struct {
 	// Scales is the number of float32 scales per row.
 	Scales        int64
 	TopK, Experts int
-	// IDs points to int32 values, and Weights and RowScales to float32 values, with TopK, TopK and
-	// Scales values per token. Combine uses only IDs.
+	// IDs points to TopK int32 values per token, Weights to TopK float32 values, and RowScales to
+	// Scales float32 values. Combine uses only IDs.
 	IDs, Weights, RowScales uintptr
 }
 
@@ -38,8 +39,8 @@ const (
 	RouteAlign     = 16
 )
 
-// FirstExpert returns the first expert of a rank in a group of the given size. The first ranks own
-// one more expert than the last ones if the numbers do not divide.
+// FirstExpert returns the first expert of a rank in a group of the given size. If the numbers do
+// not divide, the first ranks own one expert more than the last ones.
 func (r *Route) FirstExpert(ranks, rank int) int {
 	return r.Experts/ranks*rank + min(rank, r.Experts%ranks)
 }
@@ -57,10 +58,10 @@ func (r *Route) Owner(ranks, expert int) int {
 }
 
 // RouteLayout describes the receive buffer of a Dispatch, by offsets in bytes. Rows, Scales,
-// Weights and IDs have MaxTokens places for each rank, in group order. The rows of a rank are in
-// the order of its tokens, from its first place on. Ids of the other places are -1. Counts has
-// int32 values: the number of rows from each rank, and then the number of this rank's ids that
-// belong to no expert.
+// Weights and IDs have MaxTokens places for each rank, in group order. The rows of a rank fill its
+// first places, in the order of its tokens. Ids of the other places are -1. Counts has int32
+// values: the number of rows from each rank, and then the number of this rank's ids, other than -1,
+// that belong to no expert.
 type RouteLayout struct{ Rows, Scales, Weights, IDs, Counts, Bytes int64 }
 
 const layoutAlign = 128
@@ -94,8 +95,8 @@ func (r *Route) spans(c *Call, ranks int) (send, recv int64) {
 	return own, r.Layout(ranks, rowBytes).Bytes
 }
 
-// Spans returns the ids, the weights and the scales of the call's operation, without memory if r is
-// nil or this rank has no tokens.
+// Spans returns the memory of the ids, weights and scales that the operation reads. It is empty if
+// r is nil or this rank has no tokens.
 func (r *Route) Spans(o Operation) [4]Span {
 	spans := [4]Span{{Name: "ids"}, {Name: "weights"}, {Name: "scales"}, {Name: "unused"}}
 	if r == nil || r.Tokens == 0 {

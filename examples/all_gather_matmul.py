@@ -1,10 +1,10 @@
-"""Multiplies a matrix that is sharded over the ranks, while its shards are still on their way.
+"""Multiplies a matrix that is sharded over the ranks, while its shards are still being sent.
 
     torchrun --nproc-per-node 2 examples/all_gather_matmul.py
 
-The first blocks of the kernel send this rank's shard to its peers, in chunks. The other blocks
-compute a tile each, as soon as its chunk has arrived. Every wait is checked: if a rank is missing,
-all ranks get an error that names it.
+The first blocks of the kernel send this rank's shard to its peers, in chunks. Every other block
+computes a tile, as soon as the chunk with its rows has arrived. Every wait is checked: if a rank is
+missing, all ranks get an error that names it.
 """
 
 import os
@@ -62,7 +62,7 @@ def all_gather_matmul(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def finish(pad, chunks: tl.constexpr, rank: tl.constexpr, size: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Takes all signals, and waits until no rank reads its matrix, so that it can be used again."""
+    """Takes all signals, and waits until all ranks are done with a, so that it can be reused."""
     chunk = tl.program_id(0)
     for step in range(1, size):
         checked.wait_signal(pad, (rank + step) % size, chunk, site=0)
@@ -72,7 +72,7 @@ def finish(pad, chunks: tl.constexpr, rank: tl.constexpr, size: tl.constexpr):  
 def multiply(
     pad: symmem.CheckedPad, handle: symmem.Handle, a: torch.Tensor, b: torch.Tensor
 ) -> torch.Tensor:
-    """Return the product of all shards and b. `a` has this rank's shard in place."""
+    """Return the product of all shards and b. `a` has this rank's shard at its place."""
     rank, size, rows = handle.rank, handle.world_size, len(a) // handle.world_size
     (_, k), (_, n) = a.shape, b.shape
     c = torch.empty(len(a), n, device=a.device, dtype=a.dtype)
@@ -88,7 +88,7 @@ def multiply(
 
 
 def main() -> None:
-    """Compare with torch's own operations."""
+    """Compare `multiply` with PyTorch's own operations."""
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     torch.distributed.init_process_group("nccl", device_id=device)

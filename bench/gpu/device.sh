@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Tests checked pads in Triton kernels on GPUs, and measures them. Build with torch-build.sh.
+# Tests and measures checked pads in Triton and CUDA kernels on GPUs. Build with torch-build.sh.
 #
 #   RANKS    number of ranks (2)
-#   KRAKEN   checkout of github.com/meta-pytorch/kraken; without it, the comparisons are skipped
-#   PARTS    parts to run, of signals cuda faults killed times example kraken
+#   KRAKEN   checkout of github.com/meta-pytorch/kraken; without it, times and kraken are skipped
+#   PARTS    parts to run (signals cuda faults killed times example kraken)
 #   PYTHON   interpreter with PyTorch and Triton (python3)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 RANKS=${RANKS:-2}

@@ -8,9 +8,9 @@ import (
 // stallInterval is the time between the ticks of a stallWatch.
 const stallInterval = 100 * time.Millisecond
 
-// stallWatch detects from regular ticks that this process did not run: that it was stopped, or its
-// machine was overloaded. It may then be the rank that was late, so its errors must not blame other
-// ranks.
+// stallWatch detects, by late ticks, that this process did not run: that it was stopped, or its
+// machine was overloaded. This rank may then have been the late one, so its errors must not blame
+// other ranks.
 type stallWatch struct {
 	mu       sync.Mutex // guards the fields below
 	lastTick time.Time

@@ -16,8 +16,8 @@ var (
 	zipArchive = outputKind{"an archive", "PK", "--perfetto"}
 )
 
-// checkReplaced returns an error if writing path would replace an input or any other file that is
-// not of the given kind.
+// checkReplaced returns an error if writing path would replace an input, or a file that is not of
+// the given kind.
 func checkReplaced(path string, inputs []string, kind outputKind) error {
 	existing, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -43,9 +43,8 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 	}
 }
 
-// await waits for a stage, or only checks it if checkOnly is set. The limit is longer after Close
-// than after a fault, because a failed group, or one that has lost a rank, reaches a stage soon or
-// never.
+// await waits for a stage, or only checks it if checkOnly is set. The limit is longer after Close,
+// because a group that has failed or lost a rank reaches a stage soon or never.
 func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	limit := 4 * gpu.KernelEndTimeout
 	switch {

@@ -6,7 +6,7 @@ import (
 	"symmem/driver"
 )
 
-// minWait is more than the other ranks need to arrive if they only waited for this rank.
+// minWait is longer than other ranks take to arrive if this rank was all that they waited for.
 const minWait = 10 * time.Millisecond
 
 // isTooShort reports whether a wait that has reached its deadline began so late that the other

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// closingMark is the last thing that a store sends to ranks that have sent a greeting, if rank 0
-// leaves. A rank that was stopped meanwhile, and did not ask for the announcement in time, still
-// receives it, because it needs no request.
+// closingMark is the last thing that the store sends to ranks that have sent a greeting, if rank 0
+// leaves. It needs no request, so a rank that was stopped for so long that it missed the
+// announcement (IsStoreClosing) receives it when it continues.
 const closingMark = "\xffthe store closes"
 
 // errLeft means that the store has sent closingMark.
@@ -32,7 +32,7 @@ func (t *tailReader) Read(b []byte) (int, error) {
 // drainTimeout bounds the time to read what a closed connection has received.
 const drainTimeout = 100 * time.Millisecond
 
-// hasClosingMark reads the rest of what a failed connection has received.
+// hasClosingMark reports whether what a failed connection has received ends with closingMark.
 func (l *link) hasClosingMark() bool {
 	_ = l.conn.SetReadDeadline(time.Now().Add(drainTimeout))
 	_, _ = io.Copy(io.Discard, io.LimitReader(l.decoder.r, maxValueBytes))

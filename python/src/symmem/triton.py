@@ -1,7 +1,7 @@
-"""Checked signals for Triton kernels, which cannot hang in silence.
+"""Checked signals for Triton kernels: waits end, and errors name the ranks that are missing.
 
 A kernel gets the address of a `symmem.CheckedPad`. Each wait ends within the timeout of the group.
-A wait whose signal is missing, or comes from another call site, fails: it returns False, and so do
+A wait whose signal is missing, or was sent with another `site`, fails: it returns False, and so do
 all later waits of all ranks on the pad. The kernel should then return. `pad.check()` raises the
 error on the host.
 
@@ -12,9 +12,10 @@ error on the host.
         if checked.barrier(pad, channel=tl.program_id(0), site=1):
             ...
 
-All functions are for one-dimensional blocks that are not warp-specialized, and must be called by
-all of a block's threads. `channel` is below 1,024; blocks that communicate at the same time need
-different channels. `site` is a number below 4,096 that identifies the call in the source.
+All threads of a block (a program of Triton) take part, so do not call these functions in code that
+is warp-specialized. `channel` is below 1,024; blocks of a rank that run at the same time need
+different channels or, for signals, peers. `site`, below 4,096, identifies a point of the program:
+a signal and its wait have the same one.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -58,37 +59,37 @@ def _on_one(code: tl.constexpr, pad, peer, channel, site: tl.constexpr):
 
 @triton.jit
 def barrier(pad, channel, site: tl.constexpr = 0):
-    """Arrive and wait: return whether all ranks have arrived at this site on the channel."""
+    """Arrive on the channel, wait for all ranks, and return whether they arrived at this site."""
     return _on_all(_BARRIER, pad, channel, site)
 
 
 @triton.jit
 def arrive(pad, channel, site: tl.constexpr = 0):
-    """Tell all ranks that this block has arrived. Its earlier writes are visible to them after.
+    """Signal all ranks that this block has arrived. They see its earlier writes after `wait`.
 
-    A rank may be one arrival ahead of its waits on the channel.
+    Call `wait` before the next `arrive` on the channel.
     """
     _on_all(_ARRIVE, pad, channel, site)
 
 
 @triton.jit
 def wait(pad, channel, site: tl.constexpr = 0):
-    """Return whether all ranks have arrived as often as this rank now waits on the channel."""
+    """Wait for the arrivals of all ranks on the channel, and return whether all are there."""
     return _on_all(_WAIT, pad, channel, site)
 
 
 @triton.jit
 def signal(pad, peer, channel, site: tl.constexpr = 0):
-    """Signal a rank. Earlier writes of this block are visible to it after its `wait_signal`.
+    """Signal a rank. It sees the earlier writes of this block after its `wait_signal`.
 
-    The rank must have received the previous signal on the channel; if not, its wait fails.
+    The rank must have taken the previous signal on the channel; if not, its wait fails.
     """
     _on_one(_SIGNAL, pad, peer, channel, site)
 
 
 @triton.jit
 def wait_signal(pad, peer, channel, site: tl.constexpr = 0, take: tl.constexpr = True):
-    """Return whether the next signal from a rank on the channel is there, and take it.
+    """Wait for the next signal from a rank on the channel, take it, and return whether it came.
 
     Several blocks may wait for the same signal with `take=False`. Afterwards, one has to take it.
     """
@@ -102,8 +103,8 @@ def wait_signal(pad, peer, channel, site: tl.constexpr = 0, take: tl.constexpr =
 def put(pad, peer, channel, pointers, values, mask=None, site: tl.constexpr = 0):
     """Store values in a rank's memory and signal the rank, which reads them after `wait_signal`.
 
-    If the rank has not taken the previous signal, its wait fails. If it still reads the previous
-    values, its `unchanged` fails.
+    If the rank has not taken the previous signal, its wait fails. If it is still reading the
+    previous values, its `unchanged` fails.
     """
     ok = _on_one(_MARK, pad, peer, channel, site)
     if ok:
@@ -114,5 +115,5 @@ def put(pad, peer, channel, pointers, values, mask=None, site: tl.constexpr = 0)
 
 @triton.jit
 def unchanged(pad, peer, channel, site: tl.constexpr = 0):
-    """Return whether the values of a rank's last `put` are still there, after reading them."""
+    """After reading the values of a rank's `put`, return whether the next `put` had not begun."""
     return _on_one(_UNCHANGED, pad, peer, channel, site)

@@ -28,8 +28,8 @@ func (m *matchedSequences) haveNumbers() bool {
 		})
 }
 
-// numberOf returns the number of an event in its pool or group. Calls in Flight Recorder dumps have
-// it as their size.
+// numberOf returns the number of an event in its pool or group. Package flight stores the number of
+// a call in Size.
 func numberOf(e *history.Event) int64 {
 	if e.Action == history.Call && e.Size > 0 {
 		return e.Size
@@ -73,7 +73,7 @@ func (m *matchedSequences) alignByContent(
 	if !isPartial {
 		return nil
 	}
-	shortest := 0 // the last to begin, if all traces end at the same request
+	shortest := 0 // began last, if all traces end at the same request
 	for i := range keys {
 		if len(keys[i]) < len(keys[shortest]) {
 			shortest = i
@@ -83,7 +83,7 @@ func (m *matchedSequences) alignByContent(
 		var isUnique bool
 		if skipped[i], isUnique = findBeginning(keys[i], keys[shortest]); !isUnique && i != shortest {
 			notes = append(notes, fmt.Sprintf("the beginning is lost, and the requests of rank %d repeat: "+
-				"it was assumed that it ends at the same request as rank %d",
+				"its trace was assumed to end at the same request as that of rank %d",
 				ranks[members[i]].Number, ranks[members[shortest]].Number))
 		}
 	}

@@ -99,8 +99,8 @@ func checkFiles(ranks []*history.Rank) []string {
 	return notes
 }
 
-// missingRanks lists the ranks without a file. If no file states the number of ranks, it takes the
-// highest rank for the last one, unless this makes most files missing.
+// missingRanks lists the ranks without a file. If no file states the number of ranks, it assumes
+// that the highest rank is the last, unless half of the files or more would then be missing.
 func missingRanks(ranks []*history.Rank) []int {
 	stated, highest := 0, 0
 	isPresent := map[int]bool{}

@@ -8,8 +8,7 @@ type Report struct {
 	Ranks      []RankInfo       `json:"ranks"`
 	Sequences  []SequenceResult `json:"sequences"`
 	Notes      []string         `json:"notes"` // what was not compared
-	// FileNotes are those of the Notes that are about files of ranks or runs that are missing or
-	// should not be there.
+	// FileNotes are the Notes about missing files and files that may be of another run.
 	FileNotes []string `json:"-"`
 }
 

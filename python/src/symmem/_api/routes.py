@@ -25,9 +25,9 @@ class Dispatched(NamedTuple):
     """The result of `dispatch_tokens`: views of one tensor.
 
     Attributes:
-        rows: [ranks, max_tokens, hidden], the rows of each rank's tokens that have experts on this
-            rank, in the order of the tokens, from the first place on.
-        ids: int32 [ranks, max_tokens, top_k]. Experts of other ranks are -1, as are the ids of all
+        rows: [ranks, max_tokens, hidden]. The first places of each rank have the rows of its tokens
+            that have experts on this rank, in the order of the tokens.
+        ids: int32 [ranks, max_tokens, top_k]. Experts of other ranks are -1, and so are all ids of
             places without a row.
         weights: float32 [ranks, max_tokens, top_k].
         scales: float32 [ranks, max_tokens, scales], or None.
@@ -54,19 +54,20 @@ def dispatch_tokens(
 ) -> Dispatched:
     """Send each token's row once to every rank that owns one of its experts.
 
-    Each rank owns a contiguous range of experts, of equal size or, for the first ranks, one expert
-    more. The numbers of rows stay on the GPU, so calls can be captured and replayed with other ids.
+    Each rank owns a contiguous range of experts, and the first ranks one expert more if the numbers
+    do not divide. Row counts stay on the GPU, so calls can be captured and replayed with other ids.
 
     Args:
-        rows: [tokens, hidden] of any dtype, such as float8. A row has a multiple of 16 bytes.
+        rows: [tokens, hidden] of any dtype, such as float8. The size of a row is a multiple of 16
+            bytes.
         ids: int32 [tokens, top_k], at most 16 for each token; -1 means no expert.
         weights: float32 [tokens, top_k].
         experts: the number of experts of all ranks, at most 512.
-        max_tokens: the largest number of tokens of a rank, at most 32768.
+        max_tokens: the maximum number of tokens of any rank, at most 32768.
         scales: float32 [tokens, scales], or None.
         group: any argument that `symmem.group` accepts; the default is the world.
-        workspace: receives the result; see `dispatch_workspace`. The default is a new tensor, which
-            compiled code cannot make.
+        workspace: receives the result; see `dispatch_workspace`. The default is a new one, but
+            compiled code must pass it.
 
     Raises:
         UnsupportedError: the GPUs cannot access each other's memory, or the workspace is not
@@ -116,8 +117,8 @@ def combine_tokens(
 ) -> torch.Tensor:
     """Return rows to the ranks that dispatched them, and add up the rows of each token.
 
-    Sums are computed in float32, in the order of ranks, and rounded once. They do not depend on
-    other tokens. The row of a token without experts is 0.
+    Sums are not weighted. They are computed in float32, in the order of ranks, and rounded once.
+    They do not depend on other tokens. The row of a token without experts is 0.
 
     Args:
         rows: bfloat16 [ranks, max_tokens, hidden], at the places of the dispatched rows. On GPUs it
@@ -146,7 +147,7 @@ class _Shape(NamedTuple):
 
 
 def _offsets(ranks: int, max_tokens: int, shape: _Shape, dtype: torch.dtype) -> list[int]:
-    """Return the offsets of rows, scales, weights, ids and counts, and the size of all."""
+    """Return the offsets of rows, scales, weights, ids and counts, and the total size."""
     places, offsets = ranks * max_tokens, [0]
     for size in (
         places * shape.hidden * dtype.itemsize,
@@ -180,7 +181,7 @@ def _views(
 
 
 def _want(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """Raise `InvalidError` unless a tensor has a dtype and a shape."""
+    """Raise `InvalidError` unless a tensor has the given dtype and shape."""
     if tensor.dtype is not dtype:
         raise errors.InvalidError(f"{name} has dtype {tensor.dtype}; want {dtype}")
     if tuple(tensor.shape) != tuple(shape):
@@ -233,7 +234,7 @@ def run_dispatch(
     max_tokens: int,
     group: GroupLike,
 ) -> None:
-    """Run `dispatch_`."""
+    """Run the operator `dispatch_`."""
     call = Call(find(group), False)
     rows, ids = call.read("rows", rows), call.read("ids", ids)
     weights = call.read("weights", weights)
@@ -256,7 +257,7 @@ def run_dispatch(
 def run_combine(
     out: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, experts: int, group: GroupLike
 ) -> None:
-    """Run `combine_`."""
+    """Run the operator `combine_`."""
     call = Call(find(group), False)
     rows, ids, out = call.read("rows", rows), call.read("ids", ids), call.write("out", out)
     if rows.shape[0] != call.group.size:

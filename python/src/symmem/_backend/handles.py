@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _MAX_BUFFERS = 256
-"""The number of tensors of peers' memory that a handle keeps."""
+"""The maximum number of tensors that a handle caches for `get_buffer`."""
 
 
 class Handle:
@@ -108,10 +108,10 @@ class Handle:
         return pad
 
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
-        """Wait for all ranks, on the current stream on GPUs and in the caller on the host.
+        """Wait for all ranks: on GPUs the current stream waits, on the host the caller.
 
-        The timeout of the group bounds the wait. All ranks must call barriers in the same order,
-        even those with different channels.
+        The wait ends at the timeout of the group, not at `timeout_ms`. All ranks must call barriers
+        in the same order, even those with different channels.
         """
         if channel < 0:
             raise errors.InvalidError(f"the channel of a barrier must not be negative: {channel}")
@@ -139,7 +139,7 @@ class Handle:
 
     @staticmethod
     def stream_write_value32(input: torch.Tensor, offset: int, val: int) -> torch.Tensor:
-        """Write a word of 32 bits of a tensor on the current stream, after work queued there.
+        """Write a 32-bit word of a tensor on the current stream, after the work queued there.
 
         Args:
             input: a contiguous tensor of 32-bit integers on a GPU.
@@ -149,12 +149,12 @@ class Handle:
         return write_value(input, offset, val)
 
     def explain(self) -> str:
-        """Describe the signals on all ranks' pads that no rank has taken, even while kernels wait.
+        """Describe the signals on all ranks' pads that are not taken. Kernels may be waiting.
 
         A rank that has not taken a signal has not arrived where it is expected. The description
         assumes the layout of PyTorch's signals and barriers, in which the word `n * world_size + r`
-        of a pad, 0 or 1, is a signal of rank r in block or channel n. With other values, it lists
-        the words. It is empty if all words are 0. Ranks are numbers in the group.
+        of a pad, 0 or 1, is a signal of rank r in block or channel n. If words have other values,
+        it lists them. It is empty if all words are 0. Ranks are numbers in the group.
         """
         if self._group.closed:
             raise errors.ClosedError(f"group {self._group.name} of the handle is closed")
@@ -208,7 +208,7 @@ def _spans(numbers: list[int]) -> str:
 
 
 def _explain_handles() -> str:
-    """Describe the signals of all handles of this process that no rank has taken."""
+    """Describe the signals on the pads of all handles of this process that are not taken."""
     torch = pytorch().module
     with _lock:
         handles = list(_handles)
@@ -225,7 +225,7 @@ def handle(tensor: torch.Tensor, group: GroupLike = None) -> Handle:
     """Return the handle of a symmetric tensor, for kernels that access other ranks' memory.
 
     Collective over the group: all ranks must pass the tensor at the same place in its pool. Every
-    handle has a new signal pad, filled with zeros, so create one handle and reuse it. Kernels
+    call allocates a signal pad, filled with zeros, so create one handle and reuse it. Kernels
     written for handles of PyTorch's symmetric memory run with these handles. symmem sets no timeout
     for waits inside kernels.
 

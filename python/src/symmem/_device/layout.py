@@ -24,17 +24,18 @@ PEERS = 256
 REPORTS = 512
 """A report of each rank, of REPORT bytes. A failing rank writes its report to all pads."""
 REPORT = 64
-"""The size. The fields are the kind and the peer (32 bits each), the expected and the found word
-(64 bits each), the channel, the site and the row (32 bits each)."""
+"""Its size. The fields are the `Kind` and the peer (32 bits each), the expected and the found word
+(64 bits each), the channel, the site and the `Row` (32 bits each)."""
 ARRIVALS = 4096
 """For each channel, how often this rank has arrived, and how often it has waited (32 bits each)."""
 SIGNALS = ARRIVALS + 8 * CHANNELS
-"""For each channel and peer, the number of signals sent, and of those received (32 bits each)."""
+"""For each channel and peer, the number of signals sent, and of those taken (32 bits each)."""
 SLOTS = SIGNALS + 8 * RANKS * CHANNELS
-"""For each channel, three rows with a word of 64 bits of each rank.
+"""For each channel, three rows of slots: in each row, every rank writes one word of 64 bits.
 
 Arrivals use the first two rows in turns, because a rank can be one arrival ahead of its peers.
-Signals use the third. A word has the epoch in its high half and the tag in its low half.
+Signals use the third. The high half of a word is the epoch, which counts the arrivals or signals of
+the rank on the channel, and the low half is the `tag`.
 """
 ROW = 8 * RANKS
 BYTES = SLOTS + 3 * ROW * CHANNELS
@@ -44,15 +45,15 @@ class Kind(IntEnum):
     """Why a wait has failed."""
 
     TIMEOUT = 1
-    DIFFERENT = 2
-    PEER = 3
+    DIFFERENT = 2  # it found a later signal, or one of another site
+    PEER = 3  # another rank failed first
     ARGUMENT = 4
-    OVERWRITTEN = 5
-    STOPPED = 6
+    OVERWRITTEN = 5  # `unchanged` failed
+    STOPPED = 6  # the host stopped the group's kernels
 
 
 class Row(IntEnum):
-    """The operation of a wait: its row of slots, where arrivals have two."""
+    """The operation of a wait, as its first row of slots: arrivals have two rows."""
 
     ARRIVE = 0
     SIGNAL = 2

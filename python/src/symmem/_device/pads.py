@@ -1,4 +1,4 @@
-"""Checked pads: the memory of signals between kernels, and errors for signals that went wrong."""
+"""Checked pads: the memory of signals between kernels, and errors about failed waits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
 
 
 class _Report(NamedTuple):
-    """A failed wait, as the kernel of a rank wrote it."""
+    """A failed wait, as a rank's kernel wrote it: see `layout.REPORT`."""
 
     rank: int
     kind: int
@@ -51,8 +51,8 @@ class CheckedPad:
 
     Pass `address` to a kernel that uses `symmem.triton`, or `symmem_device.cuh` in CUDA C++, and
     call `check` after the kernel. The timeout of each wait is that of the group when the pad was
-    created. After a failure, the pad stays failed on all ranks: close it, and
-    create another one if the program can go on.
+    created. After a failure, the pad stays failed on all ranks: close it, and create another one if
+    the program can go on.
 
     Attributes:
         address: the address of this rank's pad, on its device.
@@ -112,7 +112,7 @@ class CheckedPad:
         if memory.read(layout.FAILED, 4) == bytes(4):
             return
         reports = _reports(memory.read(layout.REPORTS, layout.REPORT * self.group.size))
-        with _lock:  # what is left on a failed pad explains no other failure
+        with _lock:  # signals left on a failed pad explain no other failure
             _open.discard(self)
         causes = [report for report in reports if report.kind != Kind.PEER]
         first = min(causes, key=self._order, default=None)
@@ -125,7 +125,7 @@ class CheckedPad:
         raise self._different(first)
 
     def explain(self) -> str:
-        """Describe the signals that this rank has not waited for, even while a kernel waits."""
+        """Describe signals that this rank has not waited for. A kernel may be waiting meanwhile."""
         return "\n".join(self.signals_from(self.group.ranks)) or "no signals are pending"
 
     def signals_from(self, ranks: Sequence[int]) -> list[str]:
@@ -139,7 +139,7 @@ class CheckedPad:
         return _Memory(self.address, self.group.runtime.device, aside)
 
     def _order(self, report: _Report) -> tuple[bool, bool, int]:
-        """Put causes before time-outs, and this rank's report before those of others."""
+        """Put other causes before time-outs and stops, and this rank's report before others."""
         return (
             report.kind in (Kind.TIMEOUT, Kind.STOPPED),
             report.rank != self.group.rank,
@@ -221,13 +221,14 @@ class CheckedPad:
             theirs_site = ""
             text = (
                 f"Reused too early: rank {theirs} wrote its next values before rank {mine} had "
-                f"read the last ones, {place}"
+                f"read the previous ones, {place}"
             )
         elif found != epoch:
-            did = "arrived" if report.row == Row.ARRIVE else "signalled"
+            arrives = report.row == Row.ARRIVE
+            did, previous = ("arrived", "arrival") if arrives else ("signalled", "signal")
             text = (
                 f"Reused too early: rank {theirs} {did} again before rank {mine} had waited for "
-                f"the last time, {place}"
+                f"the previous {previous}, {place}"
             )
         else:
             text = (
@@ -244,7 +245,7 @@ class CheckedPad:
 
 
 class _Memory:
-    """Reads and writes memory of this process or of its GPU."""
+    """Reads and writes memory of this process or of its GPU; if `aside`, reads on a new stream."""
 
     def __init__(self, address: int, device: int | None, aside: bool):
         self._address, self._device, self._aside = address, device, aside
@@ -314,7 +315,7 @@ def _reports(data: bytes) -> list[_Report]:
 
 
 def _absent(memory: bytes, report: _Report, size: int) -> list[int]:
-    """Return the ranks whose arrival, for which a report waited, is not there."""
+    """Return the ranks that have not arrived as the failed wait of a report expected."""
     epoch = report.word >> 32
     row = layout.SLOTS + (3 * report.channel + epoch % 2) * layout.ROW
     words = (_U64.unpack_from(memory, row + 8 * rank)[0] for rank in range(size))
@@ -341,7 +342,7 @@ def _pending(memory: bytes, group: Group) -> list[_Pending]:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """Name ranks that have not done something."""
+    """Return "rank 3 has", or "ranks 1, 2 have"."""
     if len(ranks) == 1:
         return f"rank {ranks[0]} has"
     return f"ranks {', '.join(map(str, ranks))} have"

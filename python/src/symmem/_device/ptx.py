@@ -1,9 +1,8 @@
 """The instructions of the checked primitives, which Triton and CUDA C++ include as inline PTX.
 
-Every primitive is one block of instructions that all threads of a block run. Its operands are
-`{ok}`, the result, `{pad}`, `{channel}`, `{site}` and, if it has one, `{peer}`. The first warp
-communicates. A lane that fails branches to `failure`. After a wait, the whole block knows whether
-any lane has failed.
+All threads of a block run the instructions of a primitive. The operands are OK, which is the
+result, PAD, CHANNEL, SITE and, for one peer, PEER. The first warp communicates. A lane that fails
+branches to `failure`. After a wait, the whole block knows whether any lane has failed.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ add.u64 own, own, PAD;
 ld.global.u64 remote, [own+{layout.PEERS}];
 """
 
-# The tag and the address of the channel's first slot relative to a pad.
+# Computes the tag, and the offset in a pad of the channel's first slot.
 _TAG = f"""
 setp.ne.u32 p, failed, 0;
 @p bra fail;
@@ -88,7 +87,7 @@ mul.lo.u32 offset, CHANNEL, {3 * layout.ROW};
 add.u32 offset, offset, {layout.SLOTS};
 """
 
-# Row 0 or 1 by parity, or row 2, as an offset in `old`.
+# Sets `old` to the offset of row 0 or 1, by the epoch's parity, or of row 2.
 _TURN = f"""
 and.b32 old, epoch, 1;
 mul.lo.u32 old, old, {layout.ROW};
@@ -171,7 +170,7 @@ mov.b32 kind, {Kind.OVERWRITTEN};
 bra failure;
 """
 
-# A writer marks the slot before it writes data. The mark replaces the previous signal, and is none.
+# A writer marks the slot before it writes data. A mark replaces the previous signal by a tag of 0.
 _MARK = """
 mov.b32 epoch, sent;
 TURN
@@ -185,8 +184,8 @@ st.relaxed.sys.global.u64 [slot], word;
 fence.acq_rel.sys;
 """
 
-# The first failure of a rank is written to all pads and ends the waits of all ranks. A rank that
-# fails because of a peer writes where it was.
+# A rank's first failure is written to all pads, and ends the waits of all ranks. A rank that fails
+# because of a peer only reports where it was.
 _END = f"""
 bra collected;
 refuse:

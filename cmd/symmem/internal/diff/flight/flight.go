@@ -26,7 +26,7 @@ type Reader struct {
 	messageCount int               // number of sends and receives
 	lastStates   map[string]string // state of the last call, by group
 	entryCount   int64
-	// firstRecordID counts the entries that the recorder dropped before the first one.
+	// firstRecordID is the record_id of the first entry: how many were dropped before it.
 	firstRecordID int64
 }
 

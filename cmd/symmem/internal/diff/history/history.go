@@ -102,8 +102,8 @@ type Sequence struct {
 	// UnsupportedSetting names an allocator setting with which PyTorch's placement cannot be
 	// replayed, or is empty.
 	UnsupportedSetting string
-	// HasMessages is set if the group has sends or receives, which are left out, so that its calls may
-	// have different numbers on each rank.
+	// HasMessages is set if the group has sends or receives. Events leave them out, but they have
+	// numbers, so those of the other calls may differ between ranks.
 	HasMessages bool
 }
 
@@ -154,7 +154,7 @@ type Rank struct {
 	Members map[string][]int
 	// IsPartial is set if the file has lost its beginning.
 	IsPartial bool
-	// LacksTrace is set if the file has recorded no events, so that the rank cannot be compared.
+	// LacksTrace is set if the file has no recorded events, so the rank cannot be compared.
 	LacksTrace   bool
 	Sequences    []*Sequence
 	Frames       []Frame

@@ -42,7 +42,7 @@ type Options struct {
 type Source struct {
 	Path string
 	Rank int // -1 if neither the file's name nor the caller states it
-	// HasGivenRank is set if the caller stated the rank, which then counts even if the file has one.
+	// HasGivenRank is set if the caller stated the rank, even if the file states another one.
 	HasGivenRank bool
 	// World counts the worlds (sets of ranks that communicate) of the process, from 1.
 	World int
@@ -67,8 +67,8 @@ func worldOf(path string) int {
 }
 
 // Find lists the files in paths. In directories, it omits replaced traces (.old) and reports
-// (.html). The rank of a file is in ranks, by its clean path, or else in the file, or else the
-// number after "rank" in the file's name, or else the last number there.
+// (.html). ranks has the ranks of some files by their clean paths. Of the others, the rank is in
+// the file, or else the number after "rank" in the file's name, or else the last number there.
 func Find(paths []string, ranks map[string]int) ([]Source, error) {
 	var all []Source
 	unused := maps.Clone(ranks)
@@ -204,8 +204,8 @@ func limitMemory() {
 	}
 }
 
-// sortRanks sorts histories by format and rank. It returns an error if two of them have both in
-// common, or if they are of worlds of different sizes.
+// sortRanks sorts histories by format and rank. It returns an error if two with the same format
+// have the same rank, or worlds of different sizes.
 func sortRanks(ranks []*history.Rank) error {
 	slices.SortStableFunc(ranks, func(a, b *history.Rank) int {
 		if a.Format != b.Format {

@@ -90,7 +90,7 @@ func (r *Reader) chooseDevice(device int) (int, error) {
 			devices)
 	}
 	r.rank.LacksTrace = true
-	r.rank.AddNote("no events were recorded, so that the rank was not compared")
+	r.rank.AddNote("no events were recorded, so the rank was not compared")
 	if len(r.segments) > 0 {
 		return int(max(r.segments[0].device, 0)), nil
 	}

@@ -83,7 +83,7 @@ type Reader struct {
 	segments           []finalSegment
 	unknownActionCount int
 	elementCount       int64
-	unreadableKey      string // of a value that is not an integer of the expected range
+	unreadableKey      string // key of a value that is negative or no integer; empty if none
 }
 
 // NewReader returns a Reader that adds events to rank.
@@ -128,8 +128,8 @@ func (r *Reader) findKeys(d *plain.Document) {
 	}
 }
 
-// integer returns an integer that is not negative, or 0 if v lacks the key. It sets
-// r.unreadableKey if the value is anything else.
+// integer returns v's value for a key, or 0 if v lacks it. It sets r.unreadableKey if the value is
+// negative or no integer.
 func (r *Reader) integer(d *plain.Document, v plain.Value, key string) int64 {
 	value := d.Get(v, r.keys[key])
 	n, ok := value.Int()
