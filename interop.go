@@ -178,6 +178,9 @@ func (Interop) WindowHandle(
 // group has none. The word becomes nonzero when the group fails. Its address is valid until the
 // group is closed.
 func (Interop) StopWord(g *Group) uintptr {
+	if g == nil {
+		return 0
+	}
 	if inspector, ok := g.comm.(driver.Inspector); ok {
 		return inspector.Inspect().StopWord
 	}

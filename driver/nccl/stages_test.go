@@ -22,9 +22,6 @@ func TestCloseWaitsBrieflyForLostRanks(t *testing.T) {
 	w.regroup()
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
-		original := c.stages
-		defer func() { c.stages = original }()
-		c.stages = newStages(c.gpu, &c.cfg, closedPlane{c.plane})
 		m.device.RanksLost([]int{7})
 		select {
 		case <-c.stages.rankLost:
@@ -32,7 +29,11 @@ func TestCloseWaitsBrieflyForLostRanks(t *testing.T) {
 		default:
 		}
 		time.AfterFunc(10*time.Millisecond, func() { m.device.RanksLost([]int{1 - m.rank}) })
-		err := c.stages.await(c.stages.memoryFreed, false)
+		closed := stages{
+			gpu: c.gpu, cfg: &c.cfg, plane: closedPlane{c.plane}, rankLost: c.stages.rankLost,
+			memoryFreed: make(chan struct{}),
+		}
+		err := closed.await(closed.memoryFreed, false)
 		var timeoutErr *driver.TimeoutError
 		if !errors.As(err, &timeoutErr) || timeoutErr.Waited >= timeout {
 			return failuref("await = %v, want a TimeoutError long before %v", err, timeout)

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"context"
+	"errors"
 	"time"
 
 	"symmem/driver"
@@ -17,6 +19,15 @@ func isTooShort(waited time.Duration, group driver.GroupConfig) bool {
 		enough = min(enough, group.Timeout.Get()/2)
 	}
 	return waited < enough
+}
+
+// NoteDeadline notes whether, and how long ago, the deadline of the caller's context has passed. err
+// is the context's error.
+func (w *WaitStatus) NoteDeadline(ctx context.Context, err error) {
+	w.DeadlinePassed = errors.Is(err, context.DeadlineExceeded)
+	if deadline, has := ctx.Deadline(); has && w.DeadlinePassed {
+		w.Overrun = time.Since(deadline)
+	}
 }
 
 // lateStartError returns the error of a wait that was too short. It lists no rank as missing, and

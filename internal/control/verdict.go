@@ -71,8 +71,9 @@ type WaitStatus struct {
 	Cause           error
 	Closed          bool
 	Waited, Timeout time.Duration
-	// DeadlinePassed is set if a deadline other than Timeout has passed.
+	// DeadlinePassed is set if a deadline other than Timeout has passed, Overrun ago.
 	DeadlinePassed bool
+	Overrun        time.Duration
 	// Stale is set while messages from other ranks may be unread, so that no rank counts as late.
 	Stale bool
 	// SincePeerFailure is negative if no peer has failed. When it reaches Grace, the wait ends.
@@ -201,6 +202,10 @@ func (w *WaitStatus) timeoutError(states []RankState) *driver.TimeoutError {
 	if isTooShort(w.timeToArrive(states), w.Group) {
 		return lateStartError(w.CallText(), w.Waited, w.Group)
 	}
+	return w.missingError(states)
+}
+
+func (w *WaitStatus) missingError(states []RankState) *driver.TimeoutError {
 	missing := w.ranksWhere(states, (*RankState).isMissing)
 	return &driver.TimeoutError{
 		InCall: w.CallText(), Waited: w.Waited.Round(time.Millisecond),
@@ -214,7 +219,7 @@ func (w *WaitStatus) timeoutError(states []RankState) *driver.TimeoutError {
 // missing ranks.
 func (w *WaitStatus) timeToArrive(states []RankState) (longest time.Duration) {
 	if w.Timeout > 0 {
-		longest = w.Waited
+		longest = min(w.Timeout, w.Waited-w.Overrun)
 	}
 	for r := range states {
 		s := &states[r]
@@ -331,9 +336,8 @@ func InterruptedWaitError(w *WaitStatus, states []RankState, cause error) error 
 	if !w.anyRank(states, (*RankState).isMissing) {
 		return fmt.Errorf("%s: %w", w.CallText(), cause)
 	}
-	late := w.timeoutError(states)
 	if errors.Is(cause, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: %w", late, cause)
+		return fmt.Errorf("%w: %w", w.timeoutError(states), cause)
 	}
-	return fmt.Errorf("%s: %w", late.Error(), cause)
+	return fmt.Errorf("%s: %w", w.missingError(states).Error(), cause)
 }

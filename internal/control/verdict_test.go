@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,6 +94,14 @@ var verdicts = []verdictCase{
 		status: WaitStatus{DeadlinePassed: true, Waited: time.Millisecond},
 		b:      RankState{Missing: true},
 		want:   verdict{"late", nil},
+	},
+	{
+		name: "this rank was stopped long after it began to wait after the caller's deadline",
+		status: WaitStatus{
+			DeadlinePassed: true, Waited: timeout / 2, Overrun: timeout/2 + time.Millisecond,
+		},
+		b:    RankState{Missing: true},
+		want: verdict{"late", nil},
 	},
 	{
 		name:   "this rank began to wait after the deadline, another waited before",
@@ -386,6 +395,11 @@ func TestInterruptedErrorListsMissingRanks(t *testing.T) {
 	if err := InterruptedWaitError(&q, states, context.Canceled); err.Error() != cancelled ||
 		verdictOf(err).kind == "late" {
 		t.Errorf("canceled: got %v, want %s, and no TimeoutError", err, cancelled)
+	}
+	q.Waited = 0
+	err = InterruptedWaitError(&q, states, context.Canceled)
+	if !strings.Contains(err.Error(), "waited 0s for world rank 5") {
+		t.Errorf("canceled at once: got %v, want the missing rank", err)
 	}
 	err = InterruptedWaitError(&q, make([]RankState, 3), context.Canceled)
 	if err.Error() != "work: context canceled" {

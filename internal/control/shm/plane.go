@@ -181,6 +181,7 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 
 func (p *plane) interruptedError(ctx context.Context, state *slowWait) error {
 	status := p.waitStatus(state)
+	status.NoteDeadline(ctx, ctx.Err())
 	return control.InterruptedWaitError(&status, p.rankStates(state), context.Cause(ctx))
 }
 

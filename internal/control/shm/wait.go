@@ -232,7 +232,7 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 	// Read status and ctxErr before states: a deadline must not end the wait if all ranks arrived
 	// while this process was stopped.
 	status, ctxErr := ws.waitStatus(w), ctx.Err()
-	status.DeadlinePassed = errors.Is(ctxErr, context.DeadlineExceeded)
+	status.NoteDeadline(ctx, ctxErr)
 	states := ws.rankStates(w)
 	v := control.Judge(&status, states)
 	if v.Left && status.Waited < control.Grace && ctxErr == nil {

@@ -60,7 +60,7 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	defer s.removeWait(w)
 	for {
 		status, ctxErr := s.waitStatus(w, time.Now()), ctx.Err()
-		status.DeadlinePassed = errors.Is(ctxErr, context.DeadlineExceeded)
+		status.NoteDeadline(ctx, ctxErr)
 		states := s.rankStates(w)
 		if len(s.missing(w)) == 0 {
 			return nil
@@ -155,6 +155,7 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	status := s.waitStatus(w, time.Now())
+	status.NoteDeadline(ctx, ctx.Err())
 	return control.InterruptedWaitError(&status, s.rankStates(w), context.Cause(ctx))
 }
 
