@@ -142,6 +142,7 @@ func (c *communicator) Abort(cause error) {
 // Close waits for collectives that all ranks have launched. Other collectives fail with ErrClosed.
 func (c *communicator) Close() error {
 	c.isClosing.Store(true)
+	c.stages.noteClosed()
 	levelsErr := c.twoLevel.close()
 	for waits := 0; waits < maxCloseWaits && c.plane.Cause() == nil; waits++ {
 		allEnded, isRankMissing := c.finishWork()

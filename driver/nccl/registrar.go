@@ -35,8 +35,9 @@ type registrar struct {
 	// (NCCL kernels that access windows). It is called with mu held.
 	hasWindowGraphs func() bool
 
-	windowSupport  windowSupport
-	mustUseWindows atomic.Bool // even if the group has a direct path
+	windowSupport           windowSupport
+	mustUseWindows          atomic.Bool // even if the group has a direct path
+	programHasPeerAddresses atomic.Bool
 
 	windows map[driver.SegmentKey]*window // guarded by mu
 }

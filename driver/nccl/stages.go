@@ -31,15 +31,21 @@ type stages struct {
 	// never finish.
 	rankLost     chan struct{}
 	noteRankLost func() // closes rankLost once
+
+	// closed is closed when the program has closed the group. Until then, its kernels may use
+	// addresses of peers, even after a fault.
+	closed     chan struct{}
+	noteClosed func() // closes closed once
 }
 
 func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages {
-	rankLost := make(chan struct{})
+	rankLost, closed := make(chan struct{}), make(chan struct{})
 	return stages{
 		gpu: g, cfg: cfg, plane: plane,
 		groupEnded: make(chan struct{}), kernelsEnded: make(chan struct{}),
 		memoryFreed: make(chan struct{}), allFreed: make(chan struct{}),
 		rankLost: rankLost, noteRankLost: sync.OnceFunc(func() { close(rankLost) }),
+		closed: closed, noteClosed: sync.OnceFunc(func() { close(closed) }),
 	}
 }
 

@@ -218,8 +218,12 @@ func (t *teardown) peersMayNeedData() bool {
 		t.comm.asyncError(t.cfg.Name()) == nil
 }
 
-// freeDirectMemory frees the memory of symmem's own kernels, which must have exited.
+// freeDirectMemory frees the memory of symmem's own kernels, which must have exited. Kernels of the
+// program may use addresses of peers until it closes the group.
 func (t *teardown) freeDirectMemory() error {
+	if t.registrar.programHasPeerAddresses.Load() {
+		<-t.stages.closed
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return errors.Join(t.registrar.unmapPeers(), t.exchange.Close(), t.runTimer.close())

@@ -301,3 +301,36 @@ func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestPeersStayMappedUntilGroupIsClosed aborts a group after its program has got the addresses of
+// peers. Kernels that symmem does not know may use them until the group is closed.
+func TestPeersStayMappedUntilGroupIsClosed(t *testing.T) {
+	w := newTestGroup(t, 2, 20*time.Second)
+	w.regroup()
+	w.must(func(m *testRank) error {
+		s, err := m.mapRegion(1 << 20)
+		if err != nil {
+			return err
+		}
+		if err := m.register(w, s, 1); err != nil {
+			return err
+		}
+		addresses, err := s.window.(driver.PeerMapper).PeerAddresses()
+		if err != nil {
+			return err
+		}
+		c := m.group.(*communicator)
+		c.Abort(nil)
+		<-c.stages.kernelsEnded
+		select {
+		case <-c.stages.allFreed:
+			return failuref("the memory was freed before the group was closed")
+		case <-time.After(100 * time.Millisecond):
+		}
+		if _, err := m.readDevice(w, addresses[1-m.rank], 16); err != nil {
+			return failuref("reading the peer's memory after a fault: %v", err)
+		}
+		return nil
+	})
+	w.must(func(m *testRank) error { return m.closeGroup() }) // waits until the memory is freed
+}

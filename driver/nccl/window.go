@@ -158,6 +158,7 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 		return nil, fmt.Errorf("peers' memory could not be mapped: %s: %w",
 			cmp.Or(reason, errNotShared.Error()), driver.ErrUnsupported)
 	}
+	r.programHasPeerAddresses.Store(true)
 	return slices.Clone(w.addresses[:len(r.cfg.Ranks)]), nil
 }
 
