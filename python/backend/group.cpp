@@ -149,12 +149,7 @@ void Calls::all_to_all_v(const Pieces& send, const Pieces& recv) const {
 }
 
 bool Calls::is_uneven(const Tensors& parts, const at::Tensor& own) const {
-  if (!same_size(parts)) {
-    return true;
-  }
-  const bool symmetric =
-      in_pool(parts.front().const_data_ptr()) && in_pool(own.const_data_ptr());
-  return is_large(own) && !symmetric;
+  return !same_size(parts) || is_large(own);
 }
 
 std::optional<std::pair<Pieces, Pieces>> Calls::in_place(

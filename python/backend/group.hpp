@@ -50,8 +50,8 @@ class Calls {
   }
 
   // Returns whether parts, of which this rank has one, are passed to all_gather_v or
-  // reduce_scatter_v. These use separate tensors without copies, but no windows. The result is the
-  // same on all ranks.
+  // reduce_scatter_v. These use separate tensors without copies, but no windows. The result depends
+  // on sizes only, and is therefore the same on all ranks.
   bool is_uneven(const Tensors& parts, const at::Tensor& own) const;
 
   // Returns the pieces of the inputs and outputs of a call if the library can use them without
