@@ -9,7 +9,6 @@ import (
 	"math"
 	"slices"
 	"sync/atomic"
-	"unsafe"
 
 	"symmem/driver"
 	"symmem/event"
@@ -173,16 +172,20 @@ func (pl *planner) validatedCopy(c *collective) (*collective, error) {
 	return p, nil
 }
 
+// isGoMemory reports whether the memory is a Go slice of Host.
+func (m Memory) isGoMemory() bool { return m.extent&hostFlag != 0 }
+
 // isCacheable is false if the plan would keep Go slices reachable.
 func (c *collective) isCacheable() bool {
-	if c.arrived != nil {
+	others := c.otherBuffers()
+	if c.arrived != nil || slices.ContainsFunc(others[:], Memory.isGoMemory) {
 		return false
 	}
 	if c.splits != nil {
-		return (c.send.extent|c.recv.extent)&hostFlag == 0
+		return !c.send.isGoMemory() && !c.recv.isGoMemory()
 	}
 	return c.count == 0 || c.send.pool != nil || c.recv.pool != nil ||
-		(c.send.extent|c.recv.extent)&hostFlag == 0
+		!c.send.isGoMemory() && !c.recv.isGoMemory()
 }
 
 // call omits windows, path and digest.
@@ -192,8 +195,8 @@ func (c *collective) call() driver.Call {
 		Count: c.count, Send: c.send.Address(), Recv: c.recv.Address(),
 		Tag: c.tag, Arrived: c.arrived, Splits: c.splits.WithOffsets(), Factor: c.factor,
 	}
-	if (c.send.extent|c.recv.extent)&hostFlag != 0 {
-		call.Keep = [2]unsafe.Pointer{c.send.start, c.recv.start}
+	if all := c.buffers(); slices.ContainsFunc(all[:], Memory.isGoMemory) {
+		call.Keep = all
 	}
 	if c.norm != nil {
 		call.Norm = c.norm.driverNorm()
@@ -320,7 +323,7 @@ func (pl *planner) checkMemory(what string, m Memory, bytes int64, t DataType) e
 	if m.Address() == 0 {
 		return invalid("%s buffer has no address", what)
 	}
-	if m.extent&hostFlag != 0 && !pl.rt.device.Info().Addressable {
+	if m.isGoMemory() && !pl.rt.device.Info().Addressable {
 		return fmt.Errorf("%s buffer is a Go slice, which the device cannot reach: copy it to a "+
 			"buffer with Stream.Copy: %w", what, ErrUnsupported)
 	}

@@ -15,8 +15,8 @@ import "fmt"
 // An id of -1 means no expert. Other ids that belong to no expert are ignored. Dispatch counts
 // them.
 //
-// If a rank's call fails on the direct path, its outputs are filled with bytes of value 0xff, and
-// the counts with 0. On other paths, its outputs are unchanged.
+// If a rank's call fails on the direct path, each id in its output is valid or -1, and the rest of
+// its outputs is undefined. On other paths, its outputs are unchanged.
 type Route struct {
 	Tokens, MaxTokens int64
 	// Hidden is the number of elements per row.

@@ -68,6 +68,10 @@ func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argu
 				"and more_count 0: %w", i+1, next.size, next.more_count, call.size,
 				symmem.ErrInvalid)
 		}
+		if next.event != nil {
+			return nil, fmt.Errorf("call %d of a list has an event, which only the first call may "+
+				"have: %w", i+1, symmem.ErrInvalid)
+		}
 		var err error
 		if list[i], err = argumentsOf(&next, site); err != nil {
 			return nil, err

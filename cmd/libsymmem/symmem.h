@@ -837,7 +837,7 @@ struct symmem_route {
 };
 
 /* Offsets in the memory that symmem_dispatch writes. Rows, scales, weights and ids have max_tokens
- * places for each rank. The rows of a rank are in the order of its tokens, from its first place on.
+ * places for each rank. The rows of a rank fill its first places, in the order of its tokens.
  * ids of the other places are -1. counts has int32 values: the number of rows from each rank, and
  * then the number of this rank's ids other than -1 that belong to no expert. */
 struct symmem_route_layout {
@@ -851,7 +851,7 @@ int symmem_route_layout(const struct symmem_route *route, int ranks,
 /* Sends the row, ids, weights and scales of each token once to every rank that owns one of its
  * experts. send has tokens rows; recv has the size of the layout. Ids of experts on other ranks
  * arrive as -1. On GPUs, recv must be symmetric and the group have the direct path; otherwise all
- * ranks get SYMMEM_ERR_UNSUPPORTED. After a fault on a GPU, all ids are -1. */
+ * ranks get SYMMEM_ERR_UNSUPPORTED. After a fault on a GPU, each id is valid or -1. */
 int symmem_dispatch(uint64_t group, const struct symmem_route *route, uint64_t stream);
 
 /* Returns rows of bfloat16 and adds them up for each token, in the order of ranks: in float32, and

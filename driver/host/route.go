@@ -121,7 +121,8 @@ func (r *routedPlan) finish() {
 // of unknown experts, and the number of copied rows.
 func (r *routedPlan) unpack(gathered, output []byte, src int) (unknown, rows uint32) {
 	route := r.call.Route
-	tokens := int(binary.LittleEndian.Uint64(gathered))
+	// Without a comparison, other ranks may have passed another maximum.
+	tokens := int(min(binary.LittleEndian.Uint64(gathered), uint64(route.MaxTokens)))
 	parts := r.parts()
 	var from [4][]byte
 	rest := gathered[headerBytes:]
