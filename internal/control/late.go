@@ -21,7 +21,7 @@ func isTooShort(waited time.Duration, group driver.GroupConfig) bool {
 	return waited < enough
 }
 
-// NoteDeadline notes whether, and how long ago, the deadline of the caller's context has passed. err
+// NoteDeadline notes whether the deadline of the caller's context has passed, and how long ago. err
 // is the context's error.
 func (w *WaitStatus) NoteDeadline(ctx context.Context, err error) {
 	w.DeadlinePassed = errors.Is(err, context.DeadlineExceeded)
