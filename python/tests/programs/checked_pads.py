@@ -20,9 +20,19 @@ WORLD = range(SIZE)
 LAST = SIZE - 1
 
 
-def call(pad: symmem.CheckedPad, name: str, channel: int, site: int = 0, peer: int = 0) -> bool:
-    """Run a primitive as a kernel would."""
+def call(
+    pad: symmem.CheckedPad,
+    name: str,
+    channel: int,
+    site: int = 0,
+    peer: int = 0,
+    changes: dict[str, str] | None = None,
+) -> bool:
+    """Run a primitive as a kernel would, with changed instructions if there are changes."""
     text = instructions(name, "ok", "pad", "channel", "site", "peer")
+    for old, new in (changes or {}).items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
     return ptx.run(text, pad=pad.address, channel=channel, site=site, peer=peer)
 
 
@@ -103,6 +113,22 @@ def a_missing_rank_is_named() -> None:
     assert error.missing == [LAST], error
     for text in (f"rank {LAST} has not arrived", "channel 3", 'site 2 ("after the sum")', "400 ms"):
         assert text in str(error), error
+    end(pad)
+
+
+@check
+def waits_end_after_any_number_of_polls() -> None:
+    pad = fault()
+    if RANK == 0:  # the number of polls wraps every fourth time, and is then 64 again
+        changes = {
+            "mov.b32 polls, 0;": f"mov.b32 polls, {64 + (3 << 30)};",
+            "add.u32 polls, polls, 1;": f"add.u32 polls, polls, {1 << 30};",
+        }
+        start = time.monotonic()
+        assert not call(pad, "wait_signal", 3, 2, LAST, changes)
+        assert time.monotonic() - start >= 0.4
+    symmem.barrier()
+    raises(symmem.TimeoutError, pad.check)
     end(pad)
 
 

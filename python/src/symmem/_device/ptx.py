@@ -114,6 +114,7 @@ cvt.u64.u32 slot, old;
 add.u64 slot, slot, PAD;
 mov.b64 word, {{tag, epoch}};
 mov.b32 polls, 0;
+mov.b64 begun, 0;
 poll:
 ld.acquire.sys.global.u64 found, [slot];
 setp.eq.u64 p, found, word;
@@ -143,7 +144,7 @@ setp.ne.u32 p, old, 0;
 @p bra failure;
 timed:
 mov.u64 now, %globaltimer;
-setp.eq.u32 p, polls, 64;
+setp.eq.u64 p, begun, 0;
 @p mov.b64 begun, now;
 @p ld.global.u64 limit, [PAD+{layout.TIMEOUT}];
 sub.u64 now, now, begun;
