@@ -40,7 +40,8 @@ extern "C" __global__ void kernel(const void* pad, int* out) {
   bool ok = symmem::wait(pad, blockIdx.x, 1) && symmem::barrier(pad, blockIdx.x, 2);
   ok = ok && symmem::mark(pad, 1, 3, 4);
   if (ok) symmem::signal(pad, 1, 3, 4);
-  ok = ok && symmem::peek_signal(pad, 1, 3, 4) && symmem::wait_signal(pad, 1, 3, 4);
+  ok = ok && symmem::peek_signal(pad, 1, 3, 4) && symmem::peek_unchanged(pad, 1, 3, 4);
+  ok = ok && symmem::wait_signal(pad, 1, 3, 4);
   *out = ok && symmem::unchanged(pad, 1, 3, 4);
 }
 """

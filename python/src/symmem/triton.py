@@ -43,6 +43,7 @@ def _four(name: str) -> tl.constexpr:
 _BARRIER, _ARRIVE, _WAIT = _three("barrier"), _three("arrive"), _three("wait")
 _SIGNAL, _WAIT_SIGNAL, _PEEK_SIGNAL = _four("signal"), _four("wait_signal"), _four("peek_signal")
 _MARK, _UNCHANGED = _four("mark"), _four("unchanged")
+_PEEK_UNCHANGED = _four("peek_unchanged")
 
 
 @triton.jit
@@ -91,7 +92,8 @@ def signal(pad, peer, channel, site: tl.constexpr = 0):
 def wait_signal(pad, peer, channel, site: tl.constexpr = 0, take: tl.constexpr = True):
     """Wait for the next signal from a rank on the channel, take it, and return whether it came.
 
-    Several blocks may wait for the same signal with `take=False`. Afterwards, one has to take it.
+    Several blocks may wait for the same signal with `take=False`, and then call `unchanged` with
+    `take=False`. Afterwards, one has to take it.
     """
     if take:
         return _on_one(_WAIT_SIGNAL, pad, peer, channel, site)
@@ -114,6 +116,12 @@ def put(pad, peer, channel, pointers, values, mask=None, site: tl.constexpr = 0)
 
 
 @triton.jit
-def unchanged(pad, peer, channel, site: tl.constexpr = 0):
-    """After reading the values of a rank's `put`, return whether the next `put` had not begun."""
-    return _on_one(_UNCHANGED, pad, peer, channel, site)
+def unchanged(pad, peer, channel, site: tl.constexpr = 0, take: tl.constexpr = True):
+    """After reading the values of a rank's `put`, return whether the next `put` had not begun.
+
+    `take` is that of the block's `wait_signal`. If it is False, no block may have taken the signal.
+    """
+    if take:
+        return _on_one(_UNCHANGED, pad, peer, channel, site)
+    else:
+        return _on_one(_PEEK_UNCHANGED, pad, peer, channel, site)

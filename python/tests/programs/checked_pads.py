@@ -251,6 +251,31 @@ def data_that_are_still_read_are_not_overwritten_in_silence() -> None:
 
 
 @check
+def blocks_that_peek_check_their_data() -> None:
+    pad = fault(timeout=60)
+    for site in (1, 2):
+        if RANK == LAST:
+            assert call(pad, "mark", 2, site, 0)
+            call(pad, "signal", 2, site, 0)
+        if RANK == 0:
+            assert call(pad, "peek_signal", 2, site, LAST)
+            assert call(pad, "peek_unchanged", 2, site, LAST)
+            if site == 1:
+                assert call(pad, "wait_signal", 2, site, LAST)
+        symmem.barrier()
+    pad.check()
+    if RANK == LAST:
+        assert call(pad, "mark", 2, 2, 0)
+    symmem.barrier()
+    if RANK == 0:
+        assert not call(pad, "peek_unchanged", 2, 2, LAST)
+    symmem.barrier()
+    error = raises(symmem.DivergenceError, pad.check)
+    assert f"rank {LAST} wrote its next values before rank 0" in str(error), error
+    end(pad)
+
+
+@check
 def a_failed_group_stops_its_kernels() -> None:
     twin = symmem.group(list(WORLD), name="stopped")
     pad = symmem.checked_pad(twin, sites=SITES)

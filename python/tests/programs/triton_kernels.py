@@ -26,10 +26,11 @@ def every(pad, source, target, width: tl.constexpr):  # type: ignore[no-untyped-
             checked.put(pad, 1, block, target + at, values, site=3)
             if checked.wait_signal(pad, 1, block, 3, take=False):
                 found = tl.load(target + at)
-                if checked.unchanged(pad, 1, block, 3):
+                if checked.unchanged(pad, 1, block, 3, take=False):
                     tl.store(source + at, found)
     checked.signal(pad, 1, 5, 3)
     checked.wait_signal(pad, 1, 5, 3)
+    checked.unchanged(pad, 1, 5, 3)
 
 
 def compile_for(capability: int, kernel: Any, **parameters: str | int) -> int:

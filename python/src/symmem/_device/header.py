@@ -40,10 +40,11 @@ _FUNCTIONS = {
     "peek_signal": "Like wait_signal, but leaves the signal. One block has to take it afterwards.",
     "mark": "Call this before writing data that a signal announces. Returns false after a failure.",
     "unchanged": "After reading a rank's data, returns whether its next mark had not begun.",
+    "peek_unchanged": "Like unchanged, but after peek_signal, and before a block takes the signal.",
 }
 
 _WITHOUT_RESULT = {"arrive", "signal"}
-_WITH_PEER = {"signal", "wait_signal", "peek_signal", "mark", "unchanged"}
+_WITH_PEER = {"signal", "wait_signal", "peek_signal", "mark", "unchanged", "peek_unchanged"}
 
 
 def _function(name: str, comment: str) -> str:

@@ -154,7 +154,8 @@ mov.b32 kind, {Kind.TIMEOUT};
 bra failure;
 """
 
-# The reader of a peer's data checks that the peer has not begun to write the next data.
+# The reader of a peer's data checks that the peer has not begun to write the next data. A reader
+# that has only peeked at the signal expects the one that it has not taken.
 _UNCHANGED = f"""
 mov.b32 epoch, seen;
 TURN
@@ -170,6 +171,7 @@ setp.eq.u64 p, found, word;
 mov.b32 kind, {Kind.OVERWRITTEN};
 bra failure;
 """
+_PEEK_UNCHANGED = _UNCHANGED.replace("mov.b32 epoch, seen;", "add.u32 epoch, seen, 1;")
 
 # A writer marks the slot before it writes data. A mark replaces the previous signal by a tag of 0.
 _MARK = """
@@ -274,6 +276,7 @@ PRIMITIVES = {
     "peek_signal": _one(_signals(_SIGNALS, "seen"), _AWAIT),
     "mark": _one(_signals(_SIGNALS, "sent"), _MARK),
     "unchanged": _one(_signals(_SIGNALS, "seen"), _UNCHANGED),
+    "peek_unchanged": _one(_signals(_SIGNALS, "seen"), _PEEK_UNCHANGED),
 }
 """The instructions of each primitive, with the operands OK, PAD, CHANNEL, SITE and PEER."""
 

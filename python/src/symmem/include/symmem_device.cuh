@@ -396,4 +396,47 @@ __device__ __forceinline__ bool unchanged(
   return ok != 0;
 }
 
+// Like unchanged, but after peek_signal, and before a block takes the signal.
+__device__ __forceinline__ bool peek_unchanged(
+    const void* pad, unsigned peer, unsigned channel, unsigned site) {
+  unsigned ok;
+  asm volatile(
+      "{ .reg .pred p; .reg .b32 lane, bad, count, kind, who, failed, number, rank, size, sent, "
+      "seen, epoch, tag; .reg .b32 low, high, polls, old, offset, row; .reg .b64 at, own, "
+      "remote, slot, word, found, begun, now, limit; mov.b32 bad, 0; mov.b32 who, 0; mov.b64 "
+      "word, 0; mov.b64 found, 0; mov.b32 row, 2; mov.b32 lane, %%tid.z; mov.b32 count, "
+      "%%ntid.y; mov.b32 old, %%tid.y; mad.lo.u32 lane, lane, count, old; mov.b32 count, "
+      "%%ntid.x; mov.b32 old, %%tid.x; mad.lo.u32 lane, lane, count, old; barrier.sync 0; "
+      "setp.ge.u32 p, lane, 32; @p bra collected; ld.volatile.global.v4.u32 {failed, number, "
+      "rank, size}, [%1]; mov.b32 kind, 4; setp.ge.u32 p, %2, 1024; @p bra refuse; setp.ge.u32 "
+      "p, %3, 4096; @p bra refuse; setp.ne.u32 p, lane, 0; @p bra collected; setp.ge.u32 p, %4, "
+      "size; @p bra refuse; mov.b32 who, %4; mad.lo.u32 offset, %2, 32, %4; mul.wide.u32 at, "
+      "offset, 8; add.u64 at, at, %1; ld.volatile.global.u32 seen, [at+12292]; mul.wide.u32 "
+      "own, %4, 8; add.u64 own, own, %1; ld.global.u64 remote, [own+256]; setp.ne.u32 p, "
+      "failed, 0; @p bra fail; shl.b32 tag, number, 24; shl.b32 offset, %2, 12; or.b32 tag, "
+      "tag, offset; or.b32 tag, tag, %3; mul.lo.u32 offset, %2, 768; add.u32 offset, offset, "
+      "274432; add.u32 epoch, seen, 1; mov.b32 old, 512; mad.lo.u32 old, who, 8, old; add.u32 "
+      "old, old, offset; cvt.u64.u32 slot, old; add.u64 slot, slot, %1; mov.b64 word, {tag, "
+      "epoch}; fence.acq_rel.sys; ld.relaxed.sys.global.u64 found, [slot]; setp.eq.u64 p, "
+      "found, word; @p bra collected; mov.b32 kind, 5; bra failure; bra collected; refuse: "
+      "setp.ne.u32 p, lane, 0; @p bra collected; mov.b32 who, rank; bra failure; fail: mov.b32 "
+      "kind, 3; failure: mov.b32 bad, 1; atom.relaxed.gpu.global.cas.b32 old, [%1+24], 0, 1; "
+      "setp.ne.u32 p, old, 0; @p bra collected; mov.b32 old, 0; report: mul.wide.u32 own, old, "
+      "8; add.u64 own, own, %1; ld.global.u64 remote, [own+256]; mul.wide.u32 at, rank, 64; "
+      "add.u64 at, at, remote; st.relaxed.sys.global.u32 [at+516], who; "
+      "st.relaxed.sys.global.u64 [at+520], word; st.relaxed.sys.global.u64 [at+528], found; "
+      "st.relaxed.sys.global.u32 [at+536], %2; st.relaxed.sys.global.u32 [at+540], %3; "
+      "st.relaxed.sys.global.u32 [at+544], row; fence.acq_rel.sys; st.relaxed.sys.global.u32 "
+      "[at+512], kind; add.u32 old, old, 1; setp.lt.u32 p, old, size; @p bra report; "
+      "setp.eq.u32 p, kind, 3; @p bra collected; fence.acq_rel.sys; mov.b32 old, 0; tell: "
+      "mul.wide.u32 own, old, 8; add.u64 own, own, %1; ld.global.u64 remote, [own+256]; "
+      "st.relaxed.sys.global.u32 [remote], kind; add.u32 old, old, 1; setp.lt.u32 p, old, size; "
+      "@p bra tell; collected: bar.warp.sync -1; setp.ne.u32 p, bad, 0; barrier.red.popc.u32 "
+      "count, 0, p; setp.eq.u32 p, count, 0; selp.u32 %0, 1, 0, p; } "
+      : "=r"(ok)
+      : "l"(pad), "r"(channel), "r"(site), "r"(peer)
+      : "memory");
+  return ok != 0;
+}
+
 } // namespace symmem
