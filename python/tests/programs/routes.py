@@ -176,6 +176,10 @@ def mismatched_tensors_are_refused() -> None:
         ({"weights": weights.half()}, "weights has dtype torch.float16"),
         ({"weights": weights[:, :1]}, "weights has shape (2, 1)"),
         ({"rows": rows[0]}, "want matrices"),
+        (
+            {"rows": torch.zeros(2, 8, dtype=torch.complex64, device=DEVICE)},
+            "rows are complex; pass torch.view_as_real(rows).flatten(1)",
+        ),
         ({"scales": weights[:1]}, "scales has shape (1, 3); want (2, 3)"),
         ({"workspace": rows}, "not the result of symmem.dispatch_workspace"),
         ({"experts": 513}, "513 experts"),

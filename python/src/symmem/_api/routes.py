@@ -58,8 +58,8 @@ def dispatch_tokens(
     do not divide. Row counts stay on the GPU, so calls can be captured and replayed with other ids.
 
     Args:
-        rows: [tokens, hidden] of any dtype, such as float8. The size of a row is a multiple of 16
-            bytes.
+        rows: [tokens, hidden] of any dtype that is not complex, such as float8. The size of a row
+            is a multiple of 16 bytes.
         ids: int32 [tokens, top_k], at most 16 for each token; -1 means no expert.
         weights: float32 [tokens, top_k].
         experts: the number of experts of all ranks, at most 512.
@@ -202,6 +202,8 @@ def check_dispatch(
         raise errors.InvalidError(
             f"rows and ids have shapes {tuple(rows.shape)} and {tuple(ids.shape)}; want matrices"
         )
+    if rows.is_complex():
+        raise errors.InvalidError("rows are complex; pass torch.view_as_real(rows).flatten(1)")
     shape = (rows.shape[0], ids.shape[1])
     _want("ids", ids, torch.int32, shape)
     _want("weights", weights, torch.float32, shape)
