@@ -114,6 +114,17 @@ def handles_of_symmem_tensors_have_the_same_members() -> None:
 
 
 @check
+def buffers_first_used_in_inference_mode_can_be_trained_with() -> None:
+    handle = symmem.handle(symmem.full((8,), 3.0))
+    with torch.inference_mode():
+        handle.get_buffer(RANK, (8,), torch.float32)
+    weights = torch.ones(8, requires_grad=True)
+    (weights * handle.get_buffer(RANK, (8,), torch.float32)).sum().backward()
+    assert weights.grad is not None
+    assert weights.grad.eq(3).all()
+
+
+@check
 def signals_that_no_rank_takes_are_explained() -> None:
     group = symmem.group(list(WORLD), name="explained", timeout=0.5)
     tensor = symmem.empty(100)

@@ -80,7 +80,9 @@ class Handle:
         key = (rank, tuple(sizes), dtype, storage_offset)
         buffer: torch.Tensor | None = self._buffers.get(key)
         if buffer is None:
-            buffer = self._native.buffer(rank, list(sizes), dtype, storage_offset)
+            # Autograd cannot save tensors that were created in inference mode.
+            with pytorch().module.inference_mode(False):
+                buffer = self._native.buffer(rank, list(sizes), dtype, storage_offset)
             if len(self._buffers) == _MAX_BUFFERS:
                 self._buffers.clear()
             self._buffers[key] = buffer
