@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from unittest import mock
 
 import ptx
 from harness import RANK, SIZE, check, main, raises
@@ -292,6 +293,19 @@ def a_failed_group_stops_its_kernels() -> None:
         assert "was waiting on channel 3" in str(error), error
     symmem.barrier()
     raises(symmem.AbortedError, pad.check)
+
+
+@check
+def a_close_that_failed_can_be_repeated() -> None:
+    pad = symmem.checked_pad()
+    symmem.barrier()
+    late = symmem.TimeoutError("closing a pool")
+    with mock.patch.object(pad.group.library, "call", side_effect=late):
+        raises(symmem.TimeoutError, pad.close)
+    pad.check()
+    pad.close()
+    raises(symmem.ClosedError, pad.check)
+    pad.close()
 
 
 @check

@@ -160,11 +160,15 @@ func (t *poolTable) openSignals(owner *rank, o symmem.PoolOptions) (*pool, error
 	return p, err
 }
 
+// closeSignals closes a pool of signal words. After an error it can be called again.
 func (t *poolTable) closeSignals(p *pool) error {
+	if err := errors.Join(p.beginClose(), p.Close()); err != nil {
+		return err
+	}
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.removeLocked(func(other *pool) bool { return other == p })
-	t.mu.Unlock()
-	return errors.Join(p.beginClose(), p.Close())
+	return nil
 }
 
 func (t *poolTable) findOrOpenLocal(r *rank) (*pool, error) {

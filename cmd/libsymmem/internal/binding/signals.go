@@ -55,7 +55,8 @@ func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, erro
 	return addresses, nil
 }
 
-// CloseSignalWords frees this rank's words. address is the address of the first one.
+// CloseSignalWords frees this rank's words. address is the address of the first one. After an error
+// of closing the pool, such as a time-out, it can be called again.
 func (ws *windows) CloseSignalWords(address uintptr) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
@@ -66,7 +67,10 @@ func (ws *windows) CloseSignalWords(address uintptr) error {
 			continue
 		}
 		if p := ws.session.poolTable.findWrapper(b.Pool()); p != nil && p.isForSignals {
-			return errors.Join(b.Free(), ws.session.poolTable.closeSignals(p))
+			if err := ws.session.poolTable.closeSignals(p); err != nil {
+				return err
+			}
+			return b.Free() // not earlier, because a retry finds the pool by its buffer
 		}
 	}
 	return fmt.Errorf("closing signal words at %#x: no open words begin there: %w", address,

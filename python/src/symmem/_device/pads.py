@@ -92,12 +92,13 @@ class CheckedPad:
         """Free this rank's pad. No kernel of any rank may use it any more.
 
         Ranks must close pads in the same order, so a pad is not closed when it becomes unreachable.
+        After an error, such as a time-out, it can be closed again.
         """
         with _lock:
             _open.discard(self)
-            closed, self._closed = self._closed, True
-        if not closed:
+        if not self._closed:
             self.group.library.call("symmem_signal_words_close", self.address)
+            self._closed = True
 
     def check(self) -> None:
         """Raise an error if a wait has failed on any rank. On GPUs, wait for the current stream.
