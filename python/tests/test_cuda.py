@@ -20,6 +20,7 @@ from symmem._torch.cuda import (
     TorchHooks,
     completes_within,
     live_pools,
+    own_stream,
 )
 from symmem._torch.routing import EAGER
 
@@ -329,6 +330,47 @@ def test_a_backend_without_a_communicator_is_rejected(monkeypatch: pytest.Monkey
     gloo = SimpleNamespace(_get_backend=lambda device: SimpleNamespace())
     with pytest.raises(errors.TorchError, match="does not expose its communicator"):
         communicator(gloo, 0)
+
+
+class PaperDriver:
+    """Fakes libcuda. The first `cuStreamCreate` fails, and later ones return 65, 66 and so on."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            self.calls.append((name, *arguments))
+            if name != "cuStreamCreate":
+                return 0
+            made = sum(one[0] == name for one in self.calls)
+            arguments[0]._obj.value = 63 + made
+            return 2 if made == 1 else 0
+
+        return call
+
+    def names(self) -> list[str]:
+        return [one[0] for one in self.calls]
+
+
+def test_each_device_has_a_stream_that_is_not_in_the_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = PaperDriver()
+    cuda = SimpleNamespace(ExternalStream=lambda number, device: (number, device))
+    paper = SimpleNamespace(module=SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr("symmem._torch.cuda._driver", lambda: driver)
+    monkeypatch.setattr("symmem._torch.cuda.pytorch", lambda: paper)
+    own_stream.cache_clear()
+    with pytest.raises(errors.SymmemError, match="cuStreamCreate failed with CUresult 2"):
+        own_stream(1)
+    assert driver.names()[-1] == "cuCtxPopCurrent_v2", "the context must not stay current"
+    assert [own_stream(d) for d in (1, 0, 1)] == [(65, 1), (66, 0), (65, 1)]
+    flags = {one[2] for one in driver.calls if one[0] == "cuStreamCreate"}
+    assert flags == {1}, "the stream must not wait for the default stream"
+    assert driver.names().count("cuCtxPushCurrent_v2") == 3
+    assert driver.names().count("cuCtxPopCurrent_v2") == 3
+    own_stream.cache_clear()
 
 
 def test_a_forced_close_limits_its_wait_for_the_device() -> None:

@@ -13,6 +13,7 @@ from symmem._api.barriers import barrier
 from symmem._backend.create import load
 from symmem._backend.symmetric import allocate
 from symmem._rank.session import find
+from symmem._torch.cuda import aside, own_stream
 from symmem._torch.pytorch import pytorch, write_value
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ class Handle:
         self.offset = 0
         self.signal_pad_size: int = native.pad_bytes()
         self.multicast_ptr = 0
+        self._gpu = None if self.device.type == "cpu" else self.device.index
+        if self._gpu is not None:
+            own_stream(self._gpu)  # now, because `explain` may run during a capture
         with _lock:
             _handles.add(self)
 
@@ -163,7 +167,7 @@ class Handle:
         torch = pytorch().module
         words = self.signal_pad_size // 4
         lines: list[str] = []
-        with _aside(self.device):
+        with aside(self._gpu):
             pads = [self.get_signal_pad(r, (words,), torch.int32) for r in range(self.world_size)]
             values = [pad.cpu().tolist() for pad in pads]
         for rank, pad in enumerate(values):
@@ -184,15 +188,6 @@ class Handle:
 
 _lock = threading.Lock()
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
-
-
-def _aside(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Return a context for work that does not wait for kernels of other streams."""
-    if device.type == "cpu":
-        return contextlib.nullcontext()
-    cuda = pytorch().module.cuda
-    context: contextlib.AbstractContextManager[object] = cuda.stream(cuda.Stream(device))
-    return context
 
 
 def _spans(numbers: list[int]) -> str:

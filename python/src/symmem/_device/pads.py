@@ -16,6 +16,7 @@ from symmem._device import layout
 from symmem._device.layout import Kind, Row
 from symmem._rank.group import Group
 from symmem._rank.session import find
+from symmem._torch.cuda import aside, own_stream
 from symmem._torch.pytorch import pytorch
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class CheckedPad:
         )
         self.address: int = addresses[group.rank]
         self._closed = False
+        if group.runtime.device is not None:
+            own_stream(group.runtime.device)  # now, because no kernel is waiting yet
         described = group.describe()
         self._timeout_ms: int = described["timeout_ms"]
         self._write_header(list(addresses), described["stop_word"])
@@ -246,7 +249,7 @@ class CheckedPad:
 
 
 class _Memory:
-    """Reads and writes memory of this process or of its GPU; if `aside`, reads on a new stream."""
+    """Reads and writes memory of this process or of its GPU; if `aside`, reads on `own_stream`."""
 
     def __init__(self, address: int, device: int | None, aside: bool):
         self._address, self._device, self._aside = address, device, aside
@@ -262,11 +265,7 @@ class _Memory:
     def read(self, at: int, size: int) -> bytes:
         if self._device is None:
             return c.string_at(self._address + at, size)
-        torch = pytorch().module
-        if not self._aside:
-            return bytes(self._view(at, size).cpu().numpy())
-        stream = torch.cuda.Stream(self._device)
-        with torch.cuda.stream(stream):
+        with aside(self._device) if self._aside else contextlib.nullcontext():
             return bytes(self._view(at, size).cpu().numpy())
 
     def write(self, at: int, data: bytes) -> None:

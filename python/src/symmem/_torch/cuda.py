@@ -12,11 +12,14 @@ from typing import Any
 
 from symmem import errors
 from symmem._c.library import POOLS, Library
-from symmem._torch.pytorch import Torch
+from symmem._torch.pytorch import Torch, pytorch
 from symmem._torch.routing import Calls, Key, Nesting, Router
 
 NO_POOL = -2
 """The first number of the key of a capture that has no private pool."""
+
+_NON_BLOCKING = 1
+"""CU_STREAM_NON_BLOCKING: the stream does not wait for the default stream."""
 
 FORCED_WAIT = 2.0
 """How long a forced close waits for the device, where a kernel may hang, in seconds."""
@@ -60,6 +63,39 @@ def capture_id(stream: int) -> int:
     if code != 0:
         raise errors.SymmemError(f"cuStreamGetCaptureInfo failed with CUresult {code}")
     return number.value
+
+
+@cache
+def own_stream(device: int) -> Any:
+    """Return a stream of a device that nothing else in the process uses, creating it once.
+
+    `torch.cuda.Stream` returns one of 32 streams in turn, on which a kernel may be waiting.
+    """
+    driver = _driver()
+
+    def call(name: str, *arguments: Any) -> None:
+        if code := getattr(driver, name)(*arguments):
+            raise errors.SymmemError(f"{name} failed with CUresult {code}")
+
+    number, context, stream = c.c_int(), c.c_void_p(), c.c_void_p()
+    call("cuDeviceGet", c.byref(number), device)
+    call("cuDevicePrimaryCtxRetain", c.byref(context), number)  # as long as the process
+    call("cuCtxPushCurrent_v2", context)
+    try:
+        call("cuStreamCreate", c.byref(stream), _NON_BLOCKING)
+    finally:
+        call("cuCtxPopCurrent_v2", c.byref(context))
+    return pytorch().module.cuda.ExternalStream(stream.value, device=device)
+
+
+def aside(device: int | None) -> contextlib.AbstractContextManager[object]:
+    """Return a context for copies that do not wait for kernels. None stands for the CPU."""
+    if device is None:
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[object] = pytorch().module.cuda.stream(
+        own_stream(device)
+    )
+    return context
 
 
 class Captures:
