@@ -23,14 +23,15 @@ func TestUnusedEventsReturnToPool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	live := make([]*[8]byte, events)
+	live, dropped := make([]*[8]byte, events), make([]driver.Event, events)
 	for i := range events {
-		e := d.NewEvent()
+		dropped[i] = d.NewEvent() // dropped later, so that no event is used again
 		live[i] = new([8]byte)
-		if err := s.Record(e); err != nil {
+		if err := s.Record(dropped[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
+	clear(dropped)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	returned := func() int {
