@@ -152,13 +152,16 @@ func TestPreflightNamesStoppedRank(t *testing.T) {
 	r.checkRankAtFault(t, 2)
 }
 
-// TestPreflightNamesRankStoppedAfterOpening stops a rank that has joined the group. The wait for
-// that rank must end after --timeout, long before --deadline.
+// TestPreflightNamesRankStoppedAfterOpening stops a rank when all ranks have joined the group and
+// allocated memory. Earlier, another rank might need it to join, and be late as well. The wait for
+// the stopped rank must end after --timeout, long before --deadline.
 func TestPreflightNamesRankStoppedAfterOpening(t *testing.T) {
 	t.Parallel()
 	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0", absenceTimeout, "--deadline=1h")
+	for rank := range 3 {
+		awaitMapping(r.findRank(t, rank).Pid, "symmem-segment")
+	}
 	stopped := r.findRank(t, 2)
-	awaitMapping(stopped.Pid, "symmem-group")
 	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -244,13 +247,15 @@ func TestPreflightAfterKillOfRankZero(t *testing.T) {
 	runs[2].checkNoReport(t)
 }
 
-// TestPreflightOfStoppedRankDoesNotReport stops rank 1 while it joins the group, until the others
-// have given up. It was late itself, so it must blame no other rank and print no report.
+// TestPreflightOfStoppedRankDoesNotReport stops rank 1 when all ranks have allocated memory, until
+// the others have given up. It was late itself, so it must blame no other rank and print no report.
 func TestPreflightOfStoppedRankDoesNotReport(t *testing.T) {
 	t.Parallel()
 	runs := launchPreflights(t, []int{0, 1, 2}, absenceTimeout, "--tolerance=0")
 	stopped := runs[1].cmd.Process
-	awaitMapping(stopped.Pid, "symmem-group")
+	for _, r := range runs {
+		awaitMapping(r.cmd.Process.Pid, "symmem-segment")
+	}
 	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
