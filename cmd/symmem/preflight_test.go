@@ -152,14 +152,14 @@ func TestPreflightNamesStoppedRank(t *testing.T) {
 	r.checkRankAtFault(t, 2)
 }
 
-// TestPreflightNamesRankStoppedAfterOpening stops a rank when all ranks have joined the group and
-// allocated memory. Earlier, another rank might need it to join, and be late as well. The wait for
-// the stopped rank must end after --timeout, long before --deadline.
+// TestPreflightNamesRankStoppedAfterOpening stops a rank when each rank has mapped the memory of
+// all ranks. Earlier, another rank might need it for that, and be late as well. The wait for the
+// stopped rank must end after --timeout, long before --deadline.
 func TestPreflightNamesRankStoppedAfterOpening(t *testing.T) {
 	t.Parallel()
 	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0", absenceTimeout, "--deadline=1h")
 	for rank := range 3 {
-		awaitMapping(r.findRank(t, rank).Pid, "symmem-segment")
+		awaitSegments(r.findRank(t, rank).Pid)
 	}
 	stopped := r.findRank(t, 2)
 	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
@@ -168,11 +168,17 @@ func TestPreflightNamesRankStoppedAfterOpening(t *testing.T) {
 	r.checkRankAtFault(t, 2)
 }
 
-// awaitMapping waits until a process has mapped a file, or has exited.
-func awaitMapping(pid int, name string) {
+// awaitSegments waits until a process has mapped a segment of each of three ranks, or has exited.
+func awaitSegments(pid int) {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-		if err != nil || strings.Contains(string(maps), name) {
+		inodes := map[string]bool{}
+		for line := range strings.Lines(string(maps)) {
+			if fields := strings.Fields(line); strings.Contains(line, "symmem-segment") {
+				inodes[fields[4]] = true
+			}
+		}
+		if err != nil || len(inodes) >= 3 {
 			return
 		}
 	}
@@ -247,14 +253,15 @@ func TestPreflightAfterKillOfRankZero(t *testing.T) {
 	runs[2].checkNoReport(t)
 }
 
-// TestPreflightOfStoppedRankDoesNotReport stops rank 1 when all ranks have allocated memory, until
-// the others have given up. It was late itself, so it must blame no other rank and print no report.
+// TestPreflightOfStoppedRankDoesNotReport stops rank 1 when each rank has mapped the memory of
+// all ranks, until the others have given up. It was late itself, so it must blame no other rank and
+// print no report.
 func TestPreflightOfStoppedRankDoesNotReport(t *testing.T) {
 	t.Parallel()
 	runs := launchPreflights(t, []int{0, 1, 2}, absenceTimeout, "--tolerance=0")
 	stopped := runs[1].cmd.Process
 	for _, r := range runs {
-		awaitMapping(r.cmd.Process.Pid, "symmem-segment")
+		awaitSegments(r.cmd.Process.Pid)
 	}
 	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

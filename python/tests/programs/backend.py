@@ -336,9 +336,10 @@ def lists_may_be_anywhere_in_memory() -> None:
         strided = [t.repeat_interleave(2)[::2] for t in separate]
         with symmem.use():
             symmetric = [symmem.empty(count).copy_(t) for t in separate]
-        on_one_rank = symmetric if RANK == 0 else separate
+        # Names must refer to the same symmetric tensors on all ranks, which free them together.
         mixed = [*symmetric[:1], *separate[1:]]
-        for parts in (separate, adjacent, strided, symmetric, mixed, on_one_rank):
+        on_rank_0 = (separate, symmetric)
+        for parts in (separate, adjacent, strided, on_rank_0[RANK == 0], symmetric, mixed):
             output = torch.empty(count, 2)[:, 0] if parts is strided else torch.empty(count)
             dist.scatter(output, parts if root == RANK else None, root)
             torch.testing.assert_close(output, want)
@@ -362,9 +363,9 @@ def lists_are_gathered_and_reduced_anywhere_in_memory() -> None:
     separate = [torch.empty(count) for _ in WORLD]
     strided = [torch.empty(count, 2)[:, 0] for _ in WORLD]
     uneven = [torch.empty(count * 2)[: count * 2 - r] for r in WORLD]
-    on_one_rank = symmetric if RANK == 0 else separate
     mixed = [*symmetric[:1], *separate[1:]]
-    for parts in (separate, strided, symmetric, views, between, mixed, on_one_rank):
+    on_rank_0 = (separate, symmetric)
+    for parts in (separate, strided, on_rank_0[RANK == 0], symmetric, views, between, mixed):
         for one in (input, own, own if RANK == 0 else input, input.repeat_interleave(2)[::2]):
             dist.all_gather(parts, one)
             torch.testing.assert_close(parts, given)
