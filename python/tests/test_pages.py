@@ -89,7 +89,7 @@ def test_python_on_pages_is_valid(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_names_on_pages_exist(page: Path) -> None:
-    others = {"verify", "bench", "errors", "so", "h", "pc", "test"}
+    others = {"verify", "bench", "errors", "triton", "so", "h", "pc", "test"}
     python = page.is_relative_to(
         ROOT / "python"
     )  # on other pages, capitalized names may be from Go
