@@ -58,7 +58,8 @@ def test_the_header_compiles() -> None:
     folders = [Path(p) for p in sys.path if (Path(p) / "nvidia").is_dir()]
     found = [f for p in folders for f in (p / "nvidia").glob("*/lib/libnvrtc.so.*")]
     if not found:
-        pytest.skip(f"PyTorch {torch.__version__} has no NVRTC: unsupported here")
+        assert torch.version.cuda is None, "PyTorch for CUDA contains NVRTC"
+        pytest.skip(f"PyTorch {torch.__version__} is for CPUs and has no NVRTC: unsupported")
     nvrtc = c.CDLL(str(found[0]))
     program = c.c_void_p()
     nvrtc.nvrtcCreateProgram(c.byref(program), KERNEL, b"kernel.cu", 0, None, None)

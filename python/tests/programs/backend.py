@@ -13,22 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from expected import WORLD, numbers, total
 from harness import RANK, SIZE, check, main, raises
 
 import symmem
 from symmem._rank.rendezvous import free_port
-
-WORLD = range(SIZE)
-
-
-def numbers(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return a tensor whose values differ between ranks and elements."""
-    count = torch.Size(shape).numel()
-    return (torch.arange(count) % 50 + rank + 1).to(dtype).view(shape)
-
-
-def total(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return sum((numbers(r, *shape, dtype=dtype) for r in WORLD), torch.zeros(shape, dtype=dtype))
 
 
 @check

@@ -94,25 +94,27 @@ mul.lo.u32 old, old, {layout.ROW};
 """
 _THIRD = f"mov.b32 old, {Row.SIGNAL * layout.ROW};\n"
 
-_SEND = """
-add.u32 epoch, sent, 1;
-TURN
-mad.lo.u32 old, rank, 8, old;
+
+def _slot(rank: str, pad: str) -> str:
+    """Set `slot` to the address of a rank's slot on a pad, in the row at the offset `old`."""
+    return f"""mad.lo.u32 old, {rank}, 8, old;
 add.u32 old, old, offset;
 cvt.u64.u32 slot, old;
-add.u64 slot, slot, remote;
-mov.b64 word, {tag, epoch};
+add.u64 slot, slot, {pad};
+"""
+
+
+_SEND = f"""
+add.u32 epoch, sent, 1;
+TURN
+{_slot("rank", "remote")}mov.b64 word, {{tag, epoch}};
 st.release.sys.global.u64 [slot], word;
 """
 
 _AWAIT = f"""
 add.u32 epoch, seen, 1;
 TURN
-mad.lo.u32 old, who, 8, old;
-add.u32 old, old, offset;
-cvt.u64.u32 slot, old;
-add.u64 slot, slot, PAD;
-mov.b64 word, {{tag, epoch}};
+{_slot("who", "PAD")}mov.b64 word, {{tag, epoch}};
 mov.b32 polls, 0;
 mov.b64 begun, 0;
 poll:
@@ -159,11 +161,7 @@ bra failure;
 _UNCHANGED = f"""
 mov.b32 epoch, seen;
 TURN
-mad.lo.u32 old, who, 8, old;
-add.u32 old, old, offset;
-cvt.u64.u32 slot, old;
-add.u64 slot, slot, PAD;
-mov.b64 word, {{tag, epoch}};
+{_slot("who", "PAD")}mov.b64 word, {{tag, epoch}};
 fence.acq_rel.sys;
 ld.relaxed.sys.global.u64 found, [slot];
 setp.eq.u64 p, found, word;
@@ -174,15 +172,11 @@ bra failure;
 _PEEK_UNCHANGED = _UNCHANGED.replace("mov.b32 epoch, seen;", "add.u32 epoch, seen, 1;")
 
 # A writer marks the slot before it writes data. A mark replaces the previous signal by a tag of 0.
-_MARK = """
+_MARK = f"""
 mov.b32 epoch, sent;
 TURN
-mad.lo.u32 old, rank, 8, old;
-add.u32 old, old, offset;
-cvt.u64.u32 slot, old;
-add.u64 slot, slot, remote;
-mov.b32 tag, 0;
-mov.b64 word, {tag, epoch};
+{_slot("rank", "remote")}mov.b32 tag, 0;
+mov.b64 word, {{tag, epoch}};
 st.relaxed.sys.global.u64 [slot], word;
 fence.acq_rel.sys;
 """
