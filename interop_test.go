@@ -147,7 +147,8 @@ func TestNormCallMatchesMethod(t *testing.T) {
 	})
 }
 
-// TestStopWord checks the word that tells kernels of the program to stop.
+// TestStopWord checks that the stop word of a group on GPUs becomes nonzero when the group fails.
+// The host backend has no stop words.
 func TestStopWord(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)

@@ -133,8 +133,8 @@ type EndObserver interface {
 
 // LossListener is implemented by a Device whose Close can wait for other ranks.
 type LossListener interface {
-	// RanksLost tells a running Close which world ranks have ended without leaving. Close waits for
-	// them only briefly.
+	// RanksLost is called during Close with the world ranks that have died. Close stops waiting for
+	// them after a short time.
 	RanksLost(ranks []int)
 }
 

@@ -19,18 +19,11 @@ func TestCloseSignalWordsCanBeRetried(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slow, err := r.findStream(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gate := make(chan struct{})
-	if err := slow.Host(func() { <-gate }); err != nil {
-		t.Fatal(err)
-	}
+	unblock := blockStream(t, r, 1)
 	if err := l.CloseSignalWords(addresses[0]); !errors.As(err, new(*symmem.TimeoutError)) {
 		t.Errorf("CloseSignalWords during work = %v, want a TimeoutError", err)
 	}
-	close(gate)
+	unblock()
 	if err := l.Synchronize(1); err != nil {
 		t.Fatal(err)
 	}

@@ -39,20 +39,27 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	}
 }
 
+// blockStream keeps a stream busy until unblock is called.
+func blockStream(t *testing.T, r *rank, handle uintptr) (unblock func()) {
+	t.Helper()
+	s, err := r.findStream(handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := make(chan struct{})
+	if err := s.Host(func() { <-gate }); err != nil {
+		t.Fatal(err)
+	}
+	return func() { close(gate) }
+}
+
 func TestEventsFollowStreamOrder(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	r, err := l.mainWorldRank()
 	if err != nil {
 		t.Fatal(err)
 	}
-	slow, err := r.findStream(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gate := make(chan struct{})
-	if err := slow.Host(func() { <-gate }); err != nil {
-		t.Fatal(err)
-	}
+	unblock := blockStream(t, r, 1)
 	first, err := l.RecordEvent(1)
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +83,7 @@ func TestEventsFollowStreamOrder(t *testing.T) {
 	if l.IsEventDone(second) {
 		t.Error("IsEventDone(second) = true after the first event was closed, want false")
 	}
-	close(gate)
+	unblock()
 	if err := l.WaitForEvent(second); err != nil {
 		t.Error(err)
 	}
