@@ -19,6 +19,9 @@ import (
 const (
 	// dialTimeout bounds attempts to reach a rank.
 	dialTimeout = 20 * time.Second
+	// endedTimeout is the same if each attempt was ended from outside. It is longer than a busy
+	// rank, which closes some connections, needs.
+	endedTimeout = 8 * time.Second
 	// dialStagger is the delay between attempts to reach different addresses.
 	dialStagger = 200 * time.Millisecond
 	dialPause   = 500 * time.Millisecond
@@ -51,18 +54,26 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	}
 }
 
-// dial tries all addresses for up to dialTimeout.
+// dial tries all addresses for up to dialTimeout or endedTimeout.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
-	for begin := time.Now(); ; {
+	begin := time.Now()
+	for endedSince := begin; ; {
 		l, errs := d.tryAddresses(ctx, strings.Fields(addresses))
 		if l != nil {
 			return l, nil
 		}
-		if !slices.ContainsFunc(errs, func(err error) bool { return !isRefused(err) }) {
+		if all(errs, isRefused) {
 			return nil, d.rankLostError(d.cfg.Group.Ranks[d.rank],
 				fmt.Sprintf("its addresses %q refuse connections", addresses))
 		}
+		if !all(errs, isEnded) {
+			endedSince = time.Now()
+		}
 		err := errors.Join(errs...)
+		if time.Since(endedSince) > endedTimeout {
+			err = fmt.Errorf("each connection ended before the rank answered: %w", err)
+			return nil, d.unreachableError(addresses, err)
+		}
 		if ctx.Err() != nil || errors.Is(err, ErrProtocol) || time.Since(begin) > dialTimeout {
 			return nil, d.unreachableError(addresses, err)
 		}
@@ -77,7 +88,7 @@ func (d *dialer) unreachableError(addresses string, err error) error {
 	advice := ""
 	if !errors.Is(err, ErrProtocol) {
 		advice = "; all machines must be able to connect to each other directly on every port: " +
-			"check for firewalls or NAT between them"
+			"check for firewalls, proxies or NAT between them"
 	}
 	return fmt.Errorf("connecting from %s to %s at %q: %w%s", control.HostName(),
 		d.describeRank(d.rank), addresses, err, advice)
@@ -145,6 +156,17 @@ func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Co
 // isRefused reports whether no process listens at the address. The end of a connection during its
 // handshake does not show that: a rank with too many connections closes some.
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// isEnded reports whether something between the machines may have ended or refused a connection, as
+// proxies do that cannot reach the rank.
+func isEnded(err error) bool {
+	return isRefused(err) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+func all(errs []error, is func(error) bool) bool {
+	return !slices.ContainsFunc(errs, func(err error) bool { return !is(err) })
+}
 
 // handshake sends the first half of the token and verifies the second. It closes the connection on
 // failure.

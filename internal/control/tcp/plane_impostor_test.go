@@ -226,6 +226,37 @@ func TestJoinFailsIfPeerLacksToken(t *testing.T) {
 	}
 }
 
+// In TestJoinFailsSoonIfProxyEndsConnections, a proxy accepts connections to rank 0 and ends them,
+// as proxies do whose machine cannot be reached.
+func TestJoinFailsSoonIfProxyEndsConnections(t *testing.T) {
+	t.Parallel()
+	i := newImpostor(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer l.Close()
+	j := &joiner{cfg: i.config()}
+	check(t, j.shareToken(i.ctx))
+	check(t, i.store.Set(i.ctx, j.cfg.key("0"), []byte(l.Addr().String())))
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+	begin := time.Now()
+	_, err = Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: hangTimeout})
+	if err == nil || !strings.Contains(err.Error(), "to rank 4") ||
+		!strings.Contains(err.Error(), "each connection ended before the rank answered") {
+		t.Errorf("got %v, want an error about connections to rank 4 that ended", err)
+	}
+	if took := time.Since(begin); took >= dialTimeout {
+		t.Errorf("Join took %v, want less than %v", took, dialTimeout)
+	}
+}
+
 func TestInvalidMessageIsReportedWithRank(t *testing.T) {
 	for name, misbehave := range map[string]func(i *impostor){
 		"an invalid frame": func(i *impostor) {
