@@ -52,6 +52,7 @@
 //   - SOFTGPU_DEVICES: number of devices (4). CUDA_VISIBLE_DEVICES selects some of them by number.
 //   - SOFTGPU_MEMORY: bytes of memory per device, counted separately for each process (8 GiB).
 //   - SOFTGPU_LAG: delay of each operation on a stream in microseconds (0).
+//   - SOFTGPU_NETWORK: time in microseconds that 1 KiB of a call takes between machines (0).
 //   - SOFTGPU_LINK: reported links (NVLink). "pcie" has no native atomics, "none" no peer access.
 //   - SOFTGPU_FABRIC=1: supports fabric handles, as with an IMEX channel (code 800).
 //   - SOFTGPU_ORDER=down: runs threads, warps and blocks in descending order.
