@@ -14,28 +14,34 @@ const FloorPercent = 2.0
 const DeriveMethod = "from small sizes to large ones, starting with otherwise, the path changes " +
 	"only where the other one is faster by more than the noise and by more than 2 percent; if calls " +
 	"in place and out of place disagree, plain beats window; direct is compared with the better of " +
-	"the others, and starts with them"
+	"the others, and starts with them; two levels are chosen only at sizes where they are faster in " +
+	"place and out of place"
 
 type comparison struct {
 	startPath              Path // for sizes below the first point
 	preferred, alternative Path
 	microseconds           func(Point) (preferred, alternative float64)
+	// isStrict is set if alternative must be faster at each point, even if the path at the previous
+	// size was alternative.
+	isStrict bool
 }
 
 func windowComparison(defaultPath Path) comparison {
 	return comparison{defaultPath, Plain, Window, func(p Point) (plain, window float64) {
 		return p.PlainUS, p.WindowUS
-	}}
+	}, false}
 }
 
 var directComparison = comparison{
 	NotDirect, NotDirect, Direct,
 	func(p Point) (notDirect, direct float64) { return p.NotDirectUS(), p.DirectUS },
+	false,
 }
 
 var twoLevelComparison = comparison{
 	NotDirect, NotDirect, TwoLevel,
 	func(p Point) (notDirect, twoLevel float64) { return p.NotDirectUS(), p.TwoLevelUS },
+	true,
 }
 
 func (p Point) hasTwoLevel() bool { return p.TwoLevelUS > 0 }
@@ -53,7 +59,8 @@ func (p Point) NotDirectUS() float64 {
 // points can contain a size twice: in place and out of place.
 //
 // The path changes if the new path is faster by more than the noise and FloorPercent. If the points
-// of a size disagree, plain has precedence over window, and NotDirect over direct.
+// of a size disagree, plain has precedence over window, and NotDirect over direct. The two-level path
+// must be faster at every point where it is chosen.
 func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	c := windowComparison(defaultPath)
 	switch {
@@ -111,7 +118,7 @@ func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	path := previous
 	for _, p := range points {
 		switch fasterPath := c.fasterPath(p); {
-		case fasterPath == c.preferred:
+		case fasterPath == c.preferred, c.isStrict && fasterPath == "":
 			return c.preferred
 		case fasterPath == c.alternative:
 			path = c.alternative

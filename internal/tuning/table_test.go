@@ -350,12 +350,16 @@ func TestTwoLevelRule(t *testing.T) {
 		{Bytes: 1 << 20, PlainUS: 10, TwoLevelUS: 30},
 		{Bytes: 1 << 24, PlainUS: 100, TwoLevelUS: 101},
 		{Bytes: 1 << 26, PlainUS: 400, TwoLevelUS: 200},
+		{Bytes: 1 << 27, PlainUS: 800, TwoLevelUS: 400},
+		{Bytes: 1 << 27, InPlace: true, PlainUS: 800, TwoLevelUS: 700, NoisePercent: 20},
 	})
 	table := &Table{Device: "box", DefaultPath: Plain, Rules: []Rule{rule}}
 	if err := table.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	wants := map[int64]Path{1 << 20: NotDirect, 1 << 24: NotDirect, 1 << 26: TwoLevel}
+	wants := map[int64]Path{
+		1 << 20: NotDirect, 1 << 24: NotDirect, 1 << 26: TwoLevel, 1 << 27: NotDirect,
+	}
 	for bytes, want := range wants {
 		if got, why := table.ChooseDirect("AllReduce", bytes, true, shape); got != want {
 			t.Errorf("ChooseDirect(%d bytes) = %s, because %v; want %s", bytes, got, why, want)
