@@ -76,6 +76,7 @@ func (d *Device) open(ctx context.Context) error {
 	d.exporter = memory.Exporter{GPU: d.gpu, Machine: d.machine}
 	d.memory = memory.New(d.gpu, scatter.New(d.cfg.Scatter, d.cfg.Rank, d.gpu.Granularity))
 	d.memory.NCCLMapsCaptured = os.Getenv("NCCL_GRAPH_REGISTER") != "0"
+	d.memory.ReleaseCaptured = d.releaseCaptured
 	d.streams = &stream.Streams{
 		GPU: d.gpu, Groups: d.groups, LongestTimeout: d.longestTimeout,
 		NewCalls: func() stream.Calls { return newGraphCalls(d.gpu) },
@@ -316,6 +317,18 @@ func (d *Device) otherGroupsUseWindows(c *communicator) bool {
 		}
 	}
 	return false
+}
+
+// releaseCaptured makes NCCL release the memory of destroyed graphs. Otherwise the calls of a new
+// graph would use the old memory if other memory is mapped at its addresses.
+func (d *Device) releaseCaptured() error {
+	var errs []error
+	for _, c := range d.openCommunicators() {
+		if c.comm.mayMapCaptured.Load() {
+			errs = append(errs, c.releaseCaptured())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (d *Device) addCommunicator(c *communicator) {

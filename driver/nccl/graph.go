@@ -74,6 +74,7 @@ func (gc *graphCalls) add(call *capturedCall) {
 		c.windowGraphs.Add(1)
 	}
 	if call.hasPlainKernels() {
+		c.comm.mayMapCaptured.Store(true)
 		call.plainUses = call.plan.useCounts()
 		c.device.memory.UseCounts.AddPlainCalls(call.plainUses, 1)
 	}

@@ -259,6 +259,9 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 	if err := c.recorder.compare(&prepared.Call, prepared.kernel != nil); err != nil {
 		return err
 	}
+	if prepared.usesNCCL() && prepared.Path != driver.PathWindow {
+		c.comm.mayMapCaptured.Store(true)
+	}
 	if err := c.device.gpu.Do(func() error {
 		return c.recorder.holdUsedObjects(s, prepared.useCounts(), prepared.Path, prepared.usesNCCL())
 	}); err != nil {

@@ -11,6 +11,7 @@ import (
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/memory"
+	"symmem/internal/cuda"
 	"symmem/internal/nccl"
 )
 
@@ -21,6 +22,9 @@ type ncclComm struct {
 	library    *nccl.Library
 	handle     nccl.Comm
 	isAborting atomic.Bool // the abort frees the windows
+	// mayMapCaptured is set after a capture of plain calls, whose memory NCCL may have mapped on
+	// other ranks.
+	mayMapCaptured atomic.Bool
 }
 
 // abort waits until the device is idle.
@@ -54,6 +58,25 @@ func (n *ncclComm) deregister(w nccl.Window) error {
 		return nil
 	}
 	return n.gpu.Do(func() error { return n.library.WindowDeregister(n.handle, w) })
+}
+
+// releaseCaptured makes NCCL unmap, on other ranks, this rank's memory that destroyed graphs have
+// used. NCCL only does that in every 11th group of calls. These groups send to this rank itself, in
+// place, and so do nothing else. address must be in device memory. communicator.mu must be held.
+func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
+	const groups = 11
+	return n.gpu.Do(func() error {
+		send := n.library.Send(address, 1, nccl.Uint8, rank, n.handle)
+		recv := n.library.Recv(address, 1, nccl.Uint8, rank, n.handle)
+		return n.gpu.InternalStream.Run(n.gpu, func(stream cuda.Stream) error {
+			var errs []error
+			for range groups {
+				errs = append(errs, n.library.GroupStart(), send.On(stream), recv.On(stream),
+					n.library.GroupEnd())
+			}
+			return errors.Join(errs...)
+		})
+	})
 }
 
 func (n *ncclComm) suspend() error {

@@ -31,6 +31,7 @@ const (
 var roles = map[string]func(task []byte) error{
 	"page":     pageRankMain,
 	"programs": programsRankMain,
+	"remap":    remapRankMain,
 	"signals":  signalsRankMain,
 }
 

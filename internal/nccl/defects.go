@@ -68,6 +68,24 @@ var (
 		Workaround: "symmem uses CommDestroy instead if its group was closed without a fault",
 		Source:     "TestFirstCallsAreCapturedBetweenMachines on 4 H200 with 2.30.7, and the sources",
 	}
+	// OldMapping: a record of a registered address range outlives the graph, and the next capture
+	// finds it.
+	OldMapping = &Defect{
+		FixedIn: Unfixed,
+		Effect: "the memory of a graph's plain calls stays mapped on other ranks after the graph has " +
+			"been destroyed, until ten more groups of calls; if other memory is mapped at the same " +
+			"addresses meanwhile, a new graph uses the old memory: wrong results without an error",
+		Workaround: "before memory of graphs is unmapped or suspended, symmem makes NCCL forget it",
+		Source:     "TestRemapOnAGPU on 2 H100 with 2.28.9, and ncclCommPollCallbacks in the sources",
+	}
+	EndlessDestroy = &Defect{
+		Since: 23203, FixedIn: Unfixed,
+		Effect: "CommDestroy of a communicator that spans machines never returns if a rank dies " +
+			"meanwhile",
+		Workaround: "Close waits one second longer, and reports the lost ranks; a thread and the " +
+			"communicator remain until the process ends",
+		Source: "TestKillsOnAGPU on 4 H100 as two machines",
+	}
 	// EarlyStart: window kernels are launched with programmatic stream serialization, but do not
 	// wait for earlier work in the stream (griddepcontrol.wait).
 	EarlyStart = &Defect{
@@ -93,8 +111,8 @@ const Unfixed = math.MaxInt
 
 // Defects lists all known defects, the most severe first.
 var Defects = []*Defect{
-	EarlyStart, ShiftedLoads, SkippedTail, LostByAbort, CapturesInvalidated,
-	MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
+	EarlyStart, OldMapping, ShiftedLoads, SkippedTail, LostByAbort, EndlessDestroy,
+	CapturesInvalidated, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
 // MultipliedCount returns how many of count elements a version with the defect SkippedTail
@@ -117,6 +135,8 @@ func (d *Defect) Affects(version, major int) bool {
 // Versions describes the affected versions.
 func (d *Defect) Versions() string {
 	switch {
+	case d.FixedIn == Unfixed && d.Since > 0:
+		return "since " + VersionText(d.Since)
 	case d.FixedIn == Unfixed:
 		return "all"
 	case d.Since == 0:

@@ -13,6 +13,8 @@ type Memory struct {
 	UseCounts UseCounts
 	// NCCLMapsCaptured is set if NCCL may map the memory of captured calls on other ranks.
 	NCCLMapsCaptured bool
+	// ReleaseCaptured makes NCCL unmap the memory of destroyed graphs on other ranks.
+	ReleaseCaptured func() error
 
 	mu       ranked.Mutex[memoryMu] // guards the following fields
 	arenas   []*Arena

@@ -92,7 +92,8 @@ func (s *Segment) Keep() error { return nil }
 func (s *Segment) Unmap() error {
 	m := s.arena.memory
 	_, reclaimErr := m.gpu.Reclaim()
-	return errors.Join(reclaimErr, s.unmap())
+	releaseErr := m.releaseCaptured(&s.UseCount) // not with s.mu
+	return errors.Join(reclaimErr, releaseErr, s.unmap())
 }
 
 func (s *Segment) unmap() error {
@@ -107,7 +108,9 @@ func (s *Segment) unmap() error {
 		m.remove(s)
 		return s.free()
 	}
-	if m.UseCounts.DeferUntilUnused(&s.UseCount, &s.arena.useCount, func() { _ = unmap() }) {
+	if m.UseCounts.DeferUntilUnused(&s.UseCount, &s.arena.useCount, func() {
+		_ = errors.Join(m.releaseCaptured(&s.UseCount), unmap())
+	}) {
 		return nil
 	}
 	return unmap()

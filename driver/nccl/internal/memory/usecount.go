@@ -18,6 +18,8 @@ type UseCount struct {
 	// plainCallCount counts calls in open graphs that use the object outside windows (memory
 	// registered with NCCL).
 	plainCallCount int
+	// wasCaptured is set if NCCL may have mapped the object on other ranks for such a call.
+	wasCaptured bool
 }
 
 // UseCounts guards a device's use counts and holds.
@@ -52,7 +54,22 @@ func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount, n int) {
 	defer uc.mu.Unlock()
 	for _, u := range useCounts {
 		u.plainCallCount += n
+		u.wasCaptured = u.wasCaptured || n > 0
 	}
+}
+
+// releaseCaptured makes NCCL unmap the object on other ranks if destroyed graphs have used it.
+func (m *Memory) releaseCaptured(u *UseCount) error {
+	m.UseCounts.mu.Lock()
+	wasCaptured := u.wasCaptured && u.plainCallCount == 0
+	if wasCaptured {
+		u.wasCaptured = false
+	}
+	m.UseCounts.mu.Unlock()
+	if !wasCaptured || !m.NCCLMapsCaptured || m.ReleaseCaptured == nil {
+		return nil
+	}
+	return m.ReleaseCaptured()
 }
 
 func (uc *UseCounts) hasPlainCalls(u *UseCount) bool {

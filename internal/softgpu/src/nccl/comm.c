@@ -177,6 +177,7 @@ static void retire(struct comm *c) {
 static void comm_discard(struct comm *c) {
     retire(c);
     windows_close(c);
+    captured_close(c);
     order_close(c);
     while (c->registrations != NULL) {
         struct registration *r = c->registrations;

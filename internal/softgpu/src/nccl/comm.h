@@ -84,6 +84,8 @@ struct comm {
     bool sends[MAX_RANKS], receives[MAX_RANKS];
     struct window *windows, **windows_end; /* ordered from the oldest to the newest; under lock */
     struct registration *registrations; /* under lock */
+    struct captured *captured;          /* memory of calls in graphs; under lock */
+    unsigned groups;                    /* number of groups with calls; under lock */
     /* For kernels in graphs; used by one host call at a time. */
     CUevent order; /* NULL until the first kernel in a graph */
     struct recording *recordings;
@@ -162,6 +164,13 @@ ncclResult_t calls_connect(struct comm *c, const struct call *calls);
 ncclResult_t calls_launch(struct comm *c, struct call *calls);
 
 void await_ticket(struct comm *c, uint64_t ticket);
+
+/* captured.c */
+struct captured *captured_keep(struct comm *c, const void *buffer);
+void captured_drop(struct comm *c, struct captured *m);
+bool captured_is_stale(const struct captured *m, const void *buffer);
+void captured_group_ended(struct comm *c);
+void captured_close(struct comm *c);
 
 /* order.c */
 CUresult order_enter(struct comm *c, CUstream stream, bool captured);

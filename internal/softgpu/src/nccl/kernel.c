@@ -9,6 +9,7 @@ struct kernel {
     struct comm *comm;
     struct call *calls; /* one collective, or the sends and receives of a group */
     int captured;
+    struct captured *memory; /* of a captured plain collective, or NULL */
     uint64_t ticket;
 };
 
@@ -27,8 +28,24 @@ static void serve_next(struct comm *c) {
     pthread_mutex_unlock(&c->lock);
 }
 
-static void run(struct comm *c, const struct call *calls, int device) {
-    if (calls->operation >= SEND)
+/* Runs a call whose output goes to memory that is no longer at the address of its buffer. */
+static void run_stale(struct comm *c, struct call call) {
+    char *old = malloc(call.count * (size_t)c->nranks * type_bytes(call.type));
+    if (old == NULL)
+        abort();
+    call.recv = old;
+    plain_run(c, &call);
+    free(old);
+}
+
+static bool is_plain_collective(const struct call *call) {
+    return call->operation < SEND && call->send_window == NULL && call->recv_window == NULL;
+}
+
+static void run(struct comm *c, const struct call *calls, int device, struct captured *memory) {
+    if (memory != NULL && captured_is_stale(memory, calls->recv))
+        run_stale(c, *calls);
+    else if (calls->operation >= SEND)
         pairs_run(c, calls);
     else if (calls->send_window != NULL || calls->recv_window != NULL)
         windowed_run(c, calls, device);
@@ -45,7 +62,7 @@ static void kernel_run(void *arg, int device) {
     pthread_mutex_lock(&k->comm->turn);
     softgpu_running(device, 1);
     if (!atomic_load(&k->comm->aborted))
-        run(k->comm, k->calls, device);
+        run(k->comm, k->calls, device, k->memory);
     softgpu_running(device, -1);
     pthread_mutex_unlock(&k->comm->turn);
     if (!k->captured)
@@ -65,6 +82,8 @@ static void kernel_drop(void *arg) {
     struct comm *c = k->comm;
     int *counter = k->captured ? &c->persistent : &c->pending;
     calls_free(k->calls);
+    if (k->memory != NULL)
+        captured_drop(c, k->memory);
     free(k);
     comm_count(c, counter, -1);
 }
@@ -82,6 +101,8 @@ static ncclResult_t launch(struct comm *c, struct call *calls) {
     k->calls = calls;
     CUresult result = softgpu_capturing(calls->stream, &k->captured);
     comm_count(c, k->captured ? &c->persistent : &c->pending, 1);
+    if (k->captured && is_plain_collective(calls))
+        k->memory = captured_keep(c, calls->recv);
     if (!k->captured) {
         pthread_mutex_lock(&c->lock);
         k->ticket = c->tickets++;
@@ -144,5 +165,6 @@ ncclResult_t calls_launch(struct comm *c, struct call *calls) {
         result = launch(c, take_batch(&pairs));
     calls_free(calls);
     calls_free(pairs);
+    captured_group_ended(c);
     return result;
 }
