@@ -3,7 +3,6 @@ package nccl
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -133,23 +132,6 @@ func (c *communicator) Register(
 
 func (c *communicator) UseWindows(ctx context.Context) error {
 	return c.registrar.registerAllWithNCCL(ctx)
-}
-
-// releaseCaptured does nothing if the group has failed, because the abort releases everything.
-func (c *communicator) releaseCaptured() error {
-	address, err := c.device.scratch.Address(c.device.memory)
-	if err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.isClosing.Load() || c.plane.Cause() != nil {
-		return nil
-	}
-	if err := c.comm.releaseCaptured(c.cfg.Rank, address); err != nil {
-		return fmt.Errorf("releasing the memory of graphs with group %s: %w", c.cfg.Name(), err)
-	}
-	return nil
 }
 
 func (c *communicator) Abort(cause error) {

@@ -320,13 +320,21 @@ func (d *Device) otherGroupsUseWindows(c *communicator) bool {
 }
 
 // releaseCaptured makes NCCL release the memory of destroyed graphs. Otherwise the calls of a new
-// graph would use the old memory if other memory is mapped at its addresses.
+// graph would use the old memory if other memory is mapped at its addresses. The abort of a group
+// that has failed releases everything.
 func (d *Device) releaseCaptured() error {
-	var errs []error
+	address, err := d.scratch.Address(d.memory)
+	err = errors.Join(err, awaitDestroyedGraphs(d.gpu))
+	errs := []error{err}
 	for _, c := range d.openCommunicators() {
-		if c.comm.mayMapCaptured.Load() {
-			errs = append(errs, c.releaseCaptured())
+		if err != nil || !c.comm.mayMapCaptured.Load() {
+			continue
 		}
+		c.mu.Lock()
+		if !c.isClosing.Load() && c.plane.Cause() == nil {
+			errs = append(errs, c.comm.releaseCaptured(c.cfg.Rank, address))
+		}
+		c.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }

@@ -65,7 +65,7 @@ func (n *ncclComm) deregister(w nccl.Window) error {
 // place, and so do nothing else. address must be in device memory. communicator.mu must be held.
 func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	const groups = 11
-	return n.gpu.Do(func() error {
+	err := n.gpu.Do(func() error {
 		send := n.library.Send(address, 1, nccl.Uint8, rank, n.handle)
 		recv := n.library.Recv(address, 1, nccl.Uint8, rank, n.handle)
 		return n.gpu.InternalStream.Run(n.gpu, func(stream cuda.Stream) error {
@@ -77,6 +77,43 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 			return errors.Join(errs...)
 		})
 	})
+	if err != nil {
+		return fmt.Errorf("releasing the memory of closed graphs: %w", err)
+	}
+	return nil
+}
+
+// awaitDestroyedGraphs waits, for a limited time, until CUDA has told NCCL which graphs have been
+// destroyed. CUDA does that on a thread of its own, for one graph after the other, so this function
+// waits for a graph that it destroys itself.
+func awaitDestroyedGraphs(g *gpu.GPU) error {
+	told := make(chan struct{})
+	err := g.Do(func() error {
+		return g.InternalStream.Run(g, func(stream cuda.Stream) error {
+			if err := g.CUDA.BeginCapture(stream, cuda.CaptureRelaxed); err != nil {
+				return err
+			}
+			graph, err := g.CUDA.EndCapture(stream)
+			if err != nil {
+				return err
+			}
+			if err = g.CUDA.CallAfterGraph(graph, func() { close(told) }); err != nil {
+				close(told)
+			}
+			if errors.As(err, new(*cuda.MissingError)) {
+				err = nil
+			}
+			return errors.Join(err, g.CUDA.GraphDestroy(graph))
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for the end of closed graphs: %w", err)
+	}
+	select {
+	case <-told:
+	case <-time.After(gpu.KernelEndTimeout):
+	}
+	return nil
 }
 
 func (n *ncclComm) suspend() error {

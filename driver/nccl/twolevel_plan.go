@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
@@ -274,18 +275,18 @@ func (m *scratch) withStream(p *plan, s *stream.Stream, f func(*cuda.Driver) err
 // memory and already wait for the steps. In a capture, memory is only allocated when the graph is
 // launched, so allocate first checks that there is enough now.
 func (m *scratch) allocate(
-	d *Device, s *stream.Stream, gpu *cuda.Driver,
+	d *Device, s *stream.Stream, api *cuda.Driver,
 ) (address uintptr, host *stream.HostMemory, err error) {
-	capture, err := gpu.CaptureInfo(s.CUDA)
+	capture, err := api.CaptureInfo(s.CUDA)
 	if err != nil {
 		return 0, nil, err
 	}
 	isCaptured := capture.Status != cuda.CaptureNone
 	if isCaptured {
-		err = d.checkMemory(m.bytes)
+		err = checkMemory(d.gpu, m.bytes)
 	}
 	if err == nil {
-		address, err = gpu.MemAllocAsync(m.bytes, s.CUDA)
+		address, err = api.MemAllocAsync(m.bytes, s.CUDA)
 	}
 	if !errors.Is(err, cuda.ErrOutOfMemory) {
 		return address, nil, err
@@ -297,14 +298,14 @@ func (m *scratch) allocate(
 	return host.Address, host, nil
 }
 
-func (d *Device) checkMemory(bytes int64) error {
-	return d.gpu.Do(func() error {
-		return d.gpu.InternalStream.Run(d.gpu, func(stream cuda.Stream) error {
-			address, err := d.gpu.CUDA.MemAllocAsync(bytes, stream)
+func checkMemory(g *gpu.GPU, bytes int64) error {
+	return g.Do(func() error {
+		return g.InternalStream.Run(g, func(stream cuda.Stream) error {
+			address, err := g.CUDA.MemAllocAsync(bytes, stream)
 			if err != nil {
 				return err
 			}
-			return d.gpu.CUDA.MemFreeAsync(address, stream)
+			return g.CUDA.MemFreeAsync(address, stream)
 		})
 	})
 }

@@ -19,9 +19,9 @@ type remapTask struct {
 	Count int64
 }
 
-// TestRemapOnAGPU captures an AllGather on NCCL's plain path, closes the graph, maps other memory at
-// the addresses of its buffers, and captures it again. During a capture, NCCL maps the buffers on
-// other ranks. It must not use that mapping after the graph has been closed.
+// TestRemapOnAGPU captures an AllGather on NCCL's plain path, closes the graph, maps other memory
+// at the addresses of its buffers, and captures it again. During a capture, NCCL maps the buffers
+// on other ranks. It must not use that mapping after the graph has been closed.
 func TestRemapOnAGPU(t *testing.T) {
 	skipSlow(t)
 	for _, newPool := range []bool{false, true} {

@@ -59,8 +59,8 @@ func (p Point) NotDirectUS() float64 {
 // points can contain a size twice: in place and out of place.
 //
 // The path changes if the new path is faster by more than the noise and FloorPercent. If the points
-// of a size disagree, plain has precedence over window, and NotDirect over direct. The two-level path
-// must be faster at every point where it is chosen.
+// of a size disagree, plain has precedence over window, and NotDirect over direct. The two-level
+// path must be faster at every point where it is chosen.
 func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	c := windowComparison(defaultPath)
 	switch {
