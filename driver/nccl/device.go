@@ -324,19 +324,44 @@ func (d *Device) otherGroupsUseWindows(c *communicator) bool {
 // that has failed releases everything.
 func (d *Device) releaseCaptured() error {
 	address, err := d.scratch.Address(d.memory)
-	err = errors.Join(err, awaitDestroyedGraphs(d.gpu))
+	if err == nil {
+		err = awaitDestroyedGraphs(d.gpu)
+	}
 	errs := []error{err}
 	for _, c := range d.openCommunicators() {
-		if err != nil || !c.comm.mayMapCaptured.Load() {
-			continue
+		if err == nil && c.comm.mayMapCaptured.Load() {
+			errs = append(errs, releaseCaptured(c, address))
 		}
-		c.mu.Lock()
-		if !c.isClosing.Load() && c.plane.Cause() == nil {
-			errs = append(errs, c.comm.releaseCaptured(c.cfg.Rank, address))
-		}
-		c.mu.Unlock()
 	}
 	return errors.Join(errs...)
+}
+
+// releaseCaptured makes the group fail after its timeout, because NCCL may wait forever for a rank
+// that is stopped.
+func releaseCaptured(c *communicator, address uintptr) error {
+	released := make(chan error, 1)
+	go func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.isClosing.Load() || c.plane.Cause() != nil {
+			released <- nil
+			return
+		}
+		released <- c.comm.releaseCaptured(c.cfg.Rank, address)
+	}()
+	timer := time.NewTimer(c.cfg.Timeout.Get())
+	defer timer.Stop()
+	select {
+	case err := <-released:
+		return err
+	case <-timer.C:
+		err := c.plane.Fail(&driver.TimeoutError{
+			InCall: "releasing the memory of closed graphs of group " + c.cfg.Name(),
+			Waited: c.cfg.Timeout.Get(), Members: c.cfg.Ranks,
+		})
+		c.teardown.begin()
+		return err
+	}
 }
 
 func (d *Device) addCommunicator(c *communicator) {
