@@ -323,15 +323,22 @@ func (d *Device) otherGroupsUseWindows(c *communicator) bool {
 // graph would use the old memory if other memory is mapped at its addresses. The abort of a group
 // that has failed releases everything.
 func (d *Device) releaseCaptured() error {
+	affected := slices.DeleteFunc(d.openCommunicators(), func(c *communicator) bool {
+		return !c.comm.mayMapCaptured.Load() || c.isClosing.Load() || c.plane.Cause() != nil
+	})
+	if len(affected) == 0 {
+		return nil
+	}
 	address, err := d.scratch.Address(d.memory)
 	if err == nil {
 		err = awaitDestroyedGraphs(d.gpu)
 	}
-	errs := []error{err}
-	for _, c := range d.openCommunicators() {
-		if err == nil && c.comm.mayMapCaptured.Load() {
-			errs = append(errs, releaseCaptured(c, address))
-		}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, c := range affected {
+		errs = append(errs, releaseCaptured(c, address))
 	}
 	return errors.Join(errs...)
 }
