@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"symmem/driver"
-	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
@@ -186,6 +185,19 @@ func (t *twoLevel) takeSteps(p *plan, scratch uintptr) (steps []*plan, err error
 	return steps, nil
 }
 
+// scratch is memory for the results of steps. Each launch of the call allocates it in stream order,
+// because launches on different streams must not share it.
+type scratch struct {
+	bytes  int64
+	latest atomic.Pointer[scratchSteps]
+}
+
+// scratchSteps holds steps that use scratch memory at an address.
+type scratchSteps struct {
+	address uintptr
+	plans   []*plan
+}
+
 // launchSteps calls launch for each step. An error makes the group fail, because other ranks expect
 // the remaining steps.
 func launchSteps(p *plan, s *stream.Stream, launch func(*communicator, *plan) error) error {
@@ -212,26 +224,12 @@ func launchSteps(p *plan, s *stream.Stream, launch func(*communicator, *plan) er
 	return nil
 }
 
-// scratch is memory for the results of steps. Each launch of the call allocates it in stream order,
-// because launches on different streams must not share it.
-type scratch struct {
-	bytes  int64
-	latest atomic.Pointer[scratchSteps]
-}
-
-// scratchSteps holds steps that use scratch memory at an address.
-type scratchSteps struct {
-	address uintptr
-	plans   []*plan
-}
-
-// use allocates the memory, launches the steps, and frees the memory. CUDA often returns the same
-// address again, so use keeps the latest plans.
+// use allocates the memory in stream order, launches the steps, and frees the memory. CUDA often
+// returns the same address again, so use keeps the latest plans.
 func (m *scratch) use(p *plan, s *stream.Stream, launch func([]*plan) error) error {
-	var address uintptr
-	var host *stream.HostMemory
+	address := uintptr(0)
 	err := m.withStream(p, s, func(gpu *cuda.Driver) (err error) {
-		address, host, err = m.allocate(p.c.device, s, gpu)
+		address, err = gpu.MemAllocAsync(m.bytes, s.CUDA)
 		return err
 	})
 	if err != nil {
@@ -250,13 +248,7 @@ func (m *scratch) use(p *plan, s *stream.Stream, launch func([]*plan) error) err
 	if err == nil {
 		err = launch(steps.plans)
 	}
-	if host != nil {
-		defer p.c.device.streams.PutHostMemory(host)
-	}
 	return errors.Join(err, m.withStream(p, s, func(gpu *cuda.Driver) error {
-		if host != nil {
-			return host.RecordEnd(s)
-		}
 		return gpu.MemFreeAsync(address, s.CUDA)
 	}))
 }
@@ -269,43 +261,4 @@ func (m *scratch) withStream(p *plan, s *stream.Stream, f func(*cuda.Driver) err
 		return err
 	}
 	return p.c.device.gpu.With(f)
-}
-
-// allocate uses host memory if the GPU's memory is full. That is slower, but other ranks may have
-// memory and already wait for the steps. In a capture, memory is only allocated when the graph is
-// launched, so allocate first checks that there is enough now.
-func (m *scratch) allocate(
-	d *Device, s *stream.Stream, api *cuda.Driver,
-) (address uintptr, host *stream.HostMemory, err error) {
-	capture, err := api.CaptureInfo(s.CUDA)
-	if err != nil {
-		return 0, nil, err
-	}
-	isCaptured := capture.Status != cuda.CaptureNone
-	if isCaptured {
-		err = checkMemory(d.gpu, m.bytes)
-	}
-	if err == nil {
-		address, err = api.MemAllocAsync(m.bytes, s.CUDA)
-	}
-	if !errors.Is(err, cuda.ErrOutOfMemory) {
-		return address, nil, err
-	}
-	if host, err = d.streams.TakeHostMemory(m.bytes); err != nil {
-		return 0, nil, err
-	}
-	host.IsInGraph = isCaptured
-	return host.Address, host, nil
-}
-
-func checkMemory(g *gpu.GPU, bytes int64) error {
-	return g.Do(func() error {
-		return g.InternalStream.Run(g, func(stream cuda.Stream) error {
-			address, err := g.CUDA.MemAllocAsync(bytes, stream)
-			if err != nil {
-				return err
-			}
-			return g.CUDA.MemFreeAsync(address, stream)
-		})
-	})
 }

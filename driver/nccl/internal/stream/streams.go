@@ -30,7 +30,6 @@ type Streams struct {
 	mu         ranked.Mutex[streamsMu]
 	graphs     map[*Graph]struct{} // open graphs; guarded by mu
 	keptPoints []*Point            // in graphs of other libraries; guarded by mu
-	hostMemory []*HostMemory       // not taken; guarded by mu
 }
 
 // NewStream creates a stream.
@@ -111,91 +110,5 @@ func (streams *Streams) CloseGraphs() error {
 	return errors.Join(errs...)
 }
 
-// Close frees host memory, and destroys the unused CUDA events. No kernel may be running, and the
-// CUDA context must be current.
-func (streams *Streams) Close() error {
-	return errors.Join(streams.freeHostMemory(), streams.pool.destroyAll(streams.GPU.CUDA))
-}
-
-// HostMemory is page-locked host memory that kernels use, for one launch or graph at a time.
-type HostMemory struct {
-	Address uintptr
-	bytes   int64
-	end     *Event // marks the end of its latest use
-	// IsInGraph must be set if a graph uses the memory at each launch.
-	IsInGraph bool
-}
-
-// RecordEnd must be called after the uses of the memory have been queued. It requires s.Mu.
-func (h *HostMemory) RecordEnd(s *Stream) error {
-	if h.IsInGraph {
-		return nil
-	}
-	return s.gpu.Do(func() error { return h.end.Record(s.CUDA) })
-}
-
-func (h *HostMemory) isFree() bool { return !h.IsInGraph && h.end.Done() }
-
-// TakeHostMemory allocates memory, or returns memory whose uses have ended. The caller passes it
-// to PutHostMemory after it has queued the uses.
-func (streams *Streams) TakeHostMemory(bytes int64) (*HostMemory, error) {
-	streams.mu.Lock()
-	all := streams.hostMemory
-	streams.hostMemory = nil // other goroutines do not find it while mu is unlocked
-	streams.mu.Unlock()
-	var taken *HostMemory
-	i := slices.IndexFunc(all, func(h *HostMemory) bool { return h.bytes >= bytes && h.isFree() })
-	if i >= 0 {
-		taken = all[i]
-		all = slices.Delete(all, i, i+1)
-	}
-	for _, h := range all {
-		streams.PutHostMemory(h)
-	}
-	if taken != nil {
-		return taken, nil
-	}
-	h := &HostMemory{bytes: bytes, end: streams.NewEvent()}
-	err := streams.GPU.Do(func() (err error) {
-		h.Address, err = streams.GPU.CUDA.MemAllocHost(bytes)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return h, nil
-}
-
-// PutHostMemory gives memory back. It stays allocated until Close.
-func (streams *Streams) PutHostMemory(h *HostMemory) {
-	streams.mu.Lock()
-	defer streams.mu.Unlock()
-	streams.hostMemory = append(streams.hostMemory, h)
-}
-
-// HostMemoryUses returns how much memory launches and graphs have taken.
-func (streams *Streams) HostMemoryUses() (inLaunches, inGraphs int) {
-	streams.mu.Lock()
-	defer streams.mu.Unlock()
-	for _, h := range streams.hostMemory {
-		if h.IsInGraph {
-			inGraphs++
-		} else {
-			inLaunches++
-		}
-	}
-	return inLaunches, inGraphs
-}
-
-// freeHostMemory requires a current CUDA context.
-func (streams *Streams) freeHostMemory() error {
-	streams.mu.Lock()
-	all := streams.hostMemory
-	streams.hostMemory = nil
-	streams.mu.Unlock()
-	var errs []error
-	for _, h := range all {
-		errs = append(errs, streams.GPU.CUDA.MemFreeHost(h.Address))
-	}
-	return errors.Join(errs...)
-}
+// Close destroys the unused CUDA events. The CUDA context must be current.
+func (streams *Streams) Close() error { return streams.pool.destroyAll(streams.GPU.CUDA) }
