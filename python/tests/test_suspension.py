@@ -14,5 +14,6 @@ def test_suspension() -> None:
         "tensors_keep_their_addresses",
         "contents_can_be_kept",
         "calls_are_rejected_while_suspended",
+        "a_refusal_leaves_nothing_suspended",
     ):
         checks.verify(name)

@@ -50,5 +50,22 @@ def calls_are_rejected_while_suspended() -> None:
     symmem.all_reduce(tensor)
 
 
+@check
+def a_refusal_leaves_nothing_suspended() -> None:
+    tensor = symmetric()
+    message = torch.full((1000,), 3.0)
+    if RANK == 0:
+        work = symmem.isend(message, 1)
+    dist.barrier()
+    raises(symmem.errors.BusyError, symmem.suspend)
+    if RANK == 0:
+        work.wait()
+    if RANK == 1:
+        symmem.recv(message, 0)
+    tensor.fill_(1)
+    symmem.all_reduce(tensor)
+    assert tensor.eq(SIZE).all()
+
+
 if __name__ == "__main__":
     main()

@@ -169,6 +169,25 @@ def symmem_sends_and_receives() -> None:
 
 
 @check
+def memory_can_be_released_and_restored() -> None:
+    found = tp.device_communicator.takeover
+    tensor = found.scratch.tensor(("suspension",), (4, 6), torch.float32)
+
+    state.suspend_device_comms()
+    raises(errors.SuspendedError, lambda: symmem.all_reduce(tensor, group=found.group))
+    state._apply_to_device_comms(lambda c: c.checkpoint_prepare())  # of a sleeping worker
+    state._apply_to_device_comms(lambda c: c.checkpoint_restore())
+    raises(errors.SuspendedError, lambda: symmem.all_reduce(tensor, group=found.group))
+    state.resume_device_comms()
+    state.resume_device_comms()  # vLLM may wake up in several steps.
+    assert not tensor.any()
+    tp.device_communicator.checkpoint_prepare()
+    raises(errors.SuspendedError, lambda: symmem.all_reduce(tensor, group=found.group))
+    tp.device_communicator.checkpoint_restore()
+    equal(counted(tp, 1, lambda: tp.all_reduce(own())), torch.full((4, 6), TOTAL))
+
+
+@check
 def compiled_code_calls_symmem() -> None:
     def layer(x: torch.Tensor) -> torch.Tensor:
         y = tp.all_reduce(x @ torch.eye(6)) * 2

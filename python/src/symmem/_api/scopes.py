@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes as c
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
+from symmem import errors
 from symmem._rank.group import Group
 from symmem._rank.scope import NoScope
 from symmem._rank.session import find
@@ -131,7 +132,12 @@ def suspend(group: GroupLike = None, *, keep: bool = False) -> int:
     call = found.library.call
     pool, own = c.c_uint64(), c.c_uint64()
     call("symmem_pool_suspend", found.pool, int(keep), c.byref(pool))
-    call("symmem_group_suspend", found.handle, c.byref(own))
+    try:
+        call("symmem_group_suspend", found.handle, c.byref(own))
+    except errors.SymmemError:
+        with suppress(errors.SymmemError):
+            call("symmem_pool_resume", found.pool)
+        raise
     return pool.value + own.value
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
-from symmem._api import collectives, opening, questions
+from symmem._api import collectives, opening, questions, scopes
 from symmem._c.constants import BYTES, Word
 from symmem._c.library import library
 from symmem._rank.group import Group
@@ -82,6 +82,7 @@ class Takeover:
         self._gpu = group is not None and group.runtime.device is not None
         self._reducible = pytorch().types if group is not None else {}
         self._answers: dict[tuple[Any, ...], bool] = {}
+        self._suspensions: set[str] = set()
 
     def takes(self, operation: str, input: torch.Tensor, output: torch.Tensor | int | None) -> bool:
         """Return whether symmem runs a call. All ranks get the same answer.
@@ -183,6 +184,23 @@ class Takeover:
         if not windows.copy[1] and windows.copy[0] == windows.words[Word.WINDOWS]:
             return False  # The group has no symmetric memory.
         return questions.is_symmetric(tensor, self.group)
+
+    def suspend(self, purpose: str) -> None:
+        """Release the group's GPU memory until it is resumed for all purposes. Collective.
+
+        Captured graphs stay valid. The scratch tensors are zero afterwards.
+        """
+        if self.group is None:
+            return
+        if not self._suspensions:
+            scopes.suspend(self.group)
+        self._suspensions.add(purpose)
+
+    def resume(self, purpose: str) -> None:
+        """Undo `suspend` for a purpose, if it was called. Collective."""
+        if self.group is not None and self._suspensions == {purpose}:
+            scopes.resume(self.group)
+        self._suspensions.discard(purpose)
 
     def close(self) -> None:
         """Close symmem's world on this rank. From then on, the engine runs all calls."""

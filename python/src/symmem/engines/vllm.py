@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from symmem import errors
 from symmem._api import collectives, messages
 from symmem._torch.pytorch import is_known
 from symmem.engines import rows
@@ -249,6 +250,29 @@ class SymmemCommunicator:
         peer = (self.rank_in_group - 1) % self.world_size if src is None else src
         messages.recv(tensor, group=takeover.group, group_src=peer)
         return tensor
+
+    def suspend(self) -> None:
+        """Release GPU memory while vLLM sleeps. If that is impossible, symmem keeps its memory."""
+        try:
+            self.takeover.suspend("sleep")
+        except errors.BusyError as e:  # on all ranks
+            logger.warning("symmem keeps its memory of the group %s: %s", self.unique_name, e)
+        super().suspend()  # type: ignore[misc]
+
+    def resume(self) -> None:
+        """Allocate the memory again that `suspend` has released."""
+        super().resume()  # type: ignore[misc]
+        self.takeover.resume("sleep")
+
+    def checkpoint_prepare(self) -> None:
+        """Release GPU memory before a checkpoint of the process."""
+        self.takeover.suspend("checkpoint")
+        super().checkpoint_prepare()  # type: ignore[misc]
+
+    def checkpoint_restore(self) -> None:
+        """Allocate the memory again that `checkpoint_prepare` has released."""
+        super().checkpoint_restore()  # type: ignore[misc]
+        self.takeover.resume("checkpoint")
 
     def destroy(self) -> None:
         """Close symmem's group and destroy the communicator."""
