@@ -1,25 +1,37 @@
 #!/usr/bin/env bash
-# Tests and measures checked pads in Triton and CUDA kernels on GPUs. Build with torch-build.sh.
+# Tests checked pads in Triton and CUDA kernels on GPUs, and compares handles with those of PyTorch,
+# also in functions of other libraries of which only the rendezvous is changed. Build with
+# torch-build.sh.
 #
-#   RANKS    number of ranks (2)
-#   KRAKEN   checkout of github.com/meta-pytorch/kraken; without it, times and kraken are skipped
-#   PARTS    parts to run (signals cuda faults killed times example kraken)
-#   PYTHON   interpreter with PyTorch and Triton (python3)
+#   RANKS       number of ranks (2)
+#   KRAKEN      checkout of github.com/meta-pytorch/kraken of May 2026 or later; without it, times,
+#               kraken and exchange are skipped
+#   FLASHINFER  folder with the package flashinfer; without it, flashinfer is skipped
+#   PARTS       parts to run (signals cuda faults killed streams members times example kraken
+#               exchange flashinfer)
+#   PYTHON      interpreter with PyTorch and Triton (python3)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 RANKS=${RANKS:-2}
 . "$(dirname "$0")/machine.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
 export PYTHONPATH="$BUILD/python:$here/torch" PYTHONDONTWRITEBYTECODE=1
+all="signals cuda faults killed streams members times example kraken exchange flashinfer"
 
-for name in ${PARTS:-signals cuda faults killed times example kraken}; do
+for name in ${PARTS:-$all}; do
 	begin=$SECONDS
+	needs=
 	case $name in
 	example) program=("$here/../../examples/all_gather_matmul.py") ;;
+	times | kraken | exchange) needs=KRAKEN ;;&
+	flashinfer) needs=FLASHINFER ;;&
+	members | times | kraken | exchange | flashinfer)
+		program=("$here/torch/device_peers.py" "$name")
+		;;
 	*) program=("$here/torch/device.py" "$name") ;;
 	esac
-	if [[ ($name == times || $name == kraken) && -z ${KRAKEN:-} ]]; then
-		skip_part "$name: KRAKEN names no checkout"
+	if [[ -n $needs && -z ${!needs:-} ]]; then
+		skip_part "$name: $needs names no folder"
 		continue
 	fi
 	bounded 60 "$python" "$here/torch/launch.py" "$RANKS" 45 "${program[@]}" || fail "$name"

@@ -1,8 +1,6 @@
-"""Tests checked pads in Triton kernels on GPUs, and compares them with kraken's unchecked barrier.
+"""Tests checked pads in Triton and CUDA kernels on GPUs.
 
-device.py signals|cuda|faults|killed|times|kraken
-
-`times` and `kraken` need a checkout of github.com/meta-pytorch/kraken, which KRAKEN names.
+device.py signals|cuda|faults|killed|streams
 """
 
 from __future__ import annotations
@@ -11,14 +9,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import common
 import torch
-import torch.distributed as dist
-import torch.distributed._symmetric_memory as symm_mem
 import triton
 import triton.language as tl
 from common import DEVICE, RANK, SIZE, attempt, say, settle, verdict
@@ -26,10 +20,10 @@ from symmetric import sync_blocks
 
 import symmem
 import symmem.triton as checked
+from symmem._torch.cuda import aside, own_stream
 
 LAST = SIZE - 1
 SITES = ("start", "before the sum", "after the sum", "last")
-Tensor = torch.Tensor
 
 
 @triton.jit
@@ -83,6 +77,16 @@ def send(pad, peer, channel, site: tl.constexpr, times):  # type: ignore[no-unty
 def receive(pad, peer, channel, site: tl.constexpr, output):  # type: ignore[no-untyped-def]
     """Waits for a signal."""
     tl.store(output, checked.wait_signal(pad, peer, channel, site).to(tl.int32))
+
+
+@triton.jit
+def hold(word, limit):  # type: ignore[no-untyped-def]
+    """Spins until a word is not 0, but at most for a number of polls."""
+    polls = 0
+    while polls < limit:
+        polls += 1
+        if tl.atomic_add(word, 0, sem="acquire", scope="sys") != 0:
+            polls = limit
 
 
 def signals() -> None:
@@ -263,142 +267,6 @@ def killed() -> None:
     os._exit(0 if good else 1)
 
 
-def kraken() -> Any:
-    """Import kraken."""
-    sys.path.insert(0, os.environ["KRAKEN"])
-    import kraken
-
-    return kraken
-
-
-def times() -> None:
-    """Measure a barrier of all blocks: the checked one, kraken's, and an empty kernel."""
-    common.start()
-    common.needs_gpus("times")
-    kraken()
-    from device_times import checked_many, kraken_many
-
-    pad = symmem.checked_pad()
-    theirs = symm_mem.empty(1024, device=DEVICE)
-    stock = symm_mem.rendezvous(theirs, dist.group.WORLD)
-    worst = 0.0
-    rows = []
-    for loops in (1, 32):
-        for blocks in (1, 2, 8, 24, 64, 132):
-
-            def ours(blocks: int = blocks, loops: int = loops) -> None:
-                checked_many[(blocks,)](pad.address, loops)
-
-            def other(blocks: int = blocks, loops: int = loops) -> None:
-                kraken_many[(blocks,)](stock.signal_pad_ptrs_dev, loops, RANK, SIZE)
-
-            ours()
-            other()
-            graphs = {
-                "checked": common.capture(ours, 20),
-                "kraken": common.capture(other, 20),
-            }
-            found = common.in_turns(graphs)
-            each = {name: t / 20 / loops for name, t in found.items()}
-            ratio = each["checked"] / each["kraken"]
-            worst = max(worst, ratio)
-            rows.append([loops, blocks, round(each["checked"], 3), round(each["kraken"], 3)])
-            say(f"# {loops} barriers, {blocks} blocks: checked {each['checked']:.2f} us, kraken "
-                f"{each['kraken']:.2f} us, {ratio:.3f} x")  # fmt: skip
-    pad.check()
-    columns = ["barriers in a kernel", "blocks", "checked us", "kraken us"]
-    common.record("device-barrier", columns, rows)
-    verdict("the checked barrier takes at most 1.10 x of kraken's", worst <= 1.10, f"{worst:.3f}")
-    common.leave()
-
-
-def unchanged() -> None:
-    """Run kraken's functions with torch's memory, and with only the rendezvous changed."""
-    common.start()
-    common.needs_gpus("times")
-    module = kraken()
-    original = symm_mem.rendezvous
-    made: dict[int, Any] = {}
-
-    def rendezvous(tensor: Tensor, group: Any = None) -> Any:
-        return made.get(tensor.data_ptr()) or original(tensor, group)
-
-    symm_mem.rendezvous = rendezvous
-
-    def pair(shape: tuple[int, ...]) -> dict[str, Tensor]:
-        """Return the same values in torch's symmetric memory and in symmem's."""
-        stock = symm_mem.empty(shape, dtype=torch.bfloat16, device=DEVICE)
-        with symmem.use():
-            ours = torch.empty(shape, dtype=torch.bfloat16, device=DEVICE)
-        made[ours.data_ptr()] = symmem.handle(ours)
-        ours.copy_(torch.randint(-3, 4, shape, device=DEVICE))
-        stock.copy_(ours)
-        original(stock, dist.group.WORLD)
-        settle()
-        return {"torch": stock, "symmem": ours}
-
-    def compare(name: str, run: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> None:
-        inputs = pair(shape)
-        results = {key: run(x).clone() for key, x in inputs.items()}
-        settle()
-        verdict(f"{name}: equal results", torch.equal(results["torch"], results["symmem"]))
-        runs = {key: lambda x=x: run(x) for key, x in inputs.items()}
-        judge_times(name, eager(runs))
-        graphs.append((name, runs))
-
-    def compare_graphs() -> None:
-        for name, runs in graphs:
-            found = common.in_turns({k: common.capture(f, 4) for k, f in runs.items()})
-            judge_times(f"{name} in graphs", {k: t / 4 for k, t in found.items()})
-
-    def judge_times(name: str, found: dict[str, float]) -> None:
-        ratio = found["torch"] / found["symmem"]
-        shown = f"torch {found['torch']:.2f} us, symmem {found['symmem']:.2f} us, {ratio:.3f} x"
-        rows.append([name, round(found["torch"], 2), round(found["symmem"], 2)])
-        verdict(f"{name}: at least 0.98 x of torch's memory", ratio >= 0.98, shown)
-
-    rows: list[list[object]] = []
-    graphs: list[tuple[str, dict[str, Callable[[], Tensor]]]] = []
-    for n in (4096, 64 * 1024, 512 * 1024):
-        name = f"one_shot_all_reduce of {n}"
-        attempt(name, lambda n=n, name=name: compare(name, module.comm.one_shot_all_reduce, (n,)))
-    for m, n, k in ((2048, 4096, 4096), (4096, 8192, 4096)):
-        b = torch.randn(n, k, device=DEVICE, dtype=torch.bfloat16).T
-        name = f"all_gather_matmul of {m} x {k} x {n}"
-
-        def multiply(x: Tensor, b: Tensor = b) -> Tensor:
-            # kraken keeps every output tensor in this cache, so each call would call cudaMalloc.
-            sys.modules["kraken.fused.all_gather_matmul"]._tma_desc_cache.clear()
-            c: Tensor = module.fused.all_gather_matmul(x, b)[1]
-            return c
-
-        attempt(name, lambda m=m, k=k, name=name: compare(name, multiply, (m, k)))
-    attempt("graphs", compare_graphs)
-    common.record("device-kraken", ["function", "torch us", "symmem us"], rows)
-    common.leave()
-
-
-def eager(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Time calls in turns, 30 in a row. Return each one's least mean, in microseconds."""
-    best = dict.fromkeys(runs, float("inf"))
-    host = dict.fromkeys(runs, float("inf"))
-    with torch.cuda.stream(torch.cuda.Stream()):
-        for _ in range(8):
-            for name, run in runs.items():
-                settle()
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                started = time.perf_counter()
-                begin.record()
-                for _ in range(30):
-                    run()
-                end.record()
-                host[name] = min(host[name], (time.perf_counter() - started) / 30 * 1e6)
-                torch.cuda.synchronize()
-                best[name] = min(best[name], begin.elapsed_time(end) / 30 * 1000)
-    say(f"#   the host takes {', '.join(f'{k} {t:.0f} us' for k, t in host.items())} for a call")
-    return {name: max(common.gather(t)) for name, t in best.items()}
-
-
 CUDA = r"""
 #include <symmem_device.cuh>
 extern "C" __global__ void rounds(
@@ -436,13 +304,45 @@ def cuda() -> None:
     common.leave()
 
 
+def streams() -> None:
+    """Let kernels wait on all of PyTorch's streams, and copy on the stream that symmem keeps."""
+    common.start()
+    with symmem.use():
+        x = torch.zeros(16, device=DEVICE)
+    handle, pad = symmem.handle(x), symmem.checked_pad()
+    words = torch.zeros(1, device=DEVICE, dtype=torch.int32)
+    one = torch.ones(1, dtype=torch.int32).pin_memory()
+    hold[(1,)](words, 1)
+    used = [torch.cuda.Stream(priority=n % 2 - 1) for n in range(64)]
+    own = own_stream(DEVICE.index).cuda_stream
+    verdict("the stream is not one of PyTorch's", own not in {s.cuda_stream for s in used})
+    settle()
+    ends = []
+    for stream in [torch.cuda.current_stream(), *used]:
+        with torch.cuda.stream(stream):
+            hold[(1,)](words, 3_000_000)
+            ends.append(torch.cuda.Event())
+            ends[-1].record()
+    begin = time.monotonic()
+    texts = handle.explain(), pad.explain()
+    took = time.monotonic() - begin
+    waiting = not any(end.query() for end in ends)
+    with aside(DEVICE.index):
+        words.copy_(one, non_blocking=True)
+    torch.cuda.synchronize()
+    total = time.monotonic() - begin
+    figures = f"{took:.3f} s of {total:.3f} s, {texts}"
+    verdict("pads are read while all streams wait", waiting and took < 1, figures)
+    verdict("pads are empty", texts == ("", "no signals are pending"), texts)
+    common.leave()
+
+
 PARTS = {
     "signals": signals,
     "cuda": cuda,
     "faults": faults,
     "killed": killed,
-    "times": times,
-    "kraken": unchanged,
+    "streams": streams,
 }
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Kernels that device.py times. This module needs kraken."""
+"""Kernels that device_peers.py times. This module needs kraken."""
 
 from __future__ import annotations
 
