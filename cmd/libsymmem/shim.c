@@ -138,6 +138,18 @@ API int symmem_signal_words_close(const void *words) {
 	return WAITING(goSignalWordsClose((void *)words));
 }
 
+API int symmem_pad_open(uint64_t group, size_t sites, const char *const *names, uint64_t *pad) {
+	return WAITING(goPadOpen(group, sites, (char **)names, pad));
+}
+
+API int symmem_pad_close(uint64_t pad) { return WAITING(goPadClose(pad)); }
+
+API int symmem_pad_check(uint64_t pad) { return WAITING(goPadCheck(pad)); }
+
+API int symmem_pad_explain(uint64_t pad, size_t size, char *text, size_t *length) {
+	return WAITING(goPadExplain(pad, size, text, length));
+}
+
 API int symmem_windows(uint64_t group, size_t capacity, int64_t *pairs, size_t *count) {
 	return CALL(goWindows(group, capacity, pairs, count));
 }

@@ -47,7 +47,7 @@ extern "C" {
 /* The version of this interface. It increases when functions are added. Nothing is renamed or
  * removed within one major version (the thousands). The header of a release also defines
  * SYMMEM_VERSION, the version of the release as text. */
-#define SYMMEM_ABI_VERSION 1008
+#define SYMMEM_ABI_VERSION 1009
 
 /* Codes, each with its cause and what the caller can do about it. */
 enum {
@@ -541,6 +541,26 @@ int symmem_signal_words_open(uint64_t group, size_t words, size_t ranks, uint64_
 /* Frees this rank's words, whose first one is at the address. No rank may use them any more. They
  * count as live buffers in symmem_close. */
 int symmem_signal_words_close(const void *words);
+
+/* Creates a checked pad on every rank of a group of at most 32 ranks, and writes the address of this
+ * rank's pad, for kernels that signal each other with the functions of symmem_device.cuh. Each of
+ * their waits ends within the timeout that the group has now. Error messages name call site n as
+ * names[n], for n below `sites`; the names are copied. Collective. Returns
+ * SYMMEM_ERR_UNSUPPORTED on every rank if the ranks cannot map each other's memory. */
+int symmem_pad_open(uint64_t group, size_t sites, const char *const *names, uint64_t *pad);
+
+/* Returns the error of a wait that has failed on any rank: SYMMEM_ERR_TIMEOUT, RANK_LOST,
+ * DIVERGENCE, INVALID, or that of the failed group. Call it after the kernels, for which it does
+ * not wait. A failed pad stays failed on all ranks: close it, and create another one. */
+int symmem_pad_check(uint64_t pad);
+
+/* Describes signals that this rank has not waited for, one a line; the text is empty if there are
+ * none. Kernels may be waiting for other signals meanwhile. */
+int symmem_pad_explain(uint64_t pad, size_t size, char *text, size_t *length);
+
+/* Frees this rank's pad. No kernel of any rank may use it any more. All ranks must close pads in the
+ * same order. After an error, such as a time-out, it can be called again. */
+int symmem_pad_close(uint64_t pad);
 
 /* Lists the windows of a group as pairs of address and bytes, in the order of addresses. Callers
  * can cache the list until SYMMEM_WORD_WINDOWS changes. capacity counts pairs; *count is the

@@ -49,6 +49,10 @@ static void opening(uint64_t world, void *at) {
 	REFUSED(symmem_nccl_window(world, 4, at, NULL, NULL, NULL));
 	REFUSED(symmem_signal_words_open(world, 1, 1, &out.handle));
 	REFUSED(symmem_signal_words_close(at));
+	REFUSED(symmem_pad_open(world, 0, NULL, &out.handle));
+	REFUSED(symmem_pad_check(1));
+	REFUSED(symmem_pad_explain(1, 0, NULL, &out.count));
+	REFUSED(symmem_pad_close(1));
 	REFUSED(symmem_windows(world, 0, NULL, &out.count));
 	REFUSED(symmem_locate(at, 0, NULL, &out.count));
 	REFUSED(symmem_explain(world, SYMMEM_ALL_REDUCE, 1, SYMMEM_INT8, at, at, 0, NULL, &out.count));

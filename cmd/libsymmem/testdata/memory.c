@@ -40,6 +40,61 @@ static void signal_words(uint64_t world) {
 	WANT(SYMMEM_ERR_FOREIGN, symmem_signal_words_close(own));
 }
 
+/* Signals through a pad as the functions of symmem_device.cuh do: see layout.py. */
+static void checked_pads(uint64_t world) {
+	enum { FAILED = 0, NUMBER = 4, TIMEOUT = 16, PEERS = 256, REPORTS = 512, SLOTS = 274432 };
+	enum { CHANNEL = 3, SITE = 1, ROW = 256 };
+	const char *const names[] = {"first", "second"};
+	uint64_t pad = 0, second = 0;
+	WANT(SYMMEM_ERR_INVALID, symmem_pad_open(world, 2, NULL, &pad));
+	WANT(SYMMEM_ERR_INVALID, symmem_pad_open(world, 2, names, NULL));
+	DO(symmem_pad_open(world, 2, names, &pad));
+	DO(symmem_pad_open(world, 0, NULL, &second));
+	char *own = (char *)(uintptr_t)pad;
+	const uint32_t *head = (const uint32_t *)(own + NUMBER);
+	TRUE(head[0] == 1 && head[1] == (uint32_t)rank && head[2] == (uint32_t)size);
+	TRUE(*(const uint32_t *)((const char *)(uintptr_t)second + NUMBER) == 2);
+	TRUE(*(const uint64_t *)(own + TIMEOUT) > 0);
+	const uint64_t *peers = (const uint64_t *)(own + PEERS);
+	TRUE(peers[rank] == pad && (size == 1 || (peers[size - 1] != 0 && peers[size] == 0)));
+	DO(symmem_pad_check(pad));
+	char text[8];
+	size_t length = 1;
+	DO(symmem_pad_explain(pad, sizeof text, text, &length));
+	TRUE(length == 0);
+	DO(symmem_barrier(world, 0));
+	DO(symmem_stream_synchronize(0));
+	if (rank == 0) { /* a signal to the last rank that it does not take, and a wait that fails */
+		char *last = (char *)(uintptr_t)peers[size - 1];
+		uint64_t word = (uint64_t)1 << 32 | 1 << 24 | CHANNEL << 12 | SITE;
+		__atomic_store_n((uint64_t *)(last + SLOTS + (3 * CHANNEL + 2) * ROW), word, __ATOMIC_RELEASE);
+		for (int r = 0; r < size; r++) {
+			char *at = (char *)(uintptr_t)peers[r];
+			uint32_t *report = (uint32_t *)(at + REPORTS);
+			report[1] = (uint32_t)(size - 1);
+			report[6] = CHANNEL, report[7] = SITE, report[8] = 2;
+			report[0] = 1; /* a time-out */
+			*(uint32_t *)(at + FAILED) = 1;
+		}
+	}
+	DO(symmem_barrier(world, 0));
+	DO(symmem_stream_synchronize(0));
+	if (rank == size - 1) {
+		CONTAINS("rank 0 has signalled on channel 3 at site 1 (\"second\")",
+		         symmem_pad_explain(pad, sizeof text_, text_, &length_));
+	}
+	WANT(SYMMEM_ERR_TIMEOUT, symmem_pad_check(pad));
+	CONTAINS("not signalled on channel 3 at site 1 (\"second\") of group world",
+	         symmem_last_error(sizeof text_, text_, &length_));
+	DO(symmem_pad_check(second));
+	DO(symmem_barrier(world, 0));
+	DO(symmem_stream_synchronize(0));
+	DO(symmem_pad_close(pad));
+	DO(symmem_pad_close(second));
+	WANT(SYMMEM_ERR_FOREIGN, symmem_pad_check(pad));
+	WANT(SYMMEM_ERR_FOREIGN, symmem_pad_close(pad));
+}
+
 void sums(void) {
 	uint64_t world = open_with("{\"check\": \"every\"}");
 	const volatile int64_t *words = symmem_generation();
@@ -61,6 +116,7 @@ void sums(void) {
 	WANT(SYMMEM_ERR_INVALID, symmem_nccl_window(world, 4, peers, &comm, &window, &offset));
 	WANT(SYMMEM_ERR_INVALID, symmem_nccl_window(world, 4, a, &comm, &window, NULL));
 	signal_words(world);
+	checked_pads(world);
 	DO(symmem_scope_end(world, 0, &seen));
 	float *more = floats(0);
 	TRUE(seen == words[SYMMEM_WORD_PENDING]); /* what fits changes nothing */

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"symmem"
 )
@@ -17,7 +18,11 @@ type group struct {
 	name        string
 	attachments []*attachment // guarded by groupTable.mu
 	machines    int           // that the group spans
+	padCount    atomic.Uint32
 }
+
+// nextPadNumber returns the number of the group's next checked pad, from 1 to 255.
+func (g *group) nextPadNumber() uint32 { return (g.padCount.Add(1)-1)%255 + 1 }
 
 // isWithinDomain reports whether all ranks of the group share the pool, so that its memory can be
 // registered with the group.

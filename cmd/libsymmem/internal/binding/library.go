@@ -21,6 +21,7 @@ type Library struct {
 	calls
 	windows
 	streams
+	pads
 	worlds
 	plugin
 }
@@ -33,7 +34,7 @@ func New(counters *Counters, warn func(text string)) *Library {
 	s := &l.session
 	l.groups.session, l.pools.session, l.calls.session = s, s, s
 	l.windows.session, l.streams.session, l.plugin.session, l.plugin.openLibrary = s, s, s, l.openAlone
-	l.worlds.session = s
+	l.worlds.session, l.pads.session = s, s
 	return l
 }
 

@@ -23,13 +23,16 @@ type rank struct {
 	sites       table[uint32, uint32]                       // number in rt by number in session
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // by address
 
+	// padStream returns the stream that copies checked pads, creating it on the first call.
+	padStream func() (*symmem.Stream, error)
+
 	captureWarning sync.Once // prints a warning if the pool grows during a capture
 }
 
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
 	r := &rank{
 		session: s, rt: rt, isAlone: kind == aloneRank, isHostBackend: rt.Device().Ordinal < 0,
-		hasCallSites: o.shouldRecordCallSites(),
+		hasCallSites: o.shouldRecordCallSites(), padStream: sync.OnceValues(rt.NewStream),
 	}
 	r.groupTable.init(r)
 	r.installObserver()

@@ -18,6 +18,7 @@ type session struct {
 	groupIndex        table[uint64, *group] // open groups of all ranks
 	poolTable         poolTable
 	events            table[uint64, event]
+	padTable          table[uintptr, *pad]     // open pads of all ranks
 	lastUses          table[uintptr, *lastUse] // by stream handle; used with several worlds
 	sites             siteTable
 	closedRankBuffers closedRankBuffers

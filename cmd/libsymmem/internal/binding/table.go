@@ -58,6 +58,12 @@ func (t *table[K, V]) remove(handle K) (V, bool) {
 	return v, ok
 }
 
+func (t *table[K, V]) all() []V {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.Collect(maps.Values(t.entries))
+}
+
 func (t *table[K, V]) removeIf(match func(V) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

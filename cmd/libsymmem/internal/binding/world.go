@@ -184,5 +184,6 @@ func (s *session) removeRank(r *rank) bool {
 	s.poolTable.removeAll(r)
 	s.lastUses.removeIf(func(u *lastUse) bool { return u.rank.Load() == r })
 	s.events.removeIf(func(e event) bool { return e.belongsTo(r) })
+	s.padTable.removeIf(func(p *pad) bool { return p.owner == r })
 	return true
 }

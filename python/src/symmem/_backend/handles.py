@@ -64,6 +64,7 @@ class Handle:
         self.signal_pad_size: int = native.pad_bytes()
         self.multicast_ptr = 0
         self._gpu = None if self.device.type == "cpu" else self.device.index
+        self._queue_barrier = group.library.raw.symmem_barrier
         if self._gpu is not None:
             own_stream(self._gpu)  # now, because `explain` may run during a capture
         with _lock:
@@ -121,7 +122,13 @@ class Handle:
         """
         if channel < 0:
             raise errors.InvalidError(f"the channel of a barrier must not be negative: {channel}")
-        barrier(self._group)
+        group = self._group
+        if self._gpu is None or group.runtime.callsites:
+            barrier(group)
+            return
+        # Programs call this in each step, so it makes no call of Python.
+        if code := self._queue_barrier(group.handle, pytorch().raw_stream(self._gpu)):
+            raise group.library.error(code)
 
     def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
         """Signal a rank on a channel, after the rank has consumed the channel's previous signal.

@@ -35,10 +35,10 @@ SLOTS = SIGNALS + 8 * RANKS * CHANNELS
 
 Arrivals use the first two rows in turns, because a rank can be one arrival ahead of its peers.
 Signals use the third. The high half of a word is the epoch, which counts the arrivals or signals of
-the rank on the channel, and the low half is the `tag`.
+the rank on the channel. The low half is the tag: the number of the pad (8 bits), the channel and
+the call site (12 bits each).
 """
 ROW = 8 * RANKS
-BYTES = SLOTS + 3 * ROW * CHANNELS
 
 
 class Kind(IntEnum):
@@ -57,13 +57,3 @@ class Row(IntEnum):
 
     ARRIVE = 0
     SIGNAL = 2
-
-
-def tag(number: int, channel: int, site: int) -> int:
-    """Return the low half of a word: the pad, the channel and the call site."""
-    return (number & 0xFF) << 24 | channel << 12 | site
-
-
-def parts(word: int) -> tuple[int, int, int, int]:
-    """Split a word into the epoch, the number of the pad, the channel and the call site."""
-    return word >> 32, word >> 24 & 0xFF, word >> 12 & 0xFFF, word & 0xFFF

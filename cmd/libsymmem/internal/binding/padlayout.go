@@ -1,0 +1,129 @@
+package binding
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// The layout of a checked pad. python/src/symmem/_device/layout.py describes it, and the
+// instructions that read and write it are written by python/src/symmem/_device/ptx.py. All offsets
+// are in bytes.
+const (
+	padRanks    = 32
+	padChannels = 1024
+
+	padFailed  = 0
+	padNumber  = 4 // followed by the rank, the size and the timeout
+	padStop    = 32
+	padPeers   = 256
+	padReports = 512
+
+	padReportBytes = 64
+	padArrivals    = 4096
+	padSignals     = padArrivals + 8*padChannels
+	padSlots       = padSignals + 8*padRanks*padChannels
+	padRowBytes    = 8 * padRanks
+	padBytes       = padSlots + 3*padRowBytes*padChannels
+)
+
+// padFailure is the reason why a wait on a pad has failed.
+type padFailure uint32
+
+const (
+	padTimedOut    padFailure = 1
+	padPeerFailed  padFailure = 3 // another rank failed first
+	padBadArgument padFailure = 4
+	padOverwritten padFailure = 5
+	padStopped     padFailure = 6 // the host has stopped the group's kernels
+)
+
+// padArrivalRow and padSignalRow are the first rows of slots of the operations.
+const (
+	padArrivalRow = 0
+	padSignalRow  = 2
+)
+
+// padWord is what a rank writes to signal: a count, the pad's number, a channel and a call site.
+type padWord uint64
+
+func (w padWord) epoch() uint32 { return uint32(w >> 32) }
+func (w padWord) tag() uint32   { return uint32(w) }
+func (w padWord) channel() int  { return int(w >> 12 & 0xFFF) }
+func (w padWord) site() int     { return int(w & 0xFFF) }
+
+// padReport is the report of a rank's first failed wait.
+type padReport struct {
+	rank          int
+	failure       padFailure
+	peer          int
+	want, found   padWord
+	channel, site int
+	row           int
+}
+
+func (r *padReport) isArrival() bool { return r.row == padArrivalRow }
+
+// padSignal is a signal that this rank has not waited for.
+type padSignal struct {
+	source        int
+	isArrival     bool
+	channel, site int
+}
+
+// padMemory is a copy of the beginning of a pad or, for pending and absent, of all of it.
+type padMemory []byte
+
+func (m padMemory) uint32(at int) uint32 { return binary.NativeEndian.Uint32(m[at:]) }
+func (m padMemory) word(at int) padWord  { return padWord(binary.NativeEndian.Uint64(m[at:])) }
+
+func (m padMemory) reports(ranks int) []padReport {
+	var found []padReport
+	for rank := range ranks {
+		at := padReports + rank*padReportBytes
+		if failure := padFailure(m.uint32(at)); failure != 0 {
+			found = append(found, padReport{
+				rank: rank, failure: failure, peer: int(m.uint32(at + 4)),
+				want: m.word(at + 8), found: m.word(at + 16),
+				channel: int(m.uint32(at + 24)), site: int(m.uint32(at + 28)),
+				row: int(m.uint32(at + 32)),
+			})
+		}
+	}
+	return found
+}
+
+func padRow(channel, row int) int { return padSlots + (3*channel+row)*padRowBytes }
+
+// absent returns the ranks that have not arrived as this rank's failed wait expected.
+func (m padMemory) absent(r *padReport, ranks int) []int {
+	var found []int
+	row := padRow(r.channel, int(r.want.epoch()%2))
+	for rank := range ranks {
+		if m.word(row+8*rank) != r.want {
+			found = append(found, rank)
+		}
+	}
+	return found
+}
+
+// pending returns the signals that this rank has not waited for.
+func (m padMemory) pending(ranks int) []padSignal {
+	var found []padSignal
+	for channel := range padChannels {
+		begin := padRow(channel, 0)
+		if !slices.ContainsFunc(m[begin:begin+3*padRowBytes], func(b byte) bool { return b != 0 }) {
+			continue
+		}
+		waits := m.uint32(padArrivals + 8*channel + 4)
+		for rank := range ranks {
+			taken := m.uint32(padSignals + 8*(channel*padRanks+rank) + 4)
+			for row, seen := range [3]uint32{waits, waits, taken} {
+				w := m.word(padRow(channel, row) + 8*rank)
+				if w.tag() != 0 && int32(w.epoch()-seen) > 0 {
+					found = append(found, padSignal{rank, row != padSignalRow, channel, w.site()})
+				}
+			}
+		}
+	}
+	return found
+}
