@@ -7,7 +7,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 all="contract verify faults submit live preflight windows paths plain direct norm machines fabric"
-all+=" kill torch device sanitize soak"
+all+=" kill suspend torch device sanitize soak"
 read -ra scripts <<<"${SCRIPTS:-$all}"
 out=${OUT:-}
 failed=()
