@@ -3,7 +3,8 @@
 # counts it, time of a cycle, ncclCommSuspend alone with NCCL 2.29.7 or newer, and checkpoints of a
 # process with suspended memory by the driver. Settings as in machine.sh, and:
 #
-#   PARTS      contract graphs cycles nccl checkpoint (all)
+#   PARTS      contract graphs cycles nccl checkpoint processes (all). processes needs PyTorch
+#              (torch-build.sh): each rank is a process of its own
 #   CYCLES     how many cycles are timed (20)
 #   NCCL_NEWER the file of a newer NCCL, which is measured too (none)
 #
@@ -15,7 +16,7 @@ here=$(dirname "$0") failed=0
 step() {
 	local part=$1 limit=$2 child
 	shift 2
-	[[ " ${PARTS:-contract graphs cycles nccl checkpoint} " == *" $part "* ]] || return 0
+	[[ " ${PARTS:-contract graphs cycles nccl checkpoint processes} " == *" $part "* ]] || return 0
 	echo "== $part: $*"
 	setsid timeout -k 2 "$limit" "$@" &
 	child=$!
@@ -37,5 +38,9 @@ if [[ -n ${NCCL_NEWER:-} ]]; then
 		-test.benchtime "${CYCLES:-20}x"
 fi
 step checkpoint 40 python3 "$here/suspend.py" checkpoint "$BUILD/symmem.test"
+if [[ -d $BUILD/python ]]; then
+	PYTHONPATH="$BUILD/python:$here/torch" step processes 60 "${PYTHON:-python3}" \
+		"$here/torch/launch.py" 2 55 "$here/torch/suspended.py"
+fi
 step contract 30 "$BUILD/nccl.test" -test.run TestContract/suspension -test.timeout 28s
 exit $failed
