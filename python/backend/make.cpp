@@ -117,6 +117,7 @@ void define_handle(torch::Library& m) {
           [](const HandlePointer& h) {
             return numbers({h->get_buffer_ptrs_dev(), h->get_signal_pad_ptrs_dev()});
           })
+      .def("barrier_offset", [](const HandlePointer&) { return int64_t(Handle::barrier_offset()); })
       .def("pad_bytes", [](const HandlePointer& h) { return int64_t(h->get_signal_pad_size()); })
       .def(
           "buffer",

@@ -12,6 +12,9 @@ namespace {
 
 namespace symmetric = c10d::symmetric_memory;
 
+// The rows of barriers behind each signal pad: see python/src/symmem/_device/barriers.py.
+constexpr size_t kBarrierBytes = 256 * 144;
+
 constexpr uint64_t kHostStream = uint64_t{1} << 62; // for tensors on the CPU
 
 // Returns the current stream of a device as the number that symmem.h uses.
@@ -83,6 +86,10 @@ void** Handle::get_buffer_ptrs_dev() {
 
 void** Handle::get_signal_pad_ptrs_dev() {
   return get_buffer_ptrs_dev() + members_.size;
+}
+
+size_t Handle::barrier_offset() {
+  return (symmetric::get_signal_pad_size() + 255) / 256 * 256;
 }
 
 size_t Handle::get_buffer_size() {
@@ -318,7 +325,7 @@ Range Allocator::shared(
 // Allocates a signal pad. When the function returns, the pads of all ranks are filled with zeros.
 // Collective over the group.
 Range Allocator::allocate_pad(const Members& members, c10::Device device) {
-  const auto bytes = symmetric::get_signal_pad_size();
+  const auto bytes = Handle::barrier_offset() + kBarrierBytes;
   const auto from = group_pool(members.handle);
   void* address = nullptr;
   library_->check(library_->alloc(from, bytes, stream_of(device), &address));

@@ -71,6 +71,9 @@ class Handle final : public c10d::symmetric_memory::SymmetricMemory {
   c10::Device get_device() override;
   bool world_within_direct_access() override;
 
+  // Returns the offset of the rows of barriers from the beginning of a signal pad.
+  static size_t barrier_offset();
+
  private:
   // Waits until a signal word has the value `from`, and then sets it to `to`.
   void exchange(uint32_t* word, uint32_t from, uint32_t to, int rank, size_t timeout_ms) const;

@@ -12,6 +12,7 @@ from processes import SOURCE, run
 from test_raw import names
 
 from symmem._device import header
+from symmem._device.barriers import MODULE
 
 pytestmark = pytest.mark.library
 
@@ -86,3 +87,25 @@ def test_importing_symmem_does_not_import_triton() -> None:
     words = "import sys, symmem; print('triton' in sys.modules)"
     done = run(sys.executable, "-c", words, env={"PYTHONPATH": str(SOURCE)})
     assert (done.code, done.out) == (0, "False\n"), done
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
+def barriers(request: pytest.FixtureRequest) -> Checks:
+    return run_checks("barriers.py", request.param)
+
+
+@pytest.mark.parametrize("name", names("barriers.py"))
+def test_barriers_of_handles(barriers: Checks, name: str) -> None:
+    barriers.verify(name)
+
+
+@pytest.mark.torch
+def test_the_kernel_of_barriers_compiles(tmp_path: Path) -> None:
+    triton = pytest.importorskip("triton", reason="Triton is not installed: unsupported here")
+    ptxas = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    source = tmp_path / "barrier.ptx"
+    source.write_text(MODULE)
+    for architecture in ("sm_80", "sm_90", "sm_100"):
+        output = str(tmp_path / "barrier.cubin")
+        done = run(str(ptxas), f"-arch={architecture}", str(source), "-o", output)
+        assert done.code == 0, done

@@ -127,7 +127,29 @@ def signals() -> None:
         verdict("puts in graphs", bool((output == 51 * want).all()), output[:3].tolist())
         verdict("nothing is pending", pad.explain() == "no signals are pending", pad.explain())
 
+    def handle_barriers() -> None:
+        with symmem.use():
+            mine = torch.zeros(1000, device=DEVICE)
+        handle = symmem.handle(mine)
+        following = handle.get_buffer((RANK + 1) % SIZE, (1000,), torch.float32)
+        found = torch.zeros(1000, device=DEVICE)
+
+        def step() -> None:
+            mine.add_(1)
+            handle.barrier()
+            found.add_(following)
+            handle.barrier(channel=7)
+
+        for _ in range(3):
+            step()
+        graph = common.capture(step, times=10)
+        for _ in range(20):
+            graph.replay()
+        want = sum(range(1, 204))
+        verdict("barriers of handles, also in graphs", bool((found == want).all()), want)
+
     attempt("ring", circle)
+    attempt("handles", handle_barriers)
     common.leave()
 
 
@@ -189,6 +211,29 @@ def spin() -> None:
     verdict("the spin has ended", handle.explain() == "", handle.explain())
 
 
+def handle_barrier() -> None:
+    """Let the last rank miss a barrier of a handle."""
+    with symmem.use():
+        handle = symmem.handle(torch.zeros(16, device=DEVICE))
+    settle()
+    begin = time.monotonic()
+    if RANK != LAST:
+        handle.barrier(channel=3, timeout_ms=500)
+    torch.cuda.synchronize()
+    took = time.monotonic() - begin
+    settle()
+    text = ""
+    try:
+        handle.barrier(channel=3, timeout_ms=100)
+    except symmem.SymmemError as e:
+        text = f"{type(e).__name__}: {e}"
+    words = "TimeoutError", "in a barrier on channel 3", f"rank {LAST} has not arrived"
+    good = RANK == LAST or all(word in text for word in words)
+    good = good and torch.ones(1000, device=DEVICE).sum().item() == 1000
+    verdict("a handle's barrier names the missing rank", good, f"{took:.2f} s: {text}")
+    settle()
+
+
 def faults() -> None:
     """Inject faults. Each must be named, and no wait may succeed wrongly."""
     common.start()
@@ -234,7 +279,7 @@ def faults() -> None:
             receive[(1,)](pad.address, LAST, 4, 1, out)
         judge("early reuse", pad, "DivergenceError", f"{late} signalled again before rank 0")
 
-    for part in (missing, order, channel, groups, reuse, spin):
+    for part in (missing, order, channel, groups, reuse, handle_barrier, spin):
         attempt(part.__name__, part)
     common.leave()
 

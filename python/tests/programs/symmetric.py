@@ -109,6 +109,8 @@ def handles_of_symmem_tensors_have_the_same_members() -> None:
     assert words.tolist() == handle.buffer_ptrs
     assert handle.buffer_ptrs[RANK] == tensor.data_ptr()
     assert (handle.multicast_ptr, handle.buffer_size) == (0, 800)
+    on_host = torch.zeros(4, dtype=torch.int32)
+    raises(NotImplementedError, lambda: handle.stream_write_value32(on_host, 1, 1))
     handle.barrier()
     raises(symmem.InvalidError, lambda: symmem.handle(torch.empty(3, 3).t()))
 

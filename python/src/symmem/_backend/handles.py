@@ -12,6 +12,7 @@ from symmem import errors
 from symmem._api.barriers import barrier
 from symmem._backend.create import load
 from symmem._backend.symmetric import allocate
+from symmem._device.barriers import RANKS, Barriers
 from symmem._rank.session import find
 from symmem._torch.cuda import aside, own_stream
 from symmem._torch.pytorch import pytorch, write_value
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from symmem._rank.group import Group
 
 
-_MAX_BUFFERS = 256
-"""The maximum number of tensors that a handle caches for `get_buffer`."""
+_MAX_VIEWS = 256
+"""The maximum number of tensors that a handle caches for `get_buffer` and `get_signal_pad`."""
 
 
 class Handle:
@@ -47,11 +48,11 @@ class Handle:
         multicast_ptr: always 0, because symmem does not support multicast.
     """
 
-    def __init__(self, native: Any, tensor: torch.Tensor, group: Group):
+    def __init__(self, native: Any, tensor: torch.Tensor, group: Group, timeout_ms: int):
         self._native = native
         self._tensor = tensor
         self._group = group
-        self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._views: dict[tuple[Any, ...], torch.Tensor] = {}
         self.rank, self.world_size = group.rank, group.size
         self.device = tensor.device
         self.buffer_ptrs: list[int] = native.buffers()
@@ -64,9 +65,14 @@ class Handle:
         self.signal_pad_size: int = native.pad_bytes()
         self.multicast_ptr = 0
         self._gpu = None if self.device.type == "cpu" else self.device.index
-        self._queue_barrier = group.library.raw.symmem_barrier
+        self._barriers: Barriers | None = None
         if self._gpu is not None:
             own_stream(self._gpu)  # now, because `explain` may run during a capture
+            if group.size <= RANKS:
+                self._barriers = Barriers(
+                    *(group, self._gpu, self.signal_pad_ptrs_dev, native.barrier_offset()),
+                    timeout_ms,
+                )
         with _lock:
             _handles.add(self)
 
@@ -81,17 +87,23 @@ class Handle:
             dtype: the type of the elements.
             storage_offset: the offset of the part, in elements.
         """
+        return self._view("buffer", rank, sizes, dtype, storage_offset)
+
+    def _view(
+        self, kind: str, rank: int, sizes: Sequence[int], dtype: torch.dtype, offset: int
+    ) -> torch.Tensor:
+        """Return a tensor of a rank's memory. `kind` is the name of the extension's function."""
         # A call of the extension takes several times as long as a look-up.
-        key = (rank, tuple(sizes), dtype, storage_offset)
-        buffer: torch.Tensor | None = self._buffers.get(key)
-        if buffer is None:
+        key = (kind, rank, tuple(sizes), dtype, offset)
+        view: torch.Tensor | None = self._views.get(key)
+        if view is None:
             # Autograd cannot save tensors that were created in inference mode.
             with pytorch().module.inference_mode(False):
-                buffer = self._native.buffer(rank, list(sizes), dtype, storage_offset)
-            if len(self._buffers) == _MAX_BUFFERS:
-                self._buffers.clear()
-            self._buffers[key] = buffer
-        return buffer.detach()
+                view = getattr(self._native, kind)(rank, list(sizes), dtype, offset)
+            if len(self._views) == _MAX_VIEWS:
+                self._views.clear()
+            self._views[key] = view
+        return view.detach()
 
     def get_remote_tensor(
         self, peer: int, sizes: Sequence[int], dtype: torch.dtype
@@ -111,24 +123,29 @@ class Handle:
         The default `dtype` is torch.uint32.
         """
         kind = pytorch().module.uint32 if dtype is None else dtype
-        pad: torch.Tensor = self._native.pad(rank, list(sizes), kind, storage_offset)
-        return pad
+        return self._view("pad", rank, sizes, kind, storage_offset)
 
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
         """Wait for all ranks: on GPUs the current stream waits, on the host the caller.
 
-        The wait ends at the timeout of the group, not at `timeout_ms`. All ranks must call barriers
-        in the same order, even those with different channels.
+        On GPUs, a wait that has failed raises an error from the next call of `barrier`. On the
+        host, and with more than 32 ranks, all ranks must call barriers in the same order, even
+        those with different channels, and the wait ends at the timeout of the group.
+
+        Args:
+            channel: distinguishes barriers that may be in progress at the same time.
+            timeout_ms: the maximum wait in milliseconds; 0 means the timeout of the group.
+
+        Raises:
+            TimeoutError: ranks did not arrive in time.
+            RankLostError: the process of a rank has ended, so the rank cannot arrive.
         """
+        if self._barriers is not None and not self._group.closed:
+            self._barriers.queue(channel, timeout_ms)
+            return
         if channel < 0:
             raise errors.InvalidError(f"the channel of a barrier must not be negative: {channel}")
-        group = self._group
-        if self._gpu is None or group.runtime.callsites:
-            barrier(group)
-            return
-        # Programs call this in each step, so it makes no call of Python.
-        if code := self._queue_barrier(group.handle, pytorch().raw_stream(self._gpu)):
-            raise group.library.error(code)
+        barrier(self._group)
 
     def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
         """Signal a rank on a channel, after the rank has consumed the channel's previous signal.
@@ -255,12 +272,13 @@ def handle(tensor: torch.Tensor, group: GroupLike = None) -> Handle:
     members = find(group)
     allocate(tensor.is_cuda)
     members.library.explain_timeout = _explain_handles
+    timeout_ms: int = members.describe()["timeout_ms"]
     native = found.module.ops.symmem_c10d.make_handle(
         tensor,
         members.library.json("symmem_locate", tensor.data_ptr())["pool"],
         members.handle,
         members.rank,
         members.size,
-        members.describe()["timeout_ms"],
+        timeout_ms,
     )
-    return Handle(native, tensor, members)
+    return Handle(native, tensor, members, timeout_ms)

@@ -65,26 +65,26 @@ def capture_id(stream: int) -> int:
     return number.value
 
 
+def driver_call(name: str, *arguments: Any) -> None:
+    """Call a function of the CUDA driver that returns a CUresult."""
+    if code := getattr(_driver(), name)(*arguments):
+        raise errors.SymmemError(f"{name} failed with CUresult {code}")
+
+
 @cache
 def own_stream(device: int) -> Any:
     """Return a stream of a device that nothing else in the process uses, creating it once.
 
     `torch.cuda.Stream` returns one of 32 streams in turn, on which a kernel may be waiting.
     """
-    driver = _driver()
-
-    def call(name: str, *arguments: Any) -> None:
-        if code := getattr(driver, name)(*arguments):
-            raise errors.SymmemError(f"{name} failed with CUresult {code}")
-
     number, context, stream = c.c_int(), c.c_void_p(), c.c_void_p()
-    call("cuDeviceGet", c.byref(number), device)
-    call("cuDevicePrimaryCtxRetain", c.byref(context), number)  # as long as the process
-    call("cuCtxPushCurrent_v2", context)
+    driver_call("cuDeviceGet", c.byref(number), device)
+    driver_call("cuDevicePrimaryCtxRetain", c.byref(context), number)  # as long as the process
+    driver_call("cuCtxPushCurrent_v2", context)
     try:
-        call("cuStreamCreate", c.byref(stream), _NON_BLOCKING)
+        driver_call("cuStreamCreate", c.byref(stream), _NON_BLOCKING)
     finally:
-        call("cuCtxPopCurrent_v2", c.byref(context))
+        driver_call("cuCtxPopCurrent_v2", c.byref(context))
     return pytorch().module.cuda.ExternalStream(stream.value, device=device)
 
 

@@ -291,7 +291,7 @@ def devices_of(backend: str) -> frozenset[str]:
 
 def write_value(tensor: torch.Tensor, offset: int, value: int) -> torch.Tensor:
     """Write a word of 32 bits of a tensor of a GPU on the current stream."""
-    memory: Any = torch._C._distributed_c10d._SymmetricMemory
+    memory: Any = modules["torch"]._C._distributed_c10d._SymmetricMemory
     written: torch.Tensor = memory.stream_write_value32(tensor, offset, value)
     return written
 

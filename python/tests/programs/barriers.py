@@ -1,0 +1,92 @@
+"""Tests the kernel of handles' barriers on the CPU, on real processes."""
+
+from __future__ import annotations
+
+import ctypes as c
+import time
+from typing import Any
+
+import ptx
+from harness import RANK, SIZE, check, main
+
+import symmem
+from symmem import errors
+from symmem._device.barriers import BODY, RANKS, RECORD, ROW, STOPPED, TIMEOUT, Barriers
+
+LAST = SIZE - 1
+CHANNEL = 2
+
+
+def run(channel: int = 0, seconds: float = 30, stop: int = 0) -> list[int]:
+    """Run a barrier as a kernel would, and return what it has written to the host."""
+    record = (c.c_int32 * RECORD)()
+    ptx.run(
+        BODY,
+        ok=1,
+        pads=c.addressof(pads),
+        row=channel * ROW,
+        timeout=int(seconds * 1e9),
+        stop=stop,
+        record=c.addressof(record),
+        rank=RANK,
+        size=SIZE,
+        channel=channel,
+    )
+    return list(record)
+
+
+def failing(record: list[int]) -> Any:
+    """Return the error for what a kernel has written."""
+    made: Any = Barriers.__new__(Barriers)
+    made._group, made.record = symmem.world(), record
+    return made._failure()
+
+
+@check
+def barriers_wait_for_all_ranks() -> None:
+    global pads
+    world = symmem.init(timeout=60)
+    pads = (c.c_uint64 * SIZE)()
+    world.library.call("symmem_signal_words_open", world.handle, 4 * ROW, SIZE, pads)
+    for round in range(5):
+        for channel in (0, 3):
+            if round % SIZE == RANK:
+                time.sleep(0.02)
+            assert run(channel) == [0] * RECORD
+
+
+@check
+def a_missing_rank_is_named() -> None:
+    if RANK != LAST:
+        record = run(CHANNEL, seconds=0.3)
+        want = [1, CHANNEL, 0, 0, *[TIMEOUT if r == LAST else 0 for r in range(RANKS)]]
+        assert record == want, record
+        error = failing(record)
+        assert isinstance(error, errors.TimeoutError)
+        assert error.data["timeout"]["missing"] == [LAST]
+        text = f"barrier on channel {CHANNEL} of a handle of group world, and rank {LAST} has not"
+        assert text in str(error), error
+    symmem.barrier()
+
+
+@check
+def a_late_rank_does_not_wait() -> None:
+    if RANK == LAST:
+        assert run(CHANNEL, seconds=5) == [0] * RECORD
+    symmem.barrier()
+    assert run(CHANNEL) == [0] * RECORD
+    symmem.barrier()
+
+
+@check
+def the_host_can_stop_a_barrier() -> None:
+    if RANK != LAST:
+        word = c.c_uint32(1)
+        record = run(CHANNEL, stop=c.addressof(word))
+        assert (record[0], record[4 + LAST]) == (1, STOPPED), record
+        assert isinstance(failing(record), errors.AbortedError)
+    symmem.barrier()
+
+
+if __name__ == "__main__":
+    main()
