@@ -184,7 +184,7 @@ class Comparison:
         for function, runs in self._graphs:
 
             def compare(name: str = function, runs: dict[str, Any] = runs) -> None:
-                found = common.in_turns({k: common.capture(f, 4) for k, f in runs.items()})
+                found = common.in_turns({k: common.capture(f, 4) for k, f in runs.items()}, 10)
                 self._judge(f"{name} in graphs", {k: t / 4 for k, t in found.items()})
 
             attempt(f"{function} in graphs", compare)
