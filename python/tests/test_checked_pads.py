@@ -12,7 +12,7 @@ from processes import SOURCE, run
 from test_raw import names
 
 from symmem._device import header
-from symmem._device.barriers import MODULE
+from symmem._device.queued import MODULE
 
 pytestmark = pytest.mark.library
 
@@ -90,22 +90,22 @@ def test_importing_symmem_does_not_import_triton() -> None:
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
-def barriers(request: pytest.FixtureRequest) -> Checks:
-    return run_checks("barriers.py", request.param)
+def queued(request: pytest.FixtureRequest) -> Checks:
+    return run_checks("queued.py", request.param)
 
 
-@pytest.mark.parametrize("name", names("barriers.py"))
-def test_barriers_of_handles(barriers: Checks, name: str) -> None:
-    barriers.verify(name)
+@pytest.mark.parametrize("name", names("queued.py"))
+def test_barriers_and_signals_of_handles(queued: Checks, name: str) -> None:
+    queued.verify(name)
 
 
 @pytest.mark.torch
-def test_the_kernel_of_barriers_compiles(tmp_path: Path) -> None:
+def test_the_kernels_of_handles_compile(tmp_path: Path) -> None:
     triton = pytest.importorskip("triton", reason="Triton is not installed: unsupported here")
     ptxas = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
-    source = tmp_path / "barrier.ptx"
+    source = tmp_path / "kernels.ptx"
     source.write_text(MODULE)
     for architecture in ("sm_80", "sm_90", "sm_100"):
-        output = str(tmp_path / "barrier.cubin")
+        output = str(tmp_path / "kernels.cubin")
         done = run(str(ptxas), f"-arch={architecture}", str(source), "-o", output)
         assert done.code == 0, done

@@ -136,7 +136,8 @@ def signals() -> None:
 
         def step() -> None:
             mine.add_(1)
-            handle.barrier()
+            handle.put_signal((RANK - 1) % SIZE, 2)
+            handle.wait_signal((RANK + 1) % SIZE, 2)
             found.add_(following)
             handle.barrier(channel=7)
 
@@ -146,7 +147,9 @@ def signals() -> None:
         for _ in range(20):
             graph.replay()
         want = sum(range(1, 204))
-        verdict("barriers of handles, also in graphs", bool((found == want).all()), want)
+        verdict(
+            "barriers and signals of handles, also in graphs", bool((found == want).all()), want
+        )
 
     attempt("ring", circle)
     attempt("handles", handle_barriers)
@@ -211,8 +214,8 @@ def spin() -> None:
     verdict("the spin has ended", handle.explain() == "", handle.explain())
 
 
-def handle_barrier() -> None:
-    """Let the last rank miss a barrier of a handle."""
+def handles() -> None:
+    """Let the last rank miss a barrier of a handle, and a signal of another one."""
     with symmem.use():
         handle = symmem.handle(torch.zeros(16, device=DEVICE))
     settle()
@@ -231,6 +234,20 @@ def handle_barrier() -> None:
     good = RANK == LAST or all(word in text for word in words)
     good = good and torch.ones(1000, device=DEVICE).sum().item() == 1000
     verdict("a handle's barrier names the missing rank", good, f"{took:.2f} s: {text}")
+    with symmem.use():
+        other = symmem.handle(torch.zeros(16, device=DEVICE))
+    if RANK != LAST:
+        other.wait_signal(LAST, 5, timeout_ms=300)
+    torch.cuda.synchronize()
+    text = ""
+    try:
+        if RANK != LAST:
+            other.barrier()
+    except symmem.SymmemError as e:
+        text = f"{type(e).__name__}: {e}"
+    words = "for a signal on channel 5", f"rank {LAST} has not sent it"
+    good = RANK == LAST or all(word in text for word in words)
+    verdict("a handle's signal names the missing rank", good, text)
     settle()
 
 
@@ -279,7 +296,7 @@ def faults() -> None:
             receive[(1,)](pad.address, LAST, 4, 1, out)
         judge("early reuse", pad, "DivergenceError", f"{late} signalled again before rank 0")
 
-    for part in (missing, order, channel, groups, reuse, handle_barrier, spin):
+    for part in (missing, order, channel, groups, reuse, handles, spin):
         attempt(part.__name__, part)
     common.leave()
 

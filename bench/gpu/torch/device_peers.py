@@ -53,6 +53,7 @@ def members() -> None:
         "get_signal_pad": lambda h: h.get_signal_pad((RANK + 1) % SIZE, (16,), torch.int32),
         "buffer_ptrs_dev": lambda h: h.buffer_ptrs_dev,
         "stream_write_value32": lambda h: h.stream_write_value32(word, 1, 1),
+        "put_signal and wait_signal": ring_of_signals,
         "barrier": lambda h: h.barrier(),
         "barrier on two streams": lambda h: on_two_streams(h, side),
     }
@@ -67,6 +68,12 @@ def members() -> None:
         attempt(name, compare)
     common.record("device-members", ["member", "torch us", "symmem us"], rows)
     common.leave()
+
+
+def ring_of_signals(handle: Any) -> None:
+    """Signal the next rank, and wait for the previous one."""
+    handle.put_signal((RANK + 1) % SIZE)
+    handle.wait_signal((RANK - 1) % SIZE)
 
 
 def on_two_streams(handle: Any, side: torch.cuda.Stream) -> None:

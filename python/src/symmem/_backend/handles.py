@@ -12,7 +12,7 @@ from symmem import errors
 from symmem._api.barriers import barrier
 from symmem._backend.create import load
 from symmem._backend.symmetric import allocate
-from symmem._device.barriers import RANKS, Barriers
+from symmem._device.queued import RANKS, Operation, Queued
 from symmem._rank.session import find
 from symmem._torch.cuda import aside, own_stream
 from symmem._torch.pytorch import pytorch, write_value
@@ -65,13 +65,13 @@ class Handle:
         self.signal_pad_size: int = native.pad_bytes()
         self.multicast_ptr = 0
         self._gpu = None if self.device.type == "cpu" else self.device.index
-        self._barriers: Barriers | None = None
+        self._queued: Queued | None = None
         if self._gpu is not None:
             own_stream(self._gpu)  # now, because `explain` may run during a capture
             if group.size <= RANKS:
-                self._barriers = Barriers(
-                    *(group, self._gpu, self.signal_pad_ptrs_dev, native.barrier_offset()),
-                    timeout_ms,
+                self._queued = Queued(
+                    *(group, self._gpu, self.signal_pad_ptrs_dev, self.signal_pad_size),
+                    *(native.barrier_offset(), timeout_ms),
                 )
         with _lock:
             _handles.add(self)
@@ -128,20 +128,20 @@ class Handle:
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
         """Wait for all ranks: on GPUs the current stream waits, on the host the caller.
 
-        On GPUs, a wait that has failed raises an error from the next call of `barrier`. On the
-        host, and with more than 32 ranks, all ranks must call barriers in the same order, even
-        those with different channels, and the wait ends at the timeout of the group.
+        On the host, all ranks must call barriers in the same order, even those with different
+        channels, and the wait ends at the timeout of the group.
 
         Args:
             channel: distinguishes barriers that may be in progress at the same time.
             timeout_ms: the maximum wait in milliseconds; 0 means the timeout of the group.
 
         Raises:
-            TimeoutError: ranks did not arrive in time.
-            RankLostError: the process of a rank has ended, so the rank cannot arrive.
+            TimeoutError: ranks did not arrive in time. On GPUs, this and the next error are raised
+                by the next call of `barrier`, `put_signal` or `wait_signal`.
+            RankLostError: the process of a rank has ended.
         """
-        if self._barriers is not None and not self._group.closed:
-            self._barriers.queue(channel, timeout_ms)
+        if self._queued is not None and not self._group.closed:
+            self._queued.queue(Operation.BARRIER, self.rank, channel, timeout_ms)
             return
         if channel < 0:
             raise errors.InvalidError(f"the channel of a barrier must not be negative: {channel}")
@@ -150,22 +150,25 @@ class Handle:
     def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
         """Signal a rank on a channel, after the rank has consumed the channel's previous signal.
 
-        The call blocks until then. On GPUs, it also waits for the work on the current stream, so
-        that the signal follows this work.
+        On GPUs, the current stream waits until then; on the host, the caller does. Errors are those
+        of `barrier`, but on the host `torch.distributed.DistBackendError`.
 
         Args:
             dst_rank: the rank that waits for the signal.
             channel: distinguishes signals between the same ranks.
             timeout_ms: the maximum wait in milliseconds; 0 means the timeout of the group.
         """
-        self._native.put_signal(dst_rank, channel, timeout_ms)
+        if self._queued is not None and not self._group.closed:
+            self._queued.queue(Operation.PUT, dst_rank, channel, timeout_ms)
+        else:
+            self._native.put_signal(dst_rank, channel, timeout_ms)
 
     def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
-        """Wait on the host for a signal from a rank, and consume the signal.
-
-        After the timeout, raise `torch.distributed.DistBackendError`, which names the rank.
-        """
-        self._native.wait_signal(src_rank, channel, timeout_ms)
+        """Wait for a signal from a rank, and consume it. See `put_signal`."""
+        if self._queued is not None and not self._group.closed:
+            self._queued.queue(Operation.WAIT, src_rank, channel, timeout_ms)
+        else:
+            self._native.wait_signal(src_rank, channel, timeout_ms)
 
     @staticmethod
     def stream_write_value32(input: torch.Tensor, offset: int, val: int) -> torch.Tensor:

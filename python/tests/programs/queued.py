@@ -1,4 +1,4 @@
-"""Tests the kernel of handles' barriers on the CPU, on real processes."""
+"""Tests the kernels of handles' barriers and signals on the CPU, on real processes."""
 
 from __future__ import annotations
 
@@ -11,33 +11,51 @@ from harness import RANK, SIZE, check, main
 
 import symmem
 from symmem import errors
-from symmem._device.barriers import BODY, RANKS, RECORD, ROW, STOPPED, TIMEOUT, Barriers
+from symmem._device.queued import (
+    BODIES,
+    RANKS,
+    RECORD,
+    ROW,
+    STOPPED,
+    TIMEOUT,
+    Operation,
+    Queued,
+)
 
 LAST = SIZE - 1
 CHANNEL = 2
 
 
-def run(channel: int = 0, seconds: float = 30, stop: int = 0) -> list[int]:
-    """Run a barrier as a kernel would, and return what it has written to the host."""
+def run(
+    channel: int = 0,
+    seconds: float = 30,
+    stop: int = 0,
+    operation: Operation = Operation.BARRIER,
+    peer: int = RANK,
+) -> list[int]:
+    """Run a kernel, and return what it has written to the host."""
     record = (c.c_int32 * RECORD)()
+    barrier, put = operation is Operation.BARRIER, operation is Operation.PUT
+    word = 4 * ROW + 4 * (channel * SIZE + (RANK if put else peer))
     ptx.run(
-        BODY,
+        BODIES[operation],
         ok=1,
         pads=c.addressof(pads),
-        row=channel * ROW,
+        row=channel * ROW if barrier else word,
         timeout=int(seconds * 1e9),
         stop=stop,
         record=c.addressof(record),
-        rank=RANK,
+        pad=peer if put else RANK,
         size=SIZE,
         channel=channel,
+        peer=peer,
     )
     return list(record)
 
 
 def failing(record: list[int]) -> Any:
     """Return the error for what a kernel has written."""
-    made: Any = Barriers.__new__(Barriers)
+    made: Any = Queued.__new__(Queued)
     made._group, made.record = symmem.world(), record
     return made._failure()
 
@@ -64,7 +82,9 @@ def a_missing_rank_is_named() -> None:
         error = failing(record)
         assert isinstance(error, errors.TimeoutError)
         assert error.data["timeout"]["missing"] == [LAST]
-        text = f"barrier on channel {CHANNEL} of a handle of group world, and rank {LAST} has not"
+        text = (
+            f"in a barrier on channel {CHANNEL} of a handle of group world, and rank {LAST} has not"
+        )
         assert text in str(error), error
     symmem.barrier()
 
@@ -86,6 +106,31 @@ def the_host_can_stop_a_barrier() -> None:
         assert (record[0], record[4 + LAST]) == (1, STOPPED), record
         assert isinstance(failing(record), errors.AbortedError)
     symmem.barrier()
+
+
+@check
+def signals_are_taken_once() -> None:
+    following, previous = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    for channel in (1, 2):
+        for _ in range(3):
+            assert run(channel, operation=Operation.PUT, peer=following) == [0] * RECORD
+            assert run(channel, operation=Operation.WAIT, peer=previous) == [0] * RECORD
+    symmem.barrier()
+
+
+@check
+def missing_and_untaken_signals_are_named() -> None:
+    following, previous = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    record = run(3, 0.2, operation=Operation.WAIT, peer=previous)
+    text = f"rank {RANK} waited for a signal on channel 3 of a handle of group world, and rank "
+    assert f"{text}{previous} has not sent it" in str(failing(record)), failing(record)
+    symmem.barrier()
+    assert run(3, operation=Operation.PUT, peer=following) == [0] * RECORD
+    record = run(3, 0.2, operation=Operation.PUT, peer=following)
+    text = f"rank {following} has not taken the previous signal"
+    assert text in str(failing(record)), failing(record)
+    symmem.barrier()
+    assert run(3, operation=Operation.WAIT, peer=previous) == [0] * RECORD
 
 
 if __name__ == "__main__":

@@ -1,0 +1,301 @@
+"""Barriers and signals of handles on GPUs: kernels of one warp, whose waits have a timeout."""
+
+from __future__ import annotations
+
+import ctypes as c
+from enum import IntEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from symmem import errors
+from symmem._c.constants import Code
+from symmem._torch.cuda import driver_call
+from symmem._torch.pytorch import pytorch
+
+if TYPE_CHECKING:
+    from symmem._rank.group import Group
+
+RANKS = 32
+"""The maximum number of ranks: in a barrier, each lane of a warp waits for one."""
+
+CHANNELS = 256
+"""The number of channels of barriers."""
+
+ROW = 8 + 4 * RANKS + 8
+"""The bytes of a channel's row behind each signal pad: this rank's count of barriers, at offset 8
+the latest count of each rank, and padding. Counts have 32 bits. `python/backend/symmetric.cpp`
+allocates the rows."""
+
+RECORD = 4 + RANKS
+"""The number of 32-bit words that a failing kernel writes to host memory: whether it has failed,
+the channel, the operation, an unused word, and why the wait for each rank has failed."""
+
+TIMEOUT, STOPPED = 1, 2
+
+
+class Operation(IntEnum):
+    """What a kernel does."""
+
+    BARRIER = 0
+    PUT = 1  # waits until a word of a peer's pad is 0, and sets it to 1
+    WAIT = 2  # waits until a word of this rank's pad is 1, and sets it to 0
+
+
+_BEGIN = """
+mov.b32 lane, %tid.x;
+mov.b32 kind, 0;
+mov.b32 polls, 0;
+mov.b64 begun, 0;
+setp.ge.u32 p, lane, 32;
+@p bra end;
+mul.wide.u32 at, pad, 8;
+add.u64 at, at, pads;
+ld.global.u64 own, [at];
+add.u64 own, own, row;
+"""
+
+_BARRIER = """
+mov.b32 epoch, 0;
+setp.eq.u32 p, lane, 0;
+@p atom.relaxed.gpu.global.add.u32 epoch, [own], 1;
+shfl.sync.idx.b32 epoch, epoch, 0, 31, -1;
+add.u32 epoch, epoch, 1;
+mov.b32 who, lane;
+setp.ge.u32 p, lane, size;
+@p bra collected;
+mul.wide.u32 at, lane, 8;
+add.u64 at, at, pads;
+ld.global.u64 slot, [at];
+add.u64 slot, slot, row;
+mul.wide.u32 at, pad, 4;
+add.u64 slot, slot, at;
+st.release.sys.global.u32 [slot+8], epoch;
+mul.wide.u32 at, lane, 4;
+add.u64 slot, own, at;
+poll:
+ld.acquire.sys.global.u32 found, [slot+8];
+sub.u32 found, found, epoch;
+setp.ge.s32 p, found, 0;
+@p bra collected;
+"""
+
+_SIGNAL = """
+mov.b32 who, peer;
+setp.ne.u32 p, lane, 0;
+@p bra collected;
+poll:
+atom.acq_rel.sys.global.cas.b32 found, [own], FROM, TO;
+setp.eq.u32 p, found, FROM;
+@p bra collected;
+"""
+
+# Reads the clock every 64 polls, and the word by which the host stops kernels every 1024.
+_POLL = f"""
+add.u32 polls, polls, 1;
+and.b32 old, polls, 63;
+setp.ne.u32 p, old, 0;
+@p bra poll;
+and.b32 old, polls, 1023;
+setp.ne.u32 p, old, 0;
+@p bra timed;
+setp.eq.u64 p, stop, 0;
+@p bra timed;
+ld.volatile.global.u32 old, [stop];
+mov.b32 kind, {STOPPED};
+setp.ne.u32 p, old, 0;
+@p bra failure;
+mov.b32 kind, 0;
+timed:
+mov.u64 now, %globaltimer;
+setp.eq.u64 p, begun, 0;
+@p mov.b64 begun, now;
+sub.u64 now, now, begun;
+setp.le.u64 p, now, timeout;
+@p bra poll;
+mov.b32 kind, {TIMEOUT};
+failure:
+mul.wide.u32 at, who, 4;
+add.u64 at, at, record;
+st.relaxed.sys.global.u32 [at+16], kind;
+fence.acq_rel.sys;
+collected:
+bar.warp.sync -1;
+setp.eq.u32 p, kind, 0;
+@p bra end;
+st.relaxed.sys.global.u32 [record+4], channel;
+st.relaxed.sys.global.u32 [record+8], OPERATION;
+fence.acq_rel.sys;
+st.relaxed.sys.global.u32 [record], 1;
+end:
+"""
+
+
+def _body(operation: Operation) -> str:
+    signal = _SIGNAL.replace("FROM", str(operation - 1)).replace("TO", str(2 - operation))
+    wait = _BARRIER if operation is Operation.BARRIER else signal
+    return _BEGIN + wait + _POLL.replace("OPERATION", str(int(operation)))
+
+
+BODIES = {operation: _body(operation) for operation in Operation}
+"""The instructions. `pad` is the rank whose pad has the row or word at the offset `row`. In a
+barrier it is this rank. `peer` is the rank of which a signal's error is about."""
+
+_PARAMETERS = {
+    "pads": 64, "row": 64, "timeout": 64, "stop": 64, "record": 64, "pad": 32, "size": 32,
+    "channel": 32, "peer": 32,
+}  # fmt: skip
+
+_PARAMETER_LIST = ", ".join(f".param .u{bits} p_{name}" for name, bits in _PARAMETERS.items())
+_REGISTERS = "".join(f".reg .b{bits} {name};\n" for name, bits in _PARAMETERS.items())
+_LOADS = "".join(f"ld.param.u{bits} {name}, [p_{name}];\n" for name, bits in _PARAMETERS.items())
+
+
+def _entry(operation: Operation) -> str:
+    return f"""
+.visible .entry symmem_{operation.name.lower()}({_PARAMETER_LIST})
+{{
+{_REGISTERS}.reg .pred p;
+.reg .b32 lane, kind, who, epoch, found, polls, old;
+.reg .b64 at, own, slot, begun, now;
+{_LOADS}{BODIES[operation]}ret;
+}}
+"""
+
+
+MODULE = ".version 6.4\n.target sm_70\n.address_size 64\n" + "".join(map(_entry, Operation))
+
+
+@cache
+def _kernels(device: int) -> tuple[dict[Operation, c.c_void_p], c.c_void_p]:
+    """Load the kernels into a device's primary context, once. Return them and the context."""
+    number, context = c.c_int(), c.c_void_p()
+    module, functions = c.c_void_p(), {}
+    driver_call("cuDeviceGet", c.byref(number), device)
+    driver_call("cuDevicePrimaryCtxRetain", c.byref(context), number)  # as long as the process
+    driver_call("cuCtxPushCurrent_v2", context)
+    try:
+        driver_call("cuModuleLoadData", c.byref(module), MODULE.encode())
+        for operation in Operation:
+            functions[operation] = c.c_void_p()
+            name = f"symmem_{operation.name.lower()}".encode()
+            driver_call("cuModuleGetFunction", c.byref(functions[operation]), module, name)
+    finally:
+        driver_call("cuCtxPopCurrent_v2", c.byref(c.c_void_p()))
+    return functions, context
+
+
+@cache
+def _launcher() -> Any:
+    """Return cuLaunchKernel, with argument types."""
+    launch = c.CFUNCTYPE(c.c_int, c.c_void_p, *[c.c_uint] * 7, c.c_void_p, c.c_void_p, c.c_void_p)
+    return launch(("cuLaunchKernel", c.CDLL("libcuda.so.1")))
+
+
+class Queued:
+    """The barriers and signals of a handle on a GPU, which wait on the current stream.
+
+    Args:
+        group: the group of the handle.
+        device: the device of this rank.
+        pads: the address, on the device, of the addresses of all ranks' signal pads.
+        pad_bytes: the size of a signal pad.
+        offset: the offset of the rows of barriers from the beginning of a pad.
+        timeout_ms: the timeout of a wait, unless the caller has another one.
+    """
+
+    def __init__(
+        self, group: Group, device: int, pads: int, pad_bytes: int, offset: int, timeout_ms: int
+    ):
+        self._group, self._device, self._pads = group, device, pads
+        self._pad_bytes, self._offset, self._timeout_ms = pad_bytes, offset, timeout_ms
+        self._stop: int = group.describe()["stop_word"]
+        torch = pytorch().module
+        self._memory = torch.zeros(RECORD, dtype=torch.int32).pin_memory()
+        self.record = (c.c_int32 * RECORD).from_address(self._memory.data_ptr())
+        self._functions, self._context = _kernels(device)
+        self._launch = _launcher()
+        self._raw_stream = pytorch().raw_stream
+        # The function, and an array of the addresses of its arguments.
+        self._packed: dict[tuple[Operation, int, int, int], tuple[c.c_void_p, Any]] = {}
+        self._values: list[Any] = []
+
+    def queue(self, operation: Operation, peer: int, channel: int, timeout_ms: int) -> None:
+        """Queue an operation on the current stream.
+
+        Raises:
+            TimeoutError: an earlier operation of the handle has failed, because of late ranks.
+            RankLostError: the process of a rank has ended.
+            SymmemError: the group has failed, which stops its kernels.
+        """
+        if self.record[0]:
+            raise self._failure()
+        packed = self._packed.get((operation, peer, channel, timeout_ms))
+        if packed is None:
+            packed = self._pack(operation, peer, channel, timeout_ms)
+        function, values = packed
+        stream = self._raw_stream(self._device)
+        if self._launch(function, 1, 1, 1, 32, 1, 1, 0, stream, values, None):
+            # Another device is current, or none is on this thread.
+            driver_call("cuCtxPushCurrent_v2", self._context)
+            code = self._launch(function, 1, 1, 1, 32, 1, 1, 0, stream, values, None)
+            driver_call("cuCtxPopCurrent_v2", c.byref(c.c_void_p()))
+            if code:
+                raise errors.SymmemError(f"cuLaunchKernel failed with CUresult {code}")
+
+    def _pack(
+        self, operation: Operation, peer: int, channel: int, timeout_ms: int
+    ) -> tuple[c.c_void_p, Any]:
+        rank, size = self._group.rank, self._group.size
+        barrier = operation is Operation.BARRIER
+        channels = CHANNELS if barrier else self._pad_bytes // 4 // size
+        if not 0 <= channel < channels:
+            raise errors.InvalidError(
+                f"the channel must be from 0 to {channels - 1}, not {channel}"
+            )
+        if not 0 <= peer < size:
+            raise errors.InvalidError(f"the group has no rank {peer}")
+        sender = rank if operation is Operation.PUT else peer
+        row = self._offset + channel * ROW if barrier else 4 * (channel * size + sender)
+        numbers = {
+            "pads": self._pads, "row": row, "stop": self._stop, "size": size, "channel": channel,
+            "timeout": (timeout_ms or self._timeout_ms) * 1_000_000, "peer": peer,
+            "record": self._memory.data_ptr(), "pad": peer if operation is Operation.PUT else rank,
+        }  # fmt: skip
+        kinds = {32: c.c_uint32, 64: c.c_uint64}
+        values = [kinds[bits](numbers[name]) for name, bits in _PARAMETERS.items()]
+        self._values.append(values)
+        pointers = (c.c_void_p * len(values))(*(c.addressof(value) for value in values))
+        found = self._functions[operation], pointers
+        self._packed[operation, peer, channel, timeout_ms] = found
+        return found
+
+    def _failure(self) -> errors.SymmemError:
+        """Return the error of an operation that has failed."""
+        group = self._group
+        missing = [r for r in range(group.size) if self.record[4 + r] == TIMEOUT]
+        failure = group.library.group_error(group.handle)
+        doing, did = _TEXTS[Operation(self.record[2])]
+        waited = (
+            f"rank {group.ranks[group.rank]} waited {doing} on channel {self.record[1]} of a "
+            f"handle of group {group.name}"
+        )
+        if missing:
+            ranks = ", ".join(str(group.ranks[r]) for r in missing)
+            have = f"rank {ranks} has" if len(missing) == 1 else f"ranks {ranks} have"
+            text = f"Timed out: {waited}, and {have} not {did}"
+        else:
+            text = f"Stopped: {waited}"
+            failure = failure or errors.AbortedError("the group was stopped", code=Code.ABORTED)
+        if failure is not None:
+            return type(failure)(f"{failure}. {text}", code=failure.code, data=failure.data)
+        if more := group.library.explain_timeout():
+            text = f"{text}; {more}"
+        data = {"timeout": {"missing": [group.ranks[r] for r in missing]}}
+        return errors.TimeoutError(text, code=Code.TIMEOUT, data=data)
+
+
+_TEXTS = {
+    Operation.BARRIER: ("in a barrier", "arrived"),
+    Operation.PUT: ("to signal", "taken the previous signal"),
+    Operation.WAIT: ("for a signal", "sent it"),
+}
