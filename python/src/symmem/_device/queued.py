@@ -184,11 +184,26 @@ def _kernels(device: int) -> tuple[dict[Operation, c.c_void_p], c.c_void_p]:
     return functions, context
 
 
+class _Config(c.Structure):
+    """CUlaunchConfig of the CUDA driver."""
+
+    _fields_ = [
+        *((name, c.c_uint) for name in ("x", "y", "z", "threads", "two", "three", "shared")),
+        ("stream", c.c_void_p),
+        ("attributes", c.c_void_p),
+        ("count", c.c_uint),
+    ]
+
+
 @cache
 def _launcher() -> Any:
-    """Return cuLaunchKernel, with argument types."""
-    launch = c.CFUNCTYPE(c.c_int, c.c_void_p, *[c.c_uint] * 7, c.c_void_p, c.c_void_p, c.c_void_p)
-    return launch(("cuLaunchKernel", c.CDLL("libcuda.so.1")))
+    """Return cuLaunchKernelEx. cuLaunchKernel has 11 arguments, which ctypes converts slowly."""
+    launch = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_void_p, c.c_void_p)
+    return launch(("cuLaunchKernelEx", c.CDLL("libcuda.so.1")))
+
+
+_MAX_CONFIGS = 256
+"""The maximum number of streams for which a handle caches the configuration of a launch."""
 
 
 class Queued:
@@ -215,9 +230,10 @@ class Queued:
         self._functions, self._context = _kernels(device)
         self._launch = _launcher()
         self._raw_stream = pytorch().raw_stream
-        # The function, and an array of the addresses of its arguments.
-        self._packed: dict[tuple[Operation, int, int, int], tuple[c.c_void_p, Any]] = {}
-        self._values: list[Any] = []
+        # The function, and the address of an array of the addresses of its arguments.
+        self._packed: dict[tuple[Operation, int, int, int], tuple[Any, int]] = {}
+        self._configs: dict[int, tuple[int, _Config]] = {}
+        self._kept: list[Any] = []
 
     def queue(self, operation: Operation, peer: int, channel: int, timeout_ms: int) -> None:
         """Queue an operation on the current stream.
@@ -232,19 +248,28 @@ class Queued:
         packed = self._packed.get((operation, peer, channel, timeout_ms))
         if packed is None:
             packed = self._pack(operation, peer, channel, timeout_ms)
-        function, values = packed
         stream = self._raw_stream(self._device)
-        if self._launch(function, 1, 1, 1, 32, 1, 1, 0, stream, values, None):
+        config = self._configs.get(stream)
+        if config is None:
+            config = self._configure(stream)
+        if self._launch(config[0], *packed, None):
             # Another device is current, or none is on this thread.
             driver_call("cuCtxPushCurrent_v2", self._context)
-            code = self._launch(function, 1, 1, 1, 32, 1, 1, 0, stream, values, None)
+            code = self._launch(config[0], *packed, None)
             driver_call("cuCtxPopCurrent_v2", c.byref(c.c_void_p()))
             if code:
-                raise errors.SymmemError(f"cuLaunchKernel failed with CUresult {code}")
+                raise errors.SymmemError(f"cuLaunchKernelEx failed with CUresult {code}")
+
+    def _configure(self, stream: int) -> tuple[int, _Config]:
+        if len(self._configs) == _MAX_CONFIGS:
+            self._configs.clear()
+        config = _Config(1, 1, 1, 32, 1, 1, 0, stream, None, 0)
+        found = self._configs[stream] = c.addressof(config), config
+        return found
 
     def _pack(
         self, operation: Operation, peer: int, channel: int, timeout_ms: int
-    ) -> tuple[c.c_void_p, Any]:
+    ) -> tuple[Any, int]:
         rank, size = self._group.rank, self._group.size
         barrier = operation is Operation.BARRIER
         channels = CHANNELS if barrier else self._pad_bytes // 4 // size
@@ -263,9 +288,9 @@ class Queued:
         }  # fmt: skip
         kinds = {32: c.c_uint32, 64: c.c_uint64}
         values = [kinds[bits](numbers[name]) for name, bits in _PARAMETERS.items()]
-        self._values.append(values)
         pointers = (c.c_void_p * len(values))(*(c.addressof(value) for value in values))
-        found = self._functions[operation], pointers
+        self._kept.append((pointers, values))
+        found = self._functions[operation].value, c.addressof(pointers)
         self._packed[operation, peer, channel, timeout_ms] = found
         return found
 
