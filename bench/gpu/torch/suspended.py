@@ -58,7 +58,7 @@ def main() -> None:
     common._control = dist.group.WORLD
     symmem.init(backend="nccl", timeout=20)
     with symmem.use():
-        x = torch.zeros(64 << 20, device=DEVICE)
+        x = torch.zeros(16 << 20, device=DEVICE)
     few = x[:1000]
     symmem.all_reduce(few)
     graph = common.capture(lambda: symmem.all_reduce(few))
