@@ -99,6 +99,10 @@ var scenarios = []struct {
 		scenario: "sums", ranks: []int{1, 2, 4},
 	},
 	{
+		name:     "pads are open and failed on all ranks, and errors name the rank and the site",
+		scenario: "pads", ranks: []int{1, 2, 4},
+	},
+	{
 		name:     "messages have tags and sources, and an unmatched message is reported",
 		scenario: "messages", ranks: []int{2, 4},
 	},
@@ -237,6 +241,7 @@ func TestCProgramOnSoftwareGPU(t *testing.T) {
 		{"collectives are captured in a foreign graph", "capture"},
 		{"worlds share a GPU and a stream, and one closes", "gpu-worlds"},
 		{"all-reduce, residual and RMSNorm are fused", "norm"},
+		{"checked pads are read on a stream of their own", "pads"},
 	} {
 		for _, ranks := range []int{2, 4} {
 			t.Run(fmt.Sprintf("%s, on %d", s.name, ranks), func(t *testing.T) {

@@ -7,7 +7,7 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } scenarios[] = {
-	{"sums", sums},       {"groups", groups},           {"pools", pools},
+	{"sums", sums},       {"groups", groups},           {"pools", pools}, {"pads", pads},
 	{"misuse", misuse},   {"freed-order", freed_order}, {"diverge", diverge},
 	{"late", late},       {"lost", lost},               {"forks", forks},
 	{"threads", threads}, {"signals", signals},         {"exit-live", exit_live},

@@ -56,6 +56,7 @@ extern int rank, size;
 uint64_t open_world(const char *name, const char *more, int place, int ranks);
 
 void sums(void);
+void pads(void);
 void groups(void);
 void pools(void);
 void pending(void);
