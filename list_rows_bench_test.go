@@ -24,8 +24,10 @@ import (
 //     or, if ranks have different numbers of tokens, grouped broadcasts and reductions
 //   - ratio: us-nccl / us-rows, as the median over the turns
 //   - sparse-ratio: us-rows / us-sparse, likewise
+//   - sparse-nccl: us-nccl / us-sparse, likewise
 //   - limit: us-rows divided by a lower bound on the time, which consists of two barriers and
 //     the transfer of the bytes at the speed measured when a rank pushes 64 MiB to its peers
+//   - sparse-limit: the same for us-sparse
 //
 // The calls are replayed from graphs. Times are those of the slowest rank. The benchmark uses up
 // to four of the visible GPUs.
@@ -33,10 +35,13 @@ func BenchmarkExchange(b *testing.B) {
 	ranks := exchangeBenches(b)
 	link, barrier := measureLink(b, ranks)
 	for _, m := range exchangeModels {
-		for _, share := range []string{"uniform", "uneven", "idle"} {
+		for _, share := range []string{"uniform", "uneven", "idle", "hot"} {
 			for _, tokens := range []int64{1, 8, 32, 128, 1024, 4096} {
 				b.Run(fmt.Sprintf("%s/%s/tokens=%d", m.name, share, tokens), func(b *testing.B) {
-					e := exchangeShape{exchangeModel: m, counts: tokenCounts(share, tokens, len(ranks))}
+					e := exchangeShape{
+						exchangeModel: m, counts: tokenCounts(share, tokens, len(ranks)),
+						hasHotExpert: share == "hot",
+					}
 					measureExchange(b, ranks, &e, link, barrier)
 				})
 			}
@@ -61,7 +66,8 @@ var exchangeModels = []exchangeModel{
 
 type exchangeShape struct {
 	exchangeModel
-	counts []int64
+	counts       []int64
+	hasHotExpert bool
 }
 
 func tokenCounts(share string, tokens int64, ranks int) []int64 {
@@ -84,15 +90,20 @@ func (e *exchangeShape) tokens() (all int64) {
 	return all
 }
 
-// maxTraffic returns the maximum number of bytes that a rank sends to its peers, or receives from
-// them, in one exchange.
-func (e *exchangeShape) maxTraffic() int64 {
+// rowBytes returns the number of bytes that a token takes in both directions.
+func (e *exchangeShape) rowBytes() int64 {
 	width := 2 * e.hidden
 	for _, w := range e.widths {
 		width += w
 	}
+	return width
+}
+
+// maxTraffic returns the maximum number of bytes that a rank sends to its peers, or receives from
+// them, in one exchange.
+func (e *exchangeShape) maxTraffic() int64 {
 	largest := slices.Max(e.counts)
-	return width * max(largest*int64(len(e.counts)-1), e.tokens()-slices.Min(e.counts))
+	return e.rowBytes() * max(largest*int64(len(e.counts)-1), e.tokens()-slices.Min(e.counts))
 }
 
 type exchangeBench struct {
@@ -343,7 +354,7 @@ func measureExchange(
 		return nil
 	})
 	var times [exchangeVariants][]float64
-	var ratios, sparseRatios []float64
+	var ratios, sparseRatios, sparseToNCCL []float64
 	turn := func(n int) (slowest [exchangeVariants]float64) {
 		for i := range exchangeVariants {
 			variant := (i + n) % exchangeVariants
@@ -359,6 +370,7 @@ func measureExchange(
 		}
 		ratios = append(ratios, slowest[exchangeNCCL]/slowest[exchangeRows])
 		sparseRatios = append(sparseRatios, slowest[exchangeRows]/slowest[exchangeSparse])
+		sparseToNCCL = append(sparseToNCCL, slowest[exchangeNCCL]/slowest[exchangeSparse])
 	}
 	onEachExchange(b, ranks, (*exchangeBench).closeGraphs)
 	rows := median(times[exchangeRows])
@@ -369,5 +381,8 @@ func measureExchange(
 	b.ReportMetric(median(times[exchangeNCCL]), "us-nccl")
 	b.ReportMetric(median(ratios), "ratio")
 	b.ReportMetric(median(sparseRatios), "sparse-ratio")
+	b.ReportMetric(median(sparseToNCCL), "sparse-nccl")
 	b.ReportMetric(rows/(float64(e.maxTraffic())/link+2*barrier), "limit")
+	b.ReportMetric(median(times[exchangeSparse])/(float64(e.maxSparseTraffic())/link+2*barrier),
+		"sparse-limit")
 }

@@ -22,15 +22,46 @@ func (e *exchangeShape) routing() symmem.Routing {
 	return routing
 }
 
-// writeIDs chooses different experts for each token, and equal weights.
-func (r *exchangeBench) writeIDs(e *exchangeShape) error {
-	random := rand.New(rand.NewPCG(uint64(r.Rank()), 1))
-	var ids []int32
-	for range e.counts[r.Rank()] {
-		for _, expert := range random.Perm(e.experts)[:e.topK] {
+// idsOf chooses different experts for each token of a rank. If the shape has a hot expert, all
+// tokens choose it.
+func (e *exchangeShape) idsOf(rank int) (ids []int32) {
+	random := rand.New(rand.NewPCG(uint64(rank), 1))
+	for range e.counts[rank] {
+		chosen := random.Perm(e.experts)[:e.topK]
+		if e.hasHotExpert && !slices.Contains(chosen, 0) {
+			chosen[0] = 0
+		}
+		for _, expert := range chosen {
 			ids = append(ids, int32(expert))
 		}
 	}
+	return ids
+}
+
+// maxSparseTraffic is maxTraffic for Dispatch and Combine.
+func (e *exchangeShape) maxSparseTraffic() int64 {
+	ranks := len(e.counts)
+	sent, received := make([]int64, ranks), make([]int64, ranks)
+	for src := range ranks {
+		for ids := range slices.Chunk(e.idsOf(src), e.topK) {
+			isDestination := make([]bool, ranks)
+			for _, id := range ids {
+				isDestination[int(id)*ranks/e.experts] = true
+			}
+			for dst, is := range isDestination {
+				if is && dst != src {
+					sent[src]++
+					received[dst]++
+				}
+			}
+		}
+	}
+	return e.rowBytes() * max(slices.Max(sent), slices.Max(received))
+}
+
+// writeIDs also writes equal weights.
+func (r *exchangeBench) writeIDs(e *exchangeShape) error {
+	ids := e.idsOf(r.Rank())
 	if len(ids) == 0 {
 		return nil
 	}

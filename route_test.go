@@ -53,6 +53,18 @@ func (c *routeCase) drawShape() {
 		c.Experts = 512
 	}
 	c.kind = routeKinds[c.draw.IntN(len(routeKinds))]
+	c.setOwners()
+	for r := range n {
+		count := c.draw.IntN(int(c.MaxTokens) + 1)
+		if c.draw.IntN(4) == 0 {
+			count = 0
+		}
+		c.tokens[r] = c.drawTokens(count)
+	}
+}
+
+func (c *routeCase) setOwners() {
+	n := len(c.tokens)
 	c.owners = nil
 	for r := range n {
 		size := c.Experts / n
@@ -64,13 +76,6 @@ func (c *routeCase) drawShape() {
 				len(c.owners))
 		}
 		c.owners = append(c.owners, slices.Repeat([]int{r}, size)...)
-	}
-	for r := range n {
-		count := c.draw.IntN(int(c.MaxTokens) + 1)
-		if c.draw.IntN(4) == 0 {
-			count = 0
-		}
-		c.tokens[r] = c.drawTokens(count)
 	}
 }
 
@@ -323,7 +328,36 @@ func TestRoutes(t *testing.T) {
 	})
 }
 
-// TestCapturedRoutes replays a dispatch and a combine with new tokens and ids.
+// TestRoutesOfModels exchanges rows as large as those of models, with few and with many tokens, and
+// an idle rank.
+func TestRoutesOfModels(t *testing.T) {
+	counts := []int{4}
+	if !testing.Short() && os.Getenv(backendVariable) != "" {
+		counts = []int{1, 8, 128, 300}
+	}
+	runRoutes(t, []int{2, 4, 8}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
+		for _, m := range exchangeModels {
+			for _, count := range counts {
+				e := exchangeShape{exchangeModel: m, counts: []int64{int64(count)}}
+				c.Routing = e.routing()
+				c.setOwners()
+				c.kind = routeKinds[c.draw.IntN(2)]
+				for r := range c.tokens {
+					c.tokens[r] = c.drawTokens(count)
+				}
+				c.tokens[c.draw.IntN(len(c.tokens))] = &routedTokens{}
+				dispatch := c.args()
+				c.ok(c.World().Dispatch(c.ctx, dispatch, nil))
+				c.checkDispatch(&dispatch)
+				combine := c.combineArgs(&dispatch)
+				c.ok(c.World().Combine(c.ctx, combine, nil))
+				c.checkCombine(&combine)
+			}
+		}
+	})
+}
+
+// TestCapturedRoutes replays dispatches and combines with new tokens and ids.
 func TestCapturedRoutes(t *testing.T) {
 	runRoutes(t, []int{3}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
 		c.drawShape()
@@ -332,8 +366,10 @@ func TestCapturedRoutes(t *testing.T) {
 		c.ok(c.pools[1].Register(c.ctx, c.World()))
 		s := c.DefaultStream()
 		c.ok(s.BeginCapture())
-		c.ok(c.World().Dispatch(c.ctx, dispatch, nil))
-		c.ok(c.World().Combine(c.ctx, combine, nil))
+		for range 5 {
+			c.ok(c.World().Dispatch(c.ctx, dispatch, nil))
+			c.ok(c.World().Combine(c.ctx, combine, nil))
+		}
 		g, err := s.EndCapture()
 		c.ok(err)
 		for range 3 {

@@ -27,33 +27,58 @@ const (
 	// largeRouteBytes is the size of a rank's rows from which on calls take more blocks, as in
 	// chooseBulk.
 	largeRouteBytes = 8 << 20
+	// maxLineTokens is the size of the tables of line kernels.
+	maxLineTokens = 512
 )
 
 // route implements Work for Dispatch and Combine.
 type route struct{ l Launch }
 
 func chooseRoute(l Launch) (Work, error) {
-	switch {
-	case l.Ranks < 2 || l.Ranks > MaxRanks:
+	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
+	}
+	r := &route{l}
+	family := "combine"
+	if l.Operation == driver.Dispatch {
+		family = "dispatch"
+	}
+	switch fits, isFast := r.checkLines(); {
+	case fits && (isFast || !l.Symmetric):
+		limit := gridSize{min(maxBlocks, (3*l.Multiprocessors+3)/4), routeThreads}
+		r.l.setGrid(l.Route.MaxTokens*r.chunksPerPlace(), limit.blocks, limit)
+		r.l.Kernel = l.kernelName("route_line_" + family)
+		return r, nil
 	case !l.Symmetric && l.Operation == driver.Dispatch:
 		return nil, fmt.Errorf("%w for %v into memory outside windows", errNoKernel, l.Operation)
 	case !l.Symmetric:
 		return nil, fmt.Errorf("%w for %v from memory outside windows", errNoKernel, l.Operation)
 	}
-	l.Bulk, l.Threads = true, routeThreads
 	blocks := int64(maxBulkBlocks)
-	r := &route{l}
 	if !r.isLarge() {
 		blocks = maxBulkBlocks / 2
 	}
+	r.l.Bulk, r.l.Threads = true, routeThreads
 	r.l.Blocks = int(min(blocks, int64(l.Multiprocessors), l.Route.MaxTokens))
-	family := "combine"
-	if l.Operation == driver.Dispatch {
-		family = "dispatch"
-	}
 	r.l.Kernel = l.kernelName(family)
 	return r, nil
+}
+
+// checkLines reports whether line kernels support the call, and whether they are the fastest.
+func (r *route) checkLines() (fits, isFast bool) {
+	tokens, chunks := r.l.Route.MaxTokens, r.chunksPerPlace()
+	region := (1 + tokens*chunks) * wideLines * lineBytes
+	fits = tokens <= maxLineTokens && region*int64(r.l.Ranks) <= halfBytes
+	return fits, tokens*chunks*wideLines*lineDataBytes <= maxPartBytes
+}
+
+// chunksPerPlace returns the number of chunks of a place in line kernels.
+func (r *route) chunksPerPlace() int64 {
+	chunks := countChunks(r.rowBytes(), wideLines)
+	if call := r.l.Route; r.l.Operation == driver.Dispatch {
+		chunks += countChunks(4*(call.Scales+2*int64(call.TopK)), wideLines)
+	}
+	return chunks
 }
 
 func (r *route) isLarge() bool { return r.l.Route.MaxTokens*r.rowBytes() >= largeRouteBytes }
@@ -67,7 +92,7 @@ func (r *route) Remark() string { return "" }
 func (r *route) Steps(t *Transport) []Step {
 	return []Step{{
 		Kernel: r.l.Kernel, Blocks: r.l.Blocks, Threads: r.l.Threads, Params: r.params(t),
-		digestOffset: unsafe.Offsetof(routeArguments{}.digest),
+		CanOverlap: t.CanOverlap && !r.l.Bulk, digestOffset: unsafe.Offsetof(routeArguments{}.digest),
 	}}
 }
 
@@ -84,12 +109,14 @@ func (r *route) params(t *Transport) cuda.Params {
 		countsAt: layout.Counts,
 	}
 	copy(args.exchange[:], t.Exchange)
+	var window driver.Window
 	if l.Operation == driver.Dispatch {
-		args.own = l.Send
-		copy(args.all[:], l.RecvWindow.(PeerLocator).Locate(l.Recv))
+		args.own, args.all[l.Rank], window = l.Send, l.Recv, l.RecvWindow
 	} else {
-		args.own = l.Recv
-		copy(args.all[:], l.SendWindow.(PeerLocator).Locate(l.Send))
+		args.own, args.all[l.Rank], window = l.Recv, l.Send, l.SendWindow
+	}
+	if l.Bulk {
+		copy(args.all[:], window.(PeerLocator).Locate(args.all[l.Rank]))
 	}
 	return cuda.ParamsOf(&args)
 }

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,11 +28,13 @@ func routeNames(t *testing.T) map[string]bool {
 	names := map[string]bool{}
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for _, o := range []driver.Operation{driver.Dispatch, driver.Combine} {
-			work, err := Choose(routeOf(o, ranks, 10))
-			if err != nil {
-				t.Fatal(err)
+			for _, maxTokens := range []int64{10, maxLineTokens + 1} {
+				work, err := Choose(routeOf(o, ranks, maxTokens))
+				if err != nil {
+					t.Fatal(err)
+				}
+				names[work.Steps(&Transport{})[0].Kernel] = true
 			}
-			names[work.Steps(&Transport{})[0].Kernel] = true
 		}
 	}
 	return names
@@ -56,6 +59,48 @@ func TestRouteParamsMatchSources(t *testing.T) {
 	})
 }
 
+// TestRoutesTakeLines checks which calls take line kernels. Their lines must fit into exchange
+// memory.
+func TestRoutesTakeLines(t *testing.T) {
+	for _, row := range []struct {
+		tokens, hidden int64
+		ranks          int
+		isSymmetric    bool
+		want           bool
+	}{
+		{128, 7168, 4, true, true},
+		{128, 7168, 8, false, true},
+		{512, 7168, 4, true, false},
+		{maxLineTokens, 64, 8, true, true},
+		{maxLineTokens + 1, 64, 8, true, false},
+	} {
+		l := routeOf(driver.Combine, row.ranks, row.tokens)
+		l.Route.Hidden, l.Symmetric = row.hidden, row.isSymmetric
+		work, err := Choose(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.HasPrefix(work.Steps(&Transport{})[0].Kernel, "route_line"); got != row.want {
+			t.Errorf("%+v: lines %v, want %v", row, got, row.want)
+		}
+	}
+	for hidden := int64(8); hidden <= 1<<16; hidden *= 2 {
+		for tokens := int64(1); tokens <= maxLineTokens; tokens++ {
+			l := routeOf(driver.Dispatch, 8, tokens)
+			l.Route.Hidden, l.Symmetric = hidden, false
+			work, err := Choose(l)
+			if err != nil {
+				break
+			}
+			bytes := 8 * (1 + tokens*work.(*route).chunksPerPlace()) * wideLines * lineBytes
+			if bytes > halfBytes {
+				t.Fatalf("%d rows of %d elements: %d bytes of lines, want at most %d", tokens, hidden, bytes,
+					halfBytes)
+			}
+		}
+	}
+}
+
 func TestRoutesFitOnTheGPU(t *testing.T) {
 	for _, multiprocessors := range []int{1, 20, 132, 300} {
 		for _, maxTokens := range []int64{1, 7, 100, 1 << 15} {
@@ -74,8 +119,8 @@ func TestRoutesFitOnTheGPU(t *testing.T) {
 	}
 }
 
-func TestRoutesNeedWindowsAndPeers(t *testing.T) {
-	outside, alone := routeOf(driver.Dispatch, 2, 10), routeOf(driver.Dispatch, 1, 10)
+func TestLargeRoutesNeedWindows(t *testing.T) {
+	outside, alone := routeOf(driver.Dispatch, 2, maxLineTokens+1), routeOf(driver.Dispatch, 1, 10)
 	outside.Symmetric = false
 	for _, l := range []Launch{outside, alone} {
 		if _, err := Choose(l); !errors.Is(err, errNoKernel) {

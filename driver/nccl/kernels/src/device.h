@@ -29,13 +29,16 @@ DEVICE u32 block() { return blockIdx.x; }
 DEVICE u32 blocks() { return gridDim.x; }
 
 // All threads of a block must call sync_block and all_block. All threads of a warp must call sync_warp,
-// all_warp, any_warp, load_line and store_line.
+// all_warp, any_warp, vote, load_line and store_line.
 DEVICE void sync_block() { __syncthreads(); }
 DEVICE bool all_block(bool mine) { return __syncthreads_and(mine) != 0; }
 // sync_warp makes the threads of a warp converge. Their next access is then one transaction.
 DEVICE void sync_warp() { __syncwarp(); }
 DEVICE bool all_warp(bool mine) { return __all_sync(~0u, mine) != 0; }
 DEVICE bool any_warp(bool mine) { return __any_sync(~0u, mine) != 0; }
+// vote returns the set of lanes whose argument is true.
+DEVICE u32 vote(bool mine) { return __ballot_sync(~0u, mine); }
+DEVICE u32 count_bits(u32 set) { return (u32)__popc(set); }
 
 // sum_block adds up a value over a block, always in the same order. The block must consist of whole
 // warps.

@@ -1,10 +1,12 @@
 // The kernels of Dispatch and Combine. Like those of other collectives, they exist for 2 ranks, for 4 ranks,
 // and for any number up to 8.
-#include <route.h>
+#include <route_line.h>
 
 #define ROUTES(ranks) \
 	KERNEL dispatch_##ranks(const __grid_constant__ Route call) { dev::next_may_launch(); dispatch<ranks>(call); } \
-	KERNEL combine_##ranks(const __grid_constant__ Route call) { dev::next_may_launch(); combine<ranks>(call); }
+	KERNEL combine_##ranks(const __grid_constant__ Route call) { dev::next_may_launch(); combine<ranks>(call); } \
+	KERNEL route_line_dispatch_##ranks(const __grid_constant__ Route call) { dev::next_may_launch(); line_dispatch<ranks>(call); } \
+	KERNEL route_line_combine_##ranks(const __grid_constant__ Route call) { dev::next_may_launch(); line_combine<ranks>(call); }
 
 ROUTES(2)
 ROUTES(4)

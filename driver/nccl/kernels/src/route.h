@@ -1,6 +1,6 @@
 // Route kernels exchange the rows of a mixture of experts. Dispatch copies the row of a token once to every
-// rank that owns one of its experts. Combine adds up the rows that these ranks computed. Ranks access each
-// other's buffers between two barriers, as in bulk kernels.
+// rank that owns one of its experts. Combine adds up the rows that these ranks computed. In the kernels of
+// this file, ranks access each other's buffers between two barriers, as in bulk kernels.
 //
 // Every block computes from all ids how many tokens before its own ones go to each rank. That determines
 // the places of its rows, without communication and always in the same order.
@@ -50,44 +50,52 @@ struct Routes {
 	u32 unknown[RouteThreads];
 	Counters next;  // places of the tokens after the current round
 	u32 places[RouteThreads][MaxRanks];
-	u8 owners[MaxExperts];  // ranks, by expert
 	u8 ranks[RouteThreads];  // set of ranks of each token of the current round
 };
 
-// set_owners stores the rank of each expert. The first ranks have one more than the last ones, if the
-// numbers do not divide.
-DEVICE void set_owners(const Route& call, Routes& s) {
-	u32 each = call.experts / call.ranks, more = call.experts % call.ranks, split = more * (each + 1);
-	for (u32 e = dev::thread(); e < call.experts; e += dev::threads())
-		s.owners[e] = (u8)(e < split ? e / (each + 1) : more + (e - split) / each);
+// Owners maps experts to ranks. The first ranks have one expert more than the last ones, if the numbers do
+// not divide; split is the first expert of the latter. Divisions are multiplications, which are exact
+// because there are at most MaxExperts.
+struct Owners {
+	u32 experts, split, more, high, low;
+};
+
+DEVICE u32 inverse_of(u32 divisor) { return divisor == 0 ? 0 : ((1 << 20) + divisor - 1) / divisor; }
+
+DEVICE Owners owners_of(const Route& call) {
+	u32 each = call.experts / call.ranks, more = call.experts % call.ranks;
+	return {call.experts, more * (each + 1), more, inverse_of(each + 1), inverse_of(each)};
 }
 
-DEVICE u32 owner(const Route& call, const Routes& s, u32 id) { return id < call.experts ? s.owners[id] : (u32)NoRank; }
+DEVICE u32 owner(const Owners& o, u32 id) {
+	if (id >= o.experts) return NoRank;
+	return id < o.split ? id * o.high >> 20 : o.more + ((id - o.split) * o.low >> 20);
+}
 
-DEVICE void add_owner(const Route& call, const Routes& s, u32 id, u32& ranks, u32& unknown) {
-	u32 rank = owner(call, s, id);
+DEVICE void add_owner(const Owners& o, u32 id, u32& ranks, u32& unknown) {
+	u32 rank = owner(o, id);
 	if (rank != NoRank) ranks |= 1u << rank;
 	else if (id != NoExpert) unknown++;
 }
 
 // ranks_of returns the set of ranks that own experts of a token. It adds the number of ids of unknown
 // experts.
-DEVICE u32 ranks_of(const Route& call, const Routes& s, u32 token, u32& unknown) {
+DEVICE u32 ranks_of(const Route& call, const Owners& o, u32 token, u32& unknown) {
 	const u32* ids = call.ids + (u64)token * call.topK;
 	u32 ranks = 0;
 	if (call.topK % 4 == 0 && (u64)call.ids % sizeof(Pack) == 0) {
 #pragma unroll 1
 		for (u32 k = 0; k < call.topK; k += 4) {
 			Pack four = *(const Pack*)(ids + k);
-			add_owner(call, s, (u32)four.a, ranks, unknown);
-			add_owner(call, s, (u32)(four.a >> 32), ranks, unknown);
-			add_owner(call, s, (u32)four.b, ranks, unknown);
-			add_owner(call, s, (u32)(four.b >> 32), ranks, unknown);
+			add_owner(o, (u32)four.a, ranks, unknown);
+			add_owner(o, (u32)(four.a >> 32), ranks, unknown);
+			add_owner(o, (u32)four.b, ranks, unknown);
+			add_owner(o, (u32)(four.b >> 32), ranks, unknown);
 		}
 		return ranks;
 	}
 #pragma unroll 1
-	for (u32 k = 0; k < call.topK; k++) add_owner(call, s, ids[k], ranks, unknown);
+	for (u32 k = 0; k < call.topK; k++) add_owner(o, ids[k], ranks, unknown);
 	return ranks;
 }
 
@@ -98,15 +106,13 @@ DEVICE u32 first_token(const Route& call, u32 block) { return (u32)((u64)call.to
 // count_tokens counts, for each rank, the tokens before those of this block. With All it also counts all
 // tokens, and all ids of unknown experts.
 template <bool All>
-DEVICE void count_tokens(const Route& call, Routes& s) {
-	set_owners(call, s);
-	dev::sync_block();
+DEVICE void count_tokens(const Route& call, const Owners& owners, Routes& s) {
 	u32 me = dev::thread(), first = first_token(call, dev::block()), end = All ? call.tokens : first;
 	Counters before = {}, all = {};
 	u32 unknown = 0;
 #pragma unroll 1
 	for (u32 t = me; t < end; t += dev::threads()) {
-		u32 ranks = ranks_of(call, s, t, unknown);
+		u32 ranks = ranks_of(call, owners, t, unknown);
 		if (All) add_ranks(all, ranks);
 		if (t < first) add_ranks(before, ranks);
 	}
@@ -135,9 +141,9 @@ DEVICE void count_tokens(const Route& call, Routes& s) {
 }
 
 // place_tokens computes the sets of ranks and the places of tokens, one for each thread.
-DEVICE void place_tokens(const Route& call, Routes& s, u32 first, u32 count) {
+DEVICE void place_tokens(const Route& call, const Owners& owners, Routes& s, u32 first, u32 count) {
 	u32 me = dev::thread(), unknown = 0, ranks = 0;
-	if (me < count) s.ranks[me] = (u8)(ranks = ranks_of(call, s, first + me, unknown));
+	if (me < count) s.ranks[me] = (u8)(ranks = ranks_of(call, owners, first + me, unknown));
 	dev::sync_block();
 	Counters places = s.next;
 	for (u32 i = 0; i < me && i < count; i++) add_ranks(places, s.ranks[i]);
@@ -186,7 +192,7 @@ DEVICE void push_row(const Route& call, const Routes& s, u32 token, Item item) {
 }
 
 // push_words copies what belongs to a token except its row. Ids of experts on other ranks become NoExpert.
-DEVICE void push_words(const Route& call, const Routes& s, u32 token, u32 i) {
+DEVICE void push_words(const Route& call, const Owners& owners, const Routes& s, u32 token, u32 i) {
 	u32 lane = dev::thread() % 32, ranks = s.ranks[i];
 #pragma unroll 1
 	for (u32 r = 0; r < call.ranks; r++) {
@@ -197,7 +203,7 @@ DEVICE void push_words(const Route& call, const Routes& s, u32 token, u32 i) {
 		if (lane >= call.topK) continue;
 		u32 id = call.ids[(u64)token * call.topK + lane];
 		((u32*)(call.all[r] + call.weightsAt))[at * call.topK + lane] = call.weights[(u64)token * call.topK + lane];
-		((u32*)(call.all[r] + call.idsAt))[at * call.topK + lane] = owner(call, s, id) == r ? id : (u32)NoExpert;
+		((u32*)(call.all[r] + call.idsAt))[at * call.topK + lane] = owner(owners, id) == r ? id : (u32)NoExpert;
 	}
 }
 
@@ -234,7 +240,8 @@ template <int W>
 DEVICE void dispatch(const Route& call) {
 	Prologue prologue = begin(call);
 	Routes& s = *(Routes*)dev::shared<sizeof(Routes)>();
-	count_tokens<true>(call, s);
+	Owners owners = owners_of(call);
+	count_tokens<true>(call, owners, s);
 	bool ok = await_peers(call, prologue);
 	if (ok) {
 		push_counts(call, s);
@@ -244,11 +251,11 @@ DEVICE void dispatch(const Route& call) {
 #pragma unroll 1
 		for (u32 first = first_token(call, dev::block()); first < end; first += dev::threads()) {
 			u32 count = end - first < dev::threads() ? end - first : dev::threads();
-			place_tokens(call, s, first, count);
+			place_tokens(call, owners, s, first, count);
 #pragma unroll 1
 			for (u32 i = warp; i < count * parts; i += warps) {
 				Item item = item_of(i, parts);
-				if (item.part + 1 == parts) push_words(call, s, first + item.token, item.token);
+				if (item.part + 1 == parts) push_words(call, owners, s, first + item.token, item.token);
 				else push_row<W, packs>(call, s, first + item.token, item);
 			}
 			if (first + dev::threads() < end) dev::sync_block();
@@ -261,6 +268,16 @@ DEVICE void dispatch(const Route& call) {
 	}
 	count(call, prologue.epoch());
 }
+
+// add_row adds a pack of bfloat16 values to sums. The first row of a token is copied.
+DEVICE void add_row(float* sums, bool& any, Pack pack) {
+	float row[8];
+	BF16::unpack(pack.a, row);
+	BF16::unpack(pack.b, row + 4);
+	for (int i = 0; i < 8; i++) sums[i] = any ? sums[i] + row[i] : row[i];
+	any = true;
+}
+DEVICE Pack sum_of(const float* sums) { return {BF16::pack(sums), BF16::pack(sums + 4)}; }
 
 // sum_row adds up a part of the rows from the ranks in a set, in the order of ranks.
 template <int W, int U>
@@ -278,17 +295,12 @@ DEVICE void sum_row(const Route& call, const Routes& s, u32 token, Item item) {
 	Pack* to = (Pack*)(call.own + (u64)token * call.rowBytes);
 #pragma unroll
 	for (int u = 0; u < U; u++) {
-		float sums[8] = {}, row[8];
+		float sums[8] = {};
 		bool any = false;
 #pragma unroll
-		for (int r = 0; r < W; r++) {
-			if (!(ranks >> r & 1)) continue;
-			BF16::unpack(got[r][u].a, row);
-			BF16::unpack(got[r][u].b, row + 4);
-			for (int i = 0; i < 8; i++) sums[i] = any ? sums[i] + row[i] : row[i];
-			any = true;
-		}
-		if (first + 32 * u < packs) dev::store_once(to + first + 32 * u, Pack{BF16::pack(sums), BF16::pack(sums + 4)});
+		for (int r = 0; r < W; r++)
+			if (ranks >> r & 1) add_row(sums, any, got[r][u]);
+		if (first + 32 * u < packs) dev::store_once(to + first + 32 * u, sum_of(sums));
 	}
 }
 
@@ -296,7 +308,8 @@ template <int W>
 DEVICE void combine(const Route& call) {
 	Prologue prologue = begin(call);
 	Routes& s = *(Routes*)dev::shared<sizeof(Routes)>();
-	count_tokens<false>(call, s);
+	Owners owners = owners_of(call);
+	count_tokens<false>(call, owners, s);
 	u32 begin = first_token(call, dev::block()), end = first_token(call, dev::block() + 1);
 	bool ok = await_peers(call, prologue);
 	if (ok) {
@@ -305,7 +318,7 @@ DEVICE void combine(const Route& call) {
 #pragma unroll 1
 		for (u32 first = begin; first < end; first += dev::threads()) {
 			u32 count = end - first < dev::threads() ? end - first : dev::threads();
-			place_tokens(call, s, first, count);
+			place_tokens(call, owners, s, first, count);
 #pragma unroll 1
 			for (u32 i = warp; i < count * parts; i += warps) {
 				Item item = item_of(i, parts);

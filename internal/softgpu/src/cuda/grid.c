@@ -69,6 +69,7 @@ static void close_vote(struct gpu_warp *w) {
         return;
     w->all = w->yes == w->here;
     w->any = w->yes != 0;
+    w->voted = w->yes;
     w->ready |= w->here;
     w->here = 0;
     w->yes = 0;

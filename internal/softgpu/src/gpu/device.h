@@ -43,6 +43,11 @@ DEVICE bool any_warp(bool mine) {
 	gpu_vote(mine);
 	return gpu_self->warp->any;
 }
+DEVICE u32 vote(bool mine) {
+	gpu_vote(mine);
+	return gpu_self->warp->voted;
+}
+DEVICE u32 count_bits(u32 set) { return (u32)__builtin_popcount(set); }
 // Kernels do not overlap on this device.
 DEVICE void next_may_launch() {}
 DEVICE void await_previous() {}

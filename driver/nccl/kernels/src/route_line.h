@@ -1,0 +1,371 @@
+// Route kernels in lines exchange few tokens without a barrier: rows cross the link once, with their flags,
+// as in line kernels. The buffers may be in any memory.
+//
+// Each rank has a region in the exchange memory of each peer. The first chunk of the region has the number
+// of rows that go from the owner of the tokens to the other rank. The chunks of each place follow. Every
+// block computes the places of all tokens, and no block waits for another one of its rank.
+#pragma once
+#include <line.h>
+#include <route.h>
+
+enum : u32 { MaxLineTokens = 512, MaxWarps = RouteThreads / 32 };
+
+// Places is the shared memory of a block: the ranks of each token, and its place on each of them.
+struct Places {
+	u16 of[MaxRanks][MaxLineTokens];
+	u16 own[MaxLineTokens];  // the tokens at this rank's own places
+	u8 ranks[MaxLineTokens];
+	u32 votes[MaxRanks][MaxWarps], unknown[MaxWarps], counts[MaxRanks];
+};
+
+// place_all fills Places. All threads of the block call it.
+template <int W>
+DEVICE void place_all(const Route& call, const Owners& owners, Places& s) {
+	u32 me = dev::thread(), lane = me % 32, warp = me / 32, before[W] = {}, unknowns = 0;
+#pragma unroll 1
+	for (u32 first = 0; first == 0 || first < call.tokens; first += dev::threads()) {
+		u32 token = first + me, unknown = 0, ranks = token < call.tokens ? ranks_of(call, owners, token, unknown) : 0;
+		if (first > 0) dev::sync_block();
+		u32 votes[W];
+#pragma unroll
+		for (int r = 0; r < W; r++) {
+			votes[r] = dev::vote(ranks >> r & 1);
+			if (lane == r) s.votes[r][warp] = votes[r];
+		}
+#pragma unroll
+		for (int bit = 0; bit < 5; bit++) unknowns += dev::count_bits(dev::vote(unknown >> bit & 1)) << bit;
+		dev::sync_block();
+		u32 warps = call.tokens - first + 31 < dev::threads() ? (call.tokens - first + 31) / 32 : dev::threads() / 32;
+#pragma unroll
+		for (int r = 0; r < W; r++) {
+			u32 place = before[r] + dev::count_bits(votes[r] & ((1u << lane) - 1));
+#pragma unroll 1
+			for (u32 other = 0; other < warps; other++) {
+				u32 n = dev::count_bits(s.votes[r][other]);
+				if (other < warp) place += n;
+				before[r] += n;
+			}
+			if (!(ranks >> r & 1)) continue;
+			s.of[r][token] = (u16)place;
+			if (r == call.rank) s.own[place] = (u16)token;
+		}
+		if (token < call.tokens) s.ranks[token] = (u8)ranks;
+	}
+	if (lane == 0) s.unknown[warp] = unknowns;
+#pragma unroll
+	for (int r = 0; r < W; r++)
+		if (me == r) s.counts[r] = before[r];
+	dev::sync_block();
+}
+
+// RouteLines has what both kernels share. An item is a chunk of a token or of a place, numbered from 0.
+template <int W>
+struct RouteLines {
+	const Route& call;
+	Places& s;
+	Worker<Pack> w;
+	Owners owners;
+	u32 chunks, stride;  // of a place in chunks, and of a region in bytes
+	u32 counts[W];       // after await_counts
+
+	// words is the number of words of a token that follow its row.
+	MEMBER RouteLines(const Route& call, u32 words)
+			: call(call), s(*(Places*)dev::shared<sizeof(Places)>()), w(worker<Pack>(call, nullptr)), owners(owners_of(call)) {
+		chunks = row_chunks() + chunks_of<Pack>(words * 4);
+		stride = (1 + call.maxTokens * chunks) * Chunk<Pack>::Bytes;
+		place_all<W>(call, owners, s);
+	}
+
+	MEMBER u32 row_chunks() const { return chunks_of<Pack>(call.rowBytes); }
+	MEMBER char* row(char* rows, u64 at) const { return rows + at * call.rowBytes; }
+	MEMBER bool is_peer(u32 r) const { return r < call.ranks && r != call.rank; }
+
+	// send_item sends a chunk of a place to a rank.
+	MEMBER void send_item(u32 r, u32 place, u32 chunk, Pack part) const {
+		send(call, w, r, call.rank * stride, 1 + place * chunks + chunk, part);
+	}
+
+	// meet runs on the header warp. It tells each peer the number of rows, and exchanges headers.
+	MEMBER bool meet() const {
+		if (!ok(w)) return false;
+#pragma unroll
+		for (int k = 1; k < W; k++) {
+			u32 r = (call.rank + k) % W;
+			if (r < call.ranks) send(call, w, r, call.rank * stride, 0, Pack{s.counts[r], 0});
+		}
+		return exchange_headers(call, w);
+	}
+
+	// await_counts receives the numbers of rows. It returns false if the wait must end.
+	MEMBER bool await_counts() {
+		Pack got[W];
+		if (!collect<Pack, W>(call, w, peers(call, (1u << call.ranks) - 1), slot(call, call.rank, w, 0), stride, got)) return false;
+#pragma unroll
+		for (int r = 0; r < W; r++) counts[r] = is_peer(r) ? (u32)got[r].a : r < call.ranks ? s.counts[r] : 0;
+		return true;
+	}
+
+	// await receives the chunks of a set of ranks. places[r] is the place in the region of rank r. It returns
+	// false if the wait must end.
+	MEMBER bool await(u32 from, const u32* places, u32 chunk, Pack* got) const {
+		const char* lines = slot(call, call.rank, w, 0);
+		u64 flag = flag_of(w.epoch(), call.digest);
+		dev::sync_warp();
+		for (Guard guard;;) {
+#pragma unroll
+			for (int r = 0; r < W; r++)
+				if (from >> r & 1)
+					got[r] = dev::load_line((const Pack*)(lines + r * stride + (1 + places[r] * chunks + chunk) * Chunk<Pack>::Bytes));
+			bool ready = true;
+#pragma unroll
+			for (int r = 0; r < W; r++)
+				if (from >> r & 1) ready = ready && (!w.flagged || flag_in(got[r]) == flag);
+			if (dev::all_warp(ready)) return true;
+			if (dev::any_warp(!keep_waiting(guard, call, w.epoch()))) return false;
+		}
+	}
+};
+
+// DispatchLines moves the scales, the weights and the ids of a token in the chunks after its row.
+template <int W>
+struct DispatchLines : RouteLines<W> {
+	MEMBER DispatchLines(const Route& call) : RouteLines<W>(call, call.scales + 2 * call.topK) {}
+
+	// first_word returns the number of a thread's first word in a chunk after the row.
+	MEMBER u32 first_word(u32 chunk) const {
+		return ((chunk - this->row_chunks()) * Chunk<Pack>::Data + this->w.offset) / 4;
+	}
+	MEMBER u64 word_of(u32 token, u32 i) const {
+		const Route& call = this->call;
+		if (i < call.scales) return call.rowScales[(u64)token * call.scales + i];
+		i -= call.scales;
+		if (i < call.topK) return call.weights[(u64)token * call.topK + i];
+		i -= call.topK;
+		return i < call.topK ? call.ids[(u64)token * call.topK + i] : 0;
+	}
+	MEMBER u64 words_of(u32 token, u32 i) const { return word_of(token, i) | word_of(token, i + 1) << 32; }
+	MEMBER Pack load(u32 token, u32 chunk) const {
+		const Route& call = this->call;
+		if (chunk < this->row_chunks()) return read(this->row(call.own, token), call.rowBytes, sizeof(Pack), this->w, chunk);
+		u32 i = first_word(chunk);
+		return {words_of(token, i), this->w.flagged ? 0 : words_of(token, i + 2)};
+	}
+
+	MEMBER void put_word(u64 at, u32 i, u32 word) const {
+		const Route& call = this->call;
+		char* all = call.all[call.rank];
+		if (i < call.scales) return (void)(((u32*)(all + call.scalesAt))[at * call.scales + i] = word);
+		i -= call.scales;
+		if (i < call.topK) return (void)(((u32*)(all + call.weightsAt))[at * call.topK + i] = word);
+		i -= call.topK;
+		if (i < call.topK)
+			((u32*)(all + call.idsAt))[at * call.topK + i] = owner(this->owners, word) == call.rank ? word : (u32)NoExpert;
+	}
+	MEMBER void put_words(u64 at, u32 i, u64 words) const {
+		put_word(at, i, (u32)words);
+		put_word(at, i + 1, (u32)(words >> 32));
+	}
+	MEMBER void store(u64 at, u32 chunk, Pack part) const {
+		const Route& call = this->call;
+		if (chunk < this->row_chunks()) {
+			write(this->row(call.all[call.rank], at), call.rowBytes, sizeof(Pack), this->w, chunk, part);
+			return;
+		}
+		u32 i = first_word(chunk);
+		put_words(at, i, part.a);
+		if (!this->w.flagged) put_words(at, i + 2, part.b);
+	}
+
+	MEMBER void send_token(u32 token, u32 chunk, Pack part) const {
+		u32 to = peers(this->call, this->s.ranks[token]);
+#pragma unroll
+		for (int k = 1; k < W; k++) {
+			u32 r = (this->call.rank + k) % W;
+			if (to >> r & 1) this->send_item(r, this->s.of[r][token], chunk, part);
+		}
+	}
+	// send_all sends two items at once, to have more loads in flight.
+	MEMBER void send_all() const {
+		u32 items = this->call.tokens * this->chunks, step = this->w.warps;
+#pragma unroll 1
+		for (u32 i = this->w.warp; i < items; i += 2 * step) {
+			u32 next = i + step;
+			Pack part = load(i / this->chunks, i % this->chunks), after;
+			if (next < items) after = load(next / this->chunks, next % this->chunks);
+			send_token(i / this->chunks, i % this->chunks, part);
+			if (next < items) send_token(next / this->chunks, next % this->chunks, after);
+		}
+	}
+
+	// clear_unused writes NoExpert to the ids of all places without a row.
+	MEMBER void clear_unused() const {
+		const Route& call = this->call;
+		u32* ids = (u32*)(call.all[call.rank] + call.idsAt);
+#pragma unroll
+		for (int r = 0; r < W; r++) {
+			if (r >= call.ranks) break;
+			for (u32 i = this->counts[r] * call.topK + this->w.warp * 32 + this->w.lane; i < call.maxTokens * call.topK;
+			     i += this->w.warps * 32)
+				ids[place(call, r, 0) * call.topK + i] = NoExpert;
+		}
+	}
+	MEMBER bool recv_item(u32 p, u32 chunk) const {
+		const Route& call = this->call;
+		u32 from = 0, places[W];
+		Pack got[W], mine;
+#pragma unroll
+		for (int r = 0; r < W; r++) {
+			places[r] = p;
+			if (p < this->counts[r]) from |= 1u << r;
+		}
+		bool own = from >> call.rank & 1;
+		if (own) mine = load(this->s.own[p], chunk);
+		if (!this->await(peers(call, from), places, chunk, got)) return false;
+#pragma unroll
+		for (int r = 0; r < W; r++)
+			if (peers(call, from) >> r & 1) store(place(call, r, p), chunk, got[r]);
+		if (own) store(place(call, call.rank, p), chunk, mine);
+		return true;
+	}
+	MEMBER bool recv_all() {
+		if (!this->await_counts()) return false;
+		clear_unused();
+		u32 most = 0;
+#pragma unroll
+		for (int r = 0; r < W; r++)
+			if (this->counts[r] > most) most = this->counts[r];
+#pragma unroll 1
+		for (u32 i = this->w.warp; i < most * this->chunks; i += this->w.warps)
+			if (!recv_item(i / this->chunks, i % this->chunks)) return false;
+		return true;
+	}
+
+	// put_counts runs on the header warp. If the call has failed, it writes 0.
+	MEMBER void put_counts(bool valid) const {
+		const Route& call = this->call;
+		u32* to = (u32*)(call.all[call.rank] + call.countsAt);
+		u32 unknown = 0;
+		for (u32 i = 0; i < dev::threads() / 32; i++) unknown += this->s.unknown[i];
+#pragma unroll
+		for (int r = 0; r < W; r++)
+			if (r < call.ranks && this->w.lane == r) to[r] = valid ? this->counts[r] : 0;
+		if (this->w.lane == call.ranks) to[call.ranks] = valid ? unknown : 0;
+	}
+	// poison poisons all places in the items of a warp.
+	MEMBER void poison() const {
+		for (u32 i = this->w.warp; i < this->call.maxTokens * this->chunks; i += this->w.warps)
+			for (u32 r = 0; r < this->call.ranks; r++)
+				store(place(this->call, r, i / this->chunks), i % this->chunks, Pack{Poison, Poison});
+	}
+};
+
+// line_dispatch runs a dispatch in lines. After a fault it neither sends nor receives.
+template <int W>
+DEVICE void line_dispatch(const Route& call) {
+	DispatchLines<W> s(call);
+	bool header = s.w.sends_headers(), done = ok(s.w);
+	if (header) {
+		done = done && s.meet() && s.await_counts();
+		s.put_counts(done);
+	} else if (done) {
+		s.send_all();
+		done = s.recv_all();
+	}
+	if (!done && !header) s.poison();
+	finish(call, s.w.epoch());
+}
+
+// CombineLines returns the rows of each place to the owner of the token, which adds them up.
+template <int W>
+struct CombineLines : RouteLines<W> {
+	MEMBER CombineLines(const Route& call) : RouteLines<W>(call, 0) {}
+
+	MEMBER Pack load(u32 r, u32 p, u32 chunk) const {
+		const Route& call = this->call;
+		return read(this->row(call.all[call.rank], place(call, r, p)), call.rowBytes, sizeof(Pack), this->w, chunk);
+	}
+	// load_place loads a chunk of a place of all peers.
+	MEMBER void load_place(u32 i, Pack* parts) const {
+#pragma unroll
+		for (int k = 1; k < W; k++) {
+			u32 r = (this->call.rank + k) % W;
+			if (r < this->call.ranks) parts[k] = load(r, i / this->chunks, i % this->chunks);
+		}
+	}
+	// send_all sends the rows that the peers expect. It loads the first ones before it knows their number.
+	MEMBER bool send_all() {
+		u32 most = 0, i = this->w.warp;
+		Pack parts[W];
+		bool has = i < this->call.maxTokens * this->chunks;
+		if (has) load_place(i, parts);
+		if (!this->await_counts()) return false;
+#pragma unroll
+		for (int r = 0; r < W; r++)
+			if (this->counts[r] > most) most = this->counts[r];
+#pragma unroll 1
+		while (i < most * this->chunks) {
+			u32 p = i / this->chunks, chunk = i % this->chunks;
+#pragma unroll
+			for (int k = 1; k < W; k++) {
+				u32 r = (this->call.rank + k) % W;
+				if (r < this->call.ranks && p < wanted(r)) this->send_item(r, p, chunk, parts[k]);
+			}
+			i += this->w.warps;
+			if (i < most * this->chunks) load_place(i, parts);
+		}
+		return true;
+	}
+	// wanted returns the number of rows that rank r expects. It does not index counts by a variable, which
+	// would move them to local memory.
+	MEMBER u32 wanted(u32 r) const {
+		u32 n = 0;
+#pragma unroll
+		for (int i = 0; i < W; i++)
+			if (i == r) n = this->counts[i];
+		return n;
+	}
+
+	MEMBER bool recv_item(u32 token, u32 chunk) const {
+		const Route& call = this->call;
+		u32 ranks = this->s.ranks[token], places[W];
+		Pack got[W], mine;
+		float sums[8] = {};
+		bool any = false;
+#pragma unroll
+		for (int r = 0; r < W; r++)
+			if (ranks >> r & 1) places[r] = this->s.of[r][token];
+		if (ranks >> call.rank & 1) mine = load(call.rank, this->s.of[call.rank][token], chunk);
+		if (!this->await(peers(call, ranks), places, chunk, got)) return false;
+#pragma unroll
+		for (int r = 0; r < W; r++)
+			if (ranks >> r & 1) add_row(sums, any, r == call.rank ? mine : got[r]);
+		write(this->row(call.own, token), call.rowBytes, sizeof(Pack), this->w, chunk, sum_of(sums));
+		return true;
+	}
+	MEMBER bool recv_all() const {
+#pragma unroll 1
+		for (u32 i = this->w.warp; i < this->call.tokens * this->chunks; i += this->w.warps)
+			if (!recv_item(i / this->chunks, i % this->chunks)) return false;
+		return true;
+	}
+	// poison poisons the items of a warp, or the first chunk of each row.
+	MEMBER void poison(bool header) const {
+		u32 step = header ? this->chunks : this->w.warps;
+		for (u32 i = header ? 0 : this->w.warp; i < this->call.tokens * this->chunks; i += step)
+			write(this->row(this->call.own, i / this->chunks), this->call.rowBytes, sizeof(Pack), this->w, i % this->chunks,
+			      Pack{Poison, Poison});
+	}
+};
+
+// line_combine runs a combine in lines. If only the header warp fails, it poisons a part of each row after the
+// warp that writes it has ended.
+template <int W>
+DEVICE void line_combine(const Route& call) {
+	CombineLines<W> s(call);
+	bool header = s.w.sends_headers(), done = ok(s.w);
+	if (header) done = done && s.meet();
+	else if (done) done = s.send_all() && s.recv_all();
+	if (!done && !header) s.poison(false);
+	finish(call, s.w.epoch());
+	if (!done && header) s.poison(true);
+}
