@@ -66,6 +66,7 @@ struct RouteLines {
 	Worker<Pack> w;
 	Owners owners;
 	u32 chunks, stride;  // of a place in chunks, and of a region in bytes
+	u32 inverse;         // 2^31 / chunks, rounded up
 	u32 counts[W];       // after await_counts
 
 	// words is the number of words of a token that follow its row.
@@ -73,11 +74,26 @@ struct RouteLines {
 			: call(call), s(*(Places*)dev::shared<sizeof(Places)>()), w(worker<Pack>(call, nullptr)), owners(owners_of(call)) {
 		chunks = row_chunks() + chunks_of<Pack>(words * 4);
 		stride = (1 + call.maxTokens * chunks) * Chunk<Pack>::Bytes;
+		inverse = ((1u << 31) + chunks - 1) / chunks;
 		place_all<W>(call, owners, s);
 	}
 
 	MEMBER u32 row_chunks() const { return chunks_of<Pack>(call.rowBytes); }
-	MEMBER char* row(char* rows, u64 at) const { return rows + at * call.rowBytes; }
+	// item_at returns the token or place, and the chunk, of an item.
+	MEMBER Item item_at(u32 i) const {
+		u32 token = (u32)((u64)i * inverse >> 31);
+		return {token, i - token * chunks};
+	}
+	// load_row and store_row access a thread's share of a chunk of a row.
+	MEMBER bool in_row(u32 chunk) const { return chunk * Chunk<Pack>::Data + w.offset < call.rowBytes; }
+	MEMBER Pack load_row(const char* rows, u64 at, u32 chunk) const {
+		Pack part = {};
+		if (in_row(chunk)) take(part, rows + at * call.rowBytes + chunk * Chunk<Pack>::Data + w.offset, w.flagged);
+		return part;
+	}
+	MEMBER void store_row(char* rows, u64 at, u32 chunk, Pack part) const {
+		if (in_row(chunk)) put(part, rows + at * call.rowBytes + chunk * Chunk<Pack>::Data + w.offset, w.flagged);
+	}
 	MEMBER bool is_peer(u32 r) const { return r < call.ranks && r != call.rank; }
 
 	// send_item sends a chunk of a place to a rank.
@@ -105,6 +121,15 @@ struct RouteLines {
 		return true;
 	}
 
+	// most returns the largest number of rows.
+	MEMBER u32 most() const {
+		u32 n = 0;
+#pragma unroll
+		for (int r = 0; r < W; r++)
+			if (counts[r] > n) n = counts[r];
+		return n;
+	}
+
 	// await receives the chunks of a set of ranks. places[r] is the place in the region of rank r. It returns
 	// false if the wait must end.
 	MEMBER bool await(u32 from, const u32* places, u32 chunk, Pack* got) const {
@@ -126,74 +151,78 @@ struct RouteLines {
 	}
 };
 
+// load_words and store_words access two or four words of a token after its row: its scales, weights and
+// ids, from word i on. store_words replaces ids of other ranks, whose experts are not size ones from first on.
+NOINLINE Pack load_words(const Route& call, u32 token, u32 i, u32 count) {
+	u32 words[4] = {};
+#pragma unroll
+	for (u32 k = 0; k < 4; k++, i++) {
+		u32 at = i - call.scales;
+		if (k >= count || i >= call.scales + 2 * call.topK) continue;
+		if (i < call.scales) words[k] = call.rowScales[(u64)token * call.scales + i];
+		else if (at < call.topK) words[k] = call.weights[(u64)token * call.topK + at];
+		else words[k] = call.ids[(u64)token * call.topK + at - call.topK];
+	}
+	return {words[0] | (u64)words[1] << 32, words[2] | (u64)words[3] << 32};
+}
+NOINLINE void store_words(const Route& call, u64 token, u32 i, u32 count, Pack part, u32 first, u32 size) {
+	char* all = call.all[call.rank];
+#pragma unroll 1
+	for (u32 k = 0; k < count && i < call.scales + 2 * call.topK; k++, i++) {
+		u32 at = i - call.scales, word = (u32)((k < 2 ? part.a : part.b) >> 32 * (k & 1));
+		if (i < call.scales) ((u32*)(all + call.scalesAt))[token * call.scales + i] = word;
+		else if (at < call.topK) ((u32*)(all + call.weightsAt))[token * call.topK + at] = word;
+		else ((u32*)(all + call.idsAt))[token * call.topK + at - call.topK] = word - first < size ? word : (u32)NoExpert;
+	}
+}
+
 // DispatchLines moves the scales, the weights and the ids of a token in the chunks after its row.
 template <int W>
 struct DispatchLines : RouteLines<W> {
-	MEMBER DispatchLines(const Route& call) : RouteLines<W>(call, call.scales + 2 * call.topK) {}
+	u32 firstExpert, ownExperts;
+
+	MEMBER DispatchLines(const Route& call) : RouteLines<W>(call, call.scales + 2 * call.topK) {
+		u32 each = call.experts / call.ranks, more = call.experts % call.ranks;
+		firstExpert = each * call.rank + (call.rank < more ? call.rank : more);
+		ownExperts = each + (call.rank < more ? 1 : 0);
+	}
 
 	// first_word returns the number of a thread's first word in a chunk after the row.
 	MEMBER u32 first_word(u32 chunk) const {
 		return ((chunk - this->row_chunks()) * Chunk<Pack>::Data + this->w.offset) / 4;
 	}
-	MEMBER u64 word_of(u32 token, u32 i) const {
-		const Route& call = this->call;
-		if (i < call.scales) return call.rowScales[(u64)token * call.scales + i];
-		i -= call.scales;
-		if (i < call.topK) return call.weights[(u64)token * call.topK + i];
-		i -= call.topK;
-		return i < call.topK ? call.ids[(u64)token * call.topK + i] : 0;
-	}
-	MEMBER u64 words_of(u32 token, u32 i) const { return word_of(token, i) | word_of(token, i + 1) << 32; }
 	MEMBER Pack load(u32 token, u32 chunk) const {
-		const Route& call = this->call;
-		if (chunk < this->row_chunks()) return read(this->row(call.own, token), call.rowBytes, sizeof(Pack), this->w, chunk);
-		u32 i = first_word(chunk);
-		return {words_of(token, i), this->w.flagged ? 0 : words_of(token, i + 2)};
-	}
-
-	MEMBER void put_word(u64 at, u32 i, u32 word) const {
-		const Route& call = this->call;
-		char* all = call.all[call.rank];
-		if (i < call.scales) return (void)(((u32*)(all + call.scalesAt))[at * call.scales + i] = word);
-		i -= call.scales;
-		if (i < call.topK) return (void)(((u32*)(all + call.weightsAt))[at * call.topK + i] = word);
-		i -= call.topK;
-		if (i < call.topK)
-			((u32*)(all + call.idsAt))[at * call.topK + i] = owner(this->owners, word) == call.rank ? word : (u32)NoExpert;
-	}
-	MEMBER void put_words(u64 at, u32 i, u64 words) const {
-		put_word(at, i, (u32)words);
-		put_word(at, i + 1, (u32)(words >> 32));
+		if (chunk < this->row_chunks()) return this->load_row(this->call.own, token, chunk);
+		return load_words(this->call, token, first_word(chunk), this->w.size / 4);
 	}
 	MEMBER void store(u64 at, u32 chunk, Pack part) const {
-		const Route& call = this->call;
-		if (chunk < this->row_chunks()) {
-			write(this->row(call.all[call.rank], at), call.rowBytes, sizeof(Pack), this->w, chunk, part);
-			return;
-		}
-		u32 i = first_word(chunk);
-		put_words(at, i, part.a);
-		if (!this->w.flagged) put_words(at, i + 2, part.b);
+		if (chunk < this->row_chunks()) return this->store_row(this->call.all[this->call.rank], at, chunk, part);
+		store_words(this->call, at, first_word(chunk), this->w.size / 4, part, firstExpert, ownExperts);
 	}
 
-	MEMBER void send_token(u32 token, u32 chunk, Pack part) const {
-		u32 to = peers(this->call, this->s.ranks[token]);
+	MEMBER void send_token(Item item, Pack part) const {
+		u32 to = peers(this->call, this->s.ranks[item.token]);
 #pragma unroll
 		for (int k = 1; k < W; k++) {
 			u32 r = (this->call.rank + k) % W;
-			if (to >> r & 1) this->send_item(r, this->s.of[r][token], chunk, part);
+			if (to >> r & 1) this->send_item(r, this->s.of[r][item.token], item.part, part);
 		}
 	}
-	// send_all sends two items at once, to have more loads in flight.
+	// send_all loads the next item before it sends one.
 	MEMBER void send_all() const {
-		u32 items = this->call.tokens * this->chunks, step = this->w.warps;
+		u32 items = this->call.tokens * this->chunks, i = this->w.warp;
+		if (i >= items) return;
+		Item item = this->item_at(i);
+		Pack part = load(item.token, item.part);
 #pragma unroll 1
-		for (u32 i = this->w.warp; i < items; i += 2 * step) {
-			u32 next = i + step;
-			Pack part = load(i / this->chunks, i % this->chunks), after;
-			if (next < items) after = load(next / this->chunks, next % this->chunks);
-			send_token(i / this->chunks, i % this->chunks, part);
-			if (next < items) send_token(next / this->chunks, next % this->chunks, after);
+		while (true) {
+			Item next = this->item_at(i += this->w.warps);
+			Pack after;
+			if (i < items) after = load(next.token, next.part);
+			send_token(item, part);
+			if (i >= items) return;
+			item = next;
+			part = after;
 		}
 	}
 
@@ -209,34 +238,29 @@ struct DispatchLines : RouteLines<W> {
 				ids[place(call, r, 0) * call.topK + i] = NoExpert;
 		}
 	}
-	MEMBER bool recv_item(u32 p, u32 chunk) const {
+	MEMBER bool recv_item(Item item) const {
 		const Route& call = this->call;
-		u32 from = 0, places[W];
+		u32 from = 0, places[W], p = item.token;
 		Pack got[W], mine;
 #pragma unroll
 		for (int r = 0; r < W; r++) {
 			places[r] = p;
 			if (p < this->counts[r]) from |= 1u << r;
 		}
-		bool own = from >> call.rank & 1;
-		if (own) mine = load(this->s.own[p], chunk);
-		if (!this->await(peers(call, from), places, chunk, got)) return false;
+		if (from >> call.rank & 1) mine = load(this->s.own[p], item.part);
+		if (!this->await(peers(call, from), places, item.part, got)) return false;
 #pragma unroll
 		for (int r = 0; r < W; r++)
-			if (peers(call, from) >> r & 1) store(place(call, r, p), chunk, got[r]);
-		if (own) store(place(call, call.rank, p), chunk, mine);
+			if (from >> r & 1) store(place(call, r, p), item.part, r == call.rank ? mine : got[r]);
 		return true;
 	}
 	MEMBER bool recv_all() {
 		if (!this->await_counts()) return false;
 		clear_unused();
-		u32 most = 0;
-#pragma unroll
-		for (int r = 0; r < W; r++)
-			if (this->counts[r] > most) most = this->counts[r];
+		u32 items = this->most() * this->chunks;
 #pragma unroll 1
-		for (u32 i = this->w.warp; i < most * this->chunks; i += this->w.warps)
-			if (!recv_item(i / this->chunks, i % this->chunks)) return false;
+		for (u32 i = this->w.warp; i < items; i += this->w.warps)
+			if (!recv_item(this->item_at(i))) return false;
 		return true;
 	}
 
@@ -253,9 +277,11 @@ struct DispatchLines : RouteLines<W> {
 	}
 	// poison poisons all places in the items of a warp.
 	MEMBER void poison() const {
+#pragma unroll 1
 		for (u32 i = this->w.warp; i < this->call.maxTokens * this->chunks; i += this->w.warps)
+#pragma unroll 1
 			for (u32 r = 0; r < this->call.ranks; r++)
-				store(place(this->call, r, i / this->chunks), i % this->chunks, Pack{Poison, Poison});
+				store(place(this->call, r, this->item_at(i).token), this->item_at(i).part, Pack{Poison, Poison});
 	}
 };
 
@@ -280,38 +306,34 @@ template <int W>
 struct CombineLines : RouteLines<W> {
 	MEMBER CombineLines(const Route& call) : RouteLines<W>(call, 0) {}
 
-	MEMBER Pack load(u32 r, u32 p, u32 chunk) const {
-		const Route& call = this->call;
-		return read(this->row(call.all[call.rank], place(call, r, p)), call.rowBytes, sizeof(Pack), this->w, chunk);
+	MEMBER Pack load(u32 r, Item item) const {
+		return this->load_row(this->call.all[this->call.rank], place(this->call, r, item.token), item.part);
 	}
 	// load_place loads a chunk of a place of all peers.
-	MEMBER void load_place(u32 i, Pack* parts) const {
+	MEMBER void load_place(Item item, Pack* parts) const {
 #pragma unroll
 		for (int k = 1; k < W; k++) {
 			u32 r = (this->call.rank + k) % W;
-			if (r < this->call.ranks) parts[k] = load(r, i / this->chunks, i % this->chunks);
+			if (r < this->call.ranks) parts[k] = load(r, item);
 		}
 	}
 	// send_all sends the rows that the peers expect. It loads the first ones before it knows their number.
 	MEMBER bool send_all() {
-		u32 most = 0, i = this->w.warp;
+		u32 i = this->w.warp;
 		Pack parts[W];
-		bool has = i < this->call.maxTokens * this->chunks;
-		if (has) load_place(i, parts);
+		if (i < this->call.maxTokens * this->chunks) load_place(this->item_at(i), parts);
 		if (!this->await_counts()) return false;
-#pragma unroll
-		for (int r = 0; r < W; r++)
-			if (this->counts[r] > most) most = this->counts[r];
+		u32 items = this->most() * this->chunks;
 #pragma unroll 1
-		while (i < most * this->chunks) {
-			u32 p = i / this->chunks, chunk = i % this->chunks;
+		while (i < items) {
+			Item item = this->item_at(i);
 #pragma unroll
 			for (int k = 1; k < W; k++) {
 				u32 r = (this->call.rank + k) % W;
-				if (r < this->call.ranks && p < wanted(r)) this->send_item(r, p, chunk, parts[k]);
+				if (r < this->call.ranks && item.token < wanted(r)) this->send_item(r, item.token, item.part, parts[k]);
 			}
 			i += this->w.warps;
-			if (i < most * this->chunks) load_place(i, parts);
+			if (i < items) load_place(this->item_at(i), parts);
 		}
 		return true;
 	}
@@ -325,35 +347,35 @@ struct CombineLines : RouteLines<W> {
 		return n;
 	}
 
-	MEMBER bool recv_item(u32 token, u32 chunk) const {
+	MEMBER bool recv_item(Item item) const {
 		const Route& call = this->call;
-		u32 ranks = this->s.ranks[token], places[W];
+		u32 token = item.token, ranks = this->s.ranks[token], places[W];
 		Pack got[W], mine;
 		float sums[8] = {};
 		bool any = false;
 #pragma unroll
 		for (int r = 0; r < W; r++)
 			if (ranks >> r & 1) places[r] = this->s.of[r][token];
-		if (ranks >> call.rank & 1) mine = load(call.rank, this->s.of[call.rank][token], chunk);
-		if (!this->await(peers(call, ranks), places, chunk, got)) return false;
+		if (ranks >> call.rank & 1) mine = load(call.rank, {this->s.of[call.rank][token], item.part});
+		if (!this->await(peers(call, ranks), places, item.part, got)) return false;
 #pragma unroll
 		for (int r = 0; r < W; r++)
 			if (ranks >> r & 1) add_row(sums, any, r == call.rank ? mine : got[r]);
-		write(this->row(call.own, token), call.rowBytes, sizeof(Pack), this->w, chunk, sum_of(sums));
+		this->store_row(call.own, token, item.part, sum_of(sums));
 		return true;
 	}
 	MEMBER bool recv_all() const {
 #pragma unroll 1
 		for (u32 i = this->w.warp; i < this->call.tokens * this->chunks; i += this->w.warps)
-			if (!recv_item(i / this->chunks, i % this->chunks)) return false;
+			if (!recv_item(this->item_at(i))) return false;
 		return true;
 	}
 	// poison poisons the items of a warp, or the first chunk of each row.
 	MEMBER void poison(bool header) const {
 		u32 step = header ? this->chunks : this->w.warps;
+#pragma unroll 1
 		for (u32 i = header ? 0 : this->w.warp; i < this->call.tokens * this->chunks; i += step)
-			write(this->row(this->call.own, i / this->chunks), this->call.rowBytes, sizeof(Pack), this->w, i % this->chunks,
-			      Pack{Poison, Poison});
+			this->store_row(this->call.own, this->item_at(i).token, this->item_at(i).part, Pack{Poison, Poison});
 	}
 };
 
