@@ -30,6 +30,8 @@ const (
 	Suspension Part = "suspension"
 	// Norms covers AllReduceRMSNorm.
 	Norms Part = "fused norms"
+	// Routes covers Dispatch and Combine.
+	Routes Part = "routes"
 )
 
 // Harness opens a backend and describes its capabilities.
@@ -114,6 +116,7 @@ func Run(t *testing.T, h Harness) {
 		{"collectives", collectiveRequirements, ""},
 		{"formulas", formulaRequirements, ""},
 		{"norms", normRequirements, Norms},
+		{"routes", routeRequirements, Routes},
 		{"groups", groupRequirements, ""},
 		{"transfers", transferRequirements, Messages},
 		{"messages", messageRequirements, Messages},

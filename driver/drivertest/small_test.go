@@ -27,6 +27,7 @@ func TestSmallBackendPassesContract(t *testing.T) {
 			drivertest.Splits:     "the example omits them",
 			drivertest.Suspension: "the example omits it",
 			drivertest.Norms:      "the example omits them",
+			drivertest.Routes:     "the example omits them",
 			drivertest.Scatter:    "there is no window path, so segment addresses have no effect",
 		},
 	})

@@ -53,6 +53,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	switch {
 	case p.isPairwise:
 		err = p.setSplitWindow()
+	case p.routed != nil: // its buffers are those of routedPlan
 	case path == driver.PathWindow:
 		err = p.setWindows()
 	}
@@ -62,7 +63,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.chunkLength = max(1, stageBytes/(p.partCount*p.elementSize))
 	p.yieldProcessor = p.bytes > p.comm.tuning.maxPolledBytes
 	if path == driver.PathWindow && p.bytes > p.comm.tuning.maxStagedInWindow &&
-		!p.overwritesInput() {
+		!p.overwritesInput() && p.routed == nil {
 		p.useWindows = true
 		isSum := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
 		p.reduceWhole = isSum && p.bytes <= p.comm.tuning.maxReducedWhole && p.Send != p.Recv
