@@ -69,13 +69,13 @@ struct RouteLines {
 	u32 inverse;         // 2^31 / chunks, rounded up
 	u32 counts[W];       // after await_counts
 
-	// words is the number of words of a token that follow its row.
+	// words is the number of words of a token that follow its row. After the constructor, a warp loads its
+	// first input, and then calls place_all, which takes about as long.
 	MEMBER RouteLines(const Route& call, u32 words)
 			: call(call), s(*(Places*)dev::shared<sizeof(Places)>()), w(worker<Pack>(call, nullptr)), owners(owners_of(call)) {
 		chunks = row_chunks() + chunks_of<Pack>(words * 4);
 		stride = (1 + call.maxTokens * chunks) * Chunk<Pack>::Bytes;
 		inverse = ((1u << 31) + chunks - 1) / chunks;
-		place_all<W>(call, owners, s);
 	}
 
 	MEMBER u32 row_chunks() const { return chunks_of<Pack>(call.rowBytes); }
@@ -116,8 +116,39 @@ struct RouteLines {
 	MEMBER bool await_counts() {
 		Pack got[W];
 		if (!collect<Pack, W>(call, w, peers(call, (1u << call.ranks) - 1), slot(call, call.rank, w, 0), stride, got)) return false;
+		set_counts(got);
+		return true;
+	}
+	MEMBER void set_counts(const Pack* heads) {
 #pragma unroll
-		for (int r = 0; r < W; r++) counts[r] = is_peer(r) ? (u32)got[r].a : r < call.ranks ? s.counts[r] : 0;
+		for (int r = 0; r < W; r++) counts[r] = is_peer(r) ? (u32)heads[r].a : r < call.ranks ? s.counts[r] : 0;
+	}
+
+	// await_first receives the numbers of rows, and an item from each peer that has it.
+	MEMBER bool await_first(Item item, Pack* got) {
+		Pack heads[W];
+		const char* lines = slot(call, call.rank, w, 0);
+		u32 chunk = 1 + item.token * chunks + item.part;
+		u64 flag = flag_of(w.epoch(), call.digest);
+		dev::sync_warp();
+		for (Guard guard;;) {
+#pragma unroll
+			for (int r = 0; r < W; r++) {
+				if (!is_peer(r)) continue;
+				heads[r] = dev::load_line((const Pack*)(lines + r * stride));
+				got[r] = dev::load_line((const Pack*)(lines + r * stride + chunk * Chunk<Pack>::Bytes));
+			}
+			bool ready = true;
+#pragma unroll
+			for (int r = 0; r < W; r++) {
+				if (!is_peer(r) || !w.flagged) continue;
+				bool ends = item.token >= (u32)heads[r].a;
+				ready = ready && flag_in(heads[r]) == flag && (ends || flag_in(got[r]) == flag);
+			}
+			if (dev::all_warp(ready)) break;
+			if (dev::any_warp(!keep_waiting(guard, call, w.epoch()))) return false;
+		}
+		set_counts(heads);
 		return true;
 	}
 
@@ -208,20 +239,20 @@ struct DispatchLines : RouteLines<W> {
 			if (to >> r & 1) this->send_item(r, this->s.of[r][item.token], item.part, part);
 		}
 	}
+	// load_first loads the first item of a warp if there is one.
+	MEMBER Pack load_first() const {
+		Item item = this->item_at(this->w.warp);
+		return this->w.warp < this->call.tokens * this->chunks ? load(item.token, item.part) : Pack{};
+	}
 	// send_all loads the next item before it sends one.
-	MEMBER void send_all() const {
-		u32 items = this->call.tokens * this->chunks, i = this->w.warp;
-		if (i >= items) return;
-		Item item = this->item_at(i);
-		Pack part = load(item.token, item.part);
+	MEMBER void send_all(Pack part) const {
+		u32 items = this->call.tokens * this->chunks;
 #pragma unroll 1
-		while (true) {
-			Item next = this->item_at(i += this->w.warps);
+		for (u32 i = this->w.warp; i < items; i += this->w.warps) {
+			Item item = this->item_at(i), next = this->item_at(i + this->w.warps);
 			Pack after;
-			if (i < items) after = load(next.token, next.part);
+			if (i + this->w.warps < items) after = load(next.token, next.part);
 			send_token(item, part);
-			if (i >= items) return;
-			item = next;
 			part = after;
 		}
 	}
@@ -238,29 +269,42 @@ struct DispatchLines : RouteLines<W> {
 				ids[place(call, r, 0) * call.topK + i] = NoExpert;
 		}
 	}
-	MEMBER bool recv_item(Item item) const {
+	MEMBER Pack load_own(Item item) const {
+		return item.token < this->s.counts[this->call.rank] ? load(this->s.own[item.token], item.part) : Pack{};
+	}
+	MEMBER void store_item(Item item, Pack own, const Pack* got) const {
 		const Route& call = this->call;
-		u32 from = 0, places[W], p = item.token;
-		Pack got[W], mine;
-#pragma unroll
-		for (int r = 0; r < W; r++) {
-			places[r] = p;
-			if (p < this->counts[r]) from |= 1u << r;
-		}
-		if (from >> call.rank & 1) mine = load(this->s.own[p], item.part);
-		if (!this->await(peers(call, from), places, item.part, got)) return false;
 #pragma unroll
 		for (int r = 0; r < W; r++)
-			if (from >> r & 1) store(place(call, r, p), item.part, r == call.rank ? mine : got[r]);
-		return true;
+			if (item.token < this->counts[r]) store(place(call, r, item.token), item.part, r == call.rank ? own : got[r]);
 	}
 	MEMBER bool recv_all() {
-		if (!this->await_counts()) return false;
+		u32 i = this->w.warp;
+		Pack got[W];
+		if (W <= 4 && i < this->call.maxTokens * this->chunks) {
+			Item item = this->item_at(i);
+			Pack own = load_own(item);
+			if (!this->await_first(item, got)) return false;
+			store_item(item, own, got);
+			i += this->w.warps;
+		} else if (!this->await_counts()) {
+			return false;
+		}
 		clear_unused();
 		u32 items = this->most() * this->chunks;
 #pragma unroll 1
-		for (u32 i = this->w.warp; i < items; i += this->w.warps)
-			if (!recv_item(this->item_at(i))) return false;
+		for (; i < items; i += this->w.warps) {
+			Item item = this->item_at(i);
+			u32 from = 0, places[W];
+#pragma unroll
+			for (int r = 0; r < W; r++) {
+				places[r] = item.token;
+				if (item.token < this->counts[r]) from |= 1u << r;
+			}
+			Pack own = load_own(item);
+			if (!this->await(peers(this->call, from), places, item.part, got)) return false;
+			store_item(item, own, got);
+		}
 		return true;
 	}
 
@@ -289,12 +333,14 @@ struct DispatchLines : RouteLines<W> {
 template <int W>
 DEVICE void line_dispatch(const Route& call) {
 	DispatchLines<W> s(call);
+	Pack first = s.load_first();
+	place_all<W>(call, s.owners, s.s);
 	bool header = s.w.sends_headers(), done = ok(s.w);
 	if (header) {
 		done = done && s.meet() && s.await_counts();
 		s.put_counts(done);
 	} else if (done) {
-		s.send_all();
+		s.send_all(first);
 		done = s.recv_all();
 	}
 	if (!done && !header) s.poison();
@@ -317,23 +363,23 @@ struct CombineLines : RouteLines<W> {
 			if (r < this->call.ranks) parts[k] = load(r, item);
 		}
 	}
-	// send_all sends the rows that the peers expect. It loads the first ones before it knows their number.
-	MEMBER bool send_all() {
-		u32 i = this->w.warp;
-		Pack parts[W];
-		if (i < this->call.maxTokens * this->chunks) load_place(this->item_at(i), parts);
+	// load_first loads the first item of a warp. That does not depend on the number of rows.
+	MEMBER void load_first(Pack* parts) const {
+		if (this->w.warp < this->call.maxTokens * this->chunks) load_place(this->item_at(this->w.warp), parts);
+	}
+	// send_all sends the rows that the peers expect.
+	MEMBER bool send_all(Pack* parts) {
 		if (!this->await_counts()) return false;
 		u32 items = this->most() * this->chunks;
 #pragma unroll 1
-		while (i < items) {
+		for (u32 i = this->w.warp; i < items; i += this->w.warps) {
 			Item item = this->item_at(i);
 #pragma unroll
 			for (int k = 1; k < W; k++) {
 				u32 r = (this->call.rank + k) % W;
 				if (r < this->call.ranks && item.token < wanted(r)) this->send_item(r, item.token, item.part, parts[k]);
 			}
-			i += this->w.warps;
-			if (i < items) load_place(this->item_at(i), parts);
+			if (i + this->w.warps < items) load_place(this->item_at(i + this->w.warps), parts);
 		}
 		return true;
 	}
@@ -384,9 +430,12 @@ struct CombineLines : RouteLines<W> {
 template <int W>
 DEVICE void line_combine(const Route& call) {
 	CombineLines<W> s(call);
+	Pack first[W];
+	s.load_first(first);
+	place_all<W>(call, s.owners, s.s);
 	bool header = s.w.sends_headers(), done = ok(s.w);
 	if (header) done = done && s.meet();
-	else if (done) done = s.send_all() && s.recv_all();
+	else if (done) done = s.send_all(first) && s.recv_all();
 	if (!done && !header) s.poison(false);
 	finish(call, s.w.epoch());
 	if (!done && header) s.poison(true);
