@@ -27,7 +27,7 @@ struct Route {
 	char* all[MaxRanks];
 };
 
-enum : u32 { RouteThreads = 512, MaxExperts = 512, NoExpert = ~0u, NoRank = 31 };
+enum : u32 { RouteThreads = 512, MaxExperts = 512, MaxTopK = 16, NoExpert = ~0u, NoRank = 31 };
 
 // Counters counts tokens for each rank, in 16 bits each.
 typedef Pack Counters;
@@ -72,30 +72,41 @@ DEVICE u32 owner(const Owners& o, u32 id) {
 	return id < o.split ? id * o.high >> 20 : o.more + ((id - o.split) * o.low >> 20);
 }
 
-DEVICE void add_owner(const Owners& o, u32 id, u32& ranks, u32& unknown) {
-	u32 rank = owner(o, id);
-	if (rank != NoRank) ranks |= 1u << rank;
-	else if (id != NoExpert) unknown++;
+// Ids holds the ids of a token. Those beyond topK are NoExpert.
+struct Ids {
+	u32 of[MaxTopK];
+};
+
+// load_ids issues all loads at once.
+DEVICE Ids load_ids(const Route& call, u32 token) {
+	const u32* from = call.ids + (u64)token * call.topK;
+	Ids ids;
+	if (call.topK % 4 == 0 && (u64)call.ids % sizeof(Pack) == 0) {
+#pragma unroll
+		for (u32 i = 0; i < MaxTopK; i += 4) {
+			Pack four = {~0ull, ~0ull};
+			if (i < call.topK) four = *(const Pack*)(from + i);
+			ids.of[i] = (u32)four.a, ids.of[i + 1] = (u32)(four.a >> 32);
+			ids.of[i + 2] = (u32)four.b, ids.of[i + 3] = (u32)(four.b >> 32);
+		}
+		return ids;
+	}
+#pragma unroll
+	for (u32 i = 0; i < MaxTopK; i++) ids.of[i] = i < call.topK ? from[i] : (u32)NoExpert;
+	return ids;
 }
 
 // ranks_of returns the set of ranks that own experts of a token. It adds the number of ids of unknown
 // experts.
-DEVICE u32 ranks_of(const Route& call, const Owners& o, u32 token, u32& unknown) {
-	const u32* ids = call.ids + (u64)token * call.topK;
+DEVICE u32 ranks_of(const Route& call, const Owners& o, const Ids& ids, u32& unknown) {
 	u32 ranks = 0;
-	if (call.topK % 4 == 0 && (u64)call.ids % sizeof(Pack) == 0) {
-#pragma unroll 1
-		for (u32 k = 0; k < call.topK; k += 4) {
-			Pack four = *(const Pack*)(ids + k);
-			add_owner(o, (u32)four.a, ranks, unknown);
-			add_owner(o, (u32)(four.a >> 32), ranks, unknown);
-			add_owner(o, (u32)four.b, ranks, unknown);
-			add_owner(o, (u32)(four.b >> 32), ranks, unknown);
-		}
-		return ranks;
+#pragma unroll
+	for (u32 i = 0; i < MaxTopK; i++) {
+		if (i % 4 == 0 && i >= call.topK) break;
+		u32 id = ids.of[i], rank = owner(o, id);
+		if (rank != NoRank) ranks |= 1u << rank;
+		else if (id != NoExpert) unknown++;
 	}
-#pragma unroll 1
-	for (u32 k = 0; k < call.topK; k++) add_owner(o, ids[k], ranks, unknown);
 	return ranks;
 }
 
@@ -110,9 +121,13 @@ DEVICE void count_tokens(const Route& call, const Owners& owners, Routes& s) {
 	u32 me = dev::thread(), first = first_token(call, dev::block()), end = All ? call.tokens : first;
 	Counters before = {}, all = {};
 	u32 unknown = 0;
+	Ids next;
+	if (me < end) next = load_ids(call, me);
 #pragma unroll 1
 	for (u32 t = me; t < end; t += dev::threads()) {
-		u32 ranks = ranks_of(call, owners, t, unknown);
+		Ids ids = next;
+		if (t + dev::threads() < end) next = load_ids(call, t + dev::threads());
+		u32 ranks = ranks_of(call, owners, ids, unknown);
 		if (All) add_ranks(all, ranks);
 		if (t < first) add_ranks(before, ranks);
 	}
@@ -143,7 +158,7 @@ DEVICE void count_tokens(const Route& call, const Owners& owners, Routes& s) {
 // place_tokens computes the sets of ranks and the places of tokens, one for each thread.
 DEVICE void place_tokens(const Route& call, const Owners& owners, Routes& s, u32 first, u32 count) {
 	u32 me = dev::thread(), unknown = 0, ranks = 0;
-	if (me < count) s.ranks[me] = (u8)(ranks = ranks_of(call, owners, first + me, unknown));
+	if (me < count) s.ranks[me] = (u8)(ranks = ranks_of(call, owners, load_ids(call, first + me), unknown));
 	dev::sync_block();
 	Counters places = s.next;
 	for (u32 i = 0; i < me && i < count; i++) add_ranks(places, s.ranks[i]);

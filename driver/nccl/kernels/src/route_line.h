@@ -24,7 +24,8 @@ DEVICE void place_all(const Route& call, const Owners& owners, Places& s) {
 	u32 me = dev::thread(), lane = me % 32, warp = me / 32, before[W] = {}, unknowns = 0;
 #pragma unroll 1
 	for (u32 first = 0; first == 0 || first < call.tokens; first += dev::threads()) {
-		u32 token = first + me, unknown = 0, ranks = token < call.tokens ? ranks_of(call, owners, token, unknown) : 0;
+		u32 token = first + me, unknown = 0, ranks = 0;
+		if (token < call.tokens) ranks = ranks_of(call, owners, load_ids(call, token), unknown);
 		if (first > 0) dev::sync_block();
 		u32 votes[W];
 #pragma unroll
