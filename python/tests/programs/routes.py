@@ -146,10 +146,30 @@ def compiled_exchanges_equal_eager_ones() -> None:
         )
         return symmem.combine_tokens(got.rows, ids, EXPERTS, "world", out) + 0
 
+    def exchange_out_of_place(x: torch.Tensor) -> torch.Tensor:
+        got = symmem.dispatch_tokens(x, ids, weights, EXPERTS, MAX_TOKENS, scales, "world")
+        return torch.ops.symmem.combine(got.rows, ids, EXPERTS, "world") + 0
+
     want = exchange(rows)
-    torch._dynamo.reset()
-    got = torch.compile(exchange, backend="aot_eager", fullgraph=True)(rows)
-    assert torch.equal(got, want)
+    for function in (exchange, exchange_out_of_place):
+        torch._dynamo.reset()
+        got = torch.compile(function, backend="aot_eager", fullgraph=True)(rows)
+        assert torch.equal(got, want), function
+
+
+@check
+def combined_rows_have_gradients() -> None:
+    own = on_device(draw(RANK, torch.bfloat16))
+    got = symmem.dispatch_tokens(*own[:3], EXPERTS, MAX_TOKENS)
+    rows = computed(got).nan_to_num_().requires_grad_()
+    factors = torch.arange(own.rows.shape[0], device=DEVICE)[:, None] + 1
+    (torch.ops.symmem.combine(rows, own.ids, EXPERTS, "world") * factors).sum().backward()
+    for r in range(SIZE):
+        chosen = sent(draw(r, torch.bfloat16), RANK)
+        want = torch.zeros(MAX_TOKENS, HIDDEN)
+        want[: len(chosen)] = chosen[:, None] + 1.0
+        assert rows.grad is not None
+        assert torch.equal(rows.grad[r].cpu().float(), want), r
 
 
 @check
@@ -163,6 +183,8 @@ def operators_have_correct_schemas() -> None:
     back = symmem.zeros(SIZE, MAX_TOKENS, HIDDEN, dtype=dtype, group="world")
     combine = (torch.empty_like(rows), back, ids, EXPERTS, "world")
     torch.library.opcheck(ops.combine_.default, combine, test_utils="test_faketensor")
+    torch.library.opcheck(ops.dispatch.default, dispatch[1:], test_utils="test_faketensor")
+    torch.library.opcheck(ops.combine.default, combine[1:], test_utils="test_faketensor")
 
 
 @check

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
+from symmem._api import routes
 from symmem._rank.session import session
 from symmem._torch.pytorch import modules
 
@@ -127,6 +128,13 @@ def reduce_scatter_v(
     if factor is None:
         return _refused(gradient, shape, "reduce_scatter_v", op)
     return _scaled(_ops().all_gather_v(gradient, sizes, group, False), factor)
+
+
+def combine(
+    gradient: torch.Tensor, shape: Shape, ids: torch.Tensor, experts: int, group: str
+) -> Any:
+    """Send the gradient of each sum to the ranks that computed its rows."""
+    return routes.spread(gradient.contiguous(), ids, experts, shape[1], group)
 
 
 def _ops() -> Any:

@@ -32,8 +32,9 @@ class Operator(NamedTuple):
         run: takes these arguments; before them the output, if the operator returns a new tensor.
         shape: the shape of a new tensor, for this rank's place in the group and the arguments.
         formula: the gradient of the first argument, for that of the output, the first argument's
-            shape and the other arguments.
+            shape and the other arguments. It is None if autograd does not follow the operator.
         check: raises while a compiler traces the operator, if its arguments do not fit together.
+        dtype: the name of the dtype of a new tensor, if it is not that of the first argument.
     """
 
     schema: str
@@ -41,6 +42,7 @@ class Operator(NamedTuple):
     shape: Callable[..., Shape] | None = None
     formula: Callable[..., Any] | None = None
     check: Callable[..., None] | None = None
+    dtype: str | None = None
 
 
 def _same(_: Place, tensor: torch.Tensor, *others: Any) -> Shape:
@@ -239,6 +241,19 @@ FUNCTIONAL = {
         _exchanged,
         formulas.all_to_all_single,
     ),
+    "dispatch": Operator(
+        "(Tensor rows, Tensor ids, Tensor weights, Tensor? scales, int experts, int max_tokens, "
+        "str group, bool symmetric=True) -> Tensor",
+        routes.run_dispatch,
+        routes.workspace_shape,
+        dtype="uint8",
+    ),
+    "combine": Operator(
+        "(Tensor rows, Tensor ids, int experts, str group, bool symmetric=True) -> Tensor",
+        routes.run_combine,
+        routes.combined_shape,
+        formulas.combine,
+    ),
 }
 """The operators that return new tensors: symmetric ones, unless the last argument is false.
 
@@ -273,7 +288,10 @@ def register() -> Any:
         made.impl(name, module.library.fallthrough_kernel, "Autograd")
     for name, operator in FUNCTIONAL.items():
         define(name, operator.schema, *_functional(operator))
-        _add_gradient(module, made, name, operator)
+        if operator.formula is None:
+            made.impl(name, module.library.fallthrough_kernel, "Autograd")
+        else:
+            _add_gradient(module, made, name, operator)
     for name in OPERATORS:
         # A compiler must not drop a call because its rank does not use the result.
         module.fx.node.has_side_effect(getattr(module.ops.symmem, name).default)
@@ -300,19 +318,26 @@ def _functional(
     shape = operator.shape
     assert shape is not None
 
+    def dtype_for(input: torch.Tensor) -> torch.dtype:
+        found: torch.dtype = input.dtype
+        if operator.dtype is not None:
+            found = getattr(pytorch().module, operator.dtype)
+        return found
+
     def kernel(input: torch.Tensor, *others: Any) -> torch.Tensor:
         others, symmetric = _complete(others)
         group = find(others[-1])
         lengths = shape(Place(group.rank, group.size), input, *others)
         owner = group if symmetric else None
-        output = memory.empty(group.runtime, lengths, input.dtype, owner)
+        output = memory.empty(group.runtime, lengths, dtype_for(input), owner)
         operator.run(output, input.contiguous(), *others)
         return output
 
     def fake(input: torch.Tensor, *others: Any) -> torch.Tensor:
         others, _ = _complete(others)
         # The group need not be open while the compiler asks for shapes.
-        return input.new_empty(shape(session.place(others[-1]), input, *others))
+        lengths = shape(session.place(others[-1]), input, *others)
+        return input.new_empty(lengths, dtype=dtype_for(input))
 
     return kernel, fake
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from symmem._api.terms import GroupLike
+    from symmem._rank.groups import Place
 
 _ALIGN = 128
 
@@ -66,8 +67,7 @@ def dispatch_tokens(
         max_tokens: the maximum number of tokens of any rank, at most 32768.
         scales: float32 [tokens, scales], or None.
         group: any argument that `symmem.group` accepts; the default is the world.
-        workspace: receives the result; see `dispatch_workspace`. The default is a new one, but
-            compiled code must pass it.
+        workspace: receives the result; see `dispatch_workspace`. The default is a new one.
 
     Raises:
         UnsupportedError: the GPUs cannot access each other's memory, or the workspace is not
@@ -77,13 +77,14 @@ def dispatch_tokens(
     check_dispatch(workspace, rows, ids, weights, scales)
     shape = _Shape(ids.shape[-1], rows.shape[-1], 0 if scales is None else scales.shape[-1])
     if compiling():
-        if workspace is None:
-            raise errors.InvalidError("compiled code must pass a workspace to dispatch_tokens")
         name = compiled.group_name(group)
         size = session.place(name).size
-        compiled.operators().dispatch_(
-            workspace, rows, ids, weights, scales, experts, max_tokens, name
-        )
+        operators = compiled.operators()
+        tensors = rows, ids, weights, scales
+        if workspace is None:
+            workspace = operators.dispatch(*tensors, experts, max_tokens, name)
+        else:
+            operators.dispatch_(workspace, *tensors, experts, max_tokens, name)
         compiled.finished(False, "symmem.dispatch_tokens", [workspace], [rows, weights])
         return _views(workspace, size, max_tokens, shape, rows.dtype)
     found = find(group)
@@ -178,6 +179,45 @@ def _views(
         view(1, module.float32, shape.scales) if shape.scales else None,
         workspace[offsets[4] : offsets[4] + 4 * (ranks + 1)].view(module.int32),
     )
+
+
+def workspace_shape(
+    place: Place,
+    rows: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    scales: torch.Tensor | None,
+    experts: int,
+    max_tokens: int,
+    group: str,
+) -> tuple[int, ...]:
+    """Return the shape of the result of the operator `dispatch`."""
+    check_dispatch(None, rows, ids, weights, scales)
+    shape = _Shape(ids.shape[1], rows.shape[1], 0 if scales is None else scales.shape[1])
+    return (_offsets(place.size, max_tokens, shape, rows.dtype)[-1],)
+
+
+def combined_shape(
+    place: Place, rows: torch.Tensor, ids: torch.Tensor, *others: object
+) -> tuple[int, ...]:
+    """Return the shape of the result of the operator `combine`."""
+    return (ids.shape[0], rows.shape[-1])
+
+
+def spread(
+    rows: torch.Tensor, ids: torch.Tensor, experts: int, max_tokens: int, group: str
+) -> torch.Tensor:
+    """Return the rows that dispatch moves, and zeros at the places without a row."""
+    module = modules["torch"]
+    size = session.place(group).size
+    weights = rows.new_zeros(tuple(ids.shape), dtype=module.float32)
+    workspace = module.ops.symmem.dispatch(rows, ids, weights, None, experts, max_tokens, group)
+    shape = _Shape(ids.shape[1], rows.shape[1], 0)
+    got = _views(workspace, size, max_tokens, shape, rows.dtype)
+    places = module.arange(max_tokens, device=rows.device)
+    is_used = places < got.counts[:size, None]
+    spread_rows: torch.Tensor = module.where(is_used[..., None], got.rows, rows.new_zeros(()))
+    return spread_rows
 
 
 def _want(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
