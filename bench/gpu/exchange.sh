@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Measures the exchange of a mixture-of-experts layer: dispatch and combine, in one launch each. It
-# compares them with vLLM's default (a group of NCCL's all-gathers, and a reduce-scatter) and with
-# the time that the bytes take at the speed of the links.
+# Measures the exchange of a mixture-of-experts layer: dispatch and combine, in one launch each, of
+# all rows and of those that experts need (Group.Dispatch and Combine). It compares them with vLLM's
+# default (a group of NCCL's all-gathers, and a reduce-scatter) and with the time that the bytes take
+# at the speed of the links.
 #
 #   EXCHANGE   shapes to measure, such as DeepSeek-V3/uniform/tokens=128 (all)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
@@ -9,7 +10,7 @@
 needs_gpus "times of exchanges"
 
 SYMMEM_TEST_BACKEND=$BACKEND expect 0 100 "$BUILD/symmem.test" -test.v -test.timeout 100s \
-	-test.run '^Test(Rows|LargeRows|CapturedRows)'
+	-test.run '^Test(Rows|LargeRows|CapturedRows|Routes|CapturedRoutes|RouteNames)'
 SYMMEM_TEST_BACKEND=$BACKEND expect 0 300 "$BUILD/symmem.test" -test.v -test.run '^$' \
 	-test.timeout 300s -test.benchtime 7x -test.bench "^BenchmarkExchange\$/${EXCHANGE:-.}"
 finish
