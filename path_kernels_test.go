@@ -170,8 +170,10 @@ func (c *kernelCalls) callRoutes() {
 		},
 		Tokens: 16, IDs: c.in, Weights: c.in, Send: c.in, Recv: c.out,
 	}
-	c.ok(c.World().Dispatch(c.ctx, a, nil))
-	c.ok(c.World().Combine(c.ctx, a, nil))
+	for _, a.MaxTokens = range []int64{16, 1 << 10} {
+		c.ok(c.World().Dispatch(c.ctx, a, nil))
+		c.ok(c.World().Combine(c.ctx, a, nil))
+	}
 }
 
 func (c *kernelCalls) callNorms(p *symmem.Pool) {
