@@ -96,6 +96,7 @@ run_part() {
 		together 75 "backend.py values" "backend.py mixed" "backend.py models" "backend.py faults"
 		part 150 "$here/backend.py" times
 		;;
+	comm_memory) part 60 "$here/comm_memory.py" ;;
 	symmetric)
 		together 45 "symmetric.py operators" "symmetric.py inductor" "symmetric.py handles" \
 			"symmetric.py faults"
@@ -127,7 +128,7 @@ run_part() {
 	esac
 }
 
-for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode model parallel streams turns attach backend symmetric aborted faults endings sglang}; do
+for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode model parallel streams turns attach backend comm_memory symmetric aborted faults endings sglang}; do
 	begin=$SECONDS
 	run_part "$name"
 	echo "# part $name took $((SECONDS - begin)) s"

@@ -174,7 +174,6 @@ Group::Group(
     int rank,
     int size,
     Parts parts,
-    int pool,
     std::chrono::milliseconds timeout)
     : Backend(rank, size),
       library_(std::move(library)),
@@ -184,7 +183,6 @@ Group::Group(
       handles_(open_handles(parts_)),
       stream_(kStreams | parts_.host.handle),
       messages_(std::make_shared<Messages>(library_, kMessages | parts_.host.handle << 24)),
-      pool_(pool),
       queue_([this] { end_if_interrupted(); }) {
   init();
 }
@@ -221,7 +219,7 @@ c10::intrusive_ptr<c10d::Backend> Group::split(
   parts.device = split_part(parts_.device, parts.name, ranks, timeout);
   const auto rank = static_cast<int>(own - ranks.begin());
   const auto size = static_cast<int>(ranks.size());
-  return c10::make_intrusive<Group>(library_, store, rank, size, std::move(parts), -1, timeout);
+  return c10::make_intrusive<Group>(library_, store, rank, size, std::move(parts), timeout);
 }
 
 // Opens a group of the given ranks of a part, if the part is open.

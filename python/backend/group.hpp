@@ -73,6 +73,7 @@ struct Membership {
   uint64_t handle = 0; // 0 if no group is open
   uint64_t world = 0;
   std::vector<int32_t> members; // world ranks
+  int pool = -1; // for allocateTensor; -1 to open one on first use
 };
 
 // Parts holds the symmem groups of a process group. At least one is open.
@@ -94,7 +95,6 @@ class Group final : public c10d::Backend {
       int rank,
       int size,
       Parts parts,
-      int pool,
       std::chrono::milliseconds timeout);
   ~Group() override;
 
@@ -218,7 +218,7 @@ class Group final : public c10d::Backend {
   WorkPointer message(c10d::OpType type, const char* title, Tensors& tensors, int peer, int tag);
   WorkPointer returned(WorkPointer work);
   c10::Stream side_stream(c10::Device device);
-  int pool();
+  int pool(c10::Device device);
   void end_if_interrupted();
   void close();
 
@@ -235,7 +235,7 @@ class Group final : public c10d::Backend {
   const std::shared_ptr<Messages> messages_;
   std::mutex mutex_;
   std::unordered_map<c10::Device, c10::Stream> side_streams_; // guarded by mutex_
-  int pool_; // for allocateTensor; -1 until it is opened; guarded by mutex_
+  std::map<c10::DeviceType, int> pools_; // for allocateTensor; guarded by mutex_
   std::map<std::vector<int>, int> splits_; // number of splits by ranks; guarded by mutex_
   Queue queue_;
 };

@@ -21,34 +21,35 @@ Interpreter functions(const std::vector<int64_t>& addresses) {
       reinterpret_cast<void (*)()>(addresses.at(2))};
 }
 
-// Returns an open group. `numbers` holds the handles of the group and its world, followed by the
-// world ranks of the members. An empty list means no group.
+// Returns an open group. `numbers` holds the handles of the group and its world and the number of
+// its pool, as in Membership, followed by the world ranks of the members. An empty list means no
+// group.
 Membership membership(const std::vector<int64_t>& numbers) {
   if (numbers.empty()) {
     return {};
   }
   return {
       static_cast<uint64_t>(numbers.at(0)), static_cast<uint64_t>(numbers.at(1)),
-      std::vector<int32_t>(numbers.begin() + 2, numbers.end())};
+      std::vector<int32_t>(numbers.begin() + 3, numbers.end()),
+      static_cast<int>(numbers.at(2))};
 }
 
 // Returns a process group whose backend is a new Group, with the store and the ranks of `model`.
-// `host` and `device` are arguments of membership for tensors on the CPU and on GPUs. `pool` is the
-// pool for allocateTensor, or -1. `interpreter` holds the addresses of an Interpreter's functions.
+// `host` and `device` are arguments of membership for tensors on the CPU and on GPUs. `interpreter`
+// holds the addresses of an Interpreter's functions.
 ProcessGroupPointer make(
     const std::string& path,
     const ProcessGroupPointer& model,
     const std::string& name,
     const std::vector<int64_t>& host,
     const std::vector<int64_t>& device,
-    int64_t pool,
     int64_t timeout_ms,
     const std::vector<int64_t>& interpreter) {
   const int rank = model->getRank();
   const int size = model->getSize();
   auto group = c10::make_intrusive<Group>(
       std::make_shared<const Library>(path, functions(interpreter)), model->getStore(), rank, size,
-      Parts{name, membership(host), membership(device)}, static_cast<int>(pool),
+      Parts{name, membership(host), membership(device)},
       std::chrono::milliseconds(timeout_ms));
   auto result = c10::make_intrusive<c10d::ProcessGroup>(model->getStore(), rank, size);
   result->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
@@ -149,7 +150,7 @@ void define_handle(torch::Library& m) {
 TORCH_LIBRARY(symmem_c10d, m) {
   m.def(
       "make(str path, __torch__.torch.classes.c10d.ProcessGroup model, str name, int[] host, "
-      "int[] device, int pool, int timeout_ms, int[] interpreter) "
+      "int[] device, int timeout_ms, int[] interpreter) "
       "-> __torch__.torch.classes.c10d.ProcessGroup",
       make);
   define_handle(m);

@@ -1,37 +1,50 @@
 // Allocates tensors in symmetric memory, which DDP and FSDP2 request from their backend.
 #include <ATen/ATen.h>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include "group.hpp"
 
 namespace symmem_c10d {
 
 bool Group::supportsTensorAlloc(c10::DeviceIndex device) {
-  return device < 0 && parts_.host.handle != 0; // A negative index stands for the CPU.
+  const auto& part = device < 0 ? parts_.host : parts_.device; // A negative index means the CPU.
+  return part.handle != 0;
 }
 
 // All ranks of the group must allocate tensors of the same sizes in the same order.
 at::Tensor Group::allocateTensor(long size, at::TensorOptions options) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      options.device().is_cpu(), "allocateTensor of symmem supports only the CPU, not ",
-      options.device(), "; allocate symmetric tensors on GPUs in a scope of symmem.use()");
+  auto device = options.device();
+  uint64_t stream = 0; // any number names a stream of the CPU
+  if (!device.is_cpu()) {
+    const c10::impl::VirtualGuardImpl devices(device.type());
+    device = device.has_index() ? device : devices.getDevice();
+    stream = reinterpret_cast<uint64_t>(devices.getStream(device).native_handle());
+  }
   const auto bytes = static_cast<size_t>(size) * options.dtype().itemsize();
   if (bytes == 0) {
     return at::empty({size}, options);
   }
   void* address = nullptr;
-  library_->check(library_->alloc(pool(), bytes, 0, &address));
+  library_->check(library_->alloc(pool(device), bytes, stream, &address));
   allocated_ = true;
   auto release = [library = library_](void* memory) { library->free(memory); };
-  return at::from_blob(address, {size}, std::move(release), options);
+  return at::for_blob(address, {size})
+      .deleter(std::move(release))
+      .target_device(device)
+      .options(options.device(device))
+      .make_tensor();
 }
 
-// Returns the pool whose domain is the group. The first call opens it.
-int Group::pool() {
+// Returns the pool of tensors on a device. Its domain is the group. The first call opens it.
+int Group::pool(c10::Device device) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (pool_ < 0) {
-    library_->check(library_->pool_open(handle(c10::kCPU), 0, "", &pool_));
+  const auto& part = device.is_cpu() ? parts_.host : parts_.device;
+  auto& pool = pools_.try_emplace(device.type(), part.pool).first->second;
+  if (pool < 0) {
+    library_->check(library_->pool_open(handle(device), 0, "", &pool));
   }
-  return pool_;
+  return pool;
 }
 
 } // namespace symmem_c10d

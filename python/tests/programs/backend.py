@@ -415,6 +415,12 @@ def memory_pools_can_be_registered() -> None:
 
 
 @check
+def memory_of_cpus_has_no_allocator() -> None:
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert "getMemAllocator" in str(raises(RuntimeError, lambda: backend.mem_allocator))
+
+
+@check
 def invalid_calls_raise_errors() -> None:
     sparse = raises(NotImplementedError, lambda: dist.all_reduce(numbers(RANK, 3).to_sparse()))
     assert "to_dense" in str(sparse)

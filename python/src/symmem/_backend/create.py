@@ -8,7 +8,7 @@ import os
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from symmem._api import operators
 from symmem._backend import joining
@@ -49,8 +49,8 @@ def create(options: Any) -> Any:
         allocate_from_groups("symmem")
     on_cpus, on_gpus = _devices(torch)
     name = options.group_id
-    device = _join(spec, name, "nccl", is_default=is_default) if on_gpus else NONE
-    host = NONE
+    device = _join(spec, name, "nccl", is_default=is_default) if on_gpus else []
+    host: list[int] = []
     if on_cpus:
         host_spec = spec
         if on_gpus:
@@ -58,15 +58,14 @@ def create(options: Any) -> Any:
             store = torch.distributed.PrefixStore("host", spec.store)
             host_spec = origin.WorldSpec(spec.ranks, spec.rank, store, spec.timeout)
         host = _join(host_spec, name, "host", is_default=is_default and not on_gpus)
-    groups_by_name[name] = [joined.numbers[0] for joined in (device, host) if joined.numbers]
+    groups_by_name[name] = [numbers[0] for numbers in (device, host) if numbers]
     model = torch.distributed.ProcessGroup(spec.store, spec.rank, len(spec.ranks))
     boxed = torch.module.ops.symmem_c10d.make(
         str(where()),
         model.boxed(),
         name,
-        host.numbers,
-        device.numbers,
-        host.pool,
+        host,
+        device,
         timeout_ms(spec),
         INTERPRETER,
     )
@@ -80,24 +79,11 @@ def _devices(torch: Torch) -> tuple[bool, bool]:
     return "cpu" in devices or not on_gpus, on_gpus
 
 
-class Joined(NamedTuple):
-    """An open group.
-
-    Attributes:
-        numbers: the handles of the group and its world, followed by the world ranks of the group's
-            members. Empty for no group.
-        pool: the pool for the group's tensors; -1 to open one on first use.
-    """
-
-    numbers: list[int]
-    pool: int
-
-
-NONE = Joined([], -1)
-
-
-def _join(spec: origin.WorldSpec, name: str, backend: Backend, *, is_default: bool) -> Joined:
+def _join(spec: origin.WorldSpec, name: str, backend: Backend, *, is_default: bool) -> list[int]:
     """Open the group of a process group, for tensors on CPUs or on GPUs.
+
+    Return the handles of the group and its world, the pool for the group's tensors (-1 to open one
+    on first use), and the world ranks of the group's members.
 
     The default process group opens the world of symmem.init, or uses it if it is already open.
     Another process group becomes a group of that world if the world contains all its ranks, and a
@@ -113,18 +99,18 @@ def _join(spec: origin.WorldSpec, name: str, backend: Backend, *, is_default: bo
         return _opened(handle, spec, -1)
     main = session.groups.world
     if is_default and members == list(range(main.size)):
-        return Joined([main.handle, main.handle, *members], main.pool)
+        return [main.handle, main.handle, main.pool, *members]
     return _part(main.handle, members, spec, name)
 
 
-def _opened(world: int, spec: origin.WorldSpec, pool: int) -> Joined:
+def _opened(world: int, spec: origin.WorldSpec, pool: int) -> list[int]:
     """Return the group of all ranks of a world that was opened for, and is closed with, a group."""
     library().call("symmem_group_set_timeout", world, timeout_ms(spec))
     _worlds.add(world)
-    return Joined([world, world, *range(len(spec.ranks))], pool)
+    return [world, world, pool, *range(len(spec.ranks))]
 
 
-def _part(world: int, members: list[int], spec: origin.WorldSpec, name: str) -> Joined:
+def _part(world: int, members: list[int], spec: origin.WorldSpec, name: str) -> list[int]:
     """Open a group of the given ranks of a world."""
     text = f"torch.distributed {name}".encode()
     handle = library().number(
@@ -132,7 +118,7 @@ def _part(world: int, members: list[int], spec: origin.WorldSpec, name: str) -> 
         *(world, len(text), text),
         *(len(members), (c.c_int32 * len(members))(*members), timeout_ms(spec)),
     )
-    return Joined([handle, world, *members], -1)
+    return [handle, world, -1, *members]
 
 
 _worlds: set[int] = set()

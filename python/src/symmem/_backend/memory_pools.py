@@ -1,4 +1,4 @@
-"""Implements `register_mem_pool` of the backend, which programs call on the backend object."""
+"""Implements `register_mem_pool` and `mem_allocator` of the backend for programs that use them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from symmem import errors
 from symmem._c.library import library
+from symmem._rank.session import session
 from symmem._torch.pytorch import pytorch
 
 if TYPE_CHECKING:
@@ -60,6 +61,23 @@ def register(pool: torch.cuda.MemPool, group: int) -> None:
     stream = torch.raw_stream(cuda.current_device()) if cuda.is_available() else 0
     for number in sorted(numbers):
         library().call("symmem_register_pending", group, number, stream)
+
+
+def mem_allocator(backend: Any) -> Any:
+    """Return an allocator of symmetric memory for `torch.cuda.MemPool`, or None on CPUs.
+
+    It allocates from the pool of the process group's scopes, so all ranks of the group must
+    allocate the same sizes in the same order. Collective over the process group.
+
+    Args:
+        backend: the backend of the default process group, or of a group of its ranks.
+    """
+    torch = pytorch()
+    cuda = session.runtime.cuda
+    if cuda is None:
+        return None
+    group = session.find(torch.group_named(torch.name_of(backend)))
+    return cuda.allocator(group.pool).allocator()
 
 
 def _log_once(message: str) -> None:

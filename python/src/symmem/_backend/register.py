@@ -24,7 +24,7 @@ DEVICES = ["cpu", "cuda"]
 def register() -> None:
     """Register the backend, once."""
     methods = {"register_mem_pool": _register_mem_pool, "deregister_mem_pool": _deregister_mem_pool}
-    add_backend(NAME, _create, DEVICES, methods)
+    add_backend(NAME, _create, DEVICES, methods, {"mem_allocator": _mem_allocator})
 
 
 def register_with_torch() -> None:
@@ -54,6 +54,13 @@ def _register_mem_pool(backend: Any, pool: Any, symm: bool = False) -> None:
 def _deregister_mem_pool(backend: Any, pool: Any) -> None:
     """Do nothing: memory of symmem is deregistered when it is unmapped or the group is closed."""
     _require(backend, "deregister_mem_pool")
+
+
+def _mem_allocator(backend: Any) -> Any:
+    """See `memory_pools.mem_allocator`."""
+    from symmem._backend.memory_pools import mem_allocator
+
+    return mem_allocator(backend)
 
 
 def _require(backend: Any, method: str) -> None:

@@ -199,7 +199,7 @@ class CudaPools:
         """Return the router of a pool, creating it on the first call."""
         found = self.routers.get(pool)
         if found is None:
-            hooks = TorchHooks(self.torch, self.device, self._allocator(pool), self._captures)
+            hooks = TorchHooks(self.torch, self.device, self.allocator(pool), self._captures)
             found = Router(hooks, self._nesting)
             self.routers[pool] = found
         return found
@@ -208,7 +208,8 @@ class CudaPools:
         """Return whether this thread is inside a scope."""
         return bool(self._nesting.stack)
 
-    def _allocator(self, pool: int) -> Any:
+    def allocator(self, pool: int) -> Any:
+        """Return PyTorch's allocator of a pool's memory."""
         if not 0 <= pool < POOLS:
             raise errors.UnsupportedError(
                 f"PyTorch can use only the first {POOLS} pools, not pool {pool}"

@@ -236,10 +236,17 @@ def pytorch() -> Torch:
     return Torch()
 
 
-def add_backend(name: str, create: Any, devices: list[str], methods: dict[str, Any]) -> None:
+def add_backend(
+    name: str,
+    create: Any,
+    devices: list[str],
+    methods: dict[str, Any],
+    properties: dict[str, Any],
+) -> None:
     """Register a backend of torch.distributed, once, and add methods to the class of all backends.
 
-    A class such as that of NCCL's backend keeps its own methods.
+    A class such as that of NCCL's backend keeps its own methods. Properties replace PyTorch's for
+    this backend, unless their functions return None.
     """
     module = modules[DISTRIBUTED]
     if name.upper() not in module.Backend._plugins:
@@ -249,6 +256,19 @@ def add_backend(name: str, create: Any, devices: list[str], methods: dict[str, A
         for method, function in methods.items():
             if not hasattr(backends, method):
                 setattr(backends, method, function)
+        for attribute, function in properties.items():
+            _override(backends, attribute, name, function)
+
+
+def _override(backends: Any, attribute: str, name: str, function: Any) -> None:
+    """Replace a property of the backends with a name."""
+    original = getattr(backends, attribute)
+
+    def get(backend: Any) -> Any:
+        found = function(backend) if backend.name() == name else None
+        return original.fget(backend) if found is None else found
+
+    setattr(backends, attribute, property(get))
 
 
 def _complete(backends: Any) -> None:
