@@ -161,5 +161,34 @@ def compiled_code_accepts_process_groups_and_names() -> None:
         assert got.eq(4 * (2 * first + 1)).all(), got
 
 
+@check
+def messages_run_between_graphs() -> None:
+    peer = RANK ^ 1
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        first, second = x + 1, x + 2
+        received = torch.zeros_like(x)
+        works = [symmem.irecv(received, peer, tag=1), symmem.isend(first, peer, tag=1)]
+        for work in works:
+            work.wait()
+        if RANK % 2 == 0:
+            symmem.send(second, peer)
+            source = peer
+        else:
+            source = symmem.recv(second)
+        return received * 10 + second + source
+
+    x = torch.full((3,), float(RANK))
+    for backend in ("", "aot_eager"):
+        torch._dynamo.reset()
+        got = (torch.compile(layer, backend=backend) if backend else layer)(x)
+        sent = RANK + 2 if RANK % 2 == 0 else peer + 2
+        assert got.eq((peer + 1) * 10 + sent + peer).all(), got
+    torch._dynamo.reset()
+    whole = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    assert "symmem.irecv is not an operator" in str(raises(RuntimeError, lambda: whole(x)))
+    torch._dynamo.reset()
+
+
 if __name__ == "__main__":
     main()

@@ -5,7 +5,7 @@ torch.compile traces these functions too, so they use only what it supports.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 def operators() -> Any:
     """Return `torch.ops.symmem`."""
     return modules["torch"].ops.symmem
+
+
+untraced: dict[str, Callable[..., Any]] = {}
+"""Functions by name that compiled code calls between its graphs, because they are not operators."""
 
 
 def op_name(op: Any) -> str:

@@ -10,11 +10,12 @@ import ctypes as c
 from typing import TYPE_CHECKING
 
 from symmem import errors
+from symmem._api import compiled
 from symmem._api.call import Call, checked, member
 from symmem._c.constants import ANY_SOURCE
 from symmem._rank.group import Group
 from symmem._rank.work import FinishedWork, Work
-from symmem._torch.pytorch import pytorch
+from symmem._torch.pytorch import compiling, pytorch
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +41,9 @@ def send(
         tag: a number from 0 to 2**31 - 1, which must match the receiver's.
         group_dst: the receiver's rank in the group, as an alternative to dst.
     """
+    if compiling():
+        compiled.untraced["send"](tensor, dst, group, tag, group_dst)
+        return
     found = member(group, "send")
     if found is not None:
         _send(found, tensor, found.root(dst, group_dst), tag, False)
@@ -53,6 +57,9 @@ def isend(
     group_dst: int | None = None,
 ) -> Work:
     """Send a tensor asynchronously, like `torch.distributed.isend`. See `send` for arguments."""
+    if compiling():
+        started: Work = compiled.untraced["isend"](tensor, dst, group, tag, group_dst)
+        return started
     found = member(group, "isend")
     if found is None:
         return FinishedWork([])
@@ -81,6 +88,9 @@ def recv(
     Returns:
         The sender's global rank, or -1 on a rank that is not in the group.
     """
+    if compiling():
+        source: int = compiled.untraced["recv"](tensor, src, group, tag, group_src)
+        return source
     found = member(group, "recv")
     if found is None:
         return -1
@@ -103,6 +113,9 @@ def irecv(
 
     After the message has arrived, the work's `source_rank` is the sender's rank in the group.
     """
+    if compiling():
+        started: Work = compiled.untraced["irecv"](tensor, src, group, tag, group_src)
+        return started
     found = member(group, "irecv")
     if found is None:
         return FinishedWork([])

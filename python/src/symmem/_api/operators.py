@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symmem import errors
-from symmem._api import collectives, formulas, lists, norms, rooted, routes
+from symmem._api import collectives, compiled, formulas, lists, messages, norms, rooted, routes
 from symmem._rank import memory
 from symmem._rank.groups import Place
 from symmem._rank.session import find, session
@@ -295,6 +295,9 @@ def register() -> Any:
     for name in OPERATORS:
         # A compiler must not drop a call because its rank does not use the result.
         module.fx.node.has_side_effect(getattr(module.ops.symmem, name).default)
+    for function in (messages.send, messages.isend, messages.recv, messages.irecv):
+        reason = f"symmem.{function.__name__} is not an operator, so a graph cannot contain it"
+        compiled.untraced[function.__name__] = module.compiler.disable(function, reason=reason)
     return made
 
 
