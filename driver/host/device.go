@@ -27,6 +27,7 @@ type Device struct {
 
 	captureCount  atomic.Int32 // streams that are being captured
 	abandoned     abandonedWork
+	lateStarts    lateStarts
 	groupTimeouts sync.Map // keys are the *driver.Limit of open groups
 }
 

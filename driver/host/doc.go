@@ -22,6 +22,7 @@
 //	segment.mu
 //	event.mu
 //	abandonedWork.mu
+//	lateStarts.mu
 //
 // The first two may be held while this rank waits for other ranks.
 package host

@@ -4,13 +4,14 @@ import "symmem/internal/ranked"
 
 // Classes of this package's locks, in the order in which they are acquired (see doc.go).
 type (
-	graphMu     struct{}
-	streamMu    struct{}
-	recvPipeMu  struct{}
-	sendPipeMu  struct{}
-	segmentMu   struct{}
-	eventMu     struct{}
-	abandonedMu struct{}
+	graphMu      struct{}
+	streamMu     struct{}
+	recvPipeMu   struct{}
+	sendPipeMu   struct{}
+	segmentMu    struct{}
+	eventMu      struct{}
+	abandonedMu  struct{}
+	lateStartsMu struct{}
 )
 
 // Rank returns the position of graph.mu.
@@ -33,3 +34,6 @@ func (eventMu) Rank() ranked.Rank { return ranked.Host.At(6, "host.event.mu") }
 
 // Rank returns the position of abandonedWork.mu.
 func (abandonedMu) Rank() ranked.Rank { return ranked.Host.At(7, "host.abandonedWork.mu") }
+
+// Rank returns the position of lateStarts.mu.
+func (lateStartsMu) Rank() ranked.Rank { return ranked.Host.At(8, "host.lateStarts.mu") }

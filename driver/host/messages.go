@@ -65,8 +65,9 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 
 type messageEnd interface {
 	work
-	// transferNow transfers as much as possible without waiting.
-	transferNow() (done bool, err error)
+	// transferNow transfers as much as possible without long waits. callerWaits means that the
+	// caller waits for the message next.
+	transferNow(callerWaits bool) (done bool, err error)
 }
 
 func (m *messages) newSend(call messageCall) *sendCall {

@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -53,7 +54,28 @@ type recvCall struct {
 	err      error
 }
 
-func (r *recvCall) transferNow() (done bool, err error) {
+// canBeLate reports whether the sender does not wait for the Recv, because the message fits into
+// the pipe.
+func (r *recvCall) canBeLate() bool {
+	return r.claimed.Load() && r.plan.bytes <= pipeFrames*frameBytes
+}
+
+func (r *recvCall) transferNow(callerWaits bool) (done bool, err error) {
+	if r.canBeLate() && !callerWaits {
+		return r.receive(1, nil)
+	}
+	return r.receive(2, r.comm.PollBriefly)
+}
+
+// receiveOnWait receives on the thread of a caller that waits, while frames arrive soon.
+func (r *recvCall) receiveOnWait() (done bool, err error) {
+	return r.receive(math.MaxInt, r.comm.PollOnWait)
+}
+
+// receive reads frames in rounds, and polls for the next frame between them.
+func (r *recvCall) receive(
+	rounds int, poll func(word *uint64, want uint64) bool,
+) (done bool, err error) {
 	if err := r.comm.BeginUse(); err != nil {
 		return false, err
 	}
@@ -61,20 +83,19 @@ func (r *recvCall) transferNow() (done bool, err error) {
 	if r.comm.HasFailed() {
 		return false, r.comm.Cause()
 	}
-	for range 2 {
+	for round := 1; ; round++ {
 		if done, err := r.readArrived(); done || err != nil {
 			return done, r.failIfErr(err)
 		}
-		if !r.claimed.Load() {
-			break
+		if !r.claimed.Load() || round == rounds {
+			return false, nil
 		}
 		pipe := &r.comm.messages.recvPipes[r.source]
 		next := pipe.lastFrame.Load() + 1
-		if !r.comm.PollBriefly(&pipe.frameAt(next).posted, next) {
-			break
+		if !poll(&pipe.frameAt(next).posted, next) {
+			return false, nil
 		}
 	}
-	return false, nil
 }
 
 func (r *recvCall) run() error {

@@ -48,7 +48,7 @@ func (s *sendCall) shared() *sharedPipe {
 	return s.comm.pipe(s.comm.cfg.Rank, s.plan.Root)
 }
 
-func (s *sendCall) transferNow() (done bool, err error) {
+func (s *sendCall) transferNow(bool) (done bool, err error) {
 	if err := s.comm.BeginUse(); err != nil {
 		return false, err
 	}

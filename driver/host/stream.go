@@ -19,6 +19,10 @@ import (
 // A deferred stream is busy without a worker: the goroutine that queued the work is about to call
 // Synchronize, which will run it.
 //
+// A lazy stream is busy without a worker, too. Its first work is a Recv on which no sender waits.
+// The first caller that waits for the stream receives the message on its own thread, which saves
+// two hand-overs between threads. If none comes, lateStarts starts a worker.
+//
 // The first work that fails sets err. The stream then skips all work until Synchronize clears err.
 type stream struct {
 	device *Device
@@ -27,6 +31,7 @@ type stream struct {
 	queue      []work
 	busyPeriod *busyPeriod // nil while idle
 	deferred   bool
+	lazy       bool
 	err        error
 	reported   bool // a call has already returned err
 	capture    *graph
@@ -81,6 +86,9 @@ func (s *stream) checkOpen() error {
 func (s *stream) enqueue(w work, inline bool) {
 	s.queue = append(s.queue, w)
 	if s.busyPeriod != nil {
+		if _, isPoint := w.(*point); !isPoint {
+			s.startWorker()
+		}
 		return
 	}
 	s.busyPeriod = &busyPeriod{ended: make(chan struct{})}
@@ -99,6 +107,34 @@ func (s *stream) runDeferred() {
 	}
 }
 
+// startWorker starts the worker of a lazy stream. The caller must hold s.mu.
+func (s *stream) startWorker() {
+	if s.lazy {
+		s.lazy = false
+		go s.drain()
+	}
+}
+
+// receiveLazily runs the Recv of a lazy stream and the events after it. If the message does not
+// arrive soon, it starts a worker. The caller must hold s.mu, which is released during the work.
+func (s *stream) receiveLazily() {
+	s.lazy = false
+	r := s.queue[0].(*recvCall)
+	s.mu.Unlock()
+	done, err := r.receiveOnWait()
+	s.mu.Lock()
+	if done || err != nil {
+		s.endFirst(r, err)
+	}
+	for s.busyPeriod != nil {
+		if _, isPoint := s.queue[0].(*point); !isPoint {
+			go s.drain()
+			return
+		}
+		s.runFirst()
+	}
+}
+
 func (s *stream) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,10 +145,7 @@ func (s *stream) drain() {
 
 // The caller of runFirst must hold s.mu, which runFirst releases during the work.
 func (s *stream) runFirst() {
-	w := s.queue[0]
-	s.queue[0] = nil
-	s.queue = s.queue[1:]
-	failed := s.err
+	w, failed := s.queue[0], s.err
 	s.mu.Unlock()
 	var err error
 	if failed != nil {
@@ -121,6 +154,13 @@ func (s *stream) runFirst() {
 		err = w.run()
 	}
 	s.mu.Lock()
+	s.endFirst(w, err)
+}
+
+// endFirst removes the first work, which is complete. The caller must hold s.mu.
+func (s *stream) endFirst(w work, err error) {
+	s.queue[0] = nil
+	s.queue = s.queue[1:]
 	if s.err == nil {
 		_, reported := w.(failure)
 		s.err, s.reported = err, reported
@@ -138,6 +178,7 @@ func (s *stream) runFirst() {
 func (s *stream) launch(p *plan, inline bool) error {
 	s.mu.Lock()
 	if s.busyPeriod != nil && s.capture == nil {
+		s.startWorker()
 		s.waitBrieflyForIdle()
 	}
 	if s.busyPeriod != nil || s.capture != nil || s.closed || s.err != nil || p.isMessage {
@@ -199,9 +240,15 @@ func (s *stream) startMessage(p *plan, inline bool) error {
 		return s.refuse(err)
 	}
 	if s.busyPeriod == nil && s.err == nil {
-		if done, err := t.transferNow(); done || err != nil {
+		if done, err := t.transferNow(inline); done || err != nil {
 			s.err, s.reported = err, true
 			return err
+		}
+		if r, ok := t.(*recvCall); ok && !inline && r.canBeLate() {
+			s.queue, s.busyPeriod = append(s.queue, r), &busyPeriod{ended: make(chan struct{})}
+			s.lazy = true
+			s.device.lateStarts.add(s, s.busyPeriod)
+			return nil
 		}
 	}
 	s.enqueue(t, inline)
@@ -275,6 +322,10 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	for s.busyPeriod != nil {
 		if s.deferred {
 			s.runDeferred()
+			continue
+		}
+		if s.lazy {
+			s.receiveLazily()
 			continue
 		}
 		busy := s.busyPeriod

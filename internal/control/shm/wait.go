@@ -388,6 +388,11 @@ func (ws *waiter) PollBriefly(word *uint64, want uint64) bool {
 	return ws.pollFor(word, want, messageYields)
 }
 
+// PollOnWait is PollBriefly for a caller that has nothing else to do.
+func (ws *waiter) PollOnWait(word *uint64, want uint64) bool {
+	return ws.pollFor(word, want, ws.budget.briefYields)
+}
+
 func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
 	if spin.UntilAtLeast64(word, want, 0, ws.budget.polls) {
 		return true
