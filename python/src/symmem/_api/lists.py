@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from symmem._api.call import Call, member, outside
 from symmem._api.collectives import check_size, counts_of, numbers, same_type
 from symmem._c.arguments import Arguments
 from symmem._c.terms import Operation
+from symmem._rank.group import Group
 from symmem._rank.work import Work
 from symmem._torch.pytorch import compiling, pytorch
 
@@ -53,21 +55,49 @@ def all_gather_v_list(
     if (g := member(group, "all_gather_v_list")) is None:
         return outside(async_op)
     call = Call(g, async_op)
-    calls = (Arguments * len(inputs))()
-    for one, output, input in zip(calls, outputs, inputs, strict=True):
+    key = g.handle, *sizes, *[(t.shape, t.dtype) for t in inputs], *[t.shape for t in outputs]
+    template = _templates.get(key)
+    if template is None:
+        template = _template(g, outputs, inputs, sizes)
+        if len(_templates) >= MAX_TEMPLATES:
+            _templates.clear()
+        _templates[key] = template
+    calls = type(template).from_buffer_copy(template)
+    place = Arguments.send.offset
+    for output, input in zip(outputs, inputs, strict=True):
         source, target = call.read("input", input), call.write("output", output)
         same_type(input, output)
-        counts = counts_of(g.size, target, sizes)
-        check_size("input", source, counts[g.rank])
-        one.size, one.operation = c.sizeof(Arguments), Operation.ALL_GATHER_V
-        one.type, one.ranks, one.recv_counts = (
-            pytorch().element(source.dtype),
-            g.size,
-            numbers(counts),
-        )
-        one.send, one.recv = source.data_ptr(), target.data_ptr()
-    calls[0].group, calls[0].stream = g.handle, call.stream
-    calls[0].more_count = len(calls) - 1
-    if len(calls) > 1:
-        calls[0].more = c.pointer(calls[1])
-    return call.queue("symmem_call", c.byref(calls[0]))
+        _ADDRESSES.pack_into(calls, place, source.data_ptr(), target.data_ptr())
+        place += SIZE
+    _ADDRESS.pack_into(calls, Arguments.stream.offset, call.stream)
+    _ADDRESS.pack_into(calls, Arguments.more.offset, c.addressof(calls) + SIZE)
+    return call.queue("symmem_call", calls)
+
+
+SIZE = c.sizeof(Arguments)
+_ADDRESS, _ADDRESSES = struct.Struct("@Q"), struct.Struct("@QQ")
+
+MAX_TEMPLATES = 1024
+_templates: dict[tuple[object, ...], c.Array[Arguments]] = {}
+"""The arguments of earlier lists, without addresses, by the group and the shapes."""
+
+
+def _template(
+    group: Group,
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    sizes: Sequence[int],
+) -> c.Array[Arguments]:
+    """Check the sizes of a list, and return its arguments without addresses."""
+    calls = (Arguments * len(inputs))()
+    for one, output, input in zip(calls, outputs, inputs, strict=True):
+        same_type(input, output)
+        counts = counts_of(group.size, output, sizes)
+        check_size("input", input, counts[group.rank])
+        dtype = input.dtype
+        if dtype.is_complex:
+            dtype, counts = dtype.to_real(), [2 * count for count in counts]
+        one.size, one.operation, one.type = SIZE, Operation.ALL_GATHER_V, pytorch().element(dtype)
+        one.ranks, one.recv_counts = group.size, numbers(counts)
+    calls[0].group, calls[0].more_count = group.handle, len(calls) - 1
+    return calls

@@ -71,7 +71,7 @@ def all_gather_rows(
     alone = len(tensors) == 1 and _even(counts)
     if alone and not takeover.takes("all_gather", tensors[0], total if output is None else output):
         return None
-    if not alone and not all(takeover.takes_rows("all_gather_v", t, total) for t in tensors):
+    if not alone and not takeover.takes_rows("all_gather_v", tensors, total):
         return None
     outputs = [output] if output is not None else []
     outputs = outputs or [tensor.new_empty((total, *tensor.shape[1:])) for tensor in tensors]
@@ -106,7 +106,7 @@ def reduce_scatter_rows(
     even = _even(counts)
     if even and not takeover.takes("reduce_scatter", tensor, mine if output is None else output):
         return None
-    if not even and not takeover.takes_rows("reduce_scatter_v", tensor, sum(counts)):
+    if not even and not takeover.takes_rows("reduce_scatter_v", [tensor], sum(counts)):
         return None
     if output is None:
         output = tensor.new_empty((mine, *tensor.shape[1:]))

@@ -105,31 +105,36 @@ class Takeover:
             return False
         return self._knows("recv", dtype)
 
-    def takes_rows(self, operation: str, tensor: torch.Tensor, rows: int) -> bool:
+    def takes_rows(self, operation: str, tensors: list[torch.Tensor], rows: int) -> bool:
         """Return whether symmem runs a call with different numbers of rows on different ranks.
 
-        The answer is that for a call with equal parts, so that it is the same on all ranks.
+        The answer is that for calls with equal parts, so that it is the same on all ranks.
 
         Args:
             operation: "all_gather_v" or "reduce_scatter_v".
-            tensor: the rows of this rank, or of all ranks.
+            tensors: the rows of this rank, or of all ranks.
             rows: the total number of rows.
         """
         if self.group is None or not self._gpu or operation in ALWAYS_ON_GPUS:
-            return self.takes(operation, tensor, rows)
-        if not tensor.is_cuda or rows == 0:
-            return False
-        key = (operation, rows, tensor.shape[1:], tensor.dtype)
+            return all(self.takes(operation, tensor, rows) for tensor in tensors)
+        key = (operation, rows, *[(t.shape[1:], t.dtype, t.is_cuda) for t in tensors])
         found = self._answers.get(key)
         if found is None:
             if len(self._answers) >= MAX_ANSWERS:
                 self._answers.clear()
-            part = -(-rows // self.size)
-            few = tensor.new_empty((part, *tensor.shape[1:]))
-            all_ = tensor.new_empty((part * self.size, *tensor.shape[1:]))
-            pair = (few, all_) if operation == "all_gather_v" else (all_, few)
-            found = self._answers[key] = self._beats(operation.removesuffix("_v"), *pair)
+            found = rows > 0 and all(self._beats_rows(operation, t, rows) for t in tensors)
+            self._answers[key] = found
         return found
+
+    def _beats_rows(self, operation: str, tensor: torch.Tensor, rows: int) -> bool:
+        """Return the uncached answer of `takes_rows` for one tensor."""
+        if not tensor.is_cuda:
+            return False
+        part = -(-rows // self.size)
+        few = tensor.new_empty((part, *tensor.shape[1:]))
+        all_ = tensor.new_empty((part * self.size, *tensor.shape[1:]))
+        pair = (few, all_) if operation == "all_gather_v" else (all_, few)
+        return self._beats(operation.removesuffix("_v"), *pair)
 
     def _knows(self, operation: str, dtype: torch.dtype) -> bool:
         """Return whether symmem supports an operation for a dtype."""

@@ -58,7 +58,6 @@ def _add_to_passes() -> None:
     manager.configure = configure_with_norms
 
 
-@torch.library.custom_op("symmem::vllm_all_reduce_rms_norm", mutates_args=())
 def all_reduce_rms_norm(
     input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, group: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,11 +74,23 @@ def all_reduce_rms_norm(
     return normed, added
 
 
-@all_reduce_rms_norm.register_fake
-def _(
+def _fake(
     input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, group: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(input), torch.empty_like(residual)
+
+
+# torch.library.custom_op would take longer for each call.
+_torch_library: Any = torch.library
+_library = _torch_library.Library("symmem", "FRAGMENT")
+_NAME = "vllm_all_reduce_rms_norm"
+_library.define(
+    f"{_NAME}(Tensor input, Tensor residual, Tensor weight, float eps, str group) "
+    "-> (Tensor, Tensor)"
+)
+_library.impl(_NAME, all_reduce_rms_norm, "CompositeExplicitAutograd")
+_library.impl(_NAME, _torch_library.fallthrough_kernel, "Autograd")
+torch.library.register_fake(f"symmem::{_NAME}", _fake, lib=_library)
 
 
 class NormPass(VllmInductorPass):  # type: ignore[misc]
