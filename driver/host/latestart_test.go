@@ -1,0 +1,102 @@
+package host
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+	"unsafe"
+
+	"symmem/driver"
+)
+
+// launchRecv queues a Recv on a new stream and records an event after it.
+func (d *rankPair) launchRecv(rank int, dst []byte) (*stream, *event) {
+	d.t.Helper()
+	plan, err := driver.Prepare(d.groups[rank], driver.Call{
+		Operation: driver.Recv, DataType: driver.Uint8, Count: int64(len(dst)), Root: 1 - rank,
+		Recv: uintptr(unsafe.Pointer(&dst[0])), Keep: dst,
+	})
+	failIfErr(d.t, err)
+	s, err := d.devices[rank].NewStream()
+	failIfErr(d.t, err)
+	failIfErr(d.t, d.groups[rank].Launch(s, plan))
+	e := &event{}
+	failIfErr(d.t, s.Record(e))
+	return s.(*stream), e
+}
+
+// TestRecvEndsWithoutWaiter queues a Recv for which nobody waits: its event must be done, and work
+// queued after it must run.
+func TestRecvEndsWithoutWaiter(t *testing.T) {
+	d := newRankPair(t)
+	d.connect()
+	got, later := make([]byte, 1000), make([]byte, 1000)
+	_, e := d.launchRecv(0, got)
+	s, _ := d.launchRecv(0, later)
+	ran := make(chan struct{})
+	failIfErr(t, s.Host(func() { close(ran) }))
+	want := bytes.Repeat([]byte{7}, len(got))
+	for range 2 {
+		failIfErr(t, d.send(1, driver.Call{Count: int64(len(want))}, want))
+	}
+	for deadline := time.Now().Add(processTimeout); !e.Done(); {
+		if time.Now().After(deadline) {
+			t.Fatal("the event is not done")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	<-ran
+	if !bytes.Equal(got, want) || !bytes.Equal(later, want) {
+		t.Errorf("got %v and %v, want only 7", got[:3], later[:3])
+	}
+}
+
+// TestSeveralCallersWaitForRecv waits for the same Recv in several ways at once. One of the callers
+// receives the message on its own thread, or a worker does.
+func TestSeveralCallersWaitForRecv(t *testing.T) {
+	d := newRankPair(t)
+	d.connect()
+	for round := range 200 {
+		size := 1 + round*2000%(2*pipeFrames*frameBytes)
+		sent, got := bytes.Repeat([]byte{byte(round)}, size), make([]byte, size)
+		s, e := d.launchRecv(0, got)
+		other, err := d.devices[0].NewStream()
+		failIfErr(t, err)
+		errs := make(chan error)
+		for _, wait := range []func() error{
+			func() error { return e.Synchronize(d.ctx) },
+			func() error { return e.Synchronize(d.ctx) },
+			func() error { return s.Synchronize(d.ctx) },
+			func() error {
+				if err := other.Wait(e); err != nil {
+					return err
+				}
+				return other.Synchronize(d.ctx)
+			},
+		} {
+			go func() {
+				err := wait()
+				if err == nil && !bytes.Equal(got, sent) {
+					err = fmt.Errorf("round %d: a wait ended before the message arrived", round)
+				}
+				errs <- err
+			}()
+		}
+		failIfErr(t, d.send(1, driver.Call{Count: int64(size)}, sent))
+		for range 4 {
+			failIfErr(t, <-errs)
+		}
+	}
+}
+
+// TestRecvFailsWhileNobodyWaits aborts a group while a Recv waits for a message.
+func TestRecvFailsWhileNobodyWaits(t *testing.T) {
+	d := newRankPair(t)
+	d.connect()
+	_, e := d.launchRecv(0, make([]byte, 1000))
+	cause := d.groups[0].(*communicator).Fail(driver.ErrAborted)
+	if err := e.Synchronize(d.ctx); err == nil || cause == nil {
+		t.Errorf("Synchronize = %v after the fault %v, want an error", err, cause)
+	}
+}
