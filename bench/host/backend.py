@@ -30,10 +30,16 @@ SEND, RECV = 6, 7  # SYMMEM_SEND and SYMMEM_RECV
 Call = Callable[[], object]
 
 
-def measure(call: Call, nbytes: int) -> float:
+def turns(nbytes: int) -> tuple[int, int]:
+    """Return how often the backends take turns in a run, and the number of calls in each turn."""
+    calls = max(5, min(200, (1 << 26) // nbytes))
+    return (10, 20) if calls == 200 else (1, calls)
+
+
+def measure(call: Call, calls: int) -> float:
     """Return the median time of a call in microseconds."""
     times = []
-    for i in range(max(5, min(200, (1 << 26) // nbytes))):
+    for i in range(calls):
         begin = time.perf_counter()
         call()
         if i > 1:
@@ -161,9 +167,10 @@ def rank(runs: int, match: str) -> None:
             calls = {b: c[operation] for b, c in by.items() if operation in c}
             calls = {b: call for b, call in calls.items() if supported(call)}
             times: dict[str, list[float]] = {b: [] for b in calls}
-            for _ in range(runs):
+            count, each = turns(nbytes)
+            for _ in range(runs * count):
                 for backend, call in calls.items():
-                    times[backend].append(measure(call, nbytes))
+                    times[backend].append(measure(call, each))
             medians = {b: statistics.median(t) for b, t in times.items()}
             row = "".join(f"{medians.get(b, float('nan')):10.1f}" for b in BACKENDS)
             ratio = medians.get("gloo", float("nan")) / medians["symmem"]
