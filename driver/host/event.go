@@ -16,7 +16,7 @@ type event struct {
 
 // point is a position in a stream's work.
 type point struct {
-	stream  *stream // nil if reached at once
+	lazy    *lazyRecv // the Recv before the point, if the stream was lazy
 	reached chan struct{}
 	err     error // error of earlier work; set before reached is closed
 }
@@ -46,35 +46,15 @@ func (e *event) Synchronize(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}
-	p.receiveLazily()
+	if p.lazy != nil && !p.isReached() {
+		p.lazy.wait()
+	}
 	select {
 	case <-p.reached:
 		return p.err
 	case <-ctx.Done():
 		return fmt.Errorf("synchronizing an event: %w", context.Cause(ctx))
 	}
-}
-
-// receiveLazily makes a caller that waits for the point run the stream's work, if it is lazy.
-func (p *point) receiveLazily() {
-	if p.stream == nil || p.isReached() {
-		return
-	}
-	p.stream.mu.Lock()
-	defer p.stream.mu.Unlock()
-	if p.stream.lazy {
-		p.stream.receiveLazily()
-	}
-}
-
-// startWorker starts the worker of the point's stream, if it is lazy.
-func (p *point) startWorker() {
-	if p.stream == nil || p.isReached() {
-		return
-	}
-	p.stream.mu.Lock()
-	defer p.stream.mu.Unlock()
-	p.stream.startWorker()
 }
 
 func (e *event) setPoint(p *point) {
@@ -114,7 +94,7 @@ func (s *stream) Record(e driver.Event) error {
 	if s.busyPeriod == nil {
 		s.runOrSkip(p)
 	} else {
-		p.stream = s
+		p.lazy = s.lazy
 		s.enqueue(p, false)
 	}
 	hostEvent.setPoint(p)
@@ -149,6 +129,8 @@ func (s *stream) waitForEvent(e driver.Event, ignoreErrors bool) error {
 	if p == nil {
 		return s.submit(hostWork(func() {}), alwaysReady)
 	}
-	p.startWorker()
+	if p.lazy != nil && !p.isReached() {
+		p.lazy.end()
+	}
 	return s.submit(&eventWait{point: p, ignoreErrors: ignoreErrors}, p.isReached)
 }

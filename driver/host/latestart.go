@@ -8,37 +8,29 @@ import (
 
 // lateStarts starts the workers of lazy streams for which no caller has waited.
 type lateStarts struct {
-	mu      ranked.Mutex[lateStartsMu]
-	streams []lateStart // guarded by mu
-}
-
-type lateStart struct {
-	stream     *stream
-	busyPeriod *busyPeriod // in which the stream was lazy
+	mu     ranked.Mutex[lateStartsMu]
+	starts []func() // guarded by mu
 }
 
 // lateStartDelay bounds the time for which a lazy stream has no worker.
 const lateStartDelay = time.Millisecond
 
-func (l *lateStarts) add(s *stream, b *busyPeriod) {
+// add calls start within lateStartDelay.
+func (l *lateStarts) add(start func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.streams) == 0 {
-		time.AfterFunc(lateStartDelay, l.start)
+	if len(l.starts) == 0 {
+		time.AfterFunc(lateStartDelay, l.startAll)
 	}
-	l.streams = append(l.streams, lateStart{s, b})
+	l.starts = append(l.starts, start)
 }
 
-func (l *lateStarts) start() {
+func (l *lateStarts) startAll() {
 	l.mu.Lock()
-	late := l.streams
-	l.streams = nil
+	starts := l.starts
+	l.starts = nil
 	l.mu.Unlock()
-	for _, start := range late {
-		start.stream.mu.Lock()
-		if start.stream.busyPeriod == start.busyPeriod {
-			start.stream.startWorker()
-		}
-		start.stream.mu.Unlock()
+	for _, start := range starts {
+		start()
 	}
 }

@@ -31,7 +31,7 @@ type stream struct {
 	queue      []work
 	busyPeriod *busyPeriod // nil while idle
 	deferred   bool
-	lazy       bool
+	lazy       *lazyRecv // nil unless the stream is lazy
 	err        error
 	reported   bool // a call has already returned err
 	capture    *graph
@@ -87,7 +87,7 @@ func (s *stream) enqueue(w work, inline bool) {
 	s.queue = append(s.queue, w)
 	if s.busyPeriod != nil {
 		if _, isPoint := w.(*point); !isPoint {
-			s.startWorker()
+			s.lazy.startWorker()
 		}
 		return
 	}
@@ -107,34 +107,6 @@ func (s *stream) runDeferred() {
 	}
 }
 
-// startWorker starts the worker of a lazy stream. The caller must hold s.mu.
-func (s *stream) startWorker() {
-	if s.lazy {
-		s.lazy = false
-		go s.drain()
-	}
-}
-
-// receiveLazily runs the Recv of a lazy stream and the events after it. If the message does not
-// arrive soon, it starts a worker. The caller must hold s.mu, which is released during the work.
-func (s *stream) receiveLazily() {
-	s.lazy = false
-	r := s.queue[0].(*recvCall)
-	s.mu.Unlock()
-	done, err := r.receiveOnWait()
-	s.mu.Lock()
-	if done || err != nil {
-		s.endFirst(r, err)
-	}
-	for s.busyPeriod != nil {
-		if _, isPoint := s.queue[0].(*point); !isPoint {
-			go s.drain()
-			return
-		}
-		s.runFirst()
-	}
-}
-
 func (s *stream) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +117,10 @@ func (s *stream) drain() {
 
 // The caller of runFirst must hold s.mu, which runFirst releases during the work.
 func (s *stream) runFirst() {
-	w, failed := s.queue[0], s.err
+	w := s.queue[0]
+	s.queue[0] = nil
+	s.queue = s.queue[1:]
+	failed := s.err
 	s.mu.Unlock()
 	var err error
 	if failed != nil {
@@ -154,13 +129,6 @@ func (s *stream) runFirst() {
 		err = w.run()
 	}
 	s.mu.Lock()
-	s.endFirst(w, err)
-}
-
-// endFirst removes the first work, which is complete. The caller must hold s.mu.
-func (s *stream) endFirst(w work, err error) {
-	s.queue[0] = nil
-	s.queue = s.queue[1:]
 	if s.err == nil {
 		_, reported := w.(failure)
 		s.err, s.reported = err, reported
@@ -173,12 +141,70 @@ func (s *stream) endFirst(w work, err error) {
 	}
 }
 
+// lazyRecv is the first work of a lazy stream.
+type lazyRecv struct {
+	stream *stream
+	recv   *recvCall
+}
+
+// wait runs the Recv for a caller that waits for it, unless a worker does.
+func (l *lazyRecv) wait() {
+	l.stream.mu.Lock()
+	defer l.stream.mu.Unlock()
+	if l.stream.lazy == l {
+		l.receive()
+	}
+}
+
+// receive runs the Recv and the events after it. If the message does not arrive soon, it starts a
+// worker. The caller must hold stream.mu, which is released during the work.
+func (l *lazyRecv) receive() {
+	s := l.stream
+	s.lazy = nil
+	s.mu.Unlock()
+	done, err := l.recv.receiveOnWait()
+	s.mu.Lock()
+	if done || err != nil {
+		s.queue[0] = received{err}
+		s.runFirst()
+	}
+	for s.busyPeriod != nil {
+		if _, isPoint := s.queue[0].(*point); !isPoint {
+			go s.drain()
+			return
+		}
+		s.runFirst()
+	}
+}
+
+// end starts a worker, unless the Recv is running.
+func (l *lazyRecv) end() {
+	l.stream.mu.Lock()
+	defer l.stream.mu.Unlock()
+	l.startWorker()
+}
+
+// The caller of startWorker must hold stream.mu. It does nothing if l is nil.
+func (l *lazyRecv) startWorker() {
+	if l != nil && l.stream.lazy == l {
+		l.stream.lazy = nil
+		go l.stream.drain()
+	}
+}
+
+// received is a Recv that has ended.
+type received struct{ err error }
+
+func (r received) run() error { return r.err }
+
+func (r received) skip(error) {}
+
 // launch runs or queues a collective. On an idle stream, it usually acquires only two uncontended
 // locks. inline is set if the caller is about to call Synchronize.
 func (s *stream) launch(p *plan, inline bool) error {
 	s.mu.Lock()
 	if s.busyPeriod != nil && s.capture == nil {
-		s.startWorker()
+		s.lazy.startWorker()
 		s.waitBrieflyForIdle()
 	}
 	if s.busyPeriod != nil || s.capture != nil || s.closed || s.err != nil || p.isMessage {
@@ -245,9 +271,9 @@ func (s *stream) startMessage(p *plan, inline bool) error {
 			return err
 		}
 		if r, ok := t.(*recvCall); ok && !inline && r.canBeLate() {
-			s.queue, s.busyPeriod = append(s.queue, r), &busyPeriod{ended: make(chan struct{})}
-			s.lazy = true
-			s.device.lateStarts.add(s, s.busyPeriod)
+			s.enqueue(r, true)
+			s.deferred, s.lazy = false, &lazyRecv{s, r}
+			s.device.lateStarts.add(s.lazy.end)
 			return nil
 		}
 	}
@@ -324,8 +350,8 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 			s.runDeferred()
 			continue
 		}
-		if s.lazy {
-			s.receiveLazily()
+		if s.lazy != nil {
+			s.lazy.receive()
 			continue
 		}
 		busy := s.busyPeriod
