@@ -93,6 +93,16 @@ def fsdp2_buffers_are_symmetric() -> None:
 
 
 @check
+def a_program_can_choose_for_each_model() -> None:
+    sharded = fully_shard(model())
+    sharded.set_allocate_memory_from_process_group_for_comm(True)
+    assert steps(sharded) >= 6
+    sharded = fully_shard(model())
+    sharded.set_allocate_memory_from_process_group_for_comm(False)
+    assert steps(sharded) == 0
+
+
+@check
 def other_backends_use_ordinary_memory() -> None:
     mesh = dist.init_device_mesh(
         "cpu", (dist.get_world_size(),), mesh_dim_names=("x",), backend_override={"x": "gloo"}
