@@ -158,7 +158,7 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 	case len(all.lostRanks) > 0:
 		return &RankLostError{Ranks: all.lostRanks, InCall: reportOf(cause).InCall, Members: inq.ranks}
 	case len(byKind[kindLate]) > 0:
-		return all.addAdvice(inq.mergeLate(byKind[kindLate]))
+		return all.addAdvice(inq.mergeLate(byKind[kindLate], all.missingRanks))
 	case len(byKind[kindAborted]) > 0:
 		return inq.abortedError(byKind[kindAborted])
 	case len(byKind[kindOther]) > 0:
@@ -214,8 +214,9 @@ func (inq *inquiry) mergeLost(reports []report) *RankLostError {
 }
 
 // mergeLate takes texts from the lowest rank that lists missing ranks, so that all ranks get the
-// same result.
-func (inq *inquiry) mergeLate(reports []report) *TimeoutError {
+// same result. If late ranks are silent (have sent no report), the others may have waited for them
+// and are not listed.
+func (inq *inquiry) mergeLate(reports []report, silentRanks []int) *TimeoutError {
 	first := reports[max(0, slices.IndexFunc(reports, func(r report) bool {
 		return len(r.Late.Missing) > 0
 	}))]
@@ -230,6 +231,9 @@ func (inq *inquiry) mergeLate(reports []report) *TimeoutError {
 		e.Counts = cmp.Or(e.Counts, r.Late.Counts)
 	}
 	e.Missing = distinct(e.Missing)
+	if answered := difference(e.Missing, silentRanks); len(answered) < len(e.Missing) {
+		e.Missing = difference(e.Missing, answered)
+	}
 	for _, r := range reports {
 		switch {
 		case r.Late.Activity[r.sender] != "": // it had no time to wait

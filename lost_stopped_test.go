@@ -20,7 +20,7 @@ import (
 )
 
 // stoppedVariable marks a process as a rank of TestErrorNamesStoppedRank. Its value is the call
-// that the ranks repeat: "join" or "split".
+// that the ranks repeat: "join", "split" or "register".
 const stoppedVariable = "SYMMEM_TEST_STOPPED"
 
 // stoppedTimeout limits the waits for the stopped rank. It is long enough for the other ranks to
@@ -50,16 +50,7 @@ func runStoppingRank() int {
 		})
 	}
 	for n := 0; err == nil; n++ {
-		var g *symmem.Group
-		if os.Getenv(stoppedVariable) == "join" {
-			g, err = rt.JoinWith(ctx, fmt.Sprintf("group %d", n), rt.World().Ranks(),
-				symmem.GroupOptions{Timeout: stoppedTimeout})
-		} else {
-			g, err = rt.World().Split(ctx, 0, 0)
-		}
-		if err == nil {
-			err = g.Close()
-		}
+		err = callForStoppedRank(ctx, rt, n)
 	}
 	report := lossReport{Text: err.Error()}
 	var late *symmem.TimeoutError // an AbsentError wraps a TimeoutError
@@ -71,17 +62,54 @@ func runStoppingRank() int {
 	return 0
 }
 
+// callForStoppedRank makes the n-th call of a rank of TestErrorNamesStoppedRank.
+func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
+	var g *symmem.Group
+	var err error
+	switch os.Getenv(stoppedVariable) {
+	case "join":
+		g, err = rt.JoinWith(ctx, fmt.Sprintf("group %d", n), rt.World().Ranks(),
+			symmem.GroupOptions{Timeout: stoppedTimeout})
+	case "split":
+		g, err = rt.World().Split(ctx, 0, 0)
+	default:
+		return registerNewPool(ctx, rt)
+	}
+	if err != nil {
+		return err
+	}
+	return g.Close()
+}
+
+// registerNewPool registers the segments of a new pool.
+func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
+	pool, err := rt.NewPool(symmem.PoolOptions{
+		Domain: rt.World(), FirstSegment: 2 << 20,
+	})
+	for i := 0; err == nil && i < 4; i++ {
+		_, err = pool.Alloc(2 << 20 << i)
+	}
+	if err == nil {
+		err = pool.Register(ctx, rt.World())
+	}
+	if err != nil {
+		return err
+	}
+	return pool.Close()
+}
+
 // TestErrorNamesStoppedRank checks that every other rank's timeout names the stopped rank, even if
-// it waits for that rank only through another one. Rank 0 serves the store.
+// it waits for that rank only through another one, and in a registration no other rank. Rank 0
+// serves the store.
 func TestErrorNamesStoppedRank(t *testing.T) {
 	t.Parallel()
-	if withBackend(symmem.Options{}).Backend != "host" {
-		t.Skipf("NCCL does not name the ranks that it waits for: %v", symmem.ErrUnsupported)
-	}
-	for _, call := range []string{"join", "split"} {
+	for _, call := range []string{"join", "split", "register"} {
 		for _, victim := range []int{0, 2} {
 			t.Run(fmt.Sprintf("rank %d in %s", victim, call), func(t *testing.T) {
 				t.Parallel()
+				if call != "register" && withBackend(symmem.Options{}).Backend != "host" {
+					t.Skipf("NCCL does not name the ranks that it waits for: %v", symmem.ErrUnsupported)
+				}
 				store := "unix:@symmem-test-" + rand.Text()
 				var all []*exec.Cmd
 				for number := range 4 {
@@ -93,7 +121,7 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 						_ = all[victim].Wait()
 					}
 					if number != victim {
-						checkStoppedReport(t, all[number], number, victim)
+						checkStoppedReport(t, all[number], number, victim, true)
 					}
 				}
 			})
@@ -101,13 +129,13 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 	}
 }
 
-func checkStoppedReport(t *testing.T, c *exec.Cmd, number, victim int) {
+func checkStoppedReport(t *testing.T, c *exec.Cmd, number, victim int, isOnlyOne bool) {
 	t.Helper()
 	err := c.Wait()
 	out := c.Stdout.(*bytes.Buffer).Bytes()
 	var report lossReport
 	if err = errors.Join(err, json.Unmarshal(out, &report)); err != nil ||
-		!slices.Contains(report.Lost, victim) {
+		!slices.Contains(report.Lost, victim) || isOnlyOne && len(report.Lost) > 1 {
 		t.Errorf("rank %d: got error %v and report %s, want a report that names rank %d", number, err,
 			out, victim)
 	}

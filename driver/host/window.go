@@ -130,6 +130,9 @@ func (reg *registry) mapPeer(
 
 // agreeOnMapping returns an error on every rank if mapping failed on any rank.
 func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapErr error) error {
+	if errors.As(mapErr, new(*driver.TimeoutError)) {
+		return reg.group.Fail(mapErr) // no time is left for an exchange
+	}
 	all, err := reg.group.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
 	if mapErr != nil || err != nil {
 		return errors.Join(mapErr, err)

@@ -268,6 +268,22 @@ var errNoWindows = fmt.Errorf("symmem has registered no windows with NCCL, becau
 	"tuning table does not use them: set the group's path to window to register them: %w",
 	driver.ErrUnsupported)
 
+// fetch calls request, which requests memory of a group rank. If the rank does not answer before the
+// deadline of ctx, the group fails.
+func (r *registrar) fetch(ctx context.Context, rank int, request func() error) error {
+	begin, end := time.Now(), func() {}
+	if notes, ok := r.plane.(control.FetchNotes); ok {
+		end = notes.NoteFetch(rank)
+	}
+	err := request()
+	if errors.Is(err, context.DeadlineExceeded) {
+		return r.plane.Fail(control.UnansweredError(*r.cfg, rank,
+			"registering a segment in group "+r.cfg.Name(), time.Since(begin)))
+	}
+	end()
+	return err
+}
+
 func (r *registrar) support() windowSupport {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -137,8 +137,12 @@ func (w *window) mapPeers(ctx context.Context, sharedSegments [][]byte) error {
 			continue
 		}
 		key := segmentShareKey(registrar.cfg, w.key)
-		address, err := registrar.direct.sharing.MapShared(ctx, rank, key, sharedSegments[r][1:],
-			w.segment.Bytes(), w.addresses[r])
+		var address uintptr
+		err := registrar.fetch(ctx, r, func() (err error) {
+			address, err = registrar.direct.sharing.MapShared(ctx, rank, key, sharedSegments[r][1:],
+				w.segment.Bytes(), w.addresses[r])
+			return err
+		})
 		if err != nil {
 			return errors.Join(err, w.unmapFirstPeers(r))
 		}

@@ -45,3 +45,22 @@ func lateStartError(
 	}
 	return err
 }
+
+// NoAnswer describes a rank that has not answered a request for its memory.
+const NoAnswer = "has not answered a request for its memory"
+
+// UnansweredError returns the error of a request for memory of a group rank that has reached its
+// deadline.
+func UnansweredError(
+	group driver.GroupConfig, rank int, callText string, waited time.Duration,
+) *driver.TimeoutError {
+	if isTooShort(waited, group) {
+		return lateStartError(callText, waited, group)
+	}
+	missing := group.World([]int{rank})
+	return &driver.TimeoutError{
+		InCall: callText, Waited: waited.Round(time.Millisecond), Missing: missing,
+		Machines: group.MachinesOf(missing), Members: group.Ranks,
+		Activity: map[int]string{group.Ranks[rank]: NoAnswer},
+	}
+}

@@ -111,3 +111,10 @@ func (w *Wait) AddDetails(err error) error {
 	}
 	return err
 }
+
+// FetchNotes is an optional interface of a Plane.
+type FetchNotes interface {
+	// NoteFetch tells the other ranks that this rank has requested memory of a group rank, until end
+	// is called. If other ranks wait for this rank meanwhile, their errors name both.
+	NoteFetch(rank int) (end func())
+}

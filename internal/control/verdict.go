@@ -32,6 +32,9 @@ type RankState struct {
 	Exchanges, InExchange uint64
 	Waited                time.Duration
 	Message               string
+	// Fetches is 1 plus the group rank whose memory this rank has requested, without an answer so
+	// far, or 0.
+	Fetches int
 }
 
 func (r *RankState) isLost() bool { return r.Lost && !r.Left && r.Failed != Aborted }
@@ -206,13 +209,27 @@ func (w *WaitStatus) timeoutError(states []RankState) *driver.TimeoutError {
 }
 
 func (w *WaitStatus) missingError(states []RankState) *driver.TimeoutError {
-	missing := w.ranksWhere(states, (*RankState).isMissing)
+	late := w.lateRanks(states)
 	return &driver.TimeoutError{
 		InCall: w.CallText(), Waited: w.Waited.Round(time.Millisecond),
-		Missing:  w.Group.World(missing),
-		Machines: w.Group.MachinesOf(w.Group.World(missing)),
-		Activity: w.activity(states, missing), Members: w.Group.Ranks,
+		Missing:  w.Group.World(late),
+		Machines: w.Group.MachinesOf(w.Group.World(late)),
+		Activity: w.activity(states, late), Members: w.Group.Ranks,
 	}
+}
+
+// lateRanks lists the missing ranks, and those for whose memory they wait: either may be stopped.
+func (w *WaitStatus) lateRanks(states []RankState) []int {
+	late := w.ranksWhere(states, (*RankState).isMissing)
+	for i := 0; i < len(late); i++ {
+		source := states[late[i]].Fetches - 1
+		if source >= 0 && source < len(states) && source != w.Group.Rank &&
+			!slices.Contains(late, source) {
+			late = append(late, source)
+		}
+	}
+	slices.Sort(late)
+	return late
 }
 
 // timeToArrive returns how long this rank, or another one that has arrived, has waited for the
@@ -240,14 +257,14 @@ func (w *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 
 // Warning returns nil if no rank is missing.
 func (w *WaitStatus) Warning(states []RankState) *driver.LateWarning {
-	missing := w.ranksWhere(states, (*RankState).isMissing)
-	if len(missing) == 0 {
+	late := w.lateRanks(states)
+	if len(late) == 0 {
 		return nil
 	}
 	return &driver.LateWarning{
-		Group: w.Group.Name(), InCall: w.CallText(), Waited: w.Waited, Ranks: w.Group.World(missing),
-		Machines: w.Group.MachinesOf(w.Group.World(missing)),
-		Activity: w.activity(states, missing), Members: w.Group.Ranks,
+		Group: w.Group.Name(), InCall: w.CallText(), Waited: w.Waited, Ranks: w.Group.World(late),
+		Machines: w.Group.MachinesOf(w.Group.World(late)),
+		Activity: w.activity(states, late), Members: w.Group.Ranks,
 	}
 }
 

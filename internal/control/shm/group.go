@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -88,18 +87,6 @@ func (g *Group) Processors() int { return g.processors }
 // the goroutine that will call Release.
 func (g *Group) Data() unsafe.Pointer {
 	return unsafe.Add(g.region.Base(), blocksSize(len(g.blocks)))
-}
-
-// Fetch returns an exported file, or a driver.RankLostError if the rank's process has exited.
-func (g *Group) Fetch(
-	ctx context.Context, rank int, key handoff.Key, callText string,
-) (*os.File, error) {
-	p := g.peers[rank]
-	f, err := p.Fetch(ctx, key)
-	if err != nil && p.hasExited() {
-		return nil, &driver.RankLostError{Ranks: []int{p.rank}, InCall: callText}
-	}
-	return f, err
 }
 
 // Abort makes the group fail on all ranks.

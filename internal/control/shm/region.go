@@ -63,7 +63,9 @@ type status struct {
 	message, messageSince uint64
 	// value is 1 plus the number of the awaited valueSlot, or 0.
 	value, valueSince uint64
-	_                 [lineStride - 88]byte
+	// fetch is 1 plus the group rank whose memory this rank has requested, or 0.
+	fetch, fetchSince uint64
+	_                 [lineStride - 104]byte
 }
 
 // valueSlot holds a rank's values under one name (see driver.Values), in alternating lines. Ranks

@@ -313,7 +313,8 @@ func (ws *waiter) readStates(w *slowWait) {
 	for r, b := range ws.ranks.blocks {
 		if r != ws.ranks.cfg.Rank {
 			b.status.read(&w.states[r])
-			w.states[r].Message = cmp.Or(b.status.describeMessage(ws.ranks.cfg.Ranks), b.describeValue())
+			w.states[r].Message = cmp.Or(b.status.describeMessage(ws.ranks.cfg.Ranks), b.describeValue(),
+				b.status.describeFetch(ws.ranks.cfg.Ranks))
 		}
 	}
 	ws.ranks.ownBlock.status.read(&w.states[ws.ranks.cfg.Rank])
@@ -334,6 +335,7 @@ func (s *status) read(state *control.RankState) {
 	state.Waited = time.Duration(now - min(since, now))
 	state.Exchanges = spin.LoadAcquire64(&s.exchanges)
 	state.Submitted = spin.LoadAcquire64(&s.submitted)
+	state.Fetches = int(spin.LoadAcquire64(&s.fetch))
 }
 
 func (ws *waiter) peerFault(callText func() string) error {
