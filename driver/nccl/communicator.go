@@ -162,6 +162,7 @@ func (c *communicator) Close() error {
 	err := c.plane.Close()
 	c.teardown.begin()
 	c.watcher.goroutine.Wait()
+	c.direct.exchange.NoteGroupClosed()
 	return errors.Join(unmatchedErr, err, levelsErr)
 }
 

@@ -334,3 +334,48 @@ func TestPeersStayMappedUntilGroupIsClosed(t *testing.T) {
 	})
 	w.must(func(m *testRank) error { return m.closeGroup() }) // waits until the memory is freed
 }
+
+// TestStopWordStaysUnusedUntilGroupIsClosed aborts a group after its program has got the address of
+// the stop word, which no other group may use until the program has closed the group.
+func TestStopWordStaysUnusedUntilGroupIsClosed(t *testing.T) {
+	w := newTestGroup(t, 2, 20*time.Second)
+	w.regroup()
+	w.must(func(m *testRank) error {
+		c := m.group.(*communicator)
+		word := c.Inspect().StopWord
+		if word == 0 {
+			return nil // the GPUs have no direct path
+		}
+		c.Abort(nil)
+		<-c.stages.allFreed
+		if isFree, err := m.canTakeStopWord(word); isFree || err != nil {
+			return failuref("another group gets the stop word before the group is closed: %v", err)
+		}
+		if err := m.closeGroup(); err != nil {
+			return err
+		}
+		if isFree, err := m.canTakeStopWord(word); !isFree || err != nil {
+			return failuref("the stop word is not free after the group was closed: %v", err)
+		}
+		return nil
+	})
+}
+
+// canTakeStopWord reports whether one of the device's next groups would get the stop word.
+func (m *testRank) canTakeStopWord(word uintptr) (bool, error) {
+	var taken []*kernels.Report
+	defer func() { m.device.reports.Put(taken...) }()
+	isTaken := false
+	err := m.device.gpu.Do(func() error {
+		for range 100 {
+			report, err := m.device.reports.Take(m.device.gpu.CUDA)
+			if err != nil {
+				return err
+			}
+			taken = append(taken, report)
+			isTaken = isTaken || gpu.AddressOf(report)+kernels.EndOffset == word
+		}
+		return nil
+	})
+	return isTaken, err
+}

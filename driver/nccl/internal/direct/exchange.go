@@ -38,6 +38,14 @@ type Exchange struct {
 	finalReport        kernels.Report
 	stopCopyGoroutines sync.WaitGroup
 	suspension         suspension // guarded by mu
+	stopWord           stopWord   // guarded by mu
+}
+
+// stopWord describes who may still use a report through its stop word.
+type stopWord struct {
+	isTaken  bool            // by the program
+	isClosed bool            // the program has closed the group
+	report   *kernels.Report // to be freed when the program closes the group, or nil
 }
 
 // ReadReport returns the report of a fault, and whether there is one.
@@ -64,14 +72,35 @@ func (e *Exchange) Transport() (kernels.Transport, error) {
 }
 
 // StopWord returns the address of the host memory by which Stop ends waiting kernels, or 0 if the
-// exchange is not open. Kernels can read it.
+// exchange is not open. Kernels can read it until NoteGroupClosed.
 func (e *Exchange) StopWord() uintptr {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.report == nil {
 		return 0
 	}
+	e.stopWord.isTaken = true
 	return dl.AddressOf(e.report) + kernels.EndOffset
+}
+
+// NoteGroupClosed frees the stop word, once the exchange is closed too.
+func (e *Exchange) NoteGroupClosed() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stopWord.isClosed = true
+	if e.stopWord.report != nil {
+		e.group.Reports.Put(e.stopWord.report)
+		e.stopWord.report = nil
+	}
+}
+
+// freeReport requires e.mu.
+func (e *Exchange) freeReport(report *kernels.Report) {
+	if e.stopWord.isTaken && !e.stopWord.isClosed {
+		e.stopWord.report = report
+		return
+	}
+	e.group.Reports.Put(report)
 }
 
 // capabilities is the message that Open sends to the other ranks.
@@ -251,7 +280,7 @@ func (e *Exchange) free() error {
 	})
 	e.addresses = nil
 	if report != nil {
-		e.group.Reports.Put(report)
+		e.freeReport(report)
 	}
 	return err
 }
