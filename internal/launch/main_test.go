@@ -60,7 +60,12 @@ var roles = map[string]func(rank string) int{
 // testTimeout is the time limit of waits in tests. It expires only if a test hangs.
 const testTimeout = 60 * time.Second
 
-func forever() int { select {} }
+// forever does not use select {}, which ends a program without cgo as a deadlock.
+func forever() int {
+	for {
+		time.Sleep(time.Hour)
+	}
+}
 
 func roleEnviron(string) int {
 	for _, name := range []string{
