@@ -10,8 +10,8 @@ import (
 )
 
 // Redact removes the name of the machine, call sites, file paths and stacks from the trace in b. It
-// keeps other texts, such as the names of groups and values. After an error, which wraps ErrFormat,
-// b may be partly redacted.
+// keeps other texts, such as the names of groups and values, unless they follow a path, which may
+// contain blanks. After an error, which wraps ErrFormat, b may be partly redacted.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)
@@ -76,12 +76,22 @@ func redactRecord(b []byte, isUsed []bool) {
 	}
 }
 
-// pathPattern matches absolute paths, and file names that are followed by a line number.
-var pathPattern = regexp.MustCompile(`(^|[^\w/])~?/[^\s"'():,;\x00]+|[\w./~+-]+\.\w{1,4}:\d+`)
+// These patterns match, in this order, absolute paths in quotes, other absolute paths with all that
+// follows up to a colon and a blank, and file names that are followed by a line number. Paths may
+// contain blanks.
+var (
+	quotedPathPattern = regexp.MustCompile(`"~?/(?:[^"\\]|\\.)*|'~?/(?:[^'\\]|\\.)*`)
+	pathPattern       = regexp.MustCompile(`(^|[^\w/"'])~?/[^\s":][^"]*?(: |"|$)`)
+	fileNamePattern   = regexp.MustCompile(`[\w./~+-]+\.\w{1,4}:\d+`)
+)
 
 // withoutPaths replaces the paths in the first line with question marks. It drops the other lines,
 // which may contain a stack. The result is never longer than the text.
 func withoutPaths(text string) string {
 	text, _, _ = strings.Cut(text, "\n")
-	return pathPattern.ReplaceAllString(text, "$1?")
+	text = quotedPathPattern.ReplaceAllStringFunc(text, func(path string) string {
+		return path[:1] + "?"
+	})
+	text = pathPattern.ReplaceAllString(text, "$1?$2")
+	return fileNamePattern.ReplaceAllString(text, "?")
 }
