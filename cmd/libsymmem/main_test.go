@@ -149,6 +149,10 @@ var scenarios = []struct {
 		scenario: "mismatch", ranks: []int{2, 4},
 	},
 	{name: "a late rank is reported", scenario: "late", ranks: []int{2, 4}},
+	{
+		name:     "a question for the cause of a fault does not wait for a stopped rank",
+		scenario: "unexplained", ranks: []int{2},
+	},
 	{name: "a lost rank is reported", scenario: "lost", ranks: []int{2, 4}, lostCount: 1},
 	{
 		name:     "calls in a forked child fail, and the parent is not affected",

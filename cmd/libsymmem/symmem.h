@@ -375,8 +375,8 @@ int symmem_group_resume(uint64_t group);
  * that becomes nonzero when the group fails, or 0 if the group has none. */
 int symmem_group_describe(uint64_t group, size_t size, char *text, size_t *length);
 
-/* Returns SYMMEM_OK while the group is open, else the code of the fault that ended it; the fault
- * becomes this thread's last error. */
+/* Returns the code of the fault that ended the group, which becomes this thread's last error, or
+ * SYMMEM_OK until the ranks have agreed on the fault. It does not wait. */
 int symmem_group_error(uint64_t group);
 
 /* Fails the group on all its ranks: waiting calls return SYMMEM_ERR_ABORTED. */

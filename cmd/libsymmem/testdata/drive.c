@@ -18,7 +18,7 @@ static const struct {
 	{"left-child", left_child}, {"worlds", worlds},         {"worlds-lost", worlds_lost},
 	{"gpu-worlds", gpu_worlds}, {"timeouts", timeouts},
 	{"waits", waits},
-	{"rooted", rooted},     {"route", route},
+	{"rooted", rooted},     {"route", route},           {"unexplained", unexplained},
 };
 
 int main(int argc, char **argv) {

@@ -67,6 +67,7 @@ void diverge(void);
 void late(void);
 void mismatch(void);
 void lost(void);
+void unexplained(void);
 void forks(void);
 void left_child(void);
 void in_child(uint64_t world, void *at);

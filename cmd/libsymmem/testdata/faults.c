@@ -1,5 +1,6 @@
 /* What must never be silent: misuse, and ranks that differ, come late, or end. */
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "drive.h"
@@ -232,6 +233,44 @@ void lost(void) {
 	if (code == SYMMEM_OK) code = symmem_stream_synchronize(0);
 	TRUE(code == SYMMEM_ERR_RANK_LOST);
 	CONTAINS("\"rank_lost\":{", symmem_last_error_json(sizeof text_, text_, &length_));
+	DO(symmem_close(1));
+}
+
+static double seconds(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void stop(pid_t process) {
+	char path[64], state = 0;
+	TRUE(kill(process, SIGSTOP) == 0);
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
+	while (state != 'T') {
+		FILE *f = fopen(path, "r");
+		TRUE(f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
+		fclose(f);
+	}
+}
+
+/* unexplained asks for the cause of a fault while a stopped rank keeps the ranks from agreeing on
+ * it. */
+void unexplained(void) {
+	uint64_t world = open_with("{}");
+	const struct symmem_value sum = {world, SYMMEM_VALUE_SUM, 0, 7, "process"};
+	int64_t process = rank == 1 ? getpid() : 0;
+	DO(symmem_value(&sum, &process));
+	if (rank == 0) {
+		stop((pid_t)process);
+		DO(symmem_group_abort(world));
+		double begin = seconds();
+		DO(symmem_group_error(world));
+		CONTAINS("\"error\":null", symmem_group_describe(world, sizeof text_, text_, &length_));
+		TRUE(seconds() - begin < 1);
+		TRUE(kill((pid_t)process, SIGCONT) == 0);
+	}
+	while (symmem_group_error(world) == SYMMEM_OK) usleep(1000);
+	WANT(SYMMEM_ERR_ABORTED, symmem_group_error(world));
 	DO(symmem_close(1));
 }
 

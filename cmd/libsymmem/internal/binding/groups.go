@@ -97,20 +97,20 @@ func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 		ID: g.ID(), Name: g.name, Rank: g.Rank(), Size: g.Size(), Ranks: g.Ranks(),
 		TimeoutMS: g.Timeout().Milliseconds(), StopWord: uint64(r.rt.Interop().StopWord(g.Group)),
 	}
-	if cause := g.Cause(context.Background()); cause != nil {
+	if cause := g.Err(); cause != nil {
 		text := cause.Error()
 		d.Error = &text
 	}
 	return encode(d)
 }
 
-// GroupError returns the error that made a group fail, or nil.
+// GroupError returns the cause of a group's fault, or nil until the ranks agree on it.
 func (gs *groups) GroupError(handle uint64) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
 		return err
 	}
-	return g.Cause(context.Background())
+	return g.Err()
 }
 
 // AbortGroup makes a group fail on all its ranks.

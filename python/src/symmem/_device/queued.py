@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import time
 from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from symmem._torch.pytorch import pytorch
 
 if TYPE_CHECKING:
     from symmem._rank.group import Group
+
+_AGREEMENT_LIMIT = 30.0  # seconds in which the ranks agree on the cause of a fault
 
 RANKS = 32
 """The maximum number of ranks: in a barrier, each lane of a warp waits for one."""
@@ -294,6 +297,15 @@ class Queued:
         self._packed[operation, peer, channel, timeout_ms] = found
         return found
 
+    def _await_fault(self) -> errors.SymmemError | None:
+        """Return the fault of the group, once the ranks have agreed on it."""
+        end = time.monotonic() + _AGREEMENT_LIMIT
+        while True:
+            failure = self._group.library.group_error(self._group.handle)
+            if failure is not None or time.monotonic() >= end:
+                return failure
+            time.sleep(0.001)
+
     def _failure(self) -> errors.SymmemError:
         """Return the error of an operation that has failed."""
         group = self._group
@@ -310,7 +322,9 @@ class Queued:
             text = f"Timed out: {waited}, and {have} not {did}"
         else:
             text = f"Stopped: {waited}"
-            failure = failure or errors.AbortedError("the group was stopped", code=Code.ABORTED)
+            failure = self._await_fault() or errors.AbortedError(
+                "the group was stopped", code=Code.ABORTED
+            )
         if failure is not None:
             return type(failure)(f"{failure}. {text}", code=failure.code, data=failure.data)
         if more := group.library.explain_timeout():
