@@ -20,8 +20,8 @@ import (
 const MaxGroupID = 1024
 
 // Join creates a group from a list of world ranks in group order. All these ranks must call Join
-// with the same list and id. The id must have at most MaxGroupID bytes and must never be used for
-// another group. Ranks that belong to the same two groups must join them in the same order.
+// with the same list and id. The id must have at most MaxGroupID bytes and must never be used again,
+// even if Join fails. Ranks that belong to the same two groups must join them in the same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	return rt.JoinWith(ctx, id, ranks, GroupOptions{})
 }
@@ -61,9 +61,9 @@ func (rt *Runtime) JoinWith(
 		return nil, invalid("joining group %q: ranks %v must be distinct ranks of a world of %d",
 			id, ranks, rt.size)
 	}
-	if rt.registry.hasJoinedID(id) {
-		return nil, invalid("joining group %q: the id was already used for a group: "+
-			"pass an id that was never used", id)
+	if !rt.registry.claimID(id) {
+		return nil, invalid("joining group %q: the id was already used for a group, or for a Join that "+
+			"failed, in which other ranks may still wait: pass an id that was never used", id)
 	}
 	fullID := joinedPrefix + id
 	err := rt.rankLists.announce(ctx, fullID, ranks, timeout.Get())
@@ -78,7 +78,6 @@ func (rt *Runtime) JoinWith(
 	if err != nil {
 		return nil, driver.GroupConfig{ID: fullID}.JoinError(err)
 	}
-	rt.registry.addJoinedID(id)
 	return g, nil
 }
 

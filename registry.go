@@ -16,7 +16,7 @@ type registry struct {
 	world      *Group
 	groups     []*Group            // guarded by mu
 	pools      []*Pool             // guarded by mu
-	joinedIDs  map[string]struct{} // of groups that Join has created; guarded by mu
+	joinedIDs  map[string]struct{} // that Join has used, even if it failed; guarded by mu
 	ranges     poolRanges
 	localPools uint64 // number of pools created without a domain; guarded by mu
 }
@@ -46,21 +46,18 @@ func (r *registry) addGroup(g *Group) error {
 	return nil
 }
 
-func (r *registry) addJoinedID(id string) {
+// claimID reports whether an id of Join is new. Afterwards, it is not.
+func (r *registry) claimID(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if _, isUsed := r.joinedIDs[id]; isUsed {
+		return false
+	}
 	if r.joinedIDs == nil {
 		r.joinedIDs = map[string]struct{}{}
 	}
 	r.joinedIDs[id] = struct{}{}
-}
-
-// hasJoinedID includes the ids of closed groups.
-func (r *registry) hasJoinedID(id string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, ok := r.joinedIDs[id]
-	return ok
+	return true
 }
 
 // removeGroup must not be called for a group that has failed, because a realignment of pools needs
