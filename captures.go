@@ -28,6 +28,14 @@ type captures struct {
 // ranks stand for separate processes.
 var sharedCaptures sync.Map
 
+// sharedCapturesLock is held while a registration or a capture begins in one of these worlds.
+var sharedCapturesLock ranked.Mutex[sharedCapturesMu]
+
+func (c *captures) isShared() bool {
+	_, isShared := sharedCaptures.Load(c)
+	return isShared
+}
+
 func (c *captures) share() { sharedCaptures.Store(c, nil) }
 
 func (c *captures) unshare() { sharedCaptures.Delete(c) }
@@ -57,11 +65,7 @@ func (c *captures) runWithoutCapture(
 
 // delayCaptures makes new captures wait until release is called.
 func (c *captures) delayCaptures() (isCapturing bool, release func()) {
-	c.mu.Lock()
-	if c.registrationCount++; c.registrationCount == 1 {
-		c.registrationsDone = make(chan struct{})
-	}
-	c.mu.Unlock()
+	c.addRegistration()
 	return c.isAnyCapturing(nil), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -72,6 +76,18 @@ func (c *captures) delayCaptures() (isCapturing bool, release func()) {
 	}
 }
 
+func (c *captures) addRegistration() {
+	if c.isShared() {
+		sharedCapturesLock.Lock()
+		defer sharedCapturesLock.Unlock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.registrationCount++; c.registrationCount == 1 {
+		c.registrationsDone = make(chan struct{})
+	}
+}
+
 // isAnyCapturing reports whether this rank is capturing a stream. current is the stream of the
 // call, or nil. Adopted streams outside c.adopted are not queried, because their owners may have
 // destroyed them.
@@ -79,7 +95,7 @@ func (c *captures) isAnyCapturing(current *Stream) bool {
 	if c.isWorldCapturing(current) {
 		return true
 	}
-	if _, isShared := sharedCaptures.Load(c); !isShared {
+	if !c.isShared() {
 		return false
 	}
 	for other := range sharedCaptures.Range {
@@ -149,16 +165,12 @@ func (c *captures) clearAdopted() {
 	c.adopted = nil
 }
 
-// runAfterRegistrations runs step with mu held while no registration is in progress.
+// runAfterRegistrations runs step with mu held while no registration is in progress in a world of
+// this process.
 func (c *captures) runAfterRegistrations(operation string, step func()) error {
 	var expired <-chan time.Time
 	for {
-		c.mu.Lock()
-		done := c.registrationsDone
-		if done == nil {
-			step()
-		}
-		c.mu.Unlock()
+		done := c.runUnlessRegistering(step)
 		if done == nil {
 			return nil
 		}
@@ -174,4 +186,30 @@ func (c *captures) runAfterRegistrations(operation string, step func()) error {
 			}
 		}
 	}
+}
+
+// runUnlessRegistering runs step with mu held, or returns a channel that is closed at the end of a
+// registration in progress.
+func (c *captures) runUnlessRegistering(step func()) (registrationsDone <-chan struct{}) {
+	if c.isShared() {
+		sharedCapturesLock.Lock()
+		defer sharedCapturesLock.Unlock()
+		for other := range sharedCaptures.Range {
+			if done := other.(*captures).pendingRegistrations(); done != nil {
+				return done
+			}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.registrationsDone == nil {
+		step()
+	}
+	return c.registrationsDone
+}
+
+func (c *captures) pendingRegistrations() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.registrationsDone
 }

@@ -62,6 +62,7 @@
 //	Pool.mu
 //	Stream.recording
 //	AdoptedCommunicator.windowsMu
+//	sharedCapturesLock
 //	Runtime.mu
 //	Group.state
 //	callSites.mu

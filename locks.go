@@ -13,6 +13,7 @@ type (
 	poolMu           struct{}
 	streamRecording  struct{}
 	adoptedWindowsMu struct{}
+	sharedCapturesMu struct{}
 	runtimeMu        struct{}
 	groupState       struct{}
 	sitesMu          struct{}
@@ -46,11 +47,14 @@ func (adoptedWindowsMu) Rank() ranked.Rank {
 	return ranked.Root.At(8, "symmem.AdoptedCommunicator.windowsMu")
 }
 
+// Rank returns the rank of sharedCapturesLock.
+func (sharedCapturesMu) Rank() ranked.Rank { return ranked.Root.At(9, "symmem.sharedCapturesLock") }
+
 // Rank returns the rank of Runtime.mu.
-func (runtimeMu) Rank() ranked.Rank { return ranked.Root.At(9, "symmem.Runtime.mu") }
+func (runtimeMu) Rank() ranked.Rank { return ranked.Root.At(10, "symmem.Runtime.mu") }
 
 // Rank returns the rank of Group.state.
-func (groupState) Rank() ranked.Rank { return ranked.Root.At(10, "symmem.Group.state") }
+func (groupState) Rank() ranked.Rank { return ranked.Root.At(11, "symmem.Group.state") }
 
 // Rank returns the rank of callSites.mu.
-func (sitesMu) Rank() ranked.Rank { return ranked.Root.At(11, "symmem.callSites.mu") }
+func (sitesMu) Rank() ranked.Rank { return ranked.Root.At(12, "symmem.callSites.mu") }

@@ -2,6 +2,7 @@ package symmem_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,6 +37,33 @@ func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(p.Register(t.Context(), registering.World()), b.Free()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCaptureInOneWorldWaitsForRegistrationInOther begins a capture in one world while another world
+// registers memory, and releases that registration after a moment.
+func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
+	skipOnHost(t, "on the host, registrations do not invalidate captures of other worlds")
+	capturing, registering := openAlone(t), openAlone(t)
+	s, err := capturing.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := symmem.HoldRegistration(registering)
+	var isReleased atomic.Bool
+	time.AfterFunc(100*time.Millisecond, func() {
+		isReleased.Store(true)
+		release()
+	})
+	if err := s.BeginCapture(); err != nil {
+		t.Fatal(err)
+	}
+	if !isReleased.Load() {
+		t.Error("BeginCapture returned during a registration in another world")
+	}
+	graph, err := s.EndCapture()
+	if err := errors.Join(err, graph.Close()); err != nil {
 		t.Error(err)
 	}
 }

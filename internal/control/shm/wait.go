@@ -384,6 +384,16 @@ func (s *status) describeMessage(ranks []int) string {
 	return fmt.Sprintf("in %v from rank %d of the world for %v", o, ranks[peer], waited)
 }
 
+func (s *status) describeFetch(ranks []int) string {
+	source := int(spin.LoadAcquire64(&s.fetch)) - 1
+	if source < 0 || source >= len(ranks) {
+		return ""
+	}
+	waited := time.Duration(sys.Monotonic() - spin.LoadAcquire64(&s.fetchSince)).
+		Round(time.Millisecond)
+	return fmt.Sprintf("waits for memory of rank %d of the world for %v", ranks[source], waited)
+}
+
 // PollBriefly reports whether a word of the region reaches want within a few yields, which block
 // the caller's thread.
 func (ws *waiter) PollBriefly(word *uint64, want uint64) bool {
