@@ -20,8 +20,9 @@ import (
 const MaxGroupID = 1024
 
 // Join creates a group from a list of world ranks in group order. All these ranks must call Join
-// with the same list and id. The id must have at most MaxGroupID bytes and must never be used again,
-// even if Join fails. Ranks that belong to the same two groups must join them in the same order.
+// with the same list and id. The id must have at most MaxGroupID bytes and must never be used
+// again, even if Join fails. Ranks that belong to the same two groups must join them in the same
+// order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	return rt.JoinWith(ctx, id, ranks, GroupOptions{})
 }

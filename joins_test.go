@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// TestIDOfFailedJoinIsNotUsedAgain repeats a Join on two ranks that have given up waiting for a late
-// rank. With the same id, that rank could meet both the failed and the repeated Join.
+// TestIDOfFailedJoinIsNotUsedAgain repeats a Join on two ranks that have given up waiting for a
+// late rank. With the same id, that rank could meet both the failed and the repeated Join.
 func TestIDOfFailedJoinIsNotUsedAgain(t *testing.T) {
 	gaveUp := make(chan struct{}, 2)
 	runRanks(t, 3, symmem.Options{Timeout: time.Minute}, func(r *rank) {

@@ -41,8 +41,8 @@ func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 	}
 }
 
-// TestCaptureInOneWorldWaitsForRegistrationInOther begins a capture in one world while another world
-// registers memory, and releases that registration after a moment.
+// TestCaptureInOneWorldWaitsForRegistrationInOther begins a capture in one world while another
+// world registers memory, and releases that registration after a moment.
 func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
 	skipOnHost(t, "on the host, registrations do not invalidate captures of other worlds")
 	capturing, registering := openAlone(t), openAlone(t)

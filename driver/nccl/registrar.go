@@ -268,9 +268,9 @@ var errNoWindows = fmt.Errorf("symmem has registered no windows with NCCL, becau
 	"tuning table does not use them: set the group's path to window to register them: %w",
 	driver.ErrUnsupported)
 
-// fetch calls request, which requests memory of a group rank. If the rank does not answer before the
-// deadline of ctx, the group fails.
-func (r *registrar) fetch(ctx context.Context, rank int, request func() error) error {
+// fetch calls request, which requests memory of a group rank. If the rank does not answer before
+// the deadline, the group fails.
+func (r *registrar) fetch(rank int, request func() error) error {
 	begin, end := time.Now(), func() {}
 	if notes, ok := r.plane.(control.FetchNotes); ok {
 		end = notes.NoteFetch(rank)
