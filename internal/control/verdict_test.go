@@ -357,11 +357,21 @@ func TestTimeoutNamesSourcesOfMemory(t *testing.T) {
 		states []RankState
 		want   []int
 	}{
-		{"of a rank that has arrived", []RankState{{}, {Missing: true, Fetches: 3}, {}, {}}, []int{5, 9}},
-		{"of a rank that waits for another",
-			[]RankState{{}, {Missing: true, Fetches: 3}, {Fetches: 4}, {}}, []int{5, 9, 2}},
-		{"of each other",
-			[]RankState{{}, {Missing: true, Fetches: 3}, {Missing: true, Fetches: 2}, {}}, []int{5, 9}},
+		{
+			"of a rank that has arrived",
+			[]RankState{{}, {Missing: true, Fetches: 3}, {}, {}},
+			[]int{5, 9},
+		},
+		{
+			"of a rank that waits for another",
+			[]RankState{{}, {Missing: true, Fetches: 3}, {Fetches: 4}, {}},
+			[]int{5, 9, 2},
+		},
+		{
+			"of each other",
+			[]RankState{{}, {Missing: true, Fetches: 3}, {Missing: true, Fetches: 2}, {}},
+			[]int{5, 9},
+		},
 		{"of this rank", []RankState{{}, {Missing: true, Fetches: 1}, {}, {}}, []int{5}},
 		{"of no rank of the group", []RankState{{}, {Missing: true, Fetches: 9}, {}, {}}, []int{5}},
 		{"no longer", []RankState{{}, {Fetches: 3}, {}, {Missing: true}}, []int{2}},
