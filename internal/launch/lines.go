@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"reflect"
 	"sync"
 	"time"
 )
@@ -65,7 +66,11 @@ func (s *sink) endUnfinishedLineLocked(writer *lineWriter, text []byte) {
 	}
 }
 
-func isSameFile(a, b io.Writer) bool {
+// isSameOutput reports whether two writers are the same pointer or write to the same file.
+func isSameOutput(a, b io.Writer) bool {
+	if v := reflect.ValueOf(a); v.Kind() == reflect.Pointer && a == b {
+		return true
+	}
 	f, isFileA := a.(interface{ Stat() (os.FileInfo, error) })
 	g, isFileB := b.(interface{ Stat() (os.FileInfo, error) })
 	if !isFileA || !isFileB {

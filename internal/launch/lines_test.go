@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"io"
 	"os"
 	"strings"
@@ -123,7 +124,7 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 	}
 }
 
-func TestIsSameFile(t *testing.T) {
+func TestIsSameOutput(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +132,11 @@ func TestIsSameFile(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	discard := writerFunc(io.Discard.Write)
-	if !isSameFile(w, w) || isSameFile(w, os.Stderr) || isSameFile(discard, discard) {
+	if !isSameOutput(w, w) || isSameOutput(w, os.Stderr) || isSameOutput(discard, discard) {
 		t.Error("got a wrong result for one file, for two files or for writers that are not files")
+	}
+	text, other := new(bytes.Buffer), new(bytes.Buffer)
+	if !isSameOutput(text, text) || isSameOutput(text, other) {
+		t.Error("got a wrong result for one buffer or for two buffers")
 	}
 }

@@ -60,7 +60,7 @@ type job struct {
 	spec        *Spec
 	ranks       []*rank
 	stdout      *sink
-	stderr      *sink // the same as stdout if both write to the same file
+	stderr      *sink // the same as stdout if isSameOutput
 	sinkErrors  <-chan error
 	exits       chan Exit
 	store       *rendezvous.Server
@@ -70,10 +70,11 @@ type job struct {
 
 func newJob(s *Spec, store *rendezvous.Server) *job {
 	sinkErrors := make(chan error, 2) // one error per sink
-	stdout := &sink{mu: &sync.Mutex{}, delay: unterminatedDelay, errors: sinkErrors, w: s.Stdout}
+	delay := cmp.Or(s.lineDelay, unterminatedDelay)
+	stdout := &sink{mu: &sync.Mutex{}, delay: delay, errors: sinkErrors, w: s.Stdout}
 	stderr := stdout
-	if !isSameFile(s.Stdout, s.Stderr) {
-		stderr = &sink{mu: stdout.mu, delay: unterminatedDelay, errors: sinkErrors, w: s.Stderr}
+	if !isSameOutput(s.Stdout, s.Stderr) {
+		stderr = &sink{mu: stdout.mu, delay: delay, errors: sinkErrors, w: s.Stderr}
 	}
 	return &job{
 		store:       store,

@@ -38,6 +38,8 @@ type Spec struct {
 	// Signals delivers the signals to forward, by default this process's SIGINT, SIGTERM, SIGHUP and
 	// SIGQUIT.
 	Signals <-chan os.Signal
+
+	lineDelay time.Duration // for tests; 0 selects unterminatedDelay
 }
 
 const (
