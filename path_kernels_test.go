@@ -177,11 +177,13 @@ func (c *kernelCalls) callRoutes() {
 }
 
 func (c *kernelCalls) callNorms(p *symmem.Pool) {
-	const maxElements = 1 << 18
+	const maxElements = 1 << 22
 	residual, weight := c.alloc(p, 2*maxElements).Memory(), c.alloc(p, 2*driver.MaxHidden).Memory()
 	quantized, scales := c.alloc(p, maxElements).Memory(), c.alloc(p, maxElements/32).Memory()
 	for _, t := range []symmem.DataType{symmem.BFloat16, symmem.Float16} {
-		for _, shape := range [][2]int64{{1, 1024}, {256, 1024}, {1, driver.MaxHidden}} {
+		for _, shape := range [][2]int64{
+			{1, 1024}, {256, 1024}, {1, driver.MaxHidden}, {1024, 4096},
+		} {
 			a := symmem.NormArgs{
 				Type: t, Input: c.in, Output: c.out, Rows: shape[0], Hidden: shape[1],
 				Residual: residual, Weight: weight,

@@ -24,23 +24,30 @@ func plainNormCase(random *rand.Rand, rows, hidden int) *formula.NormCase {
 	return s
 }
 
-// normBuffers holds the addresses of a rank's buffers. The buffers are outside windows, at
-// different offsets on each rank.
+// normBuffers holds the addresses of a rank's buffers. They are in a window if the region is
+// registered.
 type normBuffers struct {
+	*region
 	send, residual, weight, recv, quantized, scales uintptr
 }
 
 // normBufferBytes is the size of the largest buffer.
-const normBufferBytes = 6 << 20
+const normBufferBytes = 8 << 20
 
-func newNormBuffers(m *testRank) (d normBuffers, err error) {
+// newNormBuffers allocates buffers outside windows, at different offsets on each rank.
+func newNormBuffers(m *testRank) (normBuffers, error) {
+	return newNormBuffersAt(m, uintptr(16*(3*m.number+1)))
+}
+
+func newNormBuffersAt(m *testRank, offset uintptr) (d normBuffers, err error) {
 	s, err := m.mapRegion(6*normBufferBytes + 4096)
 	if err != nil {
 		return d, err
 	}
-	at := s.segment.Address() + uintptr(16*(3*m.number+1))
+	at := s.segment.Address() + offset
 	return normBuffers{
-		send: at, residual: at + normBufferBytes, weight: at + 2*normBufferBytes,
+		region: s,
+		send:   at, residual: at + normBufferBytes, weight: at + 2*normBufferBytes,
 		recv: at + 3*normBufferBytes + 16, quantized: at + 4*normBufferBytes + 16,
 		scales: at + 5*normBufferBytes + 20,
 	}, nil
@@ -66,6 +73,7 @@ func (d *normBuffers) prepare(m *testRank, s *formula.NormCase) (driver.Call, er
 	call := driver.Call{
 		Operation: driver.AllReduceRMSNorm, DataType: s.DataType, Digest: 77,
 		Count: s.Rows * s.Hidden, Send: d.send, Recv: d.recv, Path: driver.PathDirect, Norm: &norm,
+		SendWindow: d.window, RecvWindow: d.window,
 	}
 	if s.InPlace {
 		call.Recv = d.send

@@ -39,7 +39,10 @@ func (l *Launch) Steps(t *Transport) (steps []Step) {
 }
 
 func (l *Launch) params(t *Transport, i int) cuda.Params {
-	if l.Fused {
+	switch {
+	case l.Fused && l.Bulk:
+		return bulkNormParams(l, t)
+	case l.Fused:
 		return normParams(l, t)
 	}
 	a := l.arguments(t, i)

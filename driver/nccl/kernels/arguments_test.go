@@ -21,8 +21,7 @@ import (
 // layout is a C++ program that prints everything that must be the same in C++ and Go. For a
 // field, it prints a line with the name, the offset and the size. For a constant, it prints the
 // name, 0 and the value.
-const layout = `#include <bulk.h>
-#include <norm.h>
+const layout = `#include <bulknorm.h>
 #include <message.h>
 #include <route.h>
 #include <cstddef>
@@ -41,6 +40,7 @@ int main() {
 	FIELD(Norm, residual) FIELD(Norm, weight) FIELD(Norm, quantized) FIELD(Norm, scales)
 	FIELD(Norm, scaleRow) FIELD(Norm, scaleGroup) FIELD(Norm, rows) FIELD(Norm, hidden)
 	FIELD(Norm, epsilon) FIELD(Norm, share) FIELD(Norm, bias) FIELD(Norm, quant)
+	WHOLE(BulkNorm) FIELD(BulkNorm, hidden) FIELD(BulkNorm, sendAt)
 	WHOLE(Gather) WHOLE(Scatter) WHOLE(Tensor)
 	FIELD(Gather, digest) FIELD(Gather, exchange) FIELD(Gather, tensor) FIELD(Gather, chunks)
 	FIELD(Tensor, first) FIELD(Tensor, parts) FIELD(Tensor, recvAt) FIELD(Parts, bytes)

@@ -135,6 +135,8 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 		for _, l := range chooseAll(t, input) {
 			limit := gridSize{min(input.Multiprocessors, maxBulkBlocks), 512}
 			switch {
+			case l.Fused && l.Bulk:
+				limit.threads = maxPulledHidden / driver.NormUnit
 			case l.Fused:
 				limit = gridSize{maxNormBlocks(&input), (maxRowWarps + 1) * warp}
 			case !l.Bulk:

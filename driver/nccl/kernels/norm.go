@@ -19,7 +19,7 @@ func chooseNorm(l *Launch) error {
 	switch {
 	case err != nil:
 		return err
-	case l.Bulk:
+	case choosePulledNorm(l), l.Bulk:
 		return nil
 	case !l.isGeneric && !isAllReduceFaster(l) && chooseFusedNorm(l):
 		return nil
@@ -28,6 +28,25 @@ func chooseNorm(l *Launch) error {
 	}
 	return nil
 }
+
+// choosePulledNorm is for rows in symmetric memory that lines are too slow for. Two ranks read each
+// other's rows, so an output that replaces the input must not be written.
+func choosePulledNorm(l *Launch) bool {
+	norm := l.Norm
+	if !l.Bulk || l.isGeneric || l.Ranks != 2 || l.Send == l.Recv && !norm.OnlyQuantized ||
+		norm.Hidden < minPulledHidden || norm.Hidden > maxPulledHidden {
+		return false
+	}
+	l.Kernel, l.Fused = l.kernelName(addQuantSuffix("norm_pull", norm)), true
+	l.Threads = warp * int((norm.Hidden/driver.NormUnit+warp-1)/warp)
+	l.Blocks = int(min(norm.Rows, maxBulkBlocks, int64(l.Multiprocessors)))
+	return true
+}
+
+const (
+	minPulledHidden = 4096
+	maxPulledHidden = 8192 // each thread of a block has one pack
+)
 
 // isAllReduceFaster returns true for a few long rows, which an all-reduce spreads over many blocks.
 func isAllReduceFaster(l *Launch) bool {
@@ -120,6 +139,23 @@ type normArguments struct {
 const onlyQuantizedFlag = 8 // in normArguments.quant
 
 func normParams(l *Launch, t *Transport) cuda.Params {
+	args := newNormArguments(l, t)
+	return cuda.ParamsOf(&args)
+}
+
+// bulkNormArguments has the layout of struct BulkNorm in src/bulknorm.h.
+type bulkNormArguments struct {
+	normArguments
+	sendAt [MaxRanks]uintptr
+}
+
+func bulkNormParams(l *Launch, t *Transport) cuda.Params {
+	bulk := bulkNormArguments{normArguments: newNormArguments(l, t)}
+	copy(bulk.sendAt[:], l.SendWindow.(PeerLocator).Locate(l.Send))
+	return cuda.ParamsOf(&bulk)
+}
+
+func newNormArguments(l *Launch, t *Transport) normArguments {
 	norm := l.Norm
 	args := normArguments{
 		arguments: l.arguments(t, 0),
@@ -132,7 +168,7 @@ func normParams(l *Launch, t *Transport) cuda.Params {
 	if norm.OnlyQuantized {
 		args.quant |= onlyQuantizedFlag
 	}
-	return cuda.ParamsOf(&args)
+	return args
 }
 
 // Retired lists kernels that are still in the compiled objects, but are never launched.

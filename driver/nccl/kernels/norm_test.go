@@ -46,18 +46,68 @@ func normOf(ranks int, rows, hidden int64) Launch {
 	}
 }
 
-// TestLargeNormsUseTheKernelOfTheAllReduce checks that a norm uses a bulk kernel if and only if an
-// all-reduce of the same size does.
+// symmetricNormOf is normOf with both buffers in windows.
+func symmetricNormOf(ranks int, rows, hidden int64) Launch {
+	l := normOf(ranks, rows, hidden)
+	l.Symmetric, l.Send, l.Recv = true, 1<<20, 1<<40
+	return l
+}
+
+func TestChooseNormsInWindows(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		ranks           int
+		rows, hidden    int64
+		want            string
+		blocks, threads int
+		change          func(*Launch)
+	}{
+		{"few rows", 2, 16, 8192, "norm_bf16_2", 16, 1024, nil},
+		{"as many rows as lines are faster for", 2, 896, 4096, "norm_bf16_2", 128, 608, nil},
+		{"2 ranks", 2, 897, 4096, "norm_pull_bf16_2", 128, 512, nil},
+		{
+			"2 ranks, fewer multiprocessors", 2, 1000, 8192, "norm_pull_bf16_2", 100, 1024,
+			func(l *Launch) { l.Multiprocessors = 100 },
+		},
+		{
+			"2 ranks in place", 2, 1000, 8192, "bulk_two_shot_bf16_2", 128, 512,
+			func(l *Launch) { l.Recv = l.Send },
+		},
+		{
+			"2 ranks, only quantized", 2, 1000, 8192, "norm_pull_q_bf16_2", 128, 1024,
+			func(l *Launch) {
+				l.Recv, l.Norm.Quant, l.Norm.OnlyQuantized = l.Send, driver.QuantPerRow, true
+			},
+		},
+		{"3 ranks", 3, 1024, 8192, "bulk_two_shot_bf16_8", 128, 512, nil},
+		{"4 ranks", 4, 8192, 7168, "bulk_two_shot_bf16_4", 128, 512, nil},
+		{"short rows", 2, 8192, 4088, "bulk_two_shot_bf16_2", 128, 512, nil},
+		{"long rows", 2, 8192, 8200, "bulk_two_shot_bf16_2", 128, 512, nil},
+	} {
+		l := symmetricNormOf(c.ranks, c.rows, c.hidden)
+		if c.change != nil {
+			c.change(&l)
+		}
+		l, err := choose(l)
+		if err != nil || l.Kernel != c.want || l.Blocks != c.blocks || l.Threads != c.threads {
+			t.Errorf("%s: got %s with %d blocks of %d threads, %v; want %s with %d blocks of %d", c.name,
+				l.Kernel, l.Blocks, l.Threads, err, c.want, c.blocks, c.threads)
+		}
+	}
+}
+
+// TestLargeNormsUseTheKernelOfTheAllReduce checks that a norm accesses the buffers of peers if and
+// only if an all-reduce of the same size does.
 func TestLargeNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for rows := int64(1); rows <= 8192; rows *= 2 {
-			r := normOf(ranks, rows, 8192)
-			r.Symmetric = true
+			r := symmetricNormOf(ranks, rows, 8192)
 			norm, err := choose(r)
 			r.Operation = driver.AllReduce
 			sum, sumErr := choose(r)
-			if err != nil || sumErr != nil || norm.Bulk != sum.Bulk || norm.Bulk && norm.Fused {
-				t.Errorf("%d rows on %d ranks: Choose chose %+v, %v; want the same Bulk as in %+v, %v", rows,
+			same := norm.Bulk == sum.Bulk && (!norm.Bulk || norm.Fused || norm.Kernel == sum.Kernel)
+			if err != nil || sumErr != nil || !same {
+				t.Errorf("%d rows on %d ranks: Choose chose %+v, %v; want the kernel of %+v, %v", rows,
 					ranks, norm, err, sum, sumErr)
 			}
 		}

@@ -93,10 +93,11 @@ func normNames() map[string]bool {
 	for _, dataType := range []driver.DataType{driver.BFloat16, driver.Float16} {
 		for _, quant := range []driver.Quant{driver.QuantNone, driver.QuantPerRow} {
 			for _, ranks := range []int{2, 3, 4} {
-				for _, rows := range []int64{1, 200} {
-					l := normOf(ranks, rows, 1024)
+				for _, l := range []Launch{
+					normOf(ranks, 1, 1024), normOf(ranks, 200, 1024), symmetricNormOf(ranks, 1024, 4096),
+				} {
 					l.DataType, l.Norm.Quant = dataType, quant
-					if l, err := choose(l); err == nil {
+					if l, err := choose(l); err == nil && (!l.Bulk || l.Fused) {
 						names[l.Kernel] = true
 						names[newLocalStep(&l, &Transport{}).Kernel] = true
 					}

@@ -1,7 +1,7 @@
 // The kernels of AllReduceRMSNorm for float16 and bfloat16. Those with _q also quantize. Two-shot kernels
 // do not exist for 2 ranks, where one-shot kernels send the same amount. Local kernels follow an
-// all-reduce by another kernel.
-#include <norm.h>
+// all-reduce by another kernel. Pull kernels are for many rows in symmetric memory.
+#include <bulknorm.h>
 
 // One block of a long row fits on a multiprocessor, or two blocks of short rows. With fewer registers, two
 // blocks of long rows would fit, but spilled registers made all calls slower.
@@ -15,12 +15,17 @@
 	ROWS norm_two_shot_##type##_##ranks(const __grid_constant__ Norm call) { dev::next_may_launch(); norm_two_shot<N, ranks, false>(call); } \
 	ROWS norm_two_shot_q_##type##_##ranks(const __grid_constant__ Norm call) { dev::next_may_launch(); norm_two_shot<N, ranks, true>(call); }
 
+#define PULL(type, N) \
+	ROWS norm_pull_##type##_2(const __grid_constant__ BulkNorm call) { dev::next_may_launch(); norm_pull<N, false>(call); } \
+	ROWS norm_pull_q_##type##_2(const __grid_constant__ BulkNorm call) { dev::next_may_launch(); norm_pull<N, true>(call); }
+
 #define NORMS(type, N) \
 	ONE_SHOT(type, N, 2) \
 	ONE_SHOT(type, N, 4) \
 	ONE_SHOT(type, N, 8) \
 	TWO_SHOT(type, N, 4) \
 	TWO_SHOT(type, N, 8) \
+	PULL(type, N) \
 	KERNEL_OF(512, 2) norm_local_##type(const __grid_constant__ Norm call) { norm_local<N, false>(call); } \
 	KERNEL_OF(512, 2) norm_local_q_##type(const __grid_constant__ Norm call) { norm_local<N, true>(call); }
 

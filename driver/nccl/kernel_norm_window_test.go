@@ -1,0 +1,88 @@
+package nccl
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/formula"
+)
+
+// newNormWindows opens a test group of 2 ranks with norm buffers in a window, at the same offset on
+// both.
+func newNormWindows(t *testing.T, timeout time.Duration) (*testGroup, []normBuffers) {
+	t.Helper()
+	w := newTestGroup(t, 2, timeout)
+	buffers := make([]normBuffers, len(w.opened))
+	w.regroup(0, 1)
+	w.must(func(m *testRank) (err error) {
+		d := &buffers[m.number]
+		if *d, err = newNormBuffersAt(m, 16); err != nil {
+			return err
+		}
+		return m.register(w, d.region, 1)
+	})
+	needDirect(t, w.ranks[0].group)
+	return w, buffers
+}
+
+// pulledNorms lists norms in windows of 2 ranks that read the other rank's rows.
+var pulledNorms = []struct {
+	rows, hidden int
+	dataType     driver.DataType
+	quant        driver.Quant
+}{
+	{897, 4096, driver.BFloat16, driver.QuantNone},
+	{897, 4104, driver.Float16, driver.QuantNone},
+	{450, 8192, driver.BFloat16, driver.QuantPerGroup},
+	{513, 7168, driver.Float16, driver.QuantPerRow},
+}
+
+func pulledNorm(random *rand.Rand, i int) *formula.NormCase {
+	c := pulledNorms[i]
+	s := formula.NewNormCase(random, 2, c.rows, c.hidden, c.dataType, c.quant)
+	s.InPlace = s.OnlyQuantized
+	s.AddSpecialValues(random)
+	return s
+}
+
+// TestNormsInWindows is TestNormsAreCorrect for many rows in windows.
+func TestNormsInWindows(t *testing.T) {
+	random := newRandom(t)
+	w, buffers := newNormWindows(t, time.Minute)
+	for i := range pulledNorms {
+		w.normalize(buffers, pulledNorm(random, i))
+	}
+	w.opened[0].requireKernels(t, []string{
+		"norm_pull_bf16_2", "norm_pull_f16_2", "norm_pull_q_bf16_2", "norm_pull_q_f16_2",
+	})
+}
+
+func TestNormInWindowsTimesOut(t *testing.T) {
+	random := newRandom(t)
+	w, buffers := newNormWindows(t, time.Second)
+	s := pulledNorm(random, 2)
+	errs := w.each(func(m *testRank) error {
+		if m.rank == 1 {
+			return nil
+		}
+		call, err := buffers[0].prepare(m, s)
+		if err == nil {
+			err = m.launch(m.stream, call)
+		}
+		return errors.Join(err, m.stream.Synchronize(t.Context()))
+	})
+	var timeoutErr *driver.TimeoutError
+	if !errors.As(errs[0], &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
+		t.Errorf("rank 0: got %v, want a TimeoutError about rank 1", errs[0])
+	}
+	w.must(func(m *testRank) error {
+		if m.rank == 1 {
+			return nil
+		}
+		return buffers[0].checkPoisoned(w, m, s)
+	})
+}

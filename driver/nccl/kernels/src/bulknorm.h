@@ -1,0 +1,86 @@
+// Bulk norm kernels implement AllReduceRMSNorm of many rows in symmetric memory in one kernel, for 2 ranks.
+// Each rank reads all rows of the other one, and a block normalizes a row while the link carries its next
+// one. A thread has at most one pack of a row. The bits of a row are those of the other norm kernels.
+#pragma once
+#include <barrier.h>
+#include <norm.h>
+
+struct BulkNorm : Norm {
+	const char* sendAt[MaxRanks];  // send of each rank, at its address in this process
+};
+
+// BlockRows holds the state of a thread that normalizes the rows of its block.
+template <class N, bool Quantizes>
+struct BlockRows {
+	const BulkNorm& call;
+	Pack weight;
+	float factor;
+	Pack* kept;       // a row in shared memory
+	Pack* residual;
+	u32 packs, me;
+	bool used;        // this thread has a pack
+
+	MEMBER BlockRows(const BulkNorm& call) : call(call) {
+		weight = first_weights(call);
+		factor = given_factor<Quantizes>(call);
+		kept = (Pack*)dev::shared<RowBytes + dev::SumBytes>();
+		residual = (Pack*)call.residual;
+		packs = call.hidden / 8;
+		me = dev::thread();
+		used = me < packs;
+	}
+
+	// pack returns the index of the thread's pack of a row.
+	MEMBER u64 pack(u32 row) const { return (u64)row * packs + me; }
+
+	// norm normalizes a row of the new residual. No thread of the block still reads the row before in
+	// shared memory, because all have read it before the last barrier of norm_row.
+	MEMBER void norm(u32 row, Pack sums) const {
+		if (used) {
+			residual[pack(row)] = sums;
+			kept[me] = sums;
+		}
+		dev::sync_block();
+		norm_row<N, Quantizes>(call, row, kept, weight, factor, true);
+	}
+};
+
+// The output of norm_pull must not be the input, unless only the quantized output is written.
+template <class N, bool Quantizes>
+DEVICE void norm_pull(const BulkNorm& call) {
+	Prologue prologue = begin(call);
+	BlockRows<N, Quantizes> rows(call);
+	const Pack* own = (const Pack*)call.send;
+	const Pack* theirs = (const Pack*)call.sendAt[1 - call.rank];
+	u32 row = dev::block(), step = dev::blocks();
+	Pack mine = {}, got = {}, old = {};
+	bool more = rows.used && row < call.rows;
+	if (more) {
+		mine = dev::load_once(own + rows.pack(row));
+		old = dev::load_once(rows.residual + rows.pack(row));
+	}
+	bool ok = await_peers(call, prologue);
+	if (ok && more) got = dev::load_once(theirs + rows.pack(row));
+#pragma unroll 1
+	for (; ok && row < call.rows; row += step) {
+		// sum_packs does not use the peer's pack at the place of this rank.
+		Pack both[2] = {got, got}, sums = plus<N>(sum_packs<N, 2>(call, mine, both), old);
+		if (rows.used && row + step < call.rows) {
+			u64 next = rows.pack(row + step);
+			got = dev::load_once(theirs + next);
+			mine = dev::load_once(own + next);
+			old = dev::load_once(rows.residual + next);
+		}
+		rows.norm(row, sums);
+	}
+	if (ok) ok = await_done(call, prologue.epoch());
+	if (!ok) {
+		retract_header(call, prologue);
+#pragma unroll 1
+		for (row = dev::block(); row < call.rows; row += step) {
+			poison_row(call, row);
+			poison_sums(call, row);
+		}
+	}
+	count(call, prologue.epoch());
+}
