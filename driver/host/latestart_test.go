@@ -101,3 +101,33 @@ func TestRecvFailsWhileNobodyWaits(t *testing.T) {
 		t.Errorf("Synchronize = %v after the fault %v, want an error", err, cause)
 	}
 }
+
+// TestFailedRecvIsDetached aborts a group between two attempts to receive a message. The pipe must
+// not write to the buffer afterwards, because its owner may use it again.
+func TestFailedRecvIsDetached(t *testing.T) {
+	d := newRankPair(t)
+	d.connect()
+	c := d.groups[0].(*communicator)
+	dst := make([]byte, 1000)
+	p, err := driver.Prepare(c, driver.Call{
+		Operation: driver.Recv, DataType: driver.Uint8, Count: int64(len(dst)), Root: 1,
+		Recv: uintptr(unsafe.Pointer(&dst[0])), Keep: dst,
+	})
+	failIfErr(t, err)
+	end, err := p.(*plan).newMessageWork()
+	failIfErr(t, err)
+	r := end.(*recvCall)
+	if done, err := r.transferNow(false); done || err != nil || !r.canBeLate() {
+		t.Fatalf("transferNow = %v, %v; want a Recv that can be late", done, err)
+	}
+	_ = c.Fail(driver.ErrAborted)
+	if done, err := r.receiveOnWait(); done || err == nil {
+		t.Errorf("receiveOnWait = %v, %v; want the fault", done, err)
+	}
+	pipe := &c.messages.recvPipes[1]
+	pipe.mu.Lock()
+	defer pipe.mu.Unlock()
+	for key, msg := range pipe.incoming {
+		t.Errorf("message %v still has the receiver %p", key, msg.receiver)
+	}
+}

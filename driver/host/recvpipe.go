@@ -81,6 +81,7 @@ func (r *recvCall) receive(
 	}
 	defer r.comm.EndUse()
 	if r.comm.HasFailed() {
+		r.detach()
 		return false, r.comm.Cause()
 	}
 	for round := 1; ; round++ {
@@ -137,6 +138,7 @@ func (r *recvCall) readArrived() (done bool, err error) {
 	}
 	if !r.complete.Load() {
 		if err := r.comm.messages.recvPipes[r.source].readFrames(r); err != nil {
+			r.detach()
 			return false, err
 		}
 	}
