@@ -60,16 +60,27 @@ func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount, n int) {
 
 // releaseCaptured makes NCCL unmap the object on other ranks if destroyed graphs have used it.
 func (m *Memory) releaseCaptured(u *UseCount) error {
-	m.UseCounts.mu.Lock()
-	wasCaptured := u.wasCaptured && u.plainCallCount == 0
-	if wasCaptured {
-		u.wasCaptured = false
-	}
-	m.UseCounts.mu.Unlock()
-	if !wasCaptured || !m.NCCLMapsCaptured || m.ReleaseCaptured == nil {
+	if !m.NCCLMapsCaptured || !m.UseCounts.clearCaptured(u) {
 		return nil
 	}
-	return m.ReleaseCaptured()
+	err := m.ReleaseCaptured()
+	if err != nil {
+		m.UseCounts.mu.Lock()
+		defer m.UseCounts.mu.Unlock()
+		u.wasCaptured = true
+	}
+	return err
+}
+
+// clearCaptured returns false if open graphs use the object, or if no graph has used it.
+func (uc *UseCounts) clearCaptured(u *UseCount) bool {
+	uc.mu.Lock()
+	defer uc.mu.Unlock()
+	if !u.wasCaptured || u.plainCallCount > 0 {
+		return false
+	}
+	u.wasCaptured = false
+	return true
 }
 
 func (uc *UseCounts) hasPlainCalls(u *UseCount) bool {
