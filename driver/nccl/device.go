@@ -344,17 +344,23 @@ func (d *Device) releaseCaptured() error {
 }
 
 // releaseCaptured makes the group fail after its timeout, because NCCL may wait forever for a rank
-// that is stopped.
+// that is stopped. If the group is suspended, the release follows in Resume, before a new graph can
+// use the memory.
 func releaseCaptured(c *communicator, address uintptr) error {
 	released := make(chan error, 1)
 	go func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.isClosing.Load() || c.plane.Cause() != nil {
+		release := func() error { return c.comm.releaseCaptured(c.cfg.Rank, address) }
+		switch {
+		case c.isClosing.Load() || c.plane.Cause() != nil:
 			released <- nil
-			return
+		case c.comm.isSuspended:
+			c.comm.afterResume = release
+			released <- nil
+		default:
+			released <- release()
 		}
-		released <- c.comm.releaseCaptured(c.cfg.Rank, address)
 	}()
 	timer := time.NewTimer(c.cfg.Timeout.Get())
 	defer timer.Stop()

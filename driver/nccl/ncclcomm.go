@@ -25,6 +25,11 @@ type ncclComm struct {
 	// mayMapCaptured is set after a capture of plain calls, whose memory NCCL may have mapped on
 	// other ranks.
 	mayMapCaptured atomic.Bool
+	// communicator.mu guards the following fields.
+	isSuspended bool
+	// afterResume is a releaseCaptured that must wait for resume, or nil. Kernels of a suspended
+	// communicator would destroy the CUDA context.
+	afterResume func() error
 }
 
 // abort waits until the device is idle.
@@ -69,12 +74,12 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 		send := n.library.Send(address, 1, nccl.Uint8, rank, n.handle)
 		recv := n.library.Recv(address, 1, nccl.Uint8, rank, n.handle)
 		return n.gpu.InternalStream.Run(n.gpu, func(stream cuda.Stream) error {
-			var errs []error
-			for range groups {
-				errs = append(errs, n.library.GroupStart(), send.On(stream), recv.On(stream),
+			var err error
+			for i := 0; i < groups && err == nil; i++ {
+				err = errors.Join(n.library.GroupStart(), send.On(stream), recv.On(stream),
 					n.library.GroupEnd())
 			}
-			return errors.Join(errs...)
+			return err
 		})
 	})
 	if err != nil {
@@ -116,12 +121,23 @@ func awaitDestroyedGraphs(g *gpu.GPU) error {
 	return nil
 }
 
+// suspend and resume require communicator.mu.
 func (n *ncclComm) suspend() error {
-	return n.gpu.Do(func() error { return n.library.CommSuspend(n.handle) })
+	err := n.gpu.Do(func() error { return n.library.CommSuspend(n.handle) })
+	n.isSuspended = err == nil
+	return err
 }
 
 func (n *ncclComm) resume() error {
-	return n.gpu.Do(func() error { return n.library.CommResume(n.handle) })
+	if err := n.gpu.Do(func() error { return n.library.CommResume(n.handle) }); err != nil {
+		return err
+	}
+	release := n.afterResume
+	n.isSuspended, n.afterResume = false, nil
+	if release == nil {
+		return nil
+	}
+	return release()
 }
 
 func (n *ncclComm) asyncError(group string) error {

@@ -15,6 +15,8 @@ import (
 type remapTask struct {
 	// NewPool makes ranks open a new pool. Otherwise, they suspend and resume the pool.
 	NewPool bool
+	// SuspendGroup makes ranks close the old pool while the group is suspended.
+	SuspendGroup bool
 	// Count is the number of elements that each rank gathers.
 	Count int64
 }
@@ -24,12 +26,17 @@ type remapTask struct {
 // on other ranks. It must not use that mapping after the graph has been closed.
 func TestRemapOnAGPU(t *testing.T) {
 	skipSlow(t)
-	for _, newPool := range []bool{false, true} {
-		t.Run(fmt.Sprintf("new pool %t", newPool), func(t *testing.T) {
+	for name, task := range map[string]remapTask{
+		"suspended pool":  {},
+		"new pool":        {NewPool: true},
+		"suspended group": {NewPool: true, SuspendGroup: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			task.Count = 8 << 20
 			var lines []string
 			j := job{
-				role: "remap", ranks: 2, task: remapTask{NewPool: newPool, Count: 8 << 20},
-				timeLimit: time.Minute, variables: gpuVariables(t),
+				role: "remap", ranks: 2, task: task,
+				timeLimit: time.Minute, variables: gpuVariables(t, "SOFTGPU_NCCL=23007"),
 				onLine: func(line string) { lines = append(lines, line) },
 			}
 			if _, err := j.run(t.Context()); err != nil {
@@ -126,6 +133,12 @@ func (r *remapper) remap() error {
 		_, err := r.pool.Suspend(r.ctx, symmem.DiscardContents)
 		return errors.Join(err, r.pool.Resume(r.ctx))
 	}
-	err := errors.Join(r.send.Free(), r.recv.Free(), r.stream.Synchronize(r.ctx), r.pool.Close())
+	err := errors.Join(r.send.Free(), r.recv.Free(), r.stream.Synchronize(r.ctx))
+	if r.task.SuspendGroup {
+		_, suspendErr := r.rt.World().Suspend(r.ctx)
+		err = errors.Join(err, suspendErr, r.pool.Close(), r.rt.World().Resume(r.ctx))
+	} else {
+		err = errors.Join(err, r.pool.Close())
+	}
 	return errors.Join(err, r.openPool())
 }

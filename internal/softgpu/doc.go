@@ -84,7 +84,7 @@
 //     in a window
 //   - illegal accesses by the CPU, and by kernels to unmapped buffers outside windows: they kill
 //     the process
-//   - ncclCommSplit, shrink, grow, suspend, revoke, ncclMemAlloc, user-defined reductions, fp8,
+//   - ncclCommSplit, shrink, grow, revoke, ncclMemAlloc, user-defined reductions, fp8,
 //     one-sided calls, ncclCommInitAll
 //   - several machines: all ranks must share one /proc
 //   - errors after a peer fails, which NCCL does not notice over NVLink either

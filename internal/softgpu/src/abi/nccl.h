@@ -71,6 +71,8 @@ API ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank
                                           ncclUniqueId *id, ncclConfig_t *config);
 API ncclResult_t ncclCommFinalize(ncclComm_t comm);
 API ncclResult_t ncclCommDestroy(ncclComm_t comm);
+API ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
+API ncclResult_t ncclCommResume(ncclComm_t comm);
 API ncclResult_t ncclCommAbort(ncclComm_t comm);
 API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state);
 API ncclResult_t ncclCommCount(ncclComm_t comm, int *count);

@@ -9,6 +9,8 @@ static ncclResult_t check(const struct comm *c, const struct call *call, const c
         return result;
     if (c->finalized)
         return report(ncclInvalidUsage, "%s: the communicator is finalized", entry);
+    if (c->suspended) /* NCCL's kernels would destroy the context */
+        return report(ncclInvalidUsage, "%s: the communicator is suspended", entry);
     if (call->root < 0 || call->root >= c->nranks)
         return report(ncclInvalidArgument, "%s: invalid root %d", entry, call->root);
     if ((unsigned)call->type >= ncclNumTypes)

@@ -279,6 +279,32 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     return result;
 }
 
+static ncclResult_t set_suspended(ncclComm_t comm, bool suspended, const char *entry) {
+    struct comm *c = comm_enter(comm);
+    if (c == NULL)
+        return report(ncclInvalidArgument, "%s: no communicator", entry);
+    ncclResult_t result = comm_ready(c);
+    if (result == ncclSuccess && c->suspended == suspended)
+        result = report(ncclInvalidUsage, "%s: the state is the same already", entry);
+    if (result == ncclSuccess)
+        c->suspended = suspended;
+    comm_leave(c);
+    return result;
+}
+
+/* Keeps the memory. Collectives fail until ncclCommResume. */
+ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags) {
+    INJECT();
+    if (flags != 1)
+        return report(ncclInvalidArgument, "ncclCommSuspend: invalid flags %d", flags);
+    return set_suspended(comm, true, __func__);
+}
+
+ncclResult_t ncclCommResume(ncclComm_t comm) {
+    INJECT();
+    return set_suspended(comm, false, __func__);
+}
+
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     INJECT();
     if (comm == NULL)

@@ -75,6 +75,7 @@ struct comm {
     pthread_cond_t changed;
     int users, pending, persistent; /* host calls, queued kernels, kernels in graphs; under lock */
     bool finalized, destroying;     /* under lock */
+    bool suspended;                 /* used by one host call at a time */
     double factors[MAX_FACTORS];    /* of created reductions, 0 where there is none; under lock */
     uint64_t tickets, serving;      /* order of kernels outside of graphs; under lock */
     pthread_mutex_t turn;           /* held by the running kernel */
