@@ -77,11 +77,11 @@ func redactRecord(b []byte, isUsed []bool) {
 }
 
 // These patterns match, in this order, absolute paths in quotes, other absolute paths with all that
-// follows up to a colon and a blank, and file names that are followed by a line number. Paths may
+// follows in a part of the text, and file names that are followed by a line number. Paths may
 // contain blanks.
 var (
 	quotedPathPattern = regexp.MustCompile(`"~?/(?:[^"\\]|\\.)*|'~?/(?:[^'\\]|\\.)*`)
-	pathPattern       = regexp.MustCompile(`(^|[^\w/"'])~?/[^\s":][^"]*?(: |"|$)`)
+	pathPattern       = regexp.MustCompile(`(^|[^\w/"'])~?/[^\s":][^"]*`)
 	fileNamePattern   = regexp.MustCompile(`[\w./~+-]+\.\w{1,4}:\d+`)
 )
 
@@ -92,6 +92,10 @@ func withoutPaths(text string) string {
 	text = quotedPathPattern.ReplaceAllStringFunc(text, func(path string) string {
 		return path[:1] + "?"
 	})
-	text = pathPattern.ReplaceAllString(text, "$1?$2")
-	return fileNamePattern.ReplaceAllString(text, "?")
+	const separator = ": " // ends a path
+	parts := strings.Split(text, separator)
+	for i := range parts {
+		parts[i] = pathPattern.ReplaceAllString(parts[i], "$1?")
+	}
+	return fileNamePattern.ReplaceAllString(strings.Join(parts, separator), "?")
 }

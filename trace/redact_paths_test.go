@@ -14,6 +14,7 @@ func TestPathsAreRedacted(t *testing.T) {
 		`"copied ~/secret/a b" to "/secret b/c": done`:      `"copied ?" to "?": done`,
 		"/secret/o'neil (secret)/x y":                       "?",
 		"in secret.py:12: late, after /secret a/b.go:3: no": "in ?: late, after ?: no",
+		"loading /secret/a: /secret/a: ~/secret/b: no":      "loading ?: ?: ?: no",
 		"step 3/4 of a / b":                                 "step 3/4 of a / b",
 		"":                                                  "",
 	} {
