@@ -76,17 +76,20 @@ type padMemory []byte
 func (m padMemory) uint32(at int) uint32 { return binary.NativeEndian.Uint32(m[at:]) }
 func (m padMemory) word(at int) padWord  { return padWord(binary.NativeEndian.Uint64(m[at:])) }
 
+// reports omits invalid reports, because kernels of all ranks can write to the memory.
 func (m padMemory) reports(ranks int) []padReport {
 	var found []padReport
 	for rank := range ranks {
 		at := padReports + rank*padReportBytes
-		if failure := padFailure(m.uint32(at)); failure != 0 {
-			found = append(found, padReport{
-				rank: rank, failure: failure, peer: int(m.uint32(at + 4)),
-				want: m.word(at + 8), found: m.word(at + 16),
-				channel: int(m.uint32(at + 24)), site: int(m.uint32(at + 28)),
-				row: int(m.uint32(at + 32)),
-			})
+		r := padReport{
+			rank: rank, failure: padFailure(m.uint32(at)), peer: int(m.uint32(at + 4)),
+			want: m.word(at + 8), found: m.word(at + 16),
+			channel: int(m.uint32(at + 24)), site: int(m.uint32(at + 28)),
+			row: int(m.uint32(at + 32)),
+		}
+		isWithinPad := r.peer < ranks && r.channel < padChannels
+		if r.failure == padBadArgument || r.failure != 0 && isWithinPad {
+			found = append(found, r)
 		}
 	}
 	return found

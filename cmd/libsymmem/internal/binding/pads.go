@@ -86,7 +86,7 @@ func (ps *pads) CheckPad(address uintptr) error {
 	first := p.firstCause(reports)
 	switch {
 	case first == nil:
-		return fmt.Errorf("the checked pad at %#x has failed without a report", address)
+		return fmt.Errorf("the checked pad at %#x has failed without a valid report", address)
 	case first.failure == padTimedOut:
 		return ps.timeoutError(p, first, reports)
 	case first.failure == padStopped:
