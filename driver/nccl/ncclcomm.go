@@ -88,37 +88,46 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	return nil
 }
 
-// awaitDestroyedGraphs waits, for a limited time, until CUDA has told NCCL which graphs have been
-// destroyed. CUDA does that on a thread of its own, for one graph after the other, so this function
-// waits for a graph that it destroys itself.
+// awaitDestroyedGraphs waits until CUDA has told NCCL which graphs have been destroyed. CUDA does
+// that on a thread of its own, for one graph after the other, so this function waits for a graph
+// that it destroys itself.
 func awaitDestroyedGraphs(g *gpu.GPU) error {
 	told := make(chan struct{})
 	err := g.Do(func() error {
 		return g.InternalStream.Run(g, func(stream cuda.Stream) error {
-			if err := g.CUDA.BeginCapture(stream, cuda.CaptureRelaxed); err != nil {
-				return err
-			}
-			graph, err := g.CUDA.EndCapture(stream)
-			if err != nil {
-				return err
-			}
-			if err = g.CUDA.CallAfterGraph(graph, func() { close(told) }); err != nil {
-				close(told)
-			}
+			err := callAfterEmptyGraph(g, stream, func() { close(told) })
 			if errors.As(err, new(*cuda.MissingError)) {
-				err = nil
+				close(told)
+				return nil
 			}
-			return errors.Join(err, g.CUDA.GraphDestroy(graph))
+			return err
 		})
 	})
 	if err != nil {
 		return fmt.Errorf("waiting for the end of closed graphs: %w", err)
 	}
+	timer := time.NewTimer(g.Timeout)
+	defer timer.Stop()
 	select {
 	case <-told:
-	case <-time.After(gpu.KernelEndTimeout):
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("CUDA has not reported the end of closed graphs for %v, so NCCL may still "+
+			"use their memory: %w", g.Timeout, driver.ErrBusy)
 	}
-	return nil
+}
+
+// callAfterEmptyGraph captures and destroys a graph. CUDA then makes the call, unless
+// callAfterEmptyGraph fails.
+func callAfterEmptyGraph(g *gpu.GPU, stream cuda.Stream, call func()) error {
+	if err := g.CUDA.BeginCapture(stream, cuda.CaptureRelaxed); err != nil {
+		return err
+	}
+	graph, err := g.CUDA.EndCapture(stream)
+	if err != nil {
+		return err
+	}
+	return errors.Join(g.CUDA.CallAfterGraph(graph, call), g.CUDA.GraphDestroy(graph))
 }
 
 // suspend and resume require communicator.mu.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/cuda"
 )
 
 // suspend returns the number of bytes that each rank has released.
@@ -187,4 +188,27 @@ func (m *testRank) closeDuringSuspension() error {
 		return nil // the other rank left the group first
 	}
 	return err
+}
+
+// TestLateGraphEndsAreAnError keeps CUDA's thread from telling NCCL which graphs have been
+// destroyed. Their memory must not be unmapped meanwhile.
+func TestLateGraphEndsAreAnError(t *testing.T) {
+	w := newTestGroup(t, 1, time.Second)
+	w.must(func(m *testRank) error {
+		g := m.device.gpu
+		released := make(chan struct{})
+		err := g.Do(func() error {
+			return g.InternalStream.Run(g, func(stream cuda.Stream) error {
+				return callAfterEmptyGraph(g, stream, func() { <-released })
+			})
+		})
+		if err == nil {
+			err = awaitDestroyedGraphs(g)
+		}
+		close(released)
+		if !errors.Is(err, driver.ErrBusy) {
+			return failuref("got %v while CUDA's thread is blocked, want ErrBusy", err)
+		}
+		return awaitDestroyedGraphs(g)
+	})
 }

@@ -1,7 +1,8 @@
 /* User objects: a destructor that runs when the last reference is released. The program and graphs
  * hold references. An instantiated graph holds the objects of its graph, as does a node that
  * launches it. A running launch holds the objects of its instantiated graph. The destructor runs on
- * a separate thread, for which no call waits, and must not call CUDA. */
+ * a separate thread, for which no call waits, and must not call CUDA. Destructors run one after the
+ * other. */
 #include <stdlib.h>
 
 #include "driver.h"
@@ -10,13 +11,27 @@ struct object {
     _Atomic long references;
     CUhostFn destroy;
     void *arg;
+    unsigned long number; /* in the order of destructors */
 };
+
+static pthread_mutex_t turn_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t turn_changed = PTHREAD_COND_INITIALIZER;
+static unsigned long turn; /* number of the object whose destructor may run */
+static _Atomic unsigned long released;
 
 static void *destroy_object(void *arg) {
     struct object *o = arg;
     in_host_function = true;
+    pthread_mutex_lock(&turn_lock);
+    while (turn != o->number)
+        pthread_cond_wait(&turn_changed, &turn_lock);
+    pthread_mutex_unlock(&turn_lock);
     o->destroy(o->arg);
     free(o);
+    pthread_mutex_lock(&turn_lock);
+    turn++;
+    pthread_cond_broadcast(&turn_changed);
+    pthread_mutex_unlock(&turn_lock);
     return NULL;
 }
 
@@ -24,6 +39,7 @@ static void object_release(struct object *o, unsigned count) {
     if (atomic_fetch_sub(&o->references, (long)count) > (long)count)
         return;
     handle_remove(OBJECT, o);
+    o->number = atomic_fetch_add(&released, 1);
     if (thread_start(destroy_object, o) != 0)
         abort();
 }
