@@ -9,8 +9,9 @@ import "fmt"
 //
 // In Dispatch, Send has Tokens rows, and Recv has the layout of RouteLayout. In Combine, Send has
 // MaxTokens rows for each rank, at the places of the dispatched rows, and Recv has Tokens rows. On
-// the direct path, Dispatch's Recv and Combine's Send must be in a window. In the Call, Count is
-// MaxTokens*Hidden. All fields except Tokens and the addresses are the same on all ranks.
+// the direct path, Dispatch's Recv and Combine's Send must be in a window if MaxTokens is above 512
+// or if the rows do not fit into the exchange memory. In the Call, Count is MaxTokens*Hidden. All
+// fields except Tokens and the addresses are the same on all ranks.
 //
 // An id of -1 means no expert. Other ids that belong to no expert are ignored. Dispatch counts
 // them.
