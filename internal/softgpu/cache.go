@@ -25,7 +25,9 @@ type cache struct{ dir string }
 const (
 	unfinishedPrefix = "unfinished-"      // names of incomplete folders
 	completeFile     = "complete"         // exists in complete folders
-	unusedLimit      = 7 * 24 * time.Hour // age of unused folders that are removed
+	lockSuffix       = ".lock"            // follows the key in the name of its lock file
+	unusedLimit      = 7 * 24 * time.Hour // age of unused entries that are removed
+	unfinishedLimit  = time.Hour          // age of incomplete folders that are removed
 	compileTimeout   = 10 * time.Minute
 )
 
@@ -55,19 +57,22 @@ func userCache() (cache, error) {
 
 const writable = 2 // W_OK of access(2)
 
-// If the subfolder for key does not exist, create must write its contents.
+// If the subfolder for key does not exist, create must write its contents. Processes that need
+// different keys do not wait for each other.
 func (c cache) findOrCreate(key string, create func(dir string) error) (string, error) {
-	unlock, err := c.lock()
+	dir := filepath.Join(c.dir, key)
+	if isComplete(dir) {
+		return dir, touch(dir)
+	}
+	unlock, err := c.lock(key)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	dir := filepath.Join(c.dir, key)
-	if _, err := os.Stat(filepath.Join(dir, completeFile)); err == nil {
-		now := time.Now()
-		return dir, os.Chtimes(dir, now, now)
+	if isComplete(dir) { // another process has created it
+		return dir, touch(dir)
 	}
-	c.removeOldFolders()
+	c.removeOldEntries()
 	// Each call writes to a new folder, because a killed process's compiler may still be running.
 	unfinished, err := os.MkdirTemp(c.dir, unfinishedPrefix)
 	if err == nil {
@@ -86,10 +91,22 @@ func (c cache) findOrCreate(key string, create func(dir string) error) (string, 
 	return dir, nil
 }
 
-// lock waits until no other process uses the cache. The system releases the lock if this process is
-// killed.
-func (c cache) lock() (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+// isComplete reports whether a folder has all its contents. Folders get their names when they do.
+func isComplete(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, completeFile))
+	return err == nil
+}
+
+// touch marks a folder as used now.
+func touch(dir string) error {
+	now := time.Now()
+	return os.Chtimes(dir, now, now)
+}
+
+// lock waits until no other process creates the folder of key. The system releases the lock if this
+// process is killed.
+func (c cache) lock(key string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(c.dir, key+lockSuffix), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -112,13 +129,14 @@ func flock(f *os.File) error {
 	}
 }
 
-func (c cache) removeOldFolders() {
+func (c cache) removeOldEntries() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {
-		info, err := e.Info()
-		isStale := err == nil && e.IsDir() &&
-			(strings.HasPrefix(e.Name(), unfinishedPrefix) || time.Since(info.ModTime()) > unusedLimit)
-		if isStale {
+		limit := unusedLimit
+		if strings.HasPrefix(e.Name(), unfinishedPrefix) {
+			limit = unfinishedLimit
+		}
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > limit {
 			_ = os.RemoveAll(filepath.Join(c.dir, e.Name()))
 		}
 	}

@@ -80,6 +80,18 @@ func TestConcurrentCallsFillOnce(t *testing.T) {
 	c.checkFolder(t, f, "key", 1)
 }
 
+func TestKeysAreFilledAtTheSameTime(t *testing.T) {
+	c, f := cache{t.TempDir()}, &filler{}
+	_, err := c.findOrCreate("outer", func(dir string) error {
+		c.checkFolder(t, f, "inner", 1)
+		return f.fill(dir)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.checkFolder(t, f, "outer", 2)
+}
+
 func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	unfinished := filepath.Join(c.dir, unfinishedPrefix+"1")
@@ -88,7 +100,15 @@ func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.checkFolder(t, f, "key", 1)
+	c.checkFolder(t, f, "recent", 1)
+	if _, err := os.Stat(unfinished); err != nil {
+		t.Errorf("a folder that a compiler may be filling was removed: %v", err)
+	}
+	old := time.Now().Add(-unfinishedLimit - time.Minute)
+	if err := os.Chtimes(unfinished, old, old); err != nil {
+		t.Fatal(err)
+	}
+	c.checkFolder(t, f, "key", 2)
 	if _, err := os.Stat(unfinished); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Stat of the unfinished folder = %v, want ErrNotExist", err)
 	}
@@ -104,7 +124,7 @@ func TestFailedFillLeavesNothing(t *testing.T) {
 		t.Errorf("got %v, want %v", err, errFill)
 	}
 	remaining, err := os.ReadDir(c.dir)
-	if err != nil || len(remaining) != 1 || remaining[0].Name() != "lock" {
+	if err != nil || len(remaining) != 1 || remaining[0].Name() != "key"+lockSuffix {
 		t.Errorf("found %v, error %v; want only the lock", remaining, err)
 	}
 	c.checkFolder(t, f, "key", 2)
