@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -71,6 +72,8 @@ func countRanksWithLogs(parent int) (n int) {
 	return len(children)
 }
 
+const mpsProgram = "nvidia-cuda-mps-control"
+
 // TestDoctorScripts runs doctor without a GPU and on software GPUs. $CUDA and $NCCL name the
 // software GPU's libraries, and $EXAMPLES names a folder of scripts that start ranks.
 func TestDoctorScripts(t *testing.T) {
@@ -94,12 +97,38 @@ func TestDoctorScripts(t *testing.T) {
 			e.Setenv("CUDA", cuda)
 			e.Setenv("NCCL", nccl)
 			e.Setenv("EXAMPLES", examples)
-			e.Setenv("PATH", command+string(filepath.ListSeparator)+e.Getenv("PATH"))
+			e.Setenv("PATH", command+string(filepath.ListSeparator)+pathWithoutMPS(t))
 			e.Setenv("TMPDIR", filepath.Join(e.WorkDir, "tmp"))
-			return os.MkdirAll(filepath.Join(e.WorkDir, "tmp"), 0o700)
+			return errors.Join(hideGPUs(e), os.MkdirAll(filepath.Join(e.WorkDir, "tmp"), 0o700))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": checkExitCode},
 	})
+}
+
+// pathWithoutMPS returns PATH without the program that starts NVIDIA's Multi-Process Service. A folder
+// of links replaces the folder that contains it.
+func pathWithoutMPS(t *testing.T) string {
+	folders := filepath.SplitList(os.Getenv("PATH"))
+	for i, folder := range folders {
+		if _, err := os.Stat(filepath.Join(folder, mpsProgram)); err != nil {
+			continue
+		}
+		folders[i] = t.TempDir()
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if e.Name() == mpsProgram {
+				continue
+			}
+			err := os.Symlink(filepath.Join(folder, e.Name()), filepath.Join(folders[i], e.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return strings.Join(folders, string(filepath.ListSeparator))
 }
 
 // TestDoctorWithoutHomeDirectory checks that doctor's verdict, which depends on the machine, is

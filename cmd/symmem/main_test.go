@@ -28,9 +28,24 @@ func TestMain(m *testing.M) {
 	})
 }
 
+// noGPU hides the machine's GPUs from tests, which use the host backend or the software GPU.
+var noGPU = map[string]string{
+	"SYMMEM_CUDA": "/nowhere/libcuda.so.1", "SYMMEM_NVML": "/nowhere/libnvidia-ml.so.1",
+}
+
+func hideGPUs(e *testscript.Env) error {
+	for name, value := range noGPU {
+		e.Setenv(name, value)
+	}
+	return nil
+}
+
 type mainWithCleanup struct{ *testing.M }
 
 func (m mainWithCleanup) Run() int {
+	for name, value := range noGPU {
+		os.Setenv(name, value)
+	}
 	defer func() { os.RemoveAll(binaryFolder) }() // buildBinary creates the folder
 	return m.M.Run()
 }
@@ -64,6 +79,7 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
+		Setup:               hideGPUs,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": checkExitCode,
 		},
