@@ -139,10 +139,10 @@ class Lane:
         else:
             cell = self.cell(operands[1], bits)
             old = cell.value
-            if "cas" in name:
-                cell.value = self.value(operands[3]) if old == self.value(operands[2]) else old
-            else:
+            if "cas" not in name:
                 cell.value = (old + self.value(operands[2])) & MASK[bits]
+            elif old == self.value(operands[2]):  # A failed exchange writes nothing.
+                cell.value = self.value(operands[3])
             self.registers[operands[0]] = old
 
     def move(self, target: str, source: str) -> None:
