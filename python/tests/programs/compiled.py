@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -26,6 +27,7 @@ TOTAL = SIZE * (SIZE + 1) / 2
 def symmem_initializes() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=LONGEST))
     symmem.init(backend="host", timeout=LONGEST)
+    assert "torch._dynamo" not in sys.modules, "importing the compiler takes seconds"
 
 
 ALL = ("", "aot_eager", "inductor")

@@ -16,7 +16,7 @@ from symmem._api import collectives, compiled, formulas, lists, messages, norms,
 from symmem._rank import memory
 from symmem._rank.groups import Place
 from symmem._rank.session import find, session
-from symmem._torch.pytorch import pytorch
+from symmem._torch.pytorch import between_graphs, pytorch
 
 if TYPE_CHECKING:
     import torch
@@ -297,7 +297,7 @@ def register() -> Any:
         module.fx.node.has_side_effect(getattr(module.ops.symmem, name).default)
     for function in (messages.send, messages.isend, messages.recv, messages.irecv):
         reason = f"symmem.{function.__name__} is not an operator, so a graph cannot contain it"
-        compiled.untraced[function.__name__] = module.compiler.disable(function, reason=reason)
+        compiled.untraced[function.__name__] = between_graphs(function, reason)
     return made
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,17 @@ def compiling() -> bool:
     In a program that never compiles, this is a single dictionary lookup.
     """
     return DYNAMO in modules and bool(modules["torch"].compiler.is_compiling())
+
+
+def between_graphs(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
+    """Return a function that compiled code calls between its graphs.
+
+    It does what torch.compiler.disable does, but does not import the compiler, which takes seconds.
+    """
+    found: Any = modules["torch"]._disable_dynamo(function)
+    found._torchdynamo_disable, found._torchdynamo_disable_msg = True, reason
+    result: Callable[..., Any] = found
+    return result
 
 
 class Torch:
