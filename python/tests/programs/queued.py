@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes as c
 import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import ptx
-from harness import RANK, SIZE, check, main
+from harness import RANK, SIZE, check, main, raises
 
 import symmem
 from symmem import errors
 from symmem._device.queued import (
     BODIES,
+    CHANNELS,
     RANKS,
     RECORD,
     ROW,
@@ -32,9 +35,10 @@ def run(
     stop: int = 0,
     operation: Operation = Operation.BARRIER,
     peer: int = RANK,
+    earlier: Sequence[int] = (),
 ) -> list[int]:
-    """Run a kernel, and return what it has written to the host."""
-    record = (c.c_int32 * RECORD)()
+    """Run a kernel, and return what it has written to the host after what earlier ones have."""
+    record = (c.c_int32 * RECORD)(*earlier)
     barrier, put = operation is Operation.BARRIER, operation is Operation.PUT
     word = 4 * ROW + 4 * (channel * SIZE + (RANK if put else peer))
     ptx.run(
@@ -87,6 +91,26 @@ def a_missing_rank_is_named() -> None:
         )
         assert text in str(error), error
     symmem.barrier()
+
+
+@check
+def operations_after_a_failure_do_not_wait() -> None:
+    failed = [1, CHANNEL, 0, 0, TIMEOUT, *[0] * (RANKS - 1)]
+    assert run(3, operation=Operation.WAIT, earlier=failed) == failed
+
+
+@check
+def invalid_arguments_are_refused() -> None:
+    made: Any = Queued.__new__(Queued)
+    made._group, made._pad_bytes = symmem.world(), 4 * SIZE
+    for operation, peer, channel, timeout in (
+        (Operation.BARRIER, RANK, CHANNELS, 0),
+        (Operation.PUT, SIZE, 0, 0),
+        (Operation.WAIT, RANK, 1, 0),
+        (Operation.WAIT, RANK, 0, -1),
+        (Operation.BARRIER, RANK, 0, 1 << 50),
+    ):
+        raises(symmem.InvalidError, partial(made._pack, operation, peer, channel, timeout))
 
 
 @check

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from symmem import errors
 from symmem._c.constants import Code
+from symmem._rank.group import LONGEST_TIMEOUT
 from symmem._torch.cuda import driver_call
 from symmem._torch.pytorch import pytorch
 
@@ -92,7 +93,8 @@ setp.eq.u32 p, found, FROM;
 @p bra collected;
 """
 
-# Reads the clock every 64 polls, and the word by which the host stops kernels every 1024.
+# Reads the clock every 64 polls. Every 1024, ends silently if another operation of the handle has
+# failed, and reads the word by which the host stops kernels.
 _POLL = f"""
 add.u32 polls, polls, 1;
 and.b32 old, polls, 63;
@@ -101,6 +103,9 @@ setp.ne.u32 p, old, 0;
 and.b32 old, polls, 1023;
 setp.ne.u32 p, old, 0;
 @p bra timed;
+ld.volatile.global.u32 old, [record];
+setp.ne.u32 p, old, 0;
+@p bra collected;
 setp.eq.u64 p, stop, 0;
 @p bra timed;
 ld.volatile.global.u32 old, [stop];
@@ -205,8 +210,8 @@ def _launcher() -> Any:
     return launch(("cuLaunchKernelEx", c.CDLL("libcuda.so.1")))
 
 
-_MAX_CONFIGS = 256
-"""The maximum number of streams for which a handle caches the configuration of a launch."""
+_MAX_CACHED = 4096
+"""The maximum number of operations, and of streams, whose launches a handle caches."""
 
 
 class Queued:
@@ -233,10 +238,9 @@ class Queued:
         self._functions, self._context = _kernels(device)
         self._launch = _launcher()
         self._raw_stream = pytorch().raw_stream
-        # The function, and the address of an array of the addresses of its arguments.
-        self._packed: dict[tuple[Operation, int, int, int], tuple[Any, int]] = {}
+        # The function, the address of an array of its arguments' addresses, and these objects.
+        self._packed: dict[tuple[Operation, int, int, int], tuple[Any, int, Any]] = {}
         self._configs: dict[int, tuple[int, _Config]] = {}
-        self._kept: list[Any] = []
 
     def queue(self, operation: Operation, peer: int, channel: int, timeout_ms: int) -> None:
         """Queue an operation on the current stream.
@@ -255,16 +259,16 @@ class Queued:
         config = self._configs.get(stream)
         if config is None:
             config = self._configure(stream)
-        if self._launch(config[0], *packed, None):
+        if self._launch(config[0], packed[0], packed[1], None):
             # Another device is current, or none is on this thread.
             driver_call("cuCtxPushCurrent_v2", self._context)
-            code = self._launch(config[0], *packed, None)
+            code = self._launch(config[0], packed[0], packed[1], None)
             driver_call("cuCtxPopCurrent_v2", c.byref(c.c_void_p()))
             if code:
                 raise errors.SymmemError(f"cuLaunchKernelEx failed with CUresult {code}")
 
     def _configure(self, stream: int) -> tuple[int, _Config]:
-        if len(self._configs) == _MAX_CONFIGS:
+        if len(self._configs) >= _MAX_CACHED:
             self._configs.clear()
         config = _Config(1, 1, 1, 32, 1, 1, 0, stream, None, 0)
         found = self._configs[stream] = c.addressof(config), config
@@ -272,7 +276,7 @@ class Queued:
 
     def _pack(
         self, operation: Operation, peer: int, channel: int, timeout_ms: int
-    ) -> tuple[Any, int]:
+    ) -> tuple[Any, int, Any]:
         rank, size = self._group.rank, self._group.size
         barrier = operation is Operation.BARRIER
         channels = CHANNELS if barrier else self._pad_bytes // 4 // size
@@ -282,6 +286,8 @@ class Queued:
             )
         if not 0 <= peer < size:
             raise errors.InvalidError(f"the group has no rank {peer}")
+        if not 0 <= timeout_ms <= LONGEST_TIMEOUT * 1000:
+            raise errors.InvalidError(f"timeout_ms is {timeout_ms}; want 0 to a day")
         sender = rank if operation is Operation.PUT else peer
         row = self._offset + channel * ROW if barrier else 4 * (channel * size + sender)
         numbers = {
@@ -292,8 +298,9 @@ class Queued:
         kinds = {32: c.c_uint32, 64: c.c_uint64}
         values = [kinds[bits](numbers[name]) for name, bits in _PARAMETERS.items()]
         pointers = (c.c_void_p * len(values))(*(c.addressof(value) for value in values))
-        self._kept.append((pointers, values))
-        found = self._functions[operation].value, c.addressof(pointers)
+        found = self._functions[operation].value, c.addressof(pointers), (pointers, values)
+        if len(self._packed) >= _MAX_CACHED:
+            self._packed.clear()
         self._packed[operation, peer, channel, timeout_ms] = found
         return found
 
