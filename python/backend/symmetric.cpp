@@ -140,6 +140,7 @@ void Handle::exchange(uint32_t* word, uint32_t from, uint32_t to, int rank, size
   const auto limit =
       timeout_ms == 0 ? members_.timeout : std::chrono::milliseconds(timeout_ms);
   const auto end = Clock::now() + limit;
+  library_->check(library_->group_error(members_.handle)); // a closed group's pads are unmapped
   auto poll = Clock::now();
   for (int n = 0; !changed(word, from, to); ++n) {
     if (n < 1000 && device_.is_cpu()) {

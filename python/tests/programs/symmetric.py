@@ -155,6 +155,24 @@ def signals_that_no_rank_takes_are_explained() -> None:
 
 
 @check
+def handles_of_closed_groups_raise_errors() -> None:
+    group = symmem.group(list(WORLD), name="closed")
+    handle = symmem.handle(symmem.empty(100), group)
+    handle.barrier()
+    symmem.barrier()
+    group.close()
+    for use in (
+        handle.barrier,
+        handle.explain,
+        lambda: handle.put_signal(RANK),
+        lambda: handle.wait_signal(RANK),
+        lambda: handle.get_signal_pad(RANK, (1,), torch.int32),
+        lambda: handle.get_buffer(RANK, (1,), torch.float32),
+    ):
+        assert "closed" in str(raises(symmem.ClosedError, use))
+
+
+@check
 def memory_from_other_allocators_is_rejected() -> None:
     error = raises(ValueError, lambda: symm_mem.rendezvous(torch.empty(8), dist.group.WORLD))
     assert "symm_mem.empty" in str(error), error
@@ -179,6 +197,7 @@ def a_new_world_does_not_reuse_old_handles() -> None:
     dist.init_process_group("cpu:symmem", timeout=timedelta(seconds=60))
     assert dist.group.WORLD.group_name == name
     raises(dist.DistError, partial(symm_mem.rendezvous, tensor, dist.group.WORLD))
+    raises(dist.DistError, partial(handle.put_signal, RANK, 0))
     del tensor, handle
     rendezvous(10)[1].barrier()
     dist.destroy_process_group()

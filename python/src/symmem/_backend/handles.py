@@ -93,6 +93,7 @@ class Handle:
         self, kind: str, rank: int, sizes: Sequence[int], dtype: torch.dtype, offset: int
     ) -> torch.Tensor:
         """Return a tensor of a rank's memory. `kind` is the name of the extension's function."""
+        self._require_open()
         # A call of the extension takes several times as long as a look-up.
         key = (kind, rank, tuple(sizes), dtype, offset)
         view: torch.Tensor | None = self._views.get(key)
@@ -137,10 +138,12 @@ class Handle:
 
         Raises:
             TimeoutError: ranks did not arrive in time. On GPUs, this and the next error are raised
-                by the next call of `barrier`, `put_signal` or `wait_signal`.
+                by the later calls of `barrier`, `put_signal` and `wait_signal`, and operations that
+                are queued already do not wait any more.
             RankLostError: the process of a rank has ended.
         """
-        if self._queued is not None and not self._group.closed:
+        self._require_open()
+        if self._queued is not None:
             self._queued.queue(Operation.BARRIER, self.rank, channel, timeout_ms)
             return
         if channel < 0:
@@ -158,14 +161,16 @@ class Handle:
             channel: distinguishes signals between the same ranks.
             timeout_ms: the maximum wait in milliseconds; 0 means the timeout of the group.
         """
-        if self._queued is not None and not self._group.closed:
+        self._require_open()
+        if self._queued is not None:
             self._queued.queue(Operation.PUT, dst_rank, channel, timeout_ms)
         else:
             self._native.put_signal(dst_rank, channel, timeout_ms)
 
     def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
         """Wait for a signal from a rank, and consume it. See `put_signal`."""
-        if self._queued is not None and not self._group.closed:
+        self._require_open()
+        if self._queued is not None:
             self._queued.queue(Operation.WAIT, src_rank, channel, timeout_ms)
         else:
             self._native.wait_signal(src_rank, channel, timeout_ms)
@@ -189,8 +194,7 @@ class Handle:
         of a pad, 0 or 1, is a signal of rank r in block or channel n. If words have other values,
         it lists them. It is empty if all words are 0. Ranks are numbers in the group.
         """
-        if self._group.closed:
-            raise errors.ClosedError(f"group {self._group.name} of the handle is closed")
+        self._require_open()
         torch = pytorch().module
         words = self.signal_pad_size // 4
         lines: list[str] = []
@@ -211,6 +215,10 @@ class Handle:
                         f"channels {_spans(blocks)}"
                     )
         return "; ".join(lines)
+
+    def _require_open(self) -> None:
+        if self._group.closed:
+            raise errors.ClosedError(f"group {self._group.name} of the handle is closed")
 
 
 _lock = threading.Lock()
