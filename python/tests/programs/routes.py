@@ -232,6 +232,27 @@ def mismatched_tensors_are_refused() -> None:
 
 
 @check
+def operators_refuse_mismatched_tensors() -> None:
+    ops = torch.ops.symmem
+    rows = torch.zeros(2, HIDDEN, dtype=torch.bfloat16, device=DEVICE)
+    back = torch.zeros(SIZE, 4, HIDDEN, dtype=torch.bfloat16, device=DEVICE)
+    ids = torch.zeros(2, TOP_K, dtype=torch.int64, device=DEVICE)
+    weights = torch.zeros(2, TOP_K, device=DEVICE)
+    workspace = torch.zeros(1 << 16, dtype=torch.uint8, device=DEVICE)
+    for operator, arguments in (
+        (ops.combine, (back, ids, 4)),
+        (ops.combine_, (rows, back, ids, 4)),
+        (ops.combine_, (rows[:1], back, ids.int(), 4)),
+        (ops.dispatch, (rows, ids, weights, None, 4, 4)),
+        (ops.dispatch_, (workspace, rows, ids, weights, None, 4, 4)),
+    ):
+        raises(symmem.InvalidError, lambda run=operator, a=arguments: run(*a, "world"))
+    compiled = torch.compile(ops.combine, backend="aot_eager", fullgraph=True)
+    e = raises(RuntimeError, lambda: compiled(back, ids, 4, "world"))
+    assert "ids has dtype torch.int64; want torch.int32" in str(e), e
+
+
+@check
 def symmem_finalizes() -> None:
     symmem.finalize()
     dist.destroy_process_group()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symmem import errors
 from symmem._api import compiled
@@ -90,7 +90,7 @@ def dispatch_tokens(
     found = find(group)
     if workspace is None:
         workspace = dispatch_workspace(*shape[:2], max_tokens, rows.dtype, shape.scales, group)
-    run_dispatch(workspace, rows, ids, weights, scales, experts, max_tokens, group)
+    _dispatch(workspace, rows, ids, weights, scales, experts, max_tokens, group)
     return _views(workspace, found.size, max_tokens, shape, rows.dtype)
 
 
@@ -137,7 +137,7 @@ def combine_tokens(
         compiled.operators().combine_(out, rows, ids, experts, name)
         compiled.finished(False, "symmem.combine_tokens", [out], [rows])
         return out
-    run_combine(out, rows, ids, experts, group)
+    _combine(out, rows, ids, experts, group)
     return out
 
 
@@ -201,6 +201,7 @@ def combined_shape(
     place: Place, rows: torch.Tensor, ids: torch.Tensor, *others: object
 ) -> tuple[int, ...]:
     """Return the shape of the result of the operator `combine`."""
+    check_combine(None, rows, ids)
     return (ids.shape[0], rows.shape[-1])
 
 
@@ -253,7 +254,9 @@ def check_dispatch(
         raise errors.InvalidError("workspace is not the result of symmem.dispatch_workspace")
 
 
-def check_combine(out: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, *_: object) -> None:
+def check_combine(
+    out: torch.Tensor | None, rows: torch.Tensor, ids: torch.Tensor, *_: object
+) -> None:
     """Check the tensors of `combine_tokens`, also while a compiler traces `combine_`."""
     torch = modules["torch"]
     if rows.dim() != 3 or ids.dim() != 2:
@@ -263,10 +266,24 @@ def check_combine(out: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, *_: 
         )
     _want("rows", rows, torch.bfloat16, tuple(rows.shape))
     _want("ids", ids, torch.int32, tuple(ids.shape))
-    _want("out", out, torch.bfloat16, (ids.shape[0], rows.shape[2]))
+    if out is not None:
+        _want("out", out, torch.bfloat16, (ids.shape[0], rows.shape[2]))
 
 
 def run_dispatch(
+    workspace: torch.Tensor,
+    rows: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    scales: torch.Tensor | None,
+    *others: Any,
+) -> None:
+    """Run the operator `dispatch_`."""
+    check_dispatch(workspace, rows, ids, weights, scales)
+    _dispatch(workspace, rows, ids, weights, scales, *others)
+
+
+def _dispatch(
     workspace: torch.Tensor,
     rows: torch.Tensor,
     ids: torch.Tensor,
@@ -276,7 +293,6 @@ def run_dispatch(
     max_tokens: int,
     group: GroupLike,
 ) -> None:
-    """Run the operator `dispatch_`."""
     call = Call(find(group), False)
     rows, ids = call.read("rows", rows), call.read("ids", ids)
     weights = call.read("weights", weights)
@@ -300,6 +316,13 @@ def run_combine(
     out: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, experts: int, group: GroupLike
 ) -> None:
     """Run the operator `combine_`."""
+    check_combine(out, rows, ids)
+    _combine(out, rows, ids, experts, group)
+
+
+def _combine(
+    out: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, experts: int, group: GroupLike
+) -> None:
     call = Call(find(group), False)
     rows, ids, out = call.read("rows", rows), call.read("ids", ids), call.write("out", out)
     if rows.shape[0] != call.group.size:
