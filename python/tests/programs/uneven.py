@@ -57,6 +57,7 @@ def tensors_of_different_types_are_gathered_in_one_call() -> None:
     raises(symmem.InvalidError, partial(gathers, SIZES[1:]))
     raises(symmem.InvalidError, partial(symmem.all_gather_v_list, outputs[1:], inputs, SIZES))
     raises(symmem.InvalidError, partial(symmem.all_gather_v_list, [], [], SIZES))
+    raises(symmem.InvalidError, partial(symmem.all_gather_v_list, once, [None], SIZES))
     raises(symmem.InvalidError, partial(symmem.all_gather_v_list, wants[::-1], inputs, SIZES))
 
 

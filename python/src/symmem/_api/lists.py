@@ -55,18 +55,20 @@ def all_gather_v_list(
     if (g := member(group, "all_gather_v_list")) is None:
         return outside(async_op)
     call = Call(g, async_op)
-    key = g.handle, *sizes, *[(t.shape, t.dtype) for t in inputs], *[t.shape for t in outputs]
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for output, input in zip(outputs, inputs, strict=True):
+        pairs.append((call.read("input", input), call.write("output", output)))
+        same_type(input, output)
+    key = g.handle, *sizes, *[(s.shape, s.dtype, t.shape) for s, t in pairs]
     template = _templates.get(key)
     if template is None:
-        template = _template(g, outputs, inputs, sizes)
+        template = _template(g, pairs, sizes)
         if len(_templates) >= MAX_TEMPLATES:
             _templates.clear()
         _templates[key] = template
     calls = type(template).from_buffer_copy(template)
     place = Arguments.send.offset
-    for output, input in zip(outputs, inputs, strict=True):
-        source, target = call.read("input", input), call.write("output", output)
-        same_type(input, output)
+    for source, target in pairs:
         _ADDRESSES.pack_into(calls, place, source.data_ptr(), target.data_ptr())
         place += SIZE
     _ADDRESS.pack_into(calls, Arguments.stream.offset, call.stream)
@@ -83,21 +85,15 @@ _templates: dict[tuple[object, ...], c.Array[Arguments]] = {}
 
 
 def _template(
-    group: Group,
-    outputs: Sequence[torch.Tensor],
-    inputs: Sequence[torch.Tensor],
-    sizes: Sequence[int],
+    group: Group, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], sizes: Sequence[int]
 ) -> c.Array[Arguments]:
     """Check the sizes of a list, and return its arguments without addresses."""
-    calls = (Arguments * len(inputs))()
-    for one, output, input in zip(calls, outputs, inputs, strict=True):
-        same_type(input, output)
-        counts = counts_of(group.size, output, sizes)
-        check_size("input", input, counts[group.rank])
-        dtype = input.dtype
-        if dtype.is_complex:
-            dtype, counts = dtype.to_real(), [2 * count for count in counts]
-        one.size, one.operation, one.type = SIZE, Operation.ALL_GATHER_V, pytorch().element(dtype)
+    calls = (Arguments * len(pairs))()
+    for one, (source, target) in zip(calls, pairs, strict=True):
+        counts = counts_of(group.size, target, sizes)
+        check_size("input", source, counts[group.rank])
+        kind = pytorch().element(source.dtype)
+        one.size, one.operation, one.type = SIZE, Operation.ALL_GATHER_V, kind
         one.ranks, one.recv_counts = group.size, numbers(counts)
     calls[0].group, calls[0].more_count = group.handle, len(calls) - 1
     return calls
