@@ -32,7 +32,8 @@ class Handle:
     """The addresses of a symmetric tensor on all ranks, and a signal pad, for kernels.
 
     A handle has the members of PyTorch's `_SymmetricMemory` that kernels use. The addresses are
-    valid as long as the tensor, the handle and the group exist.
+    valid as long as the tensor, the handle and the group exist. The default timeout of signals, and
+    of barriers on GPUs, is that of the group when the handle was created.
 
     Attributes:
         rank: this rank's number in the group.

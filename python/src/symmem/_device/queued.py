@@ -233,7 +233,8 @@ class Queued:
         self._pad_bytes, self._offset, self._timeout_ms = pad_bytes, offset, timeout_ms
         self._stop: int = group.describe()["stop_word"]
         torch = pytorch().module
-        self._memory = torch.zeros(RECORD, dtype=torch.int32).pin_memory()
+        # The default device of the program may be a GPU.
+        self._memory = torch.zeros(RECORD, dtype=torch.int32, device="cpu", pin_memory=True)
         self.record = (c.c_int32 * RECORD).from_address(self._memory.data_ptr())
         self._functions, self._context = _kernels(device)
         self._launch = _launcher()
