@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
 RANK = int(os.environ.get("RANK", "0"))
 SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+
+# In one folder, Inductor of a rank may load a library that another rank is still writing.
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/symmem-inductor-{RANK}"
 
 Raised = TypeVar("Raised", bound=BaseException)
 
