@@ -22,8 +22,8 @@ var routeRequirements = []requirement{
 
 const routeBufferBytes = 1 << 20
 
-// routeTrial is a dispatch and the combine of the rows that a simple expert computes: it returns
-// the token's input, plus the expert's rank.
+// routeTrial is a dispatch and a combine. The experts of a rank add the rank's number to the rows
+// that they get.
 type routeTrial struct {
 	driver.Route
 	path           driver.Path
@@ -90,7 +90,7 @@ func (tr *routeTrial) String() string {
 		tr.Hidden, tr.counts, tr.path, tr.isUnregistered)
 }
 
-// sentTo lists the tokens of rank src with an expert on rank dst.
+// sentTo lists the tokens of rank src that have an expert on rank dst.
 func (tr *routeTrial) sentTo(src, dst int) (tokens []int64) {
 	for token := range tr.counts[src] {
 		ids := tr.ids[src][int(token)*tr.TopK:][:tr.TopK]
@@ -102,7 +102,7 @@ func (tr *routeTrial) sentTo(src, dst int) (tokens []int64) {
 	return tokens
 }
 
-// row returns a token's row of small integers in bfloat16. The row differs by plus.
+// row returns a token's input row, with plus added to each element. Elements are small integers.
 func (tr *routeTrial) row(src int, token int64, plus int) []byte {
 	row := make([]float32, tr.Hidden)
 	for i := range row {
@@ -111,7 +111,7 @@ func (tr *routeTrial) row(src int, token int64, plus int) []byte {
 	return bfloat16s(row)
 }
 
-// bfloat16s converts integers below 256.
+// bfloat16s encodes integers below 256 as bfloat16, which represents them exactly.
 func bfloat16s(values []float32) (data []byte) {
 	for _, v := range values {
 		data = binary.LittleEndian.AppendUint16(data, uint16(math.Float32bits(v)>>16))
@@ -191,7 +191,7 @@ func (tr *routeTrial) checkOutputs(r *rank, call *driver.Call) {
 	tr.checkDispatched(r, got)
 }
 
-// combined adds up small integers, whose sums are exact.
+// combined returns the rows that a combine must return to a rank. Sums of small integers are exact.
 func (tr *routeTrial) combined(rank int) (rows []byte) {
 	var destinations [][]int64
 	for dst := range tr.counts {
@@ -277,7 +277,7 @@ func testRoutes(t *testing.T, h Harness) {
 	}
 }
 
-// run makes the call unless its path refuses the call. It returns the number of calls.
+// run makes the call, unless the path refuses it. It returns the number of calls made.
 func (tr *routeTrial) run(bw *bufferWorld, o driver.Operation) int {
 	bw.t.Helper()
 	first := bw.ranks[0]

@@ -130,7 +130,7 @@ func (s *stream) waitForEvent(e driver.Event, ignoreErrors bool) error {
 		return s.submit(hostWork(func() {}), alwaysReady)
 	}
 	if p.lazy != nil && !p.isReached() {
-		p.lazy.end()
+		p.lazy.stopWaiting()
 	}
 	return s.submit(&eventWait{point: p, ignoreErrors: ignoreErrors}, p.isReached)
 }

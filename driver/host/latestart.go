@@ -15,7 +15,7 @@ type lateStarts struct {
 // lateStartDelay bounds the time for which a lazy stream has no worker.
 const lateStartDelay = time.Millisecond
 
-// add calls start within lateStartDelay.
+// add arranges that start is called within lateStartDelay.
 func (l *lateStarts) add(start func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -65,8 +65,8 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 
 type messageEnd interface {
 	work
-	// transferNow transfers as much as possible without long waits. callerWaits means that the
-	// caller waits for the message next.
+	// transferNow transfers as much as possible without long waits. callerWaits is set if the
+	// caller is about to wait for the message.
 	transferNow(callerWaits bool) (done bool, err error)
 }
 

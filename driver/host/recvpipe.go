@@ -54,8 +54,8 @@ type recvCall struct {
 	err      error
 }
 
-// canBeLate reports whether the sender does not wait for the Recv, because the message fits into
-// the pipe.
+// canBeLate reports whether the Recv may run late without blocking the sender, because the message
+// fits into the pipe.
 func (r *recvCall) canBeLate() bool {
 	return r.claimed.Load() && r.plan.bytes <= pipeFrames*frameBytes
 }
@@ -67,9 +67,10 @@ func (r *recvCall) transferNow(callerWaits bool) (done bool, err error) {
 	return r.receive(2, r.comm.PollBriefly)
 }
 
-// receiveOnWait receives on the thread of a caller that waits, while frames arrive soon.
-func (r *recvCall) receiveOnWait() (done bool, err error) {
-	return r.receive(math.MaxInt, r.comm.PollOnWait)
+// receiveForWaiter receives on the thread of a caller that waits for the message. It gives up if a
+// frame does not arrive soon.
+func (r *recvCall) receiveForWaiter() (done bool, err error) {
+	return r.receive(math.MaxInt, r.comm.PollLonger)
 }
 
 // receive reads frames in rounds, and polls for the next frame between them.

@@ -19,9 +19,9 @@ import (
 // A deferred stream is busy without a worker: the goroutine that queued the work is about to call
 // Synchronize, which will run it.
 //
-// A lazy stream is busy without a worker, too. Its first work is a Recv on which no sender waits.
-// The first caller that waits for the stream receives the message on its own thread, which saves
-// two hand-overs between threads. If none comes, lateStarts starts a worker.
+// A lazy stream is busy without a worker, too. Its first work is a Recv that may run late without
+// blocking the sender. The first caller that waits for the stream receives the message on its own
+// thread, which saves two hand-overs between threads. If none waits, lateStarts starts a worker.
 //
 // The first work that fails sets err. The stream then skips all work until Synchronize clears err.
 type stream struct {
@@ -81,8 +81,8 @@ func (s *stream) checkOpen() error {
 	return nil
 }
 
-// On an idle stream, enqueue starts the worker or, if inline is set, leaves the work to the next
-// Synchronize. The caller must hold s.mu.
+// enqueue adds work to the queue. On an idle stream, it starts the worker or, if inline is set,
+// leaves the work to the next Synchronize. The caller must hold s.mu.
 func (s *stream) enqueue(w work, inline bool) {
 	s.queue = append(s.queue, w)
 	if s.busyPeriod != nil {
@@ -115,7 +115,8 @@ func (s *stream) drain() {
 	}
 }
 
-// The caller of runFirst must hold s.mu, which runFirst releases during the work.
+// runFirst runs or skips the first work. The caller must hold s.mu, which runFirst releases during
+// the work.
 func (s *stream) runFirst() {
 	w := s.queue[0]
 	s.queue[0] = nil
@@ -147,7 +148,7 @@ type lazyRecv struct {
 	recv   *recvCall
 }
 
-// wait runs the Recv for a caller that waits for it, unless a worker does.
+// wait runs the Recv on the thread of a caller that waits for it, unless the stream has a worker.
 func (l *lazyRecv) wait() {
 	l.stream.mu.Lock()
 	defer l.stream.mu.Unlock()
@@ -162,7 +163,7 @@ func (l *lazyRecv) receive() {
 	s := l.stream
 	s.lazy = nil
 	s.mu.Unlock()
-	done, err := l.recv.receiveOnWait()
+	done, err := l.recv.receiveForWaiter()
 	s.mu.Lock()
 	if done || err != nil {
 		s.queue[0] = received{err}
@@ -177,14 +178,15 @@ func (l *lazyRecv) receive() {
 	}
 }
 
-// end starts a worker, unless the Recv is running.
-func (l *lazyRecv) end() {
+// stopWaiting starts a worker for the Recv, unless it is already running.
+func (l *lazyRecv) stopWaiting() {
 	l.stream.mu.Lock()
 	defer l.stream.mu.Unlock()
 	l.startWorker()
 }
 
-// The caller of startWorker must hold stream.mu. It does nothing if l is nil.
+// startWorker does nothing if l is nil or the Recv is already running. The caller must hold
+// stream.mu.
 func (l *lazyRecv) startWorker() {
 	if l != nil && l.stream.lazy == l {
 		l.stream.lazy = nil
@@ -224,8 +226,9 @@ func (s *stream) launch(p *plan, inline bool) error {
 
 const launchWait = time.Millisecond
 
-// waitBrieflyForIdle waits up to launchWait for the worker, because the queue would otherwise keep
-// growing if launches are faster. The caller must hold s.mu, which is released during the wait.
+// waitBrieflyForIdle waits up to launchWait for the worker. Otherwise the queue would keep growing
+// if the caller launches faster than the worker runs. The caller must hold s.mu, which is released
+// during the wait.
 func (s *stream) waitBrieflyForIdle() {
 	idle := s.busyPeriod.ended
 	s.mu.Unlock()
@@ -273,7 +276,7 @@ func (s *stream) startMessage(p *plan, inline bool) error {
 		if r, ok := t.(*recvCall); ok && !inline && r.canBeLate() {
 			s.enqueue(r, true)
 			s.deferred, s.lazy = false, &lazyRecv{s, r}
-			s.device.lateStarts.add(s.lazy.end)
+			s.device.lateStarts.add(s.lazy.stopWaiting)
 			return nil
 		}
 	}

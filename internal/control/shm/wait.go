@@ -400,8 +400,8 @@ func (ws *waiter) PollBriefly(word *uint64, want uint64) bool {
 	return ws.pollFor(word, want, messageYields)
 }
 
-// PollOnWait is PollBriefly for a caller that has nothing else to do.
-func (ws *waiter) PollOnWait(word *uint64, want uint64) bool {
+// PollLonger is PollBriefly for a caller that has nothing else to do. It yields more often.
+func (ws *waiter) PollLonger(word *uint64, want uint64) bool {
 	return ws.pollFor(word, want, ws.budget.briefYields)
 }
 
