@@ -68,20 +68,20 @@ var (
 		Workaround: "symmem uses CommDestroy instead if its group was closed without a fault",
 		Source:     "TestFirstCallsAreCapturedBetweenMachines on 4 H200 with 2.30.7, and the sources",
 	}
-	// OldMapping: a record of a registered address range outlives the graph, and the next capture
-	// finds it.
+	// OldMapping: NCCL's record of an address range outlives the graph that registered it, and the
+	// next capture finds the record.
 	OldMapping = &Defect{
 		FixedIn: Unfixed,
-		Effect: "the memory of a graph's plain calls stays mapped on other ranks after the graph has " +
-			"been destroyed, until ten more groups of calls; if other memory is mapped at the same " +
-			"addresses meanwhile, a new graph uses the old memory: wrong results without an error",
-		Workaround: "before memory of graphs is unmapped or suspended, symmem makes NCCL forget it",
+		Effect: "the memory of a graph's plain calls stays mapped on other ranks for up to ten groups " +
+			"of calls after the graph has been destroyed; if other memory is mapped at these addresses " +
+			"meanwhile, new graphs use the old memory: wrong results without an error",
+		Workaround: "symmem makes NCCL unmap such memory before it unmaps or suspends it",
 		Source:     "TestRemapOnAGPU on 2 H100 with 2.28.9, and ncclCommPollCallbacks in the sources",
 	}
 	EndlessDestroy = &Defect{
 		Since: 23203, FixedIn: Unfixed,
 		Effect: "CommDestroy of a communicator that spans machines never returns if a rank dies " +
-			"meanwhile",
+			"during the call",
 		Workaround: "Close waits one second longer, and reports the lost ranks; a thread and the " +
 			"communicator remain until the process ends",
 		Source: "TestKillsOnAGPU on 4 H100 as two machines",
