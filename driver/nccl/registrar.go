@@ -268,12 +268,12 @@ var errNoWindows = fmt.Errorf("symmem has registered no windows with NCCL, becau
 	"tuning table does not use them: set the group's path to window to register them: %w",
 	driver.ErrUnsupported)
 
-// fetch calls request, which requests memory of a group rank. If the rank does not answer before
-// the deadline, the group fails.
+// fetch calls request, which asks a group rank to share its memory. The group fails if the rank
+// does not answer before the deadline.
 func (r *registrar) fetch(rank int, request func() error) error {
 	begin, end := time.Now(), func() {}
-	if notes, ok := r.plane.(control.FetchNotes); ok {
-		end = notes.NoteFetch(rank)
+	if noter, ok := r.plane.(control.FetchNoter); ok {
+		end = noter.NoteFetch(rank)
 	}
 	err := request()
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -49,8 +49,8 @@ func lateStartError(
 // NoAnswer describes a rank that has not answered a request for its memory.
 const NoAnswer = "has not answered a request for its memory"
 
-// UnansweredError returns the error of a request for memory of a group rank that has reached its
-// deadline.
+// UnansweredError returns the error of a request for a group rank's memory, if the rank has not
+// answered before the deadline.
 func UnansweredError(
 	group driver.GroupConfig, rank int, callText string, waited time.Duration,
 ) *driver.TimeoutError {

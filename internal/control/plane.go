@@ -112,9 +112,9 @@ func (w *Wait) AddDetails(err error) error {
 	return err
 }
 
-// FetchNotes is an optional interface of a Plane.
-type FetchNotes interface {
-	// NoteFetch tells the other ranks that this rank has requested memory of a group rank, until end
-	// is called. If other ranks wait for this rank meanwhile, their errors name both.
+// FetchNoter is an optional interface of a Plane.
+type FetchNoter interface {
+	// NoteFetch tells the other ranks that this rank waits for a group rank to share its memory,
+	// until end is called. Errors of ranks that wait for this rank meanwhile name both ranks.
 	NoteFetch(rank int) (end func())
 }

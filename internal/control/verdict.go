@@ -32,9 +32,9 @@ type RankState struct {
 	Exchanges, InExchange uint64
 	Waited                time.Duration
 	Message               string
-	// Fetches is 1 plus the group rank whose memory this rank has requested, without an answer so
-	// far, or 0.
-	Fetches int
+	// FetchesFrom is 1 plus the group rank that has not yet answered this rank's request for its
+	// memory, or 0.
+	FetchesFrom int
 }
 
 func (r *RankState) isLost() bool { return r.Lost && !r.Left && r.Failed != Aborted }
@@ -218,11 +218,12 @@ func (w *WaitStatus) missingError(states []RankState) *driver.TimeoutError {
 	}
 }
 
-// lateRanks lists the missing ranks, and those for whose memory they wait: either may be stopped.
+// lateRanks lists the missing ranks, and the ranks that have not shared memory with them. Any of
+// these may be the stopped one.
 func (w *WaitStatus) lateRanks(states []RankState) []int {
 	late := w.ranksWhere(states, (*RankState).isMissing)
 	for i := 0; i < len(late); i++ {
-		source := states[late[i]].Fetches - 1
+		source := states[late[i]].FetchesFrom - 1
 		if source >= 0 && source < len(states) && source != w.Group.Rank &&
 			!slices.Contains(late, source) {
 			late = append(late, source)

@@ -8,9 +8,9 @@ import (
 	"symmem/driver"
 )
 
-// TestTimeoutNamesSourcesOfMemory covers ranks that are missing because they wait for memory of
-// another rank.
-func TestTimeoutNamesSourcesOfMemory(t *testing.T) {
+// TestTimeoutNamesRanksThatShareNoMemory covers ranks that are missing because another rank does
+// not answer their request for its memory.
+func TestTimeoutNamesRanksThatShareNoMemory(t *testing.T) {
 	group := driver.GroupConfig{Ranks: []int{7, 5, 9, 2}, Timeout: driver.NewLimit(timeout)}
 	for _, c := range []struct {
 		name   string
@@ -18,23 +18,23 @@ func TestTimeoutNamesSourcesOfMemory(t *testing.T) {
 		want   []int
 	}{
 		{
-			"of a rank that has arrived",
-			[]RankState{{}, {Missing: true, Fetches: 3}, {}, {}},
+			"the other rank has arrived",
+			[]RankState{{}, {Missing: true, FetchesFrom: 3}, {}, {}},
 			[]int{5, 9},
 		},
 		{
-			"of a rank that waits for another",
-			[]RankState{{}, {Missing: true, Fetches: 3}, {Fetches: 4}, {}},
+			"the other rank waits for a third",
+			[]RankState{{}, {Missing: true, FetchesFrom: 3}, {FetchesFrom: 4}, {}},
 			[]int{5, 9, 2},
 		},
 		{
-			"of each other",
-			[]RankState{{}, {Missing: true, Fetches: 3}, {Missing: true, Fetches: 2}, {}},
+			"two ranks wait for each other",
+			[]RankState{{}, {Missing: true, FetchesFrom: 3}, {Missing: true, FetchesFrom: 2}, {}},
 			[]int{5, 9},
 		},
-		{"of this rank", []RankState{{}, {Missing: true, Fetches: 1}, {}, {}}, []int{5}},
-		{"of no rank of the group", []RankState{{}, {Missing: true, Fetches: 9}, {}, {}}, []int{5}},
-		{"no longer", []RankState{{}, {Fetches: 3}, {}, {Missing: true}}, []int{2}},
+		{"it is this rank", []RankState{{}, {Missing: true, FetchesFrom: 1}, {}, {}}, []int{5}},
+		{"it is not in the group", []RankState{{}, {Missing: true, FetchesFrom: 9}, {}, {}}, []int{5}},
+		{"the rank has arrived", []RankState{{}, {FetchesFrom: 3}, {}, {Missing: true}}, []int{2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := WaitStatus{

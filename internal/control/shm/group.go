@@ -111,9 +111,9 @@ func (g *Group) Fetch(
 	return f, err
 }
 
-var _ control.FetchNotes = (*Group)(nil)
+var _ control.FetchNoter = (*Group)(nil)
 
-// NoteFetch implements control.FetchNotes.
+// NoteFetch implements control.FetchNoter.
 func (g *Group) NoteFetch(rank int) (end func()) {
 	if g.BeginUse() != nil {
 		return func() {}

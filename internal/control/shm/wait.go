@@ -335,7 +335,7 @@ func (s *status) read(state *control.RankState) {
 	state.Waited = time.Duration(now - min(since, now))
 	state.Exchanges = spin.LoadAcquire64(&s.exchanges)
 	state.Submitted = spin.LoadAcquire64(&s.submitted)
-	state.Fetches = int(spin.LoadAcquire64(&s.fetch))
+	state.FetchesFrom = int(spin.LoadAcquire64(&s.fetch))
 }
 
 func (ws *waiter) peerFault(callText func() string) error {
@@ -391,7 +391,7 @@ func (s *status) describeFetch(ranks []int) string {
 	}
 	waited := time.Duration(sys.Monotonic() - spin.LoadAcquire64(&s.fetchSince)).
 		Round(time.Millisecond)
-	return fmt.Sprintf("waits for memory of rank %d of the world for %v", ranks[source], waited)
+	return fmt.Sprintf("has waited %v for memory of rank %d of the world", waited, ranks[source])
 }
 
 // PollBriefly reports whether a word of the region reaches want within a few yields, which block

@@ -19,8 +19,8 @@ import (
 const (
 	// dialTimeout bounds attempts to reach a rank.
 	dialTimeout = 20 * time.Second
-	// endedTimeout is the same if each attempt was ended from outside. It is longer than a busy
-	// rank, which closes some connections, needs.
+	// endedTimeout bounds them if every connection is refused or closed by the other side. A busy
+	// rank, which closes some connections, accepts one within this time.
 	endedTimeout = 8 * time.Second
 	// dialStagger is the delay between attempts to reach different addresses.
 	dialStagger = 200 * time.Millisecond
@@ -54,7 +54,7 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	}
 }
 
-// dial tries all addresses for up to dialTimeout or endedTimeout.
+// dial tries all addresses until one answers, for up to dialTimeout or endedTimeout.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	begin := time.Now()
 	for endedSince := begin; ; {
@@ -157,8 +157,8 @@ func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Co
 // handshake does not show that: a rank with too many connections closes some.
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// isEnded reports whether something between the machines may have ended or refused a connection, as
-// proxies do that cannot reach the rank.
+// isEnded reports whether a connection was refused, or closed by the other side. A proxy closes
+// connections if it cannot reach the rank.
 func isEnded(err error) bool {
 	return isRefused(err) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)

@@ -226,9 +226,9 @@ func TestJoinFailsIfPeerLacksToken(t *testing.T) {
 	}
 }
 
-// In TestJoinFailsSoonIfProxyEndsConnections, a proxy accepts connections to rank 0 and ends them,
-// as proxies do whose machine cannot be reached.
-func TestJoinFailsSoonIfProxyEndsConnections(t *testing.T) {
+// TestJoinFailsSoonIfProxyClosesConnections connects through a proxy that accepts connections and
+// closes them, because it cannot reach the rank.
+func TestJoinFailsSoonIfProxyClosesConnections(t *testing.T) {
 	t.Parallel()
 	i := newImpostor(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
