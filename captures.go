@@ -165,8 +165,8 @@ func (c *captures) clearAdopted() {
 	c.adopted = nil
 }
 
-// runAfterRegistrations runs step with mu held while no registration is in progress in a world of
-// this process.
+// runAfterRegistrations waits until no world of this process is registering memory. It then runs
+// step with mu held.
 func (c *captures) runAfterRegistrations(operation string, step func()) error {
 	var expired <-chan time.Time
 	for {
@@ -188,8 +188,8 @@ func (c *captures) runAfterRegistrations(operation string, step func()) error {
 	}
 }
 
-// runUnlessRegistering runs step with mu held, or returns a channel that is closed at the end of a
-// registration in progress.
+// runUnlessRegistering runs step with mu held and returns nil. If a registration is in progress, it
+// returns a channel that is closed when the registration ends.
 func (c *captures) runUnlessRegistering(step func()) (registrationsDone <-chan struct{}) {
 	if c.isShared() {
 		sharedCapturesLock.Lock()

@@ -214,8 +214,8 @@ func (inq *inquiry) mergeLost(reports []report) *RankLostError {
 }
 
 // mergeLate takes texts from the lowest rank that lists missing ranks, so that all ranks get the
-// same result. If late ranks are silent (have sent no report), the others may have waited for them
-// and are not listed.
+// same result. If some of the missing ranks are silent (have sent no report), it lists only these:
+// the others may have been late because they waited for a silent rank.
 func (inq *inquiry) mergeLate(reports []report, silentRanks []int) *TimeoutError {
 	first := reports[max(0, slices.IndexFunc(reports, func(r report) bool {
 		return len(r.Late.Missing) > 0

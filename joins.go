@@ -63,8 +63,8 @@ func (rt *Runtime) JoinWith(
 			id, ranks, rt.size)
 	}
 	if !rt.registry.claimID(id) {
-		return nil, invalid("joining group %q: the id was already used for a group, or for a Join that "+
-			"failed, in which other ranks may still wait: pass an id that was never used", id)
+		return nil, invalid("joining group %q: the id was already used, perhaps by a failed Join in "+
+			"which other ranks are still waiting: pass an id that was never used", id)
 	}
 	fullID := joinedPrefix + id
 	err := rt.rankLists.announce(ctx, fullID, ranks, timeout.Get())

@@ -8,9 +8,9 @@ import (
 	"symmem"
 )
 
-// TestIDOfFailedJoinIsNotUsedAgain repeats a Join on two ranks that have given up waiting for a
-// late rank. With the same id, that rank could meet both the failed and the repeated Join.
-func TestIDOfFailedJoinIsNotUsedAgain(t *testing.T) {
+// TestIDOfFailedJoinCannotBeReused repeats a Join on two ranks that have given up waiting for a
+// late rank. If the id could be reused, the late rank might join either attempt.
+func TestIDOfFailedJoinCannotBeReused(t *testing.T) {
 	gaveUp := make(chan struct{}, 2)
 	runRanks(t, 3, symmem.Options{Timeout: time.Minute}, func(r *rank) {
 		join := func(id string, timeout time.Duration) error {

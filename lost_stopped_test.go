@@ -98,9 +98,9 @@ func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
 	return pool.Close()
 }
 
-// TestErrorNamesStoppedRank checks that every other rank's timeout names the stopped rank, even if
-// it waits for that rank only through another one, and in a registration no other rank. Rank 0
-// serves the store.
+// TestErrorNamesStoppedRank checks that the timeout of every other rank names only the stopped
+// rank, even if a rank waits for a third one, which waits for the stopped rank. Rank 0 serves the
+// store.
 func TestErrorNamesStoppedRank(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"join", "split", "register"} {

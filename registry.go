@@ -16,7 +16,7 @@ type registry struct {
 	world      *Group
 	groups     []*Group            // guarded by mu
 	pools      []*Pool             // guarded by mu
-	joinedIDs  map[string]struct{} // that Join has used, even if it failed; guarded by mu
+	joinedIDs  map[string]struct{} // ids of all Joins, even failed ones; guarded by mu
 	ranges     poolRanges
 	localPools uint64 // number of pools created without a domain; guarded by mu
 }
@@ -46,7 +46,7 @@ func (r *registry) addGroup(g *Group) error {
 	return nil
 }
 
-// claimID reports whether an id of Join is new. Afterwards, it is not.
+// claimID marks an id of Join as used. It returns false if the id was used before.
 func (r *registry) claimID(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

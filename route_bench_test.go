@@ -22,7 +22,7 @@ func (e *exchangeShape) routing() symmem.Routing {
 	return routing
 }
 
-// idsOf chooses different experts for each token of a rank. If the shape has a hot expert, all
+// idsOf chooses distinct experts for each token of a rank. If the shape has a hot expert, all
 // tokens choose it.
 func (e *exchangeShape) idsOf(rank int) (ids []int32) {
 	random := rand.New(rand.NewPCG(uint64(rank), 1))

@@ -328,8 +328,8 @@ func TestRoutes(t *testing.T) {
 	})
 }
 
-// TestRoutesOfModels exchanges rows as large as those of models, with few and with many tokens, and
-// an idle rank.
+// TestRoutesOfModels exchanges rows of the sizes that models use, with few and with many tokens.
+// One rank is idle.
 func TestRoutesOfModels(t *testing.T) {
 	counts := []int{4}
 	if !testing.Short() && os.Getenv(backendVariable) != "" {

@@ -42,7 +42,7 @@ func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 }
 
 // TestCaptureInOneWorldWaitsForRegistrationInOther begins a capture in one world while another
-// world registers memory, and releases that registration after a moment.
+// world is registering memory. The registration ends after a moment.
 func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
 	skipOnHost(t, "on the host, registrations do not invalidate captures of other worlds")
 	capturing, registering := openAlone(t), openAlone(t)

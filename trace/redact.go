@@ -10,8 +10,8 @@ import (
 )
 
 // Redact removes the name of the machine, call sites, file paths and stacks from the trace in b. It
-// keeps other texts, such as the names of groups and values, unless they follow a path, which may
-// contain blanks. After an error, which wraps ErrFormat, b may be partly redacted.
+// keeps other texts, such as the names of groups and values, but may remove words that follow a
+// path, because paths may contain spaces. Errors wrap ErrFormat; b may then be partly redacted.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)
@@ -76,9 +76,8 @@ func redactRecord(b []byte, isUsed []bool) {
 	}
 }
 
-// These patterns match, in this order, absolute paths in quotes, other absolute paths with all that
-// follows in a part of the text, and file names that are followed by a line number. Paths may
-// contain blanks.
+// Paths may contain spaces, so pathPattern also matches the text that follows an unquoted path.
+// fileNamePattern matches file names that are followed by a line number.
 var (
 	quotedPathPattern = regexp.MustCompile(`"~?/(?:[^"\\]|\\.)*|'~?/(?:[^'\\]|\\.)*`)
 	pathPattern       = regexp.MustCompile(`(^|[^\w/"'])~?/[^\s":][^"]*`)

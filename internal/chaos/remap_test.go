@@ -11,7 +11,7 @@ import (
 	"symmem"
 )
 
-// remapTask selects how other memory comes to the addresses of a graph that has been closed.
+// remapTask selects how new memory is mapped at the addresses that a closed graph used.
 type remapTask struct {
 	// NewPool makes ranks open a new pool. Otherwise, they suspend and resume the pool.
 	NewPool bool
@@ -21,9 +21,9 @@ type remapTask struct {
 	Count int64
 }
 
-// TestRemapOnAGPU captures an AllGather on NCCL's plain path, closes the graph, maps other memory
-// at the addresses of its buffers, and captures it again. During a capture, NCCL maps the buffers
-// on other ranks. It must not use that mapping after the graph has been closed.
+// TestRemapOnAGPU captures an AllGather on NCCL's plain path, closes the graph, maps new memory at
+// the addresses of its buffers, and captures the AllGather again. During a capture, NCCL maps the
+// buffers on other ranks. It must not use these mappings after the graph has been closed.
 func TestRemapOnAGPU(t *testing.T) {
 	skipSlow(t)
 	for name, task := range map[string]remapTask{

@@ -60,7 +60,7 @@ var roles = map[string]func(rank string) int{
 // testTimeout is the time limit of waits in tests. It expires only if a test hangs.
 const testTimeout = 60 * time.Second
 
-// forever does not use select {}, which ends a program without cgo as a deadlock.
+// forever blocks. In a program without cgo, the runtime would report select {} as a deadlock.
 func forever() int {
 	for range time.Tick(time.Hour) {
 	}

@@ -126,7 +126,7 @@ func TestLinesAreWholeAndPrefixed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec := newSpec("lines", 2, nil)
 			spec.OmitPrefix = r.plain
-			spec.lineDelay = testTimeout // a rank may stop inside its long line for a while
+			spec.lineDelay = testTimeout // a rank may pause within its long line
 			_, got := runJob(t, spec)
 			slices.Sort(r.want)
 			if !slices.Equal(got, r.want) {

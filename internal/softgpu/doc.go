@@ -21,9 +21,10 @@
 //   - Collectives outside windows (memory registered on all ranks) copy through shared memory. A
 //     send buffer whose last 4-byte word is not inside its allocation causes error 700, because
 //     NCCL reads whole words.
-//   - A captured collective outside windows uses the memory that was at the addresses of its output
-//     when a graph was first captured on them, until that graph has been destroyed and its
-//     communicator has run up to eleven more groups of calls. NCCL_GRAPH_REGISTER=0 prevents this.
+//   - A captured collective outside windows keeps using the output memory of the first graph that
+//     was captured at the same addresses, even if other memory is mapped there now. The
+//     communicator forgets the memory of destroyed graphs in every 11th group of calls.
+//     NCCL_GRAPH_REGISTER=0 prevents this.
 //   - Collectives on windows reduce f32, f16 and bf16 if the emulated NCCL version does so, and
 //     gather any type. They add in the order of ranks, and add 16-bit types in float32.
 //   - Init, the first collective, registrations and kernels wait for a missing rank until

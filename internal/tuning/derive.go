@@ -21,8 +21,8 @@ type comparison struct {
 	startPath              Path // for sizes below the first point
 	preferred, alternative Path
 	microseconds           func(Point) (preferred, alternative float64)
-	// isStrict is set if alternative must be faster at each point, even if the path at the previous
-	// size was alternative.
+	// isStrict is set if alternative is chosen only where it is faster at every point, even if it was
+	// chosen at the previous size.
 	isStrict bool
 }
 
