@@ -319,9 +319,9 @@ func (d *Device) otherGroupsUseWindows(c *communicator) bool {
 	return false
 }
 
-// releaseCaptured makes NCCL release the memory of destroyed graphs. Otherwise the calls of a new
-// graph would use the old memory if other memory is mapped at its addresses. The abort of a group
-// that has failed releases everything.
+// releaseCaptured makes NCCL unmap the memory of destroyed graphs on other ranks. Otherwise, if
+// other memory is mapped at the same addresses, a new graph would use the old memory. Groups that
+// have failed are left out, because their abort unmaps everything.
 func (d *Device) releaseCaptured() error {
 	affected := slices.DeleteFunc(d.openCommunicators(), func(c *communicator) bool {
 		return !c.comm.mayMapCaptured.Load() || c.isClosing.Load() || c.plane.Cause() != nil
@@ -338,15 +338,15 @@ func (d *Device) releaseCaptured() error {
 	}
 	var errs []error
 	for _, c := range affected {
-		errs = append(errs, releaseCaptured(c, address))
+		errs = append(errs, releaseBeforeTimeout(c, address))
 	}
 	return errors.Join(errs...)
 }
 
-// releaseCaptured makes the group fail after its timeout, because NCCL may wait forever for a rank
-// that is stopped. If the group is suspended, the release follows in Resume, before a new graph can
-// use the memory.
-func releaseCaptured(c *communicator, address uintptr) error {
+// releaseBeforeTimeout releases the memory of a group's destroyed graphs. If that takes longer than
+// the group's timeout, the group fails: NCCL may wait forever for a stopped rank. If the group is
+// suspended, Resume releases the memory before a new graph can use it.
+func releaseBeforeTimeout(c *communicator, address uintptr) error {
 	released := make(chan error, 1)
 	go func() {
 		c.mu.Lock()

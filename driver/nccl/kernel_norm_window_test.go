@@ -29,7 +29,7 @@ func newNormWindows(t *testing.T, timeout time.Duration) (*testGroup, []normBuff
 	return w, buffers
 }
 
-// pulledNorms lists norms in windows of 2 ranks that read the other rank's rows.
+// pulledNorms lists calls in windows for which each of 2 ranks reads the other rank's rows.
 var pulledNorms = []struct {
 	rows, hidden int
 	dataType     driver.DataType

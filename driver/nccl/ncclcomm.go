@@ -22,7 +22,7 @@ type ncclComm struct {
 	library    *nccl.Library
 	handle     nccl.Comm
 	isAborting atomic.Bool // the abort frees the windows
-	// mayMapCaptured is set after a capture of plain calls, whose memory NCCL may have mapped on
+	// mayMapCaptured is set once plain calls have been captured: NCCL may have mapped their memory on
 	// other ranks.
 	mayMapCaptured atomic.Bool
 	// communicator.mu guards the following fields.
@@ -66,8 +66,9 @@ func (n *ncclComm) deregister(w nccl.Window) error {
 }
 
 // releaseCaptured makes NCCL unmap, on other ranks, this rank's memory that destroyed graphs have
-// used. NCCL only does that in every 11th group of calls. These groups send to this rank itself, in
-// place, and so do nothing else. address must be in device memory. communicator.mu must be held.
+// used. NCCL does that only in every 11th group of calls, so releaseCaptured runs 11 groups. Each
+// sends one byte to this rank itself, in place. address must be in device memory. The caller must
+// hold communicator.mu.
 func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	const groups = 11
 	err := n.gpu.Do(func() error {
@@ -88,9 +89,9 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	return nil
 }
 
-// awaitDestroyedGraphs waits until CUDA has told NCCL which graphs have been destroyed. CUDA does
-// that on a thread of its own, for one graph after the other, so this function waits for a graph
-// that it destroys itself.
+// awaitDestroyedGraphs waits until CUDA has told NCCL which graphs have been destroyed. CUDA runs
+// these callbacks in order, on a thread of its own. This function therefore destroys an empty graph
+// and waits for its callback.
 func awaitDestroyedGraphs(g *gpu.GPU) error {
 	told := make(chan struct{})
 	err := g.Do(func() error {

@@ -335,8 +335,8 @@ func TestPeersStayMappedUntilGroupIsClosed(t *testing.T) {
 	w.must(func(m *testRank) error { return m.closeGroup() }) // waits until the memory is freed
 }
 
-// TestStopWordStaysUnusedUntilGroupIsClosed aborts a group after its program has got the address of
-// the stop word, which no other group may use until the program has closed the group.
+// TestStopWordStaysUnusedUntilGroupIsClosed aborts a group after the program has got the address of
+// its stop word. No other group may use the word until the program has closed the group.
 func TestStopWordStaysUnusedUntilGroupIsClosed(t *testing.T) {
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()

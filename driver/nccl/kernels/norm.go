@@ -29,8 +29,9 @@ func chooseNorm(l *Launch) error {
 	return nil
 }
 
-// choosePulledNorm is for rows in symmetric memory that lines are too slow for. Two ranks read each
-// other's rows, so an output that replaces the input must not be written.
+// choosePulledNorm chooses the kernel with which 2 ranks read each other's rows in symmetric
+// memory, if there are too many rows for line kernels. It returns false if the output would
+// overwrite rows that the peer may still read.
 func choosePulledNorm(l *Launch) bool {
 	norm := l.Norm
 	if !l.Bulk || l.isGeneric || l.Ranks != 2 || l.Send == l.Recv && !norm.OnlyQuantized ||

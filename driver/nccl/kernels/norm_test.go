@@ -63,7 +63,7 @@ func TestChooseNormsInWindows(t *testing.T) {
 		change          func(*Launch)
 	}{
 		{"few rows", 2, 16, 8192, "norm_bf16_2", 16, 1024, nil},
-		{"as many rows as lines are faster for", 2, 896, 4096, "norm_bf16_2", 128, 608, nil},
+		{"largest number of rows for line kernels", 2, 896, 4096, "norm_bf16_2", 128, 608, nil},
 		{"2 ranks", 2, 897, 4096, "norm_pull_bf16_2", 128, 512, nil},
 		{
 			"2 ranks, fewer multiprocessors", 2, 1000, 8192, "norm_pull_bf16_2", 100, 1024,

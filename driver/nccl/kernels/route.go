@@ -24,10 +24,10 @@ type routeArguments struct {
 
 const (
 	routeThreads = 512
-	// largeRouteBytes is the size of a rank's rows from which on calls take more blocks, as in
+	// largeRouteBytes is the minimum size of a rank's rows for which calls use more blocks, as in
 	// chooseBulk.
 	largeRouteBytes = 8 << 20
-	// maxLineTokens is the size of the tables of line kernels.
+	// maxLineTokens is the maximum number of tokens in the tables of line kernels.
 	maxLineTokens = 512
 )
 

@@ -59,9 +59,9 @@ func TestRouteParamsMatchSources(t *testing.T) {
 	})
 }
 
-// TestRoutesTakeLines checks which calls take line kernels. Their lines must fit into exchange
+// TestRoutesUseLineKernels checks which calls use line kernels. Their lines must fit into exchange
 // memory.
-func TestRoutesTakeLines(t *testing.T) {
+func TestRoutesUseLineKernels(t *testing.T) {
 	for _, row := range []struct {
 		tokens, hidden int64
 		ranks          int

@@ -41,9 +41,9 @@ type Exchange struct {
 	stopWord           stopWord   // guarded by mu
 }
 
-// stopWord describes who may still use a report through its stop word.
+// stopWord describes whether the program's kernels may still read a report's stop word.
 type stopWord struct {
-	isTaken  bool            // by the program
+	isTaken  bool            // the program has got the address
 	isClosed bool            // the program has closed the group
 	report   *kernels.Report // to be freed when the program closes the group, or nil
 }
@@ -83,7 +83,7 @@ func (e *Exchange) StopWord() uintptr {
 	return dl.AddressOf(e.report) + kernels.EndOffset
 }
 
-// NoteGroupClosed frees the stop word, once the exchange is closed too.
+// NoteGroupClosed frees the stop word. If the exchange is still open, closing it frees the word.
 func (e *Exchange) NoteGroupClosed() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -94,7 +94,8 @@ func (e *Exchange) NoteGroupClosed() {
 	}
 }
 
-// freeReport requires e.mu.
+// freeReport frees a report. If the program may still read the stop word, it leaves that to
+// NoteGroupClosed. The caller must hold e.mu.
 func (e *Exchange) freeReport(report *kernels.Report) {
 	if e.stopWord.isTaken && !e.stopWord.isClosed {
 		e.stopWord.report = report

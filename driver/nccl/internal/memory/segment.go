@@ -92,7 +92,7 @@ func (s *Segment) Keep() error { return nil }
 func (s *Segment) Unmap() error {
 	m := s.arena.memory
 	_, reclaimErr := m.gpu.Reclaim()
-	releaseErr := m.releaseCaptured(&s.UseCount) // not with s.mu
+	releaseErr := m.releaseCaptured(&s.UseCount) // must not be called with s.mu held
 	return errors.Join(reclaimErr, releaseErr, s.unmap())
 }
 

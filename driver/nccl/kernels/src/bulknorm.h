@@ -1,12 +1,12 @@
 // Bulk norm kernels implement AllReduceRMSNorm of many rows in symmetric memory in one kernel, for 2 ranks.
-// Each rank reads all rows of the other one, and a block normalizes a row while the link carries its next
-// one. A thread has at most one pack of a row. The bits of a row are those of the other norm kernels.
+// Each rank reads all rows of its peer. A block normalizes a row while its next row crosses the link. A thread
+// has at most one pack of each row. Results are bitwise equal to those of the other norm kernels.
 #pragma once
 #include <barrier.h>
 #include <norm.h>
 
 struct BulkNorm : Norm {
-	const char* sendAt[MaxRanks];  // send of each rank, at its address in this process
+	const char* sendAt[MaxRanks];  // each rank's input, at its address in this process
 };
 
 // BlockRows holds the state of a thread that normalizes the rows of its block.
@@ -33,8 +33,8 @@ struct BlockRows {
 	// pack returns the index of the thread's pack of a row.
 	MEMBER u64 pack(u32 row) const { return (u64)row * packs + me; }
 
-	// norm normalizes a row of the new residual. No thread of the block still reads the row before in
-	// shared memory, because all have read it before the last barrier of norm_row.
+	// norm normalizes a row of the new residual. It may overwrite the previous row in shared memory, because
+	// all threads of the block have read that row before the last barrier of norm_row.
 	MEMBER void norm(u32 row, Pack sums) const {
 		if (used) {
 			residual[pack(row)] = sums;
@@ -63,7 +63,7 @@ DEVICE void norm_pull(const BulkNorm& call) {
 	if (ok && more) got = dev::load_once(theirs + rows.pack(row));
 #pragma unroll 1
 	for (; ok && row < call.rows; row += step) {
-		// sum_packs does not use the peer's pack at the place of this rank.
+		// sum_packs uses mine instead of both[call.rank].
 		Pack both[2] = {got, got}, sums = plus<N>(sum_packs<N, 2>(call, mine, both), old);
 		if (rows.used && row + step < call.rows) {
 			u64 next = rows.pack(row + step);

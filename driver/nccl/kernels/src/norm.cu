@@ -1,6 +1,6 @@
 // The kernels of AllReduceRMSNorm for float16 and bfloat16. Those with _q also quantize. Two-shot kernels
-// do not exist for 2 ranks, where one-shot kernels send the same amount. Local kernels follow an
-// all-reduce by another kernel. Pull kernels are for many rows in symmetric memory.
+// do not exist for 2 ranks, where one-shot kernels send the same amount. Local kernels follow another
+// kernel, which runs the all-reduce. Pull kernels are for many rows in symmetric memory.
 #include <bulknorm.h>
 
 // One block of a long row fits on a multiprocessor, or two blocks of short rows. With fewer registers, two

@@ -2,7 +2,7 @@
 // rank that owns one of its experts. Combine adds up the rows that these ranks computed. In the kernels of
 // this file, ranks access each other's buffers between two barriers, as in bulk kernels.
 //
-// Every block computes from all ids how many tokens before its own ones go to each rank. That determines
+// From all ids, every block computes how many tokens that precede its own tokens go to each rank. This gives
 // the places of its rows, without communication and always in the same order.
 #pragma once
 #include <barrier.h>
@@ -53,9 +53,9 @@ struct Routes {
 	u8 ranks[RouteThreads];  // set of ranks of each token of the current round
 };
 
-// Owners maps experts to ranks. The first ranks have one expert more than the last ones, if the numbers do
-// not divide; split is the first expert of the latter. Divisions are multiplications, which are exact
-// because there are at most MaxExperts.
+// Owners maps experts to ranks. If the experts do not divide evenly, each of the first `more` ranks owns one
+// expert more than the others, whose experts begin at split. A division multiplies by an inverse, which is
+// exact for up to MaxExperts experts.
 struct Owners {
 	u32 experts, split, more, high, low;
 };
@@ -96,8 +96,8 @@ DEVICE Ids load_ids(const Route& call, u32 token) {
 	return ids;
 }
 
-// ranks_of returns the set of ranks that own experts of a token. It adds the number of ids of unknown
-// experts.
+// ranks_of returns the set of ranks that own experts of a token. It adds the number of the token's unknown
+// experts to unknown.
 DEVICE u32 ranks_of(const Route& call, const Owners& o, const Ids& ids, u32& unknown) {
 	u32 ranks = 0;
 #pragma unroll
@@ -206,7 +206,7 @@ DEVICE void push_row(const Route& call, const Routes& s, u32 token, Item item) {
 	}
 }
 
-// push_words copies what belongs to a token except its row. Ids of experts on other ranks become NoExpert.
+// push_words copies a token's scales, weights and ids. Ids of experts on other ranks become NoExpert.
 DEVICE void push_words(const Route& call, const Owners& owners, const Routes& s, u32 token, u32 i) {
 	u32 lane = dev::thread() % 32, ranks = s.ranks[i];
 #pragma unroll 1
@@ -284,7 +284,7 @@ DEVICE void dispatch(const Route& call) {
 	count(call, prologue.epoch());
 }
 
-// add_row adds a pack of bfloat16 values to sums. The first row of a token is copied.
+// add_row adds a pack of bfloat16 values to sums. If any is false, it copies the values instead.
 DEVICE void add_row(float* sums, bool& any, Pack pack) {
 	float row[8];
 	BF16::unpack(pack.a, row);

@@ -1,9 +1,10 @@
-// Route kernels in lines exchange few tokens without a barrier: rows cross the link once, with their flags,
-// as in line kernels. The buffers may be in any memory.
+// These route kernels exchange few tokens in lines (see line.h): rows cross the link once, together with their
+// flags, without a barrier. The buffers may be in any memory.
 //
-// Each rank has a region in the exchange memory of each peer. The first chunk of the region has the number
-// of rows that go from the owner of the tokens to the other rank. The chunks of each place follow. Every
-// block computes the places of all tokens, and no block waits for another one of its rank.
+// Each rank has a region in the exchange memory of each peer. The first chunk of a region holds the number of
+// the rank's tokens that have an expert on the peer. These tokens are numbered from 0 in order; the number is
+// the place of the token. The chunks of all places follow. Every block computes the places of all tokens, so
+// no block waits for another block of its rank.
 #pragma once
 #include <line.h>
 #include <route.h>
@@ -13,7 +14,7 @@ enum : u32 { MaxLineTokens = 512, MaxWarps = RouteThreads / 32 };
 // Places is the shared memory of a block: the ranks of each token, and its place on each of them.
 struct Places {
 	u16 of[MaxRanks][MaxLineTokens];
-	u16 own[MaxLineTokens];  // the tokens at this rank's own places
+	u16 own[MaxLineTokens];  // the token at each place of this rank on itself: the inverse of of[rank]
 	u8 ranks[MaxLineTokens];
 	u32 votes[MaxRanks][MaxWarps], unknown[MaxWarps], counts[MaxRanks];
 };
@@ -59,19 +60,20 @@ DEVICE void place_all(const Route& call, const Owners& owners, Places& s) {
 	dev::sync_block();
 }
 
-// RouteLines has what both kernels share. An item is a chunk of a token or of a place, numbered from 0.
+// RouteLines is the part that both kernels share. An item is a chunk of a token or of a place. Items are
+// numbered from 0.
 template <int W>
 struct RouteLines {
 	const Route& call;
 	Places& s;
 	Worker<Pack> w;
 	Owners owners;
-	u32 chunks, stride;  // of a place in chunks, and of a region in bytes
+	u32 chunks, stride;  // number of chunks of a place; bytes of a region
 	u32 inverse;         // 2^31 / chunks, rounded up
-	u32 counts[W];       // after await_counts
+	u32 counts[W];       // tokens of each rank with an expert here; valid after await_counts
 
 	// words is the number of words of a token that follow its row. After the constructor, a warp loads its
-	// first input, and then calls place_all, which takes about as long.
+	// first input. It then calls place_all, which takes about as long as the load and so hides it.
 	MEMBER RouteLines(const Route& call, u32 words)
 			: call(call), s(*(Places*)dev::shared<sizeof(Places)>()), w(worker<Pack>(call, nullptr)), owners(owners_of(call)) {
 		chunks = row_chunks() + chunks_of<Pack>(words * 4);
@@ -102,7 +104,7 @@ struct RouteLines {
 		send(call, w, r, call.rank * stride, 1 + place * chunks + chunk, part);
 	}
 
-	// meet runs on the header warp. It tells each peer the number of rows, and exchanges headers.
+	// meet runs on the header warp. It sends the first chunk of each region, and exchanges headers.
 	MEMBER bool meet() const {
 		if (!ok(w)) return false;
 #pragma unroll
@@ -125,7 +127,7 @@ struct RouteLines {
 		for (int r = 0; r < W; r++) counts[r] = is_peer(r) ? (u32)heads[r].a : r < call.ranks ? s.counts[r] : 0;
 	}
 
-	// await_first receives the numbers of rows, and an item from each peer that has it.
+	// await_first receives the numbers of rows. It also receives an item from each peer that sends this item.
 	MEMBER bool await_first(Item item, Pack* got) {
 		Pack heads[W];
 		const char* lines = slot(call, call.rank, w, 0);
@@ -183,8 +185,9 @@ struct RouteLines {
 	}
 };
 
-// load_words and store_words access two or four words of a token after its row: its scales, weights and
-// ids, from word i on. store_words replaces ids of other ranks, whose experts are not size ones from first on.
+// load_words and store_words access the words of a token that follow its row: scales, weights and ids. They
+// access count words, starting with word i. store_words writes NoExpert instead of ids outside
+// [first, first + size), which are experts of other ranks.
 NOINLINE Pack load_words(const Route& call, u32 token, u32 i, u32 count) {
 	u32 words[4] = {};
 #pragma unroll
@@ -219,7 +222,7 @@ struct DispatchLines : RouteLines<W> {
 		ownExperts = each + (call.rank < more ? 1 : 0);
 	}
 
-	// first_word returns the number of a thread's first word in a chunk after the row.
+	// first_word returns the index of a thread's first word in a chunk that follows the row.
 	MEMBER u32 first_word(u32 chunk) const {
 		return ((chunk - this->row_chunks()) * Chunk<Pack>::Data + this->w.offset) / 4;
 	}
@@ -245,7 +248,7 @@ struct DispatchLines : RouteLines<W> {
 		Item item = this->item_at(this->w.warp);
 		return this->w.warp < this->call.tokens * this->chunks ? load(item.token, item.part) : Pack{};
 	}
-	// send_all loads the next item before it sends one.
+	// send_all loads the next item before it sends the current one.
 	MEMBER void send_all(Pack part) const {
 		u32 items = this->call.tokens * this->chunks;
 #pragma unroll 1
@@ -309,7 +312,7 @@ struct DispatchLines : RouteLines<W> {
 		return true;
 	}
 
-	// put_counts runs on the header warp. If the call has failed, it writes 0.
+	// put_counts runs on the header warp. If the call has failed, it writes zeros.
 	MEMBER void put_counts(bool valid) const {
 		const Route& call = this->call;
 		u32* to = (u32*)(call.all[call.rank] + call.countsAt);
@@ -320,7 +323,7 @@ struct DispatchLines : RouteLines<W> {
 			if (r < call.ranks && this->w.lane == r) to[r] = valid ? this->counts[r] : 0;
 		if (this->w.lane == call.ranks) to[call.ranks] = valid ? unknown : 0;
 	}
-	// poison poisons all places in the items of a warp.
+	// poison poisons a warp's items in the places of all ranks.
 	MEMBER void poison() const {
 #pragma unroll 1
 		for (u32 i = this->w.warp; i < this->call.maxTokens * this->chunks; i += this->w.warps)
@@ -356,7 +359,7 @@ struct CombineLines : RouteLines<W> {
 	MEMBER Pack load(u32 r, Item item) const {
 		return this->load_row(this->call.all[this->call.rank], place(this->call, r, item.token), item.part);
 	}
-	// load_place loads a chunk of a place of all peers.
+	// load_place loads an item for each peer: a chunk of a row that an expert of this rank has computed.
 	MEMBER void load_place(Item item, Pack* parts) const {
 #pragma unroll
 		for (int k = 1; k < W; k++) {
@@ -364,7 +367,7 @@ struct CombineLines : RouteLines<W> {
 			if (r < this->call.ranks) parts[k] = load(r, item);
 		}
 	}
-	// load_first loads the first item of a warp. That does not depend on the number of rows.
+	// load_first loads a warp's first item, before the numbers of rows are known.
 	MEMBER void load_first(Pack* parts) const {
 		if (this->w.warp < this->call.maxTokens * this->chunks) load_place(this->item_at(this->w.warp), parts);
 	}
@@ -417,7 +420,7 @@ struct CombineLines : RouteLines<W> {
 			if (!recv_item(this->item_at(i))) return false;
 		return true;
 	}
-	// poison poisons the items of a warp, or the first chunk of each row.
+	// poison poisons a warp's items or, on the header warp, the first chunk of each row.
 	MEMBER void poison(bool header) const {
 		u32 step = header ? this->chunks : this->w.warps;
 #pragma unroll 1
@@ -426,8 +429,8 @@ struct CombineLines : RouteLines<W> {
 	}
 };
 
-// line_combine runs a combine in lines. If only the header warp fails, it poisons a part of each row after the
-// warp that writes it has ended.
+// line_combine runs a combine in lines. If only the header warp fails, it poisons the first chunk of each row
+// after all warps of its block have ended.
 template <int W>
 DEVICE void line_combine(const Route& call) {
 	CombineLines<W> s(call);
