@@ -100,7 +100,7 @@ var scenarios = []struct {
 		scenario: "sums", ranks: []int{1, 2, 4},
 	},
 	{
-		name:     "pads are open and failed on all ranks, and errors name the rank and the site",
+		name:     "pads open and fail on all ranks, and errors name the rank and the site",
 		scenario: "pads", ranks: []int{1, 2, 4},
 	},
 	{
@@ -151,7 +151,7 @@ var scenarios = []struct {
 	},
 	{name: "a late rank is reported", scenario: "late", ranks: []int{2, 4}},
 	{
-		name:     "a question for the cause of a fault does not wait for a stopped rank",
+		name:     "a query for the cause of a fault does not wait for a stopped rank",
 		scenario: "unexplained", ranks: []int{2},
 	},
 	{name: "a lost rank is reported", scenario: "lost", ranks: []int{2, 4}, lostCount: 1},

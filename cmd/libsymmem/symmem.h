@@ -375,8 +375,9 @@ int symmem_group_resume(uint64_t group);
  * that becomes nonzero when the group fails, or 0 if the group has none. */
 int symmem_group_describe(uint64_t group, size_t size, char *text, size_t *length);
 
-/* Returns the code of the fault that ended the group, which becomes this thread's last error, or
- * SYMMEM_OK until the ranks have agreed on the fault. It does not wait. */
+/* Returns SYMMEM_OK if the group has no fault, or if the ranks have not yet agreed on its cause.
+ * Otherwise it returns the code of the fault, which becomes this thread's last error. It does not
+ * wait. */
 int symmem_group_error(uint64_t group);
 
 /* Fails the group on all its ranks: waiting calls return SYMMEM_ERR_ABORTED. */
@@ -542,20 +543,21 @@ int symmem_signal_words_open(uint64_t group, size_t words, size_t ranks, uint64_
  * count as live buffers in symmem_close. */
 int symmem_signal_words_close(const void *words);
 
-/* Creates a checked pad on every rank of a group of at most 32 ranks, and writes the address of this
- * rank's pad, for kernels that signal each other with the functions of symmem_device.cuh. Each of
- * their waits ends within the timeout that the group has now. Error messages name call site n as
- * names[n], for n below `sites`; the names are copied. Collective. Returns
+/* Creates a checked pad on every rank of a group of at most 32 ranks, and writes the address of
+ * this rank's pad. Kernels pass it to the functions of symmem_device.cuh to signal each other. Their
+ * waits end within the timeout that the group has when the pad is created. Error messages name call
+ * site n as names[n], for n below `sites`; the names are copied. Collective. Returns
  * SYMMEM_ERR_UNSUPPORTED on every rank if the ranks cannot map each other's memory. */
 int symmem_pad_open(uint64_t group, size_t sites, const char *const *names, uint64_t *pad);
 
-/* Returns the error of a wait that has failed on any rank: SYMMEM_ERR_TIMEOUT, RANK_LOST,
- * DIVERGENCE, INVALID, or that of the failed group. Call it after the kernels, for which it does
- * not wait. A failed pad stays failed on all ranks: close it, and create another one. */
+/* Returns SYMMEM_OK, or an error if a wait has failed on any rank: SYMMEM_ERR_TIMEOUT, RANK_LOST,
+ * DIVERGENCE, INVALID, or the group's error if the group has failed. It does not wait for kernels:
+ * call it after they have ended. A failed pad stays failed on all ranks: close it, and create
+ * another one. */
 int symmem_pad_check(uint64_t pad);
 
-/* Describes signals that this rank has not waited for, one a line; the text is empty if there are
- * none. Kernels may be waiting for other signals meanwhile. */
+/* Describes the signals that this rank has not waited for, one per line. The text is empty if there
+ * are none. It can be called while kernels wait for other signals. */
 int symmem_pad_explain(uint64_t pad, size_t size, char *text, size_t *length);
 
 /* Frees this rank's pad. No kernel of any rank may use it any more. All ranks must close pads in the

@@ -35,7 +35,7 @@ larger size, the path changes only if another path is faster by more than 2 perc
 the noise. Between two measured sizes, the limit is where the ratio of the times would be 1. A rule
 applies out of place and in place. If these differ in the faster path, plain has precedence over
 window, and both have precedence over direct. The two-level path is chosen only at sizes where it is
-faster out of place and in place.
+faster both out of place and in place.
 
 --factor 4 halves the time of the measurement, and --max 64M halves it again. --dtype is the type of
 the measured elements, but the table applies to all types. Choose a type that all paths support: on

@@ -65,7 +65,8 @@ void pads(void) {
 	TRUE(length == 0);
 	DO(symmem_barrier(world, 0));
 	DO(symmem_stream_synchronize(0));
-	if (rank == 0) { /* a signal to the last rank that it does not take, and a wait that fails */
+	if (rank == 0) {
+		/* Write a signal that the last rank does not take, and reports of a failed wait. */
 		char *last = (char *)(uintptr_t)peers[size - 1];
 		uint64_t word = (uint64_t)1 << 32 | 1 << 24 | CHANNEL << 12 | SITE;
 		__atomic_store_n((uint64_t *)(last + SLOTS + (3 * CHANNEL + 2) * ROW), word, __ATOMIC_RELEASE);

@@ -10,7 +10,7 @@ import (
 	"symmem"
 )
 
-// padError is the error of a failed wait on a checked pad. cause decides its code and its details.
+// padError is the error of a failed wait on a checked pad. Its code and details are those of cause.
 type padError struct {
 	text  string
 	cause error
@@ -60,7 +60,7 @@ func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	}
 }
 
-// signalsElsewhere describes what ranks of the world have signalled instead, on all open pads.
+// signalsElsewhere describes other signals of the given ranks of the world, on all open pads.
 func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
 	const maxLines = 8
 	var lines []string

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// The layout of a checked pad. python/src/symmem/_device/layout.py describes it, and the
-// instructions that read and write it are written by python/src/symmem/_device/ptx.py. All offsets
-// are in bytes.
+// The layout of a checked pad, as described in python/src/symmem/_device/layout.py. Kernels access
+// it by instructions that python/src/symmem/_device/ptx.py generates. All offsets are in bytes.
 const (
 	padRanks    = 32
 	padChannels = 1024
@@ -37,13 +36,14 @@ const (
 	padStopped     padFailure = 6 // the host has stopped the group's kernels
 )
 
-// padArrivalRow and padSignalRow are the first rows of slots of the operations.
+// padArrivalRow is the first of a channel's two rows of slots for arrivals. padSignalRow is its row
+// for signals.
 const (
 	padArrivalRow = 0
 	padSignalRow  = 2
 )
 
-// padWord is what a rank writes to signal: a count, the pad's number, a channel and a call site.
+// padWord is a signal: a count (epoch), the pad's number, a channel and a call site.
 type padWord uint64
 
 func (w padWord) epoch() uint32 { return uint32(w >> 32) }
@@ -70,7 +70,7 @@ type padSignal struct {
 	channel, site int
 }
 
-// padMemory is a copy of the beginning of a pad or, for pending and absent, of all of it.
+// padMemory is a copy of the first bytes of a pad. Methods pending and absent need the whole pad.
 type padMemory []byte
 
 func (m padMemory) uint32(at int) uint32 { return binary.NativeEndian.Uint32(m[at:]) }
@@ -97,7 +97,7 @@ func (m padMemory) reports(ranks int) []padReport {
 
 func padRow(channel, row int) int { return padSlots + (3*channel+row)*padRowBytes }
 
-// absent returns the ranks that have not arrived as this rank's failed wait expected.
+// absent returns the ranks whose arrivals this rank's failed wait r has not found.
 func (m padMemory) absent(r *padReport, ranks int) []int {
 	var found []int
 	row := padRow(r.channel, int(r.want.epoch()%2))

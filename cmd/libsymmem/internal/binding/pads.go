@@ -22,14 +22,14 @@ type pad struct {
 	address  uintptr
 	sites    []string
 	timeout  time.Duration
-	isFailed atomic.Bool // the signals left on a failed pad explain no other failure
+	isFailed atomic.Bool // if set, the signals left on the pad do not explain failures of other pads
 }
 
-// padReadTimeout limits a read of a pad's memory, which waits for no kernel.
+// padReadTimeout limits a copy to or from a pad's memory. The copy does not wait for kernels.
 const padReadTimeout = 10 * time.Second
 
 // OpenPad creates a checked pad on every rank of a group, and returns the address of this rank's
-// one. Errors name call site n as sites[n]. It is collective over the group.
+// pad. Errors name call site n as sites[n]. OpenPad is collective over the group.
 func (ps *pads) OpenPad(handle uint64, sites []string) (uintptr, error) {
 	r, g, err := ps.session.group(handle)
 	if err != nil {
@@ -95,7 +95,7 @@ func (ps *pads) CheckPad(address uintptr) error {
 	return p.differenceError(first)
 }
 
-// ExplainPad describes the signals that this rank has not waited for, one a line.
+// ExplainPad describes the signals that this rank has not waited for, one per line.
 func (ps *pads) ExplainPad(address uintptr) (string, error) {
 	p, err := ps.find(address)
 	if err != nil {
@@ -106,7 +106,7 @@ func (ps *pads) ExplainPad(address uintptr) (string, error) {
 }
 
 func (p *pad) writeHeader(addresses []uintptr, number uint32) error {
-	// The first word is left out, because peers may have written it.
+	// The header begins after the first word (padFailed), which peers may already have written.
 	header := make([]byte, padReports-padNumber)
 	put := binary.NativeEndian
 	put.PutUint32(header, number)
@@ -131,7 +131,8 @@ func (p *pad) read(bytes int64) (padMemory, error) {
 	return memory, err
 }
 
-// copy calls queue with memory of the pad and a stream on which no kernel runs.
+// copy calls queue with a part of the pad's memory and a stream on which no kernel runs, and waits
+// for the stream.
 func (p *pad) copy(
 	bytes int64, queue func(*symmem.Stream, symmem.Memory) error, offset uintptr,
 ) error {
@@ -154,8 +155,8 @@ func (p *pad) copy(
 	return nil
 }
 
-// firstCause returns the report that explains the failure: other causes come before time-outs, and
-// this rank's report before those of other ranks.
+// firstCause returns the report that explains the failure. It prefers other causes to time-outs and
+// stops, and then this rank's report to those of other ranks.
 func (p *pad) firstCause(reports []padReport) *padReport {
 	var first *padReport
 	orderOf := func(r *padReport) int {
