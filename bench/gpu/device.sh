@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Tests checked pads in Triton and CUDA kernels on GPUs, and compares handles with those of PyTorch,
-# also in functions of other libraries of which only the rendezvous is changed. Build with
-# torch-build.sh.
+# Tests checked pads in Triton and CUDA kernels on GPUs, and compares handles with PyTorch's, also
+# in functions of other libraries, where only the rendezvous is replaced. Build with torch-build.sh.
 #
 #   RANKS       number of ranks (2)
 #   KRAKEN      checkout of github.com/meta-pytorch/kraken of May 2026 or later; without it, times,

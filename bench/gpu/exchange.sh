@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures the exchange of a mixture-of-experts layer: dispatch and combine, in one launch each, of
-# all rows and of those that experts need (Group.Dispatch and Combine). It compares them with vLLM's
-# default (a group of NCCL's all-gathers, and a reduce-scatter) and with the time that the bytes take
-# at the speed of the links.
+# all rows or only of those that experts need (Group.Dispatch and Combine). It compares them with
+# vLLM's default (a group of NCCL's all-gathers, and a reduce-scatter) and with the time that the
+# bytes take at the speed of the links.
 #
 #   EXCHANGE   shapes to measure, such as DeepSeek-V3/uniform/tokens=128 (all)
 # shellcheck source-path=SCRIPTDIR source=machine.sh

@@ -1,4 +1,4 @@
-"""Buffers of DDP and FSDP2 in symmetric memory on GPUs, and pools of the backend's allocator.
+"""Tests DDP's and FSDP2's buffers in symmetric memory on GPUs, and the backend's allocator.
 
 Rank 0 prints PASS or FAIL with each check.
 """
@@ -140,7 +140,7 @@ def allocator() -> None:
 
 
 def main() -> None:
-    """Run all checks, in default process groups of their own."""
+    """Run all checks. Most of them create their own default process group."""
     store = new_store()
     torch.use_deterministic_algorithms(True, warn_only=True)
     compare("ddp", store, backend.ddp)

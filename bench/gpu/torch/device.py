@@ -81,7 +81,7 @@ def receive(pad, peer, channel, site: tl.constexpr, output):  # type: ignore[no-
 
 @triton.jit
 def hold(word, limit):  # type: ignore[no-untyped-def]
-    """Spins until a word is not 0, but at most for a number of polls."""
+    """Spins until a word is not 0, for at most `limit` polls."""
     polls = 0
     while polls < limit:
         polls += 1
@@ -367,7 +367,7 @@ def cuda() -> None:
 
 
 def streams() -> None:
-    """Let kernels wait on all of PyTorch's streams, and copy on the stream that symmem keeps."""
+    """Let kernels wait on all of PyTorch's streams, and read pads on symmem's own stream."""
     common.start()
     with symmem.use():
         x = torch.zeros(16, device=DEVICE)

@@ -1,4 +1,4 @@
-"""Compares symmem's handles and checked barrier with PyTorch's memory on GPUs.
+"""Compares symmem's handles and checked barriers with PyTorch's handles and kraken's barrier.
 
 device_peers.py members|times|kraken|exchange|flashinfer
 
@@ -39,7 +39,7 @@ def host_time(call: Callable[[], Any], calls: int = 100) -> float:
 
 
 def members() -> None:
-    """Time the members of handles on the host: PyTorch's and symmem's."""
+    """Measure how long calls of handles occupy the host, with PyTorch and symmem."""
     common.start()
     common.needs_gpus("times")
     shape, word = (256, 1024), torch.zeros(8, device=DEVICE, dtype=torch.uint32)
@@ -135,7 +135,7 @@ def times() -> None:
 
 
 class Comparison:
-    """Runs functions of other libraries on PyTorch's memory, and with the rendezvous replaced.
+    """Runs functions of other libraries with PyTorch's rendezvous, and with symmem's.
 
     Attributes:
         memory: where the functions allocate symmetric memory, "torch" or "symmem".
@@ -305,7 +305,7 @@ def quantized() -> None:
 
 
 def eager(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Time calls in turns, 30 in a row. Return each one's least mean, in microseconds."""
+    """Time 30 calls of each function, in turns. Return the lowest means, in microseconds."""
     best = dict.fromkeys(runs, float("inf"))
     host = dict.fromkeys(runs, float("inf"))
     with torch.cuda.stream(torch.cuda.Stream()):

@@ -30,7 +30,7 @@ HIDDEN = 4096
 TOKENS = [int(n) for n in os.environ.get("TOKENS", "1 8 32 128 512 2048 8192").split()]
 CALLS, REPLAYS, ROUNDS = 10, 3, 20
 SHORT_REPLAYS, SHORT = 20, 256 << 10
-"""More replays for calls of few bytes, because the ranks do not start at the same time."""
+"""Calls of at most SHORT bytes are replayed more often, because ranks start at different times."""
 
 SLOWER, NOISE = 1.02, 0.3
 """The time limit of a call on symmem: a multiple of the engine's time, plus microseconds."""

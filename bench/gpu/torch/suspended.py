@@ -1,4 +1,4 @@
-"""Suspends a group of processes, and lets the driver make checkpoints of all of them.
+"""Suspends a group of processes, and makes checkpoints of them with the CUDA driver.
 
 suspended.py           tests that graphs are right after 100 cycles and after a checkpoint
 suspended.py PID       makes a checkpoint of a process and restores it, and prints the times
