@@ -42,7 +42,7 @@ struct gpu_warp {
     uint32_t here;   /* set of lanes that have reached a vote */
     uint32_t yes;    /* lanes in here that voted yes */
     bool all, any;   /* results of the last vote */
-    uint32_t voted;  /* the lanes that voted yes in it */
+    uint32_t voted;  /* lanes that voted yes in the last vote */
     uint32_t loaded[GPU_GROUPS][GPU_RING]; /* number of the load that read a line, from 1 */
     struct gpu_block *block;
     struct gpu_lane lanes[GPU_LANES];

@@ -1,6 +1,6 @@
-/* Output buffers of captured calls on the plain path. As NCCL does, a communicator maps their memory
- * on other ranks when a call is captured, and uses that mapping again for other calls at these
- * addresses. It forgets the memory of destroyed graphs only in every 11th group of calls. */
+/* Output buffers of captured calls on the plain path. As in NCCL, a communicator maps their memory
+ * on other ranks when it captures a call, and reuses the mapping for later calls at the same
+ * addresses. It releases the memory of destroyed graphs only in every 11th group of calls. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ struct captured {
     uintptr_t base;
     size_t bytes;
     CUmemGenericAllocationHandle handle;
-    int kernels; /* in graphs that have not been forgotten */
+    int kernels; /* in graphs, until released */
     int dropped; /* of these, kernels in destroyed graphs */
 };
 
@@ -24,7 +24,7 @@ static struct captured *find_locked(struct comm *c, uintptr_t base, size_t bytes
     return m;
 }
 
-/* Returns NULL if the buffer cannot be mapped on other ranks. */
+/* Keeps a buffer's memory for a kernel in a graph. Returns NULL if other ranks cannot map it. */
 struct captured *captured_keep(struct comm *c, const void *buffer) {
     const char *wanted = getenv("NCCL_GRAPH_REGISTER");
     uintptr_t base = 0;
@@ -52,7 +52,7 @@ struct captured *captured_keep(struct comm *c, const void *buffer) {
     return m;
 }
 
-/* Must be called when the graph of a kernel has been destroyed. */
+/* Notes that the graph of a kernel has been destroyed. */
 void captured_drop(struct comm *c, struct captured *m) {
     pthread_mutex_lock(&c->lock);
     m->dropped++;
@@ -68,7 +68,7 @@ bool captured_is_stale(const struct captured *m, const void *buffer) {
     return handle != m->handle;
 }
 
-static void forget(struct comm *c, bool all) {
+static void release_unused(struct comm *c, bool all) {
     struct captured *unused = NULL;
     pthread_mutex_lock(&c->lock);
     for (struct captured **at = &c->captured; *at != NULL;) {
@@ -92,13 +92,13 @@ static void forget(struct comm *c, bool all) {
     }
 }
 
-/* Must be called at the end of each group with calls of the communicator. */
+/* Counts a group of calls, and releases unused memory in every 11th one. */
 void captured_group_ended(struct comm *c) {
     pthread_mutex_lock(&c->lock);
     bool due = ++c->groups % GROUPS_PER_RELEASE == 0;
     pthread_mutex_unlock(&c->lock);
     if (due)
-        forget(c, false);
+        release_unused(c, false);
 }
 
-void captured_close(struct comm *c) { forget(c, true); }
+void captured_close(struct comm *c) { release_unused(c, true); }

@@ -28,7 +28,7 @@ static void serve_next(struct comm *c) {
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Runs a call whose output goes to memory that is no longer at the address of its buffer. */
+/* Runs a call at whose output address other memory is mapped now. The output is lost. */
 static void run_stale(struct comm *c, struct call call) {
     char *old = malloc(call.count * (size_t)c->nranks * type_bytes(call.type));
     if (old == NULL)
