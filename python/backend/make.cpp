@@ -21,9 +21,8 @@ Interpreter functions(const std::vector<int64_t>& addresses) {
       reinterpret_cast<void (*)()>(addresses.at(2))};
 }
 
-// Returns an open group. `numbers` holds the handles of the group and its world and the number of
-// its pool, as in Membership, followed by the world ranks of the members. An empty list means no
-// group.
+// Returns an open group. `numbers` holds the handles of the group and its world, the number of its
+// pool, and the world ranks of its members, as in Membership. An empty list means no group.
 Membership membership(const std::vector<int64_t>& numbers) {
   if (numbers.empty()) {
     return {};
@@ -35,8 +34,8 @@ Membership membership(const std::vector<int64_t>& numbers) {
 }
 
 // Returns a process group whose backend is a new Group, with the store and the ranks of `model`.
-// `host` and `device` are arguments of membership for tensors on the CPU and on GPUs. `interpreter`
-// holds the addresses of an Interpreter's functions.
+// `host` and `device` describe its groups for tensors on the CPU and on GPUs (see membership).
+// `interpreter` holds the addresses of an Interpreter's functions.
 ProcessGroupPointer make(
     const std::string& path,
     const ProcessGroupPointer& model,

@@ -15,7 +15,7 @@ bool Group::supportsTensorAlloc(c10::DeviceIndex device) {
 // All ranks of the group must allocate tensors of the same sizes in the same order.
 at::Tensor Group::allocateTensor(long size, at::TensorOptions options) {
   auto device = options.device();
-  uint64_t stream = 0; // any number names a stream of the CPU
+  uint64_t stream = 0; // on the CPU, any number is a valid stream
   if (!device.is_cpu()) {
     const c10::impl::VirtualGuardImpl devices(device.type());
     device = device.has_index() ? device : devices.getDevice();
@@ -36,7 +36,7 @@ at::Tensor Group::allocateTensor(long size, at::TensorOptions options) {
       .make_tensor();
 }
 
-// Returns the pool of tensors on a device. Its domain is the group. The first call opens it.
+// Returns the pool for tensors on a device. The first call may open one whose domain is the group.
 int Group::pool(c10::Device device) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto& part = device.is_cpu() ? parts_.host : parts_.device;

@@ -12,7 +12,7 @@ namespace {
 
 namespace symmetric = c10d::symmetric_memory;
 
-// The rows of barriers behind each signal pad: see python/src/symmem/_device/queued.py.
+// The size of the barrier rows behind each signal pad: see python/src/symmem/_device/queued.py.
 constexpr size_t kBarrierBytes = 256 * 144;
 
 constexpr uint64_t kHostStream = uint64_t{1} << 62; // for tensors on the CPU

@@ -71,7 +71,7 @@ class Handle final : public c10d::symmetric_memory::SymmetricMemory {
   c10::Device get_device() override;
   bool world_within_direct_access() override;
 
-  // Returns the offset of the rows of barriers from the beginning of a signal pad.
+  // Returns the offset of the barrier rows from the beginning of a signal pad.
   static size_t barrier_offset();
 
  private:

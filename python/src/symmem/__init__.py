@@ -24,7 +24,7 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 #   _rank: this process as a rank, with its groups
 #   _api: the functions that programs call
 #   functional: collectives with gradients
-#   _device: checked signals for kernels, barriers and signals of handles
+#   _device: checked signals for kernels; barriers and signals of handles
 #   _backend: the backend of torch.distributed
 #   engines: the plug-ins of vLLM and SGLang
 #   _version: the version

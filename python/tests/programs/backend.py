@@ -415,7 +415,7 @@ def memory_pools_can_be_registered() -> None:
 
 
 @check
-def memory_of_cpus_has_no_allocator() -> None:
+def cpu_memory_has_no_allocator() -> None:
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     assert "getMemAllocator" in str(raises(RuntimeError, lambda: backend.mem_allocator))
 

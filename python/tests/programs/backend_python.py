@@ -27,7 +27,7 @@ LEFT_OUT = {
     "an_error_in_a_batch_does_not_affect_the_next",  # It does not support batches.
     "invalid_calls_raise_errors",  # It raises symmem's own errors.
     "large_lists_may_be_scaled",  # It supports premul_sum of single tensors only.
-    "memory_of_cpus_has_no_allocator",  # It has no allocator at all.
+    "cpu_memory_has_no_allocator",  # It has no allocator at all.
     "mismatched_sizes_are_errors",
 }
 """Checks that only the C++ backend passes."""

@@ -93,7 +93,7 @@ def fsdp2_buffers_are_symmetric() -> None:
 
 
 @check
-def a_program_can_choose_for_each_model() -> None:
+def a_program_can_choose_buffers_for_each_model() -> None:
     sharded = fully_shard(model())
     sharded.set_allocate_memory_from_process_group_for_comm(True)
     assert steps(sharded) >= 6

@@ -1,4 +1,4 @@
-"""Tests the kernels of handles' barriers and signals on the CPU, on real processes."""
+"""Tests the kernels of handles' barriers and signals, emulated on the CPU in real processes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(
 
 
 def failing(record: list[int]) -> Any:
-    """Return the error for what a kernel has written."""
+    """Return the error that a handle raises for what a kernel has written."""
     made: Any = Queued.__new__(Queued)
     made._group, made.record = symmem.world(), record
     return made._failure()

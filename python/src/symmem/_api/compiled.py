@@ -23,7 +23,7 @@ def operators() -> Any:
 
 
 untraced: dict[str, Callable[..., Any]] = {}
-"""Functions by name that compiled code calls between its graphs, because they are not operators."""
+"""Functions that are not operators, by name. Compiled code calls them between its graphs."""
 
 
 def op_name(op: Any) -> str:

@@ -81,7 +81,7 @@ _ADDRESS, _ADDRESSES = struct.Struct("@Q"), struct.Struct("@QQ")
 
 MAX_TEMPLATES = 1024
 _templates: dict[tuple[object, ...], c.Array[Arguments]] = {}
-"""The arguments of earlier lists, without addresses, by the group and the shapes."""
+"""The arguments of earlier lists, without addresses, keyed by the group and the shapes."""
 
 
 def _template(

@@ -29,10 +29,12 @@ class Operator(NamedTuple):
 
     Attributes:
         schema: the arguments and the result, as PyTorch writes them.
-        run: takes these arguments; before them the output, if the operator returns a new tensor.
-        shape: the shape of a new tensor, for this rank's place in the group and the arguments.
-        formula: the gradient of the first argument, for that of the output, the first argument's
-            shape and the other arguments. It is None if autograd does not follow the operator.
+        run: takes these arguments, preceded by the output if the operator returns a new tensor.
+        shape: takes this rank's place in the group and the arguments, and returns the shape of the
+            new tensor.
+        formula: takes the gradient of the output, the first argument's shape and the other
+            arguments, and returns the gradient of the first argument. None if autograd ignores the
+            operator.
         check: raises while a compiler traces the operator, if its arguments do not fit together.
         dtype: the name of the dtype of a new tensor, if it is not that of the first argument.
     """

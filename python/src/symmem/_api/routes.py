@@ -208,7 +208,7 @@ def combined_shape(
 def spread(
     rows: torch.Tensor, ids: torch.Tensor, experts: int, max_tokens: int, group: str
 ) -> torch.Tensor:
-    """Return the rows that dispatch moves, and zeros at the places without a row."""
+    """Dispatch rows, and return the received rows, with zeros in places without a row."""
     module = modules["torch"]
     size = session.place(group).size
     weights = rows.new_zeros(tuple(ids.shape), dtype=module.float32)

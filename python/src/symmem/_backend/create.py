@@ -104,7 +104,7 @@ def _join(spec: origin.WorldSpec, name: str, backend: Backend, *, is_default: bo
 
 
 def _opened(world: int, spec: origin.WorldSpec, pool: int) -> list[int]:
-    """Return the group of all ranks of a world that was opened for, and is closed with, a group."""
+    """Return the group of all ranks of a world that is opened and closed with the process group."""
     library().call("symmem_group_set_timeout", world, timeout_ms(spec))
     _worlds.add(world)
     return [world, world, pool, *range(len(spec.ranks))]

@@ -130,17 +130,17 @@ class Handle:
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
         """Wait for all ranks: on GPUs the current stream waits, on the host the caller.
 
-        On the host, all ranks must call barriers in the same order, even those with different
-        channels, and the wait ends at the timeout of the group.
+        On the host, all ranks must call barriers in the same order, even on different channels, and
+        the timeout is always that of the group.
 
         Args:
             channel: distinguishes barriers that may be in progress at the same time.
             timeout_ms: the maximum wait in milliseconds; 0 means the timeout of the group.
 
         Raises:
-            TimeoutError: ranks did not arrive in time. On GPUs, this and the next error are raised
-                by the later calls of `barrier`, `put_signal` and `wait_signal`, and operations that
-                are queued already do not wait any more.
+            TimeoutError: ranks did not arrive in time. On GPUs, later calls of `barrier`,
+                `put_signal` and `wait_signal` raise this error and `RankLostError`, and operations
+                that are already queued no longer wait.
             RankLostError: the process of a rank has ended.
         """
         self._require_open()
@@ -154,8 +154,8 @@ class Handle:
     def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
         """Signal a rank on a channel, after the rank has consumed the channel's previous signal.
 
-        On GPUs, the current stream waits until then; on the host, the caller does. Errors are those
-        of `barrier`, but on the host `torch.distributed.DistBackendError`.
+        On GPUs, the current stream waits until then; on the host, the caller does. On GPUs, it
+        raises the errors of `barrier`; on the host, `torch.distributed.DistBackendError`.
 
         Args:
             dst_rank: the rank that waits for the signal.

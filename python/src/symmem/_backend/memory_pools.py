@@ -1,4 +1,4 @@
-"""Implements `register_mem_pool` and `mem_allocator` of the backend for programs that use them."""
+"""Implements `register_mem_pool` and `mem_allocator` of the backend."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def register(pool: torch.cuda.MemPool, group: int) -> None:
 def mem_allocator(backend: Any) -> Any:
     """Return an allocator of symmetric memory for `torch.cuda.MemPool`, or None on CPUs.
 
-    It allocates from the pool of the process group's scopes, so all ranks of the group must
+    It allocates from the pool of `symmem.use(group)`, so all ranks of the group must
     allocate the same sizes in the same order. Collective over the process group.
 
     Args:

@@ -33,7 +33,7 @@ SIGNALS = ARRIVALS + 8 * CHANNELS
 SLOTS = SIGNALS + 8 * RANKS * CHANNELS
 """For each channel, three rows of slots: in each row, every rank writes one word of 64 bits.
 
-Arrivals use the first two rows in turns, because a rank can be one arrival ahead of its peers.
+Arrivals alternate between the first two rows, because a rank can be one arrival ahead of its peers.
 Signals use the third. The high half of a word is the epoch, which counts the arrivals or signals of
 the rank on the channel. The low half is the tag: the number of the pad (8 bits), the channel and
 the call site (12 bits each).

@@ -1,4 +1,4 @@
-"""Checked pads: the memory of signals between kernels."""
+"""Checked pads: memory for signals between kernels."""
 
 from __future__ import annotations
 

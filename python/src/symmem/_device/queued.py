@@ -1,4 +1,4 @@
-"""Barriers and signals of handles on GPUs: kernels of one warp, whose waits have a timeout."""
+"""Implements barriers and signals of handles on GPUs, as kernels of one warp with a timeout."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from symmem._torch.pytorch import pytorch
 if TYPE_CHECKING:
     from symmem._rank.group import Group
 
-_AGREEMENT_LIMIT = 30.0  # seconds in which the ranks agree on the cause of a fault
+_AGREEMENT_LIMIT = 30.0  # maximum wait for the ranks to agree on the cause of a fault, in seconds
 
 RANKS = 32
-"""The maximum number of ranks: in a barrier, each lane of a warp waits for one."""
+"""The maximum number of ranks: in a barrier, each lane of the warp waits for one rank."""
 
 CHANNELS = 256
-"""The number of channels of barriers."""
+"""The number of channels for barriers."""
 
 ROW = 8 + 4 * RANKS + 8
-"""The bytes of a channel's row behind each signal pad: this rank's count of barriers, at offset 8
-the latest count of each rank, and padding. Counts have 32 bits. `python/backend/symmetric.cpp`
-allocates the rows."""
+"""The size in bytes of a row. Behind each signal pad, there is a row for each channel. It holds the
+number of barriers that this rank has entered and, from offset 8 on, the latest such number of each
+rank (32 bits each). `python/backend/symmetric.cpp` allocates the rows."""
 
 RECORD = 4 + RANKS
-"""The number of 32-bit words that a failing kernel writes to host memory: whether it has failed,
-the channel, the operation, an unused word, and why the wait for each rank has failed."""
+"""The number of 32-bit words that a failing kernel writes to host memory: 1, the channel, the
+operation, an unused word and, for each rank, why the wait for it has failed (0 if it has not)."""
 
 TIMEOUT, STOPPED = 1, 2
 
 
 class Operation(IntEnum):
-    """What a kernel does."""
+    """The operations of the kernels."""
 
     BARRIER = 0
     PUT = 1  # waits until a word of a peer's pad is 0, and sets it to 1
@@ -93,8 +93,8 @@ setp.eq.u32 p, found, FROM;
 @p bra collected;
 """
 
-# Reads the clock every 64 polls. Every 1024, ends silently if another operation of the handle has
-# failed, and reads the word by which the host stops kernels.
+# Reads the clock every 64 polls. Every 1024 polls, it also ends silently if another operation of
+# the handle has failed, and reads the word with which the host stops kernels.
 _POLL = f"""
 add.u32 polls, polls, 1;
 and.b32 old, polls, 63;
@@ -145,8 +145,8 @@ def _body(operation: Operation) -> str:
 
 
 BODIES = {operation: _body(operation) for operation in Operation}
-"""The instructions. `pad` is the rank whose pad has the row or word at the offset `row`. In a
-barrier it is this rank. `peer` is the rank of which a signal's error is about."""
+"""The instructions of the kernels. They access the row or word at the offset `row` of the pad of
+rank `pad`, which is this rank in a barrier. Errors of signals name the rank `peer`."""
 
 _PARAMETERS = {
     "pads": 64, "row": 64, "timeout": 64, "stop": 64, "record": 64, "pad": 32, "size": 32,
@@ -179,7 +179,7 @@ def _kernels(device: int) -> tuple[dict[Operation, c.c_void_p], c.c_void_p]:
     number, context = c.c_int(), c.c_void_p()
     module, functions = c.c_void_p(), {}
     driver_call("cuDeviceGet", c.byref(number), device)
-    driver_call("cuDevicePrimaryCtxRetain", c.byref(context), number)  # as long as the process
+    driver_call("cuDevicePrimaryCtxRetain", c.byref(context), number)  # never released
     driver_call("cuCtxPushCurrent_v2", context)
     try:
         driver_call("cuModuleLoadData", c.byref(module), MODULE.encode())
@@ -215,15 +215,15 @@ _MAX_CACHED = 4096
 
 
 class Queued:
-    """The barriers and signals of a handle on a GPU, which wait on the current stream.
+    """Queues the barriers and signals of a handle on the current stream of a GPU.
 
     Args:
         group: the group of the handle.
         device: the device of this rank.
-        pads: the address, on the device, of the addresses of all ranks' signal pads.
+        pads: the address of an array, in GPU memory, of the addresses of all ranks' signal pads.
         pad_bytes: the size of a signal pad.
-        offset: the offset of the rows of barriers from the beginning of a pad.
-        timeout_ms: the timeout of a wait, unless the caller has another one.
+        offset: the offset of the first barrier row from the beginning of a pad.
+        timeout_ms: the default timeout of a wait.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Queued:
         self._functions, self._context = _kernels(device)
         self._launch = _launcher()
         self._raw_stream = pytorch().raw_stream
-        # The function, the address of an array of its arguments' addresses, and these objects.
+        # Values: a function, the address of an array of its arguments' addresses, and these objects.
         self._packed: dict[tuple[Operation, int, int, int], tuple[Any, int, Any]] = {}
         self._configs: dict[int, tuple[int, _Config]] = {}
 
@@ -261,7 +261,7 @@ class Queued:
         if config is None:
             config = self._configure(stream)
         if self._launch(config[0], packed[0], packed[1], None):
-            # Another device is current, or none is on this thread.
+            # This thread has no current device, or another one.
             driver_call("cuCtxPushCurrent_v2", self._context)
             code = self._launch(config[0], packed[0], packed[1], None)
             driver_call("cuCtxPopCurrent_v2", c.byref(c.c_void_p()))

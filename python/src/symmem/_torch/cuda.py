@@ -75,11 +75,11 @@ def driver_call(name: str, *arguments: Any) -> None:
 def own_stream(device: int) -> Any:
     """Return a stream of a device that nothing else in the process uses, creating it once.
 
-    `torch.cuda.Stream` returns one of 32 streams in turn, on which a kernel may be waiting.
+    `torch.cuda.Stream` would return one of 32 shared streams, on which a kernel may be waiting.
     """
     number, context, stream = c.c_int(), c.c_void_p(), c.c_void_p()
     driver_call("cuDeviceGet", c.byref(number), device)
-    driver_call("cuDevicePrimaryCtxRetain", c.byref(context), number)  # as long as the process
+    driver_call("cuDevicePrimaryCtxRetain", c.byref(context), number)  # never released
     driver_call("cuCtxPushCurrent_v2", context)
     try:
         driver_call("cuStreamCreate", c.byref(stream), _NON_BLOCKING)

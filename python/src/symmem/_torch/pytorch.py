@@ -257,8 +257,8 @@ def add_backend(
 ) -> None:
     """Register a backend of torch.distributed, once, and add methods to the class of all backends.
 
-    A class such as that of NCCL's backend keeps its own methods. Properties replace PyTorch's for
-    this backend, unless their functions return None.
+    Classes of backends that define a method, such as NCCL's, keep it. For this backend, properties
+    replace PyTorch's unless their functions return None.
     """
     module = modules[DISTRIBUTED]
     if name.upper() not in module.Backend._plugins:
@@ -273,7 +273,7 @@ def add_backend(
 
 
 def _override(backends: Any, attribute: str, name: str, function: Any) -> None:
-    """Replace a property of the backends with a name."""
+    """Replace a property for the backends of a given name."""
     original = getattr(backends, attribute)
 
     def get(backend: Any) -> Any:
@@ -322,7 +322,7 @@ def devices_of(backend: str) -> frozenset[str]:
 
 
 def write_value(tensor: torch.Tensor, offset: int, value: int) -> torch.Tensor:
-    """Write a word of 32 bits of a tensor of a GPU on the current stream."""
+    """Write a 32-bit word of a GPU tensor on the current stream."""
     memory: Any = modules["torch"]._C._distributed_c10d._SymmetricMemory
     written: torch.Tensor = memory.stream_write_value32(tensor, offset, value)
     return written

@@ -108,7 +108,7 @@ class Takeover:
     def takes_rows(self, operation: str, tensors: list[torch.Tensor], rows: int) -> bool:
         """Return whether symmem runs a call with different numbers of rows on different ranks.
 
-        The answer is that for calls with equal parts, so that it is the same on all ranks.
+        To be the same on all ranks, the answer assumes equal numbers of rows.
 
         Args:
             operation: "all_gather_v" or "reduce_scatter_v".
@@ -191,7 +191,7 @@ class Takeover:
         return questions.is_symmetric(tensor, self.group)
 
     def suspend(self, purpose: str) -> None:
-        """Release the group's GPU memory until it is resumed for all purposes. Collective.
+        """Release the group's GPU memory until every purpose has called `resume`. Collective.
 
         Captured graphs stay valid. The scratch tensors are zero afterwards.
         """

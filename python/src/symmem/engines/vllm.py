@@ -255,12 +255,12 @@ class SymmemCommunicator:
         """Release GPU memory while vLLM sleeps. If that is impossible, symmem keeps its memory."""
         try:
             self.takeover.suspend("sleep")
-        except errors.BusyError as e:  # on all ranks
-            logger.warning("symmem keeps its memory of the group %s: %s", self.unique_name, e)
+        except errors.BusyError as e:  # all ranks get the error
+            logger.warning("symmem keeps the memory of group %s: %s", self.unique_name, e)
         super().suspend()  # type: ignore[misc]
 
     def resume(self) -> None:
-        """Allocate the memory again that `suspend` has released."""
+        """Allocate again the memory that `suspend` released."""
         super().resume()  # type: ignore[misc]
         self.takeover.resume("sleep")
 
@@ -270,7 +270,7 @@ class SymmemCommunicator:
         super().checkpoint_prepare()  # type: ignore[misc]
 
     def checkpoint_restore(self) -> None:
-        """Allocate the memory again that `checkpoint_prepare` has released."""
+        """Allocate again the memory that `checkpoint_prepare` released."""
         super().checkpoint_restore()  # type: ignore[misc]
         self.takeover.resume("checkpoint")
 

@@ -80,7 +80,7 @@ def _fake(
     return torch.empty_like(input), torch.empty_like(residual)
 
 
-# torch.library.custom_op would take longer for each call.
+# torch.library.custom_op would add overhead to each call.
 _torch_library: Any = torch.library
 _library = _torch_library.Library("symmem", "FRAGMENT")
 _NAME = "vllm_all_reduce_rms_norm"
@@ -94,7 +94,7 @@ torch.library.register_fake(f"symmem::{_NAME}", _fake, lib=_library)
 
 
 class NormPass(VllmInductorPass):  # type: ignore[misc]
-    """Replaces an all-reduce and a norm by `all_reduce_rms_norm`.
+    """Replaces an all-reduce and a norm with `all_reduce_rms_norm`.
 
     Attributes:
         matched_count: the number of replacements in the last graph.
