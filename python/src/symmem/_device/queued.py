@@ -239,7 +239,7 @@ class Queued:
         self._functions, self._context = _kernels(device)
         self._launch = _launcher()
         self._raw_stream = pytorch().raw_stream
-        # Values: a function, the address of an array of its arguments' addresses, and these objects.
+        # Values: a function, the address of an array of argument addresses, and these objects.
         self._packed: dict[tuple[Operation, int, int, int], tuple[Any, int, Any]] = {}
         self._configs: dict[int, tuple[int, _Config]] = {}
 
