@@ -121,8 +121,8 @@ func TestFailedRecvIsDetached(t *testing.T) {
 		t.Fatalf("transferNow = %v, %v; want a Recv that can be late", done, err)
 	}
 	_ = c.Fail(driver.ErrAborted)
-	if done, err := r.receiveOnWait(); done || err == nil {
-		t.Errorf("receiveOnWait = %v, %v; want the fault", done, err)
+	if done, err := r.receiveForWaiter(); done || err == nil {
+		t.Errorf("receiveForWaiter = %v, %v; want the fault", done, err)
 	}
 	pipe := &c.messages.recvPipes[1]
 	pipe.mu.Lock()
