@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 // build returns the paths of the binaries, which the first call compiles.
-func build(t *testing.T) paths {
+func build(t testing.TB) paths {
 	t.Helper()
 	binaries.once.Do(func() {
 		if binaries.folder, binaries.err = os.MkdirTemp("", "libsymmem"); binaries.err != nil {
@@ -76,7 +76,7 @@ func build(t *testing.T) paths {
 const deadline = 100 * time.Second
 
 // runScenario runs a scenario on some ranks, which must succeed, and returns their output.
-func runScenario(t *testing.T, ranks int, scenario string, environment ...string) string {
+func runScenario(t testing.TB, ranks int, scenario string, environment ...string) string {
 	t.Helper()
 	b := build(t)
 	c := systest.Command(t, deadline, b.command, "launch", "-n", fmt.Sprint(ranks), "--", b.program,
@@ -260,8 +260,9 @@ func TestCProgramOnSoftwareGPU(t *testing.T) {
 	}
 }
 
-func TestCallSpeed(t *testing.T) {
+// BenchmarkCalls prints the times of calls that a C program has measured; b.N has no effect.
+func BenchmarkCalls(b *testing.B) {
 	for _, ranks := range []int{1, 2} {
-		t.Log("\n" + runScenario(t, ranks, "speed"))
+		b.Log("\n" + runScenario(b, ranks, "speed"))
 	}
 }
