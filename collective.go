@@ -306,22 +306,17 @@ func (g *Group) Scatter(
 // On GPUs, AllReduceRMSNorm requires the direct path; otherwise, all ranks return an ErrUnsupported
 // with the reason. After a fault, all outputs are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
-	return g.normalize(ctx, a, s, PathDefault, 0, false)
+	return runNorm(ctx, g, driver.AllReduceRMSNorm, a, s, PathDefault, 0, false)
 }
 
-func (g *Group) normalize(
-	ctx context.Context, a NormArgs, s *Stream, choice PathChoice, site uint32, wait bool,
-) error {
-	if a.Type == Float32 {
-		a.Type = BFloat16
-	}
-	c := &collective{
-		operation: driver.AllReduceRMSNorm, dataType: a.Type, reduceOp: Sum,
-		send: a.Input, recv: a.output(), count: a.Rows * a.Hidden, choice: choice, site: site,
-		wait: wait,
-	}
-	c.norm = reuseNorm(g.calls.plans[c.planSlot(a.Weight.Address())].Load(), &a)
-	return g.run(ctx, s, c)
+// ReduceScatterRMSNorm is AllReduceRMSNorm for sequence parallelism: each rank has other rows. The
+// Input has the shape [ranks*Rows, Hidden], with the rows of each rank in the order of ranks, and
+// the other tensors have only this rank's rows, with the bits that AllReduceRMSNorm computes for
+// them. Every rank passes the same Rows; callers pad the Input if its rows cannot be divided. Input
+// and Output may overlap only if the Output is this rank's part of the Input. Peers never access
+// the Output. AllGather, or AllGatherV in a list with the scales, returns all rows to each rank.
+func (g *Group) ReduceScatterRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
+	return runNorm(ctx, g, driver.ReduceScatterRMSNorm, a, s, PathDefault, 0, false)
 }
 
 // Dispatch sends each token's row, ids, weights and scales once to every rank that owns one of its

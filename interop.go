@@ -220,7 +220,7 @@ type Call struct {
 	// the group fails.
 	Arrived    func(source int)
 	Send, Recv Memory
-	// Norm replaces Type, Op, Count, Send and Recv in AllReduceRMSNorm.
+	// Norm replaces Type, Op, Count, Send and Recv in AllReduceRMSNorm and ReduceScatterRMSNorm.
 	Norm *NormArgs
 	// Route replaces Type, Count, Send and Recv in Dispatch and Combine.
 	Route *RouteArgs
@@ -228,9 +228,8 @@ type Call struct {
 	// Stream.Synchronize, it does not affect the history of pools, and the group's timeout limits
 	// it, not the context. During a capture of the stream, Do returns ErrCapturing.
 	Wait bool
-	// More lists calls that run together with this one, in any order. Messages, AllReduceRMSNorm,
-	// Dispatch, Combine and nested lists are not permitted. Wait and Path of the first call apply to
-	// all.
+	// More lists calls that run together with this one, in any order. Messages, norms, Dispatch,
+	// Combine and nested lists are not permitted. Wait and Path of the first call apply to all.
 	More []Call
 	// Path must be the same on all ranks. PathDefault and PathAuto select the group's choice.
 	Path PathChoice
@@ -269,8 +268,8 @@ func (c *Call) queue(ctx context.Context, g *Group, s *Stream, site uint32) erro
 	if len(c.More) > 0 {
 		return c.queueAll(ctx, g, s, site)
 	}
-	if c.Norm != nil && c.Operation == OpAllReduceRMSNorm {
-		return g.normalize(ctx, *c.Norm, s, c.Path, site, c.Wait)
+	if c.Norm != nil && c.Operation.HasNorm() {
+		return runNorm(ctx, g, c.Operation, *c.Norm, s, c.Path, site, c.Wait)
 	}
 	if c.Route != nil && (c.Operation == OpDispatch || c.Operation == OpCombine) {
 		return runRoute(ctx, g, c.Operation, *c.Route, s, c.Path, site, c.Wait)

@@ -1,10 +1,15 @@
 package symmem
 
-import "symmem/driver"
+import (
+	"context"
+	"fmt"
 
-// NormArgs contains the arguments of AllReduceRMSNorm. Tensors must be contiguous and aligned to 16
-// bytes. Symmetric memory as Input or Output must be at the same place on all ranks. On GPUs,
-// tensors of more than about 7 MiB must be symmetric memory.
+	"symmem/driver"
+)
+
+// NormArgs contains the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm. Tensors must be
+// contiguous and aligned to 16 bytes. Symmetric memory as Input or Output must be at the same place
+// on all ranks. On GPUs, tensors of more than about 7 MiB must be symmetric memory.
 type NormArgs struct {
 	// Type is the type of the next four tensors: BFloat16 or Float16. All fields except the tensors
 	// must be the same on all ranks.
@@ -45,11 +50,17 @@ const (
 	QuantPerGroup = driver.QuantPerGroup // a computed scale per 128 elements, which divide Hidden
 )
 
-func (a *NormArgs) output() Memory {
-	if a.Quant != QuantNone && a.Output.Address() == 0 {
-		return a.Input
+// output returns the memory for the output of a rank, which may be its part of the input.
+func (a *NormArgs) output(o Operation, rank int) (Memory, error) {
+	switch {
+	case a.Quant == QuantNone || a.Output.Address() != 0:
+		return a.Output, nil
+	case o == driver.ReduceScatterRMSNorm:
+		bytes := a.Rows * a.Hidden * int64(a.Type.Size())
+		return a.Input.Slice(int64(rank)*bytes, bytes)
+	default:
+		return a.Input, nil
 	}
-	return a.Output
 }
 
 func (a *NormArgs) driverNorm() *driver.Norm {
@@ -71,6 +82,25 @@ func (a *NormArgs) ScaleBytes() int64 { return a.driverNorm().Spans()[3].Bytes }
 // otherBuffers returns the tensors except Input and Output, in the order of driver.Norm.Spans.
 func (a *NormArgs) otherBuffers() [4]Memory {
 	return [4]Memory{a.Residual, a.Weight, a.Quantized, a.Scales}
+}
+
+func runNorm(
+	ctx context.Context, g *Group, o Operation, a NormArgs, s *Stream, choice PathChoice, site uint32,
+	wait bool,
+) error {
+	if a.Type == Float32 {
+		a.Type = BFloat16
+	}
+	recv, err := a.output(o, g.rank)
+	if err != nil {
+		return fmt.Errorf("%v on group %s: %w", o, g.id, err)
+	}
+	c := &collective{
+		operation: o, dataType: a.Type, reduceOp: Sum, send: a.Input, recv: recv,
+		count: a.Rows * a.Hidden, choice: choice, site: site, wait: wait,
+	}
+	c.norm = reuseNorm(g.calls.plans[c.planSlot(a.Weight.Address())].Load(), &a)
+	return g.run(ctx, s, c)
 }
 
 // reuseNorm copies the arguments, unless the plan has equal ones: repeated calls do not allocate.

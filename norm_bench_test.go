@@ -22,12 +22,24 @@ import (
 // longer than a norm without it, or 10 percent longer if it writes both outputs.
 //
 // The benchmark uses all visible GPUs.
-func BenchmarkNorm(b *testing.B) {
+func BenchmarkNorm(b *testing.B) { benchNorms(b, false) }
+
+// BenchmarkScatteredNorm is BenchmarkNorm for ReduceScatterRMSNorm and a reduce-scatter. rows is
+// the number of rows of the input, so each rank normalizes fewer.
+func BenchmarkScatteredNorm(b *testing.B) { benchNorms(b, true) }
+
+func benchNorms(b *testing.B, scatters bool) {
 	const maxRows, maxHidden = 8192, 8192
 	ranks := normBenches(b, maxRows, maxHidden)
+	for _, r := range ranks {
+		r.scatters = scatters
+	}
 	for _, hidden := range []int64{4096, 7168, maxHidden} {
 		for rows := int64(1); rows <= maxRows; rows *= 4 {
 			b.Run(fmt.Sprintf("hidden=%d/rows=%d", hidden, rows), func(b *testing.B) {
+				if scatters && rows%int64(len(ranks)) != 0 {
+					b.Skipf("%d ranks cannot divide %d rows", len(ranks), rows)
+				}
 				measureNorm(b, ranks, rows, hidden)
 			})
 		}
@@ -37,15 +49,16 @@ func BenchmarkNorm(b *testing.B) {
 // normBench runs every variant of a norm on one rank.
 type normBench struct {
 	*symmem.Runtime
-	ctx     context.Context
-	args    symmem.NormArgs
-	refused error // why the shape is not measured, or nil
-	graphs  []*symmem.Graph
+	ctx      context.Context
+	args     symmem.NormArgs
+	scatters bool
+	refused  error // why the shape is not measured, or nil
+	graphs   []*symmem.Graph
 }
 
 type normVariant struct {
 	name string
-	sum  bool // an all-reduce alone
+	sum  bool // an all-reduce or a reduce-scatter alone
 	symmem.Quant
 	both bool // also writes the normalized rows
 }
@@ -150,6 +163,10 @@ func (r *normBench) allocate(rows, hidden int64) error {
 
 func (r *normBench) call(v normVariant) error {
 	a := r.args
+	if v.sum && r.scatters {
+		return r.World().ReduceScatter(r.ctx, a.Input, a.Output, a.Rows*a.Hidden, symmem.BFloat16,
+			symmem.Sum, nil)
+	}
 	if v.sum {
 		return r.World().AllReduce(r.ctx, a.Input, a.Output, a.Rows*a.Hidden, symmem.BFloat16,
 			symmem.Sum, nil)
@@ -158,6 +175,9 @@ func (r *normBench) call(v normVariant) error {
 		a.Quantized, a.Scales = symmem.Memory{}, symmem.Memory{}
 	} else if !v.both {
 		a.Output = symmem.Memory{}
+	}
+	if r.scatters {
+		return r.World().ReduceScatterRMSNorm(r.ctx, a, nil)
 	}
 	return r.World().AllReduceRMSNorm(r.ctx, a, nil)
 }
@@ -218,7 +238,9 @@ func (r *normBench) batch(variant int) (float64, error) {
 // measureNorm measures all variants of a shape in turns. Each turn begins with a different variant.
 func measureNorm(b *testing.B, ranks []*normBench, rows, hidden int64) {
 	onEach(b, ranks, func(r *normBench) error {
-		r.args.Rows, r.args.Hidden = rows, hidden
+		if r.args.Rows, r.args.Hidden = rows, hidden; r.scatters {
+			r.args.Rows /= int64(len(ranks))
+		}
 		if r.refused = errors.Join(r.clear(), r.call(normVariants[1])); r.refused != nil {
 			return ignoreUnsupported(r.refused)
 		}

@@ -219,15 +219,14 @@ func (r *router) decideTwoLevel(choice PathChoice, call *driver.Call, offer driv
 
 func ruleName(o driver.Operation) string {
 	switch o {
-	case driver.AllReduceRMSNorm:
-		return driver.AllReduce.String()
 	case driver.AllGatherV:
-		return driver.AllGather.String()
+		o = driver.AllGather
 	case driver.ReduceScatterV:
-		return driver.ReduceScatter.String()
+		o = driver.ReduceScatter
 	default:
-		return o.String()
+		o = o.WithoutNorm()
 	}
+	return o.String()
 }
 
 // bytesOf returns the size of the larger buffer, the same on every rank.

@@ -408,6 +408,10 @@ func (pl *planner) locations(call *driver.Call) locations {
 	if !inSend {
 		return locations{where: "the send buffer is in no window of the group"}
 	}
+	if call.Operation == driver.ReduceScatterRMSNorm {
+		call.SendWindow = send.window
+		return locations{send: send, where: "the send buffer lies in a window of the group"}
+	}
 	recv, ok := table.findWindow(call.Recv, recvBytes)
 	if !ok {
 		return locations{where: "the receive buffer is in no window of the group"}

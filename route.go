@@ -116,7 +116,7 @@ func (c *collective) windowBuffers() [2]Memory {
 	switch c.operation {
 	case driver.Dispatch:
 		return [2]Memory{{}, c.recv}
-	case driver.Combine:
+	case driver.Combine, driver.ReduceScatterRMSNorm:
 		return [2]Memory{c.send, {}}
 	default:
 		return [2]Memory{c.send, c.recv}

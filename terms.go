@@ -43,6 +43,9 @@ const (
 // OpAllReduceRMSNorm names AllReduceRMSNorm in statistics and errors. Explain does not accept it.
 const OpAllReduceRMSNorm = driver.AllReduceRMSNorm
 
+// OpReduceScatterRMSNorm is OpAllReduceRMSNorm for ReduceScatterRMSNorm.
+const OpReduceScatterRMSNorm = driver.ReduceScatterRMSNorm
+
 // OpDispatch names Dispatch in statistics and errors. Explain does not accept it.
 const OpDispatch = driver.Dispatch
 

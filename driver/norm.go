@@ -2,14 +2,17 @@ package driver
 
 import "fmt"
 
-// Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
-// the sum of all ranks' inputs to the residual. The output is the new residual, with each element
-// multiplied by its weight and divided by the root mean square of its row, and can be quantized.
-// Package formula defines the bits of all results.
+// Norm holds the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm in addition to those of a
+// Call. The operation adds the sum of all ranks' inputs to the residual. The output is the new
+// residual, with each element multiplied by its weight and divided by the root mean square of its
+// row, and can be quantized. Package formula defines the bits of all results. In a
+// ReduceScatterRMSNorm, each rank has other rows, in the order of ranks, and Send has the rows of
+// all ranks. A row gets the same bits in both operations.
 //
-// In the Call, Count is Rows*Hidden, DataType is BFloat16 or Float16, and ReduceOp is Sum. Send and
-// Recv may be the same memory. The other buffers must not overlap one another, Send or Recv. On the
-// direct path, Send and Recv must be in windows if the rows do not fit into the exchange memory.
+// In the Call, Count is Rows*Hidden, DataType is BFloat16 or Float16, and ReduceOp is Sum. The call
+// may be in place. The other buffers must not overlap one another, Send or Recv. On the direct
+// path, Send and Recv must be in windows if the rows do not fit into the exchange memory. A
+// ReduceScatterRMSNorm uses only SendWindow.
 //
 // If a rank's call fails on the direct path, its outputs are filled with bytes of value 0xff. On
 // other paths, its residual and quantized output are unchanged.
@@ -120,7 +123,7 @@ func (n *Norm) groupsPerRow() int64 {
 	return 1
 }
 
-func (n *Norm) validate(c *Call) error {
+func (n *Norm) validate(c *Call, ranks, rank int) error {
 	switch {
 	case c.DataType != BFloat16 && c.DataType != Float16 || c.ReduceOp != Sum:
 		return invalidError("%v does not support %v with reduction %v", c.Operation, c.DataType,
@@ -139,7 +142,7 @@ func (n *Norm) validate(c *Call) error {
 	if err := n.validateQuant(); err != nil {
 		return err
 	}
-	return n.validateBuffers(c)
+	return n.validateBuffers(c, ranks, rank)
 }
 
 func (n *Norm) validateQuant() error {
@@ -177,7 +180,7 @@ func isDisjoint(rows, rowStride, columns, columnStride int64) bool {
 		columnStride > (rows-1)*rowStride
 }
 
-func (n *Norm) validateBuffers(c *Call) error {
+func (n *Norm) validateBuffers(c *Call, ranks, rank int) error {
 	if n.Rows == 0 {
 		return nil
 	}
@@ -185,13 +188,13 @@ func (n *Norm) validateBuffers(c *Call) error {
 		return invalidError("a buffer is not aligned to %d bytes", NormAlign)
 	}
 	spans := n.Spans()
-	rows := spans[0].Bytes
+	sendBytes, recvBytes := c.Spans(ranks, rank)
 	for i, s := range spans {
 		switch {
 		case s.Address%s.Align != 0 && s.Bytes > 0:
 			return invalidError("the %s is not aligned to %d bytes", s.Name, s.Align)
-		case rangesOverlap(s.Address, s.Bytes, c.Send, rows),
-			rangesOverlap(s.Address, s.Bytes, c.Recv, rows):
+		case rangesOverlap(s.Address, s.Bytes, c.Send, sendBytes),
+			rangesOverlap(s.Address, s.Bytes, c.Recv, recvBytes):
 			return invalidError("the %s overlaps the input or the output", s.Name)
 		}
 		for _, other := range spans[:i] {

@@ -27,6 +27,8 @@ const (
 	Scatter
 	// AllReduceRMSNorm has a function in symmem.h instead of a number; see Norm.
 	AllReduceRMSNorm
+	// ReduceScatterRMSNorm normalizes each rank's part of a ReduceScatter.
+	ReduceScatterRMSNorm
 	// Dispatch and Combine exchange rows of a mixture of experts; see Route. They have no numbers.
 	Dispatch
 	Combine
@@ -109,6 +111,10 @@ var operationTraits = [Operations]traits{
 		name: "AllReduceRMSNorm", send: OnePart, recv: OnePart, reduces: true, usesWindows: true,
 		waitsForAll: true, paths: oneMachinePaths,
 	},
+	ReduceScatterRMSNorm: {
+		name: "ReduceScatterRMSNorm", send: AllParts, recv: OnePart, reduces: true,
+		usesWindows: true, waitsForAll: true, paths: []Path{PathPlain, PathDirect},
+	},
 	Dispatch: {
 		name: "Dispatch", usesWindows: true, waitsForAll: true, paths: []Path{PathPlain, PathDirect},
 	},
@@ -147,10 +153,25 @@ func (o Operation) HasRoot() bool { return o.traits().hasRoot }
 func (o Operation) UsesWindows() bool { return o.traits().usesWindows }
 
 // HasTuningRules reports whether tuning tables choose the operation's path by size.
-// AllReduceRMSNorm uses the rules of AllReduce.
+// Other operations use the rules of another one.
 func (o Operation) HasTuningRules() bool {
 	return o.traits().usesWindows && len(o.traits().paths) > 1 && o.HasNumber()
 }
+
+// WithoutNorm returns the operation that computes the sums for a norm, or o if o has no norm.
+func (o Operation) WithoutNorm() Operation {
+	switch o {
+	case AllReduceRMSNorm:
+		return AllReduce
+	case ReduceScatterRMSNorm:
+		return ReduceScatter
+	default:
+		return o
+	}
+}
+
+// HasNorm reports whether a call of the operation needs a Norm.
+func (o Operation) HasNorm() bool { return o != o.WithoutNorm() }
 
 // WaitsForAllRanks reports whether no rank can complete the operation before all have started it.
 func (o Operation) WaitsForAllRanks() bool { return o.traits().waitsForAll }

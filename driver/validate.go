@@ -68,9 +68,9 @@ func (c *Call) validateExtras(ranks, rank int) error {
 	case (c.Splits != nil) != c.Operation.HasSplits():
 		return invalidError("splits of %v are set: %t, want %t", c.Operation, c.Splits != nil,
 			c.Operation.HasSplits())
-	case (c.Norm != nil) != (c.Operation == AllReduceRMSNorm):
-		return invalidError("%v requires a Norm, and no other operation accepts one",
-			AllReduceRMSNorm)
+	case (c.Norm != nil) != c.Operation.HasNorm():
+		return invalidError("%v and %v require a Norm, and no other operation accepts one",
+			AllReduceRMSNorm, ReduceScatterRMSNorm)
 	case (c.Route != nil) != (c.Operation == Dispatch || c.Operation == Combine):
 		return invalidError("%v and %v require a Route, and no other operation accepts one", Dispatch,
 			Combine)
@@ -79,7 +79,7 @@ func (c *Call) validateExtras(ranks, rank int) error {
 	case c.Splits != nil:
 		return c.validateSplits(ranks, rank)
 	case c.Norm != nil:
-		return c.Norm.validate(c)
+		return c.Norm.validate(c, ranks, rank)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ const (
 	Anytime Part = "closing at any time"
 	// Suspension covers driver.SuspendableSegment and driver.SuspendableWindow.
 	Suspension Part = "suspension"
-	// Norms covers AllReduceRMSNorm.
+	// Norms covers AllReduceRMSNorm and ReduceScatterRMSNorm.
 	Norms Part = "fused norms"
 	// Routes covers Dispatch and Combine.
 	Routes Part = "routes"

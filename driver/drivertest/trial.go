@@ -93,8 +93,8 @@ func (tr *trial) prepare(h Harness, n int) {
 			}
 			return slices.Concat(parts...)
 		})
-	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV,
-		driver.Dispatch, driver.Combine:
+	case driver.Barrier, driver.Send, driver.Recv, driver.AllToAllV:
+	case driver.AllReduceRMSNorm, driver.ReduceScatterRMSNorm, driver.Dispatch, driver.Combine:
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormRow holds one row of the results of AllReduceRMSNorm. Elements are stored as bits.
+// NormRow holds one row of the results of a norm. Elements are stored as bits.
 type NormRow struct {
 	Residual, Output []uint16
 	Quantized        []uint8

@@ -9,17 +9,23 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormCase holds the inputs of an AllReduceRMSNorm on all ranks, and the outputs that every rank
-// must get. 16-bit elements are stored as bits. The addresses in Norm are not set.
+// NormCase holds the inputs of a norm on all ranks, and the outputs that every rank must get or, in
+// a ReduceScatterRMSNorm, that one rank must get. 16-bit elements are stored as bits. The addresses
+// in Norm are not set.
 type NormCase struct {
 	driver.Norm
-	DataType driver.DataType
-	InPlace  bool // the output replaces the input, as always if OnlyQuantized is set
-	// Inputs holds each rank's rows. ResidualBefore and Weights are the same on all ranks.
+	Operation driver.Operation
+	Rank      int // in a ReduceScatterRMSNorm
+	DataType  driver.DataType
+	InPlace   bool // the output replaces the input, as always if OnlyQuantized is set
+	// Inputs holds each rank's Send. ResidualBefore and Weights are the same on all ranks, except
+	// for the ResidualBefore of a ReduceScatterRMSNorm.
 	Inputs                  [][]uint16
 	ResidualBefore, Weights []uint16
 	Scale                   float32 // for QuantStatic
 	Want                    NormRow // all rows
+
+	hasSpecialValues bool
 }
 
 // UnwrittenScale is the value before a call of the scales, except for QuantStatic, and of the gaps
@@ -36,7 +42,7 @@ func NewNormCase(
 			WeightBias: float32(random.IntN(2)), Quant: quant,
 			OnlyQuantized: quant != driver.QuantNone && random.IntN(2) == 0,
 		},
-		DataType: t, Scale: float32(random.Float64()),
+		Operation: driver.AllReduceRMSNorm, DataType: t, Scale: float32(random.Float64()),
 	}
 	c.InPlace = c.OnlyQuantized || random.IntN(2) == 0
 	c.setRandomStrides(random)
@@ -72,8 +78,8 @@ func RandomNormCase(random *rand.Rand, ranks, maxRows int) *NormCase {
 }
 
 func (c *NormCase) String() string {
-	return fmt.Sprintf("%d rows of %d %v on %d ranks, in place: %v, %s", c.Rows, c.Hidden, c.DataType,
-		len(c.Inputs), c.InPlace, c.Describe())
+	return fmt.Sprintf("%v of %d rows of %d %v on %d ranks, in place: %v, %s", c.Operation, c.Rows,
+		c.Hidden, c.DataType, len(c.Inputs), c.InPlace, c.Describe())
 }
 
 func (c *NormCase) setRandomStrides(random *rand.Rand) {
@@ -100,23 +106,54 @@ func (c *NormCase) randomElements(random *rand.Rand, n int) []uint16 {
 // AddSpecialValues replaces one in eight elements of the inputs and the residual with a special
 // value, except in every fourth row.
 func (c *NormCase) AddSpecialValues(random *rand.Rand) {
-	values := specialValues[c.DataType]
+	c.hasSpecialValues = true
 	for _, rows := range append(c.Inputs, c.ResidualBefore) {
-		for i := range rows {
-			if int64(i)/c.Hidden%4 != 0 && random.IntN(8) == 0 {
-				rows[i] = uint16(values[random.IntN(len(values))])
-			}
-		}
+		c.replaceElements(random, rows)
 	}
 	c.SetWant(driver.RankOrder)
+}
+
+func (c *NormCase) replaceElements(random *rand.Rand, rows []uint16) {
+	values := specialValues[c.DataType]
+	for i := range rows {
+		if int64(i)/c.Hidden%4 != 0 && random.IntN(8) == 0 {
+			rows[i] = uint16(values[random.IntN(len(values))])
+		}
+	}
+}
+
+// Scatter returns the cases of all ranks for a ReduceScatterRMSNorm with the arguments of c, as
+// many rows on each rank, and other random values.
+func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
+	ranks, count := len(c.Inputs), int(c.Rows*c.Hidden)
+	draw := func(n int) []uint16 {
+		rows := c.randomElements(random, n)
+		if c.hasSpecialValues {
+			c.replaceElements(random, rows)
+		}
+		return rows
+	}
+	inputs := make([][]uint16, ranks)
+	for i := range inputs {
+		inputs[i] = draw(ranks * count)
+	}
+	for rank := range ranks {
+		s := *c
+		s.Operation, s.Rank = driver.ReduceScatterRMSNorm, rank
+		s.Inputs, s.ResidualBefore = inputs, draw(count)
+		s.SetWant(driver.RankOrder)
+		cases = append(cases, &s)
+	}
+	return cases
 }
 
 // SetWant sets Want to the outputs in a group with the given formula.
 func (c *NormCase) SetWant(f driver.Formula) {
 	c.Want = NormRow{}
 	var inputs [][]byte
+	first, count := c.Rank*len(c.ResidualBefore), len(c.ResidualBefore) // Rank is 0 in all-reduces
 	for _, rows := range c.Inputs {
-		inputs = append(inputs, Bytes(rows))
+		inputs = append(inputs, Bytes(rows[first:first+count]))
 	}
 	sums := elementsOf[uint16](Reduce(f, driver.Sum, c.DataType, inputs))
 	for row := range int(c.Rows) {

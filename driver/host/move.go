@@ -135,7 +135,7 @@ func (m *mover) compute(call *plan, first int64) {
 		if call.Root == m.rank {
 			m.reduceStaged(call, recv, 0, count)
 		}
-	case driver.ReduceScatter, driver.ReduceScatterV:
+	case driver.ReduceScatter, driver.ReduceScatterV, driver.ReduceScatterRMSNorm:
 		m.reduceStaged(call, recv, int64(m.rank)*stride*size, count)
 	case driver.Broadcast:
 		reduce.Copy(recv, m.inputAddress(call, call.Root), int(count*size), reduce.Hint{})
@@ -214,7 +214,8 @@ func (m *mover) move(call *plan) {
 				part*int64(len(m.stages)))
 		}
 	// without windows
-	case driver.AllGatherV, driver.ReduceScatterV, driver.Gather, driver.Scatter:
+	case driver.AllGatherV, driver.ReduceScatterV, driver.ReduceScatterRMSNorm:
+	case driver.Gather, driver.Scatter:
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllToAllV:
 	case driver.Dispatch, driver.Combine:
 	}

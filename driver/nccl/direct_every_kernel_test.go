@@ -38,8 +38,9 @@ func TestEveryKernelOnce(t *testing.T) {
 		for _, quant := range []driver.Quant{driver.QuantNone, driver.QuantPerRow} {
 			for _, dataType := range []driver.DataType{driver.BFloat16, driver.Float16} {
 				for _, shape := range [][2]int{{1, 1024}, {200, 1024}, {1, driver.MaxHidden}} {
-					p.normalize(buffers,
-						formula.NewNormCase(random, len(members), shape[0], shape[1], dataType, quant))
+					s := formula.NewNormCase(random, len(members), shape[0], shape[1], dataType, quant)
+					p.normalize(buffers, s)
+					p.normalize(buffers, s.Scatter(random)...)
 				}
 			}
 		}

@@ -32,7 +32,7 @@ type normBuffers struct {
 }
 
 // normBufferBytes is the size of the largest buffer.
-const normBufferBytes = 8 << 20
+const normBufferBytes = 9 << 20
 
 // newNormBuffers allocates buffers outside windows, at different offsets on each rank.
 func newNormBuffers(m *testRank) (normBuffers, error) {
@@ -71,12 +71,15 @@ func (d *normBuffers) prepare(m *testRank, s *formula.NormCase) (driver.Call, er
 		norm.Quantized, norm.Scales = d.quantized, d.scales
 	}
 	call := driver.Call{
-		Operation: driver.AllReduceRMSNorm, DataType: s.DataType, Digest: 77,
+		Operation: s.Operation, DataType: s.DataType, Digest: 77,
 		Count: s.Rows * s.Hidden, Send: d.send, Recv: d.recv, Path: driver.PathDirect, Norm: &norm,
 		SendWindow: d.window, RecvWindow: d.window,
 	}
 	if s.InPlace {
-		call.Recv = d.send
+		call.Recv = d.send + uintptr(2*int(call.Count)*s.Rank)
+	}
+	if s.Operation == driver.ReduceScatterRMSNorm {
+		call.RecvWindow = nil // the operation does not use it
 	}
 	scales := make([]float32, len(s.Want.Scales)+2)
 	for i := range scales {
@@ -116,8 +119,12 @@ func (d *normBuffers) check(
 		}
 	}
 	compare("residual", d.residual, formula.Bytes(s.Want.Residual), nil)
+	guard := poison
+	if s.InPlace && s.Operation == driver.ReduceScatterRMSNorm {
+		guard = nil // the inputs for other ranks are there
+	}
 	if !s.OnlyQuantized {
-		compare("output", call.Recv, formula.Bytes(s.Want.Output), poison)
+		compare("output", call.Recv, formula.Bytes(s.Want.Output), guard)
 	}
 	if s.Quant != driver.QuantNone {
 		compare("quantized output", d.quantized, s.Want.Quantized, poison)
@@ -146,6 +153,8 @@ func TestNormsAreCorrect(t *testing.T) {
 				s.AddSpecialValues(random)
 			}
 			w.normalize(buffers, s)
+			s.Rows = min(s.Rows, 128/int64(len(members)))
+			w.normalize(buffers, s.Scatter(random)...)
 		}
 	}
 }
@@ -164,14 +173,16 @@ func TestNormsOfManyRows(t *testing.T) {
 		s := formula.NewNormCase(random, 2, 140+random.IntN(160), hidden, dataType, quant)
 		s.AddSpecialValues(random)
 		w.normalize(buffers, s)
+		s.Rows = min(s.Rows, 200)
+		w.normalize(buffers, s.Scatter(random)...)
 	}
 }
 
-// normalize runs a norm and checks its outputs.
-func (w *testGroup) normalize(buffers []normBuffers, s *formula.NormCase) {
+// normalize runs a norm and checks its outputs. There is one case for all ranks, or one for each.
+func (w *testGroup) normalize(buffers []normBuffers, cases ...*formula.NormCase) {
 	w.t.Helper()
 	w.must(func(m *testRank) error {
-		d := &buffers[m.number]
+		d, s := &buffers[m.number], cases[m.rank%len(cases)]
 		call, err := d.prepare(m, s)
 		if err == nil {
 			err = m.launch(m.stream, call)

@@ -2,6 +2,7 @@ package nccl
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -11,13 +12,14 @@ import (
 	"symmem/driver/formula"
 )
 
-// newNormWindows opens a test group of 2 ranks with norm buffers in a window, at the same offset on
-// both.
-func newNormWindows(t *testing.T, timeout time.Duration) (*testGroup, []normBuffers) {
+// newNormWindows opens a test group with norm buffers in a window, at the same offset on all ranks.
+func newNormWindows(
+	t *testing.T, ranks int, timeout time.Duration,
+) (*testGroup, []normBuffers) {
 	t.Helper()
-	w := newTestGroup(t, 2, timeout)
+	w := newTestGroup(t, ranks, timeout)
 	buffers := make([]normBuffers, len(w.opened))
-	w.regroup(0, 1)
+	w.regroup()
 	w.must(func(m *testRank) (err error) {
 		d := &buffers[m.number]
 		if *d, err = newNormBuffersAt(m, 16); err != nil {
@@ -52,7 +54,7 @@ func pulledNorm(random *rand.Rand, i int) *formula.NormCase {
 // TestNormsInWindows is TestNormsAreCorrect for many rows in windows.
 func TestNormsInWindows(t *testing.T) {
 	random := newRandom(t)
-	w, buffers := newNormWindows(t, time.Minute)
+	w, buffers := newNormWindows(t, 2, time.Minute)
 	for i := range pulledNorms {
 		w.normalize(buffers, pulledNorm(random, i))
 	}
@@ -61,9 +63,36 @@ func TestNormsInWindows(t *testing.T) {
 	})
 }
 
+// TestScatteredNormsInWindows is TestNormsInWindows for ReduceScatterRMSNorm. Rows of 2056 elements
+// take two kernels.
+func TestScatteredNormsInWindows(t *testing.T) {
+	random := newRandom(t)
+	for _, ranks := range []int{2, ranksUpTo(t, 4)} {
+		w, buffers := newNormWindows(t, ranks, time.Minute)
+		for i, hidden := range []int{4096, 4104, 8192, 7168, 2056} {
+			dataType, quant := driver.BFloat16, driver.Quant([]int{0, 0, 3, 2, 1}[i])
+			if i%2 == 1 {
+				dataType = driver.Float16
+			}
+			const minBytes = 2 << 20 // larger parts do not go in lines
+			s := formula.NewNormCase(random, ranks, minBytes/2/hidden+1, hidden, dataType, quant)
+			s.AddSpecialValues(random)
+			w.normalize(buffers, s.Scatter(random)...)
+		}
+		if ranks == 3 {
+			continue
+		}
+		n := fmt.Sprint(ranks)
+		w.opened[0].requireKernels(t, []string{
+			"norm_pull_bf16_" + n, "norm_pull_f16_" + n, "norm_pull_q_bf16_" + n,
+			"norm_pull_q_f16_" + n, "bulk_sum_bf16_" + n,
+		})
+	}
+}
+
 func TestNormInWindowsTimesOut(t *testing.T) {
 	random := newRandom(t)
-	w, buffers := newNormWindows(t, time.Second)
+	w, buffers := newNormWindows(t, 2, time.Second)
 	s := pulledNorm(random, 2)
 	errs := w.each(func(m *testRank) error {
 		if m.rank == 1 {

@@ -365,7 +365,8 @@ func directLaunch(p *plan) kernels.Launch {
 func isSymmetric(p *plan) bool {
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
 	onlyRecv := p.Operation == driver.AllGatherV || p.Operation == driver.Dispatch
-	onlySend := p.Operation == driver.ReduceScatterV || p.Operation == driver.Combine
+	onlySend := p.Operation == driver.ReduceScatterV || p.Operation == driver.Combine ||
+		p.Operation == driver.ReduceScatterRMSNorm
 	return (send != nil && send.isMappedByAll || onlyRecv) &&
 		(recv != nil && recv.isMappedByAll || onlySend)
 }

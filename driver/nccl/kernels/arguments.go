@@ -51,7 +51,9 @@ func (l *Launch) params(t *Transport, i int) cuda.Params {
 	}
 	bulk := bulkArguments{arguments: a}
 	copy(bulk.sendAt[:], l.SendWindow.(PeerLocator).Locate(l.Send))
-	copy(bulk.recvAt[:], l.RecvWindow.(PeerLocator).Locate(l.Recv))
+	if l.RecvWindow != nil { // otherwise, the kernel writes only to this rank's output
+		copy(bulk.recvAt[:], l.RecvWindow.(PeerLocator).Locate(l.Recv))
+	}
 	return cuda.ParamsOf(&bulk)
 }
 

@@ -69,7 +69,7 @@ func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
 	}
-	if l.Operation == driver.AllReduceRMSNorm {
+	if l.Operation.HasNorm() {
 		return chooseNorm(l)
 	}
 	if err := l.setParts(); err != nil {

@@ -26,7 +26,7 @@ func drawLaunch(t *rapid.T) Launch {
 	size := int64(1) << rapid.IntRange(0, 30).Draw(t, "power")
 	call := &driver.Call{
 		Operation: driver.Operation(
-			min(rapid.IntRange(0, 20).Draw(t, "operation"), int(driver.AllReduceRMSNorm))),
+			min(rapid.IntRange(0, 20).Draw(t, "operation"), int(driver.ReduceScatterRMSNorm))),
 		DataType: rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type"),
 		ReduceOp: rapid.SampledFrom(reductions()).Draw(t, "reduction"),
 		Root:     rapid.IntRange(0, ranks-1).Draw(t, "root"),
@@ -35,7 +35,7 @@ func drawLaunch(t *rapid.T) Launch {
 	if !rapid.Bool().Draw(t, "in place") {
 		call.Recv = 1 << 40
 	}
-	if call.Operation == driver.AllReduceRMSNorm {
+	if call.Operation.HasNorm() {
 		call.DataType, call.ReduceOp = driver.BFloat16, driver.Sum
 		units := rapid.Int64Range(1, driver.MaxHidden/driver.NormUnit).Draw(t, "units of hidden")
 		hidden := driver.NormUnit * units
@@ -262,9 +262,7 @@ func TestOnlyLargeCallsNeedWindows(t *testing.T) {
 		input.Symmetric = !input.Symmetric
 		input.Recv ^= 1 << 40 // switch between in place and out of place
 		again := chooseAll(t, input)
-		if input.Operation == driver.AllReduceRMSNorm {
-			input.Operation = driver.AllReduce // it uses the same kernel
-		}
+		input.Operation = input.Operation.WithoutNorm() // it uses the same kernel
 		early := input.Symmetric && all[0].pieceBytes > input.lineLimit()
 		all[0].Symmetric = input.Symmetric
 		if len(again) == 0 || again[0] != all[0] && !(early && again[0].Bulk) {

@@ -13,7 +13,7 @@ const (
 
 func chooseNorm(l *Launch) error {
 	normCall, sumCall := l.Call, *l.Call
-	sumCall.Operation, l.Call = driver.AllReduce, &sumCall
+	sumCall.Operation, l.Call = l.Operation.WithoutNorm(), &sumCall
 	err := l.Choose()
 	l.Call = normCall
 	switch {
@@ -29,13 +29,19 @@ func chooseNorm(l *Launch) error {
 	return nil
 }
 
-// choosePulledNorm chooses the kernel with which 2 ranks read each other's rows in symmetric
-// memory, if there are too many rows for line kernels. It returns false if the output would
-// overwrite rows that the peer may still read.
+// choosePulledNorm chooses the kernel with which ranks read each other's rows in symmetric memory,
+// if there are too many rows for line kernels. In an all-reduce on 2 ranks it returns false if the
+// output would overwrite rows that the peer may still read.
 func choosePulledNorm(l *Launch) bool {
 	norm := l.Norm
-	if !l.Bulk || l.isGeneric || l.Ranks != 2 || l.Send == l.Recv && !norm.OnlyQuantized ||
-		norm.Hidden < minPulledHidden || norm.Hidden > maxPulledHidden {
+	if !l.Bulk || l.isGeneric || norm.Hidden < minPulledHidden || norm.Hidden > maxPulledHidden {
+		return false
+	}
+	if l.Operation == driver.ReduceScatterRMSNorm {
+		if l.Ranks != 2 && l.Ranks != 4 {
+			return false
+		}
+	} else if l.Ranks != 2 || l.Send == l.Recv && !norm.OnlyQuantized {
 		return false
 	}
 	l.Kernel, l.Fused = l.kernelName(addQuantSuffix("norm_pull", norm)), true
@@ -50,9 +56,10 @@ const (
 )
 
 // isAllReduceFaster returns true for a few long rows, which an all-reduce spreads over many blocks.
+// A reduce-scatter and another kernel are slower.
 func isAllReduceFaster(l *Launch) bool {
 	rowBytes := 2 * l.Norm.Hidden
-	return l.Norm.Rows < minFusedRows &&
+	return l.Operation == driver.AllReduceRMSNorm && l.Norm.Rows < minFusedRows &&
 		(countChunks(rowBytes, wideLines) > maxRowWarps || rowBytes*int64(l.Ranks-1) > maxFusedRowBytes)
 }
 
@@ -65,9 +72,9 @@ const (
 func chooseFusedNorm(l *Launch) bool {
 	norm := l.Norm
 	rowBytes := 2 * norm.Hidden
-	// One-shot kernels send whole rows once, and two-shot kernels parts of rows twice.
-	partBytes, shotCount := rowBytes, int64(1)
-	if l.Ranks > 2 && l.partBytes > maxNormOneShotBytes/int64(l.Ranks-1) {
+	// One-shot and scatter kernels send whole rows once, and two-shot kernels parts of rows twice.
+	partBytes, shotCount, scatters := rowBytes, int64(1), l.Operation == driver.ReduceScatterRMSNorm
+	if l.Ranks > 2 && !scatters && l.partBytes > maxNormOneShotBytes/int64(l.Ranks-1) {
 		packCount := (norm.Hidden/driver.NormUnit + int64(l.Ranks) - 1) / int64(l.Ranks)
 		partBytes, shotCount = packCount*packBytes, 2
 	}
@@ -76,11 +83,16 @@ func chooseFusedNorm(l *Launch) bool {
 		return false
 	}
 	name := "norm"
-	if shotCount == 2 {
+	switch {
+	case scatters:
+		name, chunkCount = "norm_scatter", chunkCount*int64(l.Ranks-1)
+	case shotCount == 2:
 		name, chunkCount = "norm_two_shot", chunkCount*int64(l.Ranks)
 	}
+	if !scatters {
+		l.sendStride = 0 // two-shot all-reduces set it
+	}
 	l.Kernel, l.Fused, l.PieceCount = l.kernelName(addQuantSuffix(name, norm)), true, 1
-	l.sendStride = 0
 	// One more warp exchanges headers (digests of the call).
 	l.Threads = warp * (1 + max(int(min(chunkCount, maxRowWarps)), normWarpCount(norm)))
 	l.Blocks = int(max(1, min(norm.Rows, int64(maxNormBlocks(l)))))
@@ -110,7 +122,7 @@ func addQuantSuffix(family string, norm *driver.Norm) string {
 	return family
 }
 
-// newLocalStep returns the kernel after the all-reduce of a norm.
+// newLocalStep returns the kernel after the sums of a norm.
 func newLocalStep(l *Launch, t *Transport) Step {
 	s := Step{
 		Kernel: addQuantSuffix("norm_local", l.Norm) + "_" + types[l.DataType].name,
@@ -122,7 +134,7 @@ func newLocalStep(l *Launch, t *Transport) Step {
 	return s
 }
 
-// Local kernels may occupy 1/waitingBlockDivisor of the GPU while they wait for the all-reduce.
+// Local kernels may occupy 1/waitingBlockDivisor of the GPU while they wait for the sums.
 const waitingBlockDivisor = 4
 
 const maxLocalBlocks = 1 << 16 // each block loops over its rows
@@ -152,7 +164,8 @@ type bulkNormArguments struct {
 
 func bulkNormParams(l *Launch, t *Transport) cuda.Params {
 	bulk := bulkNormArguments{normArguments: newNormArguments(l, t)}
-	copy(bulk.sendAt[:], l.SendWindow.(PeerLocator).Locate(l.Send))
+	bulk.send += uintptr(int64(l.Rank) * l.sendStride)
+	copy(bulk.sendAt[:], l.SendWindow.(PeerLocator).Locate(bulk.send))
 	return cuda.ParamsOf(&bulk)
 }
 

@@ -53,6 +53,51 @@ func symmetricNormOf(ranks int, rows, hidden int64) Launch {
 	return l
 }
 
+// scattered returns l as a ReduceScatterRMSNorm with the same number of rows on each rank.
+func scattered(l Launch) Launch {
+	l.Operation = driver.ReduceScatterRMSNorm
+	return l
+}
+
+func TestChooseScatteredNorms(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		launch          Launch
+		want            string // name of the kernel, or part of the error
+		blocks, threads int
+	}{
+		{"one row", normOf(2, 1, 4096), "norm_scatter_bf16_2", 1, 19 * warp},
+		{"peers share the warps", normOf(4, 1, 1024), "norm_scatter_bf16_4", 1, 16 * warp},
+		{"a few long rows", normOf(4, 15, 16384), "norm_scatter_bf16_4", 15, 32 * warp},
+		{"more rows than blocks", normOf(8, 150, 4096), "norm_scatter_bf16_8", 128, 32 * warp},
+		{"rows that do not fit", normOf(4, 1000, 8192), "do not fit into exchange memory", 0, 0},
+		{"2 MiB in windows", symmetricNormOf(4, 256, 4096), "norm_scatter_bf16_4", 128, 32 * warp},
+		{"more in windows", symmetricNormOf(4, 257, 4096), "norm_pull_bf16_4", 128, 512},
+		{"2 ranks", symmetricNormOf(2, 257, 8192), "norm_pull_bf16_2", 128, 1024},
+		{"3 ranks", symmetricNormOf(3, 257, 8192), "bulk_sum_bf16_8", 128, 512},
+		{"short rows", symmetricNormOf(4, 2000, 2048), "bulk_sum_bf16_4", 128, 512},
+	} {
+		l, err := choose(scattered(c.launch))
+		switch {
+		case err != nil && !strings.Contains(err.Error(), c.want):
+			t.Errorf("%s: Choose = %v, want %s", c.name, err, c.want)
+		case err == nil && (l.Kernel != c.want || l.Fused && (l.Blocks != c.blocks || l.Threads != c.threads)):
+			t.Errorf("%s: got %s with %d blocks of %d threads, want %s with %d of %d", c.name, l.Kernel,
+				l.Blocks, l.Threads, c.want, c.blocks, c.threads)
+		}
+	}
+}
+
+// TestScatteredNormsInPlaceArePulled checks that an output in this rank's part of the input does
+// not matter, because peers do not read that part.
+func TestScatteredNormsInPlaceArePulled(t *testing.T) {
+	l := scattered(symmetricNormOf(4, 257, 4096))
+	l.Rank, l.Recv = 1, l.Send+uintptr(2*l.Count)
+	if l, err := choose(l); err != nil || l.Kernel != "norm_pull_bf16_4" {
+		t.Errorf("in place: got %s, %v, want norm_pull_bf16_4", l.Kernel, err)
+	}
+}
+
 func TestChooseNormsInWindows(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -124,6 +169,12 @@ func TestNormsFitIntoExchangeMemory(t *testing.T) {
 				l, err := choose(normOf(ranks, rows, hidden))
 				if err != nil {
 					break
+				}
+				s, err := choose(scattered(normOf(ranks, rows, hidden)))
+				if lines := rows * int64(ranks) * countChunks(2*hidden, wideLines) * wideLines *
+					lineBytes; err == nil && s.Fused && lines > halfBytes {
+					t.Errorf("%d scattered rows of %d on %d ranks need %d bytes of lines, want at most %d",
+						rows, hidden, ranks, lines, halfBytes)
 				}
 				part, halves := 2*hidden, int64(1)
 				if strings.Contains(l.Kernel, "two_shot") {

@@ -95,6 +95,7 @@ func normNames() map[string]bool {
 			for _, ranks := range []int{2, 3, 4} {
 				for _, l := range []Launch{
 					normOf(ranks, 1, 1024), normOf(ranks, 200, 1024), symmetricNormOf(ranks, 1024, 4096),
+					scattered(normOf(ranks, 1, 1024)), scattered(symmetricNormOf(ranks, 1024, 4096)),
 				} {
 					l.DataType, l.Norm.Quant = dataType, quant
 					if l, err := choose(l); err == nil && (!l.Bulk || l.Fused) {

@@ -23,7 +23,7 @@ var flightNames = map[string]string{
 	"AllReduce": "all_reduce", "AllGather": "_all_gather_base", "Broadcast": "broadcast",
 	"ReduceScatter": "_reduce_scatter_base", "Reduce": "reduce", "Gather": "gather",
 	"Scatter": "scatter", "AllToAll": "all_to_all", "Barrier": "all_reduce_barrier",
-	"AllReduceRMSNorm": "all_reduce",
+	"AllReduceRMSNorm": "all_reduce", "ReduceScatterRMSNorm": "_reduce_scatter_base",
 }
 
 // unknownSizesName is a name for all other operations. PyTorch's analyzer does not compare the
@@ -168,7 +168,8 @@ func (f *flightWriter) writeSizes(p *pickler, r *trace.Record, operation string,
 		return count
 	}
 	inputCount := bufferCount(
-		operation == "ReduceScatter" || operation == "Scatter" || operation == "AllToAll")
+		operation == "ReduceScatter" || operation == "ReduceScatterRMSNorm" ||
+			operation == "Scatter" || operation == "AllToAll")
 	outputCount := bufferCount(
 		operation == "AllGather" || operation == "Gather" || operation == "AllToAll")
 	for _, buffer := range []struct {

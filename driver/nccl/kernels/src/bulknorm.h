@@ -1,12 +1,15 @@
-// Bulk norm kernels implement AllReduceRMSNorm of many rows in symmetric memory in one kernel, for 2 ranks.
-// Each rank reads all rows of its peer. A block normalizes a row while its next row crosses the link. A thread
+// Bulk norm kernels implement norms of many rows in symmetric memory in one kernel: AllReduceRMSNorm for 2
+// ranks, each of which reads all rows of its peer, and ReduceScatterRMSNorm for 2 and 4 ranks, each of which
+// reads its own rows from all ranks. A block normalizes a row while its next row crosses the links. A thread
 // has at most one pack of each row. Results are bitwise equal to those of the other norm kernels.
 #pragma once
 #include <barrier.h>
 #include <norm.h>
 
 struct BulkNorm : Norm {
-	const char* sendAt[MaxRanks];  // each rank's input, at its address in this process
+	// Each rank's input, at its address in this process. In a scatter, sendAt and send begin at the rows of
+	// this rank.
+	const char* sendAt[MaxRanks];
 };
 
 // BlockRows holds the state of a thread that normalizes the rows of its block.
@@ -45,29 +48,40 @@ struct BlockRows {
 	}
 };
 
-// The output of norm_pull must not be the input, unless only the quantized output is written.
-template <class N, bool Quantizes>
+// load_others loads a pack of each other rank.
+template <int W>
+DEVICE void load_others(const BulkNorm& call, u64 pack, Pack* got) {
+	if constexpr (W == 2) {
+		// sum_packs uses mine instead of got[call.rank].
+		got[0] = got[1] = dev::load_once((const Pack*)call.sendAt[1 - call.rank] + pack);
+	} else {
+#pragma unroll
+		for (int r = 0; r < W; r++)
+			if (r != call.rank) got[r] = dev::load_once((const Pack*)call.sendAt[r] + pack);
+	}
+}
+
+// The output of norm_pull must not be memory that peers read, unless only the quantized output is written.
+template <class N, int W, bool Quantizes>
 DEVICE void norm_pull(const BulkNorm& call) {
 	Prologue prologue = begin(call);
 	BlockRows<N, Quantizes> rows(call);
 	const Pack* own = (const Pack*)call.send;
-	const Pack* theirs = (const Pack*)call.sendAt[1 - call.rank];
 	u32 row = dev::block(), step = dev::blocks();
-	Pack mine = {}, got = {}, old = {};
+	Pack mine = {}, got[W] = {}, old = {};
 	bool more = rows.used && row < call.rows;
 	if (more) {
 		mine = dev::load_once(own + rows.pack(row));
 		old = dev::load_once(rows.residual + rows.pack(row));
 	}
 	bool ok = await_peers(call, prologue);
-	if (ok && more) got = dev::load_once(theirs + rows.pack(row));
+	if (ok && more) load_others<W>(call, rows.pack(row), got);
 #pragma unroll 1
 	for (; ok && row < call.rows; row += step) {
-		// sum_packs uses mine instead of both[call.rank].
-		Pack both[2] = {got, got}, sums = plus<N>(sum_packs<N, 2>(call, mine, both), old);
+		Pack sums = plus<N>(sum_packs<N, W>(call, mine, got), old);
 		if (rows.used && row + step < call.rows) {
 			u64 next = rows.pack(row + step);
-			got = dev::load_once(theirs + next);
+			load_others<W>(call, next, got);
 			mine = dev::load_once(own + next);
 			old = dev::load_once(rows.residual + next);
 		}

@@ -1,7 +1,7 @@
-// Norm kernels implement AllReduceRMSNorm in one kernel. A block owns whole rows. It exchanges a row with
-// the same block of the other ranks in lines, adds the sum to the residual, and keeps the new residual in
-// shared memory. Then it normalizes the row, and quantizes it if the call asks for that. Blocks do not wait
-// for other blocks of their grid.
+// Norm kernels implement AllReduceRMSNorm and ReduceScatterRMSNorm in one kernel. A block owns whole rows.
+// It exchanges a row with the same block of the other ranks in lines, adds the sum to the residual, and
+// keeps the new residual in shared memory. Then it normalizes the row, and quantizes it if the call asks
+// for that. Blocks do not wait for other blocks of their grid.
 //
 // The bits of a row depend only on its elements, not on the kernel or on the number of rows: sums are added
 // in the order of ranks, and the squares of a row in an order that depends only on its length. Thread t of
@@ -10,8 +10,8 @@
 #pragma once
 #include <line.h>
 
-// Norm describes a call. send is the input. The normalized rows are written to recv, unless OnlyQuantized
-// is set. All addresses are multiples of 16.
+// Norm describes a call. send is the input. In a scatter it has rows for each rank. The normalized rows are
+// written to recv, unless OnlyQuantized is set. All addresses are multiples of 16.
 struct Norm : Call {
 	char* residual;  // read and written
 	const char* weight;
@@ -306,6 +306,24 @@ struct RowLines {
 		return read(call.residual + (u64)row * bytes + offset, most, chunk);
 	}
 
+	// send_parts sends a part of every row of the block to each other rank: a range of the row or, with
+	// Scatters, the same row of the rank's rows.
+	template <bool Scatters>
+	MEMBER void send_parts() const {
+#pragma unroll 1
+		for (u32 row = dev::block(); row < call.rows && moves(); row += dev::blocks())
+#pragma unroll 1
+			for (u32 pair = w.warp; pair < chunks * (call.ranks - 1); pair += w.warps) {
+				u32 chunk = pair % chunks, r = call.rank + 1 + pair / chunks;
+				if (r >= call.ranks) r -= call.ranks;
+				u32 most = Scatters ? bytes : part_of(r);
+				u64 offset = Scatters ? r * call.sendStride : r * part;
+				Pack mine = read(call.send + (u64)row * bytes + offset, most, chunk);
+				if (!ok(w)) break;
+				send(r, lines(row, call.rank), most, chunk, mine);
+			}
+	}
+
 	// start exchanges headers on the header warp. It reports whether the warp may receive data.
 	MEMBER bool start() const {
 		if (dev::block() == 0 && !moves()) return exchange_headers(call, w);
@@ -313,31 +331,37 @@ struct RowLines {
 	}
 };
 
-// norm_one_shot sends every row of the block to all ranks, and then receives the rows of its peers.
-template <class N, int W, bool Quantizes>
+// norm_one_shot sends every row of the block to all ranks or, with Scatters, to the rank that the row belongs
+// to. Then it receives the rows of its peers.
+template <class N, int W, bool Quantizes, bool Scatters>
 DEVICE void norm_one_shot(const Norm& call) {
 	RowLines<N, W> l(call, 2 * call.hidden);
 	u32 step = dev::blocks();
+	if constexpr (Scatters) {
+		l.template send_parts<true>();
+	} else {
 #pragma unroll 1
-	for (u32 row = dev::block(); row < call.rows && l.moves(); row += step)
+		for (u32 row = dev::block(); row < call.rows && l.moves(); row += step)
 #pragma unroll 1
-		for (u32 chunk = l.w.warp; chunk < l.chunks; chunk += l.w.warps) {
-			Pack mine = l.read(call.send + (u64)row * l.bytes, l.bytes, chunk);
-			if (!ok(l.w)) break;
+			for (u32 chunk = l.w.warp; chunk < l.chunks; chunk += l.w.warps) {
+				Pack mine = l.read(call.send + (u64)row * l.bytes, l.bytes, chunk);
+				if (!ok(l.w)) break;
 #pragma unroll
-			for (int k = 1; k < W; k++) {
-				u32 r = (call.rank + k) % W;
-				if (r < call.ranks) l.send(r, l.lines(row, call.rank), l.bytes, chunk, mine);
+				for (int k = 1; k < W; k++) {
+					u32 r = (call.rank + k) % W;
+					if (r < call.ranks) l.send(r, l.lines(row, call.rank), l.bytes, chunk, mine);
+				}
 			}
-		}
+	}
 	Pack weight = first_weights(call);
 	float factor = given_factor<Quantizes>(call);
 	bool done = l.start();
+	u64 own = Scatters ? call.rank * call.sendStride : 0;
 #pragma unroll 1
 	for (u32 row = dev::block(); row < call.rows; row += step) {
 #pragma unroll 1
 		for (u32 chunk = l.w.warp; chunk < l.chunks && l.moves() && done; chunk += l.w.warps) {
-			Pack got[W], mine = l.read(call.send + (u64)row * l.bytes, l.bytes, chunk);
+			Pack got[W], mine = l.read(call.send + own + (u64)row * l.bytes, l.bytes, chunk);
 			Pack old = l.old(row, 0, l.bytes, chunk);
 			done = l.template receive<W>(peers(call, call.recvFrom), l.lines(row, 0), call.rows * l.size, l.bytes, chunk, got);
 			if (done) l.keep(row, 0, l.bytes, chunk, sum_packs<N, W>(call, mine, got), old);
@@ -356,16 +380,7 @@ template <class N, int W, bool Quantizes>
 DEVICE void norm_two_shot(const Norm& call) {
 	RowLines<N, W> l(call, (call.hidden / 8 + call.ranks - 1) / call.ranks * sizeof(Pack));
 	u32 step = dev::blocks(), second = HalfBytes / 2, begin = call.rank * l.part, own = l.part_of(call.rank);
-#pragma unroll 1
-	for (u32 row = dev::block(); row < call.rows && l.moves(); row += step)
-#pragma unroll 1
-		for (u32 pair = l.w.warp; pair < l.chunks * (call.ranks - 1); pair += l.w.warps) {
-			u32 chunk = pair % l.chunks, r = call.rank + 1 + pair / l.chunks;
-			if (r >= call.ranks) r -= call.ranks;
-			Pack mine = l.read(call.send + (u64)row * l.bytes + r * l.part, l.part_of(r), chunk);
-			if (!ok(l.w)) break;
-			l.send(r, l.lines(row, call.rank), l.part_of(r), chunk, mine);
-		}
+	l.template send_parts<false>();
 	Pack weight = first_weights(call);
 	float factor = given_factor<Quantizes>(call);
 	bool done = l.start();
