@@ -158,13 +158,22 @@ static const char unknown_norm[] =
 	"struct symmem_norm has a size that this library does not know: set size to sizeof(struct "
 	"symmem_norm) of the library's own symmem.h";
 
-API int symmem_norm(uint64_t group, const struct symmem_norm *norm, uint64_t stream) {
+static int run_norm(uint64_t group, const struct symmem_norm *norm, int scatters, uint64_t stream) {
 	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
 	if (!norm || norm->size != sizeof *norm) {
 		symmem_note_error(SYMMEM_ERR_INVALID, sizeof unknown_norm - 1, unknown_norm, 0, "");
 		return SYMMEM_ERR_INVALID;
 	}
-	return WAITING(goNorm(group, (struct symmem_norm *)norm, stream, symmem_current_site()));
+	return WAITING(
+		goNorm(group, (struct symmem_norm *)norm, scatters, stream, symmem_current_site()));
+}
+
+API int symmem_norm(uint64_t group, const struct symmem_norm *norm, uint64_t stream) {
+	return run_norm(group, norm, 0, stream);
+}
+
+API int symmem_scattered_norm(uint64_t group, const struct symmem_norm *norm, uint64_t stream) {
+	return run_norm(group, norm, 1, stream);
 }
 
 API int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden, float epsilon,

@@ -104,10 +104,12 @@ func copyIntegers(count C.size_t, src *C.int64_t) []int64 {
 }
 
 //export goNorm
-func goNorm(group C.uint64_t, n *C.struct_symmem_norm, stream C.uint64_t, site C.uint32_t) C.int {
+func goNorm(
+	group C.uint64_t, n *C.struct_symmem_norm, scatters C.int, stream C.uint64_t, site C.uint32_t,
+) C.int {
 	return guard(func() error {
 		return library.Norm(uint64(group), &binding.NormArguments{
-			Type: int(n._type), Quant: int(n.quant),
+			Scatters: scatters != 0, Type: int(n._type), Quant: int(n.quant),
 			Rows: int64(n.rows), Hidden: int64(n.hidden),
 			Epsilon: float32(n.epsilon), WeightBias: float32(n.weight_bias),
 			Input: uintptr(n.input), Residual: uintptr(n.residual), Weight: uintptr(n.weight),

@@ -806,7 +806,8 @@ enum {
 	SYMMEM_QUANT_PER_GROUP = 3 /* with a computed scale for each 128 elements of a row */
 };
 
-/* The arguments of symmem_norm. Addresses are multiples of 16, that of scales a multiple of 4. */
+/* The arguments of symmem_norm and symmem_scattered_norm. Addresses are multiples of 16, that of
+ * scales a multiple of 4. */
 struct symmem_norm {
 	size_t size; /* sizeof(struct symmem_norm): later versions of this header append fields */
 	int64_t rows, hidden; /* hidden is a multiple of 8 up to 16384 */
@@ -835,7 +836,13 @@ struct symmem_norm {
  * and callers make the steps separately. */
 int symmem_norm(uint64_t group, const struct symmem_norm *norm, uint64_t stream);
 
-/* Does the same for bfloat16 without quantization. */
+/* Is symmem_norm with a reduce-scatter instead of the all-reduce: each rank has other rows, and
+ * input has those of all ranks in the order of ranks. Rows is the same on all ranks. The rows get
+ * the bits of symmem_norm. Only input has to be symmetric. output may also be this rank's rows of
+ * input. */
+int symmem_scattered_norm(uint64_t group, const struct symmem_norm *norm, uint64_t stream);
+
+/* Does the same as symmem_norm for bfloat16 without quantization. */
 int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden, float epsilon,
                                const void *input, void *residual, const void *weight, void *output,
                                uint64_t stream);

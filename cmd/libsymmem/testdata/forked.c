@@ -113,6 +113,7 @@ static void collectives(uint64_t world, void *at) {
 	REFUSED(symmem_recv(world, 1, type, 1, 0, at, NULL, 0));
 	const struct symmem_norm norm = {.size = sizeof norm};
 	REFUSED(symmem_norm(world, &norm, 0));
+	REFUSED(symmem_scattered_norm(world, &norm, 0));
 	const struct symmem_route route = {.size = sizeof route};
 	struct symmem_route_layout layout;
 	REFUSED(symmem_dispatch(world, &route, 0));

@@ -158,6 +158,16 @@ void norm(void) {
 	DO(symmem_stream_synchronize(on));
 	for (int i = 0; i < ROWS * HIDDEN; i++) TRUE(quantized[i] == 0x7e); /* 448 */
 	for (int i = 0; i < ROWS; i++) TRUE(scales[i] == 1.0f / 448);
+	uint16_t *all = x + (1 << 16); /* one row for each rank */
+	for (int i = 0; i < size * HIDDEN; i++) all[i] = ONE;
+	for (int i = 0; i < HIDDEN; i++) residual[i] = 0;
+	struct symmem_norm scattered = {
+		.size = sizeof scattered, .rows = 1, .hidden = HIDDEN, .type = SYMMEM_BFLOAT16,
+		.input = all, .residual = residual, .weight = weight, .output = all + rank * HIDDEN,
+	};
+	DO(symmem_scattered_norm(world, &scattered, on));
+	DO(symmem_stream_synchronize(on));
+	for (int i = 0; i < HIDDEN; i++) TRUE(residual[i] == sum && all[rank * HIDDEN + i] == ONE);
 	quantizing.size--;
 	WANT(SYMMEM_ERR_INVALID, symmem_norm(world, &quantizing, on));
 	WANT(SYMMEM_ERR_INVALID,

@@ -177,8 +177,9 @@ func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	return encode(explanation)
 }
 
-// NormArguments holds the arguments of symmem_norm as C passes them.
+// NormArguments holds the arguments of symmem_norm and symmem_scattered_norm as C passes them.
 type NormArguments struct {
+	Scatters                        bool
 	Type, Quant                     int
 	Rows, Hidden                    int64
 	Epsilon, WeightBias             float32
@@ -189,13 +190,18 @@ type NormArguments struct {
 	Site                            uint32 // the number of the call site, or 0
 }
 
-// Norm queues an all-reduce, a residual addition, an RMSNorm and a quantization as one kernel.
+// Norm queues an all-reduce or, with Scatters, a reduce-scatter, a residual addition, an RMSNorm and
+// a quantization as one kernel.
 func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
 		return err
 	}
-	args, err := n.toNormArgs(r)
+	operation, inputRows := symmem.OpAllReduceRMSNorm, n.Rows
+	if n.Scatters {
+		operation, inputRows = symmem.OpReduceScatterRMSNorm, n.Rows*int64(g.Size())
+	}
+	args, err := n.toNormArgs(r, inputRows)
 	if err != nil {
 		return err
 	}
@@ -204,11 +210,11 @@ func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 		return err
 	}
 	return cs.queueCall(r.interopAt(n.Site), g, symmem.Call{
-		Operation: symmem.OpAllReduceRMSNorm, Norm: &args, Send: args.Input, Recv: args.Output,
+		Operation: operation, Norm: &args, Send: args.Input, Recv: args.Output,
 	}, s)
 }
 
-func (n *NormArguments) toNormArgs(r *rank) (args symmem.NormArgs, err error) {
+func (n *NormArguments) toNormArgs(r *rank, inputRows int64) (args symmem.NormArgs, err error) {
 	const maxElements = 1 << 44
 	args = symmem.NormArgs{
 		Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon, WeightBias: n.WeightBias,
@@ -236,7 +242,7 @@ func (n *NormArguments) toNormArgs(r *rank) (args symmem.NormArgs, err error) {
 			strides[1], symmem.ErrInvalid)
 	}
 	rowBytes := n.Hidden * int64(symmem.BFloat16.Size())
-	args.Input, errs[2] = r.findMemory(n.Input, n.Rows*rowBytes)
+	args.Input, errs[2] = r.findMemory(n.Input, inputRows*rowBytes)
 	args.Residual, errs[3] = r.findMemory(n.Residual, n.Rows*rowBytes)
 	if n.Output != 0 {
 		args.Output, errs[4] = r.findMemory(n.Output, n.Rows*rowBytes)
