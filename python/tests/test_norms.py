@@ -1,4 +1,4 @@
-"""The fused norm, on the host backend and on GPUs."""
+"""The fused norms, on the host backend and on GPUs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,20 @@ pytestmark = [
 ]
 
 
+PROGRAMS = ("norms.py", "scattered_norms.py")
+
+
 @pytest.fixture(scope="module", params=["host", pytest.param("nccl", marks=pytest.mark.gpus(2))])
-def checks(request: pytest.FixtureRequest) -> Checks:
+def checks(request: pytest.FixtureRequest) -> dict[str, Checks]:
     on_gpu = request.param == "nccl"
     env = {"SYMMEM_TEST_BACKEND": request.param}
-    return run_checks("norms.py", 2, fresh=on_gpu, env=env, timeout=200)
+    return {
+        program: run_checks(program, 2, fresh=on_gpu, env=env, timeout=200) for program in PROGRAMS
+    }
 
 
-@pytest.mark.parametrize("name", names("norms.py"))
-def test_norms(checks: Checks, name: str) -> None:
-    checks.verify(name)
+@pytest.mark.parametrize(
+    ("program", "name"), [(program, name) for program in PROGRAMS for name in names(program)]
+)
+def test_norms(checks: dict[str, Checks], program: str, name: str) -> None:
+    checks[program].verify(name)

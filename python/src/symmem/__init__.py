@@ -49,7 +49,12 @@ from symmem._api.collectives import (
 from symmem._api.lists import all_gather_v_list
 from symmem._api.make import alloc, empty, empty_like, full, ones, zeros
 from symmem._api.messages import irecv, isend, recv, send
-from symmem._api.norms import all_reduce_rms_norm, all_reduce_rms_norm_fp8
+from symmem._api.norms import (
+    all_reduce_rms_norm,
+    all_reduce_rms_norm_fp8,
+    reduce_scatter_rms_norm,
+    reduce_scatter_rms_norm_fp8,
+)
 from symmem._api.opening import (
     finalize,
     group,
@@ -182,6 +187,8 @@ __all__ = [
     "open_world",
     "recv",
     "reduce",
+    "reduce_scatter_rms_norm",
+    "reduce_scatter_rms_norm_fp8",
     "reduce_scatter_tensor",
     "reduce_scatter_v",
     "request_stop",

@@ -1,17 +1,16 @@
-"""All-reduce fused with a residual addition, RMSNorm and quantization."""
+"""All-reduce or reduce-scatter fused with a residual addition, RMSNorm and quantization."""
 
 from __future__ import annotations
 
 import ctypes as c
-from collections.abc import Iterator
-from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING
 
 from symmem import errors
 from symmem._api import compiled
 from symmem._api.call import Call, checked
+from symmem._api.norm_tensors import GROUP, NormTensors, Quant, strides
 from symmem._c.arguments import NormArguments
-from symmem._rank.session import find
+from symmem._rank.session import find, session
 from symmem._torch.autograd import refuse
 from symmem._torch.pytorch import compiling, modules, pytorch
 
@@ -19,18 +18,6 @@ if TYPE_CHECKING:
     import torch
 
     from symmem._api.terms import GroupLike
-
-GROUP = 128
-"""The number of elements that share a scale if each row has several scales."""
-
-
-class Quant(IntEnum):
-    """The kinds of quantization. The values are those of symmem.h."""
-
-    NONE = 0
-    STATIC = 1
-    PER_ROW = 2
-    PER_GROUP = 3
 
 
 def all_reduce_rms_norm(
@@ -70,18 +57,40 @@ def all_reduce_rms_norm(
             lines above instead.
         InvalidError: the shapes or dtypes do not match. The call has had no effect.
     """
-    if compiling():
-        output = modules["torch"].empty_like(tensor) if out is None else out
-        name = compiled.group_name(group)
-        compiled.operators().all_reduce_rms_norm_(
-            output, residual, tensor, weight, eps, name, weight_bias
-        )
-        compiled.finished(False, "symmem.all_reduce_rms_norm", [output, residual], [tensor, weight])
-        return output
-    output = pytorch().module.empty_like(tensor) if out is None else out
-    tensors = NormTensors(tensor, residual, weight, output)
-    _run("symmem.all_reduce_rms_norm", tensors, Quant.NONE, eps, weight_bias, group)
-    return output
+    return _norm("all_reduce", tensor, residual, weight, eps, group, out, weight_bias)
+
+
+def reduce_scatter_rms_norm(
+    tensor: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    group: GroupLike = None,
+    out: torch.Tensor | None = None,
+    weight_bias: float = 0.0,
+) -> torch.Tensor:
+    """Call `all_reduce_rms_norm` for this rank's rows only, as in sequence parallelism.
+
+    The rows have the bits that `all_reduce_rms_norm` computes for them. `all_gather_v_list` gathers
+    float8 rows and their scales in one call.
+
+    Args:
+        tensor: as in `all_reduce_rms_norm`. Its first dimension is divided among the ranks evenly;
+            pad it if necessary.
+        residual: this rank's part of the residual, with the shape of the result. It is updated in
+            place, and differs between ranks.
+        weight: as in `all_reduce_rms_norm`.
+        eps: as in `all_reduce_rms_norm`.
+        group: as in `all_reduce_rms_norm`.
+        out: receives the result, and may be this rank's part of `tensor`; the default is a new
+            tensor. It need not be symmetric.
+        weight_bias: as in `all_reduce_rms_norm`.
+
+    Raises:
+        UnsupportedError: as in `all_reduce_rms_norm`, but only `tensor` must be symmetric.
+        InvalidError: the shapes or dtypes do not match. The call has had no effect.
+    """
+    return _norm("reduce_scatter", tensor, residual, weight, eps, group, out, weight_bias)
 
 
 def all_reduce_rms_norm_fp8(
@@ -120,31 +129,110 @@ def all_reduce_rms_norm_fp8(
     Returns:
         The float8 rows, and the scales (or `scale`).
     """
+    arguments = tensor, residual, weight, eps, group, scale, group_size
+    return _norm_fp8("all_reduce", *arguments, out, quantized, scales, weight_bias)
+
+
+def reduce_scatter_rms_norm_fp8(
+    tensor: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    group: GroupLike = None,
+    scale: torch.Tensor | None = None,
+    group_size: int | None = None,
+    out: torch.Tensor | None = None,
+    quantized: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
+    weight_bias: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Call `reduce_scatter_rms_norm`, and quantize as `all_reduce_rms_norm_fp8` does.
+
+    Args:
+        tensor: as in `reduce_scatter_rms_norm`. The call may overwrite this rank's part, unless
+            `out` is passed.
+        residual: as in `reduce_scatter_rms_norm`.
+        weight: as in `all_reduce_rms_norm`.
+        eps: as in `all_reduce_rms_norm`.
+        group: as in `all_reduce_rms_norm`.
+        scale: as in `all_reduce_rms_norm_fp8`.
+        group_size: as in `all_reduce_rms_norm_fp8`.
+        out: as in `all_reduce_rms_norm_fp8`, for this rank's rows.
+        quantized: as in `all_reduce_rms_norm_fp8`, for this rank's rows.
+        scales: as in `all_reduce_rms_norm_fp8`, for this rank's rows.
+        weight_bias: as in `all_reduce_rms_norm`.
+
+    Returns:
+        This rank's float8 rows, and the scales (or `scale`).
+    """
+    arguments = tensor, residual, weight, eps, group, scale, group_size
+    return _norm_fp8("reduce_scatter", *arguments, out, quantized, scales, weight_bias)
+
+
+def _norm(
+    sums: str,
+    tensor: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    group: GroupLike,
+    out: torch.Tensor | None,
+    weight_bias: float,
+) -> torch.Tensor:
+    """Make a call. sums is the name of the collective that adds up the rows."""
+    torch, name = modules["torch"] if compiling() else pytorch().module, f"{sums}_rms_norm"
+    output = torch.empty_like(tensor if sums == "all_reduce" else residual) if out is None else out
+    if compiling():
+        operator = getattr(compiled.operators(), f"{name}_")
+        operator(output, residual, tensor, weight, eps, compiled.group_name(group), weight_bias)
+        compiled.finished(False, f"symmem.{name}", [output, residual], [tensor, weight])
+    else:
+        tensors = NormTensors(tensor, residual, weight, output)
+        _run(name, tensors, Quant.NONE, eps, weight_bias, group)
+    return output
+
+
+def _norm_fp8(
+    sums: str,
+    tensor: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    group: GroupLike,
+    scale: torch.Tensor | None,
+    group_size: int | None,
+    out: torch.Tensor | None,
+    quantized: torch.Tensor | None,
+    scales: torch.Tensor | None,
+    weight_bias: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Make a call that quantizes."""
     torch = modules["torch"] if compiling() else pytorch().module
     quant = _quant(scale, group_size, scales)
+    like = tensor if sums == "all_reduce" else residual
     if quantized is None:
-        quantized = torch.empty_like(tensor, dtype=torch.float8_e4m3fn)
+        quantized = torch.empty_like(like, dtype=torch.float8_e4m3fn)
     if scale is not None:
         scales = scale
     elif scales is None:
-        groups = tensor.shape[-1] // GROUP if group_size else 1
-        scales = torch.empty(*tensor.shape[:-1], groups, dtype=torch.float32, device=tensor.device)
+        groups = like.shape[-1] // GROUP if group_size else 1
+        scales = torch.empty(*like.shape[:-1], groups, dtype=torch.float32, device=like.device)
     if not compiling():
         tensors = NormTensors(tensor, residual, weight, out, quantized, scales)
-        _run("symmem.all_reduce_rms_norm_fp8", tensors, quant, eps, weight_bias, group)
+        _run(f"{sums}_rms_norm_fp8", tensors, quant, eps, weight_bias, group)
         return quantized, scales
     name, operators = compiled.group_name(group), compiled.operators()
     writes, reads = [quantized, residual, tensor if out is None else out], [tensor, weight]
     if scale is not None:
-        operators.all_reduce_rms_norm_static_fp8_(
-            quantized, residual, tensor, weight, scale, eps, name, weight_bias, out
-        )
+        operator = getattr(operators, f"{sums}_rms_norm_static_fp8_")
+        operator(quantized, residual, tensor, weight, scale, eps, name, weight_bias, out)
     else:
-        operators.all_reduce_rms_norm_dynamic_fp8_(
-            quantized, scales, residual, tensor, weight, group_size, eps, name, weight_bias, out
+        operator = getattr(operators, f"{sums}_rms_norm_dynamic_fp8_")
+        operator(
+            *(quantized, scales, residual, tensor, weight), group_size, eps, name, weight_bias, out
         )
         writes.append(scales)
-    compiled.finished(False, "symmem.all_reduce_rms_norm_fp8", writes, reads)
+    compiled.finished(False, f"symmem.{sums}_rms_norm_fp8", writes, reads)
     return quantized, scales
 
 
@@ -163,83 +251,6 @@ def _quant(
     return Quant.STATIC
 
 
-class NormTensors(NamedTuple):
-    """The tensors of a norm, named after the arguments."""
-
-    tensor: torch.Tensor
-    residual: torch.Tensor
-    weight: torch.Tensor
-    out: torch.Tensor | None
-    quantized: torch.Tensor | None = None
-    scales: torch.Tensor | None = None
-
-    def named(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the tensors that were passed, except for the scales."""
-        for name, tensor in zip(self._fields[:-1], self[:-1], strict=True):
-            if tensor is not None or name not in ("out", "quantized"):
-                yield name, cast("torch.Tensor", tensor)
-
-    def check(self, quant: Quant) -> None:
-        """Raise `InvalidError` unless dtypes and shapes match."""
-        module = pytorch().module
-        tensor, weight = self.tensor, self.weight
-        if tensor.dtype not in (module.bfloat16, module.float16):
-            raise errors.InvalidError(f"tensor has dtype {tensor.dtype}; want bfloat16 or float16")
-        for name, each in self.named():
-            dtype = module.float8_e4m3fn if name == "quantized" else tensor.dtype
-            if each.dtype is not dtype:
-                raise errors.InvalidError(f"{name} has dtype {each.dtype}; want {dtype}")
-            if not each.is_contiguous():
-                raise errors.InvalidError(f"{name} is not contiguous; pass {name}.contiguous()")
-            if name != "weight" and each.shape != tensor.shape:
-                raise errors.InvalidError(
-                    f"{name} has shape {tuple(each.shape)}, but tensor has {tuple(tensor.shape)}"
-                )
-        if tensor.dim() == 0 or weight.dim() != 1 or tensor.shape[-1] != weight.shape[0]:
-            raise errors.InvalidError(
-                f"weight has shape {tuple(weight.shape)}, which does not match the last dimension "
-                f"of {tuple(tensor.shape)}"
-            )
-        if self.scales is not None:
-            self._check_scales(self.scales, quant)
-
-    def _check_scales(self, scales: torch.Tensor, quant: Quant) -> None:
-        name = "scale" if quant is Quant.STATIC else "scales"
-        if scales.dtype is not pytorch().module.float32:
-            raise errors.InvalidError(f"{name} has dtype {scales.dtype}; want torch.float32")
-        if quant is Quant.STATIC:
-            if scales.numel() != 1:
-                raise errors.InvalidError(f"scale has {scales.numel()} elements; want one")
-            return
-        lead, hidden = self.tensor.shape[:-1], self.tensor.shape[-1]
-        if quant is Quant.PER_GROUP and hidden % GROUP:
-            raise errors.InvalidError(
-                f"rows of {hidden} elements cannot be divided into groups of {GROUP}; omit "
-                "group_size"
-            )
-        want = (*lead, hidden // GROUP if quant is Quant.PER_GROUP else 1)
-        if tuple(scales.shape) != want:
-            raise errors.InvalidError(f"scales has shape {tuple(scales.shape)}; want {want}")
-
-
-def _strides(scales: torch.Tensor) -> tuple[int, int]:
-    """Return the strides of the scales: between rows, and between the groups of a row."""
-    row, block = 0, 0  # block is the extent of the row dimensions visited so far
-    lead = zip(reversed(scales.shape[:-1]), reversed(scales.stride()[:-1]), strict=True)
-    for size, stride in lead:
-        if size == 1:
-            continue
-        if stride == 0:
-            raise errors.InvalidError("scales is an expanded tensor, whose elements share memory")
-        if block and stride != block:
-            raise errors.InvalidError(
-                f"scales has shape {tuple(scales.shape)} and strides {scales.stride()}; want the "
-                "same distance between all rows, as in a matrix"
-            )
-        row, block = row or stride, stride * size
-    return row, scales.stride(-1) if scales.shape[-1] > 1 else 0
-
-
 def _run(
     name: str,
     tensors: NormTensors,
@@ -248,16 +259,16 @@ def _run(
     weight_bias: float,
     group: GroupLike,
 ) -> None:
-    """Check the tensors and make the call."""
-    call = Call(find(group), False)
+    """Check the tensors and make the call. name is that of the function."""
+    call, scatters = Call(find(group), False), name.startswith("reduce_scatter")
     for each, tensor in tensors.named():
         if not checked(call.group, each, tensor):
             raise errors.InvalidError(f"{each} is not contiguous; pass {each}.contiguous()")
         call.use(each, tensor)
     if tensors.scales is not None:
         call.use("scale" if quant is Quant.STATIC else "scales", tensors.scales)
-    tensors.check(quant)
-    rows = tensors.tensor.numel() // max(tensors.weight.numel(), 1)
+    tensors.check(quant, call.group.size if scatters else 1)
+    rows = tensors.residual.numel() // max(tensors.weight.numel(), 1)
     n = NormArguments(
         size=c.sizeof(NormArguments),
         rows=rows,
@@ -273,19 +284,26 @@ def _run(
     if tensors.scales is not None:
         n.scales = tensors.scales.data_ptr()
         if quant is not Quant.STATIC:
-            n.scale_strides[:] = _strides(tensors.scales)
-    call.run("symmem_norm", c.byref(n))
+            n.scale_strides[:] = strides(tensors.scales)
+    call.run("symmem_scattered_norm" if scatters else "symmem_norm", c.byref(n))
     if any(t.requires_grad for _, t in tensors.named()):
         written = [t for each, t in tensors.named() if each not in ("tensor", "weight")]
         if tensors.out is None:
             written.append(tensors.tensor)
-        refuse(name, written)
+        refuse(f"symmem.{name}", written)
 
 
-# The operators of torch.ops.symmem, and their checks while a compiler traces them.
+# The operators of torch.ops.symmem, and their checks while a compiler traces them. sums is as in
+# _norm.
+
+
+def _parts(sums: str, group: str) -> int:
+    """Return the parts of the input. The group need not be open while a compiler checks."""
+    return 1 if sums == "all_reduce" else session.place(group).size
 
 
 def run_plain(
+    sums: str,
     output: torch.Tensor,
     residual: torch.Tensor,
     input: torch.Tensor,
@@ -294,22 +312,26 @@ def run_plain(
     group: str,
     weight_bias: float = 0.0,
 ) -> None:
-    """Run `all_reduce_rms_norm_`."""
-    all_reduce_rms_norm(input, residual, weight, eps, group, output, weight_bias)
+    """Run `all_reduce_rms_norm_` or `reduce_scatter_rms_norm_`."""
+    _norm(sums, input, residual, weight, eps, group, output, weight_bias)
 
 
 def check_plain(
+    sums: str,
     output: torch.Tensor,
     residual: torch.Tensor,
     input: torch.Tensor,
     weight: torch.Tensor,
+    eps: float,
+    group: str,
     *_: object,
 ) -> None:
-    """Check the arguments of `all_reduce_rms_norm_`."""
-    NormTensors(input, residual, weight, output).check(Quant.NONE)
+    """Check the arguments of `run_plain`."""
+    NormTensors(input, residual, weight, output).check(Quant.NONE, _parts(sums, group))
 
 
 def run_static(
+    sums: str,
     quantized: torch.Tensor,
     residual: torch.Tensor,
     input: torch.Tensor,
@@ -320,17 +342,13 @@ def run_static(
     weight_bias: float = 0.0,
     output: torch.Tensor | None = None,
 ) -> None:
-    """Run `all_reduce_rms_norm_static_fp8_`."""
-    all_reduce_rms_norm_fp8(
-        *(input, residual, weight, eps, group),
-        scale=scale,
-        out=output,
-        quantized=quantized,
-        weight_bias=weight_bias,
-    )
+    """Run `all_reduce_rms_norm_static_fp8_` or the same of `reduce_scatter`."""
+    arguments = input, residual, weight, eps, group, scale, None
+    _norm_fp8(sums, *arguments, output, quantized, None, weight_bias)
 
 
 def check_static(
+    sums: str,
     quantized: torch.Tensor,
     residual: torch.Tensor,
     input: torch.Tensor,
@@ -341,11 +359,13 @@ def check_static(
     weight_bias: float = 0.0,
     output: torch.Tensor | None = None,
 ) -> None:
-    """Check the arguments of `all_reduce_rms_norm_static_fp8_`."""
-    NormTensors(input, residual, weight, output, quantized, scale).check(Quant.STATIC)
+    """Check the arguments of `run_static`."""
+    tensors = NormTensors(input, residual, weight, output, quantized, scale)
+    tensors.check(Quant.STATIC, _parts(sums, group))
 
 
 def run_dynamic(
+    sums: str,
     quantized: torch.Tensor,
     scales: torch.Tensor,
     residual: torch.Tensor,
@@ -357,18 +377,13 @@ def run_dynamic(
     weight_bias: float = 0.0,
     output: torch.Tensor | None = None,
 ) -> None:
-    """Run `all_reduce_rms_norm_dynamic_fp8_`."""
-    all_reduce_rms_norm_fp8(
-        *(input, residual, weight, eps, group),
-        group_size=group_size,
-        out=output,
-        quantized=quantized,
-        scales=scales,
-        weight_bias=weight_bias,
-    )
+    """Run `all_reduce_rms_norm_dynamic_fp8_` or the same of `reduce_scatter`."""
+    arguments = input, residual, weight, eps, group, None, group_size
+    _norm_fp8(sums, *arguments, output, quantized, scales, weight_bias)
 
 
 def check_dynamic(
+    sums: str,
     quantized: torch.Tensor,
     scales: torch.Tensor,
     residual: torch.Tensor,
@@ -380,6 +395,7 @@ def check_dynamic(
     weight_bias: float = 0.0,
     output: torch.Tensor | None = None,
 ) -> None:
-    """Check the arguments of `all_reduce_rms_norm_dynamic_fp8_`."""
+    """Check the arguments of `run_dynamic`."""
     quant = _quant(None, group_size, scales)
-    NormTensors(input, residual, weight, output, quantized, scales).check(quant)
+    tensors = NormTensors(input, residual, weight, output, quantized, scales)
+    tensors.check(quant, _parts(sums, group))

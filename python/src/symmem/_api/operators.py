@@ -8,7 +8,7 @@ are given by their names, which are the same on all ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symmem import errors
@@ -117,27 +117,35 @@ def _all_to_all(
     collectives.all_to_all_single(output, input, *splits, group, equal_splits=equal_splits)
 
 
+def _norms(sums: str) -> dict[str, Operator]:
+    """Describe the norms of the sums that a collective computes."""
+    return {
+        f"{sums}_rms_norm_": Operator(
+            "(Tensor(a!) output, Tensor(b!) residual, Tensor input, Tensor weight, float eps, "
+            "str group, float weight_bias=0.0) -> ()",
+            partial(norms.run_plain, sums),
+            check=partial(norms.check_plain, sums),
+        ),
+        f"{sums}_rms_norm_static_fp8_": Operator(
+            "(Tensor(a!) quantized, Tensor(b!) residual, Tensor(c!) input, Tensor weight, Tensor "
+            "scale, float eps, str group, float weight_bias=0.0, Tensor(d!)? output=None) -> ()",
+            partial(norms.run_static, sums),
+            check=partial(norms.check_static, sums),
+        ),
+        f"{sums}_rms_norm_dynamic_fp8_": Operator(
+            "(Tensor(a!) quantized, Tensor(b!) scales, Tensor(c!) residual, Tensor(d!) input, "
+            "Tensor weight, int? group_size, float eps, str group, float weight_bias=0.0, "
+            "Tensor(e!)? output=None) -> ()",
+            partial(norms.run_dynamic, sums),
+            check=partial(norms.check_dynamic, sums),
+        ),
+    }
+
+
 IN_PLACE = {
     "all_reduce_": Operator("(Tensor(a!) tensor, str op, str group) -> ()", collectives.all_reduce),
-    "all_reduce_rms_norm_": Operator(
-        "(Tensor(a!) output, Tensor(b!) residual, Tensor input, Tensor weight, float eps, "
-        "str group, float weight_bias=0.0) -> ()",
-        norms.run_plain,
-        check=norms.check_plain,
-    ),
-    "all_reduce_rms_norm_static_fp8_": Operator(
-        "(Tensor(a!) quantized, Tensor(b!) residual, Tensor(c!) input, Tensor weight, "
-        "Tensor scale, float eps, str group, float weight_bias=0.0, Tensor(d!)? output=None) -> ()",
-        norms.run_static,
-        check=norms.check_static,
-    ),
-    "all_reduce_rms_norm_dynamic_fp8_": Operator(
-        "(Tensor(a!) quantized, Tensor(b!) scales, Tensor(c!) residual, Tensor(d!) input, "
-        "Tensor weight, int? group_size, float eps, str group, float weight_bias=0.0, "
-        "Tensor(e!)? output=None) -> ()",
-        norms.run_dynamic,
-        check=norms.check_dynamic,
-    ),
+    **_norms("all_reduce"),
+    **_norms("reduce_scatter"),
     "all_gather_into_tensor_": Operator(
         "(Tensor(a!) output, Tensor input, str group) -> ()", collectives.all_gather_into_tensor
     ),

@@ -130,6 +130,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_combine": [_u64, c.POINTER(RouteArguments), _u64],
     "symmem_route_layout": [c.POINTER(RouteArguments), _int, _ptr],
     "symmem_norm": [_u64, c.POINTER(NormArguments), _u64],
+    "symmem_scattered_norm": [_u64, c.POINTER(NormArguments), _u64],
     "symmem_all_to_all_v": [_u64, _size, *[c.POINTER(_i64)] * 4, _int, _ptr, _ptr, _u64],
     "symmem_all_gather_v": [_u64, _size, *[c.POINTER(_i64)] * 2, _int, _ptr, _ptr, _u64],
     "symmem_reduce_scatter_v": [_u64, _size, *[c.POINTER(_i64)] * 2, _int, _int, _ptr, _ptr, _u64],
