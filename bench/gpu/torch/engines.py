@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import logging
 import os
-import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import common
+import engine_norms
 import engine_stubs
 import torch
-from common import DEVICE, MIB, RANK, SIZE, attempt, gather, in_turns, say, settle, verdict
+from common import DEVICE, MIB, RANK, SIZE, attempt, in_turns, say, settle, verdict
+from engine_norms import CALLS, NOISE, SLOWER, Tensors, eager_in_turns, recorded
 
 import symmem
 from symmem.engines import takeover
@@ -28,17 +30,16 @@ engine_stubs.OWN.add("vllm.compilation.passes.pass_manager")
 
 HIDDEN = 4096
 TOKENS = [int(n) for n in os.environ.get("TOKENS", "1 8 32 128 512 2048 8192").split()]
-CALLS, REPLAYS, ROUNDS = 10, 3, 20
+NORM_TOKENS = 512
+"""The maximum number of tokens of a fused norm. Larger ones are left to the engine."""
+
+PARTS = os.environ.get("PARTS", "calls compiled decoder norms").split()
+REPLAYS = 3
 SHORT_REPLAYS, SHORT = 20, 256 << 10
 """Calls of at most SHORT bytes are replayed more often, because ranks start at different times."""
 
-SLOWER, NOISE = 1.02, 0.3
-"""The time limit of a call on symmem: a multiple of the engine's time, plus microseconds."""
-
 LATER = 16 * MIB
 """The maximum memory that symmem may allocate after a group was created."""
-
-Tensors = list[torch.Tensor]
 
 
 class Case(NamedTuple):
@@ -255,7 +256,10 @@ def beside_torch() -> int:
     return total - free - torch.cuda.memory_reserved()
 
 
-def eagerly(engine: Any, group: Any) -> dict[tuple[str, int], tuple[Tensors, bool]]:
+Results = dict[tuple[str, int], tuple[Tensors, bool]]
+
+
+def eagerly(engine: Any, group: Any) -> Results:
     """Run all calls, and return the results and whether symmem ran each call."""
     found = {}
     for case in selected(engine):
@@ -278,16 +282,11 @@ class Recorded:
 
     def __init__(self, group: Any, case: Case, tokens: int, times: int):
         self.x = numbers(case.rows(tokens), tokens)
-        self.graph = torch.cuda.CUDAGraph()
-        case.run(group, self.x)
-        settle()
-        with group.graph_capture() as context:
-            case.run(group, self.x)
-            settle()
-            with torch.cuda.graph(self.graph, stream=context.stream):
-                for _ in range(times):
-                    self.output = flat(case.run(group, self.x))
-        settle()
+
+        def work() -> None:
+            self.output = flat(case.run(group, self.x))
+
+        self.graph = recorded(group, work, times)
 
     def replay(self, x: torch.Tensor) -> Tensors:
         """Replay with another input and return the results."""
@@ -295,20 +294,6 @@ class Recorded:
         self.graph.replay()
         torch.cuda.synchronize()
         return [t.clone() for t in self.output]
-
-
-def eager_time(call: Callable[[], Any]) -> float:
-    """Return the median time of a call in microseconds."""
-    found = []
-    for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(CALLS):
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end) * 1000 / CALLS)
-    return statistics.median(found)
 
 
 def compare(own: Any, ours: Any, case: Case, tokens: int, taken: bool) -> None:
@@ -324,12 +309,9 @@ def compare(own: Any, ours: Any, case: Case, tokens: int, taken: bool) -> None:
     replays = SHORT_REPLAYS if x.nbytes <= SHORT else REPLAYS
     times = in_turns(many, replays=replays)
     graphs = {name: time / CALLS / replays for name, time in times.items()}
-    turns: dict[str, list[float]] = {"own": [], "symmem": []}
-    for _ in range(3):
-        for name, group in (("own", own), ("symmem", ours)):
-            settle()
-            turns[name].append(eager_time(lambda group=group: case.run(group, x)))
-    eager = {name: max(gather(min(found))) for name, found in turns.items()}
+    groups = {"own": own, "symmem": ours}
+    calls = {name: partial(case.run, group, x) for name, group in groups.items()}
+    eager = {name: times[0] for name, times in eager_in_turns(calls).items()}
     ratio = graphs["symmem"] / graphs["own"]
     slower = taken and ratio > SLOWER and graphs["symmem"] - graphs["own"] > NOISE
     figures = (
@@ -362,32 +344,10 @@ def compiled(engine: Any, own: Any, ours: Any) -> None:
 
 
 def fused_norms(engine: Any, own: Any, ours: Any) -> None:
-    """Compare a fused all-reduce and norm with the separate steps, and time both."""
+    """Compare fused norms with separate steps."""
+    inputs = [numbers(tokens, 1) for tokens in TOKENS if tokens <= NORM_TOKENS]
     fused = engine.fused_norm(ours)
-    weight = torch.linspace(0.5, 1.5, HIDDEN, device=DEVICE).bfloat16()
-    for tokens in (n for n in TOKENS if n <= 512):  # larger ones are left to the engine
-        x, residual = numbers(tokens, 1), numbers(tokens, 2, 0)
-
-        def separate(x: torch.Tensor = x, residual: torch.Tensor = residual) -> Tensors:
-            added = own.all_reduce(x.clone()) + residual  # SGLang sums in place
-            return [torch.nn.functional.rms_norm(added, (HIDDEN,), weight, 1e-6), added]
-
-        def run(x: torch.Tensor = x, residual: torch.Tensor = residual) -> Tensors:
-            return list(fused(x, residual, weight))
-
-        want, before = separate(), run_by_symmem(engine, ours)
-        got = run()
-        called = run_by_symmem(engine, ours) > before
-        apart = max(
-            (a.float() - b.float()).abs().max().item() for a, b in zip(got, want, strict=True)
-        )
-        times = [max(gather(eager_time(call))) for call in (separate, run)]
-        verdict(
-            "fused norm",
-            apart <= 0.07 and called,
-            f"{x.nbytes} bytes, symmem was called: {called}, {apart:.3f} apart; eager, separate "
-            f"steps {times[0]:.1f} us, fused {times[1]:.1f}",
-        )
+    engine_norms.compare(own, ours, fused, inputs, lambda: run_by_symmem(engine, ours))
 
 
 def decode(group: Any, steps: int = 64) -> list[int]:
@@ -411,14 +371,13 @@ def decode(group: Any, steps: int = 64) -> list[int]:
         return x
 
     x = table[:8].clone()
-    step(x)
-    settle()
-    graph = torch.cuda.CUDAGraph()
-    with group.graph_capture() as context:
-        step(x)
-        settle()
-        with torch.cuda.graph(graph, stream=context.stream):
-            state = step(x)
+    state = x
+
+    def work() -> None:
+        nonlocal state
+        state = step(x)
+
+    graph = recorded(group, work, 1)
     found: list[int] = []
     for _ in range(steps):
         graph.replay()
@@ -428,7 +387,7 @@ def decode(group: Any, steps: int = 64) -> list[int]:
     return found
 
 
-def decoder(own: Any, ours: Any) -> None:
+def decoder(_: Any, own: Any, ours: Any) -> None:
     """Compare the tokens of a decoder. With two ranks, the order of a sum does not matter."""
     theirs, mine = decode(own), decode(ours)
     equal = sum(a == b for a, b in zip(theirs, mine, strict=True))
@@ -439,6 +398,16 @@ def decoder(own: Any, ours: Any) -> None:
     )
 
 
+def compare_calls(engine: Any, own: Any, ours: Any, before: Results, after: Results) -> None:
+    """Compare the eager results of both groups, and each call in graphs."""
+    wrong = [key for key, (result, _) in after.items() if not same(result, before[key][0])]
+    verdict("eager results are equal", not wrong, wrong or f"{len(after)} calls")
+    for case in selected(engine):
+        for tokens in TOKENS:
+            taken = after[case.name, tokens][1]
+            attempt(case.name, lambda c=case, n=tokens, t=taken: compare(own, ours, c, n, t))
+
+
 def main() -> None:
     """Make both groups and compare them."""
     logging.basicConfig(level=logging.INFO if RANK == 0 else logging.WARNING)
@@ -446,7 +415,7 @@ def main() -> None:
     engine = {"vllm": Vllm, "sglang": Sglang}[sys.argv[1]]()
     own = engine.make()
     start = beside_torch()
-    before = eagerly(engine, own)
+    before = eagerly(engine, own) if "calls" in PARTS else {}
     had = beside_torch()
     engine.plug()
     if os.environ.get("ALL") == "1":
@@ -456,22 +425,18 @@ def main() -> None:
     found = engine.takeover(ours)
     if not verdict("the group is taken over", found.group is not None, found.reason or "yes"):
         common.leave()
-    after = eagerly(engine, ours)
+    after = eagerly(engine, ours) if before else {}
     # An engine's group allocates memory in the first calls of some kinds.
     later = beside_torch() - made - (had - start)
-    wrong = [key for key, (result, _) in after.items() if not same(result, before[key][0])]
-    verdict("eager results are equal", not wrong, wrong or f"{len(after)} calls")
-    verdict(
-        "memory is taken when the group is made", later <= LATER, f"{later / MIB:.0f} MiB later"
-    )
     say(f"# the engine's communicators and symmem take {(made - had) / MIB:.0f} MiB")
-    for case in selected(engine):
-        for tokens in TOKENS:
-            taken = after[case.name, tokens][1]
-            attempt(case.name, lambda c=case, n=tokens, t=taken: compare(own, ours, c, n, t))
-    attempt("compiled", lambda: compiled(engine, own, ours))
-    attempt("decoder", lambda: decoder(own, ours))
-    attempt("fused norms", lambda: fused_norms(engine, own, ours))
+    parts = {"compiled": compiled, "decoder": decoder, "norms": fused_norms}
+    for name in (name for name in PARTS if name in parts):
+        attempt(name, lambda part=parts[name]: part(engine, own, ours))
+    if before:
+        compare_calls(engine, own, ours, before, after)
+        verdict(
+            "memory is taken when the group is made", later <= LATER, f"{later / MIB:.0f} MiB later"
+        )
     common.leave()
 
 

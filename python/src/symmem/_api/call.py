@@ -118,6 +118,10 @@ class Call:
         require_memory(name, tensor, self._runtime.device)
         self._used.append(tensor)
 
+    def hold(self, *tensors: torch.Tensor) -> None:
+        """Take tensors that were checked."""
+        self._used.extend(tensors)
+
     def write(self, name: str, tensor: torch.Tensor, reads: bool = False) -> torch.Tensor:
         """Add an output, which is also an input if `reads` is set; return the tensor to write."""
         self._output.append(tensor)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from symmem._api.terms import GroupLike
+    from symmem._rank.group import Group
 
 
 def all_reduce_rms_norm(
@@ -261,36 +262,58 @@ def _run(
 ) -> None:
     """Check the tensors and make the call. name is that of the function."""
     call, scatters = Call(find(group), False), name.startswith("reduce_scatter")
-    for each, tensor in tensors.named():
+    named = tensors.named()
+    for each, tensor in named:
         if not checked(call.group, each, tensor):
             raise errors.InvalidError(f"{each} is not contiguous; pass {each}.contiguous()")
-        call.use(each, tensor)
     if tensors.scales is not None:
         call.use("scale" if quant is Quant.STATIC else "scales", tensors.scales)
     tensors.check(quant, call.group.size if scatters else 1)
-    rows = tensors.residual.numel() // max(tensors.weight.numel(), 1)
-    n = NormArguments(
-        size=c.sizeof(NormArguments),
-        rows=rows,
-        hidden=tensors.weight.numel(),
-        type=pytorch().element(tensors.tensor.dtype),
-        quant=quant,
-        epsilon=eps,
-        weight_bias=weight_bias,
-    )
-    for each, tensor in tensors.named():
-        field = {"tensor": "input", "out": "output"}.get(each, each)
-        setattr(n, field, tensor.data_ptr())
-    if tensors.scales is not None:
-        n.scales = tensors.scales.data_ptr()
-        if quant is not Quant.STATIC:
-            n.scale_strides[:] = strides(tensors.scales)
-    call.run("symmem_scattered_norm" if scatters else "symmem_norm", c.byref(n))
-    if any(t.requires_grad for _, t in tensors.named()):
-        written = [t for each, t in tensors.named() if each not in ("tensor", "weight")]
+    symbol = "symmem_scattered_norm" if scatters else "symmem_norm"
+    _queue(call, symbol, tensors, quant, eps, weight_bias)
+    if any(t.requires_grad for _, t in named):
+        written = [t for each, t in named if each not in ("tensor", "weight")]
         if tensors.out is None:
             written.append(tensors.tensor)
         refuse(f"symmem.{name}", written)
+
+
+def _queue(
+    call: Call, symbol: str, tensors: NormTensors, quant: Quant, eps: float, weight_bias: float
+) -> None:
+    """Make the call with tensors that were checked. symbol is a function of the library."""
+    tensor, residual, weight, out, quantized, scales = tensors
+    hidden = weight.numel()
+    n = NormArguments(
+        c.sizeof(NormArguments),
+        residual.numel() // max(hidden, 1),
+        hidden,
+        pytorch().element(tensor.dtype),
+        quant,
+        eps,
+        weight_bias,
+        tensor.data_ptr(),
+        residual.data_ptr(),
+        weight.data_ptr(),
+        None if out is None else out.data_ptr(),
+        None if quantized is None else quantized.data_ptr(),
+    )
+    if scales is not None:
+        n.scales = scales.data_ptr()
+        if quant is not Quant.STATIC:
+            n.scale_strides[:] = strides(scales)
+    call.hold(*[t for t in tensors[:-1] if t is not None])
+    call.run(symbol, c.byref(n))
+
+
+def run_checked(
+    group: Group, tensor: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """Call `all_reduce_rms_norm` without its checks of the tensors."""
+    out: torch.Tensor = modules["torch"].empty_like(tensor)
+    tensors = NormTensors(tensor, residual, weight, out)
+    _queue(Call(group, False), "symmem_norm", tensors, Quant.NONE, eps, 0.0)
+    return out
 
 
 # The operators of torch.ops.symmem, and their checks while a compiler traces them. sums is as in

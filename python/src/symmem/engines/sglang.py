@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from symmem import errors
-from symmem._api import collectives, messages, norms, scopes
+from symmem._api import collectives, messages, scopes
 from symmem._torch.pytorch import compiling
 from symmem.engines import rows
 from symmem.engines.takeover import (
@@ -267,14 +266,9 @@ def fused_norm(
     resolve = getattr(flashinfer_comm_fusion, "resolve_fusion_group", None)
     if resolve is not None and not compiling():
         takeover = takeover_of(resolve(use_attn_tp_group=use_attn_tp_group)[-1])
-    if takeover.takes_norm(*tensors):
-        added = residual.clone()
-        try:
-            return norms.all_reduce_rms_norm(
-                input_tensor, added, weight, eps, takeover.group
-            ), added
-        except errors.UnsupportedError:  # All ranks get the error.
-            takeover.refuse_norm(input_tensor)
+    found = takeover.all_reduce_rms_norm(*tensors, eps)
+    if found is not None:
+        return found
     named["use_attn_tp_group"] = use_attn_tp_group
     return original(*tensors, eps, *arguments, **named)  # type: ignore[no-any-return]
 

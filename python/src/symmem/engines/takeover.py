@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
-from symmem._api import collectives, opening, questions, scopes
+from symmem._api import collectives, norms, opening, questions, scopes
 from symmem._c.constants import BYTES, Word
 from symmem._c.library import library
 from symmem._rank.group import Group
@@ -142,37 +142,57 @@ class Takeover:
             return dtype in self._reducible
         return dtype.itemsize in BYTES
 
-    def takes_norm(self, input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> bool:
-        """Return whether symmem runs an all-reduce that is fused with a residual and an RMSNorm.
+    def all_reduce_rms_norm(
+        self, input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Sum rows over all ranks, add the residual, and return the normalized sum and the sum.
+
+        The result is None, on all ranks, if the engine should make these steps itself.
+        """
+        group = self.group
+        if group is None or not self._takes_norm(input, residual, weight):
+            return None
+        added = residual.clone()
+        try:
+            return norms.run_checked(group, input, added, weight, eps), added
+        except errors.UnsupportedError:  # All ranks get the error.
+            self._answers[self._norm_key(input)] = False
+            return None
+
+    def _takes_norm(
+        self, input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor
+    ) -> bool:
+        """Return whether a norm's tensors fit and symmem's kernel is faster than separate steps.
 
         All ranks get the same answer.
         """
-        half = pytorch().module.bfloat16, pytorch().module.float16
-        hidden = input.shape[-1] if input.dim() else 0
-        if (
-            self.group is None
-            or input.dtype not in half
-            or any(t.dtype != input.dtype or not t.is_contiguous() for t in (residual, weight))
-            or not input.is_contiguous()
-            or residual.shape != input.shape
-            or not 0 < hidden <= NORM_HIDDEN
-            or hidden % 8
-            or input.numel() == 0
-        ):
+        shape, dtype, device = input.shape, input.dtype, input.get_device()
+        if residual.shape != shape or weight.shape != shape[-1:] or not input.is_contiguous():
             return False
-        if not self.takes("all_reduce", input, None):
-            return False
+        for each in (residual, weight):
+            if each.dtype is not dtype or each.get_device() != device or not each.is_contiguous():
+                return False
         key = self._norm_key(input)
         found = self._answers.get(key)
         if found is None:
-            target = input.new_empty(input.shape)
-            path = questions.explain("all_reduce", input, target, self.group).path
-            found = self._answers[key] = not self._gpu or path == "direct"
+            found = self._answers[key] = self._beats_norm(input)
         return found
 
-    def refuse_norm(self, input: torch.Tensor) -> None:
-        """Make `takes_norm` return False for inputs like this one from now on."""
-        self._answers[self._norm_key(input)] = False
+    def _beats_norm(self, input: torch.Tensor) -> bool:
+        """Return the uncached answer of `_takes_norm` for tensors that fit each other."""
+        half = pytorch().module.bfloat16, pytorch().module.float16
+        hidden = input.shape[-1] if input.dim() else 0
+        if (
+            input.dtype not in half
+            or not 0 < hidden <= NORM_HIDDEN
+            or hidden % 8
+            or input.numel() == 0
+            or not self.takes("all_reduce", input, None)
+        ):
+            return False
+        target = input.new_empty(input.shape)
+        path = questions.explain("all_reduce", input, target, self.group).path
+        return not self._gpu or path == "direct"
 
     def _norm_key(self, input: torch.Tensor) -> tuple[Any, ...]:
         return "norm", input.shape, input.dtype, self.symmetric(input)

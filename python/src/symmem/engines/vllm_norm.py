@@ -16,8 +16,6 @@ from vllm.compilation.passes import pass_manager
 from vllm.compilation.passes.inductor_pass import enable_fake_mode
 from vllm.compilation.passes.vllm_inductor_pass import VllmInductorPass
 
-from symmem import errors
-from symmem._api import norms
 from symmem._torch.pytorch import pattern_matcher
 from symmem.engines.takeover import Takeover
 
@@ -62,13 +60,9 @@ def all_reduce_rms_norm(
     input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, group: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum rows over all ranks, add the residual, and return the normalized sum and the sum."""
-    takeover = _takeovers[group]
-    if takeover.takes_norm(input, residual, weight):
-        added = residual.clone()
-        try:
-            return norms.all_reduce_rms_norm(input, added, weight, eps, takeover.group), added
-        except errors.UnsupportedError:  # All ranks get the error.
-            takeover.refuse_norm(input)
+    found = _takeovers[group].all_reduce_rms_norm(input, residual, weight, eps)
+    if found is not None:
+        return found
     reduced = torch.ops.vllm.all_reduce(input, group)
     normed, added = ir.ops.fused_add_rms_norm(reduced, residual, weight, eps)
     return normed, added
