@@ -46,7 +46,7 @@ from symmem._api.collectives import (
     reduce_scatter_tensor,
     reduce_scatter_v,
 )
-from symmem._api.lists import all_gather_v_list
+from symmem._api.lists import all_gather, all_gather_v_list, all_to_all, reduce_scatter
 from symmem._api.make import alloc, empty, empty_like, full, ones, zeros
 from symmem._api.messages import irecv, isend, recv, send
 from symmem._api.norms import (
@@ -147,12 +147,14 @@ __all__ = [
     "Work",
     "__version__",
     "agree",
+    "all_gather",
     "all_gather_into_tensor",
     "all_gather_v",
     "all_gather_v_list",
     "all_reduce",
     "all_reduce_rms_norm",
     "all_reduce_rms_norm_fp8",
+    "all_to_all",
     "all_to_all_single",
     "alloc",
     "attach",
@@ -187,6 +189,7 @@ __all__ = [
     "open_world",
     "recv",
     "reduce",
+    "reduce_scatter",
     "reduce_scatter_rms_norm",
     "reduce_scatter_rms_norm_fp8",
     "reduce_scatter_tensor",

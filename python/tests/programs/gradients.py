@@ -236,6 +236,12 @@ def into(call: Callable[[torch.Tensor, torch.Tensor], Any], rows: int) -> Any:
     return run
 
 
+def listed(y: torch.Tensor) -> torch.Tensor:
+    outputs = [torch.empty_like(y) for _ in range(SIZE)]
+    symmem.all_to_all(outputs, [y] * SIZE)
+    return torch.stack(outputs) * 3
+
+
 WRITING = {
     "all_reduce": in_place(symmem.all_reduce),
     "transposed": in_place(lambda y: symmem.all_reduce(y.t())),
@@ -250,6 +256,7 @@ WRITING = {
         lambda o, y: symmem.reduce_scatter_v(o, y.repeat(SIZE, 1), [4] * SIZE), 4
     ),
     "all_to_all": into(lambda o, y: symmem.all_to_all_single(o, y.repeat(SIZE, 1)), 4 * SIZE),
+    "lists": listed,
     "operator": in_place(lambda y: torch.ops.symmem.all_reduce_(y, "sum", "world")),
 }
 
@@ -262,7 +269,7 @@ def in_place_calls_reject_backward_passes() -> None:
 
 @check
 def compiled_in_place_calls_reject_backward_passes() -> None:
-    for name in ("all_reduce", "a view", "all_gather", "reduce_scatter_v", "all_to_all"):
+    for name in ("all_reduce", "a view", "all_gather", "reduce_scatter_v", "all_to_all", "lists"):
         torch._dynamo.reset()
         written(torch.compile(WRITING[name], backend="aot_eager", fullgraph=True))
 

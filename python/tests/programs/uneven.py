@@ -38,6 +38,76 @@ def parts_of_different_sizes_are_gathered() -> None:
     assert turned.equal(torch.cat([part(r, n) for r, n in enumerate(SIZES)]))
 
 
+def parts(of: int, sizes: list[int], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    """Return the tensors for all ranks of a rank, whose shapes differ."""
+    return [part(of, n, dtype) * (to + 1) for to, n in enumerate(sizes)]
+
+
+@check
+def lists_are_gathered_and_exchanged() -> None:
+    for sizes in (SIZES, [300] * SIZE):
+        for dtype in (torch.float32, torch.int8, torch.complex64, torch.bfloat16):
+            wants = [part(r, n, dtype) for r, n in enumerate(sizes)]
+            got = [torch.zeros_like(want) for want in wants]
+            got[-1] = torch.zeros(3, sizes[-1], dtype=dtype).t()
+            mine = part(RANK, sizes[RANK], dtype)
+            assert symmem.all_gather(got, mine) is None
+            assert all(a.equal(b) for a, b in zip(got, wants, strict=True))
+            wants = [parts(r, sizes, dtype)[RANK] for r in range(SIZE)]
+            got = [torch.zeros_like(want) for want in wants]
+            work = symmem.all_to_all(got, parts(RANK, sizes, dtype), async_op=True)
+            assert work is not None
+            work.wait()
+            assert all(a.equal(b) for a, b in zip(got, wants, strict=True))
+
+
+@check
+def lists_are_reduced() -> None:
+    for sizes in (SIZES, [300] * SIZE):
+        for dtype in (torch.float32, torch.complex64):
+            want = sum(parts(r, sizes, dtype)[RANK] for r in range(SIZE))
+            out = torch.zeros(sizes[RANK], 3, dtype=dtype)
+            assert symmem.reduce_scatter(out, parts(RANK, sizes, dtype)) is None
+            assert out.equal(want)
+    symmem.reduce_scatter(out, parts(RANK, sizes, dtype), "premul_sum:0.5")
+    assert out.equal(want * 0.5)
+    factor = partial(symmem.reduce_scatter, part(RANK, SIZES[RANK]), parts(RANK, SIZES))
+    raises(symmem.UnsupportedError, partial(factor, "premul_sum:0.5"))
+
+
+@check
+def compiled_lists_are_those_of_the_calls() -> None:
+    def run(x: torch.Tensor, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        got = [torch.zeros(n, 3) for n in SIZES]
+        symmem.all_gather(got, x)
+        rows, same = torch.zeros_like(x), torch.zeros(300, 3)
+        symmem.reduce_scatter(rows, inputs, "max")
+        symmem.reduce_scatter(same, [x.new_ones(300, 3)] * SIZE)
+        received = [torch.zeros_like(x) for _ in SIZES]
+        symmem.all_to_all(received, inputs)
+        return [*got, rows, same, *received]
+
+    arguments = part(RANK, SIZES[RANK]), parts(RANK, SIZES)
+    found = torch.compile(run, backend="aot_eager", fullgraph=True)(*arguments)
+    assert all(a.equal(b) for a, b in zip(found, run(*arguments), strict=True))
+
+
+@check
+def invalid_lists_are_rejected_before_the_call() -> None:
+    x, lists = part(RANK, SIZES[RANK]), parts(RANK, SIZES)
+    raises(symmem.InvalidError, partial(symmem.all_gather, lists[1:], x))
+    raises(symmem.InvalidError, partial(symmem.all_gather, lists, x.int()))
+    raises(symmem.InvalidError, partial(symmem.all_gather, lists, torch.zeros(1)))
+    raises(symmem.InvalidError, partial(symmem.reduce_scatter, x, lists[1:]))
+    raises(symmem.InvalidError, partial(symmem.reduce_scatter, torch.zeros(1), lists))
+    raises(symmem.InvalidError, partial(symmem.all_to_all, lists, lists[1:]))
+    raises(symmem.InvalidError, partial(symmem.all_to_all, [], []))
+    for call in (symmem.all_gather, symmem.reduce_scatter, symmem.all_to_all):
+        raises(symmem.InvalidError, partial(call, [1.0] * SIZE, x))  # type: ignore[operator]
+        raises(symmem.InvalidError, partial(call, x, [1.0] * SIZE))  # type: ignore[operator]
+    symmem.barrier()
+
+
 @check
 def tensors_of_different_types_are_gathered_in_one_call() -> None:
     types = (torch.float32, torch.int8, torch.complex64, torch.bfloat16, torch.int64)

@@ -153,17 +153,17 @@ class Call:
         return flat
 
     def write_parts(self, name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
-        """Return a tensor whose rows are copied to the given tensors after the collective."""
-        first = tensors[0]
+        """Return a flat tensor whose parts are copied to the given tensors after the collective."""
         for tensor in tensors:
             require_memory(name, tensor, self._runtime.device)
             self._tracked |= tensor.requires_grad and not tensor.is_leaf
             self._wait_for(tensor)
-        shape = (len(tensors), first.numel())
+        counts = [tensor.numel() for tensor in tensors]
         with self.as_current():
-            flat = scratch(shape, first)
+            flat = scratch((sum(counts),), tensors[0])
         self._output.extend(tensors)
-        self._back.extend((t, flat[i].view(t.shape)) for i, t in enumerate(tensors))
+        parts = zip(tensors, pytorch().module.split(flat, counts), strict=True)
+        self._back.extend((tensor, part.view(tensor.shape)) for tensor, part in parts)
         self._used.append(flat)
         return flat
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from symmem import errors
-from symmem._api import barriers, collectives, messages, rooted
+from symmem._api import barriers, collectives, lists, messages, rooted
 from symmem._backend import memory_pools
 from symmem._backend.joining import close_or_warn
 from symmem._rank.group import Group
@@ -221,7 +221,8 @@ class PythonGroup(BaseGroup):
     ) -> GroupWork:
         """Gather each tensor from all ranks into a list."""
         calls = [
-            lambda o=o, i=i: self._gather_list(o, i) for o, i in zip(outputs, inputs, strict=True)
+            lambda o=list(o), i=i: lists.all_gather(o, i, self._group, True)
+            for o, i in zip(outputs, inputs, strict=True)
         ]
         return self._start([t for list_ in outputs for t in list_], *calls)
 
@@ -230,12 +231,6 @@ class PythonGroup(BaseGroup):
     ) -> GroupWork:
         """Gather tensors from all ranks. `outputs` has a list for each rank."""
         return self.allgather([list(parts) for parts in zip(*outputs, strict=True)], inputs)
-
-    def _gather_list(self, outputs: Tensors, tensor: torch.Tensor) -> None:
-        counts = [output.numel() for output in outputs]
-        whole = torch.empty(sum(counts), dtype=tensor.dtype, device=tensor.device)
-        collectives.all_gather_v(whole, tensor.reshape(-1), counts, self._group)
-        _distribute(whole, outputs)
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, options: Any) -> GroupWork:
         """Gather a tensor from all ranks into a list on one rank."""
@@ -272,14 +267,9 @@ class PythonGroup(BaseGroup):
         self, outputs: Tensors, inputs: Sequence[Tensors], options: Any
     ) -> GroupWork:
         """Reduce a list of tensors across all ranks, and store this rank's tensor."""
-        op, parts = options.reduceOp, inputs[0]
-        whole = torch.cat([part.reshape(-1) for part in parts])
-        counts = [part.numel() for part in parts]
+        op, parts = options.reduceOp, list(inputs[0])
         return self._start(
-            outputs,
-            lambda: collectives.reduce_scatter_v(
-                outputs[0].view(-1), whole, counts, op, self._group, True
-            ),
+            outputs, lambda: lists.reduce_scatter(outputs[0], parts, op, self._group, True)
         )
 
     def alltoall_base(
@@ -297,15 +287,8 @@ class PythonGroup(BaseGroup):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, options: Any = None) -> GroupWork:
         """Exchange tensors with all ranks."""
-        return self._start(outputs, lambda: self._exchange(outputs, inputs))
-
-    def _exchange(self, outputs: Tensors, inputs: Tensors) -> None:
-        received, sent = ([t.numel() for t in tensors] for tensors in (outputs, inputs))
-        like = inputs[0]
-        whole = torch.empty(sum(received), dtype=like.dtype, device=like.device)
-        flat = torch.cat([tensor.reshape(-1) for tensor in inputs])
-        collectives.all_to_all_single(whole, flat, received, sent, self._group)
-        _distribute(whole, outputs)
+        parts = list(outputs), list(inputs)
+        return self._start(outputs, lambda: lists.all_to_all(*parts, self._group, True))
 
     def send(self, tensors: Tensors, peer: int, tag: int) -> GroupWork:
         """Send a tensor to a rank."""
@@ -330,11 +313,3 @@ class PythonGroup(BaseGroup):
 
 def _listed(tensors: Any) -> Tensors:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-
-
-def _distribute(whole: torch.Tensor, parts: Tensors) -> None:
-    """Copy consecutive parts of a flat tensor to separate tensors."""
-    offset = 0
-    for part in parts:
-        part.detach().copy_(whole.narrow(0, offset, part.numel()).view(part.shape))
-        offset += part.numel()
