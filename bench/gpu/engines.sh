@@ -8,8 +8,7 @@
 #   CASES     names or prefixes of calls, separated by commas (all)
 #   TOKENS    numbers of tokens, separated by spaces (1 8 32 128 512 2048 8192)
 #   ALL       if 1, symmem also takes over calls that it leaves to the engine, to measure them
-#   PARTS     parts to run, in this order (calls compiled decoder norms); without calls they take
-#             about a minute
+#   PARTS     parts to run; calls come last (calls compiled decoder norms)
 #   SECONDS_EACH   time limit for an engine (240)
 #   PYTHON    interpreter with PyTorch (python3)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
