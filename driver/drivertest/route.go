@@ -269,6 +269,8 @@ func testRoutes(t *testing.T, h Harness) {
 				for _, o := range routeOperations {
 					triedCalls += tr.run(bw, o)
 				}
+				tr.drawTokens(random) // a combine may follow the dispatch of other tokens
+				triedCalls += tr.run(bw, driver.Combine)
 			}
 		}
 		if triedCalls == 0 && n > 1 { // GPUs have no direct path in a group of one rank

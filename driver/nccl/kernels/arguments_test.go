@@ -52,6 +52,8 @@ int main() {
 	FIELD(Route, maxTokens) FIELD(Route, rowBytes) FIELD(Route, scales) FIELD(Route, ids)
 	FIELD(Route, weights) FIELD(Route, rowScales) FIELD(Route, own) FIELD(Route, scalesAt)
 	FIELD(Route, weightsAt) FIELD(Route, idsAt) FIELD(Route, countsAt)
+	FIELD(Route, split) FIELD(Route, more) FIELD(Route, high) FIELD(Route, low)
+	FIELD(Route, firstExpert) FIELD(Route, ownExperts) FIELD(Route, chunks) FIELD(Route, inverse)
 	WHOLE(Message)
 	FIELD(Message, from) FIELD(Message, to) FIELD(Message, bytes) FIELD(Message, taken)
 	FIELD(Message, state) FIELD(Message, go)

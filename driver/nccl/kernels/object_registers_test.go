@@ -38,6 +38,8 @@ func requiredThreads(kernel string) int {
 		return 2 * maxRowThreads
 	case strings.HasPrefix(kernel, "norm_"):
 		return (maxRowWarps + 1) * warp
+	case strings.HasPrefix(kernel, "route_line_") && ranks <= 4:
+		return routeThreads + 4*warp // of a small call of another group
 	case familyOf(kernel) == "" || err != nil:
 		return maxRowThreads
 	}

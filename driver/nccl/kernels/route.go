@@ -17,6 +17,9 @@ type routeArguments struct {
 	report                               uintptr
 	exchange                             [MaxRanks]uintptr
 	experts, maxTokens, rowBytes, scales uint32
+	split, more, high, low               uint32
+	firstExpert, ownExperts              uint32
+	chunks, inverse                      uint32
 	ids, weights, rowScales, own         uintptr
 	scalesAt, weightsAt, idsAt, countsAt int64
 	all                                  [MaxRanks]uintptr
@@ -45,7 +48,7 @@ func chooseRoute(l Launch) (Work, error) {
 	}
 	switch fits, isFast := r.checkLines(); {
 	case fits && (isFast || !l.Symmetric):
-		limit := gridSize{min(maxBlocks, (3*l.Multiprocessors+3)/4), routeThreads}
+		limit := r.resident()
 		r.l.setGrid(l.Route.MaxTokens*r.chunksPerPlace(), limit.blocks, limit)
 		r.l.Kernel = l.kernelName("route_line_" + family)
 		return r, nil
@@ -64,11 +67,21 @@ func chooseRoute(l Launch) (Work, error) {
 	return r, nil
 }
 
+// resident returns the largest grid of a line kernel. Its blocks leave space for a small call of
+// another group: on each multiprocessor, or, with many ranks, on every fourth one.
+func (r *route) resident() gridSize {
+	blocks := r.l.Multiprocessors
+	if r.l.Ranks > 4 {
+		blocks = (3*blocks + 3) / 4
+	}
+	return gridSize{min(maxBlocks, blocks), routeThreads}
+}
+
 // checkLines reports whether line kernels support the call, and whether they are the fastest.
 func (r *route) checkLines() (fits, isFast bool) {
 	tokens, chunks := r.l.Route.MaxTokens, r.chunksPerPlace()
-	region := (1 + tokens*chunks) * wideLines * lineBytes
-	fits = tokens <= maxLineTokens && region*int64(r.l.Ranks) <= halfBytes
+	regions := int64(r.l.Ranks) * tokens * chunks * wideLines * lineBytes
+	fits = tokens <= maxLineTokens && MaxRanks*lineBytes+regions <= halfBytes
 	return fits, tokens*chunks*wideLines*lineDataBytes <= maxPartBytes
 }
 
@@ -108,6 +121,9 @@ func (r *route) params(t *Transport) cuda.Params {
 		scalesAt: layout.Scales, weightsAt: layout.Weights, idsAt: layout.IDs,
 		countsAt: layout.Counts,
 	}
+	args.setOwners(call, l)
+	args.chunks = uint32(r.chunksPerPlace())
+	args.inverse = uint32((1<<31 + r.chunksPerPlace() - 1) / r.chunksPerPlace())
 	copy(args.exchange[:], t.Exchange)
 	var window driver.Window
 	if l.Operation == driver.Dispatch {
@@ -119,4 +135,15 @@ func (r *route) params(t *Transport) cuda.Params {
 		copy(args.all[:], window.(PeerLocator).Locate(args.all[l.Rank]))
 	}
 	return cuda.ParamsOf(&args)
+}
+
+// setOwners describes which rank owns an expert, so that kernels need no division.
+func (a *routeArguments) setOwners(call *driver.Route, l *Launch) {
+	each, more := call.Experts/l.Ranks, call.Experts%l.Ranks
+	inverse := func(divisor int) uint32 { return uint32((1<<20 + divisor - 1) / max(divisor, 1)) }
+	a.split, a.more = uint32(more*(each+1)), uint32(more)
+	a.high, a.low = inverse(each+1), inverse(each)
+	first := call.FirstExpert(l.Ranks, l.Rank)
+	a.firstExpert = uint32(first)
+	a.ownExperts = uint32(call.FirstExpert(l.Ranks, l.Rank+1) - first)
 }

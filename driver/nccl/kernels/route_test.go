@@ -52,8 +52,9 @@ func TestRouteParamsMatchSources(t *testing.T) {
 	step.SetDigest(1 << 60)
 	checkLayout(t, "Route", packed(step.Params), map[string]uint64{
 		"rank": 1, "ranks": 2, "tokens": 1, "topK": 3, "digest": 1 << 60, "timeout": 113, "report": 114,
-		"experts": 33, "maxTokens": 16, "rowBytes": 128, "scales": 5, "ids": 501, "weights": 502,
-		"rowScales": 503, "own": 108, "scalesAt": uint64(layout.Scales),
+		"experts": 33, "maxTokens": 16, "rowBytes": 128, "scales": 5, "split": 17, "more": 1,
+		"high": 61681, "low": 65536, "firstExpert": 17, "ownExperts": 16, "chunks": 2,
+		"inverse": 1 << 30, "ids": 501, "weights": 502, "rowScales": 503, "own": 108, "scalesAt": uint64(layout.Scales),
 		"weightsAt": uint64(layout.Weights), "idsAt": uint64(layout.IDs),
 		"countsAt": uint64(layout.Counts),
 	})
@@ -92,7 +93,8 @@ func TestRoutesUseLineKernels(t *testing.T) {
 			if err != nil {
 				break
 			}
-			bytes := 8 * (1 + tokens*work.(*route).chunksPerPlace()) * wideLines * lineBytes
+			chunks := 8 * tokens * work.(*route).chunksPerPlace()
+			bytes := MaxRanks*lineBytes + chunks*wideLines*lineBytes
 			if bytes > halfBytes {
 				t.Fatalf("%d rows of %d elements: %d bytes of lines, want at most %d", tokens, hidden, bytes,
 					halfBytes)
@@ -111,7 +113,11 @@ func TestRoutesFitOnTheGPU(t *testing.T) {
 				t.Fatal(err)
 			}
 			step := work.Steps(&Transport{})[0]
-			if limit := min(multiprocessors, maxBulkBlocks); step.Blocks < 1 || step.Blocks > limit {
+			limit := min(multiprocessors, maxBlocks)
+			if work.(*route).l.Bulk {
+				limit = min(multiprocessors, maxBulkBlocks)
+			}
+			if step.Blocks < 1 || step.Blocks > limit {
 				t.Errorf("at most %d tokens on %d multiprocessors take %d blocks, want 1 to %d", maxTokens,
 					multiprocessors, step.Blocks, limit)
 			}

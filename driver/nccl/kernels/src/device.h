@@ -29,7 +29,8 @@ DEVICE u32 block() { return blockIdx.x; }
 DEVICE u32 blocks() { return gridDim.x; }
 
 // All threads of a block must call sync_block and all_block. All threads of a warp must call sync_warp,
-// all_warp, any_warp, vote, load_line and store_line.
+// all_warp, any_warp, vote, shuffle, or_warp and sum_warp, and all threads of a line load_line and
+// store_line.
 DEVICE void sync_block() { __syncthreads(); }
 DEVICE bool all_block(bool mine) { return __syncthreads_and(mine) != 0; }
 // sync_warp makes the threads of a warp converge. Their next access is then one transaction.
@@ -39,6 +40,19 @@ DEVICE bool any_warp(bool mine) { return __any_sync(~0u, mine) != 0; }
 // vote returns the set of lanes whose argument is true.
 DEVICE u32 vote(bool mine) { return __ballot_sync(~0u, mine); }
 DEVICE u32 count_bits(u32 set) { return (u32)__popc(set); }
+// shuffle returns the argument of another lane.
+DEVICE u32 shuffle(u32 mine, u32 lane) { return __shfl_sync(~0u, mine, (int)lane); }
+// or_warp and sum_warp combine the arguments of a warp.
+DEVICE u32 or_warp(u32 mine) {
+	u32 all;
+	asm volatile("redux.sync.or.b32 %0,%1,0xffffffff;" : "=r"(all) : "r"(mine));
+	return all;
+}
+DEVICE u32 sum_warp(u32 mine) {
+	u32 all;
+	asm volatile("redux.sync.add.u32 %0,%1,0xffffffff;" : "=r"(all) : "r"(mine));
+	return all;
+}
 
 // sum_block adds up a value over a block, always in the same order. The block must consist of whole
 // warps.

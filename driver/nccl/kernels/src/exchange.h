@@ -29,7 +29,9 @@ struct alignas(16) State {
 	// The fault word holds the first fault of the rank, and is never reset. It ends running kernels, and
 	// makes later kernels return at once.
 	u32 fault;
-	u32 unused;
+	// How many rows of each rank the last dispatch in lines received. Only that kernel and a combine know the
+	// format.
+	u32 hints;
 };
 
 // Control holds the state of a rank's kernels between calls. Only these kernels write it. Block b of a

@@ -106,12 +106,13 @@ DEVICE bool await_header(const C& call, u32 r, u64 epoch) {
 	return false;
 }
 
-// Prologue holds the state at the start of a call: the epoch of the previous call and the fault word.
+// Prologue holds the state at the start of a call: the epoch of the previous call, the fault word and
+// State.hints.
 // The load is still in flight when begin returns. The first use of either field waits for it, so callers
 // should load the input before.
 struct Prologue {
 	u64 last;
-	u32 fault;
+	u32 fault, hints;
 
 	MEMBER u64 epoch() const { return last + 1; }
 	MEMBER bool ok() const { return fault == None; }
@@ -119,14 +120,14 @@ struct Prologue {
 
 // begin waits for previous work on the stream. All threads call it first. Every warp loads the state of
 // its block from the L2 cache, where eight states share a line. One thread of the block prefetches it.
-// Both fields take one load.
+// All fields take one load.
 template <class C>
 DEVICE Prologue begin(const C& call) {
 	const State* e = state(call, dev::block());
 	if (dev::thread() == 0) dev::fetch(e);
 	dev::await_previous();
 	Pack both = dev::load_relaxed((const Pack*)e);
-	return {both.a, (u32)both.b};
+	return {both.a, (u32)both.b, (u32)(both.b >> 32)};
 }
 
 // count writes the epoch to the states of this block. All threads of the block must have read the

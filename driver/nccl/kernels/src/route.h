@@ -15,6 +15,14 @@ struct Route {
 	struct Report* report;
 	char* exchange[MaxRanks];
 	u32 experts, maxTokens, rowBytes, scales;
+	// If the experts do not divide evenly, each of the first `more` ranks owns one expert more than the others,
+	// whose experts begin at split. high and low are 2^20 divided by the numbers of experts of both, rounded
+	// up. A product with them replaces a division, exactly for up to MaxExperts experts.
+	u32 split, more, high, low;
+	// The experts of this rank.
+	u32 firstExpert, ownExperts;
+	// In line kernels: the chunks of a place, and 2^31 divided by them, rounded up.
+	u32 chunks, inverse;
 	// Of each token: the ids of its experts, their weights, and the scales of its row.
 	const u32* ids;
 	const u32* weights;
@@ -53,23 +61,10 @@ struct Routes {
 	u8 ranks[RouteThreads];  // set of ranks of each token of the current round
 };
 
-// Owners maps experts to ranks. If the experts do not divide evenly, each of the first `more` ranks owns one
-// expert more than the others, whose experts begin at split. A division multiplies by an inverse, which is
-// exact for up to MaxExperts experts.
-struct Owners {
-	u32 experts, split, more, high, low;
-};
-
-DEVICE u32 inverse_of(u32 divisor) { return divisor == 0 ? 0 : ((1 << 20) + divisor - 1) / divisor; }
-
-DEVICE Owners owners_of(const Route& call) {
-	u32 each = call.experts / call.ranks, more = call.experts % call.ranks;
-	return {call.experts, more * (each + 1), more, inverse_of(each + 1), inverse_of(each)};
-}
-
-DEVICE u32 owner(const Owners& o, u32 id) {
-	if (id >= o.experts) return NoRank;
-	return id < o.split ? id * o.high >> 20 : o.more + ((id - o.split) * o.low >> 20);
+// owner returns the rank that owns an expert, or NoRank.
+DEVICE u32 owner(const Route& call, u32 id) {
+	if (id >= call.experts) return NoRank;
+	return id < call.split ? id * call.high >> 20 : call.more + ((id - call.split) * call.low >> 20);
 }
 
 // Ids holds the ids of a token. Those beyond topK are NoExpert.
@@ -98,12 +93,12 @@ DEVICE Ids load_ids(const Route& call, u32 token) {
 
 // ranks_of returns the set of ranks that own experts of a token. It adds the number of the token's unknown
 // experts to unknown.
-DEVICE u32 ranks_of(const Route& call, const Owners& o, const Ids& ids, u32& unknown) {
+DEVICE u32 ranks_of(const Route& call, const Ids& ids, u32& unknown) {
 	u32 ranks = 0;
 #pragma unroll
 	for (u32 i = 0; i < MaxTopK; i++) {
 		if (i % 4 == 0 && i >= call.topK) break;
-		u32 id = ids.of[i], rank = owner(o, id);
+		u32 id = ids.of[i], rank = owner(call, id);
 		if (rank != NoRank) ranks |= 1u << rank;
 		else if (id != NoExpert) unknown++;
 	}
@@ -117,7 +112,7 @@ DEVICE u32 first_token(const Route& call, u32 block) { return (u32)((u64)call.to
 // count_tokens counts, for each rank, the tokens before those of this block. With All it also counts all
 // tokens, and all ids of unknown experts.
 template <bool All>
-DEVICE void count_tokens(const Route& call, const Owners& owners, Routes& s) {
+DEVICE void count_tokens(const Route& call, Routes& s) {
 	u32 me = dev::thread(), first = first_token(call, dev::block()), end = All ? call.tokens : first;
 	Counters before = {}, all = {};
 	u32 unknown = 0;
@@ -127,7 +122,7 @@ DEVICE void count_tokens(const Route& call, const Owners& owners, Routes& s) {
 	for (u32 t = me; t < end; t += dev::threads()) {
 		Ids ids = next;
 		if (t + dev::threads() < end) next = load_ids(call, t + dev::threads());
-		u32 ranks = ranks_of(call, owners, ids, unknown);
+		u32 ranks = ranks_of(call, ids, unknown);
 		if (All) add_ranks(all, ranks);
 		if (t < first) add_ranks(before, ranks);
 	}
@@ -156,9 +151,9 @@ DEVICE void count_tokens(const Route& call, const Owners& owners, Routes& s) {
 }
 
 // place_tokens computes the sets of ranks and the places of tokens, one for each thread.
-DEVICE void place_tokens(const Route& call, const Owners& owners, Routes& s, u32 first, u32 count) {
+DEVICE void place_tokens(const Route& call, Routes& s, u32 first, u32 count) {
 	u32 me = dev::thread(), unknown = 0, ranks = 0;
-	if (me < count) s.ranks[me] = (u8)(ranks = ranks_of(call, owners, load_ids(call, first + me), unknown));
+	if (me < count) s.ranks[me] = (u8)(ranks = ranks_of(call, load_ids(call, first + me), unknown));
 	dev::sync_block();
 	Counters places = s.next;
 	for (u32 i = 0; i < me && i < count; i++) add_ranks(places, s.ranks[i]);
@@ -207,7 +202,7 @@ DEVICE void push_row(const Route& call, const Routes& s, u32 token, Item item) {
 }
 
 // push_words copies a token's scales, weights and ids. Ids of experts on other ranks become NoExpert.
-DEVICE void push_words(const Route& call, const Owners& owners, const Routes& s, u32 token, u32 i) {
+DEVICE void push_words(const Route& call, const Routes& s, u32 token, u32 i) {
 	u32 lane = dev::thread() % 32, ranks = s.ranks[i];
 #pragma unroll 1
 	for (u32 r = 0; r < call.ranks; r++) {
@@ -218,7 +213,7 @@ DEVICE void push_words(const Route& call, const Owners& owners, const Routes& s,
 		if (lane >= call.topK) continue;
 		u32 id = call.ids[(u64)token * call.topK + lane];
 		((u32*)(call.all[r] + call.weightsAt))[at * call.topK + lane] = call.weights[(u64)token * call.topK + lane];
-		((u32*)(call.all[r] + call.idsAt))[at * call.topK + lane] = owner(owners, id) == r ? id : (u32)NoExpert;
+		((u32*)(call.all[r] + call.idsAt))[at * call.topK + lane] = owner(call, id) == r ? id : (u32)NoExpert;
 	}
 }
 
@@ -255,8 +250,7 @@ template <int W>
 DEVICE void dispatch(const Route& call) {
 	Prologue prologue = begin(call);
 	Routes& s = *(Routes*)dev::shared<sizeof(Routes)>();
-	Owners owners = owners_of(call);
-	count_tokens<true>(call, owners, s);
+	count_tokens<true>(call, s);
 	bool ok = await_peers(call, prologue);
 	if (ok) {
 		push_counts(call, s);
@@ -266,11 +260,11 @@ DEVICE void dispatch(const Route& call) {
 #pragma unroll 1
 		for (u32 first = first_token(call, dev::block()); first < end; first += dev::threads()) {
 			u32 count = end - first < dev::threads() ? end - first : dev::threads();
-			place_tokens(call, owners, s, first, count);
+			place_tokens(call, s, first, count);
 #pragma unroll 1
 			for (u32 i = warp; i < count * parts; i += warps) {
 				Item item = item_of(i, parts);
-				if (item.part + 1 == parts) push_words(call, owners, s, first + item.token, item.token);
+				if (item.part + 1 == parts) push_words(call, s, first + item.token, item.token);
 				else push_row<W, packs>(call, s, first + item.token, item);
 			}
 			if (first + dev::threads() < end) dev::sync_block();
@@ -323,8 +317,7 @@ template <int W>
 DEVICE void combine(const Route& call) {
 	Prologue prologue = begin(call);
 	Routes& s = *(Routes*)dev::shared<sizeof(Routes)>();
-	Owners owners = owners_of(call);
-	count_tokens<false>(call, owners, s);
+	count_tokens<false>(call, s);
 	u32 begin = first_token(call, dev::block()), end = first_token(call, dev::block() + 1);
 	bool ok = await_peers(call, prologue);
 	if (ok) {
@@ -333,7 +326,7 @@ DEVICE void combine(const Route& call) {
 #pragma unroll 1
 		for (u32 first = begin; first < end; first += dev::threads()) {
 			u32 count = end - first < dev::threads() ? end - first : dev::threads();
-			place_tokens(call, owners, s, first, count);
+			place_tokens(call, s, first, count);
 #pragma unroll 1
 			for (u32 i = warp; i < count * parts; i += warps) {
 				Item item = item_of(i, parts);

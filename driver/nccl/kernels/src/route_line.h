@@ -1,335 +1,459 @@
-// These route kernels exchange few tokens in lines (see line.h): rows cross the link once, together with their
-// flags, without a barrier. The buffers may be in any memory.
+// Route kernels in lines exchange few tokens without a barrier: rows cross the link once, with their flags,
+// as in line kernels. The buffers may be in any memory.
 //
-// Each rank has a region in the exchange memory of each peer. The first chunk of a region holds the number of
-// the rank's tokens that have an expert on the peer. These tokens are numbered from 0 in order; the number is
-// the place of the token. The chunks of all places follow. Every block computes the places of all tokens, so
-// no block waits for another block of its rank.
+// Each rank has a region in the exchange memory of each peer, with as many chunks as its tokens can have.
+// Dispatch puts the row of token t into place t of the region, so a warp needs the ids of only one token to
+// send it. Rows for the rank's own experts go through its own memory. A line before the regions has the set of
+// the tokens that are sent, from which the receiver computes where they belong. Combine sends the same line to
+// ask for the rows of these tokens.
 #pragma once
 #include <line.h>
 #include <route.h>
 
-enum : u32 { MaxLineTokens = 512, MaxWarps = RouteThreads / 32 };
+enum : u32 { MaxLineTokens = 512, SetWords = MaxLineTokens / 32, MaxWarps = RouteThreads / 32 };
 
-// Places is the shared memory of a block: the ranks of each token, and its place on each of them.
-struct Places {
-	u16 of[MaxRanks][MaxLineTokens];
-	u16 own[MaxLineTokens];  // the token at each place of this rank on itself: the inverse of of[rank]
-	u8 ranks[MaxLineTokens];
-	u32 votes[MaxRanks][MaxWarps], unknown[MaxWarps], counts[MaxRanks];
+// Sets is the shared memory of a block.
+struct Sets {
+	alignas(16) u32 of[MaxRanks][SetWords];  // the set of the tokens that go to each rank
+	u8 ranks[MaxLineTokens];                 // the set of the ranks of each token
+	u32 unknown[MaxWarps];                   // ids of unknown experts, by warp
 };
 
-// place_all fills Places. All threads of the block call it.
-template <int W>
-DEVICE void place_all(const Route& call, const Owners& owners, Places& s) {
-	u32 me = dev::thread(), lane = me % 32, warp = me / 32, before[W] = {}, unknowns = 0;
-#pragma unroll 1
-	for (u32 first = 0; first == 0 || first < call.tokens; first += dev::threads()) {
-		u32 token = first + me, unknown = 0, ranks = 0;
-		if (token < call.tokens) ranks = ranks_of(call, owners, load_ids(call, token), unknown);
-		if (first > 0) dev::sync_block();
-		u32 votes[W];
-#pragma unroll
-		for (int r = 0; r < W; r++) {
-			votes[r] = dev::vote(ranks >> r & 1);
-			if (lane == r) s.votes[r][warp] = votes[r];
-		}
-#pragma unroll
-		for (int bit = 0; bit < 5; bit++) unknowns += dev::count_bits(dev::vote(unknown >> bit & 1)) << bit;
-		dev::sync_block();
-		u32 warps = call.tokens - first + 31 < dev::threads() ? (call.tokens - first + 31) / 32 : dev::threads() / 32;
-#pragma unroll
-		for (int r = 0; r < W; r++) {
-			u32 place = before[r] + dev::count_bits(votes[r] & ((1u << lane) - 1));
-#pragma unroll 1
-			for (u32 other = 0; other < warps; other++) {
-				u32 n = dev::count_bits(s.votes[r][other]);
-				if (other < warp) place += n;
-				before[r] += n;
-			}
-			if (!(ranks >> r & 1)) continue;
-			s.of[r][token] = (u16)place;
-			if (r == call.rank) s.own[place] = (u16)token;
-		}
-		if (token < call.tokens) s.ranks[token] = (u8)ranks;
+// SomeIds holds ids of four tokens. A group of lanes has the ids of a token. If topK is no power of two, the
+// last lanes of a group have none.
+struct SomeIds {
+	u32 of[4];
+};
+
+// Table computes the sets of a rank's tokens. All threads of a block do that together.
+struct Table {
+	const Route& call;
+	u32 lane, warp, warps, shift;  // a group has 1 << shift lanes
+
+	MEMBER Table(const Route& call)
+			: call(call), lane(dev::thread() % 32), warp(dev::thread() / 32), warps(dev::threads() / 32) {
+		shift = (call.topK > 1) + (call.topK > 2) + (call.topK > 4) + (call.topK > 8);
 	}
-	if (lane == 0) s.unknown[warp] = unknowns;
+
+	// token_of returns a lane's token in a warp's i-th access.
+	MEMBER u32 token_of(u32 i) const { return ((i * warps + warp) << (5 - shift)) + (lane >> shift); }
+	MEMBER SomeIds load(u32 first) const {
+		u32 k = lane % (1u << shift);
+		SomeIds ids;
 #pragma unroll
-	for (int r = 0; r < W; r++)
-		if (me == r) s.counts[r] = before[r];
-	dev::sync_block();
+		for (u32 i = 0; i < 4; i++) {
+			u32 token = token_of(first + i);
+			ids.of[i] = token < call.tokens && k < call.topK ? call.ids[token * call.topK + k] : (u32)NoExpert;
+		}
+		return ids;
+	}
+	// fill computes the sets. ids is load(0).
+	template <int W>
+	MEMBER void fill(Sets& s, SomeIds ids) const {
+		u32 unknown = 0;
+#pragma unroll 1
+		for (u32 first = 0; first * warps << (5 - shift) < call.tokens; first += 4) {
+			u32 ranks = 0;
+			if (first > 0) ids = load(first);
+#pragma unroll
+			for (u32 i = 0; i < 4; i++) {
+				u32 rank = owner(call, ids.of[i]);
+				if (rank != NoRank) ranks |= 1u << (8 * i + rank);
+				else if (ids.of[i] != NoExpert) unknown++;
+			}
+#pragma unroll 1
+			for (u32 step = 1; step < 1u << shift; step *= 2) ranks |= dev::shuffle(ranks, lane ^ step);
+#pragma unroll
+			for (u32 i = 0; i < 4; i++) {
+				u32 token = token_of(first + i);
+				if (lane % (1u << shift) == 0 && token < call.tokens) s.ranks[token] = (u8)(ranks >> 8 * i);
+			}
+		}
+		unknown = dev::sum_warp(unknown);
+		if (lane == 0) s.unknown[warp] = unknown;
+		dev::sync_block();
+#pragma unroll 1
+		for (u32 word = warp; word < SetWords; word += warps) {
+			u32 token = word * 32 + lane, ranks = token < call.tokens ? s.ranks[token] : 0;
+#pragma unroll
+			for (int r = 0; r < W; r++) {
+				u32 set = dev::vote(ranks >> r & 1);
+				if (lane == r) s.of[r][word] = set;
+			}
+		}
+		dev::sync_block();
+	}
+};
+
+// TokenSets holds a set of tokens for each rank, on all threads of a warp. Of each group of eight threads,
+// which have the set of a rank, the first four have four words each.
+template <int W>
+struct TokenSets {
+	enum : u32 { Packs = (W + 3) / 4 };
+	Pack of[Packs];
+
+	MEMBER u32 word(int p, int i) const { return (u32)((i < 2 ? of[p].a : of[p].b) >> 32 * (i & 1)); }
+	// count returns the size of each set.
+	MEMBER void count(u32* sizes) const {
+#pragma unroll
+		for (int p = 0; p < Packs; p++) {
+			u32 all = 0;
+#pragma unroll
+			for (int i = 0; i < 4; i++) all += dev::count_bits(word(p, i));
+			all += dev::shuffle(all, dev::thread() % 32 ^ 1);
+			all += dev::shuffle(all, dev::thread() % 32 ^ 2);
+#pragma unroll
+			for (int r = 4 * p; r < 4 * p + 4 && r < W; r++) sizes[r] = dev::shuffle(all, r % 4 * 8);
+		}
+	}
+	// locate returns the set of the ranks whose sets have a token, and the number of earlier tokens in each
+	// set.
+	MEMBER u32 locate(u32 lane, u32 token, u32* before) const {
+		u32 found = 0;
+#pragma unroll
+		for (int p = 0; p < Packs; p++) {
+			u32 both = 0;  // the number of earlier tokens, and at bit 16 whether the set has the token
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				u32 set = word(p, i), first = (lane % 8 * 4 + i) * 32, at = token - first;
+				u32 earlier = token < first ? 0 : at >= 32 ? ~0u : (1u << at) - 1;
+				both += dev::count_bits(set & earlier);
+				if (at < 32) both += (set >> at & 1) << 16;
+			}
+			both += dev::shuffle(both, lane ^ 1);
+			both += dev::shuffle(both, lane ^ 2);
+#pragma unroll
+			for (int r = 4 * p; r < 4 * p + 4 && r < W; r++) {
+				u32 own = dev::shuffle(both, r % 4 * 8);
+				before[r] = own & 0xffff;
+				found |= (own >> 16 & 1) << r;
+			}
+		}
+		return found;
+	}
+};
+
+// Hints of W ranks are numbers of rows in 32 / W bits each. If those do not suffice, the numbers are rounded up.
+template <int W>
+struct Hints {
+	enum : u32 { Bits = 32 / W, Most = (1u << Bits) - 1 };
+	DEVICE u32 of(u32 rows, u32 maxTokens, u32 r) { return (rows * Most + maxTokens - 1) / maxTokens << r * Bits; }
+	DEVICE u32 rows(u32 hints, u32 maxTokens, u32 r) { return (hints >> r * Bits & Most) * maxTokens / Most; }
+};
+
+// check_wait runs every PollsAtOnce polls. It returns the time of its first run, or Ended if the wait must end.
+// It is not inlined, because most waits are shorter.
+enum : u64 { Ended = ~0ull };
+NOINLINE u64 check_wait(const Route& call, u32 polls, u64 since, u64 epoch) {
+	Guard guard{polls - 1, since};
+	return keep_waiting(guard, call, epoch) ? guard.since : (u64)Ended;
 }
+
+// Wait limits the waits of a warp, whose threads poll together.
+struct Wait {
+	u32 polls = 0;
+	u64 since = 0;
+
+	// goes_on runs between two polls.
+	MEMBER bool goes_on(const Route& call, u64 epoch) {
+		if (++polls % dev::PollsAtOnce != 0) {
+			dev::pause();
+			return true;
+		}
+		since = check_wait(call, polls, since, epoch);
+		return !dev::any_warp(since == Ended);
+	}
+};
 
 // RouteLines is the part that both kernels share. An item is a chunk of a token or of a place. Items are
 // numbered from 0.
 template <int W>
 struct RouteLines {
 	const Route& call;
-	Places& s;
+	Table table;
+	Sets& s;
 	Worker<Pack> w;
-	Owners owners;
-	u32 chunks, stride;  // number of chunks of a place; bytes of a region
-	u32 inverse;         // 2^31 / chunks, rounded up
-	u32 counts[W];       // tokens of each rank with an expert here; valid after await_counts
+	u32 stride;  // of a region, in bytes
 
-	// words is the number of words of a token that follow its row. After the constructor, a warp loads its
-	// first input. It then calls place_all, which takes about as long as the load and so hides it.
-	MEMBER RouteLines(const Route& call, u32 words)
-			: call(call), s(*(Places*)dev::shared<sizeof(Places)>()), w(worker<Pack>(call, nullptr)), owners(owners_of(call)) {
-		chunks = row_chunks() + chunks_of<Pack>(words * 4);
-		stride = (1 + call.maxTokens * chunks) * Chunk<Pack>::Bytes;
-		inverse = ((1u << 31) + chunks - 1) / chunks;
+	MEMBER RouteLines(const Route& call)
+			: call(call), table(call), s(*(Sets*)dev::shared<sizeof(Sets)>()), w(worker<Pack>(call, nullptr)) {
+		stride = call.maxTokens * call.chunks * Chunk<Pack>::Bytes;
 	}
 
-	MEMBER u32 row_chunks() const { return chunks_of<Pack>(call.rowBytes); }
 	// item_at returns the token or place, and the chunk, of an item.
 	MEMBER Item item_at(u32 i) const {
-		u32 token = (u32)((u64)i * inverse >> 31);
-		return {token, i - token * chunks};
+		u32 token = (u32)((u64)i * call.inverse >> 31);
+		return {token, i - token * call.chunks};
 	}
 	// load_row and store_row access a thread's share of a chunk of a row.
 	MEMBER bool in_row(u32 chunk) const { return chunk * Chunk<Pack>::Data + w.offset < call.rowBytes; }
-	MEMBER Pack load_row(const char* rows, u64 at, u32 chunk) const {
+	MEMBER Pack load_row(const char* rows, u32 at, u32 chunk) const {
 		Pack part = {};
-		if (in_row(chunk)) take(part, rows + at * call.rowBytes + chunk * Chunk<Pack>::Data + w.offset, w.flagged);
+		if (in_row(chunk)) take(part, rows + (u64)at * call.rowBytes + chunk * Chunk<Pack>::Data + w.offset, w.flagged);
 		return part;
 	}
-	MEMBER void store_row(char* rows, u64 at, u32 chunk, Pack part) const {
-		if (in_row(chunk)) put(part, rows + at * call.rowBytes + chunk * Chunk<Pack>::Data + w.offset, w.flagged);
+	MEMBER void store_row(char* rows, u32 at, u32 chunk, Pack part) const {
+		if (in_row(chunk)) put(part, rows + (u64)at * call.rowBytes + chunk * Chunk<Pack>::Data + w.offset, w.flagged);
 	}
+	// place_of returns the offset in rows of a place for a rank's token.
+	MEMBER u32 place_of(u32 r, u32 place) const { return r * call.maxTokens + place; }
 	MEMBER bool is_peer(u32 r) const { return r < call.ranks && r != call.rank; }
 
-	// send_item sends a chunk of a place to a rank.
-	MEMBER void send_item(u32 r, u32 place, u32 chunk, Pack part) const {
-		send(call, w, r, call.rank * stride, 1 + place * chunks + chunk, part);
+	// uses reports whether the line of a thread has data, if so many bytes are left from its chunk on.
+	MEMBER bool uses(u32 left) const {
+		u32 line = w.lane / Chunk<Pack>::Threads;
+		return line * (Chunk<Pack>::Threads - 1) * (u32)sizeof(Pack) < left;
 	}
 
-	// meet runs on the header warp. It sends the first chunk of each region, and exchanges headers.
+	// lines_of returns the address of a thread's share of an item in the region of a rank.
+	MEMBER char* lines_of(u32 to, u32 r, u32 item) const {
+		return slot(call, to, w, SetBytes) + r * stride + item * Chunk<Pack>::Bytes;
+	}
+	// The lines with sets precede the regions. Line r is from rank r.
+	enum : u32 { SetBytes = MaxRanks * LineBytes };
+
+	// send_item sends an item to a rank.
+	MEMBER void send_item(u32 r, u32 item, bool used, Pack part) const {
+		if (w.flagged) put_flag(part, flag_of(w.epoch(), call.digest));
+		dev::sync_warp();
+		if (used) dev::store_line((Pack*)lines_of(r, call.rank, item), part);
+	}
+
+	// own_sets returns the sets of this rank's tokens.
+	MEMBER TokenSets<W> own_sets() const {
+		TokenSets<W> sets;
+#pragma unroll
+		for (int p = 0; p < TokenSets<W>::Packs; p++) {
+			u32 r = 4 * p + w.lane / 8;
+			sets.of[p] = r < W && w.lane % 8 < 4 ? *(const Pack*)&s.of[r][w.lane % 4 * 4] : Pack{};
+		}
+		return sets;
+	}
+	// greet and meet run on the header warp, before and after the table is complete. greet sends the headers.
+	// meet sends each rank, and itself, the set of its tokens, and waits for the headers of the others.
+	MEMBER void greet() const {
+		if (ok(w) && w.lane < call.ranks && w.lane != call.rank) post_header(call, w.lane, w.epoch());
+	}
 	MEMBER bool meet() const {
+		TokenSets<W> sets = own_sets();
 		if (!ok(w)) return false;
-#pragma unroll
-		for (int k = 1; k < W; k++) {
-			u32 r = (call.rank + k) % W;
-			if (r < call.ranks) send(call, w, r, call.rank * stride, 0, Pack{s.counts[r], 0});
-		}
-		return exchange_headers(call, w);
-	}
-
-	// await_counts receives the numbers of rows. It returns false if the wait must end.
-	MEMBER bool await_counts() {
-		Pack got[W];
-		if (!collect<Pack, W>(call, w, peers(call, (1u << call.ranks) - 1), slot(call, call.rank, w, 0), stride, got)) return false;
-		set_counts(got);
-		return true;
-	}
-	MEMBER void set_counts(const Pack* heads) {
-#pragma unroll
-		for (int r = 0; r < W; r++) counts[r] = is_peer(r) ? (u32)heads[r].a : r < call.ranks ? s.counts[r] : 0;
-	}
-
-	// await_first receives the numbers of rows. It also receives an item from each peer that sends this item.
-	MEMBER bool await_first(Item item, Pack* got) {
-		Pack heads[W];
-		const char* lines = slot(call, call.rank, w, 0);
-		u32 chunk = 1 + item.token * chunks + item.part;
-		u64 flag = flag_of(w.epoch(), call.digest);
+		u32 end = dev::load_relaxed(&state(call, 0)->fault);
 		dev::sync_warp();
-		for (Guard guard;;) {
 #pragma unroll
-			for (int r = 0; r < W; r++) {
-				if (!is_peer(r)) continue;
-				heads[r] = dev::load_line((const Pack*)(lines + r * stride));
-				got[r] = dev::load_line((const Pack*)(lines + r * stride + chunk * Chunk<Pack>::Bytes));
-			}
-			bool ready = true;
-#pragma unroll
-			for (int r = 0; r < W; r++) {
-				if (!is_peer(r) || !w.flagged) continue;
-				bool ends = item.token >= (u32)heads[r].a;
-				ready = ready && flag_in(heads[r]) == flag && (ends || flag_in(got[r]) == flag);
-			}
-			if (dev::all_warp(ready)) break;
-			if (dev::any_warp(!keep_waiting(guard, call, w.epoch()))) return false;
+		for (int p = 0; p < TokenSets<W>::Packs; p++) {
+			u32 r = 4 * p + w.lane / 8;
+			if (w.flagged) put_flag(sets.of[p], flag_of(w.epoch(), call.digest));
+			if (r >= call.ranks) continue;
+			u64 at = sizeof(Exchange) + (w.epoch() & 1) * HalfBytes + call.rank * LineBytes + w.lane % 8 * sizeof(Pack);
+			dev::store_line((Pack*)(call.exchange[r] + at), sets.of[p]);
 		}
-		set_counts(heads);
+		bool met = w.lane >= call.ranks || w.lane == call.rank || await_header<false>(call, w.lane, w.epoch());
+		return dev::all_warp(met && !ended(call, end));
+	}
+
+	// poll_sets loads the sets of all ranks, and reports whether they are there.
+	MEMBER bool poll_sets(TokenSets<W>& sets) const {
+		bool ready = true;
+#pragma unroll
+		for (int p = 0; p < TokenSets<W>::Packs; p++) {
+			sets.of[p] = Pack{};
+			if (4 * p + w.lane / 8 >= call.ranks) continue;
+			sets.of[p] = dev::load_line((const Pack*)(slot(call, call.rank, w, 0) + p * 32 * sizeof(Pack)));
+			ready = ready && (!w.flagged || flag_in(sets.of[p]) == flag_of(w.epoch(), call.digest));
+		}
+		return dev::all_warp(ready);
+	}
+	// await_sets returns false if the wait must end.
+	MEMBER bool await_sets(TokenSets<W>& sets) const {
+		for (Wait wait; !poll_sets(sets);)
+			if (!wait.goes_on(call, w.epoch())) return false;
 		return true;
-	}
-
-	// most returns the largest number of rows.
-	MEMBER u32 most() const {
-		u32 n = 0;
-#pragma unroll
-		for (int r = 0; r < W; r++)
-			if (counts[r] > n) n = counts[r];
-		return n;
-	}
-
-	// await receives the chunks of a set of ranks. places[r] is the place in the region of rank r. It returns
-	// false if the wait must end.
-	MEMBER bool await(u32 from, const u32* places, u32 chunk, Pack* got) const {
-		const char* lines = slot(call, call.rank, w, 0);
-		u64 flag = flag_of(w.epoch(), call.digest);
-		dev::sync_warp();
-		for (Guard guard;;) {
-#pragma unroll
-			for (int r = 0; r < W; r++)
-				if (from >> r & 1)
-					got[r] = dev::load_line((const Pack*)(lines + r * stride + (1 + places[r] * chunks + chunk) * Chunk<Pack>::Bytes));
-			bool ready = true;
-#pragma unroll
-			for (int r = 0; r < W; r++)
-				if (from >> r & 1) ready = ready && (!w.flagged || flag_in(got[r]) == flag);
-			if (dev::all_warp(ready)) return true;
-			if (dev::any_warp(!keep_waiting(guard, call, w.epoch()))) return false;
-		}
 	}
 };
 
-// load_words and store_words access the words of a token that follow its row: scales, weights and ids. They
-// access count words, starting with word i. store_words writes NoExpert instead of ids outside
-// [first, first + size), which are experts of other ranks.
-NOINLINE Pack load_words(const Route& call, u32 token, u32 i, u32 count) {
-	u32 words[4] = {};
-#pragma unroll
-	for (u32 k = 0; k < 4; k++, i++) {
-		u32 at = i - call.scales;
-		if (k >= count || i >= call.scales + 2 * call.topK) continue;
-		if (i < call.scales) words[k] = call.rowScales[(u64)token * call.scales + i];
-		else if (at < call.topK) words[k] = call.weights[(u64)token * call.topK + at];
-		else words[k] = call.ids[(u64)token * call.topK + at - call.topK];
+// TokenWords has the addresses of a token's words: its scales, weights and ids.
+struct TokenWords {
+	u32 *scales, *weights, *ids;
+
+	// at returns the address of a word, counted over all three.
+	MEMBER u32* at(u32 scaleCount, u32 topK, u32 i) const {
+		u32 k = i - scaleCount;
+		return i < scaleCount ? scales + i : k < topK ? weights + k : ids + (k - topK);
 	}
-	return {words[0] | (u64)words[1] << 32, words[2] | (u64)words[3] << 32};
+};
+
+// load_words and store_words access up to four words, from word i on. They are not inlined, which keeps the
+// path of rows short. store_words replaces ids that are not among the experts from first on.
+NOINLINE Pack load_words(TokenWords from, u32 scaleCount, u32 topK, u32 i, u32 count) {
+	u32 got[4] = {};
+#pragma unroll
+	for (u32 k = 0; k < 4; k++)
+		if (k < count) got[k] = *from.at(scaleCount, topK, i + k);
+	return {got[0] | (u64)got[1] << 32, got[2] | (u64)got[3] << 32};
 }
-NOINLINE void store_words(const Route& call, u64 token, u32 i, u32 count, Pack part, u32 first, u32 size) {
-	char* all = call.all[call.rank];
-#pragma unroll 1
-	for (u32 k = 0; k < count && i < call.scales + 2 * call.topK; k++, i++) {
-		u32 at = i - call.scales, word = (u32)((k < 2 ? part.a : part.b) >> 32 * (k & 1));
-		if (i < call.scales) ((u32*)(all + call.scalesAt))[token * call.scales + i] = word;
-		else if (at < call.topK) ((u32*)(all + call.weightsAt))[token * call.topK + at] = word;
-		else ((u32*)(all + call.idsAt))[token * call.topK + at - call.topK] = word - first < size ? word : (u32)NoExpert;
+NOINLINE void store_words(
+		TokenWords to, u32 scaleCount, u32 topK, u32 i, u32 count, Pack part, u32 first, u32 experts) {
+#pragma unroll
+	for (u32 k = 0; k < 4; k++) {
+		u32 word = (u32)((k < 2 ? part.a : part.b) >> 32 * (k & 1));
+		if (k >= count) break;
+		if (i + k >= scaleCount + topK && word - first >= experts) word = NoExpert;
+		*to.at(scaleCount, topK, i + k) = word;
 	}
 }
 
 // DispatchLines moves the scales, the weights and the ids of a token in the chunks after its row.
 template <int W>
 struct DispatchLines : RouteLines<W> {
-	u32 firstExpert, ownExperts;
+	u32 rowChunks;
 
-	MEMBER DispatchLines(const Route& call) : RouteLines<W>(call, call.scales + 2 * call.topK) {
-		u32 each = call.experts / call.ranks, more = call.experts % call.ranks;
-		firstExpert = each * call.rank + (call.rank < more ? call.rank : more);
-		ownExperts = each + (call.rank < more ? 1 : 0);
+	MEMBER DispatchLines(const Route& call) : RouteLines<W>(call) { rowChunks = chunks_of<Pack>(call.rowBytes); }
+
+	MEMBER u32 words() const { return this->call.scales + 2 * this->call.topK; }
+	MEMBER bool uses_line(u32 chunk) const {
+		u32 bytes = chunk < rowChunks ? this->call.rowBytes : words() * 4;
+		return this->uses(bytes - (chunk < rowChunks ? chunk : chunk - rowChunks) * Chunk<Pack>::Data);
 	}
-
 	// first_word returns the index of a thread's first word in a chunk that follows the row.
-	MEMBER u32 first_word(u32 chunk) const {
-		return ((chunk - this->row_chunks()) * Chunk<Pack>::Data + this->w.offset) / 4;
+	MEMBER u32 first_word(u32 chunk) const { return ((chunk - rowChunks) * Chunk<Pack>::Data + this->w.offset) / 4; }
+	// word_count returns the number of words that a thread moves, from word i on.
+	MEMBER u32 word_count(u32 i) const {
+		u32 left = i < words() ? words() - i : 0, most = this->w.size / 4;
+		return left < most ? left : most;
+	}
+	MEMBER TokenWords words_at(u64 scales, u64 weights, u64 ids, u32 at) const {
+		u32 step = this->call.topK;
+		return {(u32*)scales + at * this->call.scales, (u32*)weights + at * step, (u32*)ids + at * step};
 	}
 	MEMBER Pack load(u32 token, u32 chunk) const {
-		if (chunk < this->row_chunks()) return this->load_row(this->call.own, token, chunk);
-		return load_words(this->call, token, first_word(chunk), this->w.size / 4);
+		const Route& call = this->call;
+		if (chunk < rowChunks) return this->load_row(call.own, token, chunk);
+		u32 i = first_word(chunk);
+		TokenWords from = words_at((u64)call.rowScales, (u64)call.weights, (u64)call.ids, token);
+		return load_words(from, call.scales, call.topK, i, word_count(i));
 	}
-	MEMBER void store(u64 at, u32 chunk, Pack part) const {
-		if (chunk < this->row_chunks()) return this->store_row(this->call.all[this->call.rank], at, chunk, part);
-		store_words(this->call, at, first_word(chunk), this->w.size / 4, part, firstExpert, ownExperts);
+	MEMBER void store(u32 at, u32 chunk, Pack part) const {
+		const Route& call = this->call;
+		char* all = call.all[call.rank];
+		if (chunk < rowChunks) return this->store_row(all, at, chunk, part);
+		u32 i = first_word(chunk);
+		TokenWords to = words_at((u64)all + call.scalesAt, (u64)all + call.weightsAt, (u64)all + call.idsAt, at);
+		store_words(to, call.scales, call.topK, i, word_count(i), part, call.firstExpert, call.ownExperts);
 	}
 
-	MEMBER void send_token(Item item, Pack part) const {
-		u32 to = peers(this->call, this->s.ranks[item.token]);
-#pragma unroll
-		for (int k = 1; k < W; k++) {
-			u32 r = (this->call.rank + k) % W;
-			if (to >> r & 1) this->send_item(r, this->s.of[r][item.token], item.part, part);
-		}
+	// Part is a thread's share of an item, and an id of its token.
+	struct Part {
+		Pack data;
+		u32 id;
+	};
+	MEMBER Part load_item(u32 i) const {
+		const Route& call = this->call;
+		Item item = this->item_at(i);
+		Part part = {{}, (u32)NoExpert};
+		if (item.token >= call.tokens) return part;
+		if (this->w.lane < call.topK) part.id = call.ids[item.token * call.topK + this->w.lane];
+		part.data = load(item.token, item.part);
+		return part;
 	}
-	// load_first loads the first item of a warp if there is one.
-	MEMBER Pack load_first() const {
-		Item item = this->item_at(this->w.warp);
-		return this->w.warp < this->call.tokens * this->chunks ? load(item.token, item.part) : Pack{};
+	MEMBER void send_part(u32 i, Part part) const {
+		const Route& call = this->call;
+		bool used = uses_line(this->item_at(i).part);
+		u32 rank = owner(call, part.id), to = dev::or_warp(rank != NoRank ? 1u << rank : 0);
+#pragma unroll
+		for (int k = 1; k <= W; k++) {
+			u32 r = (call.rank + k) % W;
+			if (to >> r & 1) this->send_item(r, i, used, part.data);
+		}
 	}
 	// send_all loads the next item before it sends the current one.
-	MEMBER void send_all(Pack part) const {
-		u32 items = this->call.tokens * this->chunks;
+	MEMBER void send_all(Part part) const {
+		u32 items = this->call.tokens * this->call.chunks;
 #pragma unroll 1
 		for (u32 i = this->w.warp; i < items; i += this->w.warps) {
-			Item item = this->item_at(i), next = this->item_at(i + this->w.warps);
-			Pack after;
-			if (i + this->w.warps < items) after = load(next.token, next.part);
-			send_token(item, part);
-			part = after;
+			Part next;
+			if (i + this->w.warps < items) next = load_item(i + this->w.warps);
+			send_part(i, part);
+			part = next;
 		}
 	}
 
+	// keep_hints tells the next combine how many rows of each rank it probably has to return. The threads that
+	// write a state also write its hints.
+	MEMBER void keep_hints(const u32* counts) const {
+		u32 hints = 0;
+		if (dev::block() + dev::thread() / 32 * 32 * dev::blocks() >= MaxBlocks) return;
+#pragma unroll
+		for (int r = 0; r < W; r++)
+			if (this->w.lane == r) hints = Hints<W>::of(counts[r], this->call.maxTokens, r);
+		hints = dev::or_warp(hints);
+#pragma unroll 1
+		for (u32 i = dev::block() + dev::thread() * dev::blocks(); i < MaxBlocks; i += dev::threads() * dev::blocks())
+			dev::store_relaxed(&state(this->call, i)->hints, hints);
+	}
 	// clear_unused writes NoExpert to the ids of all places without a row.
-	MEMBER void clear_unused() const {
+	MEMBER void clear_unused(const u32* counts) const {
 		const Route& call = this->call;
-		u32* ids = (u32*)(call.all[call.rank] + call.idsAt);
+		u32 *ids = (u32*)(call.all[call.rank] + call.idsAt), first = this->w.warp * 32 + this->w.lane;
 #pragma unroll
 		for (int r = 0; r < W; r++) {
 			if (r >= call.ranks) break;
-			for (u32 i = this->counts[r] * call.topK + this->w.warp * 32 + this->w.lane; i < call.maxTokens * call.topK;
-			     i += this->w.warps * 32)
-				ids[place(call, r, 0) * call.topK + i] = NoExpert;
-		}
-	}
-	MEMBER Pack load_own(Item item) const {
-		return item.token < this->s.counts[this->call.rank] ? load(this->s.own[item.token], item.part) : Pack{};
-	}
-	MEMBER void store_item(Item item, Pack own, const Pack* got) const {
-		const Route& call = this->call;
-#pragma unroll
-		for (int r = 0; r < W; r++)
-			if (item.token < this->counts[r]) store(place(call, r, item.token), item.part, r == call.rank ? own : got[r]);
-	}
-	MEMBER bool recv_all() {
-		u32 i = this->w.warp;
-		Pack got[W];
-		if (W <= 4 && i < this->call.maxTokens * this->chunks) {
-			Item item = this->item_at(i);
-			Pack own = load_own(item);
-			if (!this->await_first(item, got)) return false;
-			store_item(item, own, got);
-			i += this->w.warps;
-		} else if (!this->await_counts()) {
-			return false;
-		}
-		clear_unused();
-		u32 items = this->most() * this->chunks;
 #pragma unroll 1
-		for (; i < items; i += this->w.warps) {
+			for (u32 i = counts[r] * call.topK + first; i < call.maxTokens * call.topK; i += this->w.warps * 32)
+				ids[this->place_of(r, 0) * call.topK + i] = NoExpert;
+		}
+	}
+	// recv_all receives the items of a warp. It polls the first item together with the sets.
+	MEMBER bool recv_all() const {
+		const Route& call = this->call;
+		u32 items = call.maxTokens * call.chunks, from = (1u << call.ranks) - 1, before[W];
+		u64 flag = flag_of(this->w.epoch(), call.digest);
+		TokenSets<W> sets;
+		bool known = false;
+#pragma unroll 1
+		for (u32 i = this->w.warp; i < items || !known; i += this->w.warps) {
 			Item item = this->item_at(i);
-			u32 from = 0, places[W];
+			bool used = i < items && uses_line(item.part);
+			Pack got[W];
+			if (known) from = sets.locate(this->w.lane, item.token, before);
+			dev::sync_warp();
+			for (Wait wait;;) {
+				bool ready = true;
 #pragma unroll
-			for (int r = 0; r < W; r++) {
-				places[r] = item.token;
-				if (item.token < this->counts[r]) from |= 1u << r;
+				for (int r = 0; r < W; r++)
+					if (used && from >> r & 1) got[r] = dev::load_line((const Pack*)this->lines_of(call.rank, r, i));
+				if (!known && (known = this->poll_sets(sets))) {
+					from = sets.locate(this->w.lane, item.token, before);
+					u32 counts[W];
+					sets.count(counts);
+					clear_unused(counts);
+					keep_hints(counts);
+				}
+#pragma unroll
+				for (int r = 0; r < W; r++)
+					if (used && from >> r & 1) ready = ready && (!this->w.flagged || flag_in(got[r]) == flag);
+				if (dev::all_warp(ready && known)) break;
+				if (!wait.goes_on(call, this->w.epoch())) return false;
 			}
-			Pack own = load_own(item);
-			if (!this->await(peers(this->call, from), places, item.part, got)) return false;
-			store_item(item, own, got);
+			if (i >= items) break;
+#pragma unroll
+			for (int r = 0; r < W; r++)
+				if (from >> r & 1) store(this->place_of(r, before[r]), item.part, got[r]);
 		}
 		return true;
 	}
 
-	// put_counts runs on the header warp. If the call has failed, it writes zeros.
-	MEMBER void put_counts(bool valid) const {
+	// put_counts runs on the header warp.
+	MEMBER void put_counts(const TokenSets<W>& sets) const {
 		const Route& call = this->call;
 		u32* to = (u32*)(call.all[call.rank] + call.countsAt);
-		u32 unknown = 0;
+		u32 unknown = 0, counts[W];
 		for (u32 i = 0; i < dev::threads() / 32; i++) unknown += this->s.unknown[i];
+		sets.count(counts);
 #pragma unroll
 		for (int r = 0; r < W; r++)
-			if (r < call.ranks && this->w.lane == r) to[r] = valid ? this->counts[r] : 0;
-		if (this->w.lane == call.ranks) to[call.ranks] = valid ? unknown : 0;
-	}
-	// poison poisons a warp's items in the places of all ranks.
-	MEMBER void poison() const {
-#pragma unroll 1
-		for (u32 i = this->w.warp; i < this->call.maxTokens * this->chunks; i += this->w.warps)
-#pragma unroll 1
-			for (u32 r = 0; r < this->call.ranks; r++)
-				store(place(this->call, r, this->item_at(i).token), this->item_at(i).part, Pack{Poison, Poison});
+			if (r < call.ranks && this->w.lane == r) to[r] = counts[r];
+		if (this->w.lane == call.ranks) to[call.ranks] = unknown;
+		keep_hints(counts);
 	}
 };
 
@@ -337,109 +461,153 @@ struct DispatchLines : RouteLines<W> {
 template <int W>
 DEVICE void line_dispatch(const Route& call) {
 	DispatchLines<W> s(call);
-	Pack first = s.load_first();
-	place_all<W>(call, s.owners, s.s);
-	bool header = s.w.sends_headers(), done = ok(s.w);
-	if (header) {
-		done = done && s.meet() && s.await_counts();
-		s.put_counts(done);
+	SomeIds ids;
+	if (dev::block() == 0) ids = s.table.load(0);
+	typename DispatchLines<W>::Part first = s.load_item(s.w.warp);
+	if (dev::block() == 0) {
+		if (s.w.sends_headers()) s.greet();
+		s.table.template fill<W>(s.s, ids);
+	}
+	bool done = ok(s.w);
+	if (s.w.sends_headers()) {
+		TokenSets<W> sets;
+		done = done && s.meet() && s.await_sets(sets);
+		if (done) s.put_counts(sets);
 	} else if (done) {
 		s.send_all(first);
 		done = s.recv_all();
 	}
-	if (!done && !header) s.poison();
-	finish(call, s.w.epoch());
+	if (!dev::all_block(done)) poison_dispatch(call);
+	count(call, s.w.epoch());
 }
 
 // CombineLines returns the rows of each place to the owner of the token, which adds them up.
 template <int W>
 struct CombineLines : RouteLines<W> {
-	MEMBER CombineLines(const Route& call) : RouteLines<W>(call, 0) {}
+	MEMBER CombineLines(const Route& call) : RouteLines<W>(call) {}
 
-	MEMBER Pack load(u32 r, Item item) const {
-		return this->load_row(this->call.all[this->call.rank], place(this->call, r, item.token), item.part);
-	}
+	MEMBER bool uses_line(u32 chunk) const { return this->uses(this->call.rowBytes - chunk * Chunk<Pack>::Data); }
 	// load_place loads an item for each peer: a chunk of a row that an expert of this rank has computed.
-	MEMBER void load_place(Item item, Pack* parts) const {
+	MEMBER void load_place(u32 i, Pack* parts) const {
+		const Route& call = this->call;
+		Item item = this->item_at(i);
+		if (item.token >= call.maxTokens) return;
 #pragma unroll
 		for (int k = 1; k < W; k++) {
-			u32 r = (this->call.rank + k) % W;
-			if (r < this->call.ranks) parts[k] = load(r, item);
+			u32 r = (call.rank + k) % W;
+			if (r < call.ranks) parts[k] = this->load_row(call.all[call.rank], this->place_of(r, item.token), item.part);
 		}
 	}
-	// load_first loads a warp's first item, before the numbers of rows are known.
-	MEMBER void load_first(Pack* parts) const {
-		if (this->w.warp < this->call.maxTokens * this->chunks) load_place(this->item_at(this->w.warp), parts);
-	}
-	// send_all sends the rows that the peers expect.
-	MEMBER bool send_all(Pack* parts) {
-		if (!this->await_counts()) return false;
-		u32 items = this->most() * this->chunks;
+	MEMBER bool is_sent(u32 r, const u32* low, const u32* high) const { return this->is_peer(r) && low[r] < high[r]; }
+	// send_range sends each rank r the rows of the places from low[r] to high[r]. parts is the warp's first
+	// item. It loads the next item before it sends one.
+	MEMBER void send_range(const u32* low, const u32* high, Pack* parts) const {
+		const Route& call = this->call;
+		u32 items = 0;
+#pragma unroll
+		for (int r = 0; r < W; r++)
+			if (is_sent(r, low, high) && high[r] * call.chunks > items) items = high[r] * call.chunks;
 #pragma unroll 1
 		for (u32 i = this->w.warp; i < items; i += this->w.warps) {
 			Item item = this->item_at(i);
+			bool used = uses_line(item.part);
+			u32 to = 0;
+			Pack next[W];
+			if (i + this->w.warps < items) load_place(i + this->w.warps, next);
+#pragma unroll
+			for (int r = 0; r < W; r++)
+				if (this->is_peer(r) && item.token >= low[r] && item.token < high[r]) to |= 1u << r;
 #pragma unroll
 			for (int k = 1; k < W; k++) {
-				u32 r = (this->call.rank + k) % W;
-				if (r < this->call.ranks && item.token < wanted(r)) this->send_item(r, item.token, item.part, parts[k]);
+				u32 r = (call.rank + k) % W;
+				if (to >> r & 1) this->send_item(r, i, used, parts[k]);
 			}
-			if (i + this->w.warps < items) load_place(this->item_at(i + this->w.warps), parts);
-		}
-		return true;
-	}
-	// wanted returns the number of rows that rank r expects. It does not index counts by a variable, which
-	// would move them to local memory.
-	MEMBER u32 wanted(u32 r) const {
-		u32 n = 0;
 #pragma unroll
-		for (int i = 0; i < W; i++)
-			if (i == r) n = this->counts[i];
-		return n;
+			for (int k = 1; k < W; k++) parts[k] = next[k];
+		}
 	}
 
-	MEMBER bool recv_item(Item item) const {
-		const Route& call = this->call;
-		u32 token = item.token, ranks = this->s.ranks[token], places[W];
-		Pack got[W], mine;
-		float sums[8] = {};
-		bool any = false;
-#pragma unroll
-		for (int r = 0; r < W; r++)
-			if (ranks >> r & 1) places[r] = this->s.of[r][token];
-		if (ranks >> call.rank & 1) mine = load(call.rank, {this->s.of[call.rank][token], item.part});
-		if (!this->await(peers(call, ranks), places, item.part, got)) return false;
-#pragma unroll
-		for (int r = 0; r < W; r++)
-			if (ranks >> r & 1) add_row(sums, any, r == call.rank ? mine : got[r]);
-		this->store_row(call.own, token, item.part, sum_of(sums));
-		return true;
-	}
 	MEMBER bool recv_all() const {
+		const Route& call = this->call;
+		TokenSets<W> sets = this->own_sets();
+		u64 flag = flag_of(this->w.epoch(), call.digest);
 #pragma unroll 1
-		for (u32 i = this->w.warp; i < this->call.tokens * this->chunks; i += this->w.warps)
-			if (!recv_item(this->item_at(i))) return false;
+		for (u32 i = this->w.warp; i < call.tokens * call.chunks; i += this->w.warps) {
+			Item item = this->item_at(i);
+			bool used = uses_line(item.part);
+			u32 places[W], ranks = sets.locate(this->w.lane, item.token, places), from = peers(call, ranks);
+			Pack got[W], mine;
+#pragma unroll
+			for (int r = 0; r < W; r++)
+				if (r == call.rank && ranks >> r & 1) mine = this->load_row(call.all[r], this->place_of(r, places[r]), item.part);
+			dev::sync_warp();
+			for (Wait wait;;) {
+				bool ready = true;
+#pragma unroll
+				for (int r = 0; r < W; r++)
+					if (used && from >> r & 1)
+						got[r] = dev::load_line((const Pack*)this->lines_of(call.rank, r, places[r] * call.chunks + item.part));
+#pragma unroll
+				for (int r = 0; r < W; r++)
+					if (used && from >> r & 1) ready = ready && (!this->w.flagged || flag_in(got[r]) == flag);
+				if (dev::all_warp(ready)) break;
+				if (!wait.goes_on(call, this->w.epoch())) return false;
+			}
+			float sums[8] = {};
+			bool any = false;
+#pragma unroll
+			for (int r = 0; r < W; r++)
+				if (ranks >> r & 1) add_row(sums, any, r == call.rank ? mine : got[r]);
+			this->store_row(call.own, item.token, item.part, sum_of(sums));
+		}
 		return true;
 	}
 	// poison poisons a warp's items or, on the header warp, the first chunk of each row.
 	MEMBER void poison(bool header) const {
-		u32 step = header ? this->chunks : this->w.warps;
+		u32 step = header ? this->call.chunks : this->w.warps;
 #pragma unroll 1
-		for (u32 i = header ? 0 : this->w.warp; i < this->call.tokens * this->chunks; i += step)
+		for (u32 i = header ? 0 : this->w.warp; i < this->call.tokens * this->call.chunks; i += step)
 			this->store_row(this->call.own, this->item_at(i).token, this->item_at(i).part, Pack{Poison, Poison});
 	}
 };
 
-// line_combine runs a combine in lines. If only the header warp fails, it poisons the first chunk of each row
-// after all warps of its block have ended.
+// line_combine runs a combine in lines. Before it knows how many rows its peers expect, it sends them as many
+// as the last dispatch received. The others follow. Rows that no rank expects are ignored. The first block
+// computes the sets before it sends, because peers wait for them. If only the header warp fails, it poisons
+// the first chunk of each row after all warps of its block have ended.
 template <int W>
 DEVICE void line_combine(const Route& call) {
 	CombineLines<W> s(call);
+	SomeIds ids = s.table.load(0);
 	Pack first[W];
-	s.load_first(first);
-	place_all<W>(call, s.owners, s.s);
+	s.load_place(s.w.warp, first);
 	bool header = s.w.sends_headers(), done = ok(s.w);
-	if (header) done = done && s.meet();
-	else if (done) done = s.send_all(first) && s.recv_all();
+	u32 none[W] = {}, early[W];
+#pragma unroll
+	for (int r = 0; r < W; r++) early[r] = Hints<W>::rows(s.w.prologue.hints, call.maxTokens, r);
+	if (header) s.greet();
+#pragma unroll 1
+	for (u32 step = 0; step < 2; step++)
+		if ((step == 0) == (dev::block() == 0)) s.table.template fill<W>(s.s, ids);
+		else if (done && !header) s.send_range(none, early, first);
+	if (header) {
+		done = done && s.meet();
+	} else if (done) {
+		TokenSets<W> asked;
+		u32 counts[W];
+		done = s.await_sets(asked);
+		if (done) {
+			asked.count(counts);
+			bool more = false;
+#pragma unroll
+			for (int r = 0; r < W; r++) more = more || s.is_sent(r, early, counts);
+			if (more) {
+				s.load_place(s.w.warp, first);
+				s.send_range(early, counts, first);
+			}
+			done = s.recv_all();
+		}
+	}
 	if (!done && !header) s.poison(false);
 	finish(call, s.w.epoch());
 	if (!done && header) s.poison(true);

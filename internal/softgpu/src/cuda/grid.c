@@ -154,6 +154,18 @@ float gpu_maximum(float mine) {
     return mine;
 }
 
+/* A lane publishes its next word only after all lanes have read the one before the last. */
+void gpu_publish(uint32_t word) {
+    struct gpu_lane *self = gpu_self;
+    self->words[self->word_count++ % 2] = word;
+    gpu_vote(true);
+}
+
+uint32_t gpu_published(uint32_t lane) {
+    struct gpu_lane *other = &gpu_self->warp->lanes[lane];
+    return other->words[(gpu_self->word_count - 1) % 2];
+}
+
 void *gpu_shared(size_t bytes) {
     if (bytes > SHARED) {
         fprintf(stderr, "softgpu: a block needs %zu bytes of shared memory; it has %d\n", bytes, SHARED);

@@ -48,6 +48,22 @@ DEVICE u32 vote(bool mine) {
 	return gpu_self->warp->voted;
 }
 DEVICE u32 count_bits(u32 set) { return (u32)__builtin_popcount(set); }
+DEVICE u32 shuffle(u32 mine, u32 lane) {
+	gpu_publish(mine);
+	return gpu_published(lane);
+}
+DEVICE u32 or_warp(u32 mine) {
+	u32 all = 0;
+	gpu_publish(mine);
+	for (u32 lane = 0; lane < GPU_LANES; lane++) all |= gpu_published(lane);
+	return all;
+}
+DEVICE u32 sum_warp(u32 mine) {
+	u32 all = 0;
+	gpu_publish(mine);
+	for (u32 lane = 0; lane < GPU_LANES; lane++) all += gpu_published(lane);
+	return all;
+}
 // Kernels do not overlap on this device.
 DEVICE void next_may_launch() {}
 DEVICE void await_previous() {}

@@ -27,6 +27,8 @@ struct gpu_lane {
     uint32_t thread;        /* index in the block along x */
     uint32_t loads, stores; /* numbers of lines so far */
     float value, most;      /* contributions to a sum and to a maximum */
+    uint32_t words[2];      /* the last words that the lane has published, by the parity of their */
+    uint32_t word_count;    /* numbers */
 };
 
 /* A line as read by the first lane of a group that reached it. */
@@ -74,6 +76,9 @@ GPU_HIDDEN void gpu_sync(bool mine);         /* stores the result in the block *
 GPU_HIDDEN void gpu_sum(float *mine, float *most);
 /* Returns the same over 16 neighbouring lanes. */
 GPU_HIDDEN float gpu_maximum(float mine);
+/* Publishes a word in the warp and waits for those of all lanes. */
+GPU_HIDDEN void gpu_publish(uint32_t word);
+GPU_HIDDEN uint32_t gpu_published(uint32_t lane);
 GPU_HIDDEN void *gpu_shared(size_t bytes);
 
 /* Move a lane's part of a line: one or two words of 8 bytes. */
