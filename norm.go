@@ -7,9 +7,10 @@ import (
 	"symmem/driver"
 )
 
-// NormArgs contains the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm. Tensors must be
-// contiguous and aligned to 16 bytes. Symmetric memory as Input or Output must be at the same place
-// on all ranks. On GPUs, tensors of more than about 7 MiB must be symmetric memory.
+// NormArgs contains the arguments of AllReduceRMSNorm and, with the differences that it lists, of
+// ReduceScatterRMSNorm. Tensors must be contiguous and aligned to 16 bytes. Symmetric memory as
+// Input or Output must be at the same place on all ranks. On GPUs, tensors of more than about 7 MiB
+// must be symmetric memory.
 type NormArgs struct {
 	// Type is the type of the next four tensors: BFloat16 or Float16. All fields except the tensors
 	// must be the same on all ranks.
@@ -38,7 +39,7 @@ type NormArgs struct {
 	ScaleStrides [2]int64
 }
 
-// Quant selects how AllReduceRMSNorm quantizes its output.
+// Quant selects how a norm quantizes its output.
 type Quant = driver.Quant
 
 // The kinds of quantization. A computed scale is max(m, 1e-10)/448, where m is the largest
@@ -55,6 +56,8 @@ func (a *NormArgs) output(o Operation, rank int) (Memory, error) {
 	switch {
 	case a.Quant == QuantNone || a.Output.Address() != 0:
 		return a.Output, nil
+	case !a.Type.Valid() || a.Rows < 0 || a.Hidden < 0:
+		return a.Input, nil // Validate returns the error
 	case o == driver.ReduceScatterRMSNorm:
 		bytes := a.Rows * a.Hidden * int64(a.Type.Size())
 		return a.Input.Slice(int64(rank)*bytes, bytes)

@@ -43,7 +43,8 @@ const (
 // OpAllReduceRMSNorm names AllReduceRMSNorm in statistics and errors. Explain does not accept it.
 const OpAllReduceRMSNorm = driver.AllReduceRMSNorm
 
-// OpReduceScatterRMSNorm is OpAllReduceRMSNorm for ReduceScatterRMSNorm.
+// OpReduceScatterRMSNorm names ReduceScatterRMSNorm in statistics and errors. Explain does not
+// accept it.
 const OpReduceScatterRMSNorm = driver.ReduceScatterRMSNorm
 
 // OpDispatch names Dispatch in statistics and errors. Explain does not accept it.

@@ -6,13 +6,13 @@ import "fmt"
 // Call. The operation adds the sum of all ranks' inputs to the residual. The output is the new
 // residual, with each element multiplied by its weight and divided by the root mean square of its
 // row, and can be quantized. Package formula defines the bits of all results. In a
-// ReduceScatterRMSNorm, each rank has other rows, in the order of ranks, and Send has the rows of
+// ReduceScatterRMSNorm, each rank has its own rows, in the order of ranks, and Send has the rows of
 // all ranks. A row gets the same bits in both operations.
 //
 // In the Call, Count is Rows*Hidden, DataType is BFloat16 or Float16, and ReduceOp is Sum. The call
 // may be in place. The other buffers must not overlap one another, Send or Recv. On the direct
-// path, Send and Recv must be in windows if the rows do not fit into the exchange memory. A
-// ReduceScatterRMSNorm uses only SendWindow.
+// path, Send and Recv must be in windows if the rows do not fit into the exchange memory; for
+// a ReduceScatterRMSNorm, only Send must be.
 //
 // If a rank's call fails on the direct path, its outputs are filled with bytes of value 0xff. On
 // other paths, its residual and quantized output are unchanged.

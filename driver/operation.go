@@ -153,7 +153,7 @@ func (o Operation) HasRoot() bool { return o.traits().hasRoot }
 func (o Operation) UsesWindows() bool { return o.traits().usesWindows }
 
 // HasTuningRules reports whether tuning tables choose the operation's path by size.
-// Other operations use the rules of another one.
+// Operations without rules use those of a related operation.
 func (o Operation) HasTuningRules() bool {
 	return o.traits().usesWindows && len(o.traits().paths) > 1 && o.HasNumber()
 }

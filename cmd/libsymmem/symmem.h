@@ -836,10 +836,10 @@ struct symmem_norm {
  * and callers make the steps separately. */
 int symmem_norm(uint64_t group, const struct symmem_norm *norm, uint64_t stream);
 
-/* Is symmem_norm with a reduce-scatter instead of the all-reduce: each rank has other rows, and
- * input has those of all ranks in the order of ranks. Rows is the same on all ranks. The rows get
- * the bits of symmem_norm. Only input has to be symmetric. output may also be this rank's rows of
- * input. */
+/* Like symmem_norm, but with a reduce-scatter: rank r normalizes part r of input, which has
+ * ranks * rows rows. The other buffers hold only this rank's rows, and residual differs between
+ * ranks. rows is the same on all ranks. Results have the bits of symmem_norm's. Only input needs to
+ * be symmetric. output may be this rank's part of input, but must not overlap input otherwise. */
 int symmem_scattered_norm(uint64_t group, const struct symmem_norm *norm, uint64_t stream);
 
 /* Does the same as symmem_norm for bfloat16 without quantization. */

@@ -287,6 +287,19 @@ def rooted_calls_reject_backward_passes_where_they_write() -> None:
 
 
 @check
+def norms_reject_backward_passes() -> None:
+    rows, quarter = torch.ones(2 * SIZE, 128).bfloat16(), torch.ones(2, 128).bfloat16()
+    for run, residual in (
+        (symmem.all_reduce_rms_norm, rows),
+        (symmem.reduce_scatter_rms_norm, quarter),
+    ):
+        weight = torch.ones(128).bfloat16().requires_grad_()
+        normalized = run(rows.clone(), residual.clone(), weight, 1e-6)
+        raises(symmem.UnsupportedError, normalized.float().sum().backward)
+        assert weight.grad is None
+
+
+@check
 def parameters_can_be_written() -> None:
     w = torch.full((2,), float(RANK), requires_grad=True)
     symmem.broadcast(w, 1)

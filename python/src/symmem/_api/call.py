@@ -57,6 +57,14 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return scratch(tuple(tensor.shape), tensor).copy_(tensor.detach())
 
 
+def _check_writable(name: str, tensor: torch.Tensor) -> None:
+    """Raise `InvalidError` if elements of an output share memory."""
+    if pytorch().overlaps_itself(tensor):
+        raise errors.InvalidError(
+            f"elements of {name} share memory, so it cannot be written; pass {name}.contiguous()"
+        )
+
+
 class Call:
     """Prepares a collective, queues it, and returns its work or waits for it.
 
@@ -108,6 +116,7 @@ class Call:
         self._tracked |= tensor.requires_grad
         if not plain:
             self._wait_for(tensor)
+            self._used.append(tensor)  # The copy is made on the side stream.
             with self.as_current():
                 tensor = _plain(tensor)
         self._used.append(tensor)
@@ -119,7 +128,7 @@ class Call:
         self._used.append(tensor)
 
     def hold(self, *tensors: torch.Tensor) -> None:
-        """Take tensors that were checked."""
+        """Keep tensors alive that were already checked."""
         self._used.extend(tensors)
 
     def write(self, name: str, tensor: torch.Tensor, reads: bool = False) -> torch.Tensor:
@@ -129,11 +138,7 @@ class Call:
         plain = checked(self.group, name, tensor)
         self._tracked |= tensor.requires_grad and not tensor.is_leaf
         if not plain:
-            if pytorch().overlaps_itself(tensor):
-                raise errors.InvalidError(
-                    f"elements of {name} share memory, so it cannot be written; pass "
-                    f"{name}.contiguous()"
-                )
+            _check_writable(name, tensor)
             self._wait_for(tensor)
             with self.as_current():
                 flat = _plain(tensor) if reads else scratch(tuple(tensor.shape), tensor)
@@ -147,6 +152,7 @@ class Call:
             require_memory(name, tensor, self._runtime.device)
             self._tracked |= tensor.requires_grad
             self._wait_for(tensor)
+        self._used.extend(tensors)  # The copies are made on the side stream.
         with self.as_current():
             flat: torch.Tensor = pytorch().module.cat([t.detach().reshape(-1) for t in tensors])
         self._used.append(flat)
@@ -157,6 +163,7 @@ class Call:
         for tensor in tensors:
             require_memory(name, tensor, self._runtime.device)
             self._tracked |= tensor.requires_grad and not tensor.is_leaf
+            _check_writable(name, tensor)
             self._wait_for(tensor)
         counts = [tensor.numel() for tensor in tensors]
         with self.as_current():

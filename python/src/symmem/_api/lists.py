@@ -33,19 +33,24 @@ def all_gather(
 ) -> Work | None:
     """Gather the tensors of all ranks into a list, like `torch.distributed.all_gather`.
 
-    `all_gather_into_tensor` and `all_gather_v` make one copy less.
+    `all_gather_into_tensor` and `all_gather_v` avoid a copy.
 
     Args:
         tensor_list: receives the tensor of each rank. The sizes must be the same on all ranks.
         tensor: this rank's tensor.
         group: any argument that `symmem.group` accepts; the default is the world.
-        async_op: return a `Work` immediately instead of waiting.
+        async_op: return a `Work` instead of waiting. On the host backend, calls that copy their
+            outputs wait nevertheless.
     """
     if compiling():
-        counts = [t.numel() for t in tensor_list]
-        flat = compiled.operators().all_gather_v(
-            tensor.detach().reshape(-1), counts, compiled.group_name(group), False
-        )
+        _check_types("tensor_list", tensor_list, tensor)
+        counts, source = [t.numel() for t in tensor_list], tensor.detach().reshape(-1)
+        name, found = compiled.group_name(group), compiled.operators()
+        if _equal(counts):  # The operator must be that of eager code, whose calls it meets.
+            check_size("tensor", tensor, counts[0])
+            flat = found.all_gather_into_tensor(source, name, False)
+        else:
+            flat = found.all_gather_v(source, counts, name, False)
         return _traced("all_gather", async_op, tensor_list, flat, [tensor])
     if (g := member(group, "all_gather")) is None:
         return outside(async_op)
@@ -70,21 +75,24 @@ def reduce_scatter(
 ) -> Work | None:
     """Reduce a list and keep this rank's tensor, like `torch.distributed.reduce_scatter`.
 
-    `reduce_scatter_tensor` and `reduce_scatter_v` make one copy less.
+    `reduce_scatter_tensor` and `reduce_scatter_v` avoid a copy.
 
     Args:
-        output: receives the sum of this rank's tensors.
+        output: receives the reduction, over all ranks, of the tensors for this rank.
         input_list: a tensor for each rank. The sizes must be the same on all ranks.
         op: a `torch.distributed.ReduceOp` or its name; the default is the sum. premul_sum needs
             tensors of equal size.
         group: any argument that `symmem.group` accepts; the default is the world.
-        async_op: return a `Work` immediately instead of waiting.
+        async_op: return a `Work` instead of waiting. On the host backend, calls that copy their
+            outputs wait nevertheless.
     """
     if compiling():
+        _check_types("input_list", input_list, output)
         counts = [t.numel() for t in input_list]
         names = compiled.op_name(op), compiled.group_name(group)
         flat, found = _flat(input_list), compiled.operators()
         if _equal(counts):
+            check_size("output", output, counts[0])
             result = found.reduce_scatter_tensor(flat, *names, False)
         else:
             result = found.reduce_scatter_v(flat, counts, *names, False)
@@ -121,17 +129,20 @@ def all_to_all(
 ) -> Work | None:
     """Send each rank a tensor of a list, like `torch.distributed.all_to_all`.
 
-    `all_to_all_single` makes two copies less.
+    `all_to_all_single` avoids two copies.
 
     Args:
         output_tensor_list: receives a tensor from each rank.
-        input_tensor_list: the tensor for each rank. It may be empty, and must have the size that
-            the receiver expects.
+        input_tensor_list: the tensor for each rank. A tensor may be empty, and must have the size
+            that the receiver expects.
         group: any argument that `symmem.group` accepts; the default is the world.
-        async_op: return a `Work` immediately instead of waiting.
+        async_op: return a `Work` instead of waiting. On the host backend, calls that copy their
+            outputs wait nevertheless.
     """
     outputs, inputs = output_tensor_list, input_tensor_list
     if compiling():
+        _check_types("output_tensor_list", outputs, outputs[0])
+        _check_types("input_tensor_list", inputs, outputs[0])
         receives, sends = ([t.numel() for t in tensors] for tensors in (outputs, inputs))
         flat = compiled.operators().all_to_all_single(
             _flat(inputs), receives, sends, compiled.group_name(group), False
@@ -164,8 +175,17 @@ def _counts(
         )
     for each in tensors:
         require_memory(f"a tensor of {name}", each, group.runtime.device)
-        same_type(tensors[0] if like is None else like, each)
+    _check_types(name, tensors, tensors[0] if like is None else like)
     return [tensor.numel() for tensor in tensors]
+
+
+def _check_types(name: str, tensors: Sequence[torch.Tensor], like: torch.Tensor) -> None:
+    """Raise `InvalidError` unless tensors have the dtype of another one."""
+    for each in tensors:
+        if each.dtype is not like.dtype:
+            raise errors.InvalidError(
+                f"a tensor of {name} has dtype {each.dtype}; want {like.dtype}"
+            )
 
 
 def _equal(counts: list[int]) -> bool:

@@ -262,7 +262,7 @@ def _run(
 ) -> None:
     """Check the tensors and make the call. name is that of the function."""
     call, scatters = Call(find(group), False), name.startswith("reduce_scatter")
-    named = tensors.named()
+    named = list(tensors.named())
     for each, tensor in named:
         if not checked(call.group, each, tensor):
             raise errors.InvalidError(f"{each} is not contiguous; pass {each}.contiguous()")
@@ -309,7 +309,7 @@ def _queue(
 def run_checked(
     group: Group, tensor: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """Call `all_reduce_rms_norm` without its checks of the tensors."""
+    """Call `all_reduce_rms_norm` without its checks, also without that of gradients."""
     out: torch.Tensor = modules["torch"].empty_like(tensor)
     tensors = NormTensors(tensor, residual, weight, out)
     _queue(Call(group, False), "symmem_norm", tensors, Quant.NONE, eps, 0.0)

@@ -221,7 +221,7 @@ class PythonGroup(BaseGroup):
     ) -> GroupWork:
         """Gather each tensor from all ranks into a list."""
         calls = [
-            lambda o=list(o), i=i: lists.all_gather(o, i, self._group, True)
+            lambda o=list(o), i=i.detach(): lists.all_gather(o, i, self._group, True)
             for o, i in zip(outputs, inputs, strict=True)
         ]
         return self._start([t for list_ in outputs for t in list_], *calls)
@@ -267,7 +267,7 @@ class PythonGroup(BaseGroup):
         self, outputs: Tensors, inputs: Sequence[Tensors], options: Any
     ) -> GroupWork:
         """Reduce a list of tensors across all ranks, and store this rank's tensor."""
-        op, parts = options.reduceOp, list(inputs[0])
+        op, parts = options.reduceOp, [i.detach() for i in inputs[0]]
         return self._start(
             outputs, lambda: lists.reduce_scatter(outputs[0], parts, op, self._group, True)
         )
@@ -287,7 +287,7 @@ class PythonGroup(BaseGroup):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, options: Any = None) -> GroupWork:
         """Exchange tensors with all ranks."""
-        parts = list(outputs), list(inputs)
+        parts = list(outputs), [i.detach() for i in inputs]
         return self._start(outputs, lambda: lists.all_to_all(*parts, self._group, True))
 
     def send(self, tensors: Tensors, peer: int, tag: int) -> GroupWork:

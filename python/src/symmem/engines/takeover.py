@@ -63,6 +63,11 @@ def deterministic() -> bool:
     return os.environ.get("SYMMEM_DETERMINISTIC", "").lower() not in ("", "0", "any", "false")
 
 
+def _needs_gradients(*tensors: torch.Tensor) -> bool:
+    """Return whether autograd records operations on some of the tensors."""
+    return pytorch().module.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
 class Takeover:
     """The symmem group that runs calls of an engine's group, or the reason why there is none.
 
@@ -79,7 +84,9 @@ class Takeover:
         self.size = group.size if group is not None else 0
         self.scratch = Scratch(group) if group is not None else None
         self.reason = reason
-        self._gpu = group is not None and group.runtime.device is not None
+        device = group.runtime.device if group is not None else None
+        self._gpu = device is not None
+        self._device = -1 if device is None else device  # as in Tensor.get_device
         self._reducible = pytorch().types if group is not None else {}
         self._answers: dict[tuple[Any, ...], bool] = {}
         self._suspensions: set[str] = set()
@@ -166,7 +173,9 @@ class Takeover:
 
         All ranks get the same answer.
         """
-        shape, dtype, device = input.shape, input.dtype, input.get_device()
+        shape, dtype, device = input.shape, input.dtype, self._device
+        if input.get_device() != device or _needs_gradients(input, residual, weight):
+            return False
         if residual.shape != shape or weight.shape != shape[-1:] or not input.is_contiguous():
             return False
         for each in (residual, weight):
