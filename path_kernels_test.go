@@ -189,8 +189,13 @@ func (c *kernelCalls) callNorms(p *symmem.Pool) {
 				Residual: residual, Weight: weight,
 			}
 			c.ok(c.World().AllReduceRMSNorm(c.ctx, a, nil))
-			a.Quant, a.Quantized, a.Scales = symmem.QuantPerGroup, quantized, scales
-			c.ok(c.World().AllReduceRMSNorm(c.ctx, a, nil))
+			q := a
+			q.Quant, q.Quantized, q.Scales = symmem.QuantPerGroup, quantized, scales
+			c.ok(c.World().AllReduceRMSNorm(c.ctx, q, nil))
+			a.Rows = min(a.Rows, 384) // of all ranks, 12 MiB
+			q.Rows = a.Rows
+			c.ok(c.World().ReduceScatterRMSNorm(c.ctx, a, nil))
+			c.ok(c.World().ReduceScatterRMSNorm(c.ctx, q, nil))
 		}
 	}
 }

@@ -40,15 +40,18 @@ const (
 	OpScatter        = driver.Scatter
 )
 
-// OpAllReduceRMSNorm names AllReduceRMSNorm in statistics and errors. Explain does not accept it.
+// OpAllReduceRMSNorm names AllReduceRMSNorm in statistics and errors.
+// Explain does not accept it.
 const OpAllReduceRMSNorm = driver.AllReduceRMSNorm
 
-// OpReduceScatterRMSNorm names ReduceScatterRMSNorm in statistics and errors. Explain does not
-// accept it.
+// OpReduceScatterRMSNorm names ReduceScatterRMSNorm in statistics and errors.
+// Explain does not accept it.
 const OpReduceScatterRMSNorm = driver.ReduceScatterRMSNorm
 
-// OpDispatch names Dispatch in statistics and errors. Explain does not accept it.
+// OpDispatch names Dispatch in statistics and errors.
+// Explain does not accept it.
 const OpDispatch = driver.Dispatch
 
-// OpCombine names Combine in statistics and errors. Explain does not accept it.
+// OpCombine names Combine in statistics and errors.
+// Explain does not accept it.
 const OpCombine = driver.Combine
