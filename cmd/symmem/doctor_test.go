@@ -105,8 +105,8 @@ func TestDoctorScripts(t *testing.T) {
 	})
 }
 
-// pathWithoutMPS returns PATH without the program that starts NVIDIA's Multi-Process Service. A folder
-// of links replaces the folder that contains it.
+// pathWithoutMPS returns PATH without the program that starts NVIDIA's Multi-Process Service. A
+// folder of links replaces the folder that contains it.
 func pathWithoutMPS(t *testing.T) string {
 	folders := filepath.SplitList(os.Getenv("PATH"))
 	for i, folder := range folders {

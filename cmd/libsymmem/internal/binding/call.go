@@ -190,8 +190,8 @@ type NormArguments struct {
 	Site                            uint32 // the number of the call site, or 0
 }
 
-// Norm queues an all-reduce or, with Scatters, a reduce-scatter, a residual addition, an RMSNorm and
-// a quantization as one kernel.
+// Norm queues an all-reduce or, with Scatters, a reduce-scatter, a residual addition, an RMSNorm
+// and a quantization as one kernel.
 func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
