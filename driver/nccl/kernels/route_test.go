@@ -55,7 +55,7 @@ func TestRouteParamsMatchSources(t *testing.T) {
 		"experts": 33, "maxTokens": 16, "rowBytes": 128, "scales": 5, "split": 17, "more": 1,
 		"high": 61681, "low": 65536, "firstExpert": 17, "ownExperts": 16, "chunks": 2,
 		"inverse": 1 << 30, "ids": 501, "weights": 502, "rowScales": 503, "own": 108,
-		"scalesAt": uint64(layout.Scales),
+		"scalesAt":  uint64(layout.Scales),
 		"weightsAt": uint64(layout.Weights), "idsAt": uint64(layout.IDs),
 		"countsAt": uint64(layout.Counts),
 	})
