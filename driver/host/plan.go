@@ -53,7 +53,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	switch {
 	case p.isPairwise:
 		err = p.setSplitWindow()
-	case p.routed != nil: // routedPlan uses buffers of its own
+	case p.routed != nil: // routedPlan has its own buffers
 	case path == driver.PathWindow:
 		err = p.setWindows()
 	}

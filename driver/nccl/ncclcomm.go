@@ -90,7 +90,7 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 }
 
 // awaitDestroyedGraphs waits until CUDA has told NCCL which graphs have been destroyed. CUDA runs
-// these callbacks in order, on a thread of its own. This function therefore destroys an empty graph
+// these callbacks in order, on an internal thread. This function therefore destroys an empty graph
 // and waits for its callback.
 func awaitDestroyedGraphs(g *gpu.GPU) error {
 	told := make(chan struct{})

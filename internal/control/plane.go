@@ -114,7 +114,7 @@ func (w *Wait) AddDetails(err error) error {
 
 // FetchNoter is an optional interface of a Plane.
 type FetchNoter interface {
-	// NoteFetch tells the other ranks that this rank waits for a group rank to share its memory,
-	// until end is called. Errors of ranks that wait for this rank meanwhile name both ranks.
+	// NoteFetch announces that this rank waits for a group rank to share its memory, until end is
+	// called. Meanwhile, errors of ranks that wait for this rank name both ranks.
 	NoteFetch(rank int) (end func())
 }

@@ -404,8 +404,7 @@ def memory_pools_can_be_registered() -> None:
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("symmem")
-    logger.addHandler(handler)
+    logging.getLogger("symmem").addHandler(handler)
     for _ in range(2):
         backend.register_mem_pool(foreign, symm=True)
         backend.deregister_mem_pool(foreign)

@@ -199,7 +199,7 @@ struct RouteLines {
 	MEMBER u32 place_of(u32 r, u32 place) const { return r * call.maxTokens + place; }
 	MEMBER bool is_peer(u32 r) const { return r < call.ranks && r != call.rank; }
 
-	// uses reports whether the line of a thread has data, if so many bytes are left from its chunk on.
+	// uses reports whether a thread's line has data. left counts the bytes from the start of its chunk.
 	MEMBER bool uses(u32 left) const {
 		u32 line = w.lane / Chunk<Pack>::Threads;
 		return line * (Chunk<Pack>::Threads - 1) * (u32)sizeof(Pack) < left;
@@ -377,8 +377,8 @@ struct DispatchLines : RouteLines<W> {
 		}
 	}
 
-	// keep_hints tells the next combine how many rows of each rank it probably has to return. The threads that
-	// write a state also write its hints.
+	// keep_hints stores how many rows of each rank the next combine probably returns. The threads that write
+	// a state also write its hints.
 	MEMBER void keep_hints(const u32* counts) const {
 		u32 hints = 0;
 		if (dev::block() + dev::thread() / 32 * 32 * dev::blocks() >= MaxBlocks) return;
