@@ -221,7 +221,7 @@ class PythonGroup(BaseGroup):
     ) -> GroupWork:
         """Gather each tensor from all ranks into a list."""
         calls = [
-            lambda o=list(o), i=i.detach(): lists.all_gather(o, i, self._group, True)
+            lambda o=list(o), i=i: lists.all_gather(o, i.detach(), self._group, True)
             for o, i in zip(outputs, inputs, strict=True)
         ]
         return self._start([t for list_ in outputs for t in list_], *calls)
