@@ -18,6 +18,7 @@ var closingRequirements = []requirement{
 		testTrySubmitAfterPeerLeft,
 	},
 	{"a rank that submitted all tickets before it left causes no error", testWaitAfterPeerLeft},
+	{"a ticket that all ranks have submitted is not withdrawn", testCommonTicketIsKept},
 	{"a rank that withdrew a ticket and left causes a DeadlockError", testWithdrawnTicket},
 	{"ranks can close in any order", testCloseOrder},
 }
@@ -120,6 +121,17 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 	}
 	must(t, peer.Close())
 	checkDeadlock(t, p.Await(g.ctx, unfinishedWait(p.Submit())), worldRanks(2)[1])
+}
+
+// Here no message follows the tickets, with which the ranks would learn of them.
+func testCommonTicketIsKept(t *testing.T, join Join) {
+	g := newGroup(t, join, 3, hangTimeout)
+	for _, p := range g.planes {
+		p.Submit()
+	}
+	if g.planes[0].Withdraw() {
+		t.Error("Withdraw = true for a ticket that all ranks have submitted, want false")
+	}
 }
 
 func testWaitAfterPeerLeft(t *testing.T, join Join) {

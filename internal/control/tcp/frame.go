@@ -24,7 +24,8 @@ const (
 	// has received all posts.
 	kindComplete
 	kindReport // fault report
-	kindStatus
+	kindStatus // with the step of the kindAskStatus that it answers, or 0
+	kindAskStatus
 	// kindFail announces a failure. Its step is a control.Reason, and its payload the sender's
 	// status.
 	kindFail
@@ -89,7 +90,7 @@ func (m *message) isValidSize(size int) bool {
 		maxSize = driver.MaxPayload
 	case kindStatus, kindFail, kindLeave:
 		minSize, maxSize = statusBytes, statusBytes
-	case kindFailAck:
+	case kindFailAck, kindAskStatus:
 	default:
 		return false
 	}

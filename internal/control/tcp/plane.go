@@ -21,6 +21,8 @@ const (
 	// failed first during Join.
 	ackTimeout   = 250 * time.Millisecond
 	leaveTimeout = time.Second
+	// statusTimeout bounds the wait for a process that does not run.
+	statusTimeout = 3 * time.Second
 )
 
 // Plane connects ranks over TCP.
@@ -37,8 +39,9 @@ type Plane struct {
 
 	silentRanks []int // to be marked as lost by markSilent; guarded by mu
 
-	sentStatus status                  // guarded by mu
-	laneErrs   [driver.LaneFault]error // errors of failed exchanges; guarded by mu
+	sentStatus     status                  // guarded by mu
+	statusRequests uint64                  // guarded by mu
+	laneErrs       [driver.LaneFault]error // errors of failed exchanges; guarded by mu
 }
 
 var _ control.Plane = (*Plane)(nil)
@@ -197,6 +200,9 @@ func (p *Plane) handle(rank int, m message) (hasLeft bool, err error) {
 		answer := message{kind: kindFailAck}
 		p.links[rank].send(answer.encode(), false)
 	}
+	if m.kind == kindAskStatus {
+		p.links[rank].send(p.encodeStatus(m.step), false)
+	}
 	p.wakeWaitsFor(rank, m)
 	return r.hasLeft, nil
 }
@@ -234,8 +240,14 @@ func (p *Plane) updateSentStatus() bool {
 func (p *Plane) statusFrame() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.encodeStatus(0)
+}
+
+// encodeStatus returns a frame with this rank's status, which answers a request unless it is 0. The
+// caller must hold p.mu.
+func (p *Plane) encodeStatus(request uint64) []byte {
 	currentStatus := p.ownStatus()
-	m := message{kind: kindStatus, payload: currentStatus.encode(time.Now())}
+	m := message{kind: kindStatus, step: request, payload: currentStatus.encode(time.Now())}
 	return m.encode()
 }
 
@@ -243,6 +255,7 @@ func (p *Plane) statusFrame() []byte {
 func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.updateStatuses()
 	submitted := p.submitted.Load()
 	leastSubmitted := submitted
 	for r := range p.records {
@@ -255,6 +268,36 @@ func (p *Plane) Withdraw() bool {
 	}
 	p.maxTicket = leastSubmitted
 	return true
+}
+
+// updateStatuses asks the other ranks for their statuses, because a rank sends a new one only after
+// a while. It waits up to statusTimeout for the answers. The caller must hold p.mu, which is released
+// during the wait.
+func (p *Plane) updateStatuses() {
+	p.statusRequests++
+	request := message{kind: kindAskStatus, step: p.statusRequests}
+	for _, l := range p.links {
+		if l != nil {
+			l.send(request.encode(), false)
+		}
+	}
+	end := time.Now().Add(statusTimeout)
+	for p.awaitsStatus() && time.Now().Before(end) {
+		p.awaitChange(nil, time.Until(end))
+	}
+}
+
+func (p *Plane) awaitsStatus() bool {
+	if p.closed {
+		return false
+	}
+	for rank := range p.records {
+		r := &p.records[rank]
+		if rank != p.ownRank && !r.hasLeft && !r.isLost && r.answered < p.statusRequests {
+			return true
+		}
+	}
+	return false
 }
 
 // Close leaves the group. A peer that does not read delays it by at most leaveTimeout.

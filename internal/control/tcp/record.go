@@ -32,6 +32,7 @@ type rankRecord struct {
 	reportBytes, reportsRead int
 	// isAbsent means that no more reports are expected.
 	isAbsent bool
+	answered uint64 // the last request for a status that the rank has answered
 
 	failed          control.Reason
 	hasLeft, isLost bool
@@ -83,7 +84,8 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
 	case kindStatus:
-		r.status = decodeStatus(m.payload, now)
+		r.status, r.answered = decodeStatus(m.payload, now), max(r.answered, m.step)
+	case kindAskStatus: // see Plane.handle
 	case kindFail:
 		if m.step > uint64(control.FailedAfterPeer) {
 			return fmt.Errorf("a rank has failed for reason %d: %w", m.step, ErrProtocol)

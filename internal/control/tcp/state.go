@@ -106,6 +106,9 @@ func (s *groupState) wakeWaitsFor(rank int, m message) {
 		}
 	case kindStatus:
 		s.statusesArrived = true
+		if m.step != 0 {
+			s.wakeAll()
+		}
 	default:
 		s.wakeAll()
 	}
