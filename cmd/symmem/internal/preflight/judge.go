@@ -107,9 +107,32 @@ func (j *reportBuilder) judgeMissing() {
 
 func (j *reportBuilder) accusers(rank int) (all []*RankResult) {
 	for _, r := range j.results {
-		if r != nil && slices.Contains(r.BlamedRanks, rank) {
+		if r != nil && slices.Contains(j.culprits(r), rank) {
 			all = append(all, r)
 		}
+	}
+	return all
+}
+
+// culprits returns the ranks that are to blame for a rank's error. If the rank blames another one
+// that blames others, those are to blame: a rank whose wait has failed exits, and is then missing
+// itself.
+func (j *reportBuilder) culprits(r *RankResult) (all []int) {
+	visited := []int{r.Rank}
+	for blamed := slices.Clone(r.BlamedRanks); len(blamed) > 0; blamed = blamed[1:] {
+		rank := blamed[0]
+		if rank < 0 || rank >= j.Ranks || slices.Contains(visited, rank) {
+			continue
+		}
+		visited = append(visited, rank)
+		if next := j.results[rank]; hasError(next) && len(next.BlamedRanks) > 0 {
+			blamed = append(blamed, next.BlamedRanks...)
+		} else {
+			all = append(all, rank)
+		}
+	}
+	if len(all) == 0 { // the ranks blame each other
+		return r.BlamedRanks
 	}
 	return all
 }

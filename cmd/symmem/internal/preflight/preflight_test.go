@@ -130,6 +130,16 @@ var faulty = map[string]struct {
 			return a
 		}, []fault{{KindRank, "node0", []int{3}}}, 4,
 	},
+	"late rank whose victims exit one by one": {
+		func(a []RankResult) []RankResult {
+			for i := range a {
+				a[i].Error, a[i].BlamedRanks, a[i].Links = "rank 0 was lost", []int{0}, nil
+			}
+			a[0].Error, a[0].BlamedRanks = "waited for rank 3", []int{3}
+			a[3].Error, a[3].BlamedRanks, a[3].IsDeadlinePassed = "interrupted", nil, true
+			return a
+		}, []fault{{KindRank, "node0", []int{3}}}, 4,
+	},
 	"killed rank": {
 		func(a []RankResult) []RankResult {
 			for i := range a {
