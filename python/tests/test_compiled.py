@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import sys
 
 import pytest
 from conftest import Checks, run_checks
+from processes import SOURCE, run
 from test_raw import names
 
 
@@ -31,3 +33,26 @@ def checks() -> Checks:
 @pytest.mark.parametrize("name", names("compiled.py"))
 def test_compiled(checks: Checks, name: str) -> None:
     checks.verify(name)
+
+
+UNOPENED = """
+import symmem, torch
+for call in (symmem.all_reduce, lambda x: symmem.send(x, 1), lambda x: symmem.recv(x)):
+    for whole in (False, True):
+        torch._dynamo.reset()
+        try:
+            torch.compile(call, backend="eager", fullgraph=whole)(torch.ones(4))
+        except RuntimeError as e:
+            print("call symmem.init" in str(e) and "KeyError" not in str(e))
+for call in (symmem.broadcast, symmem.functional.all_reduce):
+    torch._dynamo.reset()
+    try:
+        torch.compile(call, backend="eager", fullgraph=True)(torch.ones(4))
+    except RuntimeError as e:
+        print("call symmem.init" in str(e) and "super()" not in str(e))
+"""
+
+
+def test_errors_of_compiled_code_before_init_name_it() -> None:
+    done = run(sys.executable, "-c", UNOPENED, env={"PYTHONPATH": str(SOURCE)})
+    assert (done.code, done.out.split()) == (0, ["True"] * 8), done

@@ -21,7 +21,7 @@ class SymmemError(RuntimeError):
     code: int = 0
 
     def __init__(self, message: str, *, code: int = 0, data: dict[str, Any] | None = None):
-        super().__init__(message)
+        self.args = (message,)  # The compiler cannot trace a call of super().
         self.code = code
         self.data: dict[str, Any] = data or {}
 

@@ -17,13 +17,25 @@ if TYPE_CHECKING:
     import torch
 
 
+untraced: dict[str, Callable[..., Any]] = {}
+"""Functions that are not operators, by name. See `between_graphs`."""
+
+
 def operators() -> Any:
     """Return `torch.ops.symmem`."""
+    _require_operators()
     return modules["torch"].ops.symmem
 
 
-untraced: dict[str, Callable[..., Any]] = {}
-"""Functions that are not operators, by name. Compiled code calls them between its graphs."""
+def between_graphs(name: str) -> Callable[..., Any]:
+    """Return a function that compiled code calls between its graphs."""
+    _require_operators()
+    return untraced[name]
+
+
+def _require_operators() -> None:
+    if not untraced:  # The compiler shows the line that raises an error, but not the message.
+        raise errors.ClosedError("symmem has no operators yet: import torch, then call symmem.init")
 
 
 def op_name(op: Any) -> str:

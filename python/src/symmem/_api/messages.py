@@ -42,7 +42,7 @@ def send(
         group_dst: the receiver's rank in the group, as an alternative to dst.
     """
     if compiling():
-        compiled.untraced["send"](tensor, dst, group, tag, group_dst)
+        compiled.between_graphs("send")(tensor, dst, group, tag, group_dst)
         return
     found = member(group, "send")
     if found is not None:
@@ -58,7 +58,7 @@ def isend(
 ) -> Work:
     """Send a tensor asynchronously, like `torch.distributed.isend`. See `send` for arguments."""
     if compiling():
-        started: Work = compiled.untraced["isend"](tensor, dst, group, tag, group_dst)
+        started: Work = compiled.between_graphs("isend")(tensor, dst, group, tag, group_dst)
         return started
     found = member(group, "isend")
     if found is None:
@@ -89,7 +89,7 @@ def recv(
         The sender's global rank, or -1 on a rank that is not in the group.
     """
     if compiling():
-        source: int = compiled.untraced["recv"](tensor, src, group, tag, group_src)
+        source: int = compiled.between_graphs("recv")(tensor, src, group, tag, group_src)
         return source
     found = member(group, "recv")
     if found is None:
@@ -114,7 +114,7 @@ def irecv(
     After the message has arrived, the work's `source_rank` is the sender's rank in the group.
     """
     if compiling():
-        started: Work = compiled.untraced["irecv"](tensor, src, group, tag, group_src)
+        started: Work = compiled.between_graphs("irecv")(tensor, src, group, tag, group_src)
         return started
     found = member(group, "irecv")
     if found is None:
