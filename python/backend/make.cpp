@@ -117,8 +117,8 @@ void define_handle(torch::Library& m) {
           [](const HandlePointer& h) {
             return numbers({h->get_buffer_ptrs_dev(), h->get_signal_pad_ptrs_dev()});
           })
-      .def("barrier_offset", [](const HandlePointer&) { return int64_t(Handle::barrier_offset()); })
-      .def("pad_bytes", [](const HandlePointer& h) { return int64_t(h->get_signal_pad_size()); })
+      .def("barrier_offset", [](const HandlePointer& h) { return int64_t(h->barrier_offset()); })
+      .def("pad_bytes", [](const HandlePointer& h) { return int64_t(h->pad_bytes()); })
       .def(
           "buffer",
           [](const HandlePointer& h, int64_t rank, std::vector<int64_t> sizes, int64_t dtype,
@@ -130,8 +130,9 @@ void define_handle(torch::Library& m) {
           "pad",
           [](const HandlePointer& h, int64_t rank, std::vector<int64_t> sizes, int64_t dtype,
              int64_t offset) {
-            return h->get_signal_pad(
-                static_cast<int>(rank), sizes, static_cast<c10::ScalarType>(dtype), offset);
+            return h->pad(
+                static_cast<int>(rank), std::move(sizes), static_cast<c10::ScalarType>(dtype),
+                offset);
           })
       .def("barrier", [](const HandlePointer& h, int64_t channel) { h->barrier(channel, 0); })
       .def(

@@ -37,6 +37,11 @@ void queue_barrier(const Library& library, const Members& members, c10::Device d
   library.check(library.call(&call));
 }
 
+// Rounds up to the alignment of barrier rows.
+size_t aligned(size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
 at::Tensor on_device(const std::vector<void*>& one, const std::vector<void*>& two, c10::Device to) {
   std::vector<int64_t> addresses;
   for (const auto* list : {&one, &two}) {
@@ -54,7 +59,6 @@ Handle::Handle(
     Members members,
     c10::Device device,
     Range buffer,
-    size_t bytes,
     size_t offset,
     Range pad)
     : library_(std::move(library)),
@@ -62,7 +66,6 @@ Handle::Handle(
       device_(device),
       buffer_(std::move(buffer)),
       pad_(std::move(pad)),
-      bytes_(bytes),
       offset_(offset),
       addresses_(on_device(buffer_.peers, pad_.peers, device)) {}
 
@@ -88,12 +91,36 @@ void** Handle::get_signal_pad_ptrs_dev() {
   return get_buffer_ptrs_dev() + members_.size;
 }
 
-size_t Handle::barrier_offset() {
-  return (symmetric::get_signal_pad_size() + 255) / 256 * 256;
+size_t Handle::pad_bytes() const {
+  return pad_.bytes;
+}
+
+size_t Handle::barrier_offset() const {
+  return aligned(pad_.bytes);
+}
+
+at::Tensor Handle::pad(
+    int rank,
+    std::vector<int64_t> sizes,
+    c10::ScalarType dtype,
+    int64_t offset) const {
+  const auto words = static_cast<int64_t>(pad_.bytes / c10::elementSize(dtype));
+  if (sizes.empty()) {
+    sizes.push_back(words);
+  }
+  TORCH_CHECK_VALUE(
+      rank >= 0 && rank < members_.size, "invalid rank ", rank, ": the group has ",
+      members_.size, " ranks");
+  TORCH_CHECK_VALUE(
+      offset >= 0 && c10::multiply_integers(sizes) <= words - offset, "a tensor of shape ",
+      c10::IntArrayRef(sizes), " at ", offset, " exceeds the signal pad of ", words, " elements");
+  auto* const address = static_cast<char*>(pad_.peers[rank]) + offset * c10::elementSize(dtype);
+  const auto options = at::TensorOptions().dtype(dtype).device(device_);
+  return at::for_blob(address, sizes).options(options).target_device(device_).make_tensor();
 }
 
 size_t Handle::get_buffer_size() {
-  return bytes_;
+  return buffer_.bytes;
 }
 
 size_t Handle::get_offset() {
@@ -122,7 +149,7 @@ void Handle::wait_signal(int source, int channel, size_t timeout_ms) {
 }
 
 uint32_t* Handle::word(int pad, int channel, int from) const {
-  const auto words = symmetric::get_signal_pad_size() / sizeof(uint32_t);
+  const auto words = pad_.bytes / sizeof(uint32_t);
   const auto channels = static_cast<int>(words / members_.size);
   TORCH_CHECK_VALUE(
       pad >= 0 && pad < members_.size && from >= 0 && from < members_.size,
@@ -272,7 +299,7 @@ c10::intrusive_ptr<symmetric::SymmetricMemory> Allocator::rendezvous(
   auto buffer = shared(members, from, base, bytes, device);
   auto pad = allocate_pad(members, device);
   auto handle = c10::make_intrusive<Handle>(
-      library_, members, device, std::move(buffer), bytes, offset, std::move(pad));
+      library_, members, device, std::move(buffer), offset, std::move(pad));
   lock.lock();
   const auto again = blocks_.find(base);
   if (again != blocks_.end()) {
@@ -302,7 +329,7 @@ c10::intrusive_ptr<Handle> Allocator::handle(
   auto buffer = shared(members, pool, address, bytes, device);
   auto pad = allocate_pad(members, device);
   return c10::make_intrusive<Handle>(
-      library_, members, device, std::move(buffer), bytes, 0, std::move(pad));
+      library_, members, device, std::move(buffer), 0, std::move(pad));
 }
 
 // Registers memory with a group, and returns its addresses. Collective over the group.
@@ -316,7 +343,7 @@ Range Allocator::shared(
   std::vector<uint64_t> peers(members.size);
   library_->check(
       library_->peer_addresses(members.handle, bytes, address, peers.size(), peers.data()));
-  Range range{address, {}};
+  Range range{bytes, address, {}};
   for (const auto peer : peers) {
     range.peers.push_back(reinterpret_cast<void*>(peer));
   }
@@ -326,7 +353,8 @@ Range Allocator::shared(
 // Allocates a signal pad. When the function returns, the pads of all ranks are filled with zeros.
 // Collective over the group.
 Range Allocator::allocate_pad(const Members& members, c10::Device device) {
-  const auto bytes = Handle::barrier_offset() + kBarrierBytes;
+  const auto pad_bytes = symmetric::get_signal_pad_size();
+  const auto bytes = aligned(pad_bytes) + kBarrierBytes;
   const auto from = group_pool(members.handle);
   void* address = nullptr;
   library_->check(library_->alloc(from, bytes, stream_of(device), &address));
@@ -334,6 +362,7 @@ Range Allocator::allocate_pad(const Members& members, c10::Device device) {
   const auto options = at::TensorOptions().dtype(at::kByte).device(device);
   at::from_blob(address, {static_cast<int64_t>(bytes)}, options).zero_();
   queue_barrier(*library_, members, device, true);
+  pad.bytes = pad_bytes;
   return pad;
 }
 

@@ -25,6 +25,7 @@ struct World {
 
 // Range is a range of a window's memory.
 struct Range {
+  size_t bytes;
   void* own; // this rank's memory
   std::vector<void*> peers; // the memory of all ranks of a group, by group rank
 };
@@ -50,7 +51,6 @@ class Handle final : public c10d::symmetric_memory::SymmetricMemory {
       Members members,
       c10::Device device,
       Range buffer,
-      size_t bytes,
       size_t offset,
       Range pad);
   ~Handle() override;
@@ -71,8 +71,12 @@ class Handle final : public c10d::symmetric_memory::SymmetricMemory {
   c10::Device get_device() override;
   bool world_within_direct_access() override;
 
+  // Returns the size of a signal pad, which is the one that PyTorch had when the handle was made.
+  size_t pad_bytes() const;
   // Returns the offset of the barrier rows from the beginning of a signal pad.
-  static size_t barrier_offset();
+  size_t barrier_offset() const;
+  // Does what get_signal_pad does, whose bounds are PyTorch's current size.
+  at::Tensor pad(int rank, std::vector<int64_t> sizes, c10::ScalarType dtype, int64_t offset) const;
 
  private:
   // Waits until a signal word has the value `from`, and then sets it to `to`.
@@ -84,7 +88,7 @@ class Handle final : public c10d::symmetric_memory::SymmetricMemory {
   const Members members_;
   const c10::Device device_;
   const Range buffer_, pad_;
-  const size_t bytes_, offset_;
+  const size_t offset_;
   const at::Tensor addresses_; // on the device: first all buffers, then all pads
 };
 

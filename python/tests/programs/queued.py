@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import time
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from symmem._device.queued import (
     Operation,
     Queued,
 )
+from symmem._rank.streams import HostEvent
 
 LAST = SIZE - 1
 CHANNEL = 2
@@ -155,6 +157,39 @@ def missing_and_untaken_signals_are_named() -> None:
     assert text in str(failing(record)), failing(record)
     symmem.barrier()
     assert run(3, operation=Operation.WAIT, peer=previous) == [0] * RECORD
+
+
+class Memory:
+    """The memory of a record."""
+
+
+@check
+def records_are_kept_until_their_kernels_have_ended() -> None:
+    world, gate = symmem.world(), symmem.group(list(range(SIZE)), name="gate")
+    late, home = 77, 78
+
+    def deleted_handle(stream: int) -> Any:
+        made: Any = Queued.__new__(Queued)
+        made._group, made._memory, made._home = world, Memory(), home
+        made._configs = {stream: None}
+        made.retire()
+        return weakref.ref(made._memory)
+
+    if RANK != LAST:
+        world.library.call("symmem_barrier", world.handle, late)  # waits for the last rank
+        waiting = deleted_handle(late)
+        deleted_handle(79)
+        assert waiting() is not None
+        end = HostEvent(world.library, home)
+        assert not end.done(), "the pad, which is freed on this stream, is still in use"
+    symmem.barrier(gate)
+    if RANK == LAST:
+        world.library.call("symmem_barrier", world.handle, late)
+        waiting, end = deleted_handle(late), HostEvent(world.library, home)
+    end.wait()
+    deleted_handle(79)
+    assert waiting() is None
+    symmem.barrier()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import ctypes
 import time
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -113,6 +114,47 @@ def handles_of_symmem_tensors_have_the_same_members() -> None:
     raises(NotImplementedError, lambda: handle.stream_write_value32(on_host, 1, 1))
     handle.barrier()
     raises(symmem.InvalidError, lambda: symmem.handle(torch.empty(3, 3).t()))
+
+
+@check
+def handles_keep_the_size_of_their_signal_pads() -> None:
+    _, theirs = rendezvous(10)
+    handle = symmem.handle(symmem.empty(100))
+    size = symm_mem.get_signal_pad_size()
+    channel = size // 4 // SIZE - 1
+    following, previous = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    try:
+        for now in (4 * SIZE, 16 * size):
+            symm_mem.set_signal_pad_size(now)
+            for each in (theirs, handle):
+                each.put_signal(following, channel)
+                each.wait_signal(previous, channel)
+                raises(ValueError, partial(each.put_signal, following, channel + 1))
+            assert handle.signal_pad_size == size
+            pad = handle.get_signal_pad(following)
+            assert pad.nbytes == size
+            assert pad.data_ptr() == handle.signal_pad_ptrs[following]
+            last = handle.get_signal_pad(RANK, (2,), torch.uint8, size - 2)
+            assert last.data_ptr() == handle.signal_pad_ptrs[RANK] + size - 2
+            for shape, offset in (((2,), size - 1), ((size + 1,), 0), ((1,), -1)):
+                view = partial(handle.get_signal_pad, RANK, shape, torch.uint8, offset)
+                raises(ValueError, view)
+            raises(ValueError, partial(handle.get_signal_pad, SIZE))
+    finally:
+        symm_mem.set_signal_pad_size(size)
+    handle.barrier()
+
+
+@check
+def a_deleted_handle_keeps_what_its_kernels_use() -> None:
+    handle: Any = symmem.handle(symmem.empty(100))
+    retired: list[bool] = []
+    pad = handle.signal_pad_ptrs[RANK]
+    library = symmem.world().library
+    handle._queued = SimpleNamespace(retire=lambda: retired.append(True))
+    del handle
+    assert retired == [True]
+    raises(symmem.MemoryUseError, lambda: library.call("symmem_free", pad))
 
 
 @check

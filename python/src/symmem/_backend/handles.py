@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -32,8 +33,9 @@ class Handle:
     """The addresses of a symmetric tensor on all ranks, and a signal pad, for kernels.
 
     A handle has the members of PyTorch's `_SymmetricMemory` that kernels use. The addresses are
-    valid as long as the tensor, the handle and the group exist. The default timeout of signals, and
-    of barriers on GPUs, is that of the group when the handle was created.
+    valid as long as the tensor, the handle and the group exist. Streams with barriers or signals of
+    the handle must not be destroyed before it. The default timeout of signals, and of barriers on
+    GPUs, is that of the group when the handle was created.
 
     Attributes:
         rank: this rank's number in the group.
@@ -48,6 +50,8 @@ class Handle:
         signal_pad_size: the size of a pad in bytes. All words are 0 when no signal is pending.
         multicast_ptr: always 0, because symmem does not support multicast.
     """
+
+    _queued: Queued | None = None
 
     def __init__(self, native: Any, tensor: torch.Tensor, group: Group, timeout_ms: int):
         self._native = native
@@ -66,7 +70,6 @@ class Handle:
         self.signal_pad_size: int = native.pad_bytes()
         self.multicast_ptr = 0
         self._gpu = None if self.device.type == "cpu" else self.device.index
-        self._queued: Queued | None = None
         if self._gpu is not None:
             own_stream(self._gpu)  # now, because `explain` may run during a capture
             if group.size <= RANKS:
@@ -76,6 +79,10 @@ class Handle:
                 )
         with _lock:
             _handles.add(self)
+
+    def __del__(self) -> None:
+        if self._queued is not None and not sys.is_finalizing():
+            self._queued.retire()  # before the pad is freed
 
     def get_buffer(
         self, rank: int, sizes: Sequence[int], dtype: torch.dtype, storage_offset: int = 0

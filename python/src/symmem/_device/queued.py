@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import time
+from collections import deque
 from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from symmem import errors
 from symmem._c.constants import Code
 from symmem._rank.group import LONGEST_TIMEOUT
+from symmem._rank.streams import HostEvent
 from symmem._torch.cuda import driver_call
 from symmem._torch.pytorch import pytorch
 
@@ -214,6 +216,13 @@ _MAX_CACHED = 4096
 """The maximum number of operations, and of streams, whose launches a handle caches."""
 
 
+_retired: deque[tuple[list[HostEvent], Any]] = deque()
+"""Events after the last operations of deleted handles, and the memory of the handles' records."""
+
+_kept: list[Any] = []
+"""The memory of records that operations may use at any time, such as in CUDA graphs."""
+
+
 class Queued:
     """Queues the barriers and signals of a handle on the current stream of a GPU.
 
@@ -239,6 +248,7 @@ class Queued:
         self._functions, self._context = _kernels(device)
         self._launch = _launcher()
         self._raw_stream = pytorch().raw_stream
+        self._home: int = self._raw_stream(device)  # the stream on which the pad was allocated
         # Values: a function, the address of an array of argument addresses, and these objects.
         self._packed: dict[tuple[Operation, int, int, int], tuple[Any, int, Any]] = {}
         self._configs: dict[int, tuple[int, _Config]] = {}
@@ -268,8 +278,29 @@ class Queued:
             if code:
                 raise errors.SymmemError(f"cuLaunchKernelEx failed with CUresult {code}")
 
+    def retire(self) -> None:
+        """Keep the record until the queued operations have ended, and the pad in use until then.
+
+        The pad can be freed on its stream after this. The streams must still exist. During their
+        capture this has no effect on the pad, and keeps the record forever.
+        """
+        library, events = self._group.library, []
+        try:
+            events = [HostEvent(library, stream) for stream in (self._home, *self._configs)]
+            for event in events:
+                library.call("symmem_stream_wait", self._home, event.handle)
+        except errors.SymmemError:
+            _kept.append(self._memory)
+            return
+        _retired.append((events, self._memory))
+        for _ in range(len(_retired)):
+            entry = _retired.popleft()
+            if not all(event.done() for event in entry[0]):
+                _retired.append(entry)
+
     def _configure(self, stream: int) -> tuple[int, _Config]:
         if len(self._configs) >= _MAX_CACHED:
+            self.retire()
             self._configs.clear()
         config = _Config(1, 1, 1, 32, 1, 1, 0, stream, None, 0)
         found = self._configs[stream] = c.addressof(config), config
