@@ -15,9 +15,9 @@ RANKS=${RANKS:-2}
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
 export PYTHONPATH="$BUILD/python:$here/torch" PYTHONDONTWRITEBYTECODE=1
-all="signals cuda faults killed streams members times example kraken exchange flashinfer"
+choose_parts signals cuda faults killed streams members times example kraken exchange flashinfer
 
-for name in ${PARTS:-$all}; do
+for name in "${parts[@]}"; do
 	begin=$SECONDS
 	needs=
 	case $name in

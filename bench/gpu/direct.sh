@@ -9,6 +9,7 @@
 # message.
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
+choose_parts right streams killed bench
 
 out=${OUT:-}
 if [[ -z $out ]]; then
@@ -48,12 +49,9 @@ bench() {
 	done
 }
 
-for part in ${PARTS:-right streams killed bench}; do
+for part in "${parts[@]}"; do
 	begin=$SECONDS
-	case $part in
-	right | streams | killed | bench) "$part" ;;
-	*) fail "no part is named $part" ;;
-	esac
+	"$part"
 	echo "# part $part took $((SECONDS - begin)) s"
 done
 finish

@@ -13,6 +13,7 @@
 #   PYTHON    interpreter with PyTorch (python3)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
+choose_parts calls compiled decoder norms
 here=$(cd "$(dirname "$0")/torch" && pwd)
 python=${PYTHON:-python3}
 files=$(mktemp -d)

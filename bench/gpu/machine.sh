@@ -40,6 +40,19 @@ leave() {
 }
 trap leave EXIT
 
+# choose_parts PART... sets `parts` to all of the parts or, if PARTS is set, to those that it lists.
+choose_parts() {
+	local part
+	# shellcheck disable=SC2206 # a list
+	parts=(${PARTS:-$*})
+	for part in "${parts[@]}"; do
+		[[ " $* " == *" $part "* ]] || {
+			echo "no part is named $part; the parts are $*" >&2
+			exit 2
+		}
+	done
+}
+
 # share lets ranks share GPUs as symmem launch --share-gpus does.
 share() {
 	local each=$(((RANKS + GPUS - 1) / GPUS))

@@ -11,6 +11,7 @@
 #   NCCL_LABEL  name of the version of NCCL in the report (none)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
+choose_parts checks random captures faults kills uneven graphs recoveries windows
 
 export NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_SOCKET_IFNAME=${INTERFACE:-lo}
 export SYMMEM_TEST_BACKEND=$BACKEND
@@ -57,7 +58,6 @@ run_part() {
 		expect 0 100 "${chaos[@]}" -machines "$2" -programs 40 -test.run 'TestRecoveriesOnAGPU$'
 		;;
 	windows) probe_windows "$2" ;;
-	*) fail "no part is named $1" ;;
 	esac
 }
 
@@ -81,7 +81,7 @@ probe_windows() {
 }
 
 rows=()
-for name in ${PARTS:-checks random captures faults kills uneven graphs recoveries windows}; do
+for name in "${parts[@]}"; do
 	for machines in ${LAYOUTS:-2 4}; do
 		begin=$SECONDS before=$failed failed=0
 		run_part "$name" "$machines"

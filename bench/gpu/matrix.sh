@@ -14,7 +14,14 @@
 #   PYTHON       interpreter with PyTorch, for the part torch (python3)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-parts=${PARTS:-verify churn contract graphs torch}
+all="verify churn contract graphs torch"
+chosen=${PARTS:-$all}
+for part in $chosen; do
+	[[ " $all " == *" $part "* ]] || {
+		echo "no part is named $part; the parts are $all" >&2
+		exit 2
+	}
+done
 limit=${LIMIT:-240}
 
 # cell runs one part: it runs this script with CELL set, and sources another machine.sh.
@@ -47,7 +54,6 @@ cell() {
 		# here.
 		PARTS="rounds churn ops graph" bounded "$limit" "$here/torch.sh" || fail "torch.sh"
 		;;
-	*) fail "no part is named $CELL" ;;
 	esac
 	finish
 }
@@ -139,7 +145,7 @@ echo '|---|---|---|---|---|---|'
 failures=0
 for version in ${VERSIONS:-2.30.7 2.31.2 2.32.3}; do
 	for ranks in ${RANKS_LIST:-2 4 8}; do
-		for part in $parts; do
+		for part in $chosen; do
 			row "$version" "$ranks" "$part"
 		done
 	done

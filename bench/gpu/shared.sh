@@ -7,6 +7,7 @@
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-0}
 . "$(dirname "$0")/machine.sh"
+choose_parts churn messages uneven recoveries gpu gpu_window verify
 
 verify=(symmem verify --backend nccl --ranks "$RANKS" --seed "${SEED:-1}")
 churn=("${verify[@]}" --churn 200 --skew)
@@ -34,11 +35,10 @@ run_part() {
 		expect 0 600 env -u CUDA_MPS_PIPE_DIRECTORY "${cells[@]}" 'TestPageOnAGPU/.*/.*/gpu_window$'
 		;;
 	verify) expect 0 150 "${verify[@]}" --for 60s ;;
-	*) fail "no part is named $1" ;;
 	esac
 }
 
-for name in ${PARTS:-churn messages uneven recoveries gpu gpu_window verify}; do
+for name in "${parts[@]}"; do
 	begin=$SECONDS
 	run_part "$name"
 	echo "# part $name took $((SECONDS - begin)) s"

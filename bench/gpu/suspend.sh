@@ -9,14 +9,16 @@
 #   NCCL_NEWER the file of a newer NCCL, which is measured too (none)
 #
 #   PARTS="graphs cycles" ./suspend.sh
+# shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
+choose_parts contract graphs cycles nccl checkpoint processes
 export SYMMEM_TEST_BACKEND=nccl
 here=$(dirname "$0") failed=0
 # step PART SECONDS COMMAND... runs a command with a deadline and ends all its processes.
 step() {
 	local part=$1 limit=$2 child
 	shift 2
-	[[ " ${PARTS:-contract graphs cycles nccl checkpoint processes} " == *" $part "* ]] || return 0
+	[[ " ${parts[*]} " == *" $part "* ]] || return 0
 	echo "== $part: $*"
 	setsid timeout -k 2 "$limit" "$@" &
 	child=$!

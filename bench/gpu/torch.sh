@@ -11,6 +11,11 @@
 #   SYMMEM_SGLANG   checkout of SGLang whose files the part `sglang` runs
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
+all="rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode
+	model parallel streams turns attach backend comm_memory symmetric aborted faults endings sglang"
+PARTS=${PARTS:-$all}
+# shellcheck disable=SC2086 # a list
+choose_parts $all guard
 here=$(cd "$(dirname "$0")/torch" && pwd)
 python=${PYTHON:-python3}
 export PYTHONPATH="$BUILD/python:$here" PYTHONDONTWRITEBYTECODE=1
@@ -124,11 +129,10 @@ run_part() {
 			skip_part "sglang: SYMMEM_SGLANG names no checkout"
 		fi
 		;;
-	*) fail "no part is named $1" ;;
 	esac
 }
 
-for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode model parallel streams turns attach backend comm_memory symmetric aborted faults endings sglang}; do
+for name in "${parts[@]}"; do
 	begin=$SECONDS
 	run_part "$name"
 	echo "# part $name took $((SECONDS - begin)) s"

@@ -33,7 +33,10 @@ TOKENS = [int(n) for n in os.environ.get("TOKENS", "1 8 32 128 512 2048 8192").s
 NORM_TOKENS = 512
 """The maximum number of tokens of a fused norm. Larger ones are left to the engine."""
 
-PARTS = os.environ.get("PARTS", "calls compiled decoder norms").split()
+ALL_PARTS = "calls compiled decoder norms"
+PARTS = os.environ.get("PARTS", ALL_PARTS).split()
+if unknown := {*PARTS} - {*ALL_PARTS.split()}:
+    sys.exit(f"no part is named {' or '.join(sorted(unknown))}; the parts are {ALL_PARTS}")
 REPLAYS = 3
 SHORT_REPLAYS, SHORT = 20, 256 << 10
 """Calls of at most SHORT bytes are replayed more often, because ranks start at different times."""
