@@ -30,6 +30,17 @@ func goAlloc(
 	})
 }
 
+//export goAllocOn
+func goAllocOn(
+	pool C.int, bytes C.size_t, device C.int, stream C.uint64_t, site C.uint32_t,
+	address *unsafe.Pointer,
+) C.int {
+	return store((*uintptr)(unsafe.Pointer(address)), "the buffer", func() (uintptr, error) {
+		return library.AllocOn(
+			int(pool), uint64(bytes), int(device), uintptr(stream), uint32(site))
+	})
+}
+
 //export goFree
 func goFree(address unsafe.Pointer) C.int {
 	return guard(func() error { return library.Free(uintptr(address), false) })

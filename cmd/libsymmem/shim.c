@@ -83,6 +83,10 @@ API int symmem_alloc(int pool, size_t bytes, uint64_t stream, void **address) {
 	return CALL(goAlloc(pool, bytes, stream, symmem_current_site(), address));
 }
 
+API int symmem_alloc_on(int pool, size_t bytes, int device, uint64_t stream, void **address) {
+	return CALL(goAllocOn(pool, bytes, device, stream, symmem_current_site(), address));
+}
+
 API int symmem_free(void *address) { return CALL(goFree(address)); }
 
 API int symmem_reserve(int pool, size_t bytes, uint64_t group) {

@@ -408,6 +408,12 @@ int symmem_pool_close(int pool, int force);
  * SYMMEM_ERR_OUT_OF_MEMORY, SYMMEM_ERR_NOT_OPEN and SYMMEM_ERR_CLOSED. */
 int symmem_alloc(int pool, size_t bytes, uint64_t stream, void **address);
 
+/* Allocates like symmem_alloc for a tensor that only its owner keeps, on a CUDA device given by its
+ * ordinal. For another device than that of the pool's rank, the result is SYMMEM_ERR_UNSUPPORTED.
+ * During a capture of the stream it is SYMMEM_ERR_CAPTURING, because the memory of a tensor that is
+ * freed would be allocated again while replays use it. The host backend ignores the device. */
+int symmem_alloc_on(int pool, size_t bytes, int device, uint64_t stream, void **address);
+
 /* Frees a buffer of symmem_alloc or an allocator function. Work that is queued on the stream of the
  * allocation may still use the buffer; work on other streams must be done. */
 int symmem_free(void *address);

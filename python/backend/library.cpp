@@ -52,7 +52,7 @@ Library::Library(const std::string& path, const Interpreter& interpreter)
   find(library, "symmem_world_group_open", world_group_open);
   find(library, "symmem_group_set_timeout", group_set_timeout);
   find(library, "symmem_pool_open", pool_open);
-  find(library, "symmem_alloc", alloc);
+  find(library, "symmem_alloc_on", alloc_on);
   find(library, "symmem_free", free);
   find(library, "symmem_register_pending", register_pending);
   find(library, "symmem_locate", locate);

@@ -33,7 +33,7 @@ struct Library {
   decltype(&::symmem_world_group_open) world_group_open;
   decltype(&::symmem_group_set_timeout) group_set_timeout;
   decltype(&::symmem_pool_open) pool_open;
-  decltype(&::symmem_alloc) alloc;
+  decltype(&::symmem_alloc_on) alloc_on;
   decltype(&::symmem_free) free;
   decltype(&::symmem_register_pending) register_pending;
   decltype(&::symmem_locate) locate;

@@ -4,6 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "group.hpp"
+#include "tensors.hpp"
 
 namespace symmem_c10d {
 
@@ -12,13 +13,15 @@ bool Group::supportsTensorAlloc(c10::DeviceIndex device) {
   return part.handle != 0;
 }
 
-// All ranks of the group must allocate tensors of the same sizes in the same order.
+// All ranks of the group must allocate tensors of the same sizes in the same order. During a capture,
+// it returns an ordinary tensor, whose memory belongs to the graph.
 at::Tensor Group::allocateTensor(long size, at::TensorOptions options) {
   auto device = options.device();
   uint64_t stream = 0; // on the CPU, any number is a valid stream
   if (!device.is_cpu()) {
     const c10::impl::VirtualGuardImpl devices(device.type());
     device = device.has_index() ? device : devices.getDevice();
+    require_device(device);
     stream = reinterpret_cast<uint64_t>(devices.getStream(device).native_handle());
   }
   const auto bytes = static_cast<size_t>(size) * options.dtype().itemsize();
@@ -26,7 +29,11 @@ at::Tensor Group::allocateTensor(long size, at::TensorOptions options) {
     return at::empty({size}, options);
   }
   void* address = nullptr;
-  library_->check(library_->alloc(pool(device), bytes, stream, &address));
+  const int code = library_->alloc_on(pool(device), bytes, device.index(), stream, &address);
+  if (code == SYMMEM_ERR_CAPTURING) {
+    return at::empty({size}, options.device(device));
+  }
+  library_->check(code);
   allocated_ = true;
   auto release = [library = library_](void* memory) { library->free(memory); };
   return at::for_blob(address, {size})

@@ -7,6 +7,8 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "tensors.hpp"
+
 namespace symmem_c10d {
 namespace {
 
@@ -22,6 +24,7 @@ uint64_t stream_of(c10::Device device) {
   if (device.is_cpu()) {
     return kHostStream;
   }
+  require_device(device);
   const auto stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   return reinterpret_cast<uint64_t>(stream.native_handle());
 }
@@ -229,7 +232,7 @@ void* Allocator::alloc(size_t size, int device, const std::optional<std::string>
   const int from = pool(name);
   void* address = nullptr;
   const auto bytes = std::max<size_t>(size, 1);
-  library_->check(library_->alloc(from, bytes, stream_of(place), &address));
+  library_->check(library_->alloc_on(from, bytes, place.index(), stream_of(place), &address));
   Block block{bytes, place, from, name, {}};
   std::lock_guard<std::mutex> lock(mutex_);
   // The handles of a block of an earlier world free their pads after the lock is released.
@@ -357,7 +360,7 @@ Range Allocator::allocate_pad(const Members& members, c10::Device device) {
   const auto bytes = aligned(pad_bytes) + kBarrierBytes;
   const auto from = group_pool(members.handle);
   void* address = nullptr;
-  library_->check(library_->alloc(from, bytes, stream_of(device), &address));
+  library_->check(library_->alloc_on(from, bytes, device.index(), stream_of(device), &address));
   auto pad = shared(members, from, address, bytes, device);
   const auto options = at::TensorOptions().dtype(at::kByte).device(device);
   at::from_blob(address, {static_cast<int64_t>(bytes)}, options).zero_();

@@ -3,8 +3,16 @@
 #include <algorithm>
 
 #include <ATen/MemoryOverlap.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace symmem_c10d {
+
+void require_device(c10::Device device) {
+  const int count = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
+  TORCH_CHECK_VALUE(
+      device.index() >= 0 && device.index() < count, "there is no device ", device,
+      ": this process has ", count);
+}
 
 void require_separate(const std::vector<at::Tensor>& outputs) {
   for (const auto& tensor : outputs) {

@@ -16,6 +16,9 @@ inline void require_dense(const at::Tensor& tensor) {
       tensor.layout(), "; convert them with to_dense()");
 }
 
+// Throws unless a device with this number exists.
+void require_device(c10::Device device);
+
 // Returns the only tensor of a list.
 inline at::Tensor& only(std::vector<at::Tensor>& tensors) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "symmem needs exactly one tensor, not ", tensors.size());

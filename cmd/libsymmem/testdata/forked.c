@@ -78,6 +78,7 @@ static void memory(uint64_t world, void *at) {
 	REFUSED(symmem_pool_open(world, 0, NULL, &out.number));
 	REFUSED(symmem_pool_close(0, 1));
 	REFUSED(symmem_alloc(0, 8, 0, &out.address));
+	REFUSED(symmem_alloc_on(0, 8, 0, 0, &out.address));
 	REFUSED(symmem_free(at));
 	REFUSED(symmem_reserve(0, 4096, 0));
 	REFUSED(symmem_reserve_on(0, 4096, 5, 0));

@@ -187,7 +187,11 @@ void capture(void) {
 	float *a, *late;
 	DO(symmem_alloc(0, 2 << 20, on, (void **)&a));
 	DO(symmem_scope_end(world, on, NULL));
+	WANT(SYMMEM_ERR_UNSUPPORTED, symmem_alloc_on(0, 1, rank + 1, on, (void **)&late));
+	CONTAINS("this rank uses device", symmem_last_error(sizeof text_, text_, &length_));
+	WANT(SYMMEM_ERR_UNSUPPORTED, symmem_alloc_on(0, 1, -1, on, (void **)&late));
 	CUDA("cuStreamBeginCapture_v2", stream, 2);
+	WANT(SYMMEM_ERR_CAPTURING, symmem_alloc_on(0, 1, rank, on, (void **)&late));
 	DO(symmem_all_reduce(world, 1, SYMMEM_FLOAT32, SYMMEM_SUM, 0, a, a, on));
 	DO(symmem_alloc(0, 200 << 20, on, (void **)&late));
 	WANT(SYMMEM_ERR_CAPTURING, symmem_scope_end(world, on, NULL));
@@ -209,6 +213,8 @@ void capture(void) {
 	CUDA("cuGraphDestroy", graph);
 	DO(symmem_free(a));
 	DO(symmem_free(late));
+	DO(symmem_alloc_on(0, 1, rank, on, (void **)&a));
+	DO(symmem_free(a));
 	DO(symmem_stream_forget(on));
 	DO(symmem_streams_idle(1));
 	CUDA("cuStreamDestroy_v2", stream);

@@ -70,6 +70,21 @@ func (ps *pools) Alloc(poolNumber int, bytes uint64, stream uintptr, site uint32
 	return p.alloc(s, int64(bytes), site)
 }
 
+// AllocOn allocates like Alloc, but returns an error during a capture of the stream, and for a
+// device other than that of the pool's rank.
+func (ps *pools) AllocOn(
+	poolNumber int, bytes uint64, device int, stream uintptr, site uint32,
+) (uintptr, error) {
+	if err := ps.CheckDevice(poolNumber, device); err != nil {
+		return 0, err
+	}
+	st := streams{ps.session}
+	if err := st.checkCapture("allocating a tensor on", stream); err != nil {
+		return 0, err
+	}
+	return ps.Alloc(poolNumber, bytes, stream, site)
+}
+
 // maxBytes exceeds the memory of any device.
 const maxBytes = 1 << 46
 
