@@ -310,13 +310,10 @@ func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) err
 }
 
 // ReduceScatterRMSNorm is AllReduceRMSNorm for sequence parallelism: each rank normalizes its own
-// part of the rows. The Input has the shape [ranks*Rows, Hidden], with the rows of each rank in the
-// order of ranks. The Residual, which differs between ranks, and the outputs have only this rank's
-// rows, with the bits that AllReduceRMSNorm computes for them. Every rank passes the same Rows;
-// callers pad the Input if the ranks do not divide its rows evenly. Input and Output may overlap
-// only if the Output is this rank's part of the Input. Peers never access the Output, so it need
-// not be symmetric. AllGather, or AllGatherV in a list with the scales, returns all rows to each
-// rank.
+// part of the rows. The Input has the rows of each rank in the order of ranks. The Residual and the
+// outputs have only this rank's rows, with the bits that AllReduceRMSNorm computes for them.
+// Callers pad the Input if the ranks do not divide its rows evenly. AllGather, or AllGatherV in a
+// list with the scales, returns all rows to each rank.
 func (g *Group) ReduceScatterRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
 	return runNorm(ctx, g, driver.ReduceScatterRMSNorm, a, s, PathDefault, 0, false)
 }

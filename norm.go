@@ -7,19 +7,22 @@ import (
 	"symmem/driver"
 )
 
-// NormArgs contains the arguments of AllReduceRMSNorm and, with the differences that it lists, of
-// ReduceScatterRMSNorm. Tensors must be contiguous and aligned to 16 bytes. Symmetric memory as
-// Input or Output must be at the same place on all ranks. On GPUs, tensors of more than about 7 MiB
-// must be symmetric memory.
+// NormArgs contains the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm. Tensors must be
+// contiguous and aligned to 16 bytes. Peers access the Input and, in an AllReduceRMSNorm, the
+// Output: these must be at the same place on all ranks if they are symmetric memory. On GPUs, they
+// must be if they have more than about 7 MiB.
 type NormArgs struct {
 	// Type is the type of the next four tensors: BFloat16 or Float16. All fields except the tensors
 	// must be the same on all ranks.
 	Type DataType
-	// Input and Output have the shape [Rows, Hidden]. They must be the same memory or not overlap.
-	// With Quant, Output is optional; without it, the call may overwrite Input.
+	// Input has the shape [Rows, Hidden] in an AllReduceRMSNorm and [ranks*Rows, Hidden] in a
+	// ReduceScatterRMSNorm. Output has the shape [Rows, Hidden]: it must be the rows of Input that
+	// this rank normalizes, or not overlap Input. With Quant, Output is optional; if it is missing,
+	// the call may overwrite these rows.
 	Input, Output Memory
-	// Residual has the shape [Rows, Hidden]. The call updates it; its contents must be the same on
-	// all ranks. Weight has the shape [Hidden]. These two must not overlap another buffer.
+	// Residual has the shape [Rows, Hidden]. The call updates it. In an AllReduceRMSNorm, it must
+	// have the same contents on all ranks. Weight has the shape [Hidden]. These two must not overlap
+	// another buffer.
 	Residual, Weight Memory
 	// Rows can be 0. Hidden must be a multiple of 8, at most 16384.
 	Rows, Hidden int64

@@ -804,7 +804,7 @@ int symmem_send(uint64_t group, int64_t count, int type, int peer, int tag, cons
 int symmem_recv(uint64_t group, int64_t count, int type, int source, int tag, void *recv,
                 int32_t *from, uint64_t stream);
 
-/* How symmem_norm quantizes its output. */
+/* How a norm quantizes its output. */
 enum {
 	SYMMEM_QUANT_NONE = 0,
 	SYMMEM_QUANT_STATIC = 1,   /* with one given scale */
@@ -812,8 +812,12 @@ enum {
 	SYMMEM_QUANT_PER_GROUP = 3 /* with a computed scale for each 128 elements of a row */
 };
 
-/* The arguments of symmem_norm and symmem_scattered_norm. Addresses are multiples of 16, that of
- * scales a multiple of 4. */
+/* The arguments of symmem_norm and symmem_scattered_norm. Each rank normalizes `rows` rows,
+ * which is the same number on all ranks. input has these rows or, for symmem_scattered_norm,
+ * those of all ranks. residual, output and quantized have rows * hidden elements, and weight has
+ * hidden. output may be the rows of input that the rank normalizes; other tensors must not
+ * overlap. If quant is set, output may be null, and the call may then overwrite these rows.
+ * Addresses are multiples of 16, that of scales a multiple of 4. */
 struct symmem_norm {
 	size_t size; /* sizeof(struct symmem_norm): later versions of this header append fields */
 	int64_t rows, hidden; /* hidden is a multiple of 8 up to 16384 */
@@ -824,7 +828,7 @@ struct symmem_norm {
 	const void *input;
 	void *residual; /* read and written */
 	const void *weight;
-	void *output; /* may be input, or null if quant is set, which may then overwrite input */
+	void *output;
 	void *quantized; /* one byte per element: float8 e4m3 */
 	void *scales;    /* float32 */
 	int64_t scale_strides[2]; /* elements between rows and groups; 0, 0: rows without gaps */
@@ -835,17 +839,15 @@ struct symmem_norm {
  *   output = residual * (weight + weight_bias) / sqrt(mean(residual * residual) + epsilon)
  *   quantized = output / scale
  * The first three are rounded to type; the mean is over a row. A computed scale is the largest
- * magnitude of its elements, at least 1e-10, divided by 448. input, residual, output and quantized
- * have rows * hidden elements, weight has hidden. Only input and output may overlap. All ranks pass
- * the same residual and get the same bits. On GPUs, it requires the direct path and, for more than
- * about 7 MiB of rows, symmetric input and output. Otherwise all ranks get SYMMEM_ERR_UNSUPPORTED,
- * and callers make the steps separately. */
+ * magnitude of its elements, at least 1e-10, divided by 448. All ranks pass the same residual and
+ * get the same bits. On GPUs, it requires the direct path and, for more than about 7 MiB of rows,
+ * symmetric input and output. Otherwise all ranks get SYMMEM_ERR_UNSUPPORTED, and callers make the
+ * steps separately. */
 int symmem_norm(uint64_t group, const struct symmem_norm *norm, uint64_t stream);
 
-/* Like symmem_norm, but with a reduce-scatter: rank r normalizes part r of input, which has
- * ranks * rows rows. The other buffers hold only this rank's rows, and residual differs between
- * ranks. rows is the same on all ranks. Results have the bits of symmem_norm's. Only input needs to
- * be symmetric. output may be this rank's part of input, but must not overlap input otherwise. */
+/* Like symmem_norm, but with a reduce-scatter: rank r normalizes part r of input, and residual
+ * differs between ranks. Results have the bits of symmem_norm's. Only input needs to be
+ * symmetric. */
 int symmem_scattered_norm(uint64_t group, const struct symmem_norm *norm, uint64_t stream);
 
 /* Does the same as symmem_norm for bfloat16 without quantization. */
