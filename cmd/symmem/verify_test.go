@@ -97,7 +97,7 @@ func TestReportContainsOptions(t *testing.T) {
 		Backend: "host", Source: "symmem launch", Ranks: 2, Passed: 4, Check: "every",
 		Placement: "creation", RequestedPath: "window", TakenPaths: "window", Churn: 16, Seed: 9,
 		Rounds: 1, Groups: 1,
-		Norms: verify.NormReport{Passed: 8},
+		Norms: verify.NormReport{Passed: 16},
 	}
 	if diff := cmp.Diff(want, report); diff != "" {
 		t.Error(diff)

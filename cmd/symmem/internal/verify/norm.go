@@ -12,7 +12,8 @@ import (
 	"symmem/driver/formula"
 )
 
-// NormReport counts norms, each of which is an all-reduce and an RMSNorm in one kernel.
+// NormReport counts norms, each of which is an all-reduce or a reduce-scatter and an RMSNorm in one
+// kernel.
 type NormReport struct {
 	Passed  int    `json:"passed"`            // norms with right outputs on all ranks
 	Failed  int    `json:"failed"`            // norms with a wrong output on any rank
@@ -32,20 +33,23 @@ const (
 	normFailed
 )
 
-// Each group computes normsPerGroup norms of normRows x normHidden elements.
+// Each group computes normsPerGroup norms of normRows x normHidden elements on each rank: with each
+// type and kind of quantization, one of an all-reduce and one of a reduce-scatter.
 const (
 	normRows, normHidden = 5, 1024
-	normsPerGroup        = 8
-	normBytes            = 8 * normRows * normHidden
+	normsPerGroup        = 16
 )
 
-func (r *runner) drawNorm(group, i, ranks int) *workload.Norm {
+func (r *runner) drawNorm(g *symmem.Group, group, i int) *workload.Norm {
 	t := driver.BFloat16
 	if i%2 == 1 {
 		t = driver.Float16
 	}
 	random := rand.New(rand.NewPCG(r.config.Seed, uint64(normsPerGroup*group+i)))
-	c := formula.NewNormCase(random, ranks, normRows, normHidden, t, driver.Quant(i/2))
+	c := formula.NewNormCase(random, g.Size(), normRows, normHidden, t, driver.Quant(i/2%4))
+	if i >= normsPerGroup/2 {
+		c = c.Scatter(random)[g.Rank()]
+	}
 	if r.config.Deterministic > symmem.FormulaAny {
 		c.SetWant(driver.Formula(r.config.Deterministic - symmem.FormulaAny))
 	}
@@ -56,9 +60,10 @@ func (r *runner) runNorms(ctx context.Context) error {
 	scope := r.pool.Begin(r.rt.World())
 	defer scope.Abandon()
 	var buffers [3]symmem.Buffer
+	bytes := 2 * normRows * normHidden * int64(max(4, r.rt.Size()))
 	for i := range buffers {
 		var err error
-		if buffers[i], err = scope.Alloc(normBytes); err != nil {
+		if buffers[i], err = scope.Alloc(bytes); err != nil {
 			return err
 		}
 	}
@@ -84,7 +89,7 @@ func (r *runner) runGroupNorms(
 ) error {
 	g := r.groups[group]
 	for i := range normsPerGroup {
-		n := r.drawNorm(group, i, g.Size())
+		n := r.drawNorm(g, group, i)
 		if err := n.Place(
 			buffers[0].Memory(), buffers[1].Memory(), buffers[2].Memory(),
 		); err != nil {
@@ -113,7 +118,7 @@ func (r *runner) runNorm(
 		return err
 	}
 	err := r.rt.Interop().Do(ctx, g, symmem.Call{
-		Operation: symmem.OpAllReduceRMSNorm, Norm: &n.Args, Path: path,
+		Operation: n.Operation, Norm: &n.Args, Path: path,
 	}, s)
 	if errors.Is(err, symmem.ErrUnsupported) {
 		return err

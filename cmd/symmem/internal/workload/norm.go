@@ -10,7 +10,7 @@ import (
 	"symmem/driver/formula"
 )
 
-// Norm is an AllReduceRMSNorm on one rank, with its expected outputs.
+// Norm is an AllReduceRMSNorm or a ReduceScatterRMSNorm on one rank, with its expected outputs.
 type Norm struct {
 	*formula.NormCase
 	Args    symmem.NormArgs // set by Place
@@ -26,7 +26,7 @@ type normOutput struct {
 }
 
 // Place sets Args to tensors in three buffers: the input, the output and the other tensors. No
-// buffer needs more than 8*Rows*Hidden bytes.
+// buffer needs more than 8*Rows*Hidden bytes, except for the input of a ReduceScatterRMSNorm.
 func (n *Norm) Place(input, output, others symmem.Memory) error {
 	n.Args = symmem.NormArgs{
 		Type: n.DataType, Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon,
@@ -34,10 +34,10 @@ func (n *Norm) Place(input, output, others symmem.Memory) error {
 	}
 	a, rowBytes := &n.Args, 2*n.Rows*n.Hidden
 	var errs [6]error
-	a.Input, errs[0] = input.Slice(0, rowBytes)
+	a.Input, errs[0] = input.Slice(0, 2*int64(len(n.Inputs[0])))
 	a.Output, errs[1] = output.Slice(0, rowBytes)
 	if n.InPlace {
-		a.Output = a.Input
+		a.Output, errs[1] = a.Input.Slice(int64(n.Rank)*rowBytes, rowBytes)
 	}
 	used := int64(0)
 	allocate := func(size int64) (symmem.Memory, error) {

@@ -15,8 +15,8 @@ import (
 // Computing the expected output of a norm is slow, so its size is limited.
 const maxNormElements = 1 << 14
 
-// runNorm computes and checks an all-reduce and an RMSNorm in one kernel, unless the group's path
-// does not support it.
+// runNorm computes and checks an all-reduce or a reduce-scatter and an RMSNorm in one kernel, unless
+// the group's path does not support it.
 func (r *round) runNorm(ctx context.Context) error {
 	g, drawnBuffers := r.groups.all[r.groups.drawIndex()], r.buffers.drawBuffers(3)
 	if drawnBuffers == nil {
@@ -39,7 +39,7 @@ func (r *round) runNorm(ctx context.Context) error {
 	}
 	isComputed := g != nil
 	if isComputed {
-		err := g.AllReduceRMSNorm(ctx, n.Args, s)
+		err := r.env.rt.Interop().Do(ctx, g, symmem.Call{Operation: n.Operation, Norm: &n.Args}, s)
 		isComputed = !errors.Is(err, symmem.ErrUnsupported)
 		if err != nil && isComputed {
 			return fmt.Errorf("norm of %v: %w", n, err)
@@ -64,15 +64,22 @@ func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.N
 	if quant == driver.QuantPerGroup {
 		hidden = driver.QuantGroup * (1 + r.choices.IntN(minMessage/8/driver.QuantGroup))
 	}
-	rows := 1 + r.choices.IntN(max(1, min(int(capacity)/8, maxNormElements)/hidden))
+	bytesPerElement := 2 * max(4, r.env.rt.Size())
+	isScattered := r.choices.IntN(2) == 0 && hidden*bytesPerElement <= int(capacity)
+	rows := 1 + r.choices.IntN(max(1, min(int(capacity)/bytesPerElement, maxNormElements)/hidden))
 	t := choose(r.choices, []driver.DataType{driver.BFloat16, driver.Float16})
 	// The group may have a different size on other ranks, so NewNormCase may draw more or fewer
 	// numbers there. Give it a separate generator.
-	normRandom, ranks := rand.New(rand.NewPCG(r.choices.Uint64(), 1)), r.env.rt.Size()
+	normRandom := rand.New(rand.NewPCG(r.choices.Uint64(), 1))
+	ranks, rank := r.env.rt.Size(), 0
 	if g != nil {
-		ranks = g.Size()
+		ranks, rank = g.Size(), g.Rank()
 	}
-	return &workload.Norm{NormCase: formula.NewNormCase(normRandom, ranks, rows, hidden, t, quant)}
+	c := formula.NewNormCase(normRandom, ranks, rows, hidden, t, quant)
+	if isScattered {
+		c = c.Scatter(normRandom)[rank]
+	}
+	return &workload.Norm{NormCase: c}
 }
 
 func (r *round) checkNorm(g *symmem.Group, n *workload.Norm) {
