@@ -47,7 +47,7 @@ func (e *event) Synchronize(ctx context.Context) error {
 		return nil
 	}
 	if p.lazy != nil && !p.isReached() {
-		p.lazy.wait()
+		p.lazy.wait(ctx)
 	}
 	select {
 	case <-p.reached:

@@ -121,7 +121,7 @@ func TestFailedRecvIsDetached(t *testing.T) {
 		t.Fatalf("transferNow = %v, %v; want a Recv that can be late", done, err)
 	}
 	_ = c.Fail(driver.ErrAborted)
-	if done, err := r.receiveForWaiter(); done || err == nil {
+	if done, err := r.receiveForWaiter(d.ctx); done || err == nil {
 		t.Errorf("receiveForWaiter = %v, %v; want the fault", done, err)
 	}
 	pipe := &c.messages.recvPipes[1]

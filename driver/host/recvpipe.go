@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -68,9 +69,11 @@ func (r *recvCall) transferNow(callerWaits bool) (done bool, err error) {
 }
 
 // receiveForWaiter receives on the thread of a caller that waits for the message. It gives up if a
-// frame does not arrive soon.
-func (r *recvCall) receiveForWaiter() (done bool, err error) {
-	return r.receive(math.MaxInt, r.comm.PollLonger)
+// frame does not arrive soon or ctx ends.
+func (r *recvCall) receiveForWaiter(ctx context.Context) (done bool, err error) {
+	return r.receive(math.MaxInt, func(word *uint64, want uint64) bool {
+		return r.comm.PollLonger(ctx, word, want)
+	})
 }
 
 // receive reads frames in rounds, and polls for the next frame between them.

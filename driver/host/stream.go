@@ -149,21 +149,21 @@ type lazyRecv struct {
 }
 
 // wait runs the Recv on the thread of a caller that waits for it, unless the stream has a worker.
-func (l *lazyRecv) wait() {
+func (l *lazyRecv) wait(ctx context.Context) {
 	l.stream.mu.Lock()
 	defer l.stream.mu.Unlock()
 	if l.stream.lazy == l {
-		l.receive()
+		l.receive(ctx)
 	}
 }
 
-// receive runs the Recv and the events after it. If the message does not arrive soon, it starts a
-// worker. The caller must hold stream.mu, which is released during the work.
-func (l *lazyRecv) receive() {
+// receive runs the Recv and the events after it. If the message does not arrive soon or ctx ends, it
+// starts a worker. The caller must hold stream.mu, which is released during the work.
+func (l *lazyRecv) receive(ctx context.Context) {
 	s := l.stream
 	s.lazy = nil
 	s.mu.Unlock()
-	done, err := l.recv.receiveForWaiter()
+	done, err := l.recv.receiveForWaiter(ctx)
 	s.mu.Lock()
 	if done || err != nil {
 		s.queue[0] = received{err}
@@ -354,7 +354,7 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 			continue
 		}
 		if s.lazy != nil {
-			s.lazy.receive()
+			s.lazy.receive(ctx)
 			continue
 		}
 		busy := s.busyPeriod

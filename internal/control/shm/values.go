@@ -100,7 +100,7 @@ func (n *namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dr
 	g.wakeSleepers()
 	all[g.cfg.Rank] = ownWords
 	for _, r := range n.otherRanks {
-		if !g.pollFor(n.stepWord(r), n.step, g.budget.briefYields) {
+		if !g.pollFor(ctx, n.stepWord(r), n.step, g.budget.briefYields) {
 			if err := n.waitSlowly(ctx); err != nil {
 				return g.fail(err)
 			}

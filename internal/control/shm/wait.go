@@ -397,15 +397,18 @@ func (s *status) describeFetch(ranks []int) string {
 // PollBriefly reports whether a word of the region reaches want within a few yields, which block
 // the caller's thread.
 func (ws *waiter) PollBriefly(word *uint64, want uint64) bool {
-	return ws.pollFor(word, want, messageYields)
+	return ws.pollFor(context.Background(), word, want, messageYields)
 }
 
-// PollLonger is PollBriefly for a caller that has nothing else to do. It yields more often.
-func (ws *waiter) PollLonger(word *uint64, want uint64) bool {
-	return ws.pollFor(word, want, ws.budget.briefYields)
+// PollLonger is PollBriefly for a caller that has nothing else to do. It yields more often, until ctx
+// ends.
+func (ws *waiter) PollLonger(ctx context.Context, word *uint64, want uint64) bool {
+	return ws.pollFor(ctx, word, want, ws.budget.briefYields)
 }
 
-func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
+func (ws *waiter) pollFor(
+	ctx context.Context, word *uint64, want uint64, yields int,
+) bool {
 	if spin.UntilAtLeast64(word, want, 0, ws.budget.polls) {
 		return true
 	}
@@ -414,6 +417,9 @@ func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
 		ws.machine.yield()
 		if spin.LoadAcquire64(word) >= want {
 			return true
+		}
+		if ctx.Err() != nil {
+			return false
 		}
 		if round%fewYieldsPerCheck == 0 {
 			now := sys.Monotonic()

@@ -87,6 +87,20 @@ func TestBriefWaitIsBounded(t *testing.T) {
 	}
 }
 
+// TestPollLongerEndsWithContext lets the first check of the context post the awaited word, which a
+// later poll would find.
+func TestPollLongerEndsWithContext(t *testing.T) {
+	d := newRankPair(t)
+	d.join()
+	var word uint64
+	ctx := endedContext{
+		t.Context(), func() { spin.StoreRelease64(&word, 1) }, context.Canceled,
+	}
+	if d.planes[0].Group.PollLonger(ctx, &word, 1) || word != 1 {
+		t.Errorf("PollLonger polled after the context ended, or never checked it: word = %d", word)
+	}
+}
+
 func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
