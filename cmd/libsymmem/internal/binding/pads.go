@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,9 @@ type pad struct {
 	sites    []string
 	timeout  time.Duration
 	isFailed atomic.Bool // if set, the signals left on the pad do not explain failures of other pads
+
+	mu       sync.RWMutex // held during copies, to keep the memory mapped
+	isClosed bool         // guarded by mu
 }
 
 // padReadTimeout limits a copy to or from a pad's memory. The copy does not wait for kernels.
@@ -56,9 +60,18 @@ func (ps *pads) OpenPad(handle uint64, sites []string) (uintptr, error) {
 
 // ClosePad frees this rank's pad. It can be called again after an error.
 func (ps *pads) ClosePad(address uintptr) error {
-	ps.session.padTable.remove(address)
+	if p, ok := ps.session.padTable.remove(address); ok {
+		p.close()
+	}
 	words := windows{ps.session}
 	return words.CloseSignalWords(address)
+}
+
+// close waits for copies of the pad's memory and prevents later ones.
+func (p *pad) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.isClosed = true
 }
 
 func (ps *pads) find(address uintptr) (*pad, error) {
@@ -136,6 +149,11 @@ func (p *pad) read(bytes int64) (padMemory, error) {
 func (p *pad) copy(
 	bytes int64, queue func(*symmem.Stream, symmem.Memory) error, offset uintptr,
 ) error {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.isClosed {
+		return fmt.Errorf("the checked pad at %#x: %w", p.address, symmem.ErrClosed)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), padReadTimeout)
 	defer cancel()
 	s, err := p.owner.padStream()
