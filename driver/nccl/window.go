@@ -138,7 +138,7 @@ func (w *window) mapPeers(ctx context.Context, sharedSegments [][]byte) error {
 		}
 		key := segmentShareKey(registrar.cfg, w.key)
 		var address uintptr
-		err := registrar.fetch(r, func() (err error) {
+		err := registrar.fetch(ctx, r, func() (err error) {
 			address, err = registrar.direct.sharing.MapShared(ctx, rank, key, sharedSegments[r][1:],
 				w.segment.Bytes(), w.addresses[r])
 			return err

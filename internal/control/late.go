@@ -50,11 +50,16 @@ func lateStartError(
 const NoAnswer = "has not answered a request for its memory"
 
 // UnansweredError returns the error of a request for a group rank's memory, if the rank has not
-// answered before the deadline.
+// answered before the deadline of ctx.
 func UnansweredError(
-	group driver.GroupConfig, rank int, callText string, waited time.Duration,
+	ctx context.Context, group driver.GroupConfig, rank int, callText string, begin time.Time,
 ) *driver.TimeoutError {
-	if isTooShort(waited, group) {
+	waited := time.Since(begin)
+	timeToAnswer := waited
+	if deadline, has := ctx.Deadline(); has {
+		timeToAnswer = min(waited, deadline.Sub(begin))
+	}
+	if isTooShort(timeToAnswer, group) {
 		return lateStartError(callText, waited, group)
 	}
 	missing := group.World([]int{rank})

@@ -127,6 +127,10 @@ func (p *Peer) disconnect() error {
 	return conn.Close()
 }
 
+// answerTime is the time that the peer has to answer after the deadline of a request. This process
+// may have been stopped until then, before it sent the request or read the answer.
+const answerTime = 100 * time.Millisecond
+
 // requestFile may return no file. If ctx ends, it returns the error of ctx, even if the connection
 // reaches its deadline first.
 func requestFile(
@@ -142,12 +146,30 @@ func requestFile(
 		}
 	}()
 	// SetDeadline fails only on a closed connection, which needs no deadline.
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			_ = conn.SetDeadline(time.Unix(1, 0))
+		}
+	})
 	defer stop()
-	if _, err := conn.Write(request); err != nil {
+	// After its deadline, a connection returns an error without sending or reading anything.
+	retry := func(err error) bool {
+		return errors.Is(err, os.ErrDeadlineExceeded) &&
+			!errors.Is(ctx.Err(), context.Canceled) &&
+			conn.SetDeadline(time.Now().Add(answerTime)) == nil
+	}
+	_, err = conn.Write(request)
+	if retry(err) {
+		_, err = conn.Write(request)
+	}
+	if err != nil {
 		return nil, err
 	}
-	return sys.ReceiveFile(conn, response)
+	f, err = sys.ReceiveFile(conn, response)
+	if retry(err) {
+		f, err = sys.ReceiveFile(conn, response)
+	}
+	return f, err
 }
 
 // checkResponse returns f, or closes it and returns an error.

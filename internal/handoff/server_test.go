@@ -186,6 +186,41 @@ func TestFetchEndsWithContext(t *testing.T) {
 	}
 }
 
+// TestFetchAfterDeadline fetches a file after the deadline, like a process that was stopped before
+// it sent the request. The peer is not late.
+func TestFetchAfterDeadline(t *testing.T) {
+	s := newServer(t)
+	export(t, s, Key{Number: 1}, 4096)
+	p := newPeer(t, s, token)
+	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
+	defer cancel()
+	f, err := p.Fetch(ctx, Key{Number: 1})
+	check(t, err)
+	check(t, f.Close())
+}
+
+// TestAnswerIsReadAfterDeadline lets the deadline pass when the answer has arrived but has not been
+// read.
+func TestAnswerIsReadAfterDeadline(t *testing.T) {
+	l, err := net.ListenUnix("unix", socketName(t.Name()))
+	check(t, err)
+	defer l.Close()
+	c, err := net.DialUnix("unix", nil, socketName(t.Name()))
+	check(t, err)
+	defer c.Close()
+	peer, err := l.AcceptUnix()
+	check(t, err)
+	defer peer.Close()
+	_, err = peer.Write([]byte("answer"))
+	check(t, err)
+	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
+	defer cancel()
+	got := make([]byte, len("answer"))
+	if _, err := requestFile(ctx, c, []byte("request"), got); err != nil || string(got) != "answer" {
+		t.Errorf("requestFile = %v with %q, want the answer", err, got)
+	}
+}
+
 func TestFetchRejectsInvalidResponses(t *testing.T) {
 	memory := newMemory(t, 4096)
 	for name, c := range map[string]struct {

@@ -103,7 +103,7 @@ func (g *Group) Fetch(
 	f, err := p.Fetch(ctx, key)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && !p.isLost.Load():
-		return nil, control.UnansweredError(g.cfg, rank, callText, time.Since(begin))
+		return nil, control.UnansweredError(ctx, g.cfg, rank, callText, begin)
 	case err != nil && p.hasExited():
 		err = &driver.RankLostError{Ranks: []int{p.rank}, InCall: callText}
 	}
