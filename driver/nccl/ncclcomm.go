@@ -15,8 +15,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// ncclComm wraps a group's ncclComm_t. Its methods can wait for other ranks without a deadline.
-// Callers of register and deregister must hold communicator.mu.
+// ncclComm wraps a group's ncclComm_t. Its methods, except destroy, can wait for other ranks without
+// a deadline. Callers of register and deregister must hold communicator.mu.
 type ncclComm struct {
 	gpu        *gpu.GPU
 	library    *nccl.Library
@@ -37,19 +37,31 @@ func (n *ncclComm) abort() error {
 	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
 }
 
-// destroy frees the communicator after NCCL has sent the last data to other machines, and can block
-// on other ranks. If the communicator has failed, CommDestroy frees nothing and makes its thread
-// unusable, so destroy then calls abort on another thread.
-func (n *ncclComm) destroy() error {
-	result := make(chan error)
+// destroy frees the communicator after NCCL has sent the last data to other machines. If the
+// communicator has failed, CommDestroy frees nothing and makes its thread unusable, so destroy then
+// calls abort on another thread. If CommDestroy waits for other ranks until the timeout, it keeps a
+// thread, the communicator and the CUDA context (nccl.EndlessDestroy).
+func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
+	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
 		result <- n.gpu.Do(func() error { return n.library.CommDestroy(n.handle) })
 	}()
-	if <-result == nil {
-		return nil
+	timeout := cfg.Timeout.Get()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case err := <-result:
+		if err == nil {
+			return nil
+		}
+		return n.abort()
+	case <-timer.C:
+		n.gpu.Hold()
+		return &driver.TimeoutError{
+			InCall: "destroying NCCL's communicator of group " + cfg.Name(), Waited: timeout,
+		}
 	}
-	return n.abort()
 }
 
 func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {

@@ -205,7 +205,7 @@ func (t *teardown) abort() {
 	t.abortResult = make(chan error, 1)
 	free := t.comm.abort
 	if t.peersMayNeedData() {
-		free = t.comm.destroy
+		free = func() error { return t.comm.destroy(t.cfg) }
 	}
 	go func() { t.abortResult <- free() }()
 }
