@@ -79,11 +79,11 @@ func (w *window) deregisterSelf() error {
 // that use the window. Without these graphs, it returns false.
 func (w *window) deferDeregistration() bool {
 	r := w.registrar
-	return r.memory.UseCounts.DeferUntilUnused(&w.useCount, &w.segment.UseCount, func() {
+	return r.memory.UseCounts.DeferUntilUnused(&w.useCount, &w.segment.UseCount, func() error {
 		r.mu.Lock()
-		_ = r.gpu.Do(w.deregister)
+		err := r.gpu.Do(w.deregister)
 		r.mu.Unlock()
-		_ = w.unmapPeers()
+		return errors.Join(err, w.unmapPeers())
 	})
 }
 

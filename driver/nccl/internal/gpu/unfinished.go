@@ -54,6 +54,13 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
+// ReportInReclaim makes the next Reclaim return err.
+func (g *GPU) ReportInReclaim(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.deferredFrees = append(g.deferredFrees, func() error { return err })
+}
+
 // Reclaim calls deferred functions in order while memory need not stay mapped. allFreed reports
 // whether none is left. The caller must not hold any lock of the backend.
 func (g *GPU) Reclaim() (allFreed bool, err error) {

@@ -99,7 +99,7 @@ func (a *Arena) close() error {
 		a.keepContext()
 	}
 	m.mu.Unlock()
-	if m.UseCounts.DeferUntilUnused(&a.useCount, nil, func() { _ = a.free() }) {
+	if m.UseCounts.DeferUntilUnused(&a.useCount, nil, a.free) {
 		return nil
 	}
 	return a.free()

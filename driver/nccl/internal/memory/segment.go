@@ -108,8 +108,8 @@ func (s *Segment) unmap() error {
 		m.remove(s)
 		return s.free()
 	}
-	if m.UseCounts.DeferUntilUnused(&s.UseCount, &s.arena.useCount, func() {
-		_ = errors.Join(m.releaseCaptured(&s.UseCount), unmap())
+	if m.UseCounts.DeferUntilUnused(&s.UseCount, &s.arena.useCount, func() error {
+		return errors.Join(m.releaseCaptured(&s.UseCount), unmap())
 	}) {
 		return nil
 	}

@@ -13,7 +13,7 @@ type UseCount struct {
 	userCount int
 	// deferredFree is called once userCount is 0. Until it has returned, the object is a user of
 	// dependsOn.
-	deferredFree func()
+	deferredFree func() error
 	dependsOn    *UseCount
 	// plainCallCount counts calls in open graphs that use the object outside windows (memory
 	// registered with NCCL).
@@ -32,8 +32,8 @@ type UseCounts struct {
 
 // DeferUntilUnused returns false if u has no users, and the caller must then call free. Otherwise
 // it defers the call until u has no users, and ignores later calls for u. Until free has returned,
-// u is a user of dependsOn, which can be nil.
-func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool {
+// u is a user of dependsOn, which can be nil. The next GPU.Reclaim returns the error of free.
+func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func() error) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
 	if u.userCount == 0 {
@@ -113,7 +113,9 @@ func (uc *UseCounts) runDeferred(u *UseCount) {
 		}
 		u.deferredFree = nil
 		uc.mu.Unlock()
-		free()
+		if err := free(); err != nil {
+			uc.gpu.ReportInReclaim(err)
+		}
 		if u = u.dependsOn; u != nil {
 			uc.mu.Lock()
 			u.userCount--

@@ -3,6 +3,8 @@ package memory
 import (
 	"errors"
 	"testing"
+
+	"symmem/driver/nccl/internal/gpu"
 )
 
 // TestFailedReleaseIsRepeated lets NCCL refuse to forget memory of a destroyed graph. The next
@@ -27,5 +29,25 @@ func TestFailedReleaseIsRepeated(t *testing.T) {
 	}
 	if attempts != 2 {
 		t.Errorf("NCCL was asked %d times, want 2", attempts)
+	}
+}
+
+// TestErrorOfDeferredUnmapIsReported unmaps a segment that a graph uses, and lets the release fail
+// when the graph has been destroyed.
+func TestErrorOfDeferredUnmapIsReported(t *testing.T) {
+	failure := errors.New("refused")
+	m := New(&gpu.GPU{}, nil)
+	m.NCCLMapsCaptured, m.ReleaseCaptured = true, func() error { return failure }
+	s := &Segment{arena: &Arena{memory: m}, isSuspended: true} // suspended, so CUDA is not called
+	s.UseCount.userCount, s.UseCount.wasCaptured = 1, true
+	if err := s.unmap(); err != nil {
+		t.Fatal(err)
+	}
+	m.UseCounts.mu.Lock()
+	unused := decrementAll([]*UseCount{&s.UseCount})
+	m.UseCounts.mu.Unlock()
+	m.UseCounts.runDeferred(unused[0])
+	if _, err := m.gpu.Reclaim(); !errors.Is(err, failure) {
+		t.Errorf("Reclaim = %v after the deferred unmap, want %v", err, failure)
 	}
 }
