@@ -79,7 +79,7 @@ func (a *AdoptedCommunicator) Windows() int {
 // Register registers a pool's new segments with the communicator and its group. If there are any,
 // all ranks must call it, and return the same DivergenceError or, during a capture, ErrCapturing.
 // After a TimeoutError, the communicator is unusable.
-func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
+func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) (err error) {
 	ctx = orBackground(ctx)
 	use, err := enterPools(p, nil)
 	if err != nil {
@@ -97,7 +97,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 		return a.failed
 	}
 	pending := a.pending(p)
-	defer p.segments.releaseAll(pending)
+	defer p.segments.releaseAll(pending, &err)
 	if len(pending) == 0 {
 		return nil
 	}
@@ -189,15 +189,21 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	if err != nil {
 		return err
 	}
+	if !a.addWindow(p, s, w) { // a concurrent Trim may have missed this window
+		return w.Deregister()
+	}
+	return nil
+}
+
+func (a *AdoptedCommunicator) addWindow(p *Pool, s *segment, w driver.Window) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a.windowsMu.Lock()
 	defer a.windowsMu.Unlock()
-	if s.releasing { // a concurrent Trim may have missed this window
-		return w.Deregister()
+	if !s.releasing {
+		a.windows[s] = w
 	}
-	a.windows[s] = w
-	return nil
+	return !s.releasing
 }
 
 // Detach deregisters this rank's windows and ends the use of the communicator, without waiting for

@@ -222,7 +222,7 @@ func (a *aligner) unmapRemoved(
 		return errors.Join(append(errs, err)...)
 	}
 	for _, p := range pools {
-		errs = append(errs, p.segments.forEachMapped(removedSegments[p], p.segments.release))
+		errs = append(errs, p.segments.endEach(removedSegments[p], p.segments.release))
 	}
 	return errors.Join(errs...)
 }

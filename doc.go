@@ -58,6 +58,7 @@
 //	Group.mu
 //	Graph.mu
 //	valueName.mu
+//	segmentTable.ending
 //	Stream.pinning
 //	Pool.mu
 //	Stream.recording
@@ -67,7 +68,7 @@
 //	Group.state
 //	callSites.mu
 //
-// A goroutine may wait for other ranks while it holds one of the first four locks, but not while it
+// A goroutine may wait for other ranks while it holds one of the first five locks, but not while it
 // holds another. There is one exception: to free a buffer that another stream has used, or to
 // allocate its memory again, a call acquires the backend's lock of that stream with Pool.mu held. A
 // goroutine that launches a collective may hold that lock until the other ranks launch it or the

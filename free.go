@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"cmp"
 	"fmt"
 
 	"symmem/event"
@@ -63,16 +64,21 @@ func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error
 }
 
 // freeAfterClose unlocks p.mu.
-func (p *Pool) freeAfterClose(b Buffer) error {
-	if len(p.segments.liveBuffers) == 0 {
-		p.mu.Unlock()
-		return errPoolClosed
-	}
-	defer p.events.release()
-	block, _, err := p.core.FreeHandle(b.memory.handle)
-	if err != nil {
-		return fmt.Errorf("freeing a buffer: %w", err)
-	}
-	p.addresses.recordFree(block)
-	return p.segments.recordFree(p.segments.list[block.Segment])
+func (p *Pool) freeAfterClose(b Buffer) (err error) {
+	p.mu.Unlock()
+	defer p.events.deliver()
+	endErr := p.segments.end(func() endCalls {
+		if len(p.segments.liveBuffers) == 0 {
+			err = errPoolClosed
+			return nil
+		}
+		block, _, freeErr := p.core.FreeHandle(b.memory.handle)
+		if freeErr != nil {
+			err = fmt.Errorf("freeing a buffer: %w", freeErr)
+			return nil
+		}
+		p.addresses.recordFree(block)
+		return p.segments.recordFree(p.segments.list[block.Segment])
+	})
+	return cmp.Or(err, endErr)
 }

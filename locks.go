@@ -9,6 +9,7 @@ type (
 	groupMu          struct{}
 	graphMu          struct{}
 	valueMu          struct{}
+	poolEnding       struct{}
 	streamPinning    struct{}
 	poolMu           struct{}
 	streamRecording  struct{}
@@ -33,28 +34,31 @@ func (graphMu) Rank() ranked.Rank { return ranked.Root.Waiting(3, "symmem.Graph.
 // Rank returns the rank of valueName.mu.
 func (valueMu) Rank() ranked.Rank { return ranked.Root.Waiting(4, "symmem.valueName.mu") }
 
+// Rank returns the rank of segmentTable.ending.
+func (poolEnding) Rank() ranked.Rank { return ranked.Root.Waiting(5, "symmem.segmentTable.ending") }
+
 // Rank returns the rank of Stream.pinning.
-func (streamPinning) Rank() ranked.Rank { return ranked.Root.At(5, "symmem.Stream.pinning") }
+func (streamPinning) Rank() ranked.Rank { return ranked.Root.At(6, "symmem.Stream.pinning") }
 
 // Rank returns the rank of Pool.mu.
-func (poolMu) Rank() ranked.Rank { return ranked.Root.At(6, "symmem.Pool.mu") }
+func (poolMu) Rank() ranked.Rank { return ranked.Root.At(7, "symmem.Pool.mu") }
 
 // Rank returns the rank of Stream.recording.
-func (streamRecording) Rank() ranked.Rank { return ranked.Root.At(7, "symmem.Stream.recording") }
+func (streamRecording) Rank() ranked.Rank { return ranked.Root.At(8, "symmem.Stream.recording") }
 
 // Rank returns the rank of AdoptedCommunicator.windowsMu.
 func (adoptedWindowsMu) Rank() ranked.Rank {
-	return ranked.Root.At(8, "symmem.AdoptedCommunicator.windowsMu")
+	return ranked.Root.At(9, "symmem.AdoptedCommunicator.windowsMu")
 }
 
 // Rank returns the rank of sharedCapturesLock.
-func (sharedCapturesMu) Rank() ranked.Rank { return ranked.Root.At(9, "symmem.sharedCapturesLock") }
+func (sharedCapturesMu) Rank() ranked.Rank { return ranked.Root.At(10, "symmem.sharedCapturesLock") }
 
 // Rank returns the rank of Runtime.mu.
-func (runtimeMu) Rank() ranked.Rank { return ranked.Root.At(10, "symmem.Runtime.mu") }
+func (runtimeMu) Rank() ranked.Rank { return ranked.Root.At(11, "symmem.Runtime.mu") }
 
 // Rank returns the rank of Group.state.
-func (groupState) Rank() ranked.Rank { return ranked.Root.At(11, "symmem.Group.state") }
+func (groupState) Rank() ranked.Rank { return ranked.Root.At(12, "symmem.Group.state") }
 
 // Rank returns the rank of callSites.mu.
-func (sitesMu) Rank() ranked.Rank { return ranked.Root.At(12, "symmem.callSites.mu") }
+func (sitesMu) Rank() ranked.Rank { return ranked.Root.At(13, "symmem.callSites.mu") }

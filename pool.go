@@ -375,7 +375,7 @@ func (p *Pool) Close() error { return p.closeAfter(p.rt.streams.drain) }
 
 // closeAfter calls wait to wait for the work of this rank.
 func (p *Pool) closeAfter(wait func(context.Context) error) error {
-	if p.isClosed() {
+	if p.segments.awaitEnd() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout(p.rt.opts.Timeout))
@@ -392,22 +392,21 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	if err != nil {
 		return fmt.Errorf("closing a pool: %w", toTimeoutError(err, p.rt.opts.Timeout))
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.segments.closed {
-		return nil
-	}
-	p.segments.closed, p.segments.refusing = true, true
-	p.suspender.state.Store(poolOpen)
-	var errs []error
-	for _, s := range p.segments.mappedSegments() {
-		errs = append(errs, p.registrar.deregister(s))
-	}
-	for _, g := range p.rt.registry.allGroups() {
-		g.windows.dropPool(p)
-	}
-	p.rt.registry.removePool(p)
-	return joinWithoutDuplicates(append(errs, p.segments.close(p.heap.countLiveBlocks()))...)
+	return joinWithoutDuplicates(p.segments.end(func() (calls endCalls) {
+		if p.segments.closed {
+			return nil
+		}
+		p.segments.closed, p.segments.refusing = true, true
+		p.suspender.state.Store(poolOpen)
+		for _, s := range p.segments.mappedSegments() {
+			calls = append(calls, p.registrar.deregister(s)...)
+		}
+		for _, g := range p.rt.registry.allGroups() {
+			g.windows.dropPool(p)
+		}
+		p.rt.registry.removePool(p)
+		return append(calls, p.segments.close(p.heap.countLiveBlocks())...)
+	}))
 }
 
 func (p *Pool) isClosed() bool {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -350,4 +351,54 @@ func TestViewOfFreedAndClosedMemory(t *testing.T) {
 		_, err = symmem.View[float32](kept)
 		r.wantErr(err, symmem.ErrClosed)
 	})
+}
+
+// TestPoolIsUnlockedWhileMemoryEnds uses a pool while the backend unmaps its segments or deregisters
+// its windows, which may wait for the GPU or for other ranks.
+func TestPoolIsUnlockedWhileMemoryEnds(t *testing.T) {
+	for name, end := range map[string]func(*rank, *symmem.Group, *symmem.Pool, symmem.Buffer) error{
+		"Pool.Close": func(r *rank, _ *symmem.Group, p *symmem.Pool, b symmem.Buffer) error {
+			r.ok(b.Free())
+			return p.Close()
+		},
+		"Free after Close": func(_ *rank, _ *symmem.Group, p *symmem.Pool, b symmem.Buffer) error {
+			return errors.Join(p.Close(), b.Free())
+		},
+		"Trim": func(r *rank, _ *symmem.Group, p *symmem.Pool, b symmem.Buffer) error {
+			r.ok(b.Free())
+			return p.Trim(r.ctx, 0)
+		},
+		"Group.Close": func(_ *rank, g *symmem.Group, _ *symmem.Pool, _ symmem.Buffer) error {
+			return g.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runRanks(t, 1, symmem.Options{}, func(r *rank) {
+				var p *symmem.Pool
+				var count atomic.Int32
+				symmem.HoldEnds(r.Runtime, func() {
+					count.Add(1)
+					used := make(chan struct{})
+					go func() {
+						p.Stats()
+						close(used)
+					}()
+					select {
+					case <-used:
+					case <-time.After(10 * time.Second):
+						t.Error("the pool is locked while the backend ends its memory")
+					}
+				})
+				g := r.split(r.World(), 0)
+				p = r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 4 * mib})
+				b := r.alloc(p, 4*mib)
+				r.ok(p.Register(r.ctx, g))
+				r.ok(end(r, g, p, b))
+				if count.Load() == 0 {
+					r.failf("no segment or window has ended")
+				}
+				_ = b.Free() // fails if it was freed
+			})
+		})
+	}
 }

@@ -148,13 +148,13 @@ func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory)
 }
 
 func (r *realigner) deregisterReleasing() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var errs []error
-	for _, s := range r.heap.segments.mappedSegments() {
-		if s.releasing {
-			errs = append(errs, r.heap.registrar.deregister(s))
+	segments := r.heap.segments
+	return segments.end(func() (calls endCalls) {
+		for _, s := range segments.mappedSegments() {
+			if s.releasing {
+				calls = append(calls, r.heap.registrar.deregister(s)...)
+			}
 		}
-	}
-	return errors.Join(errs...)
+		return calls
+	})
 }

@@ -114,7 +114,7 @@ func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
 }
 
 // register registers the group's pending segments. The caller must have called enterPools.
-func (r *registrar) register(ctx context.Context, m *membership) error {
+func (r *registrar) register(ctx context.Context, m *membership) (err error) {
 	g := m.group
 	defer deliverAll(r.rt)
 	g.mu.Lock()
@@ -126,14 +126,15 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 		return err
 	}
 	segments := r.holdPendingSegments(m)
-	defer func() { r.segments.releaseAll(segments) }()
+	defer func() { r.segments.releaseAll(segments, &err) }()
 	if len(segments) == 0 && !r.suspicion.isSuspectFor(&g.roster) {
 		return nil
 	}
-	err := g.aligner.alignAndCompare(ctx, &alignedCall{
+	var releaseErr error
+	err = g.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: "registration", pools: []*Pool{r.pool},
 		ledgers: func() []agreement.Ledger {
-			r.segments.releaseAll(segments) // after a realignment, the list can be different
+			r.segments.releaseAll(segments, &releaseErr) // after a realignment, the list can be different
 			if segments = r.holdPendingSegments(m); g.rt.Check() == CheckOff {
 				return nil
 			}
@@ -145,9 +146,11 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 	}
 	if err != nil {
 		m.setPending() // so that the next call tries again
-		return err
 	}
-	return nil
+	if releaseErr != nil {
+		err = errors.Join(err, releaseErr)
+	}
+	return err
 }
 
 // registerSegments requires the same segments on all ranks, and that the caller holds Group.mu.
@@ -186,32 +189,42 @@ func (r *registrar) registerSegment(ctx context.Context, m *membership, s *segme
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s.releasing || r.memberships[g] != m {
+	if !r.addWindow(m, s, window) {
 		closedErr := fmt.Errorf("registering segment %d with group %s: the segment or group was "+
 			"closed: %w", s.ordinal, g.id, ErrClosed)
 		return errors.Join(closedErr, window.Deregister())
+	}
+	return nil
+}
+
+// addWindow returns false if the segment or the group has been closed.
+func (r *registrar) addWindow(m *membership, s *segment, window driver.Window) bool {
+	g := m.group
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.releasing || r.memberships[g] != m {
+		return false
 	}
 	m.windows[s], m.nextOrdinal = window, s.ordinal+1
 	g.windows.add(r.pool, s, window)
 	notify(r.rt, func(o *Observer) func(WindowEvent) { return o.Register },
 		WindowEvent{r.segments.newSegmentEvent(s), g})
 	r.events.recordWindow(event.KindRegister, s, g)
-	return nil
+	return true
 }
 
-func (r *registrar) deregister(s *segment) error {
-	errs := []error{deregisterAdopted(r.rt, s)}
+// deregister requires that the caller holds mu.
+func (r *registrar) deregister(s *segment) endCalls {
+	calls := endCalls{func() error { return deregisterAdopted(r.rt, s) }}
 	compareKeys := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
 	for _, m := range slices.SortedFunc(maps.Values(r.memberships), compareKeys) {
-		errs = append(errs, r.deregisterWindow(m, s))
+		calls = append(calls, r.deregisterWindow(m, s)...)
 	}
-	return errors.Join(errs...)
+	return calls
 }
 
 // deregisterWindow requires that the caller holds mu.
-func (r *registrar) deregisterWindow(m *membership, s *segment) error {
+func (r *registrar) deregisterWindow(m *membership, s *segment) endCalls {
 	window := m.windows[s]
 	if window == nil {
 		return nil
@@ -221,22 +234,21 @@ func (r *registrar) deregisterWindow(m *membership, s *segment) error {
 		WindowEvent{r.segments.newSegmentEvent(s), m.group})
 	r.events.recordWindow(event.KindDeregister, s, m.group)
 	m.group.windows.remove(r.pool, s)
-	return panicIfClosedTwice(window.Deregister())
+	return endCalls{func() error { return panicIfClosedTwice(window.Deregister()) }}
 }
 
 func (r *registrar) dropGroup(g *Group) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.suspicion.outsideGroups, g.fullID)
-	m := r.memberships[g]
-	if m == nil || r.segments.closed {
-		return nil
-	}
-	var errs []error
-	for _, s := range r.segments.list {
-		errs = append(errs, r.deregisterWindow(m, s))
-	}
-	delete(r.memberships, g)
-	m.setPending() // so that later registrations return ErrClosed
-	return errors.Join(errs...)
+	return r.segments.end(func() (calls endCalls) {
+		delete(r.suspicion.outsideGroups, g.fullID)
+		m := r.memberships[g]
+		if m == nil || r.segments.closed {
+			return nil
+		}
+		for _, s := range r.segments.list {
+			calls = append(calls, r.deregisterWindow(m, s)...)
+		}
+		delete(r.memberships, g)
+		m.setPending() // so that later registrations return ErrClosed
+		return calls
+	})
 }

@@ -44,9 +44,11 @@ func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) 
 	return arena, bytes, err
 }
 
-// segmentTable maps and unmaps a pool's segments. Callers must hold mu, except for releaseAll and
-// forEachMapped.
+// segmentTable maps and unmaps a pool's segments. Callers must hold mu, except for end,
+// awaitEnd, endEach and releaseAll.
 type segmentTable struct {
+	// ending is held during end, which locks mu.
+	ending ranked.Mutex[poolEnding]
 	mu     *ranked.Spin[poolMu]
 	list   []*segment // by ordinal; nil if unmapped; guarded by mu
 	closed bool       // guarded by mu
@@ -113,44 +115,71 @@ func (t *segmentTable) holdSegments(first int32, isWanted func(*segment) bool) [
 	return held
 }
 
-// releaseAll requires that the caller does not hold mu.
-func (t *segmentTable) releaseAll(held []*segment) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, s := range held {
-		_ = t.release(s) // callers ignore errors of unmapping
-	}
-}
+// endCalls are calls of the backend that end windows, segments or an arena. They can wait for the
+// GPU and for other ranks.
+type endCalls []func() error
 
-// release unmaps the segment after its last hold.
-func (t *segmentTable) release(s *segment) error {
-	if s.holdCount--; s.holdCount > 0 {
-		return nil
-	}
-	return t.unmap(s)
-}
-
-// forEachMapped skips segments that have been unmapped. The caller must not hold mu.
-func (t *segmentTable) forEachMapped(segments []*segment, run func(*segment) error) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// end calls list with mu held, and then the functions that list returns without mu.
+func (t *segmentTable) end(list func() endCalls) error {
+	t.ending.Lock()
+	defer t.ending.Unlock()
 	var errs []error
-	for _, s := range segments {
-		if t.list[s.ordinal] != nil {
-			errs = append(errs, run(s))
-		}
+	for _, call := range t.listLocked(list) {
+		errs = append(errs, call())
 	}
 	return errors.Join(errs...)
 }
 
-func (t *segmentTable) unmap(s *segment) error {
+// awaitEnd waits for end in other goroutines, and reports whether the pool is closed.
+func (t *segmentTable) awaitEnd() (closed bool) {
+	t.ending.Lock()
+	defer t.ending.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.closed
+}
+
+func (t *segmentTable) listLocked(list func() endCalls) endCalls {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return list()
+}
+
+// endEach is end with a list for each segment that is mapped.
+func (t *segmentTable) endEach(segments []*segment, list func(*segment) endCalls) error {
+	return t.end(func() (calls endCalls) {
+		for _, s := range segments {
+			if t.list[s.ordinal] != nil {
+				calls = append(calls, list(s)...)
+			}
+		}
+		return calls
+	})
+}
+
+// releaseAll adds errors of unmapping to *err.
+func (t *segmentTable) releaseAll(held []*segment, err *error) {
+	if releaseErr := t.endEach(held, t.release); releaseErr != nil {
+		*err = errors.Join(*err, releaseErr)
+	}
+}
+
+// release unmaps the segment after its last hold.
+func (t *segmentTable) release(s *segment) endCalls {
+	if s.holdCount--; s.holdCount > 0 {
+		return nil
+	}
+	return endCalls{t.unmap(s)}
+}
+
+func (t *segmentTable) unmap(s *segment) (call func() error) {
 	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree },
 		t.newSegmentEvent(s))
 	t.list[s.ordinal] = nil
 	t.events.record(event.Event{
 		Kind: event.KindRelease, Segment: s.ordinal, Size: s.bytes, Stream: s.stream,
 	})
-	return panicIfClosedTwice(s.memory.Unmap())
+	return func() error { return panicIfClosedTwice(s.memory.Unmap()) }
 }
 
 // panicIfClosedTwice panics if err is ErrClosed, with the build tag invariants.
@@ -163,34 +192,34 @@ func panicIfClosedTwice(err error) error {
 
 // close unmaps the segments of a closed pool that have no live buffers. live counts the buffers.
 // All segments must have been deregistered.
-func (t *segmentTable) close(live map[*segment]int) error {
-	var errs []error
+func (t *segmentTable) close(live map[*segment]int) (calls endCalls) {
 	for _, s := range t.mappedSegments() {
 		if live[s] > 0 {
-			errs = append(errs, s.memory.Keep())
+			calls = append(calls, s.memory.Keep)
 		} else {
-			errs = append(errs, t.unmap(s))
+			calls = append(calls, t.unmap(s))
 		}
 	}
 	if len(live) == 0 {
 		t.rt.registry.setUsedAddresses(t.pool, 0)
-		return errors.Join(append(errs, t.arena.Close())...)
+		return append(calls, t.arena.Close)
 	}
 	t.liveBuffers = live
-	t.rt.registry.setUsedAddresses(t.pool, t.nextOffset)
-	return errors.Join(append(errs, t.arena.Keep(t.nextOffset))...)
+	bytes := t.nextOffset
+	t.rt.registry.setUsedAddresses(t.pool, bytes)
+	return append(calls, func() error { return t.arena.Keep(bytes) })
 }
 
 // recordFree is for a Free after Close.
-func (t *segmentTable) recordFree(s *segment) error {
+func (t *segmentTable) recordFree(s *segment) endCalls {
 	if t.liveBuffers[s]--; t.liveBuffers[s] > 0 {
 		return nil
 	}
 	delete(t.liveBuffers, s)
-	err := t.unmap(s)
+	calls := endCalls{t.unmap(s)}
 	if len(t.liveBuffers) == 0 {
 		t.rt.registry.setUsedAddresses(t.pool, 0)
-		err = errors.Join(err, t.arena.Close())
+		calls = append(calls, t.arena.Close)
 	}
-	return err
+	return calls
 }

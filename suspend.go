@@ -100,7 +100,7 @@ func (s *suspender) suspend(ctx context.Context, c Contents) (released Suspensio
 	s.setRefusing(true)
 	busy := s.refuseCalls(ctx)
 	held := s.holdSegments()
-	defer s.segments.releaseAll(held)
+	defer s.segments.releaseAll(held, &err)
 	return s.release(ctx, held, busy, &committed)
 }
 
@@ -254,7 +254,7 @@ func (s *suspender) remap(ctx context.Context) (mapped bool, err error) {
 		}
 	}
 	held := s.holdSegments()
-	defer s.segments.releaseAll(held)
+	defer s.segments.releaseAll(held, &err)
 	refusal := resumeSegments(held)
 	if g != nil && fault == nil {
 		err := agreeOnRefusal(ctx, g, refusal)

@@ -51,18 +51,18 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 		return fmt.Errorf("trimming a pool: %w", err)
 	}
 	segments, err := t.takeEmptySegments(ctx, minBytes)
-	err = errors.Join(err, t.segments.forEachMapped(segments, t.registrar.deregister))
+	err = errors.Join(err, t.segments.endEach(segments, t.registrar.deregister))
 	// Other ranks may read a segment until they have deregistered it.
 	if _, waitErr := domain.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		return errors.Join(err, domain.life.awaitFault(waitErr))
 	}
-	return errors.Join(err, t.segments.forEachMapped(segments, t.segments.release))
+	return errors.Join(err, t.segments.endEach(segments, t.segments.release))
 }
 
 func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
 	segments, err := t.takeEmptySegments(ctx, minBytes)
-	return errors.Join(err, t.segments.forEachMapped(segments, t.registrar.deregister),
-		t.segments.forEachMapped(segments, t.segments.release))
+	return errors.Join(err, t.segments.endEach(segments, t.registrar.deregister),
+		t.segments.endEach(segments, t.segments.release))
 }
 
 // takeEmptySegments waits for all streams, because another goroutine may have queued work and freed

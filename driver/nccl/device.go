@@ -329,6 +329,7 @@ func (d *Device) releaseCaptured() error {
 	if len(affected) == 0 {
 		return nil
 	}
+	ranked.AssertMayWait()
 	address, err := d.scratch.Address(d.memory)
 	if err == nil {
 		err = awaitDestroyedGraphs(d.gpu)

@@ -8,6 +8,7 @@ import (
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/control"
+	"symmem/internal/ranked"
 )
 
 // stages holds the channels that a communicator's teardown closes, in the order of the fields.
@@ -66,6 +67,7 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 		return nil // checked first, because limit may be 0
 	default:
 	}
+	ranked.AssertMayWait()
 	begin, rankLost := time.Now(), s.rankLost
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
