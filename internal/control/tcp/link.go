@@ -17,6 +17,7 @@ type link struct {
 	mu           sync.Mutex
 	queue        [][]byte      // guarded by mu
 	isStatusDue  bool          // a status is to be sent; guarded by mu
+	request      uint64        // the rank's last kindAskStatus, which statuses answer; guarded by mu
 	isLastQueued bool          // no frame may follow; guarded by mu
 	wake         chan struct{} // has an entry if there is something to send
 	closed       chan struct{} // closed when no more is read
@@ -45,6 +46,14 @@ func (l *link) sendStatus() {
 	l.wakeWriter()
 }
 
+// answer sends a status for a kindAskStatus.
+func (l *link) answer(request uint64) {
+	l.mu.Lock()
+	l.request = request
+	l.mu.Unlock()
+	l.sendStatus()
+}
+
 func (l *link) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
@@ -52,27 +61,30 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// takeQueue empties the queue. hasLast is set if frames contains the last frame.
-func (l *link) takeQueue() (frames net.Buffers, isStatusDue, hasLast bool) {
+// takeQueue empties the queue. encodeStatus returns a frame that answers a request.
+func (l *link) takeQueue(
+	encodeStatus func(request uint64) []byte,
+) (frames net.Buffers, hasLast bool) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	frames, isStatusDue, hasLast = l.queue, l.isStatusDue && !l.isLastQueued, l.isLastQueued
+	frames, hasLast = l.queue, l.isLastQueued
+	isStatusDue, request := l.isStatusDue && !hasLast, l.request
 	l.queue, l.isStatusDue = nil, false
-	return frames, isStatusDue, hasLast
+	l.mu.Unlock()
+	if isStatusDue {
+		frames = append(frames, encodeStatus(request))
+	}
+	return frames, hasLast
 }
 
 // writeFrames ignores errors, which the reading goroutine gets, too.
-func (l *link) writeFrames(encodeStatus func() []byte) {
+func (l *link) writeFrames(encodeStatus func(request uint64) []byte) {
 	for {
 		select {
 		case <-l.wake:
 		case <-l.closed:
 			return
 		}
-		frames, isStatusDue, hasLast := l.takeQueue()
-		if isStatusDue {
-			frames = append(frames, encodeStatus())
-		}
+		frames, hasLast := l.takeQueue(encodeStatus)
 		if _, err := frames.WriteTo(l.conn); err != nil {
 			return
 		}

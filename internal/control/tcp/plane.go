@@ -201,7 +201,7 @@ func (p *Plane) handle(rank int, m message) (hasLeft bool, err error) {
 		p.links[rank].send(answer.encode(), false)
 	}
 	if m.kind == kindAskStatus {
-		p.links[rank].send(p.encodeStatus(m.step), false)
+		p.links[rank].answer(m.step)
 	}
 	p.wakeWaitsFor(rank, m)
 	return r.hasLeft, nil
@@ -237,15 +237,10 @@ func (p *Plane) updateSentStatus() bool {
 	return changed
 }
 
-func (p *Plane) statusFrame() []byte {
+// statusFrame returns a frame with this rank's status, which answers a request unless it is 0.
+func (p *Plane) statusFrame(request uint64) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.encodeStatus(0)
-}
-
-// encodeStatus returns a frame with this rank's status, which answers a request unless it is 0. The
-// caller must hold p.mu.
-func (p *Plane) encodeStatus(request uint64) []byte {
 	currentStatus := p.ownStatus()
 	m := message{kind: kindStatus, step: request, payload: currentStatus.encode(time.Now())}
 	return m.encode()
@@ -255,7 +250,7 @@ func (p *Plane) encodeStatus(request uint64) []byte {
 func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.updateStatuses()
+	updateStatuses(p)
 	submitted := p.submitted.Load()
 	leastSubmitted := submitted
 	for r := range p.records {
@@ -270,10 +265,10 @@ func (p *Plane) Withdraw() bool {
 	return true
 }
 
-// updateStatuses asks the other ranks for their statuses, because a rank sends a new one only after
-// a while. It waits up to statusTimeout for the answers. The caller must hold p.mu, which is released
+// updateStatuses asks the other ranks for their statuses, which they otherwise send after a while,
+// and waits up to statusTimeout for the answers. The caller must hold p.mu, which is released
 // during the wait.
-func (p *Plane) updateStatuses() {
+func updateStatuses(p *Plane) {
 	p.statusRequests++
 	request := message{kind: kindAskStatus, step: p.statusRequests}
 	for _, l := range p.links {
@@ -282,12 +277,12 @@ func (p *Plane) updateStatuses() {
 		}
 	}
 	end := time.Now().Add(statusTimeout)
-	for p.awaitsStatus() && time.Now().Before(end) {
+	for awaitsStatus(p) && time.Now().Before(end) {
 		p.awaitChange(nil, time.Until(end))
 	}
 }
 
-func (p *Plane) awaitsStatus() bool {
+func awaitsStatus(p *Plane) bool {
 	if p.closed {
 		return false
 	}
