@@ -12,14 +12,19 @@ import (
 
 func testEqualRefusals(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 4<<20, options{})
-	refusals := make([]string, 2)
+	var refusals [2][]string
 	bw.onEachRank(func(r *rank) {
 		bw.offerAllCalls(r, func(tr *trial, refusal error) {
-			refusals[r.number] += fmt.Sprintf("%v: %v\n", tr, refusal)
+			refusals[r.number] = append(refusals[r.number], fmt.Sprintf("%v: %v", tr, refusal))
 		})
 	})
-	if refusals[0] != refusals[1] {
-		t.Error("a path refused different calls on the two ranks")
+	for i := range min(len(refusals[0]), len(refusals[1])) {
+		if refusals[0][i] != refusals[1][i] {
+			t.Fatalf("refusals differ: %s; %s", refusals[0][i], refusals[1][i])
+		}
+	}
+	if len(refusals[0]) != len(refusals[1]) {
+		t.Errorf("%d and %d calls were offered", len(refusals[0]), len(refusals[1]))
 	}
 }
 
