@@ -112,7 +112,7 @@ const helloBytes = 8 + tokenHalf + 3*4 + 2*addressBytes
 
 const addressBytes = 16 + 2
 
-const protocolName = "symrel03"
+const protocolName = "symrel04"
 
 func (j *joiner) encodeHello(target int, attempt uint32, conn net.Conn) []byte {
 	b := append([]byte(protocolName), j.token[:tokenHalf]...)
