@@ -28,6 +28,7 @@ type GPU struct {
 	unfinishedWork []*unfinishedItem
 	deferredFrees  []func() error
 	reclaiming     chan struct{} // closed when the current call of deferredFrees[0] ends, or nil
+	unreported     error         // from ReportInReclaim
 }
 
 func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {

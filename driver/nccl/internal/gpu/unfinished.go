@@ -58,12 +58,21 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 func (g *GPU) ReportInReclaim(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.deferredFrees = append(g.deferredFrees, func() error { return err })
+	g.unreported = errors.Join(g.unreported, err)
+}
+
+func (g *GPU) takeUnreported() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	err := g.unreported
+	g.unreported = nil
+	return err
 }
 
 // Reclaim calls deferred functions in order while memory need not stay mapped. allFreed reports
 // whether none is left. The caller must not hold any lock of the backend.
 func (g *GPU) Reclaim() (allFreed bool, err error) {
+	err = g.takeUnreported()
 	for !g.MustKeepMemory() {
 		free, ended := g.beginFree()
 		switch {

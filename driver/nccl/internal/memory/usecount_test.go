@@ -47,6 +47,10 @@ func TestErrorOfDeferredUnmapIsReported(t *testing.T) {
 	unused := decrementAll([]*UseCount{&s.UseCount})
 	m.UseCounts.mu.Unlock()
 	m.UseCounts.runDeferred(unused[0])
+	freed := false
+	if err := m.gpu.FreeWhenIdle(func() error { freed = true; return nil }); err != nil || !freed {
+		t.Errorf("FreeWhenIdle = %v, freed = %t; want an immediate free, before Reclaim", err, freed)
+	}
 	if _, err := m.gpu.Reclaim(); !errors.Is(err, failure) {
 		t.Errorf("Reclaim = %v after the deferred unmap, want %v", err, failure)
 	}
