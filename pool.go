@@ -404,8 +404,11 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 		for _, g := range p.rt.registry.allGroups() {
 			g.windows.dropPool(p)
 		}
-		p.rt.registry.removePool(p)
-		return append(calls, p.segments.close(p.heap.countLiveBlocks())...)
+		calls = append(calls, p.segments.close(p.heap.countLiveBlocks())...)
+		return append(calls, func() error { // last, so that Runtime.Close and Group.Close wait
+			p.rt.registry.removePool(p)
+			return nil
+		})
 	}))
 }
 

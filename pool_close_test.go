@@ -353,6 +353,27 @@ func TestViewOfFreedAndClosedMemory(t *testing.T) {
 	})
 }
 
+// TestRuntimeCloseWaitsForPoolClose closes a Runtime while Close of a pool unmaps a segment on
+// another goroutine.
+func TestRuntimeCloseWaitsForPoolClose(t *testing.T) {
+	rt := openRanks(t, 1, symmem.Options{})[0]
+	closed := make(chan error, 1)
+	symmem.HoldEnds(rt, func() {
+		go func() { closed <- rt.Close() }()
+		select {
+		case err := <-closed:
+			t.Error("Runtime.Close has closed the device before a segment was unmapped")
+			closed <- err
+		case <-time.After(100 * time.Millisecond):
+		}
+	})
+	r := &rank{Runtime: rt, t: t, ctx: t.Context()}
+	p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})
+	r.ok(r.alloc(p, 4*mib).Free())
+	r.ok(p.Close())
+	r.ok(<-closed)
+}
+
 // TestPoolIsUnlockedWhileMemoryEnds uses a pool while the backend unmaps its segments or deregisters
 // its windows, which may wait for the GPU or for other ranks.
 func TestPoolIsUnlockedWhileMemoryEnds(t *testing.T) {
