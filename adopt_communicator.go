@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"symmem/driver"
@@ -26,7 +27,7 @@ type AdoptedCommunicator struct {
 
 	mu        ranked.Mutex[adoptedMu]        // held during registration
 	failed    error                          // guarded by mu
-	windowsMu ranked.Mutex[adoptedWindowsMu] // guards windows
+	windowsMu ranked.Mutex[adoptedWindowsMu] // guards windows; held while one is deregistered
 	windows   map[*segment]driver.Window
 }
 
@@ -135,12 +136,13 @@ func (a *AdoptedCommunicator) registerAll(
 // pending lists mapped segments that are not registered with the communicator, except for those
 // that the group lacks, in which ranks may differ.
 func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
+	a.windowsMu.Lock()
+	registered := maps.Clone(a.windows)
+	a.windowsMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a.windowsMu.Lock()
-	defer a.windowsMu.Unlock()
 	return p.segments.holdSegments(0, func(s *segment) bool {
-		return a.windows[s] == nil &&
+		return registered[s] == nil &&
 			(a.group == nil || a.group.windows.contains(uintptr(s.start), 0))
 	})
 }
@@ -189,21 +191,28 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	if err != nil {
 		return err
 	}
-	if !a.addWindow(p, s, w) { // a concurrent Trim may have missed this window
-		return w.Deregister()
+	a.windowsMu.Lock()
+	a.windows[s] = w
+	a.windowsMu.Unlock()
+	p.mu.Lock()
+	isReleasing := s.releasing
+	p.mu.Unlock()
+	if isReleasing { // a concurrent Trim may have missed this window
+		return a.deregister(s)
 	}
 	return nil
 }
 
-func (a *AdoptedCommunicator) addWindow(p *Pool, s *segment, w driver.Window) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	a.windowsMu.Lock()
+// deregister does nothing if the segment is not registered.
+func (a *AdoptedCommunicator) deregister(s *segment) error {
+	a.windowsMu.Lock() // Detach waits, because the owner then destroys the communicator
 	defer a.windowsMu.Unlock()
-	if !s.releasing {
-		a.windows[s] = w
+	w := a.windows[s]
+	if w == nil {
+		return nil
 	}
-	return !s.releasing
+	delete(a.windows, s)
+	return panicIfClosedTwice(w.Deregister())
 }
 
 // Detach deregisters this rank's windows and ends the use of the communicator, without waiting for
@@ -265,12 +274,7 @@ func deregisterAdopted(rt *Runtime, s *segment) error {
 	rt.mu.Unlock()
 	var errs []error
 	for _, a := range all {
-		a.windowsMu.Lock()
-		if w := a.windows[s]; w != nil {
-			delete(a.windows, s)
-			errs = append(errs, panicIfClosedTwice(w.Deregister()))
-		}
-		a.windowsMu.Unlock()
+		errs = append(errs, a.deregister(s))
 	}
 	return errors.Join(errs...)
 }

@@ -59,16 +59,16 @@
 //	Graph.mu
 //	valueName.mu
 //	segmentTable.ending
+//	AdoptedCommunicator.windowsMu
 //	Stream.pinning
 //	Pool.mu
 //	Stream.recording
-//	AdoptedCommunicator.windowsMu
 //	sharedCapturesLock
 //	Runtime.mu
 //	Group.state
 //	callSites.mu
 //
-// A goroutine may wait for other ranks while it holds one of the first five locks, but not while it
+// A goroutine may wait for other ranks while it holds one of the first six locks, but not while it
 // holds another. There is one exception: to free a buffer that another stream has used, or to
 // allocate its memory again, a call acquires the backend's lock of that stream with Pool.mu held. A
 // goroutine that launches a collective may hold that lock until the other ranks launch it or the

@@ -7,7 +7,7 @@ import (
 )
 
 // HoldEnds makes rt call hold before the backend unmaps a segment of a pool, or deregisters a window
-// of a group, that is created afterwards.
+// of a group or an adopted communicator, that is created afterwards.
 func HoldEnds(rt *Runtime, hold func()) {
 	rt.device = endHook{connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
 		return deregisterHook{c, hold}
@@ -67,4 +67,35 @@ type endingWindow struct {
 func (w endingWindow) Deregister() error {
 	w.hold()
 	return w.Window.Deregister()
+}
+
+func (endHook) AdoptStream(uintptr) (driver.AdoptedStream, error) { return nil, ErrUnsupported }
+
+func (d endHook) AdoptCommunicator(uintptr) (driver.AdoptedCommunicator, error) {
+	return loneCommunicator(d), nil
+}
+
+// loneCommunicator is a communicator of another library with one rank.
+type loneCommunicator endHook
+
+func (loneCommunicator) Size() int { return 1 }
+
+func (loneCommunicator) Rank() int { return 0 }
+
+func (loneCommunicator) Exchange(_ context.Context, payload []byte) ([][]byte, error) {
+	return [][]byte{payload}, nil
+}
+
+func (c loneCommunicator) Register(context.Context, driver.Segment) (driver.Window, error) {
+	return loneWindow{hold: c.hold}, nil
+}
+
+type loneWindow struct {
+	driver.Window
+	hold func()
+}
+
+func (w loneWindow) Deregister() error {
+	w.hold()
+	return nil
 }

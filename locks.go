@@ -10,10 +10,10 @@ type (
 	graphMu          struct{}
 	valueMu          struct{}
 	poolEnding       struct{}
+	adoptedWindowsMu struct{}
 	streamPinning    struct{}
 	poolMu           struct{}
 	streamRecording  struct{}
-	adoptedWindowsMu struct{}
 	sharedCapturesMu struct{}
 	runtimeMu        struct{}
 	groupState       struct{}
@@ -37,19 +37,19 @@ func (valueMu) Rank() ranked.Rank { return ranked.Root.Waiting(4, "symmem.valueN
 // Rank returns the rank of segmentTable.ending.
 func (poolEnding) Rank() ranked.Rank { return ranked.Root.Waiting(5, "symmem.segmentTable.ending") }
 
-// Rank returns the rank of Stream.pinning.
-func (streamPinning) Rank() ranked.Rank { return ranked.Root.At(6, "symmem.Stream.pinning") }
-
-// Rank returns the rank of Pool.mu.
-func (poolMu) Rank() ranked.Rank { return ranked.Root.At(7, "symmem.Pool.mu") }
-
-// Rank returns the rank of Stream.recording.
-func (streamRecording) Rank() ranked.Rank { return ranked.Root.At(8, "symmem.Stream.recording") }
-
 // Rank returns the rank of AdoptedCommunicator.windowsMu.
 func (adoptedWindowsMu) Rank() ranked.Rank {
-	return ranked.Root.At(9, "symmem.AdoptedCommunicator.windowsMu")
+	return ranked.Root.Waiting(6, "symmem.AdoptedCommunicator.windowsMu")
 }
+
+// Rank returns the rank of Stream.pinning.
+func (streamPinning) Rank() ranked.Rank { return ranked.Root.At(7, "symmem.Stream.pinning") }
+
+// Rank returns the rank of Pool.mu.
+func (poolMu) Rank() ranked.Rank { return ranked.Root.At(8, "symmem.Pool.mu") }
+
+// Rank returns the rank of Stream.recording.
+func (streamRecording) Rank() ranked.Rank { return ranked.Root.At(9, "symmem.Stream.recording") }
 
 // Rank returns the rank of sharedCapturesLock.
 func (sharedCapturesMu) Rank() ranked.Rank { return ranked.Root.At(10, "symmem.sharedCapturesLock") }

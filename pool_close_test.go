@@ -423,3 +423,42 @@ func TestPoolIsUnlockedWhileMemoryEnds(t *testing.T) {
 		})
 	}
 }
+
+// TestPoolIsUnlockedWhileCommunicatorWaits registers a pool with an adopted communicator while
+// another library deregisters a window of another pool. The call waits, but uses of the pool do not.
+func TestPoolIsUnlockedWhileCommunicatorWaits(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
+		var a *symmem.AdoptedCommunicator
+		p, other := r.pool(), r.pool()
+		var once sync.Once
+		registered := make(chan error, 1)
+		symmem.HoldEnds(r.Runtime, func() {
+			once.Do(func() {
+				go func() { registered <- a.Register(r.ctx, other) }()
+				time.Sleep(50 * time.Millisecond) // until Register waits
+				used := make(chan struct{})
+				go func() {
+					other.Stats()
+					close(used)
+				}()
+				select {
+				case <-used:
+				case <-time.After(10 * time.Second):
+					t.Error("the pool is locked while a window is deregistered")
+				}
+			})
+		})
+		var err error
+		a, err = r.Interop().AdoptCommunicator(1, "theirs", nil)
+		r.ok(err)
+		for _, each := range []*symmem.Pool{p, other} {
+			r.ok(r.alloc(each, mib).Free())
+		}
+		r.ok(a.Register(r.ctx, p))
+		r.ok(p.Close())
+		r.ok(<-registered)
+		if n := a.Windows(); n != 1 {
+			r.failf("the communicator has %d windows, want 1", n)
+		}
+	})
+}
