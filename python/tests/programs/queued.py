@@ -24,6 +24,7 @@ from symmem._device.queued import (
     TIMEOUT,
     Operation,
     Queued,
+    _retired,
 )
 from symmem._rank.streams import HostEvent
 
@@ -163,31 +164,49 @@ class Memory:
     """The memory of a record."""
 
 
+class Collected:
+    """An event during whose check another handle is deleted."""
+
+    def done(self) -> bool:
+        _retired.clear()
+        return True
+
+
+def deleted_handle(stream: int, home: int) -> Any:
+    made: Any = Queued.__new__(Queued)
+    made._group, made._memory, made._home = symmem.world(), Memory(), home
+    made._configs = {stream: None}
+    made.retire()
+    return weakref.ref(made._memory)
+
+
+@check
+def handles_can_be_deleted_at_the_same_time() -> None:
+    entry: Any = ([Collected()], None)
+    _retired.append(entry)
+    deleted_handle(76, 75)
+    assert not _retired
+    symmem.barrier()
+
+
 @check
 def records_are_kept_until_their_kernels_have_ended() -> None:
     world, gate = symmem.world(), symmem.group(list(range(SIZE)), name="gate")
     late, home = 77, 78
 
-    def deleted_handle(stream: int) -> Any:
-        made: Any = Queued.__new__(Queued)
-        made._group, made._memory, made._home = world, Memory(), home
-        made._configs = {stream: None}
-        made.retire()
-        return weakref.ref(made._memory)
-
     if RANK != LAST:
         world.library.call("symmem_barrier", world.handle, late)  # waits for the last rank
-        waiting = deleted_handle(late)
-        deleted_handle(79)
+        waiting = deleted_handle(late, home)
+        deleted_handle(79, home)
         assert waiting() is not None
         end = HostEvent(world.library, home)
         assert not end.done(), "the pad, which is freed on this stream, is still in use"
     symmem.barrier(gate)
     if RANK == LAST:
         world.library.call("symmem_barrier", world.handle, late)
-        waiting, end = deleted_handle(late), HostEvent(world.library, home)
+        waiting, end = deleted_handle(late, home), HostEvent(world.library, home)
     end.wait()
-    deleted_handle(79)
+    deleted_handle(79, home)
     assert waiting() is None
     symmem.barrier()
 

@@ -294,7 +294,10 @@ class Queued:
             return
         _retired.append((events, self._memory))
         for _ in range(len(_retired)):
-            entry = _retired.popleft()
+            try:
+                entry = _retired.popleft()
+            except IndexError:  # Another thread, or the garbage collector, has retired a record.
+                return
             if not all(event.done() for event in entry[0]):
                 _retired.append(entry)
 
