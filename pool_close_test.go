@@ -435,7 +435,12 @@ func TestPoolIsUnlockedWhileCommunicatorWaits(t *testing.T) {
 		symmem.HoldEnds(r.Runtime, func() {
 			once.Do(func() {
 				go func() { registered <- a.Register(r.ctx, other) }()
-				time.Sleep(50 * time.Millisecond) // until Register waits
+				select {
+				case err := <-registered:
+					t.Error("Register has not waited")
+					registered <- err
+				case <-time.After(50 * time.Millisecond):
+				}
 				used := make(chan struct{})
 				go func() {
 					other.Stats()
