@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"symmem/driver"
@@ -137,12 +136,11 @@ func (a *AdoptedCommunicator) registerAll(
 // that the group lacks, in which ranks may differ.
 func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	a.windowsMu.Lock()
-	registered := maps.Clone(a.windows)
-	a.windowsMu.Unlock()
+	defer a.windowsMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.segments.holdSegments(0, func(s *segment) bool {
-		return registered[s] == nil &&
+		return a.windows[s] == nil &&
 			(a.group == nil || a.group.windows.contains(uintptr(s.start), 0))
 	})
 }
@@ -205,7 +203,8 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 
 // deregister does nothing if the segment is not registered.
 func (a *AdoptedCommunicator) deregister(s *segment) error {
-	a.windowsMu.Lock() // Detach waits, because the owner then destroys the communicator
+	// Held during Deregister, so that Detach waits: its caller may then destroy the communicator.
+	a.windowsMu.Lock()
 	defer a.windowsMu.Unlock()
 	w := a.windows[s]
 	if w == nil {

@@ -6,8 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// HoldEnds makes rt call hold before the backend unmaps a segment of a pool, or deregisters a window
-// of a group or an adopted communicator, that is created afterwards.
+// HoldEnds makes rt call hold before each unmapping of a segment and each deregistration of a
+// window, for pools, groups and adopted communicators that are created afterwards.
 func HoldEnds(rt *Runtime, hold func()) {
 	rt.device = endHook{connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
 		return deregisterHook{c, hold}

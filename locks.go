@@ -52,7 +52,9 @@ func (poolMu) Rank() ranked.Rank { return ranked.Root.At(8, "symmem.Pool.mu") }
 func (streamRecording) Rank() ranked.Rank { return ranked.Root.At(9, "symmem.Stream.recording") }
 
 // Rank returns the rank of sharedCapturesLock.
-func (sharedCapturesMu) Rank() ranked.Rank { return ranked.Root.At(10, "symmem.sharedCapturesLock") }
+func (sharedCapturesMu) Rank() ranked.Rank {
+	return ranked.Root.At(10, "symmem.sharedCapturesLock")
+}
 
 // Rank returns the rank of Runtime.mu.
 func (runtimeMu) Rank() ranked.Rank { return ranked.Root.At(11, "symmem.Runtime.mu") }

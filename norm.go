@@ -9,8 +9,8 @@ import (
 
 // NormArgs contains the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm. Tensors must be
 // contiguous and aligned to 16 bytes. Peers access the Input and, in an AllReduceRMSNorm, the
-// Output: these must be at the same place on all ranks if they are symmetric memory. On GPUs, they
-// must be if they have more than about 7 MiB.
+// Output: if these are symmetric memory, they must be at the same place on all ranks. On GPUs, they
+// must be symmetric memory if they have more than about 7 MiB.
 type NormArgs struct {
 	// Type is the type of the next four tensors: BFloat16 or Float16. All fields except the tensors
 	// must be the same on all ranks.
@@ -18,7 +18,7 @@ type NormArgs struct {
 	// Input has the shape [Rows, Hidden] in an AllReduceRMSNorm and [ranks*Rows, Hidden] in a
 	// ReduceScatterRMSNorm. Output has the shape [Rows, Hidden]: it must be the rows of Input that
 	// this rank normalizes, or not overlap Input. With Quant, Output is optional; if it is missing,
-	// the call may overwrite these rows.
+	// the call may overwrite this rank's rows of Input.
 	Input, Output Memory
 	// Residual has the shape [Rows, Hidden]. The call updates it. In an AllReduceRMSNorm, it must
 	// have the same contents on all ranks. Weight has the shape [Hidden]. These two must not overlap

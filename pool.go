@@ -405,7 +405,8 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 			g.windows.dropPool(p)
 		}
 		calls = append(calls, p.segments.close(p.heap.countLiveBlocks())...)
-		return append(calls, func() error { // last, so that Runtime.Close and Group.Close wait
+		// Last, so that Runtime.Close and Group.Close still find the pool and wait for it.
+		return append(calls, func() error {
 			p.rt.registry.removePool(p)
 			return nil
 		})

@@ -374,9 +374,9 @@ func TestRuntimeCloseWaitsForPoolClose(t *testing.T) {
 	r.ok(<-closed)
 }
 
-// TestPoolIsUnlockedWhileMemoryEnds uses a pool while the backend unmaps its segments or deregisters
-// its windows, which may wait for the GPU or for other ranks.
-func TestPoolIsUnlockedWhileMemoryEnds(t *testing.T) {
+// TestPoolIsUnlockedWhileMemoryIsReleased uses a pool while the backend unmaps its segments or
+// deregisters its windows, which may wait for the GPU or for other ranks.
+func TestPoolIsUnlockedWhileMemoryIsReleased(t *testing.T) {
 	for name, end := range map[string]func(*rank, *symmem.Group, *symmem.Pool, symmem.Buffer) error{
 		"Pool.Close": func(r *rank, _ *symmem.Group, p *symmem.Pool, b symmem.Buffer) error {
 			r.ok(b.Free())
@@ -424,8 +424,8 @@ func TestPoolIsUnlockedWhileMemoryEnds(t *testing.T) {
 	}
 }
 
-// TestPoolIsUnlockedWhileCommunicatorWaits registers a pool with an adopted communicator while
-// another library deregisters a window of another pool. The call waits, but uses of the pool do not.
+// TestPoolIsUnlockedWhileCommunicatorWaits registers a pool with an adopted communicator while a
+// window of another pool is deregistered there. Register waits; other uses of the pool do not.
 func TestPoolIsUnlockedWhileCommunicatorWaits(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		var a *symmem.AdoptedCommunicator

@@ -213,7 +213,7 @@ func (r *registrar) addWindow(m *membership, s *segment, window driver.Window) b
 	return true
 }
 
-// deregister requires that the caller holds mu.
+// deregister returns calls that deregister the segment's windows. The caller must hold mu.
 func (r *registrar) deregister(s *segment) endCalls {
 	calls := endCalls{func() error { return deregisterAdopted(r.rt, s) }}
 	compareKeys := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
@@ -223,7 +223,8 @@ func (r *registrar) deregister(s *segment) endCalls {
 	return calls
 }
 
-// deregisterWindow requires that the caller holds mu.
+// deregisterWindow returns the call that deregisters a window, if there is one. The caller must
+// hold mu.
 func (r *registrar) deregisterWindow(m *membership, s *segment) endCalls {
 	window := m.windows[s]
 	if window == nil {

@@ -44,10 +44,10 @@ func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) 
 	return arena, bytes, err
 }
 
-// segmentTable maps and unmaps a pool's segments. Callers must hold mu, except for end,
-// awaitEnd, endEach and releaseAll.
+// segmentTable maps and unmaps a pool's segments. Callers must hold mu, except for those of
+// awaitEnd, end, endEach, lockAndList and releaseAll.
 type segmentTable struct {
-	// ending is held during end, which locks mu.
+	// ending is held during end, to keep calls in order. Unlike mu, it may be held during waits.
 	ending ranked.Mutex[poolEnding]
 	mu     *ranked.Spin[poolMu]
 	list   []*segment // by ordinal; nil if unmapped; guarded by mu
@@ -115,22 +115,22 @@ func (t *segmentTable) holdSegments(first int32, isWanted func(*segment) bool) [
 	return held
 }
 
-// endCalls are calls of the backend that end windows, segments or an arena. They can wait for the
-// GPU and for other ranks.
+// endCalls end windows, segments or an arena. Calls of the backend can wait for the GPU and for
+// other ranks.
 type endCalls []func() error
 
-// end calls list with mu held, and then the functions that list returns without mu.
+// end calls list with mu held, and then, without mu, the functions that list has returned.
 func (t *segmentTable) end(list func() endCalls) error {
 	t.ending.Lock()
 	defer t.ending.Unlock()
 	var errs []error
-	for _, call := range t.listLocked(list) {
+	for _, call := range t.lockAndList(list) {
 		errs = append(errs, call())
 	}
 	return errors.Join(errs...)
 }
 
-// awaitEnd waits for end in other goroutines, and reports whether the pool is closed.
+// awaitEnd waits until no other goroutine is in end, and reports whether the pool is closed.
 func (t *segmentTable) awaitEnd() (closed bool) {
 	t.ending.Lock()
 	defer t.ending.Unlock()
@@ -139,13 +139,13 @@ func (t *segmentTable) awaitEnd() (closed bool) {
 	return t.closed
 }
 
-func (t *segmentTable) listLocked(list func() endCalls) endCalls {
+func (t *segmentTable) lockAndList(list func() endCalls) endCalls {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return list()
 }
 
-// endEach is end with a list for each segment that is mapped.
+// endEach calls end with the functions that list returns for each segment that is still mapped.
 func (t *segmentTable) endEach(segments []*segment, list func(*segment) endCalls) error {
 	return t.end(func() (calls endCalls) {
 		for _, s := range segments {
@@ -164,7 +164,7 @@ func (t *segmentTable) releaseAll(held []*segment, err *error) {
 	}
 }
 
-// release unmaps the segment after its last hold.
+// release removes a hold. After the last one, it returns the call that unmaps the segment.
 func (t *segmentTable) release(s *segment) endCalls {
 	if s.holdCount--; s.holdCount > 0 {
 		return nil
@@ -190,8 +190,8 @@ func panicIfClosedTwice(err error) error {
 	return err
 }
 
-// close unmaps the segments of a closed pool that have no live buffers. live counts the buffers.
-// All segments must have been deregistered.
+// close returns calls that unmap the segments of a closed pool that have no live buffers. live
+// counts the buffers. All segments must have been deregistered before these calls.
 func (t *segmentTable) close(live map[*segment]int) (calls endCalls) {
 	for _, s := range t.mappedSegments() {
 		if live[s] > 0 {

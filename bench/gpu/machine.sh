@@ -40,7 +40,8 @@ leave() {
 }
 trap leave EXIT
 
-# choose_parts PART... sets `parts` to all of the parts or, if PARTS is set, to those that it lists.
+# choose_parts PART... sets `parts` to those that PARTS lists, or to all. It exits with status 2 if
+# PARTS lists another.
 choose_parts() {
 	local part
 	# shellcheck disable=SC2206 # a list

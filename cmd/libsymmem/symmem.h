@@ -408,10 +408,9 @@ int symmem_pool_close(int pool, int force);
  * SYMMEM_ERR_OUT_OF_MEMORY, SYMMEM_ERR_NOT_OPEN and SYMMEM_ERR_CLOSED. */
 int symmem_alloc(int pool, size_t bytes, uint64_t stream, void **address);
 
-/* Allocates like symmem_alloc for a tensor that only its owner keeps, on a CUDA device given by its
- * ordinal. For another device than that of the pool's rank, the result is SYMMEM_ERR_UNSUPPORTED.
- * During a capture of the stream it is SYMMEM_ERR_CAPTURING, because the memory of a tensor that is
- * freed would be allocated again while replays use it. The host backend ignores the device. */
+/* Allocates like symmem_alloc, but fails with SYMMEM_ERR_UNSUPPORTED unless device, an ordinal, is
+ * that of the pool's rank (the host backend ignores it), and with SYMMEM_ERR_CAPTURING during a
+ * capture of the stream: replays could use memory that has been freed and allocated again. */
 int symmem_alloc_on(int pool, size_t bytes, int device, uint64_t stream, void **address);
 
 /* Frees a buffer of symmem_alloc or an allocator function. Work that is queued on the stream of the
@@ -812,11 +811,12 @@ enum {
 	SYMMEM_QUANT_PER_GROUP = 3 /* with a computed scale for each 128 elements of a row */
 };
 
-/* The arguments of symmem_norm and symmem_scattered_norm. Each rank normalizes `rows` rows,
- * which is the same number on all ranks. input has these rows or, for symmem_scattered_norm,
- * those of all ranks. residual, output and quantized have rows * hidden elements, and weight has
+/* The arguments of symmem_norm and symmem_scattered_norm. Each rank normalizes `rows` rows, the
+ * same number on all ranks. input has these rows or, for symmem_scattered_norm, those of all ranks
+ * in order. residual, output and quantized have rows * hidden elements, and weight has
  * hidden. output may be the rows of input that the rank normalizes; other tensors must not
- * overlap. If quant is set, output may be null, and the call may then overwrite these rows.
+ * overlap. If quant is set, output may be null, and the call may then overwrite the rank's rows
+ * of input.
  * Addresses are multiples of 16, that of scales a multiple of 4. */
 struct symmem_norm {
 	size_t size; /* sizeof(struct symmem_norm): later versions of this header append fields */

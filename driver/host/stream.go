@@ -157,8 +157,8 @@ func (l *lazyRecv) wait(ctx context.Context) {
 	}
 }
 
-// receive runs the Recv and the events after it. If the message does not arrive soon or ctx ends, it
-// starts a worker. The caller must hold stream.mu, which is released during the work.
+// receive runs the Recv and the events after it. If the message does not arrive soon or ctx ends,
+// it starts a worker. The caller must hold stream.mu, which is released during the work.
 func (l *lazyRecv) receive(ctx context.Context) {
 	s := l.stream
 	s.lazy = nil

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// ncclComm wraps a group's ncclComm_t. Its methods, except destroy, can wait for other ranks without
-// a deadline. Callers of register and deregister must hold communicator.mu.
+// ncclComm wraps a group's ncclComm_t. Its methods can wait for other ranks without a deadline,
+// except for CommDestroy in destroy. Callers of register and deregister must hold communicator.mu.
 type ncclComm struct {
 	gpu        *gpu.GPU
 	library    *nccl.Library
@@ -39,8 +39,9 @@ func (n *ncclComm) abort() error {
 
 // destroy frees the communicator after NCCL has sent the last data to other machines. If the
 // communicator has failed, CommDestroy frees nothing and makes its thread unusable, so destroy then
-// calls abort on another thread. If CommDestroy waits for other ranks until the timeout, it keeps a
-// thread, the communicator and the CUDA context (nccl.EndlessDestroy).
+// calls abort on another thread. If CommDestroy does not return within the group's timeout, destroy
+// returns a TimeoutError; a thread, the communicator and the CUDA context remain in use (see
+// nccl.EndlessDestroy).
 func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
 	result := make(chan error, 1)
 	go func() {

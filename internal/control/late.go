@@ -49,8 +49,8 @@ func lateStartError(
 // NoAnswer describes a rank that has not answered a request for its memory.
 const NoAnswer = "has not answered a request for its memory"
 
-// UnansweredError returns the error of a request for a group rank's memory, if the rank has not
-// answered before the deadline of ctx.
+// UnansweredError returns the error of a request for a group rank's memory that the rank has not
+// answered before the deadline of ctx. Time after the deadline is not time to answer.
 func UnansweredError(
 	ctx context.Context, group driver.GroupConfig, rank int, callText string, begin time.Time,
 ) *driver.TimeoutError {

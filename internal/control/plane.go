@@ -61,11 +61,11 @@ type Plane interface {
 	// Abort makes the plane fail on all ranks. This rank's error is cause, or driver.ErrAborted for
 	// nil.
 	Abort(cause error)
-	// Withdraw revokes this rank's tickets, except those that all others have submitted, and
-	// reports whether it revoked any. On a plane between machines, it asks the others and waits for
-	// their answers, for seconds if a process does not run. A rank that submits a revoked ticket
-	// later gets an error instead of waiting forever. Tickets of concurrent calls are not
-	// published. Afterwards, only Close can be called.
+	// Withdraw revokes this rank's tickets, except those that all others are known to have
+	// submitted, and reports whether it revoked any. A plane between machines first asks the others
+	// and waits for their answers, for up to 3 s if a process is stopped. A rank that submits a
+	// revoked ticket later gets an error instead of waiting forever. Tickets of concurrent calls
+	// are not published. Afterwards, only Close can be called.
 	Withdraw() bool
 	// Close ends this rank's waits, notifies the other ranks, and leaves the group.
 	Close() error

@@ -127,12 +127,12 @@ func (p *Peer) disconnect() error {
 	return conn.Close()
 }
 
-// answerTime is the time that the peer has to answer after the deadline of a request. This process
-// may have been stopped until then, before it sent the request or read the answer.
+// answerTime is allowed after the deadline, during which this process may have been stopped, to
+// send a request, and again to read the answer.
 const answerTime = 100 * time.Millisecond
 
-// requestFile may return no file. If ctx ends, it returns the error of ctx, even if the connection
-// reaches its deadline first.
+// requestFile may return no file. It ends at once if ctx is canceled. After the deadline of ctx, it
+// allows answerTime more for sending, and again for the answer, and then returns the error of ctx.
 func requestFile(
 	ctx context.Context, conn *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
@@ -152,21 +152,21 @@ func requestFile(
 		}
 	})
 	defer stop()
-	// After its deadline, a connection returns an error without sending or reading anything.
-	retry := func(err error) bool {
+	// After its deadline, a connection sends and reads nothing more.
+	extendDeadline := func(err error) bool {
 		return errors.Is(err, os.ErrDeadlineExceeded) &&
 			!errors.Is(ctx.Err(), context.Canceled) &&
 			conn.SetDeadline(time.Now().Add(answerTime)) == nil
 	}
-	_, err = conn.Write(request)
-	if retry(err) {
-		_, err = conn.Write(request)
+	n, err := conn.Write(request)
+	if extendDeadline(err) {
+		_, err = conn.Write(request[n:])
 	}
 	if err != nil {
 		return nil, err
 	}
 	f, err = sys.ReceiveFile(conn, response)
-	if retry(err) {
+	if extendDeadline(err) {
 		f, err = sys.ReceiveFile(conn, response)
 	}
 	return f, err

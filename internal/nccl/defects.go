@@ -82,8 +82,8 @@ var (
 		Since: 23203, FixedIn: Unfixed,
 		Effect: "CommDestroy of a communicator that spans machines never returns if a rank dies " +
 			"during the call",
-		Workaround: "Close waits one second longer, and reports the lost ranks; a thread and the " +
-			"communicator remain until the process ends",
+		Workaround: "Close waits one second longer, and reports the lost ranks; the communicator is " +
+			"given up after the group's timeout, and remains until the process ends, as does a thread",
 		Source: "TestKillsOnAGPU on 4 H100 as two machines",
 	}
 	// EarlyStart: window kernels are launched with programmatic stream serialization, but do not

@@ -17,7 +17,7 @@ const (
 	// not allocate.
 	maxHolders = 64
 	maxLocks   = 32 // for each goroutine
-	maxFrames  = 5  // for each stack, whose recording takes most of the time of Lock
+	maxFrames  = 5  // for each stack; recording them takes most of the time of Lock
 	// tryFrames is small, because goroutines may poll with TryLock.
 	tryFrames = 2
 )

@@ -66,7 +66,7 @@
 //     no call uses.
 //   - SOFTGPU_DEAF=1: window kernels ignore an abort, as those of NCCL 2.27.3 to 2.30.7 do, and
 //     abort does not block other calls.
-//   - SOFTGPU_ENDLESS=1: ncclCommDestroy never returns, as NCCL's may not if a rank has died.
+//   - SOFTGPU_ENDLESS=1: ncclCommDestroy never returns, like NCCL's if a rank dies meanwhile.
 //   - SOFTGPU_FAIL=function:call[:code],...: makes one call of a function fail. call is the number
 //     of the call, counted from 1. For ncclCommGetAsyncError, code is the result that it reports.
 //   - NCCL_HOSTID: different values mean different machines, whose ranks get NULL windows.

@@ -13,8 +13,8 @@ bool Group::supportsTensorAlloc(c10::DeviceIndex device) {
   return part.handle != 0;
 }
 
-// All ranks of the group must allocate tensors of the same sizes in the same order. During a capture,
-// it returns an ordinary tensor, whose memory belongs to the graph.
+// All ranks of the group must allocate tensors of the same sizes in the same order. During a
+// capture, it returns an ordinary tensor, whose memory belongs to the graph.
 at::Tensor Group::allocateTensor(long size, at::TensorOptions options) {
   auto device = options.device();
   uint64_t stream = 0; // on the CPU, any number is a valid stream

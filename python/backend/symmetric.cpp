@@ -116,7 +116,7 @@ at::Tensor Handle::pad(
       members_.size, " ranks");
   TORCH_CHECK_VALUE(
       offset >= 0 && c10::multiply_integers(sizes) <= words - offset, "a tensor of shape ",
-      c10::IntArrayRef(sizes), " at ", offset, " exceeds the signal pad of ", words, " elements");
+      c10::IntArrayRef(sizes), " at offset ", offset, " exceeds the signal pad of ", words, " elements");
   auto* const address = static_cast<char*>(pad_.peers[rank]) + offset * c10::elementSize(dtype);
   const auto options = at::TensorOptions().dtype(dtype).device(device_);
   return at::for_blob(address, sizes).options(options).target_device(device_).make_tensor();

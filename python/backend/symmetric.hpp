@@ -71,11 +71,11 @@ class Handle final : public c10d::symmetric_memory::SymmetricMemory {
   c10::Device get_device() override;
   bool world_within_direct_access() override;
 
-  // Returns the size of a signal pad, which is the one that PyTorch had when the handle was made.
+  // Returns the size of a signal pad: PyTorch's setting when the handle was made.
   size_t pad_bytes() const;
   // Returns the offset of the barrier rows from the beginning of a signal pad.
   size_t barrier_offset() const;
-  // Does what get_signal_pad does, whose bounds are PyTorch's current size.
+  // Like get_signal_pad, but with bounds from pad_bytes, not from PyTorch's current setting.
   at::Tensor pad(int rank, std::vector<int64_t> sizes, c10::ScalarType dtype, int64_t offset) const;
 
  private:

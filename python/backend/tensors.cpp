@@ -11,7 +11,7 @@ void require_device(c10::Device device) {
   const int count = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
   TORCH_CHECK_VALUE(
       device.index() >= 0 && device.index() < count, "there is no device ", device,
-      ": this process has ", count);
+      ": this process has ", count, " devices");
 }
 
 void require_separate(const std::vector<at::Tensor>& outputs) {

@@ -123,7 +123,7 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 	checkDeadlock(t, p.Await(g.ctx, unfinishedWait(p.Submit())), worldRanks(2)[1])
 }
 
-// Here no message follows the tickets, with which the ranks would learn of them.
+// No message follows the tickets, so ranks on several machines learn of them only by asking.
 func testCommonTicketIsKept(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	for _, p := range g.planes {

@@ -400,8 +400,8 @@ func (ws *waiter) PollBriefly(word *uint64, want uint64) bool {
 	return ws.pollFor(context.Background(), word, want, messageYields)
 }
 
-// PollLonger is PollBriefly for a caller that has nothing else to do. It yields more often, until ctx
-// ends.
+// PollLonger is PollBriefly for a caller that has nothing else to do. It yields more often, and
+// gives up when ctx ends.
 func (ws *waiter) PollLonger(ctx context.Context, word *uint64, want uint64) bool {
 	return ws.pollFor(ctx, word, want, ws.budget.briefYields)
 }

@@ -24,7 +24,7 @@ const (
 	// has received all posts.
 	kindComplete
 	kindReport // fault report
-	kindStatus // with the step of the last kindAskStatus that it answers, or 0
+	kindStatus // with the step of the kindAskStatus that it answers, or 0
 	kindAskStatus
 	// kindFail announces a failure. Its step is a control.Reason, and its payload the sender's
 	// status.

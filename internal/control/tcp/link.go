@@ -17,7 +17,7 @@ type link struct {
 	mu           sync.Mutex
 	queue        [][]byte      // guarded by mu
 	isStatusDue  bool          // a status is to be sent; guarded by mu
-	request      uint64        // the rank's last kindAskStatus, which statuses answer; guarded by mu
+	request      uint64        // the kindAskStatus that this status answers, or 0; guarded by mu
 	isLastQueued bool          // no frame may follow; guarded by mu
 	wake         chan struct{} // has an entry if there is something to send
 	closed       chan struct{} // closed when no more is read
@@ -61,14 +61,15 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// takeQueue empties the queue. encodeStatus returns a frame that answers a request.
+// takeQueue empties the queue. If a status is due, it appends the frame of encodeStatus, which it
+// calls without mu, because that locks groupState.mu.
 func (l *link) takeQueue(
 	encodeStatus func(request uint64) []byte,
 ) (frames net.Buffers, hasLast bool) {
 	l.mu.Lock()
 	frames, hasLast = l.queue, l.isLastQueued
 	isStatusDue, request := l.isStatusDue && !hasLast, l.request
-	l.queue, l.isStatusDue = nil, false
+	l.queue, l.isStatusDue, l.request = nil, false, 0
 	l.mu.Unlock()
 	if isStatusDue {
 		frames = append(frames, encodeStatus(request))

@@ -21,7 +21,7 @@ const (
 	// failed first during Join.
 	ackTimeout   = 250 * time.Millisecond
 	leaveTimeout = time.Second
-	// statusTimeout bounds the wait for a process that does not run.
+	// statusTimeout bounds the wait of Withdraw for ranks whose processes are stopped.
 	statusTimeout = 3 * time.Second
 )
 
@@ -265,9 +265,9 @@ func (p *Plane) Withdraw() bool {
 	return true
 }
 
-// updateStatuses asks the other ranks for their statuses, which they otherwise send after a while,
-// and waits up to statusTimeout for the answers. The caller must hold p.mu, which is released
-// during the wait.
+// updateStatuses asks the other ranks for their statuses, because those that it has may be older
+// than statusInterval. It waits up to statusTimeout for the answers. The caller must hold p.mu,
+// which is released during the wait.
 func updateStatuses(p *Plane) {
 	p.statusRequests++
 	request := message{kind: kindAskStatus, step: p.statusRequests}

@@ -88,8 +88,8 @@ func (s *groupState) wakeAll() {
 }
 
 // wakeWaitsFor wakes waits that a message may have ended. It does not examine all ranks for every
-// message: a post wakes a wait only if it is the last missing one, and statuses wake waits at the
-// next tick. The caller must hold s.mu.
+// message: a post wakes a wait only if it is the last missing one, and a status that answers no
+// request wakes waits at the next tick. The caller must hold s.mu.
 func (s *groupState) wakeWaitsFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:

@@ -114,9 +114,8 @@ func (j *reportBuilder) accusers(rank int) (all []*RankResult) {
 	return all
 }
 
-// culprits returns the ranks that are to blame for a rank's error. If the rank blames another one
-// that blames others, those are to blame: a rank whose wait has failed exits, and is then missing
-// itself.
+// culprits returns the ranks to blame for the error of r: those at the ends of its chains of blame.
+// A rank whose wait has failed exits, so that others blame it instead of the rank that it blames.
 func (j *reportBuilder) culprits(r *RankResult) (all []int) {
 	visited := []int{r.Rank}
 	for blamed := slices.Clone(r.BlamedRanks); len(blamed) > 0; blamed = blamed[1:] {
@@ -131,7 +130,7 @@ func (j *reportBuilder) culprits(r *RankResult) (all []int) {
 			all = append(all, rank)
 		}
 	}
-	if len(all) == 0 { // the ranks blame each other
+	if len(all) == 0 { // r blames no rank, or ranks blame each other
 		return r.BlamedRanks
 	}
 	return all
@@ -139,7 +138,7 @@ func (j *reportBuilder) culprits(r *RankResult) (all []int) {
 
 // judgeErrors adds faults for the ranks' errors. A rank whose error blames no other rank is at
 // fault, unless preflight's deadline has passed. A rank was late if more than half of the other
-// ranks with errors blame it.
+// ranks with errors blame it, directly or through ranks that they blame.
 func (j *reportBuilder) judgeErrors() {
 	for rank, r := range j.results {
 		if r == nil {

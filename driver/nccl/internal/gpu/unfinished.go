@@ -70,7 +70,8 @@ func (g *GPU) takeUnreported() error {
 }
 
 // Reclaim calls deferred functions in order while memory need not stay mapped. allFreed reports
-// whether none is left. The caller must not hold any lock of the backend.
+// whether none is left. err includes the errors given to ReportInReclaim. The caller must not hold
+// any lock of the backend.
 func (g *GPU) Reclaim() (allFreed bool, err error) {
 	err = g.takeUnreported()
 	for !g.MustKeepMemory() {

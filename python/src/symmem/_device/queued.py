@@ -217,7 +217,7 @@ _MAX_CACHED = 4096
 
 
 _retired: deque[tuple[list[HostEvent], Any]] = deque()
-"""Events after the last operations of deleted handles, and the memory of the handles' records."""
+"""Events after the last operations of handles, and the memory of the handles' records."""
 
 _kept: list[Any] = []
 """The memory of records that operations may use at any time, such as in CUDA graphs."""
@@ -281,8 +281,8 @@ class Queued:
     def retire(self) -> None:
         """Keep the record until the queued operations have ended, and the pad in use until then.
 
-        The pad can be freed on its stream after this. The streams must still exist. During their
-        capture this has no effect on the pad, and keeps the record forever.
+        It must be called before the pad is freed and the streams are destroyed. If an event cannot
+        be recorded, as during a capture, the record is kept forever, and the pad is not protected.
         """
         library, events = self._group.library, []
         try:
@@ -296,7 +296,7 @@ class Queued:
         for _ in range(len(_retired)):
             try:
                 entry = _retired.popleft()
-            except IndexError:  # Another thread, or the garbage collector, has retired a record.
+            except IndexError:  # Another thread, or the garbage collector, has popped the rest.
                 return
             if not all(event.done() for event in entry[0]):
                 _retired.append(entry)

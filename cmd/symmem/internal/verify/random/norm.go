@@ -15,8 +15,8 @@ import (
 // Computing the expected output of a norm is slow, so its size is limited.
 const maxNormElements = 1 << 14
 
-// runNorm computes and checks an all-reduce or a reduce-scatter and an RMSNorm in one kernel, unless
-// the group's path does not support it.
+// runNorm computes and checks a norm, fused with an all-reduce or a reduce-scatter, unless the
+// group's path does not support it.
 func (r *round) runNorm(ctx context.Context) error {
 	g, drawnBuffers := r.groups.all[r.groups.drawIndex()], r.buffers.drawBuffers(3)
 	if drawnBuffers == nil {
