@@ -38,7 +38,8 @@ func benchNorms(b *testing.B, scatters bool) {
 		for rows := int64(1); rows <= maxRows; rows *= 4 {
 			b.Run(fmt.Sprintf("hidden=%d/rows=%d", hidden, rows), func(b *testing.B) {
 				if scatters && rows%int64(len(ranks)) != 0 {
-					b.Skipf("%d ranks do not divide %d rows: %v", len(ranks), rows, symmem.ErrUnsupported)
+					b.Skip(fmt.Errorf("%d ranks do not divide %d rows: %w", len(ranks), rows,
+						symmem.ErrUnsupported))
 				}
 				measureNorm(b, ranks, rows, hidden)
 			})

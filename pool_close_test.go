@@ -399,16 +399,7 @@ func TestPoolIsUnlockedWhileMemoryIsReleased(t *testing.T) {
 				var count atomic.Int32
 				symmem.HoldEnds(r.Runtime, func() {
 					count.Add(1)
-					used := make(chan struct{})
-					go func() {
-						p.Stats()
-						close(used)
-					}()
-					select {
-					case <-used:
-					case <-time.After(10 * time.Second):
-						t.Error("the pool is locked while the backend ends its memory")
-					}
+					checkUnlocked(t, p)
 				})
 				g := r.split(r.World(), 0)
 				p = r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 4 * mib})
@@ -421,6 +412,21 @@ func TestPoolIsUnlockedWhileMemoryIsReleased(t *testing.T) {
 				_ = b.Free() // fails if it was freed
 			})
 		})
+	}
+}
+
+// checkUnlocked checks that a pool can be used at once.
+func checkUnlocked(t *testing.T, p *symmem.Pool) {
+	t.Helper()
+	used := make(chan struct{})
+	go func() {
+		p.Stats()
+		close(used)
+	}()
+	select {
+	case <-used:
+	case <-time.After(10 * time.Second):
+		t.Error("the pool is locked")
 	}
 }
 
@@ -441,16 +447,7 @@ func TestPoolIsUnlockedWhileCommunicatorWaits(t *testing.T) {
 					registered <- err
 				case <-time.After(50 * time.Millisecond):
 				}
-				used := make(chan struct{})
-				go func() {
-					other.Stats()
-					close(used)
-				}()
-				select {
-				case <-used:
-				case <-time.After(10 * time.Second):
-					t.Error("the pool is locked while a window is deregistered")
-				}
+				checkUnlocked(t, other)
 			})
 		})
 		var err error

@@ -813,10 +813,9 @@ enum {
 
 /* The arguments of symmem_norm and symmem_scattered_norm. Each rank normalizes `rows` rows, the
  * same number on all ranks. input has these rows or, for symmem_scattered_norm, those of all ranks
- * in order. residual, output and quantized have rows * hidden elements, and weight has
- * hidden. output may be the rows of input that the rank normalizes; other tensors must not
- * overlap. If quant is set, output may be null, and the call may then overwrite the rank's rows
- * of input.
+ * in order. residual, output and quantized have rows * hidden elements, and weight has hidden.
+ * output may be the rows of input that the rank normalizes; other tensors must not overlap. If
+ * quant is set, output may be null, and the call may then overwrite the rank's rows of input.
  * Addresses are multiples of 16, that of scales a multiple of 4. */
 struct symmem_norm {
 	size_t size; /* sizeof(struct symmem_norm): later versions of this header append fields */

@@ -11,9 +11,7 @@ import (
 )
 
 func TestChooseWithOneVisibleGPU(t *testing.T) {
-	if !usesSoftGPU(t) {
-		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
-	}
+	requireSoftGPU(t, "has a configurable number of devices")
 	if !inChildProcess(t, "SOFTGPU_DEVICES=1", "SOFTGPU_NCCL=23203") {
 		return
 	}
@@ -28,9 +26,7 @@ func TestChooseWithOneVisibleGPU(t *testing.T) {
 }
 
 func TestChooseSpreadsRanksOverSharedGPUs(t *testing.T) {
-	if !usesSoftGPU(t) {
-		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
-	}
+	requireSoftGPU(t, "has a configurable number of devices")
 	if !inChildProcess(t, "SOFTGPU_DEVICES=2", sharingVariable+"=1") {
 		return
 	}
@@ -44,9 +40,7 @@ func TestChooseSpreadsRanksOverSharedGPUs(t *testing.T) {
 }
 
 func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
-	if !usesSoftGPU(t) {
-		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
-	}
+	requireSoftGPU(t, "has a configurable number of devices")
 	if !inChildProcess(t, "SOFTGPU_DEVICES=2", sharingVariable+"=") {
 		return
 	}

@@ -15,9 +15,7 @@ import (
 // TestGroupsWithoutNVLinkHaveNoDirectPath checks that all ranks refuse the direct path for the same
 // reason, and that the other paths work.
 func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
-	if !usesSoftGPU(t) {
-		t.Skip("only the software GPU has configurable links")
-	}
+	requireSoftGPU(t, "has configurable links")
 	for _, row := range []struct{ name, link, reason string }{
 		{"PCIe", "pcie", "are not connected by NVLink"},
 		{"no peer access", "none", "cannot access the memory of GPU"},

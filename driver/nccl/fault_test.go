@@ -2,6 +2,7 @@ package nccl
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -45,9 +46,7 @@ func TestOneRankFails(t *testing.T) {
 		checkBothRanksFail(t, want)
 		return
 	}
-	if !usesSoftGPU(t) {
-		t.Skip("only the software GPU can inject failures")
-	}
+	requireSoftGPU(t, "can inject failures")
 	for _, f := range failures {
 		t.Run(f.name, func(t *testing.T) {
 			c := systest.Command(t, systest.Patience, os.Args[0],
@@ -57,6 +56,14 @@ func TestOneRankFails(t *testing.T) {
 				t.Errorf("%v\n%s", err, output)
 			}
 		})
+	}
+}
+
+// requireSoftGPU skips the test on a real GPU. has completes the reason.
+func requireSoftGPU(t *testing.T, has string) {
+	t.Helper()
+	if !usesSoftGPU(t) {
+		t.Skip(fmt.Errorf("only the software GPU %s: %w", has, driver.ErrUnsupported))
 	}
 }
 

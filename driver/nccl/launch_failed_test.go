@@ -17,9 +17,7 @@ import (
 // other GPUs, it skips the test.
 func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
 	t.Helper()
-	if !usesSoftGPU(t) {
-		t.Skip("only the software GPU can inject failures")
-	}
+	requireSoftGPU(t, "can inject failures")
 	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+calls)...)
 }
 

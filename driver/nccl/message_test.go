@@ -207,9 +207,7 @@ func TestSendWaitsForASlot(t *testing.T) {
 // TestSendWithoutMemoryHasNoEffect makes a Send fail because the GPU has not enough free memory to
 // stage the message. The group must stay usable.
 func TestSendWithoutMemoryHasNoEffect(t *testing.T) {
-	if !usesSoftGPU(t) {
-		t.Skip("only the software GPU has a configurable amount of memory")
-	}
+	requireSoftGPU(t, "has a configurable amount of memory")
 	if !inChildProcess(t, fmt.Sprint("SOFTGPU_MEMORY=", 160<<20)) {
 		return
 	}

@@ -43,9 +43,7 @@ func TestSplitsInACaptureAreCompared(t *testing.T) {
 // TestAllToAllWithoutNCCLAlltoAll runs AllToAll with a version of NCCL that has no ncclAlltoAll,
 // which was added in 2.28.3.
 func TestAllToAllWithoutNCCLAlltoAll(t *testing.T) {
-	if !usesSoftGPU(t) {
-		t.Skipf("only the software GPU has a configurable version of NCCL: %v", driver.ErrUnsupported)
-	}
+	requireSoftGPU(t, "has a configurable version of NCCL")
 	c := systest.Command(t, systest.Patience, os.Args[0],
 		"-test.run=^TestContract$/^collectives$/^(two|three)_ranks_get")
 	c.Env = append(os.Environ(), "SOFTGPU_NCCL=22707")

@@ -24,9 +24,7 @@ const guardLog = "an empty kernel is launched before window kernels"
 
 // TestGuardForKernelsThatStartEarly runs the next test with several versions of NCCL.
 func TestGuardForKernelsThatStartEarly(t *testing.T) {
-	if !usesSoftGPU(t) {
-		t.Skipf("only the software GPU has a configurable version of NCCL: %v", driver.ErrUnsupported)
-	}
+	requireSoftGPU(t, "has a configurable version of NCCL")
 	for version, wantGuard := range guardedVersions {
 		t.Run(version, func(t *testing.T) {
 			c := systest.Command(t, systest.Patience, os.Args[0], "-test.v",

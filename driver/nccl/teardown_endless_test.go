@@ -11,9 +11,7 @@ import (
 // TestTeardownOfEndlessDestroyEnds closes a group on two machines whose communicators NCCL never
 // destroys. Each teardown must end, keep the communicator and report a timeout.
 func TestTeardownOfEndlessDestroyEnds(t *testing.T) {
-	if !usesSoftGPU(t) {
-		t.Skip("only the software GPU has an endless ncclCommDestroy on demand")
-	}
+	requireSoftGPU(t, "has an endless ncclCommDestroy on demand")
 	if !inChildProcess(t, "SOFTGPU_ENDLESS=1") {
 		return
 	}

@@ -124,8 +124,8 @@ def handles_keep_the_size_of_their_signal_pads() -> None:
     channel = size // 4 // SIZE - 1
     following, previous = (RANK + 1) % SIZE, (RANK - 1) % SIZE
     try:
-        for now in (4 * SIZE, 16 * size):
-            symm_mem.set_signal_pad_size(now)
+        for later_size in (4 * SIZE, 16 * size):
+            symm_mem.set_signal_pad_size(later_size)
             for each in (theirs, handle):
                 each.put_signal(following, channel)
                 each.wait_signal(previous, channel)
