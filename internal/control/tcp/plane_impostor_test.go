@@ -268,6 +268,10 @@ func TestInvalidMessageIsReportedWithRank(t *testing.T) {
 			i.send(kindPost, trackControl, 2, []byte("once"))
 			i.send(kindPost, trackControl, 2, []byte("twice"))
 		},
+		"a repeated fault": func(i *impostor) {
+			i.send(kindFail, "", 0, anyStatus())
+			i.send(kindFail, "", 0, anyStatus())
+		},
 		"a payload of four gigabytes": func(i *impostor) {
 			_, err := i.conn.Write(corruptFrame(4, 255, 255, 255, 255))
 			check(i.t, err)

@@ -90,6 +90,9 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 		if m.step > uint64(control.FailedAfterPeer) {
 			return fmt.Errorf("a rank has failed for reason %d: %w", m.step, ErrProtocol)
 		}
+		if r.failed != control.NotFailed {
+			return fmt.Errorf("a rank has failed twice: %w", ErrProtocol)
+		}
 		r.status = decodeStatus(m.payload, now)
 		r.failed = max(control.FailedItself, control.Reason(m.step))
 	case kindFailAck:
