@@ -62,10 +62,10 @@ type Plane interface {
 	// nil.
 	Abort(cause error)
 	// Withdraw revokes this rank's tickets, except those that all others are known to have
-	// submitted, and reports whether it revoked any. A plane between machines first asks the others
-	// and waits for their answers, for up to 3 s if a process is stopped. A rank that submits a
-	// revoked ticket later gets an error instead of waiting forever. Tickets of concurrent calls
-	// are not published. Afterwards, only Close can be called.
+	// submitted, and reports whether it revoked any. Before it revokes tickets, a plane between
+	// machines asks the others and waits for their answers, for up to 3 s if a process is stopped. A
+	// rank that submits a revoked ticket later gets an error instead of waiting forever. Tickets of
+	// concurrent calls are not published. Afterwards, only Close can be called.
 	Withdraw() bool
 	// Close ends this rank's waits, notifies the other ranks, and leaves the group.
 	Close() error

@@ -252,47 +252,48 @@ func (p *Plane) Withdraw() bool {
 	defer p.mu.Unlock()
 	updateStatuses(p)
 	submitted := p.submitted.Load()
-	leastSubmitted := submitted
-	for r := range p.records {
-		if r != p.ownRank {
-			leastSubmitted = min(leastSubmitted, p.records[r].submitted)
-		}
-	}
-	if leastSubmitted == submitted {
+	least, _ := leastSubmitted(p, submitted)
+	if least == submitted {
 		return false
 	}
-	p.maxTicket = leastSubmitted
+	p.maxTicket = least
 	return true
 }
 
 // updateStatuses asks the other ranks for their statuses, because those that it has may be older
-// than statusInterval. It waits up to statusTimeout for the answers. The caller must hold p.mu,
-// which is released during the wait.
+// than statusInterval. It waits up to statusTimeout for answers that can change leastSubmitted. The
+// caller must hold p.mu, which is released during the wait.
 func updateStatuses(p *Plane) {
 	p.statusRequests++
-	request := message{kind: kindAskStatus, step: p.statusRequests}
-	for _, l := range p.links {
-		if l != nil {
-			l.send(request.encode(), false)
-		}
+	isFinal := func() bool {
+		_, final := leastSubmitted(p, p.submitted.Load())
+		return final
 	}
+	if isFinal() {
+		return
+	}
+	p.broadcast(message{kind: kindAskStatus, step: p.statusRequests}, false)
 	end := time.Now().Add(statusTimeout)
-	for awaitsStatus(p) && time.Now().Before(end) {
+	for !p.closed && !isFinal() && time.Now().Before(end) {
 		p.awaitChange(nil, time.Until(end))
 	}
 }
 
-func awaitsStatus(p *Plane) bool {
-	if p.closed {
-		return false
-	}
+// leastSubmitted returns how many tickets each rank is known to have submitted, if this rank has
+// submitted the given number. The result is final if no status can increase it: one of the ranks
+// that have submitted no more is this rank, has departed, or has answered the last kindAskStatus.
+func leastSubmitted(p *Plane, submitted uint64) (least uint64, isFinal bool) {
+	least, isFinal = submitted, true
 	for rank := range p.records {
 		r := &p.records[rank]
-		if rank != p.ownRank && !r.hasLeft && !r.isLost && r.answered < p.statusRequests {
-			return true
+		if rank == p.ownRank || r.submitted > least {
+			continue
 		}
+		isCurrent := r.hasLeft || r.isLost || r.answered >= p.statusRequests
+		isFinal = isCurrent || isFinal && r.submitted == least
+		least = r.submitted
 	}
-	return false
+	return least, isFinal
 }
 
 // Close leaves the group. A peer that does not read delays it by at most leaveTimeout.

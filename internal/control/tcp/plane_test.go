@@ -29,3 +29,67 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
 func BenchmarkPlane(b *testing.B) { controltest.Bench(b, joinAsMember) }
+
+// TestWithdrawAsksOnlyIfNeeded withdraws a ticket that the impostor has submitted. It has sent its
+// status, so an answer cannot change the result, and Withdraw must not ask for one.
+func TestWithdrawAsksOnlyIfNeeded(t *testing.T) {
+	i := newImpostor(t)
+	p := i.joinVictim()
+	ticket := p.Submit()
+	i.send(kindStatus, "", 0, anyStatus())
+	p.mu.Lock()
+	for p.records[1].submitted < ticket {
+		p.awaitChange(nil, hangTimeout)
+	}
+	p.mu.Unlock()
+	if p.Withdraw() {
+		t.Error("Withdraw = true for a ticket that all ranks have submitted, want false")
+	}
+	p.Abort(nil)
+	for k := kind(0); k != kindFail; {
+		m, err := readFrame(i.conn)
+		check(t, err)
+		if k = m.kind; k == kindAskStatus {
+			t.Error("Withdraw has asked for a status that cannot change its result")
+		}
+	}
+}
+
+// TestWithdrawWaitsForAnswer withdraws a ticket that the impostor submits only in its answer.
+func TestWithdrawWaitsForAnswer(t *testing.T) {
+	i := newImpostor(t)
+	p := i.joinVictim()
+	p.Submit()
+	withdrawn := make(chan bool, 1)
+	go func() { withdrawn <- p.Withdraw() }()
+	i.send(kindStatus, "", i.await(kindAskStatus).step, anyStatus())
+	if <-withdrawn {
+		t.Error("Withdraw = true for a ticket that all ranks have submitted, want false")
+	}
+}
+
+func TestLeastSubmittedIsFinal(t *testing.T) {
+	record := func(submitted uint64) rankRecord {
+		return rankRecord{status: status{submitted: submitted}}
+	}
+	left, lost, current := record(4), record(4), record(4)
+	left.hasLeft, lost.isLost, current.answered = true, true, 1
+	for name, c := range map[string]struct {
+		first, second rankRecord
+		least         uint64
+		isFinal       bool
+	}{
+		"all have submitted 5":            {record(6), record(5), 5, true},
+		"one may have submitted more":     {record(4), record(5), 4, false},
+		"one has answered":                {record(4), current, 4, true},
+		"one has left":                    {left, record(4), 4, true},
+		"one is lost":                     {record(4), lost, 4, true},
+		"one is behind another that left": {left, record(3), 3, false},
+	} {
+		p := &Plane{statusRequests: 1}
+		p.records = []rankRecord{{}, c.first, c.second}
+		if least, isFinal := leastSubmitted(p, 5); least != c.least || isFinal != c.isFinal {
+			t.Errorf("%s: got %d, %t; want %d, %t", name, least, isFinal, c.least, c.isFinal)
+		}
+	}
+}
