@@ -79,7 +79,7 @@ func (a *AdoptedCommunicator) Windows() int {
 // Register registers a pool's new segments with the communicator and its group. If there are any,
 // all ranks must call it, and return the same DivergenceError or, during a capture, ErrCapturing.
 // After a TimeoutError, the communicator is unusable.
-func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) (err error) {
+func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	ctx = orBackground(ctx)
 	use, err := enterPools(p, nil)
 	if err != nil {
@@ -97,7 +97,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) (err error)
 		return a.failed
 	}
 	pending := a.pending(p)
-	defer p.segments.releaseAll(pending, &err)
+	defer p.segments.releaseAll(pending)
 	if len(pending) == 0 {
 		return nil
 	}
@@ -196,7 +196,7 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	isReleasing := s.releasing
 	p.mu.Unlock()
 	if isReleasing { // a concurrent Trim may have missed this window
-		return a.deregister(s)
+		p.segments.reportLater(a.deregister(s))
 	}
 	return nil
 }

@@ -2,13 +2,15 @@ package symmem
 
 import (
 	"context"
+	"errors"
 
 	"symmem/driver"
 )
 
 // HoldEnds makes rt call hold before each unmapping of a segment and each deregistration of a
-// window, for pools, groups and adopted communicators that are created afterwards.
-func HoldEnds(rt *Runtime, hold func()) {
+// window, which then return its error. This applies to pools, groups and adopted communicators that
+// are created afterwards.
+func HoldEnds(rt *Runtime, hold func() error) {
 	rt.device = endHook{connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
 		return deregisterHook{c, hold}
 	}}, hold}
@@ -16,7 +18,7 @@ func HoldEnds(rt *Runtime, hold func()) {
 
 type endHook struct {
 	connectHook
-	hold func()
+	hold func() error
 }
 
 func (d endHook) NewArena(bytes int64) (driver.Arena, error) {
@@ -26,7 +28,7 @@ func (d endHook) NewArena(bytes int64) (driver.Arena, error) {
 
 type endingArena struct {
 	driver.Arena
-	hold func()
+	hold func() error
 }
 
 func (a endingArena) Map(offset, bytes int64) (driver.Segment, error) {
@@ -36,17 +38,16 @@ func (a endingArena) Map(offset, bytes int64) (driver.Segment, error) {
 
 type endingSegment struct {
 	driver.Segment
-	hold func()
+	hold func() error
 }
 
 func (s endingSegment) Unmap() error {
-	s.hold()
-	return s.Segment.Unmap()
+	return errors.Join(s.hold(), s.Segment.Unmap())
 }
 
 type deregisterHook struct {
 	driver.Communicator
-	hold func()
+	hold func() error
 }
 
 func (c deregisterHook) Register(
@@ -61,12 +62,11 @@ func (c deregisterHook) Register(
 
 type endingWindow struct {
 	driver.Window
-	hold func()
+	hold func() error
 }
 
 func (w endingWindow) Deregister() error {
-	w.hold()
-	return w.Window.Deregister()
+	return errors.Join(w.hold(), w.Window.Deregister())
 }
 
 func (endHook) AdoptStream(uintptr) (driver.AdoptedStream, error) { return nil, ErrUnsupported }

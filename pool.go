@@ -3,6 +3,7 @@ package symmem
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -288,7 +289,8 @@ func (p *Pool) registerPending(ctx context.Context, m *membership) error {
 // During another library's capture on any rank, all ranks return ErrCapturing.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	defer deliverAll(p.rt)
-	return p.trimmer.trim(orBackground(ctx), keep)
+	err := p.trimmer.trim(orBackground(ctx), keep)
+	return errors.Join(err, p.segments.takeUnreported())
 }
 
 // Suspend releases the pool's memory until Resume, and returns how much memory it has released on
@@ -392,7 +394,7 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	if err != nil {
 		return fmt.Errorf("closing a pool: %w", toTimeoutError(err, p.rt.opts.Timeout))
 	}
-	return joinWithoutDuplicates(p.segments.end(func() (calls endCalls) {
+	err = p.segments.end(func() (calls endCalls) {
 		if p.segments.closed {
 			return nil
 		}
@@ -410,7 +412,8 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 			p.rt.registry.removePool(p)
 			return nil
 		})
-	}))
+	})
+	return joinWithoutDuplicates(err, p.segments.takeUnreported())
 }
 
 func (p *Pool) isClosed() bool {

@@ -358,7 +358,7 @@ func TestViewOfFreedAndClosedMemory(t *testing.T) {
 func TestRuntimeCloseWaitsForPoolClose(t *testing.T) {
 	rt := openRanks(t, 1, symmem.Options{})[0]
 	closed := make(chan error, 1)
-	symmem.HoldEnds(rt, func() {
+	symmem.HoldEnds(rt, func() error {
 		go func() { closed <- rt.Close() }()
 		select {
 		case err := <-closed:
@@ -366,6 +366,7 @@ func TestRuntimeCloseWaitsForPoolClose(t *testing.T) {
 			closed <- err
 		case <-time.After(100 * time.Millisecond):
 		}
+		return nil
 	})
 	r := &rank{Runtime: rt, t: t, ctx: t.Context()}
 	p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})
@@ -397,9 +398,10 @@ func TestPoolIsUnlockedWhileMemoryIsReleased(t *testing.T) {
 			runRanks(t, 1, symmem.Options{}, func(r *rank) {
 				var p *symmem.Pool
 				var count atomic.Int32
-				symmem.HoldEnds(r.Runtime, func() {
+				symmem.HoldEnds(r.Runtime, func() error {
 					count.Add(1)
 					checkUnlocked(t, p)
+					return nil
 				})
 				g := r.split(r.World(), 0)
 				p = r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 4 * mib})
@@ -438,7 +440,7 @@ func TestPoolIsUnlockedWhileCommunicatorWaits(t *testing.T) {
 		p, other := r.pool(), r.pool()
 		var once sync.Once
 		registered := make(chan error, 1)
-		symmem.HoldEnds(r.Runtime, func() {
+		symmem.HoldEnds(r.Runtime, func() error {
 			once.Do(func() {
 				go func() { registered <- a.Register(r.ctx, other) }()
 				select {
@@ -449,6 +451,7 @@ func TestPoolIsUnlockedWhileCommunicatorWaits(t *testing.T) {
 				}
 				checkUnlocked(t, other)
 			})
+			return nil
 		})
 		var err error
 		a, err = r.Interop().AdoptCommunicator(1, "theirs", nil)

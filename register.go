@@ -114,7 +114,7 @@ func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
 }
 
 // register registers the group's pending segments. The caller must have called enterPools.
-func (r *registrar) register(ctx context.Context, m *membership) (err error) {
+func (r *registrar) register(ctx context.Context, m *membership) error {
 	g := m.group
 	defer deliverAll(r.rt)
 	g.mu.Lock()
@@ -126,15 +126,14 @@ func (r *registrar) register(ctx context.Context, m *membership) (err error) {
 		return err
 	}
 	segments := r.holdPendingSegments(m)
-	defer func() { r.segments.releaseAll(segments, &err) }()
+	defer func() { r.segments.releaseAll(segments) }()
 	if len(segments) == 0 && !r.suspicion.isSuspectFor(&g.roster) {
 		return nil
 	}
-	var releaseErr error
-	err = g.aligner.alignAndCompare(ctx, &alignedCall{
+	err := g.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: "registration", pools: []*Pool{r.pool},
 		ledgers: func() []agreement.Ledger {
-			r.segments.releaseAll(segments, &releaseErr) // after a realignment, the list can be different
+			r.segments.releaseAll(segments) // after a realignment, the list can be different
 			if segments = r.holdPendingSegments(m); g.rt.Check() == CheckOff {
 				return nil
 			}
@@ -146,9 +145,6 @@ func (r *registrar) register(ctx context.Context, m *membership) (err error) {
 	}
 	if err != nil {
 		m.setPending() // so that the next call tries again
-	}
-	if releaseErr != nil {
-		err = errors.Join(err, releaseErr)
 	}
 	return err
 }
@@ -189,28 +185,38 @@ func (r *registrar) registerSegment(ctx context.Context, m *membership, s *segme
 	if err != nil {
 		return err
 	}
-	if !r.addWindow(m, s, window) {
-		closedErr := fmt.Errorf("registering segment %d with group %s: the segment or group was "+
-			"closed: %w", s.ordinal, g.id, ErrClosed)
-		return errors.Join(closedErr, window.Deregister())
+	isAdded, err := r.addWindow(m, s, window)
+	if isAdded {
+		return nil
 	}
+	deregisterErr := window.Deregister()
+	if err != nil {
+		return errors.Join(err, deregisterErr)
+	}
+	r.segments.reportLater(deregisterErr)
 	return nil
 }
 
-// addWindow returns false if the segment or the group has been closed.
-func (r *registrar) addWindow(m *membership, s *segment, window driver.Window) bool {
+// addWindow returns ErrClosed if the group has been closed. It also adds no window to a segment
+// that a concurrent Trim unmaps. This is no error, because another rank may have added its window
+// before its Trim.
+func (r *registrar) addWindow(m *membership, s *segment, window driver.Window) (bool, error) {
 	g := m.group
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if s.releasing || r.memberships[g] != m {
-		return false
+	if r.memberships[g] != m {
+		return false, fmt.Errorf("registering segment %d with group %s: the group was closed: %w",
+			s.ordinal, g.id, ErrClosed)
+	}
+	if s.releasing {
+		return false, nil
 	}
 	m.windows[s], m.nextOrdinal = window, s.ordinal+1
 	g.windows.add(r.pool, s, window)
 	notify(r.rt, func(o *Observer) func(WindowEvent) { return o.Register },
 		WindowEvent{r.segments.newSegmentEvent(s), g})
 	r.events.recordWindow(event.KindRegister, s, g)
-	return true
+	return true, nil
 }
 
 // deregister returns calls that deregister the segment's windows. The caller must hold mu.

@@ -2,6 +2,7 @@ package symmem_test
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 
@@ -11,13 +12,16 @@ import (
 // TestCloseDuringRegister trims the pool or closes the group after the backend has registered the
 // segment, but before the pool has recorded this. The segment must stay mapped until then.
 func TestCloseDuringRegister(t *testing.T) {
-	for name, end := range map[string]func(context.Context, *symmem.Pool, *symmem.Group) error{
-		"Trim": func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
+	for name, c := range map[string]struct {
+		end  func(context.Context, *symmem.Pool, *symmem.Group) error
+		want error
+	}{
+		"Trim": {func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
 			return p.Trim(ctx, 0)
-		},
-		"Group.Close": func(_ context.Context, _ *symmem.Pool, g *symmem.Group) error {
+		}, nil},
+		"Group.Close": {func(_ context.Context, _ *symmem.Pool, g *symmem.Group) error {
 			return g.Close()
-		},
+		}, symmem.ErrClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -30,14 +34,16 @@ func TestCloseDuringRegister(t *testing.T) {
 				})()
 				symmem.HoldRegister(r.Runtime, func() {
 					done := make(chan error)
-					go func() { done <- end(r.ctx, p, g) }()
+					go func() { done <- c.end(r.ctx, p, g) }()
 					r.ok(<-done)
 					if unmapped.Load() != 0 {
 						t.Error("the segment was unmapped during its registration")
 					}
 				})
 				g = r.split(r.World(), 0)
-				r.wantErr(p.Register(r.ctx, g), symmem.ErrClosed)
+				if err := p.Register(r.ctx, g); !errors.Is(err, c.want) {
+					r.failf("Register returned %v, want %v", err, c.want)
+				}
 				if n := g.Stats().Windows; n != 0 || p.Stats().Windows != 0 {
 					r.failf("the group has %d windows and the pool %d, want 0", n, p.Stats().Windows)
 				}
@@ -48,6 +54,33 @@ func TestCloseDuringRegister(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTrimDuringRegisterFailsNoRank trims a pool during a registration. The registration then unmaps
+// the segment, which fails on rank 0. The next Trim must return the error, and not Register, which
+// succeeds on the other rank.
+func TestTrimDuringRegisterFailsNoRank(t *testing.T) {
+	failure := errors.New("unmapping has failed")
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		var want error
+		if r.Rank() == 0 {
+			want = failure
+		}
+		symmem.HoldEnds(r.Runtime, func() error { return want })
+		p := r.pool()
+		r.ok(r.alloc(p, mib).Free())
+		symmem.HoldRegister(r.Runtime, func() {
+			done := make(chan error)
+			go func() { done <- p.Trim(r.ctx, 0) }()
+			r.ok(<-done)
+		})
+		g := r.split(r.World(), 0)
+		r.ok(p.Register(r.ctx, g))
+		if err := p.Trim(r.ctx, 0); !errors.Is(err, want) {
+			r.failf("the next Trim returned %v, want %v", err, want)
+		}
+		r.ok(p.Trim(r.ctx, 0))
+	})
 }
 
 // TestCloseDuringTrimUnmapsOnce closes a pool while Trim waits for the other rank between the

@@ -45,7 +45,7 @@ func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) 
 }
 
 // segmentTable maps and unmaps a pool's segments. Callers must hold mu, except for those of
-// awaitEnd, end, endEach, lockAndList and releaseAll.
+// awaitEnd, end, endEach, lockAndList, releaseAll, reportLater and takeUnreported.
 type segmentTable struct {
 	// ending is held during end, to keep calls in order. Unlike mu, it may be held during waits.
 	ending ranked.Mutex[poolEnding]
@@ -61,6 +61,7 @@ type segmentTable struct {
 	arenaBytes  int64
 	nextOffset  int64            // in the arena; guarded by mu
 	liveBuffers map[*segment]int // after Close; guarded by mu
+	unreported  error            // from reportLater; guarded by mu
 }
 
 func (t *segmentTable) newSegmentEvent(s *segment) SegmentEvent {
@@ -157,11 +158,26 @@ func (t *segmentTable) endEach(segments []*segment, list func(*segment) endCalls
 	})
 }
 
-// releaseAll adds errors of unmapping to *err.
-func (t *segmentTable) releaseAll(held []*segment, err *error) {
-	if releaseErr := t.endEach(held, t.release); releaseErr != nil {
-		*err = errors.Join(*err, releaseErr)
+// releaseAll unmaps those segments that a concurrent Trim has left to their holders.
+func (t *segmentTable) releaseAll(held []*segment) { t.reportLater(t.endEach(held, t.release)) }
+
+// reportLater keeps an error for the next Trim or Close. If a call that the ranks make together
+// returned it, that call would fail on this rank only.
+func (t *segmentTable) reportLater(err error) {
+	if err == nil {
+		return
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unreported = errors.Join(t.unreported, err)
+}
+
+func (t *segmentTable) takeUnreported() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := t.unreported
+	t.unreported = nil
+	return err
 }
 
 // release removes a hold. After the last one, it returns the call that unmaps the segment.

@@ -82,7 +82,7 @@ func (s *suspender) changeState(old, next, done int32) (bool, error) {
 	return true, nil
 }
 
-func (s *suspender) suspend(ctx context.Context, c Contents) (released Suspension, err error) {
+func (s *suspender) suspend(ctx context.Context, c Contents) (Suspension, error) {
 	if begun, err := s.changeState(poolOpen, poolSuspending, poolSuspended); !begun {
 		return Suspension{}, err
 	}
@@ -100,7 +100,7 @@ func (s *suspender) suspend(ctx context.Context, c Contents) (released Suspensio
 	s.setRefusing(true)
 	busy := s.refuseCalls(ctx)
 	held := s.holdSegments()
-	defer s.segments.releaseAll(held, &err)
+	defer s.segments.releaseAll(held)
 	return s.release(ctx, held, busy, &committed)
 }
 
@@ -254,7 +254,7 @@ func (s *suspender) remap(ctx context.Context) (mapped bool, err error) {
 		}
 	}
 	held := s.holdSegments()
-	defer s.segments.releaseAll(held, &err)
+	defer s.segments.releaseAll(held)
 	refusal := resumeSegments(held)
 	if g != nil && fault == nil {
 		err := agreeOnRefusal(ctx, g, refusal)
