@@ -37,7 +37,8 @@ type PoolOptions struct {
 // segment, which creates a window, at the end of a scope or in its first collective on it.
 //
 // A Pool is safe for concurrent use, but symmetric buffers require the same order of requests on
-// all ranks. Allocation never waits for another rank.
+// all ranks. Allocation never waits for another rank. While it maps a segment, other calls that use
+// the pool wait.
 type Pool struct {
 	rt     *Runtime
 	id     uint64
