@@ -33,7 +33,7 @@ type RankState struct {
 	Waited                time.Duration
 	Message               string
 	// FetchesFrom is 1 plus the group rank that has not yet answered this rank's request for its
-	// memory, or 0.
+	// memory. It is 0 without a request, or if this rank is known to be stopped.
 	FetchesFrom int
 }
 

@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"strings"
@@ -38,6 +39,18 @@ func AwaitEnd(pidfd *os.File) error {
 		return fmt.Errorf("watching a process: %w", err)
 	}
 	return nil
+}
+
+// IsStopped reports whether a signal such as SIGSTOP or a debugger has stopped a process. It returns
+// false if the state is unknown.
+func IsStopped(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	// The state follows the name of the program, which is in parentheses and may contain others.
+	state := b[bytes.LastIndexByte(b, ')')+1:]
+	return bytes.HasPrefix(state, []byte(" T")) || bytes.HasPrefix(state, []byte(" t"))
 }
 
 // Memory returns the size of the machine's memory and swap space in bytes.

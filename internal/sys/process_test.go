@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -43,6 +44,28 @@ func TestAwaitEndWaitsForProcess(t *testing.T) {
 	check(t, command.Process.Signal(syscall.SIGKILL))
 	check(t, f.SetReadDeadline(time.Now().Add(testTimeout)))
 	check(t, AwaitEnd(f))
+}
+
+func TestIsStopped(t *testing.T) {
+	command, _ := startIdleProcess(t)
+	pid := command.Process.Pid
+	for _, c := range []struct {
+		signal syscall.Signal
+		want   bool
+	}{{syscall.SIGSTOP, true}, {syscall.SIGCONT, false}, {syscall.SIGSTOP, true}} {
+		check(t, command.Process.Signal(c.signal))
+		for begin := time.Now(); IsStopped(pid) != c.want && time.Since(begin) < testTimeout; {
+			runtime.Gosched() // the process may receive the signal later
+		}
+		if got := IsStopped(pid); got != c.want {
+			t.Errorf("after %v: IsStopped = %t, want %t", c.signal, got, c.want)
+		}
+	}
+	check(t, command.Process.Kill())
+	_ = command.Wait()
+	if IsStopped(pid) {
+		t.Error("IsStopped = true for a process that has exited, want false")
+	}
 }
 
 func TestPidfdOfExitedProcessFails(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 var lostRequirements = []requirement{
@@ -18,6 +19,7 @@ var lostRequirements = []requirement{
 		testKilledWithoutWaits,
 	},
 	{"the other ranks return timeouts about a stopped rank", testStoppedRank},
+	{"a timeout about a rank that stops in a fetch lists no other rank", testStoppedInFetch},
 	{"a rank that resumes after the timeout blames no other rank", testResumedRank},
 	{
 		"a rank that leaves the group before its process exits causes no RankLostError",
@@ -49,6 +51,21 @@ func testStoppedRank(t *testing.T, _ Join) {
 	procs.awaitOutcomes("late", 2)
 	procs[2].sendSignal(syscall.SIGCONT)
 	procs[2].awaitFaultOutcome()
+}
+
+// testStoppedInFetch reads the error of rank 0, which is the first to time out.
+func testStoppedInFetch(t *testing.T, _ Join) {
+	store := serveStore(t)
+	var procs processes
+	for rank, timeout := range []time.Duration{shortTimeout, hangTimeout, hangTimeout} {
+		procs = append(procs, startProcess(t, rank, program{
+			WaitName: fetchProgram, Store: store, Rank: rank, Size: 3, Timeout: timeout,
+		}))
+	}
+	o := procs[0].awaitEvent("outcome")
+	if o.Kind != "late" || !slices.Equal(o.Ranks, []int{2}) {
+		t.Errorf("got kind %q, ranks %v (%s); want kind \"late\", rank 2", o.Kind, o.Ranks, o.Text)
+	}
 }
 
 // testResumedRank stops a rank until the others have timed out and wait for its report, and then

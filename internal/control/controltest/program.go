@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"syscall"
 	"time"
 
 	"symmem/driver"
@@ -116,6 +117,8 @@ func (prog program) round(p control.Plane, round int) error {
 		return waitFunctions["a comparison"](p)
 	case prog.WaitName == idleProgram:
 		return prog.runIdle(p, round)
+	case prog.WaitName == fetchProgram:
+		return prog.stopInFetch(p, round)
 	default:
 		return waitFunctions[prog.WaitName](p)
 	}
@@ -135,6 +138,23 @@ func (prog program) runIdle(p control.Plane, round int) error {
 		err = errors.New("PeerFailed is true, but Diagnose returns nil")
 	}
 	return p.Fail(err)
+}
+
+// fetchProgram is a WaitName. Rank 2 stops itself while it waits for memory of rank 1. The other
+// ranks then wait for it in an exchange.
+const fetchProgram = "fetching"
+
+func (prog program) stopInFetch(p control.Plane, round int) error {
+	if round == roundsToRun && prog.Rank == 2 {
+		if noter, ok := p.(control.FetchNoter); ok {
+			defer noter.NoteFetch(1)()
+		}
+		if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+			return p.Fail(err)
+		}
+		<-p.Failed() // the signal may stop the process later
+	}
+	return waitFunctions["an exchange"](p)
 }
 
 // leaveProgram is a WaitName. Rank 1 submits a ticket and leaves. Rank 0 waits up to longWork for

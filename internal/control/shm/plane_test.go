@@ -19,6 +19,10 @@ type member struct {
 
 func (m *member) Close() error { return errors.Join(m.Plane.Close(), m.machine.Close()) }
 
+func (m *member) NoteFetch(rank int) (end func()) {
+	return m.Plane.(control.FetchNoter).NoteFetch(rank)
+}
+
 func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, error) {
 	machine, err := Open(ctx, driver.Config{
 		Rank: m.Rank(), Size: len(m.Group.Ranks), Store: m.Store, Timeout: m.Timeout,

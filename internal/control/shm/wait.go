@@ -311,10 +311,16 @@ func (ws *waiter) readStates(w *slowWait) {
 		w.states[r].Left = spin.LoadAcquire64(&b.status.closed) != 0
 	}
 	for r, b := range ws.ranks.blocks {
-		if r != ws.ranks.cfg.Rank {
-			b.status.read(&w.states[r])
-			w.states[r].Message = cmp.Or(b.status.describeMessage(ws.ranks.cfg.Ranks), b.describeValue(),
-				b.status.describeFetch(ws.ranks.cfg.Ranks))
+		if r == ws.ranks.cfg.Rank {
+			continue
+		}
+		state := &w.states[r]
+		b.status.read(state)
+		state.Message = cmp.Or(b.status.describeMessage(ws.ranks.cfg.Ranks), b.describeValue(),
+			b.status.describeFetch(ws.ranks.cfg.Ranks))
+		p := ws.ranks.peers[r]
+		if p != nil && state.FetchesFrom != 0 && sys.IsStopped(p.PID()) {
+			state.FetchesFrom, state.Message = 0, "has been stopped by a signal or a debugger"
 		}
 	}
 	ws.ranks.ownBlock.status.read(&w.states[ws.ranks.cfg.Rank])
