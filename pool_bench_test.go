@@ -16,7 +16,11 @@ import (
 // requests on a naive best-fit allocator and on the placement core with PyTorch's policy and
 // sizing. Neither has a lock or records a history.
 func BenchmarkAlloc(b *testing.B) {
-	for _, w := range workloads(10_000) {
+	live := 10_000
+	if testing.Short() {
+		live = 1000
+	}
+	for _, w := range workloads(live) {
 		b.Run(w.name, func(b *testing.B) {
 			runners := w.runners(b)
 			for _, name := range slices.Sorted(maps.Keys(runners)) {

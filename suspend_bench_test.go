@@ -67,6 +67,9 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 
 func BenchmarkSuspend(b *testing.B) {
 	for _, size := range []int64{64 * mib, 1024 * mib} {
+		if testing.Short() && size > 64*mib {
+			continue // copying the contents would take a quarter of a minute
+		}
 		for _, c := range []symmem.Contents{symmem.DiscardContents, symmem.KeepContents} {
 			b.Run(fmt.Sprintf("pool of %d MiB, %v", size/mib, c), func(b *testing.B) {
 				benchmarkCycles(b, size, func(_ *symmem.Runtime, p *symmem.Pool) error {

@@ -262,7 +262,11 @@ func TestCProgramOnSoftwareGPU(t *testing.T) {
 
 // BenchmarkCalls prints the times of calls that a C program has measured; b.N has no effect.
 func BenchmarkCalls(b *testing.B) {
+	var environment []string
+	if testing.Short() {
+		environment = append(environment, "DRIVE_SHORT=1")
+	}
 	for _, ranks := range []int{1, 2} {
-		b.Log("\n" + runScenario(b, ranks, "speed"))
+		b.Log("\n" + runScenario(b, ranks, "speed", environment...))
 	}
 }
