@@ -180,22 +180,27 @@ func (c *kernelCalls) callNorms(p *symmem.Pool) {
 	const maxElements = 1 << 22
 	residual, weight := c.alloc(p, 2*maxElements).Memory(), c.alloc(p, 2*driver.MaxHidden).Memory()
 	quantized, scales := c.alloc(p, maxElements).Memory(), c.alloc(p, maxElements/32).Memory()
-	for _, t := range []symmem.DataType{symmem.BFloat16, symmem.Float16} {
-		for _, shape := range [][2]int64{
-			{1, 1024}, {256, 1024}, {1, driver.MaxHidden}, {1024, 4096},
-		} {
-			a := symmem.NormArgs{
-				Type: t, Input: c.in, Output: c.out, Rows: shape[0], Hidden: shape[1],
-				Residual: residual, Weight: weight,
-			}
+	// One line, two steps on more than 2 ranks, and a sum with a local kernel.
+	sums, scattered := [][2]int64{{1, 1024}, {176, 1024}, {1, driver.MaxHidden}}, [][2]int64{{1, 1024}}
+	if c.Size() == 2 { // so many rows that ranks read each other's
+		sums = append(sums, [2]int64{900, 4096})
+	}
+	if c.Size() != 3 {
+		scattered = append(scattered, [2]int64{260, 4096})
+	}
+	for _, a := range []symmem.NormArgs{
+		{Type: symmem.BFloat16}, {Type: symmem.Float16},
+		{Type: symmem.BFloat16, Quant: symmem.QuantPerGroup, Quantized: quantized, Scales: scales},
+		{Type: symmem.Float16, Quant: symmem.QuantPerGroup, Quantized: quantized, Scales: scales},
+	} {
+		a.Input, a.Output, a.Residual, a.Weight = c.in, c.out, residual, weight
+		for _, shape := range sums {
+			a.Rows, a.Hidden = shape[0], shape[1]
 			c.ok(c.World().AllReduceRMSNorm(c.ctx, a, nil))
-			q := a
-			q.Quant, q.Quantized, q.Scales = symmem.QuantPerGroup, quantized, scales
-			c.ok(c.World().AllReduceRMSNorm(c.ctx, q, nil))
-			a.Rows = min(a.Rows, 384) // of all ranks, 12 MiB
-			q.Rows = a.Rows
+		}
+		for _, shape := range scattered {
+			a.Rows, a.Hidden = shape[0], shape[1]
 			c.ok(c.World().ReduceScatterRMSNorm(c.ctx, a, nil))
-			c.ok(c.World().ReduceScatterRMSNorm(c.ctx, q, nil))
 		}
 	}
 }
