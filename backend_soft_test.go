@@ -21,6 +21,7 @@ var racing bool
 // the software GPU instead of CUDA and NCCL. The process does not use the race detector, because
 // it would then take minutes.
 func TestSoftwareGPU(t *testing.T) {
+	t.Parallel()
 	if os.Getenv(backendVariable) != "" {
 		t.Skipf("%s already sets the backend for this run", backendVariable)
 	}

@@ -69,6 +69,7 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 }
 
 func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
+	t.Parallel()
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{UnorderedMessages: true}, func(r *rank) {

@@ -77,6 +77,7 @@ func TestDifferentRoutesDiverge(t *testing.T) {
 
 // TestRouteNamesMissingRank dispatches on two of three ranks.
 func TestRouteNamesMissingRank(t *testing.T) {
+	t.Parallel()
 	for _, operation := range []symmem.Operation{symmem.OpDispatch, symmem.OpCombine} {
 		t.Run(operation.String(), func(t *testing.T) {
 			ready, done := newGate(3), newGate(3)

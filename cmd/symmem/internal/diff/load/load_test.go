@@ -48,7 +48,7 @@ func TestPlantedDifferences(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 2))
 	named, planted := map[string]int{}, map[string]int{}
-	for run := 0; run < 500; {
+	for run := 0; run < 150; {
 		p := difftest.RandomProgram(rng, 30+rng.IntN(400), pools, streams)
 		kind := difftest.DifferenceKinds[run%len(difftest.DifferenceKinds)]
 		q := difftest.PlantDifference(rng, p, kind, streams, pools)
@@ -129,7 +129,7 @@ func TestAgreeingRuns(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 3))
-	for run := range 500 {
+	for run := range 150 {
 		p := difftest.RandomProgram(rng, 1+rng.IntN(400), pools, streams)
 		var files [][]byte
 		last := 0
@@ -156,7 +156,7 @@ func TestOldFormat(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 20))
-	for run := 0; run < 60; {
+	for run := 0; run < 30; {
 		p := difftest.RandomProgram(rng, 100+rng.IntN(300), 1, streams)
 		q := difftest.PlantDifference(rng, p, difftest.DifferenceKinds[run%3], streams, 1)
 		if q == nil {
