@@ -183,7 +183,10 @@ func (m *testRank) checkOrder(
 // between. After every 100 replays, it also replays a graph with a bulk kernel, but not more often,
 // because bulk kernels are slow on the software GPU.
 func TestEagerAndCapturedCallsMix(t *testing.T) {
-	const replays = 1000
+	replays := 1000
+	if usesSoftGPU(t) {
+		replays = 300
+	}
 	calls := []int{3, 1}
 	w := newOddGroup(t)
 	w.withSums([]int64{500, countFor["bulk"]}, func(m *testRank, sums []*repeatedSum) error {

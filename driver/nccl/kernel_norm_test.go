@@ -140,7 +140,7 @@ var poison = bytes.Repeat([]byte{0xff}, 8)
 // host.
 func TestNormsAreCorrect(t *testing.T) {
 	random := newRandom(t)
-	trials := 12
+	trials := 6
 	if runsAllCases() {
 		trials = 400
 	}
