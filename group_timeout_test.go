@@ -56,6 +56,7 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 	for name, call := range calls {
 		for creation, createGroup := range creators {
 			t.Run(name+", "+creation, func(t *testing.T) {
+				t.Parallel()
 				errorReported := make(chan struct{})
 				runRanks(t, 2, symmem.Options{Timeout: 2 * longTimeout}, func(r *rank) {
 					g, err := createGroup(r)

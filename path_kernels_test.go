@@ -182,14 +182,15 @@ func (c *kernelCalls) callNorms(p *symmem.Pool) {
 	quantized, scales := c.alloc(p, maxElements).Memory(), c.alloc(p, maxElements/32).Memory()
 	// One line, two steps on more than 2 ranks, and a sum with a local kernel.
 	sums, scattered := [][2]int64{{1, 1024}, {176, 1024}, {1, driver.MaxHidden}}, [][2]int64{{1, 1024}}
-	if c.Size() == 2 { // so many rows that ranks read each other's
+	if c.Size() == 2 { // ranks read each other's rows
 		sums = append(sums, [2]int64{900, 4096})
 	}
 	if c.Size() != 3 {
 		scattered = append(scattered, [2]int64{260, 4096})
 	}
 	for _, a := range []symmem.NormArgs{
-		{Type: symmem.BFloat16}, {Type: symmem.Float16},
+		{Type: symmem.BFloat16},
+		{Type: symmem.Float16},
 		{Type: symmem.BFloat16, Quant: symmem.QuantPerGroup, Quantized: quantized, Scales: scales},
 		{Type: symmem.Float16, Quant: symmem.QuantPerGroup, Quantized: quantized, Scales: scales},
 	} {

@@ -56,9 +56,9 @@ func TestCloseDuringRegister(t *testing.T) {
 	}
 }
 
-// TestTrimDuringRegisterFailsNoRank trims a pool during a registration. The registration then unmaps
-// the segment, which fails on rank 0. The next Trim must return the error, and not Register, which
-// succeeds on the other rank.
+// TestTrimDuringRegisterFailsNoRank trims a pool during a registration. The registration then
+// unmaps the segment, which fails on rank 0. The next Trim must return the error, and not Register,
+// which succeeds on the other rank.
 func TestTrimDuringRegisterFailsNoRank(t *testing.T) {
 	failure := errors.New("unmapping has failed")
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

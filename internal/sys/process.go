@@ -41,8 +41,8 @@ func AwaitEnd(pidfd *os.File) error {
 	return nil
 }
 
-// IsStopped reports whether a signal such as SIGSTOP or a debugger has stopped a process. It returns
-// false if the state is unknown.
+// IsStopped reports whether a signal such as SIGSTOP or a debugger has stopped a process. It
+// returns false if the state is unknown.
 func IsStopped(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
