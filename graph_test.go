@@ -248,7 +248,6 @@ func TestInvalidCaptures(t *testing.T) {
 // TestCaptureWaitsForRegistration checks that BeginCapture times out during a registration, and
 // that it succeeds afterwards.
 func TestCaptureWaitsForRegistration(t *testing.T) {
-	t.Parallel()
 	runRanks(t, 1, symmem.Options{Timeout: 2 * time.Second}, func(r *rank) {
 		s := r.DefaultStream()
 		release := symmem.HoldRegistration(r.Runtime)

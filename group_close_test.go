@@ -56,7 +56,6 @@ func TestCloseRealignsAfterPeerFault(t *testing.T) {
 // TestGroupCloseAbortsUnfinishedWork closes a group whose collective waits for unfinished work.
 // TestMain checks that the group's mappings are released.
 func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
-	t.Parallel()
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.requireDroppedWork()
 		g := r.split(r.World(), 0)

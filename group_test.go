@@ -151,7 +151,6 @@ func TestFaultDoesNotReachOtherGroups(t *testing.T) {
 
 // TestIdleRankLearnsOfFault checks that Ended is closed on ranks that make no call.
 func TestIdleRankLearnsOfFault(t *testing.T) {
-	t.Parallel()
 	for _, check := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckOff} {
 		runRanks(t, 3, symmem.Options{Check: check}, func(r *rank) {
 			g := r.split(r.World(), 0)

@@ -13,7 +13,6 @@ import (
 // TestGroupTimeoutNamesLateRank makes calls in a group with a shorter timeout than the world's.
 // Rank 1 makes no call until rank 0 has got the error.
 func TestGroupTimeoutNamesLateRank(t *testing.T) {
-	t.Parallel()
 	// On a busy machine, creating a group may take longer than shortTimeout, so the groups are
 	// created with longTimeout.
 	const longTimeout, shortTimeout = time.Hour, 300 * time.Millisecond
@@ -56,7 +55,6 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 	for name, call := range calls {
 		for creation, createGroup := range creators {
 			t.Run(name+", "+creation, func(t *testing.T) {
-				t.Parallel()
 				errorReported := make(chan struct{})
 				runRanks(t, 2, symmem.Options{Timeout: 2 * longTimeout}, func(r *rank) {
 					g, err := createGroup(r)
@@ -79,7 +77,6 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 }
 
 func TestJoinTimeoutNamesLateRank(t *testing.T) {
-	t.Parallel()
 	errorReported := make(chan struct{})
 	runRanks(t, 3, symmem.Options{Timeout: time.Hour}, func(r *rank) {
 		if r.Rank() == 2 {

@@ -69,10 +69,8 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 }
 
 func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
-	t.Parallel()
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			runRanks(t, 2, symmem.Options{UnorderedMessages: true}, func(r *rank) {
 				b := r.window(r.pool(), 4096)
 				s := r.stream()

@@ -314,7 +314,6 @@ func TestPoolCloseWaitsForCallThatRegisters(t *testing.T) {
 // TestPoolCloseTimesOut closes a pool while its work cannot complete, and again after the work has
 // completed.
 func TestPoolCloseTimesOut(t *testing.T) {
-	t.Parallel()
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		p := r.pool()
 		s := r.stream()

@@ -77,10 +77,8 @@ func TestDifferentRoutesDiverge(t *testing.T) {
 
 // TestRouteNamesMissingRank dispatches on two of three ranks.
 func TestRouteNamesMissingRank(t *testing.T) {
-	t.Parallel()
 	for _, operation := range []symmem.Operation{symmem.OpDispatch, symmem.OpCombine} {
 		t.Run(operation.String(), func(t *testing.T) {
-			t.Parallel()
 			ready, done := newGate(3), newGate(3)
 			runRanks(t, 3, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 				g, err := r.Join(r.ctx, "late", r.World().Ranks())

@@ -94,7 +94,6 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 // TestJoinNamesClosedRank closes a rank while one rank waits in Join and before another calls it.
 // Both errors must name the closed rank.
 func TestJoinNamesClosedRank(t *testing.T) {
-	t.Parallel()
 	runtimes := openRanks(t, 3, symmem.Options{Timeout: time.Minute})
 	connected, failed := make(chan struct{}), make(chan struct{})
 	symmem.HoldConnect(runtimes[0], func() { close(connected) })

@@ -235,7 +235,6 @@ func (r *rank) queueOrReplay(s *symmem.Stream, graph bool, queue func() error) e
 // TestWaitForOwnWorkHasNoDeadline keeps a stream of rank 0 busy for longer than the timeout, which
 // is long enough for the other waits of the ranks.
 func TestWaitForOwnWorkHasNoDeadline(t *testing.T) {
-	t.Parallel()
 	const timeout = 4 * time.Second
 	ready := newGate(2)
 	runRanks(t, 2, symmem.Options{Timeout: timeout}, func(r *rank) {

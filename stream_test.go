@@ -359,7 +359,6 @@ func TestMemoryUsedByOtherStreamIsNotReused(t *testing.T) {
 
 // TestMemoryOfAbortedStreamIsNotReused forgets a stream whose work has not completed.
 func TestMemoryOfAbortedStreamIsNotReused(t *testing.T) {
-	t.Parallel()
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib, Capacity: 2 * mib})
 		s, err := r.Interop().AdoptStream(r.stream().Handle())

@@ -349,7 +349,6 @@ func TestResumeAfterFault(t *testing.T) {
 
 // TestSuspendNamesAbsentRank suspends a pool on one rank only. The error must name the other rank.
 func TestSuspendNamesAbsentRank(t *testing.T) {
-	t.Parallel()
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto, Timeout: 2 * time.Second}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)

@@ -1,0 +1,86 @@
+// Package roottest tests package symmem on the software GPU. It is separate, so that the go command
+// runs these tests beside those of package symmem on the host backend.
+package roottest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	_ "symmem"
+	"symmem/internal/invariants"
+	"symmem/internal/softgpu"
+	"symmem/internal/sys/systest"
+)
+
+const root = "../../.."
+
+// TestSoftwareGPU runs all short tests of package symmem in a process that loads the software GPU
+// instead of CUDA and NCCL. The process does not use the race detector, because it would then take
+// minutes.
+func TestSoftwareGPU(t *testing.T) {
+	t.Parallel()
+	const backendVariable = "SYMMEM_TEST_BACKEND"
+	if os.Getenv(backendVariable) != "" {
+		t.Skipf("%s already sets the backend for this run", backendVariable)
+	}
+	if testing.Short() {
+		t.Skip("runs all tests of another package")
+	}
+	if _, err := exec.LookPath("gcc"); errors.Is(err, exec.ErrNotFound) {
+		t.Skip(fmt.Errorf("the software GPU cannot be compiled: %w", err))
+	}
+	cuda, nccl, err := softgpu.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary, limit := buildTests(t), 20*time.Minute
+	if deadline, ok := t.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)-20*time.Second)
+	}
+	c := systest.Command(t, limit, binary,
+		"-test.short", "-test.timeout="+(limit-20*time.Second).String(), "-rapid.checks=20",
+		"-rapid.nofailfile",
+		"-test.bench=Submit", "-test.benchtime=1x")
+	c.Dir = root
+	c.Env = append(os.Environ(), backendVariable+"=nccl", "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl,
+		"SOFTGPU_FABRIC=1")
+	if output, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, output)
+	}
+}
+
+// buildTests returns the path of the tests of package symmem, which it compiles.
+func buildTests(t *testing.T) string {
+	t.Helper()
+	readSources(t)
+	path := filepath.Join(t.TempDir(), "symmem.test")
+	build := []string{"test", "-c", "-vet=off", "-o", path}
+	if invariants.Enabled {
+		build = append(build, "-tags", "invariants")
+	}
+	c := exec.CommandContext(t.Context(), "go", append(build, "symmem")...)
+	if output, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("building the tests: %v\n%s", err, output)
+	}
+	return path
+}
+
+// readSources opens the sources of the tests, so that the go command repeats this test if they
+// change. It also repeats it if symmem changes, because this package imports symmem.
+func readSources(t *testing.T) {
+	t.Helper()
+	sources, err := filepath.Glob(filepath.Join(root, "*.go"))
+	if err != nil || len(sources) == 0 {
+		t.Fatalf("found %d sources: %v", len(sources), err)
+	}
+	for _, source := range sources {
+		if _, err := os.ReadFile(source); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,5 +1,0 @@
-//go:build race
-
-package symmem_test
-
-func init() { racing = true }
