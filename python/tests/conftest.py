@@ -7,6 +7,7 @@ import faulthandler
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -118,6 +119,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def start() -> Start:
     return run_ranks
+
+
+@pytest.fixture(scope="session")
+def built() -> None:
+    """Build the backend of torch.distributed, unless it is up to date."""
+    script = SOURCE.parent / "scripts" / "backend.sh"
+    subprocess.run([script, sys.executable], check=True)
 
 
 @dataclass

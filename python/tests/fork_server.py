@@ -1,9 +1,9 @@
 """Forks ranks from a process that has imported PyTorch, which saves each rank several seconds.
 
 `Server` is used by the tests, and `serve` runs in the process that forks. That process imports the
-requested modules, starts no threads, and never loads libsymmem.so, whose Go runtime does not
-survive a fork. A child runs a program as Python itself would: as `__main__`, with its own arguments
-and variables, and with a normal interpreter shutdown.
+modules that the tests name, starts no threads, and never loads libsymmem.so, whose Go runtime does
+not survive a fork. A child runs a program as Python itself would: as `__main__`, with its own
+arguments and variables, and with a normal interpreter shutdown.
 
 A forked rank has the same addresses and hash seed as its server. Separately started ranks differ in
 both, so every rank has its own server.
@@ -22,20 +22,20 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-READY = 100.0
-"""The maximum time of a fork in seconds, including the imports of a new server."""
+READY = 200.0
+"""The maximum time of a fork, and that of imports, in seconds."""
 
 MOST = 1 << 20
 """The maximum size of a request, which holds a program's arguments and variables, in bytes."""
 
 
-PID, END = "pid", "end"
-"""The format of messages: first the process ID, later the exit code."""
+IMPORTED, PID, END = "imported", "pid", "end"
+"""The format of messages: the number of imports; the process ID, and later the exit code."""
 
 
 class ServerError(Exception):
@@ -48,12 +48,12 @@ class Child:
     def __init__(self, connection: socket.socket):
         self._connection = connection
         self.returncode: int | None = None
-        self.pid = self._received(PID, READY)
+        self.pid = _received(connection, PID, READY)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the exit code. The process ID is not reused until this context ends."""
         if self.returncode is None:
-            self.returncode = self._received(END, timeout)
+            self.returncode = _received(self._connection, END, timeout)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -68,25 +68,26 @@ class Child:
         finally:
             self._connection.close()
 
-    def _received(self, what: str, timeout: float | None) -> int:
-        come, _, _ = select.select([self._connection], [], [], timeout)
-        if not come:
-            raise subprocess.TimeoutExpired("a forked program", timeout or 0)
-        found, _, number = self._connection.recv(100).decode().partition(" ")
-        if found != what:
-            raise ServerError(f"{found or 'nothing'} {number} came from the server, not {what}")
-        return int(number)
+
+def _received(connection: socket.socket, what: str, timeout: float | None) -> int:
+    come, _, _ = select.select([connection], [], [], timeout)
+    if not come:
+        raise subprocess.TimeoutExpired("a forked program", timeout or 0)
+    found, _, number = connection.recv(100).decode().partition(" ")
+    if found != what:
+        raise ServerError(f"{found or 'nothing'} {number} came from the server, not {what}")
+    return int(number)
 
 
 class Server:
     """The client side: starts a server, and requests programs from it."""
 
-    def __init__(self, modules: Sequence[str], variables: dict[str, str]):
+    def __init__(self, variables: dict[str, str]):
         self._control, theirs = _connected()
         with theirs:
             # The server's error output belongs to the test that requested it.
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno()), *modules],
+                [sys.executable, __file__, str(theirs.fileno())],
                 env=variables,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -98,6 +99,11 @@ class Server:
         """Stop the server and all its children."""
         with self._process:
             self._control.close()
+
+    def load(self, modules: Sequence[str]) -> Callable[[], int]:
+        """Begin to import modules, and return a function that waits for the end."""
+        self._control.send(json.dumps(modules).encode())
+        return lambda: _received(self._control, IMPORTED, READY)
 
     def start(self, command: Sequence[str], variables: dict[str, str], out: int, err: int) -> Child:
         """Fork a program with the given descriptors as standard output and error."""
@@ -143,14 +149,18 @@ class _Forked:
         os.close(self.watch)
 
 
-def serve(control: socket.socket, modules: Sequence[str]) -> tuple[CodeType, dict[str, Any]]:
-    """Fork programs for the tests until the tests end. In a child, return the code to run."""
+def _load(modules: Sequence[str]) -> None:
+    """Import modules, and check that this process can still be forked."""
     for module in modules:
         importlib.import_module(module)
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1 or "symmem" in sys.modules:
         raise ServerError(f"{threads} threads and {modules} are not what may be forked")
     gc.freeze()  # Otherwise garbage collection in each child would copy all pages.
+
+
+def serve(control: socket.socket) -> tuple[CodeType, dict[str, Any]]:
+    """Fork programs for the tests until the tests end. In a child, return the code to run."""
     forked: list[_Forked] = []
     while True:
         connections = {each.connection.fileno(): each for each in forked}
@@ -165,6 +175,10 @@ def serve(control: socket.socket, modules: Sequence[str]) -> tuple[CodeType, dic
             request, descriptors, _, _ = socket.recv_fds(control, MOST, 3)
             if not request:
                 break
+            if not descriptors:
+                _load(modules := json.loads(request))
+                control.send(f"{IMPORTED} {len(modules)}".encode())
+                continue
             connection = socket.socket(fileno=descriptors[0])
             if not (pid := os.fork()):
                 for each in forked:
@@ -184,6 +198,7 @@ def _become(
 ) -> tuple[CodeType, dict[str, Any]]:
     """Make this child look like a Python process that was started with the program."""
     (program, *arguments), variables = request
+    inherited = os.environ["PYTHONPATH"].split(os.pathsep)
     os.setsid()
     for number, descriptor in enumerate(outputs, 1):
         os.dup2(descriptor, number)
@@ -193,7 +208,8 @@ def _become(
     os.environ.clear()
     os.environ.update(variables)
     sys.argv = [program, *arguments]
-    sys.path[0] = str(Path(program).parent)
+    given = variables["PYTHONPATH"].split(os.pathsep)
+    sys.path[: 1 + len(inherited)] = [str(Path(program).parent), *given]
     names = vars(sys.modules["__main__"])
     names.clear()
     names.update(__name__="__main__", __file__=program, __builtins__=builtins)
@@ -205,4 +221,4 @@ if __name__ == "__main__":
     # Import it by name, because the program's module replaces __main__.
     import fork_server
 
-    exec(*fork_server.serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]))
+    exec(*fork_server.serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -8,6 +8,7 @@ import functools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -181,15 +182,34 @@ def _variables(rank: int, size: int, port: int) -> dict[str, str]:
 @functools.cache
 def server(rank: int) -> Server:
     """Return the server that forks this rank of every program."""
-    made = Server(["torch"], {**_variables(rank, 1, 0), "PYTHONFAULTHANDLER": "1"})
+    made = Server({**_variables(rank, 1, 0), "PYTHONFAULTHANDLER": "1"})
     atexit.register(made.close)
     return made
 
 
-def forks(program: str | Path, env: dict[str, str]) -> bool:
-    """Return whether a program can be forked, which is worthwhile if it imports PyTorch."""
-    slow = re.search(r"^import torch$", (PROGRAMS / program).read_text(), re.M)
-    return bool(slow) and all(name.startswith("SYMMEM_") for name in env)
+COMPILER = ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.fsdp")
+"""Modules that programs import when they compile, or parallelize models."""
+
+
+def modules_of(program: str | Path, env: dict[str, str]) -> tuple[str, ...]:
+    """Return the slow imports of a program, or nothing if it cannot be forked after them."""
+    text = (PROGRAMS / program).read_text()
+    given = ("SYMMEM_", "VLLM_", "SGLANG_", "PYTHONPATH")
+    if not re.search(r"^import torch$", text, re.M) or not all(n.startswith(given) for n in env):
+        return ()
+    compiles = re.search(r"torch\.compile\(|fully_shard|DistributedDataParallel", text)
+    return ("torch", *COMPILER) if compiles else ("torch",)
+
+
+@contextlib.contextmanager
+def _held_port() -> Iterator[int]:
+    """Reserve a port for rank 0. The socket does not listen, and both allow others to bind."""
+    from symmem._rank.rendezvous import free_port
+
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.bind(("", port := free_port("0.0.0.0")))
+        yield port
 
 
 @contextlib.contextmanager
@@ -205,13 +225,14 @@ def ranks(
     Those that import PyTorch are forked from processes that have done that, unless they are to have
     a fresh interpreter.
     """
-    from symmem._rank.rendezvous import free_port
-
-    port, env = free_port(), env or {}
-    servers: list[Server | None] = [None] * size
-    if not fresh and forks(program, env):
-        servers = [server(rank) for rank in range(size)]
+    env = env or {}
+    modules = () if fresh else modules_of(program, env)
+    servers = [server(rank) if modules else None for rank in range(size)]
+    loading = [each.load(modules) for each in servers if each]
+    for wait in loading:
+        wait()  # for all, before any program runs, so that no rank waits for another one's imports
     with contextlib.ExitStack() as all_of_them:
+        port = all_of_them.enter_context(_held_port())
         started = []
         for rank in range(size):
             variables = {**_variables(rank, size, port), **env}

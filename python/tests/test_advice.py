@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import gc
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,8 +20,10 @@ import symmem
 ENVIRONMENT = HERE.parent.parent / "docs" / "reference" / "environment.md"
 
 
-def messages() -> Iterator[tuple[str, str]]:
-    """Yield all strings of several words except docstrings, with their locations."""
+@functools.cache
+def messages() -> list[tuple[str, str]]:
+    """Return all strings of several words except docstrings, with their locations."""
+    found = []
     for path in sorted((SOURCE / "symmem").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -34,7 +37,8 @@ def messages() -> Iterator[tuple[str, str]]:
             elif isinstance(node, ast.Constant) and id(node) not in inside | documentation:
                 text = node.value
             if isinstance(text, str) and " " in text:
-                yield f"{path.name}:{node.lineno}", text
+                found.append((f"{path.name}:{node.lineno}", text))
+    return found
 
 
 def flags() -> set[str]:

@@ -43,11 +43,6 @@ class NoExpecttestError(Exception):
     """The package expecttest, which PyTorch's tests need, is not installed."""
 
 
-@pytest.fixture(scope="module")
-def built() -> None:
-    subprocess.run([SCRIPTS / "backend.sh", sys.executable], check=True)
-
-
 @pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
 def checks(request: pytest.FixtureRequest, built: None) -> Checks:
     return run_checks("backend.py", request.param, timeout=LIMIT)

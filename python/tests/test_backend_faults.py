@@ -13,13 +13,11 @@ from pathlib import Path
 import pytest
 from conftest import Checks, Start, run_checks
 from processes import PROGRAMS, SOURCE, Process, run
-from test_backend import LIMIT, built
+from test_backend import LIMIT
 from test_interrupts import SOON
 from test_raw import names
 
 pytestmark = [pytest.mark.library, pytest.mark.torch]
-
-__all__ = ["built"]
 
 PLACES = ("call", "work", "earlier work", "message", "monitored barrier")
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 from conftest import Checks, run_checks
-from test_backend import LIMIT, built
+from test_backend import LIMIT
 from test_raw import names
 
 pytestmark = [pytest.mark.library, pytest.mark.torch]
-
-__all__ = ["built"]
 
 
 @pytest.fixture(scope="module")

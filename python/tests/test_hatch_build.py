@@ -8,9 +8,6 @@ import sys
 
 import pytest
 from processes import HERE
-from test_backend import built
-
-__all__ = ["built"]
 
 
 class NoHatchlingError(Exception):

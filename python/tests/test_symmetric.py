@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from conftest import Checks, run_checks
 from test_raw import names
 
 pytestmark = [pytest.mark.library, pytest.mark.torch]
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
-
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
-def checks(request: pytest.FixtureRequest) -> Checks:
-    subprocess.run([SCRIPTS / "backend.sh", sys.executable], check=True)
+def checks(request: pytest.FixtureRequest, built: None) -> Checks:
     return run_checks("symmetric.py", request.param)
 
 

@@ -13,6 +13,6 @@ pytestmark = [pytest.mark.library, pytest.mark.torch]
 
 
 def test_init_writes_a_trace(tmp_path: Path) -> None:
-    checks = run_checks("traced.py", 2, env={"TRACE_FOLDER": str(tmp_path / "traces")})
+    checks = run_checks("traced.py", 2, env={"SYMMEM_TEST_FOLDER": str(tmp_path / "traces")})
     for name in NAMES:
         checks.verify(name)

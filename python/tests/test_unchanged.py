@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 from processes import HERE, PROGRAMS, run_ranks
-from test_backend import built
 from test_hatch_build import NoHatchlingError
 
 pytestmark = [pytest.mark.library, pytest.mark.torch]
-
-__all__ = ["built"]
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +34,6 @@ def installed(built: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("backend", ["symmem", "cpu:symmem"])
 def test_a_program_can_select_the_backend_by_name(installed: Path, backend: str) -> None:
     env = {"PYTHONPATH": os.pathsep.join([str(installed), str(PROGRAMS)])}
-    for result in run_ranks("unchanged.py", 2, backend, timeout=250, env=env):
+    for result in run_ranks("unchanged.py", 2, backend, timeout=250, env=env, fresh=True):
         assert result.code == 0, result
         assert f"RAN {installed}" in result.out, result

@@ -1,4 +1,4 @@
-"""A world with a trace in TRACE_FOLDER."""
+"""A world with a trace in SYMMEM_TEST_FOLDER."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness import RANK, check, main, raises
 
 import symmem
 
-FOLDER = Path(os.environ["TRACE_FOLDER"])
+FOLDER = Path(os.environ["SYMMEM_TEST_FOLDER"])
 
 
 @check
