@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Runs the tests of the Python package on the host backend. Tests that need PyTorch are skipped,
-# with the reason, if it is not installed.
+# with the reason, if it is not installed. Files are tested side by side if pytest-xdist is.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
+unset PYTHONDONTWRITEBYTECODE # hundreds of processes import the same files
+parallel=()
+if "$python" -c 'import xdist' 2>/dev/null; then parallel=(-n "$(nproc)" --dist loadfile); fi
 python/scripts/library.sh
 python/scripts/command.sh
-SYMMEM_COMMAND=$PWD/python/.build/symmem exec "$python" -m pytest -q "$@"
+SYMMEM_COMMAND=$PWD/python/.build/symmem exec "$python" -m pytest -q "${parallel[@]}" "$@"

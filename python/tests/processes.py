@@ -202,8 +202,11 @@ def modules_of(program: str | Path, env: dict[str, str]) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _held_port() -> Iterator[int]:
-    """Reserve a port for rank 0. The socket does not listen, and both allow others to bind."""
+def held_port() -> Iterator[int]:
+    """Reserve a port, on which programs can listen, but which no other test gets.
+
+    A socket is bound to it that does not listen. A listener shares it, as it sets SO_REUSEADDR.
+    """
     from symmem._rank.rendezvous import free_port
 
     with socket.socket() as s:
@@ -232,7 +235,7 @@ def ranks(
     for wait in loading:
         wait()  # for all, before any program runs, so that no rank waits for another one's imports
     with contextlib.ExitStack() as all_of_them:
-        port = all_of_them.enter_context(_held_port())
+        port = all_of_them.enter_context(held_port())
         started = []
         for rank in range(size):
             variables = {**_variables(rank, size, port), **env}

@@ -8,7 +8,7 @@ import sys
 
 import processes
 import pytest
-from processes import PROGRAMS, SOURCE, Result
+from processes import PROGRAMS, SOURCE, Result, held_port
 from test_raw import names
 
 COMMAND = os.environ.get("SYMMEM_COMMAND", "")
@@ -45,7 +45,9 @@ def test_the_readme_example() -> None:
 @pytest.mark.torch
 def test_torchrun() -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    done = run(*launcher, "-m", "symmem.verify", "--backend", "host", "--rounds", "1")
+    with held_port() as port:
+        launcher += [f"--master-port={port}"]
+        done = run(*launcher, "-m", "symmem.verify", "--backend", "host", "--rounds", "1")
     assert done.code == 0, done
     assert "2 ranks on the host backend" in done.out
     assert "0 wrong on all ranks" in done.out

@@ -13,7 +13,8 @@ RANK = int(os.environ.get("RANK", "0"))
 SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 
 # In one folder, Inductor of a rank may load a library that another rank is still writing.
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/symmem-inductor-{RANK}"
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/symmem-inductor-{WORKER}-{RANK}"
 
 Raised = TypeVar("Raised", bound=BaseException)
 
