@@ -27,7 +27,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def checks() -> Checks:
-    return run_checks("compiled.py", 2, timeout=200)
+    # In a fresh interpreter, it checks that symmem does not import the compiler.
+    return run_checks("compiled.py", 2, timeout=200, fresh=True)
 
 
 @pytest.mark.parametrize("name", names("compiled.py"))
