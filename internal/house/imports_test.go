@@ -59,7 +59,7 @@ var cores = []string{
 }
 
 // rootUsers lists internal packages that use the root package.
-var rootUsers = []string{"internal/chaos", "internal/program"}
+var rootUsers = []string{"internal/chaos", "internal/program", "internal/softgpu/roottest"}
 
 // planePackages lists the packages that connect ranks for a backend and use the types of package
 // driver.
@@ -310,7 +310,7 @@ var importRules = []rule{
 	},
 	{
 		name: "internal packages never import the root or package driver",
-		reason: "the root is built from internal packages; the exceptions are random programs that " +
+		reason: "the root is built from internal packages; the exceptions are packages that " +
 			"test the root, control planes, which use the types of package driver, and the software " +
 			"GPU, which compiles the sources of kernels",
 		check: forbid(func(l link) bool {

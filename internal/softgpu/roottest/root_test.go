@@ -1,5 +1,5 @@
 // Package roottest tests package symmem on the software GPU. It is separate, so that the go command
-// runs these tests beside those of package symmem on the host backend.
+// runs these tests and those of package symmem on the host backend at the same time.
 package roottest
 
 import (
