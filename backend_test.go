@@ -24,8 +24,8 @@ func withBackend(o symmem.Options) symmem.Options {
 	return o
 }
 
-// skipOnHost skips a test of what only the backend nccl does. Runs with nccl never skip it, and
-// TestSoftwareGPU is such a run.
+// skipOnHost skips a test of what only the backend nccl does. Runs with nccl never skip it, such as
+// that of internal/softgpu/roottest.
 func skipOnHost(tb testing.TB, reason string) {
 	tb.Helper()
 	if withBackend(symmem.Options{}).Backend == "host" {

@@ -180,9 +180,10 @@ func (c *kernelCalls) callNorms(p *symmem.Pool) {
 	const maxElements = 1 << 22
 	residual, weight := c.alloc(p, 2*maxElements).Memory(), c.alloc(p, 2*driver.MaxHidden).Memory()
 	quantized, scales := c.alloc(p, maxElements).Memory(), c.alloc(p, maxElements/32).Memory()
-	// One line, two steps on more than 2 ranks, and a sum with a local kernel.
+	// Rows and elements that take a kernel each: one step, two steps on more than 2 ranks, and a sum
+	// with a local kernel. For the largest shapes, there are kernels that read the rows of peers.
 	sums, scattered := [][2]int64{{1, 1024}, {176, 1024}, {1, driver.MaxHidden}}, [][2]int64{{1, 1024}}
-	if c.Size() == 2 { // ranks read each other's rows
+	if c.Size() == 2 {
 		sums = append(sums, [2]int64{900, 4096})
 	}
 	if c.Size() != 3 {

@@ -287,7 +287,8 @@ func (p *Pool) registerPending(ctx context.Context, m *membership) error {
 // Trim unmaps segments without live buffers, newest first, but leaves at least keep bytes mapped.
 // All ranks of the domain must call it. Each rank first waits for its queued work; if that takes
 // too long, the segments stay mapped until a later Trim or Close, as do those that graphs use.
-// During another library's capture on any rank, all ranks return ErrCapturing.
+// During another library's capture on any rank, all ranks return ErrCapturing. Trim and Close also
+// return the errors of unmappings that an earlier Trim has left to calls that used the segments.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	defer deliverAll(p.rt)
 	err := p.trimmer.trim(orBackground(ctx), keep)

@@ -11,11 +11,5 @@ if [ "$(go env GOARCH)" = amd64 ]; then
 	# Up to glibc 2.33 these have the functions of glibc.h; later libc.so.6 does.
 	link+=" -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -l:libresolv.so.2 -Wl,--as-needed"
 fi
-# Another process may load the library, so it is replaced as a whole. The header that cgo writes is
-# not kept: symmem.h is the contract.
-mkdir -p "$(dirname "$output")"
-work=$(mktemp -d "$output.XXXXXX")
-trap 'rm -rf "$work"' EXIT
-go build -trimpath -buildmode=c-shared -ldflags="-s -w -buildid= '-extldflags=$link'" \
-	-o "$work/libsymmem.so" .
-mv "$work/libsymmem.so" "$output"
+go build -trimpath -buildmode=c-shared -ldflags="-s -w -buildid= '-extldflags=$link'" -o "$output" .
+rm -f "${output%.so}.h" # cgo writes it; symmem.h is the contract

@@ -51,12 +51,9 @@ func TestDirectIsRight(t *testing.T) {
 		size = 256<<20 + 1<<20
 	}
 	ranks, random := ranksUpTo(t, 4), newRandom(t)
-	p, memberLists := newTestbed(t, ranks, size, random), memberLists(t)
+	p, memberLists, dataTypes := newTestbed(t, ranks, size, random), memberLists(t), reduce.DataTypes()
 	if !runsAllCases() && usesSoftGPU(t) {
 		memberLists = memberLists[random.IntN(len(memberLists)):][:1]
-	}
-	dataTypes := reduce.DataTypes()
-	if usesSoftGPU(t) {
 		random.Shuffle(len(dataTypes), func(i, j int) {
 			dataTypes[i], dataTypes[j] = dataTypes[j], dataTypes[i]
 		})

@@ -48,7 +48,7 @@ func IsStopped(pid int) bool {
 	if err != nil {
 		return false
 	}
-	// The state follows the name of the program, which is in parentheses and may contain others.
+	// The state follows the program's name in parentheses, which may itself contain parentheses.
 	state := b[bytes.LastIndexByte(b, ')')+1:]
 	return bytes.HasPrefix(state, []byte(" T")) || bytes.HasPrefix(state, []byte(" t"))
 }

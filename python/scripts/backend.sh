@@ -22,8 +22,6 @@ build() {
 }
 
 mkdir -p "$cache"
-exec 9>"$cache/lock"
-flock --timeout 600 9
 for python in "$@"; do
 	read -r version standard root < <("$python" - <<-'EOF'
 		import os, torch

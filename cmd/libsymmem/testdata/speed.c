@@ -74,10 +74,11 @@ static double median(void (*call)(int64_t), int64_t count, double late) {
 static void compare_waits(void) {
 	static const int64_t counts[] = {2, 256, 16384};
 	static const double lates[] = {0, 20e3, 500e3};
-	int count = rounds(5);
+	enum { ROUNDS = 5 };
+	int count = rounds(ROUNDS);
 	for (int c = 0; c < 3; c++) {
 		for (int l = 0; l < 3; l++) {
-			double two[5], one[5];
+			double two[ROUNDS], one[ROUNDS];
 			for (int round = 0; round < count; round++) {
 				two[round] = median(two_calls, counts[c], lates[l]);
 				one[round] = median(one_call, counts[c], lates[l]);

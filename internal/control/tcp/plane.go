@@ -264,7 +264,7 @@ func (p *Plane) Withdraw() bool {
 // than statusInterval. It waits up to statusTimeout for answers that can change leastSubmitted. The
 // caller must hold p.mu, which is released during the wait.
 func updateStatuses(p *Plane) {
-	p.statusRequests++
+	p.statusRequests++ // answers to earlier requests do not count
 	isFinal := func() bool {
 		_, final := leastSubmitted(p, p.submitted.Load())
 		return final
