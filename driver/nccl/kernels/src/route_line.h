@@ -238,14 +238,13 @@ struct RouteLines {
 		TokenSets<W> sets = own_sets();
 		if (!ok(w)) return false;
 		u32 end = dev::load_relaxed(&state(call, 0)->fault);
-		dev::sync_warp();
 #pragma unroll
 		for (int p = 0; p < TokenSets<W>::Packs; p++) {
 			u32 r = 4 * p + w.lane / 8;
-			if (w.flagged) put_flag(sets.of[p], flag_of(w.epoch(), call.digest));
-			if (r >= call.ranks) continue;
 			u64 at = sizeof(Exchange) + (w.epoch() & 1) * HalfBytes + call.rank * LineBytes + w.lane % 8 * sizeof(Pack);
-			dev::store_line((Pack*)(call.exchange[r] + at), sets.of[p]);
+			if (w.flagged) put_flag(sets.of[p], flag_of(w.epoch(), call.digest));
+			dev::sync_warp();
+			if (r < call.ranks) dev::store_line((Pack*)(call.exchange[r] + at), sets.of[p]);
 		}
 		bool met = w.lane >= call.ranks || w.lane == call.rank || await_header<false>(call, w.lane, w.epoch());
 		return dev::all_warp(met && !ended(call, end));
@@ -257,10 +256,13 @@ struct RouteLines {
 #pragma unroll
 		for (int p = 0; p < TokenSets<W>::Packs; p++) {
 			sets.of[p] = Pack{};
-			if (4 * p + w.lane / 8 >= call.ranks) continue;
-			sets.of[p] = dev::load_line((const Pack*)(slot(call, call.rank, w, 0) + p * 32 * sizeof(Pack)));
-			ready = ready && (!w.flagged || flag_in(sets.of[p]) == flag_of(w.epoch(), call.digest));
+			if (4 * p + w.lane / 8 < call.ranks)
+				sets.of[p] = dev::load_line((const Pack*)(slot(call, call.rank, w, 0) + p * 32 * sizeof(Pack)));
 		}
+#pragma unroll
+		for (int p = 0; p < TokenSets<W>::Packs; p++)
+			if (w.flagged && 4 * p + w.lane / 8 < call.ranks)
+				ready = ready && flag_in(sets.of[p]) == flag_of(w.epoch(), call.digest);
 		return dev::all_warp(ready);
 	}
 	// await_sets returns false if the wait must end.
@@ -572,16 +574,17 @@ struct CombineLines : RouteLines<W> {
 };
 
 // line_combine runs a combine in lines. Before it knows how many rows its peers expect, it sends them as many
-// as the last dispatch received. The others follow. Rows that no rank expects are ignored. The first block
-// computes the sets before it sends, because peers wait for them. If only the header warp fails, it poisons
-// the first chunk of each row after all warps of its block have ended.
+// as the last dispatch received. The others follow. Rows that no rank expects are ignored. Nobody waits for
+// them, so a fence completes them before the call ends: a later call of another rank may use the same lines.
+// The first block computes the sets before it sends, because peers wait for them. If only the header warp
+// fails, it poisons the first chunk of each row after all warps of its block have ended.
 template <int W>
 DEVICE void line_combine(const Route& call) {
 	CombineLines<W> s(call);
 	SomeIds ids = s.table.load(0);
 	Pack first[W];
 	s.load_place(s.w.warp, first);
-	bool header = s.w.sends_headers(), done = ok(s.w);
+	bool header = s.w.sends_headers(), done = ok(s.w), ignored = !header;
 	u32 none[W] = {}, early[W];
 #pragma unroll
 	for (int r = 0; r < W; r++) early[r] = Hints<W>::rows(s.w.prologue.hints, call.maxTokens, r);
@@ -599,8 +602,12 @@ DEVICE void line_combine(const Route& call) {
 		if (done) {
 			asked.count(counts);
 			bool more = false;
+			ignored = false;
 #pragma unroll
-			for (int r = 0; r < W; r++) more = more || s.is_sent(r, early, counts);
+			for (int r = 0; r < W; r++) {
+				more = more || s.is_sent(r, early, counts);
+				ignored = ignored || s.is_sent(r, counts, early);
+			}
 			if (more) {
 				s.load_place(s.w.warp, first);
 				s.send_range(early, counts, first);
@@ -608,6 +615,7 @@ DEVICE void line_combine(const Route& call) {
 			done = s.recv_all();
 		}
 	}
+	if (ignored) dev::fence();
 	if (!done && !header) s.poison(false);
 	finish(call, s.w.epoch());
 	if (!done && header) s.poison(true);
