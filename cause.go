@@ -30,8 +30,9 @@ const reportTimeout = 2 * time.Second
 
 const maxReportRounds = 12
 
-// run returns the same error on all ranks, even on those that call it later. The exchange is
-// repeated while a rank does not know the cause of an earlier fault of another group.
+// run returns the same error on all ranks, even on those that call it later, which add their side to
+// a divergence. The exchange is repeated while a rank does not know the cause of an earlier fault of
+// another group.
 func (inq *inquiry) run(cause error) error {
 	begin := time.Now()
 	for round := 0; ; round++ {
@@ -47,7 +48,7 @@ func (inq *inquiry) run(cause error) error {
 		}
 		all := inq.decodeReports(payloads)
 		if decision := inq.comm.Decide(nil); decision != nil {
-			return decisionError(cause, decision)
+			return inq.adopt(cause, decision)
 		}
 		if !all.pending || round == maxReportRounds {
 			inq.awaitReports(all, begin)
@@ -134,7 +135,7 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 	case len(byKind[kindDiverged]) > 0:
 		everywhere := !all.callUnknown && len(all.missingRanks) == 0
 		if err := inq.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
-			return all.addAdvice(err)
+			return all.addAdvice(all.completeDivergence(err))
 		}
 		// The histories are the same, so report where each rank is: one may have left the group.
 		elsewhere := map[int]string{}
@@ -285,13 +286,13 @@ func (inq *inquiry) comparableLedgers(
 // is true, the calls that the ranks are in. Without a difference, it returns cause.
 func (inq *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
-		{Mode: agreement.ModePrefix, Call: inq.calls.mismatchedCall(cause), Site: inq.calls.latestSite()},
+		inq.callComparison(cause),
 		// The ranks wait for each other, so an event that only some have reached is a difference.
 		{Mode: agreement.ModeExact},
 	}
-	if here := reportOf(cause).InCall + inq.values.describeStep(); everywhere {
-		here = here[:min(len(here), agreement.MaxTag)]
-		comparisons = append(comparisons, agreement.Config{Mode: agreement.ModeExact, Tag: here})
+	if everywhere {
+		comparisons = append(comparisons,
+			agreement.Config{Mode: agreement.ModeExact, Tag: inq.describeCall(cause)})
 	}
 	var err error
 	for _, c := range comparisons {
@@ -299,6 +300,9 @@ func (inq *inquiry) explainDivergence(cause error, everywhere, suspect bool) err
 			return errors.Join(cause, err)
 		}
 		outcome, err := inq.comparison.run(context.Background(), inq.exchangeReports, c)
+		if err != nil && c.CallDiffers {
+			outcome, err = inq.comparison.run(context.Background(), inq.ownPayload, c)
+		}
 		if err != nil {
 			return errors.Join(cause, err)
 		}

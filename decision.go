@@ -36,7 +36,7 @@ func (inq *inquiry) decide(cause error) error {
 	if bytes.Equal(proposal, result) {
 		return cause
 	}
-	return decisionError(cause, result)
+	return inq.adopt(cause, result)
 }
 
 // decisionError decodes a decision. If it and ownCause are mismatches of the same call, it returns

@@ -21,7 +21,8 @@ const (
 )
 
 // DivergenceError reports what ranks that must behave identically did differently. All ranks of the
-// group return the same error. It can be encoded as JSON. Its ranks are ranks of the world.
+// group return the same error, to which a rank that was late for the comparison adds its own side.
+// It can be encoded as JSON. Its ranks are ranks of the world.
 type DivergenceError struct {
 	Group string `json:"group"`
 	// Members lists the ranks in group order.

@@ -65,8 +65,8 @@ type Ledger struct {
 	Pending Pending
 }
 
-// Config configures an agreement on one rank. Rank, Flags and Site may differ between ranks. Group
-// and Names are used only in reports. Other differences are reported.
+// Config configures an agreement on one rank. Rank, Flags, Site and CallDiffers may differ between
+// ranks. Group and Names are used only in reports. Other differences are reported.
 type Config struct {
 	Rank, Ranks int
 	Mode        Mode
@@ -80,6 +80,9 @@ type Config struct {
 	// Call may be nil. It is compared after the ledgers. Site is its call site.
 	Call *event.Call
 	Site string
+	// CallDiffers is set if the call of another rank is known to differ. If ranks are absent, the
+	// calls of the others are then a divergence even if these are the same.
+	CallDiffers bool
 }
 
 func (c Config) detail() []byte {
@@ -291,7 +294,7 @@ func (m *Machine) agree() ([]byte, *Outcome, error) {
 			return m.diverge(KindPending, v.ID, v.pending, describePending)
 		}
 	}
-	if !m.calls.areEqual() {
+	if !m.calls.areEqual() || m.config.CallDiffers && len(m.absent) > 0 {
 		return m.diverge(KindCollective, 0, m.calls, m.config.Names.describeCall)
 	}
 	slices.SortFunc(m.agreed, func(a, b AgreedPrefix) int { return cmp.Compare(a.Ledger, b.Ledger) })

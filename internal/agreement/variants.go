@@ -2,6 +2,7 @@ package agreement
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 )
 
@@ -36,3 +37,37 @@ func (v *contributions) add(rank int, value, detail []byte) {
 }
 
 func (v *contributions) areEqual() bool { return len(v.list) <= 1 && len(v.otherRanks) == 0 }
+
+// OwnVariant returns what this rank would have contributed to a divergence at positions from first
+// to last that other ranks have found without it.
+func (c Config) OwnVariant(kind Kind, id, first, last uint64) (Variant, error) {
+	v := Variant{Ranks: []int{c.Rank}}
+	var err error
+	switch kind {
+	case KindTag:
+		v.Text = c.Tag
+	case KindLedgers:
+		var ids []byte
+		for _, l := range c.Ledgers {
+			ids = appendUint64s(ids, l.ID)
+		}
+		v.Text, err = c.Names.describePools(ids)
+	case KindCollective:
+		v.Site = string(c.detail())
+		v.Text, err = c.Names.describeCall(encodeOptionalCall(c.Call))
+	case KindPlacement:
+		i := slices.IndexFunc(c.Ledgers, func(l Ledger) bool { return l.ID == id })
+		if i < 0 {
+			return v, fmt.Errorf("ledger %d: unknown", id)
+		}
+		source := snapshotSource{c.Ledgers[i].Source, c.Ledgers[i].Source.Snapshot().Position}
+		answer := encodeEventAnswer(source, first)
+		if last > first {
+			answer = encodeDigestAnswer(source, last+1)
+		}
+		v, err = decodeAnswer(contribution{value: answer, ranks: v.Ranks})
+	default:
+		err = fmt.Errorf("the %v of this rank: unknown", kind)
+	}
+	return v, err
+}

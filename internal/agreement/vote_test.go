@@ -36,3 +36,27 @@ func TestRanksWithoutCallAreNotDeviant(t *testing.T) {
 		})
 	}
 }
+
+func TestDifferingCallIsReportedIfItsRankIsAbsent(t *testing.T) {
+	call := &event.Call{ReduceOp: "Sum"}
+	for name, c := range map[string]struct {
+		differs bool
+		absent  map[int]bool
+		want    bool
+	}{
+		"a rank is absent":                         {true, map[int]bool{2: true}, true},
+		"all ranks take part":                      {true, nil, false},
+		"a rank is absent, but no call may differ": {false, map[int]bool{2: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			machines := make([]*Machine, 3)
+			for i := range machines {
+				machines[i] = mustNew(t, Config{Rank: i, Ranks: 3, Call: call, CallDiffers: c.differs})
+			}
+			outcomes, _ := runAll(t, machines, c.absent)
+			if d := outcomes[0].Divergence; (d != nil) != c.want {
+				t.Errorf("got %v, want a divergence: %t", d, c.want)
+			}
+		})
+	}
+}
