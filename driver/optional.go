@@ -23,6 +23,7 @@ import "context"
 //	LossListener   Close does not depend on the ends of other ranks
 //	Inspector      the status page shows no waits, and Interop.StopWord returns 0
 //	Timed          runs are not timed
+//	Permuter       Group.Permute and Unpermute are refused
 //	Values         Group.Agree and related calls are refused
 //	Chooser        each rank has a separate status page
 //	Suspendable*   the memory cannot be suspended; see suspend.go
@@ -166,4 +167,11 @@ type Timed interface {
 type Chooser interface {
 	// CompareSet is like Store.CompareSet.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
+}
+
+// Permuter is implemented by a Device that supports Permutations. The methods queue work on a
+// stream, like Stream.Copy. The caller has validated the argument.
+type Permuter interface {
+	Permute(s Stream, p *Permutation) error
+	Unpermute(s Stream, p *Permutation) error
 }

@@ -115,23 +115,15 @@ func (r *Route) Spans(o Operation) [4]Span {
 }
 
 func (r *Route) validate(c *Call, ranks int) error {
-	rowBytes := r.Hidden * int64(c.DataType.Size())
-	switch {
-	case c.Operation == Combine && c.DataType != BFloat16:
+	if c.Operation == Combine && c.DataType != BFloat16 {
 		return invalidError("%v does not support %v", c.Operation, c.DataType)
-	case r.TopK < 1 || r.TopK > MaxTopK:
-		return invalidError("%d experts per token; want 1 to %d", r.TopK, MaxTopK)
-	case r.Experts < 1 || r.Experts > MaxExperts:
-		return invalidError("%d experts; want 1 to %d", r.Experts, MaxExperts)
-	case r.MaxTokens < 1 || r.MaxTokens > MaxRouteTokens:
-		return invalidError("at most %d tokens per rank; want 1 to %d", r.MaxTokens, MaxRouteTokens)
+	}
+	if err := r.validateShape(c.DataType); err != nil {
+		return err
+	}
+	switch {
 	case r.Tokens < 0 || r.Tokens > r.MaxTokens:
 		return invalidError("%d tokens; want 0 to %d", r.Tokens, r.MaxTokens)
-	case r.Hidden < 1 || r.Hidden > MaxRowBytes || rowBytes > MaxRowBytes || rowBytes%RouteAlign != 0:
-		return invalidError("rows have %d bytes; want a multiple of %d up to %d", rowBytes, RouteAlign,
-			MaxRowBytes)
-	case r.Scales < 0 || r.Scales > r.Hidden:
-		return invalidError("%d scales per row of %d elements", r.Scales, r.Hidden)
 	case c.Count != r.MaxTokens*r.Hidden:
 		return invalidError("count %d does not equal %d rows of %d elements", c.Count, r.MaxTokens,
 			r.Hidden)
@@ -146,6 +138,24 @@ func (r *Route) validate(c *Call, ranks int) error {
 		if s.Address != 0 && rangesOverlap(s.Address, s.Bytes, c.Recv, recv) {
 			return invalidError("the %s overlap the output", s.Name)
 		}
+	}
+	return nil
+}
+
+func (r *Route) validateShape(t DataType) error {
+	rowBytes := r.Hidden * int64(t.Size())
+	switch {
+	case r.TopK < 1 || r.TopK > MaxTopK:
+		return invalidError("%d experts per token; want 1 to %d", r.TopK, MaxTopK)
+	case r.Experts < 1 || r.Experts > MaxExperts:
+		return invalidError("%d experts; want 1 to %d", r.Experts, MaxExperts)
+	case r.MaxTokens < 1 || r.MaxTokens > MaxRouteTokens:
+		return invalidError("at most %d tokens per rank; want 1 to %d", r.MaxTokens, MaxRouteTokens)
+	case r.Hidden < 1 || r.Hidden > MaxRowBytes || rowBytes > MaxRowBytes || rowBytes%RouteAlign != 0:
+		return invalidError("rows have %d bytes; want a multiple of %d up to %d", rowBytes, RouteAlign,
+			MaxRowBytes)
+	case r.Scales < 0 || r.Scales > r.Hidden:
+		return invalidError("%d scales per row of %d elements", r.Scales, r.Hidden)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ const (
 	Suspension Part = "suspension"
 	// Norms covers AllReduceRMSNorm and ReduceScatterRMSNorm.
 	Norms Part = "fused norms"
-	// Routes covers Dispatch and Combine.
+	// Routes covers Dispatch, Combine and driver.Permuter.
 	Routes Part = "routes"
 )
 

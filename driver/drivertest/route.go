@@ -17,6 +17,8 @@ import (
 var routeRequirements = []requirement{
 	{"dispatched and combined rows match bit for bit", testRoutes},
 	{"a captured dispatch and combine can be replayed with other ids", testCapturedRoutes},
+	{"rows are permuted by expert and summed up bit for bit", testPermutations},
+	{"captured permutations can be replayed with other ids", testCapturedPermutations},
 	{"routes that differ cause a MismatchError", testRoutesDiffer},
 }
 

@@ -23,7 +23,7 @@ import (
 // name, 0 and the value.
 const layout = `#include <bulknorm.h>
 #include <message.h>
-#include <route.h>
+#include <permute.h>
 #include <cstddef>
 #include <cstdio>
 #define FIELD(type, name) \
@@ -54,6 +54,16 @@ int main() {
 	FIELD(Route, weightsAt) FIELD(Route, idsAt) FIELD(Route, countsAt)
 	FIELD(Route, split) FIELD(Route, more) FIELD(Route, high) FIELD(Route, low)
 	FIELD(Route, firstExpert) FIELD(Route, ownExperts) FIELD(Route, chunks) FIELD(Route, inverse)
+	WHOLE(Permute)
+	FIELD(Permute, ranks) FIELD(Permute, maxTokens) FIELD(Permute, topK) FIELD(Permute, rowBytes)
+	FIELD(Permute, scales) FIELD(Permute, align) FIELD(Permute, computedBytes)
+	FIELD(Permute, firstExpert) FIELD(Permute, ownExperts) FIELD(Permute, experts)
+	FIELD(Permute, capacity) FIELD(Permute, dispatched) FIELD(Permute, permuted)
+	FIELD(Permute, computed) FIELD(Permute, returned) FIELD(Permute, scalesAt)
+	FIELD(Permute, weightsAt) FIELD(Permute, idsAt) FIELD(Permute, countsAt)
+	FIELD(Permute, toScales) FIELD(Permute, toWeights) FIELD(Permute, toExperts)
+	FIELD(Permute, toPlaces) FIELD(Permute, toFirsts) FIELD(Permute, toCounts)
+	FIELD(Permute, toReceived)
 	WHOLE(Message)
 	FIELD(Message, from) FIELD(Message, to) FIELD(Message, bytes) FIELD(Message, taken)
 	FIELD(Message, state) FIELD(Message, go)

@@ -23,9 +23,16 @@ func routeOf(o driver.Operation, ranks int, maxTokens int64) Launch {
 	}
 }
 
-// routeNames lists all kernels that Dispatch and Combine use.
+// routeNames lists all kernels that Dispatch, Combine, Permute and Unpermute use.
 func routeNames(t *testing.T) map[string]bool {
 	names := map[string]bool{}
+	for _, returns := range []bool{false, true} {
+		step, err := Permute(&permutation, returns, 132)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names[step.Kernel] = true
+	}
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for _, o := range []driver.Operation{driver.Dispatch, driver.Combine} {
 			for _, maxTokens := range []int64{10, maxLineTokens + 1} {
@@ -59,6 +66,38 @@ func TestRouteParamsMatchSources(t *testing.T) {
 		"weightsAt": uint64(layout.Weights), "idsAt": uint64(layout.IDs),
 		"countsAt": uint64(layout.Counts),
 	})
+}
+
+var permutation = driver.Permutation{
+	Route:    driver.Route{MaxTokens: 16, Hidden: 64, Scales: 5, TopK: 3, Experts: 33},
+	DataType: driver.Uint8, Rank: 1, Ranks: 2, Align: 128,
+	Dispatched: 601, Permuted: 602, Computed: 603, Returned: 604,
+}
+
+func TestPermuteParamsMatchSources(t *testing.T) {
+	step, err := Permute(&permutation, false, 132)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, to := permutation.Route.Layout(2, 64), permutation.Layout()
+	checkLayout(t, "Permute", packed(step.Params), map[string]uint64{
+		"ranks": 2, "maxTokens": 16, "topK": 3, "rowBytes": 64, "scales": 5, "align": 128,
+		"computedBytes": 128, "firstExpert": 17, "ownExperts": 16, "experts": 17,
+		"capacity": uint64(to.Capacity), "dispatched": 601, "permuted": 602, "computed": 603,
+		"returned": 604, "scalesAt": uint64(from.Scales), "weightsAt": uint64(from.Weights),
+		"idsAt": uint64(from.IDs), "countsAt": uint64(from.Counts), "toScales": uint64(to.Scales),
+		"toWeights": uint64(to.Weights), "toExperts": uint64(to.Experts),
+		"toPlaces": uint64(to.Places), "toFirsts": uint64(to.Firsts),
+		"toCounts": uint64(to.Counts), "toReceived": uint64(to.Received),
+	})
+}
+
+func TestPermutationsOfManyRanksHaveNoKernel(t *testing.T) {
+	many := permutation
+	many.Ranks = MaxRanks + 1
+	if _, err := Permute(&many, false, 132); !errors.Is(err, errNoKernel) {
+		t.Errorf("Permute for %d ranks = %v, want errNoKernel", many.Ranks, err)
+	}
 }
 
 // TestRoutesUseLineKernels checks which calls use line kernels. Their lines must fit into exchange

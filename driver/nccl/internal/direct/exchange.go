@@ -207,11 +207,7 @@ func (e *Exchange) allocate(
 		return withdraw, err
 	}
 	e.CanOverlap = e.group.Code.CanOverlap && e.group.SharerCount == 1
-	count, err := g.Attribute(cuda.AttributeMultiprocessorCount)
-	if err != nil {
-		return withdraw, err
-	}
-	capability.Multiprocessors = max(1, count/e.group.SharerCount)
+	capability.Multiprocessors = max(1, g.Multiprocessors/e.group.SharerCount)
 	report, err := e.group.Reports.Take(g.CUDA)
 	if err != nil {
 		return withdraw, err

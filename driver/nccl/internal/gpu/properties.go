@@ -10,9 +10,10 @@ import (
 
 // Properties holds the constant properties of a GPU.
 type Properties struct {
-	Model       string
-	Major       int                 // of the compute capability
-	SegmentProp cuda.AllocationProp // for the memory of every segment
+	Model           string
+	Major           int // of the compute capability
+	Multiprocessors int
+	SegmentProp     cuda.AllocationProp // for the memory of every segment
 	// NoFabricReason explains why memory has no fabric handles (for other machines), or is "".
 	NoFabricReason string
 	Granularity    int64         // unit of segment sizes and offsets, in bytes
@@ -24,6 +25,9 @@ func (g *GPU) queryProperties() (err error) {
 		return err
 	}
 	if g.Major, _, err = g.ComputeCapability(); err != nil {
+		return err
+	}
+	if g.Multiprocessors, err = g.Attribute(cuda.AttributeMultiprocessorCount); err != nil {
 		return err
 	}
 	if g.SegmentProp, err = g.findSegmentProp(); err != nil {

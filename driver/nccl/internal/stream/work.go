@@ -53,6 +53,11 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	})
 }
 
+// Queue runs a function that queues work on the CUDA stream and does not wait.
+func (s *Stream) Queue(work func(stream cuda.Stream) error) error {
+	return s.submitWork(func() error { return work(s.CUDA) })
+}
+
 // Host runs a function in stream order. A panic in it becomes the stream's error. While another
 // library is capturing the stream, Host returns ErrUnsupported, because launches of that library's
 // graph may overlap.

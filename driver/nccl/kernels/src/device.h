@@ -112,6 +112,8 @@ DEVICE u32 load_word(u32 at) {
 	return word;
 }
 DEVICE void store_word(u32 at, u32 word) { asm volatile("st.shared.u32 [%0],%1;" ::"r"(at), "r"(word) : "memory"); }
+// count_at adds 1 to a word, atomically.
+DEVICE void count_at(u32 at) { asm volatile("red.shared.add.u32 [%0],1;" ::"r"(at) : "memory"); }
 DEVICE float sum_four(u32 at) {
 	float4 v;
 	asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");

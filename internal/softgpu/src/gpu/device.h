@@ -84,6 +84,7 @@ DEVICE char* shared() {
 DEVICE u32 opaque(u32 v) { return v; }
 DEVICE u32 local(const void* at) { return (u32)((const char*)at - (const char*)gpu_shared(0)); }
 DEVICE Pack load_local(u32 at) { return *(const Pack*)((const char*)gpu_shared(0) + at); }
+DEVICE void count_at(u32 at) { ++*(u32*)((char*)gpu_shared(0) + at); }
 
 // Each lane accesses 8 or 16 bytes of a line.
 template <class Part>
