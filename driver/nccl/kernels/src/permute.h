@@ -84,9 +84,11 @@ DEVICE IdPack id_pack(const Permute& call, const Pairs& s, u32 i) {
 // count_pairs counts the pairs of each expert, separately before and from the id firstWord.
 DEVICE void count_pairs(const Permute& call, Pairs& s, u32 firstWord) {
 	u32 me = dev::thread();
+#pragma unroll 1
 	for (u32 i = me; i < 2 * MaxExperts; i += dev::threads()) s.counts[0][i] = 0;
 	if (me < call.ranks) {
 		u32 packs = 0;
+#pragma unroll 1
 		for (u32 r = 0; r <= me; r++) {
 			u32 first = r * call.maxTokens * call.topK, words = rows_of(s.used, r) * call.topK;
 			if (words > 0) packs += (first + words + 3) / 4 - first / 4;
@@ -133,6 +135,7 @@ DEVICE void place_experts(const Permute& call, Pairs& s) {
 	}
 	if (lane == 31) s.sums[me / 32] = end;
 	dev::sync_block();
+#pragma unroll 4
 	for (u32 w = 0; w < PermuteWarps; w++) {
 		if (w < me / 32) end += s.sums[w];
 		all += s.sums[w];
@@ -140,9 +143,11 @@ DEVICE void place_experts(const Permute& call, Pairs& s) {
 	u32 first = end - rows;
 	s.next[me] = first + before;
 	u32* experts = (u32*)(call.permuted + call.toExperts);
+#pragma unroll 1
 	for (u32 i = all + dev::block() * dev::threads() + me; i < call.capacity; i += dev::blocks() * dev::threads())
 		experts[i] = NoExpert;
 	if (me < call.ownExperts && me % dev::blocks() == dev::block())
+#pragma unroll 1
 		for (u32 i = first + pairs; i < end; i++) experts[i] = NoExpert;
 	if (dev::block() > 0) return;
 	u32* firsts = (u32*)(call.permuted + call.toFirsts);
@@ -161,6 +166,7 @@ DEVICE void clear_places(const Permute& call, const Pairs& s) {
 	for (u32 r = 0; r < call.ranks; r++) {
 		u32 first = r * call.maxTokens * call.topK, end = first + call.maxTokens * call.topK;
 		first += rows_of(s.used, r) * call.topK + dev::block() * dev::threads() + dev::thread();
+#pragma unroll 1
 		for (u32 i = first; i < end; i += dev::blocks() * dev::threads()) places[i] = NoRow;
 	}
 }
@@ -168,6 +174,7 @@ DEVICE void clear_places(const Permute& call, const Pairs& s) {
 // place_pairs computes the rows of up to PermuteThreads ids, one for each thread. They begin at a place.
 DEVICE void place_pairs(const Permute& call, Pairs& s, u32 firstUsed, u32 words) {
 	u32 me = dev::thread(), lane = me % 32, warp = me / 32, word = 0, expert = NoExpert, row = NoRow, weight = 0;
+#pragma unroll 1
 	for (u32 i = lane; i < (call.ownExperts + 1) / 2; i += 32) ((u32*)s.inWarp[warp])[i] = 0;
 	dev::sync_warp();
 	if (me < words) {
@@ -188,6 +195,7 @@ DEVICE void place_pairs(const Permute& call, Pairs& s, u32 firstUsed, u32 words)
 	dev::sync_block();
 	if (isPair) {
 		row = s.next[expert] + earlier;
+#pragma unroll 4
 		for (u32 w = 0; w < warp; w++) row += s.inWarp[w][expert];
 		((u32*)(call.permuted + call.toExperts))[row] = expert;
 		((u32*)(call.permuted + call.toWeights))[row] = weight;
@@ -196,6 +204,7 @@ DEVICE void place_pairs(const Permute& call, Pairs& s, u32 firstUsed, u32 words)
 	s.rows[me] = row;
 	dev::sync_block();
 	if (me < call.ownExperts)
+#pragma unroll 4
 		for (u32 w = 0; w < PermuteWarps; w++) s.next[me] += s.inWarp[w][me];
 }
 
@@ -226,6 +235,7 @@ DEVICE void copy_scales(const Permute& call, u32 place, u32 row) {
 #pragma unroll 1
 	for (u32 to = dev::vote(row != NoRow); to != 0; to &= to - 1) {
 		u32* at = all + (u64)dev::shuffle(row, lowest(to)) * call.scales;
+#pragma unroll 1
 		for (u32 i = dev::thread() % 32; i < call.scales; i += 32) at[i] = from[i];
 	}
 }
@@ -241,7 +251,7 @@ DEVICE void permute(const Permute& call) {
 	Pairs& s = *(Pairs*)dev::shared<sizeof(Pairs)>();
 	read_counts(call, (const u32*)(call.dispatched + call.countsAt), s.used);
 	u32 used = all_used(call, s.used);
-	u32 begin = (u32)((u64)used * dev::block() / dev::blocks()), end = (u32)((u64)used * (dev::block() + 1) / dev::blocks());
+	u32 begin = used * dev::block() / dev::blocks(), end = used * (dev::block() + 1) / dev::blocks();
 	count_pairs(call, s, used_place(call, s.used, begin) * call.topK);
 	place_experts(call, s);
 	clear_places(call, s);

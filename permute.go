@@ -1,0 +1,140 @@
+package symmem
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+)
+
+// PermutedLayout describes the memory that Permute writes; see [driver.PermutedLayout].
+type PermutedLayout = driver.PermutedLayout
+
+// DefaultPermuteAlign is the value of PermuteArgs.Align that 0 stands for.
+const DefaultPermuteAlign = 128
+
+// PermutedLayout returns the layout of the memory that Permute writes in a group of the given size,
+// which suffices for any ids. The layout's Bytes is the size of the memory. align is
+// PermuteArgs.Align.
+func (r Routing) PermutedLayout(ranks int, align int64) PermutedLayout {
+	route := driver.Route{
+		MaxTokens: r.MaxTokens, TopK: r.TopK, Scales: r.Scales, Experts: r.Experts,
+	}
+	rowBytes := r.Hidden * int64(r.Type.Size())
+	return route.PermutedLayout(ranks, rowBytes, cmp.Or(align, DefaultPermuteAlign))
+}
+
+// PermuteArgs contains the arguments of Permute and Unpermute. Memory is aligned to 16 bytes, and
+// may be on any pool.
+type PermuteArgs struct {
+	Routing
+	// Align is the number of rows of which the first row of each expert is a multiple, at most 4096.
+	// If it is 0, it is 128.
+	Align int64
+	// Dispatched is the memory that Dispatch has written.
+	Dispatched Memory
+	// Permuted has the layout of Routing.PermutedLayout.
+	Permuted Memory
+	// Computed has the shape [PermutedLayout.Capacity, Hidden] and the type BFloat16.
+	Computed Memory
+	// Returned has the shape of Combine's Send: [ranks, MaxTokens, Hidden].
+	Returned Memory
+}
+
+// Permute reorders what Dispatch has written to Dispatched, and writes it to Permuted. There, the
+// rows of each of this rank's experts are adjacent, as grouped matrix products need them. A row with
+// several experts is copied for each. The rows of an expert are in the order of the ranks, then of
+// the places in Dispatched, and then of the ids. All numbers of rows stay on the device.
+//
+// Permute uses only the memory of this rank and does not wait for others, so ranks need not call it
+// the same number of times. If Permuted is too small for the largest number of rows that ids could
+// ask for, it returns an ErrOutOfRange.
+func (g *Group) Permute(a PermuteArgs, s *Stream) error {
+	return g.permute("permuting", &a, false, [3]Memory{a.Dispatched, a.Permuted}, s)
+}
+
+// Unpermute multiplies each row of Computed that belongs to an expert by the row's weight, and
+// writes the sum of the products of each dispatched row to its place in Returned, from which Combine
+// sends it back. Products are added in the order of the ids, in float32, and the sum is rounded
+// once. Other places are not written. Permuted is the output of Permute with the same Routing and
+// Align. Like Permute, Unpermute uses only the memory of this rank.
+func (g *Group) Unpermute(a PermuteArgs, s *Stream) error {
+	return g.permute("unpermuting", &a, true, [3]Memory{a.Permuted, a.Computed, a.Returned}, s)
+}
+
+// permute queues the call. Memory that the call does not use is at the end of m.
+func (g *Group) permute(
+	what string, a *PermuteArgs, returns bool, m [3]Memory, s *Stream,
+) error {
+	if s == nil {
+		s = g.rt.stream
+	}
+	if s.rt != g.rt {
+		return invalid("%s on group %s: the stream belongs to another runtime", what, g.id)
+	}
+	if err := g.queuePermutation(a, returns, m, s); err != nil {
+		return fmt.Errorf("%s on group %s: %w", what, g.id, err)
+	}
+	return nil
+}
+
+func (g *Group) queuePermutation(a *PermuteArgs, returns bool, m [3]Memory, s *Stream) error {
+	permuter, ok := g.rt.device.(driver.Permuter)
+	if !ok {
+		return fmt.Errorf("the backend has no permutations: %w", ErrUnsupported)
+	}
+	p := a.driverPermutation(g)
+	if err := p.Validate(returns); err != nil {
+		return err
+	}
+	for i, span := range p.Spans(returns) {
+		if err := g.calls.checkMemory(span.Name, m[i], span.Bytes, Uint8); err != nil {
+			return err
+		}
+	}
+	use, err := enterPools(m[0].pool, m[1].pool)
+	if err != nil {
+		return err
+	}
+	defer use.leave(m[0].pool, m[1].pool)
+	third := m[2].pool
+	if third == m[0].pool || third == m[1].pool {
+		third = nil // a second entry would fail if Close has begun
+	}
+	thirdUse, err := enterPools(third, nil)
+	if err != nil {
+		return err
+	}
+	defer thirdUse.leave(third, nil)
+	if err := errors.Join(s.checkAndUse(m[0], m[1]), s.checkAndUse(m[2], m[2])); err != nil {
+		return err
+	}
+	defer s.useAgain(m[0], m[1])
+	defer s.useAgain(m[2], m[2])
+	queue := permuter.Permute
+	if returns {
+		queue = permuter.Unpermute
+	}
+	if err := queue(s.queue, p); err != nil {
+		return err
+	}
+	for _, part := range m {
+		if part.isGoMemory() {
+			err = errors.Join(err, s.keepReachable(part, part))
+		}
+	}
+	return err
+}
+
+func (a *PermuteArgs) driverPermutation(g *Group) *driver.Permutation {
+	return &driver.Permutation{
+		Route: driver.Route{
+			MaxTokens: a.MaxTokens, Hidden: a.Hidden, Scales: a.Scales, TopK: a.TopK, Experts: a.Experts,
+		},
+		DataType: a.Type, Rank: g.rank, Ranks: len(g.ranks),
+		Align:      cmp.Or(a.Align, DefaultPermuteAlign),
+		Dispatched: a.Dispatched.Address(), Permuted: a.Permuted.Address(),
+		Computed: a.Computed.Address(), Returned: a.Returned.Address(),
+	}
+}
