@@ -174,6 +174,12 @@ func (c *kernelCalls) callRoutes() {
 		c.ok(c.World().Dispatch(c.ctx, a, nil))
 		c.ok(c.World().Combine(c.ctx, a, nil))
 	}
+	a.MaxTokens = 1
+	p := symmem.PermuteArgs{
+		Routing: a.Routing, Dispatched: c.in, Permuted: c.out, Computed: c.out, Returned: c.in,
+	}
+	c.ok(c.World().Permute(p, nil))
+	c.ok(c.World().Unpermute(p, nil))
 }
 
 func (c *kernelCalls) callNorms(p *symmem.Pool) {

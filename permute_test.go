@@ -1,0 +1,216 @@
+package symmem_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+
+	"symmem"
+	bits "symmem/internal/reduce"
+)
+
+// permuteCase is a layer of a mixture of experts.
+type permuteCase struct {
+	*routeCase
+	dispatch, combine symmem.RouteArgs
+	permute           symmem.PermuteArgs
+	layout            symmem.PermutedLayout
+}
+
+func newPermuteCase(c *routeCase) *permuteCase {
+	c.drawShape()
+	c.Type = symmem.BFloat16
+	p := &permuteCase{routeCase: c}
+	p.drawAllTokens()
+	p.dispatch = c.args()
+	p.permute = symmem.PermuteArgs{
+		Routing: c.Routing, Align: []int64{0, 1, 8, 24}[c.draw.IntN(4)], Dispatched: p.dispatch.Recv,
+	}
+	n := len(c.tokens)
+	p.layout = c.PermutedLayout(n, p.permute.Align)
+	p.permute.Permuted = memoryOf(c, c.pools[0], make([]uint8, p.layout.Bytes))
+	p.permute.Computed = memoryOf(c, c.pools[0], make([]uint16, p.layout.Capacity*c.Hidden))
+	p.permute.Returned = memoryOf(c, c.pools[1], make([]uint16, int64(n)*c.MaxTokens*c.Hidden))
+	p.combine = p.dispatch
+	p.combine.Send = p.permute.Returned
+	p.combine.Recv = memoryOf(c, c.pools[0], make([]uint16, p.dispatch.Tokens*c.Hidden))
+	return p
+}
+
+// drawAllTokens draws new tokens, with finite elements, for all ranks.
+func (p *permuteCase) drawAllTokens() {
+	for _, x := range p.tokens {
+		*x = *p.drawTokens(x.count)
+		for i := 0; i < len(x.rows); i += 2 {
+			binary.LittleEndian.PutUint16(x.rows[i:], bits.BFloat16Bits(p.draw.Float32()-0.5))
+		}
+	}
+}
+
+// compute is what an expert computes for an element.
+func compute(expert int, x uint16) uint16 {
+	return bits.BFloat16Bits(bits.BFloat16Value(x) * float32(1+expert%5))
+}
+
+// runExperts stores the rows that the experts compute for all permuted rows. Rows without an expert
+// become NaN.
+func (p *permuteCase) runExperts() {
+	permuted := read[uint8](p.rank, p.permute.Permuted)
+	first := p.FirstExpert(len(p.tokens), p.Rank())
+	computed := make([]uint16, p.layout.Capacity*p.Hidden)
+	for i := range computed {
+		row := int64(i) / p.Hidden
+		expert := int32(binary.LittleEndian.Uint32(permuted[p.layout.Experts+4*row:]))
+		if expert < 0 {
+			computed[i] = 0x7fff
+			continue
+		}
+		x := binary.LittleEndian.Uint16(permuted[p.layout.Rows+2*int64(i):])
+		computed[i] = compute(first+int(expert), x)
+	}
+	write(p.rank, p.permute.Computed, computed)
+}
+
+// check compares the combined rows of this rank with the definition of the layer.
+func (p *permuteCase) check(compute func(expert int, x uint16) uint16) {
+	p.t.Helper()
+	x := p.tokens[p.Rank()]
+	if x.count == 0 {
+		return
+	}
+	got := read[uint16](p.rank, p.combine.Recv)
+	for token := range x.count {
+		for i := range int(p.Hidden) {
+			element := binary.LittleEndian.Uint16(x.rows[2*(token*int(p.Hidden)+i):])
+			total, isFirst := float32(0), true
+			for r := range p.tokens {
+				part, ok := p.partOf(r, x, token, element, compute)
+				switch {
+				case ok && isFirst:
+					total, isFirst = part, false
+				case ok:
+					total += part
+				}
+			}
+			if v, want := got[token*int(p.Hidden)+i], bits.BFloat16Bits(total); v != want {
+				p.failf("%v, aligned to %d: element %d of token %d = %v, want %v", p.routeCase,
+					p.permute.Align, i, token, bits.BFloat16Value(v), bits.BFloat16Value(want))
+			}
+		}
+	}
+}
+
+// partOf returns the weighted sum of what a rank's experts compute for an element.
+func (p *permuteCase) partOf(
+	rank int, x *routedTokens, token int, element uint16, compute func(int, uint16) uint16,
+) (sum float32, ok bool) {
+	for k := range p.TopK {
+		id := x.ids[token*p.TopK+k]
+		if p.owner(id) != rank {
+			continue
+		}
+		product := bits.BFloat16Value(compute(int(id), element)) * x.weights[token*p.TopK+k]
+		if ok {
+			product = sum + float32(product)
+		}
+		sum, ok = product, true
+	}
+	return bits.BFloat16Value(bits.BFloat16Bits(sum)), ok
+}
+
+// TestPermutedRowsReachTheirExperts runs whole layers: dispatch, experts and combine.
+func TestPermutedRowsReachTheirExperts(t *testing.T) {
+	runRoutes(t, []int{2, 3}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
+		for range 4 {
+			p := newPermuteCase(c)
+			g := c.World()
+			c.ok(g.Dispatch(c.ctx, p.dispatch, nil))
+			c.ok(g.Permute(p.permute, nil))
+			p.runExperts()
+			c.ok(g.Unpermute(p.permute, nil))
+			c.ok(g.Combine(c.ctx, p.combine, nil))
+			p.check(compute)
+		}
+	})
+}
+
+// TestCapturedPermutations replays layers whose experts return their input, with new tokens.
+func TestCapturedPermutations(t *testing.T) {
+	runRoutes(t, []int{2}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
+		p := newPermuteCase(c)
+		var err error
+		p.permute.Computed, err = p.permute.Permuted.Slice(p.layout.Rows, 2*p.layout.Capacity*c.Hidden)
+		c.ok(err)
+		c.ok(c.pools[1].Register(c.ctx, c.World()))
+		s := c.DefaultStream()
+		c.ok(s.BeginCapture())
+		c.ok(c.World().Dispatch(c.ctx, p.dispatch, nil))
+		c.ok(c.World().Permute(p.permute, nil))
+		c.ok(c.World().Unpermute(p.permute, nil))
+		c.ok(c.World().Combine(c.ctx, p.combine, nil))
+		graph, err := s.EndCapture()
+		c.ok(err)
+		for range 3 {
+			p.drawAllTokens()
+			if x := c.tokens[c.Rank()]; x.count > 0 {
+				write(c.rank, p.dispatch.IDs, x.ids)
+				write(c.rank, p.dispatch.Weights, x.weights)
+				write(c.rank, p.dispatch.Send, x.rows)
+			}
+			c.ok(graph.Launch(s))
+			c.synchronize()
+			p.check(func(_ int, x uint16) uint16 { return x })
+		}
+		c.ok(graph.Close())
+	})
+}
+
+func TestInvalidPermutations(t *testing.T) {
+	runRoutes(t, []int{2}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
+		p := newPermuteCase(c)
+		shorten := func(m *symmem.Memory) {
+			var err error
+			*m, err = m.Slice(0, m.Bytes()-128)
+			c.ok(err)
+		}
+		freed := c.alloc(c.pools[0], p.layout.Bytes)
+		released := freed.Memory()
+		c.ok(freed.Free())
+		for _, row := range []struct {
+			name   string
+			change func(a *symmem.PermuteArgs)
+			want   error
+		}{
+			{"an alignment of -1", func(a *symmem.PermuteArgs) { a.Align = -1 }, symmem.ErrInvalid},
+			{"an alignment above 4096", func(a *symmem.PermuteArgs) { a.Align = 4097 }, symmem.ErrInvalid},
+			{"too many experts", func(a *symmem.PermuteArgs) { a.Experts = 513 }, symmem.ErrInvalid},
+			{"rows with a part of 16 bytes", func(a *symmem.PermuteArgs) { a.Hidden++ }, symmem.ErrInvalid},
+			{"memory that is missing", func(a *symmem.PermuteArgs) { a.Permuted = symmem.Memory{} },
+				symmem.ErrOutOfRange},
+			{"memory for too few rows", func(a *symmem.PermuteArgs) { shorten(&a.Permuted) },
+				symmem.ErrOutOfRange},
+			{"memory that is freed", func(a *symmem.PermuteArgs) { a.Permuted = released },
+				symmem.ErrFreed},
+		} {
+			a := p.permute
+			row.change(&a)
+			for call, err := range map[string]error{
+				"Permute": c.World().Permute(a, nil), "Unpermute": c.World().Unpermute(a, nil),
+			} {
+				if !errors.Is(err, row.want) {
+					c.failf("%s with %s: got %v, want %v", call, row.name, err, row.want)
+				}
+			}
+		}
+		a := p.permute
+		a.Permuted = a.Dispatched
+		if err := c.World().Permute(a, nil); !errors.Is(err, symmem.ErrInvalid) {
+			c.failf("Permute in place: got %v, want ErrInvalid", err)
+		}
+		a = p.permute
+		a.Returned = a.Computed
+		if err := c.World().Unpermute(a, nil); !errors.Is(err, symmem.ErrInvalid) {
+			c.failf("Unpermute in place: got %v, want ErrInvalid", err)
+		}
+	})
+}
