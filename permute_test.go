@@ -185,12 +185,18 @@ func TestInvalidPermutations(t *testing.T) {
 			{"an alignment above 4096", func(a *symmem.PermuteArgs) { a.Align = 4097 }, symmem.ErrInvalid},
 			{"too many experts", func(a *symmem.PermuteArgs) { a.Experts = 513 }, symmem.ErrInvalid},
 			{"rows with a part of 16 bytes", func(a *symmem.PermuteArgs) { a.Hidden++ }, symmem.ErrInvalid},
-			{"memory that is missing", func(a *symmem.PermuteArgs) { a.Permuted = symmem.Memory{} },
-				symmem.ErrOutOfRange},
-			{"memory for too few rows", func(a *symmem.PermuteArgs) { shorten(&a.Permuted) },
-				symmem.ErrOutOfRange},
-			{"memory that is freed", func(a *symmem.PermuteArgs) { a.Permuted = released },
-				symmem.ErrFreed},
+			{
+				"memory that is missing", func(a *symmem.PermuteArgs) { a.Permuted = symmem.Memory{} },
+				symmem.ErrOutOfRange,
+			},
+			{
+				"memory for too few rows", func(a *symmem.PermuteArgs) { shorten(&a.Permuted) },
+				symmem.ErrOutOfRange,
+			},
+			{
+				"memory that is freed", func(a *symmem.PermuteArgs) { a.Permuted = released },
+				symmem.ErrFreed,
+			},
 		} {
 			a := p.permute
 			row.change(&a)
