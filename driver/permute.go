@@ -117,7 +117,8 @@ func (p *Permutation) Validate(returns bool) error {
 		if s.Address%s.Align != 0 {
 			return invalidError("the %s rows are not aligned to %d bytes", s.Name, s.Align)
 		}
-		if i+1 < len(spans) && rangesOverlap(s.Address, s.Bytes, output.Address, output.Bytes) {
+		if i+1 < len(spans) && s.Address != 0 &&
+			rangesOverlap(s.Address, s.Bytes, output.Address, output.Bytes) {
 			return invalidError("the %s rows overlap the %s rows", s.Name, output.Name)
 		}
 	}

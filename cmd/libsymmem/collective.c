@@ -218,6 +218,37 @@ API int symmem_route_layout(const struct symmem_route *route, int ranks,
 	return goRouteLayout((struct symmem_route *)route, ranks, layout);
 }
 
+static int knows_permute(const struct symmem_permute *permute) {
+	static const char unknown[] =
+		"struct symmem_permute has a size that this library does not know: set size to "
+		"sizeof(struct symmem_permute) of the library's own symmem.h";
+	if (permute && permute->size == sizeof *permute) return 1;
+	symmem_note_error(SYMMEM_ERR_INVALID, sizeof unknown - 1, unknown, 0, "");
+	return 0;
+}
+
+static int rearrange(uint64_t group, const struct symmem_permute *permute, int returns,
+                     uint64_t stream) {
+	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
+	if (!knows_permute(permute)) return SYMMEM_ERR_INVALID;
+	return WAITING(goPermute(group, (struct symmem_permute *)permute, returns, stream));
+}
+
+API int symmem_permute(uint64_t group, const struct symmem_permute *permute, uint64_t stream) {
+	return rearrange(group, permute, 0, stream);
+}
+
+API int symmem_unpermute(uint64_t group, const struct symmem_permute *permute, uint64_t stream) {
+	return rearrange(group, permute, 1, stream);
+}
+
+API int symmem_permute_layout(const struct symmem_permute *permute, int ranks,
+                              struct symmem_permute_layout *layout) {
+	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
+	if (!knows_permute(permute)) return SYMMEM_ERR_INVALID;
+	return goPermuteLayout((struct symmem_permute *)permute, ranks, layout);
+}
+
 API int symmem_barrier(uint64_t group, uint64_t stream) {
 	return symmem_collective(group, SYMMEM_BARRIER, 0, SYMMEM_UINT8, 0, 0, SYMMEM_PATH_DEFAULT, 0, 0,
 	                         stream);

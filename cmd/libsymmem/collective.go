@@ -159,6 +159,46 @@ func routeArguments(r *C.struct_symmem_route) *binding.RouteArguments {
 	}
 }
 
+//export goPermute
+func goPermute(
+	group C.uint64_t, p *C.struct_symmem_permute, returns C.int, stream C.uint64_t,
+) C.int {
+	return guard(func() error {
+		return library.Permute(uint64(group), permuteArguments(p), returns != 0, uintptr(stream))
+	})
+}
+
+//export goPermuteLayout
+func goPermuteLayout(
+	p *C.struct_symmem_permute, ranks C.int, layout *C.struct_symmem_permute_layout,
+) C.int {
+	return guard(func() error {
+		if layout == nil {
+			return fmt.Errorf("the address for the layout is null: %w", symmem.ErrInvalid)
+		}
+		l, err := permuteArguments(p).Layout(int(ranks))
+		if err != nil {
+			return err
+		}
+		*layout = C.struct_symmem_permute_layout{
+			rows: C.int64_t(l.Rows), scales: C.int64_t(l.Scales), weights: C.int64_t(l.Weights),
+			experts: C.int64_t(l.Experts), places: C.int64_t(l.Places), firsts: C.int64_t(l.Firsts),
+			counts: C.int64_t(l.Counts), received: C.int64_t(l.Received), bytes: C.int64_t(l.Bytes),
+			capacity: C.int64_t(l.Capacity),
+		}
+		return nil
+	})
+}
+
+func permuteArguments(p *C.struct_symmem_permute) *binding.PermuteArguments {
+	return &binding.PermuteArguments{
+		Experts: int(p.experts), TopK: int(p.top_k), MaxTokens: int64(p.max_tokens),
+		Hidden: int64(p.hidden), Scales: int64(p.scales), Type: int(p._type), Align: int64(p.align),
+		Dispatched: uintptr(p.dispatched), Permuted: uintptr(p.permuted),
+		Computed: uintptr(p.computed), Returned: uintptr(p.returned),
+	}
+}
+
 //export goSynchronize
 func goSynchronize(stream C.uint64_t) C.int {
 	return guard(func() error { return library.Synchronize(uintptr(stream)) })

@@ -896,6 +896,46 @@ int symmem_dispatch(uint64_t group, const struct symmem_route *route, uint64_t s
  * 0. */
 int symmem_combine(uint64_t group, const struct symmem_route *route, uint64_t stream);
 
+/* The arguments of symmem_permute and symmem_unpermute. The fields up to type are those of the
+ * dispatch. Addresses are multiples of 16. */
+struct symmem_permute {
+	size_t size; /* sizeof(struct symmem_permute): later versions of this header append fields */
+	int32_t experts, top_k;
+	int64_t max_tokens, hidden, scales;
+	int32_t type;
+	int32_t unused;
+	int64_t align; /* the first row of each expert is a multiple of it, at most 4096; 0 means 128 */
+	const void *dispatched; /* what symmem_dispatch has written */
+	void *permuted;         /* the output of symmem_permute */
+	const void *computed;   /* bfloat16: the rows that experts computed, at the permuted places */
+	void *returned;         /* bfloat16: max_tokens rows for each rank, as symmem_combine sends them */
+};
+
+/* Offsets in the memory that symmem_permute writes, and its capacity in rows, which suffices for
+ * any ids. rows, scales, weights and experts have an entry for each row. experts has the number of
+ * the row's expert among those of this rank, or -1 for rows without one, whose other entries are
+ * not written. places has the row of each dispatched id, or -1. firsts has the first row of each
+ * expert, and then the end of the last one; counts has the numbers of rows of experts. Both have
+ * lengths for the rank with the most experts. received has the number of dispatched rows from each
+ * rank. Numbers are int32, and weights are float32. */
+struct symmem_permute_layout {
+	int64_t rows, scales, weights, experts, places, firsts, counts, received, bytes, capacity;
+};
+
+/* Computes the layout for a number of ranks. */
+int symmem_permute_layout(const struct symmem_permute *permute, int ranks,
+                          struct symmem_permute_layout *layout);
+
+/* Copies each dispatched row once for each of its experts on this rank, so that the rows of an
+ * expert are adjacent: in the order of ranks, places and ids. It uses only the memory of this rank,
+ * and does not wait for others. */
+int symmem_permute(uint64_t group, const struct symmem_permute *permute, uint64_t stream);
+
+/* Multiplies each computed row by its weight, and writes the sum for each dispatched row to its
+ * place in returned: in the order of the ids, in float32, and rounded once. Other places are not
+ * written. It uses only the memory of this rank. */
+int symmem_unpermute(uint64_t group, const struct symmem_permute *permute, uint64_t stream);
+
 /* Waits on the stream for all ranks of the group: a collective without data. */
 int symmem_barrier(uint64_t group, uint64_t stream);
 

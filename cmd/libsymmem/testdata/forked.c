@@ -120,6 +120,11 @@ static void collectives(uint64_t world, void *at) {
 	REFUSED(symmem_dispatch(world, &route, 0));
 	REFUSED(symmem_combine(world, &route, 0));
 	REFUSED(symmem_route_layout(&route, 2, &layout));
+	const struct symmem_permute permute = {.size = sizeof permute};
+	struct symmem_permute_layout permuted;
+	REFUSED(symmem_permute(world, &permute, 0));
+	REFUSED(symmem_unpermute(world, &permute, 0));
+	REFUSED(symmem_permute_layout(&permute, 2, &permuted));
 	REFUSED(symmem_all_reduce_rms_norm(world, 1, 8, 0, at, at, at, at, 0));
 	const struct symmem_call call = {.size = sizeof call, .group = world};
 	REFUSED(symmem_call(&call));

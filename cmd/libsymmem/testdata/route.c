@@ -1,4 +1,4 @@
-/* A dispatch and a combine. */
+/* A dispatch, a permutation and a combine. */
 #include "drive.h"
 
 enum { TOKENS = 3, HIDDEN = 8, ONE = 0x3f80, TWO = 0x4000 };
@@ -20,11 +20,48 @@ static void check_counts(const char *all, const struct symmem_route_layout *layo
 	TRUE(counts[size] == size);
 }
 
+/* permute permutes what check_counts has checked, and adds the rows up again. Weights are 1. The
+ * second token of this rank has only ids of this rank's expert. */
+static void permute(uint64_t world, const struct symmem_route *r, const char *all) {
+	struct symmem_permute p = {
+		.size = sizeof p, .experts = r->experts, .top_k = r->top_k, .max_tokens = TOKENS,
+		.hidden = HIDDEN, .type = SYMMEM_BFLOAT16, .align = 4, .dispatched = all,
+	};
+	struct symmem_permute_layout layout;
+	DO(symmem_permute_layout(&p, size, &layout));
+	TRUE(layout.capacity == (size * TOKENS * size + 3) / 4 * 4);
+	char *permuted, *returned;
+	DO(symmem_alloc(0, (size_t)layout.bytes, 0, (void **)&permuted));
+	DO(symmem_alloc(0, (size_t)(size * TOKENS * HIDDEN * 2), 0, (void **)&returned));
+	p.permuted = permuted, p.computed = permuted + layout.rows, p.returned = returned;
+	DO(symmem_permute(world, &p, 0));
+	DO(symmem_unpermute(world, &p, 0));
+	DO(symmem_stream_synchronize(0));
+	const int32_t *experts = (const int32_t *)(permuted + layout.experts);
+	const int32_t *firsts = (const int32_t *)(permuted + layout.firsts);
+	int rows = 2 * size; /* one of each rank, and size of this rank's second token */
+	TRUE(*(int32_t *)(permuted + layout.counts) == rows && firsts[0] == 0);
+	TRUE(firsts[1] == (rows + 3) / 4 * 4);
+	for (int i = 0; i < layout.capacity; i++) TRUE(experts[i] == (i < rows ? 0 : -1));
+	const uint16_t *sums = (const uint16_t *)returned;
+	for (int s = 0; s < size; s++) TRUE(sums[s * TOKENS * HIDDEN] == ONE + s);
+	TRUE(((int32_t *)(permuted + layout.received))[rank] == 2);
+	p.align = -1;
+	WANT(SYMMEM_ERR_INVALID, symmem_permute(world, &p, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_permute_layout(&p, size, &layout));
+	WANT(SYMMEM_ERR_INVALID, symmem_permute_layout(&p, size, NULL));
+	p.size--;
+	WANT(SYMMEM_ERR_INVALID, symmem_unpermute(world, &p, 0));
+	DO(symmem_free(permuted));
+	DO(symmem_free(returned));
+}
+
 void route(void) {
 	uint64_t world = open_with("{}");
 	int32_t ids[TOKENS * 8];
 	uint16_t rows[TOKENS * HIDDEN], back[TOKENS * HIDDEN];
-	float weights[TOKENS * 8] = {0};
+	float weights[TOKENS * 8];
+	for (int i = 0; i < TOKENS * 8; i++) weights[i] = 1;
 	for (int k = 0; k < size; k++) {
 		ids[k] = k;                 /* all ranks */
 		ids[size + k] = rank;       /* this rank */
@@ -43,6 +80,7 @@ void route(void) {
 	DO(symmem_dispatch(world, &r, 0));
 	DO(symmem_stream_synchronize(0));
 	check_counts(all, &layout);
+	permute(world, &r, all);
 	for (int i = 0; i < size * TOKENS * HIDDEN; i++) ((uint16_t *)all)[i] = ONE;
 	r.send = all, r.recv = back;
 	DO(symmem_combine(world, &r, 0));

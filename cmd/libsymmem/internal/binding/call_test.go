@@ -97,6 +97,33 @@ func TestRouteErrorsNameTheArgument(t *testing.T) {
 	}
 }
 
+func TestPermuteErrorsNameTheArgument(t *testing.T) {
+	l, _ := openLibrary(t, hostOptions)
+	world, err := l.World()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		change func(a *PermuteArguments)
+		want   string
+	}{
+		{func(a *PermuteArguments) { a.Type = 99 }, "element type 99 does not exist"},
+		{func(a *PermuteArguments) { a.TopK = 17 }, "17 experts per token"},
+		{func(a *PermuteArguments) { a.MaxTokens = 1 << 62 }, "tokens per rank"},
+		{func(a *PermuteArguments) { a.Hidden = 1 << 62 }, "rows have"},
+		{func(a *PermuteArguments) { a.Align = 1 << 62 }, "aligned to"},
+	} {
+		a := &PermuteArguments{Experts: 4, TopK: 1, MaxTokens: 4, Hidden: 64, Type: 3}
+		row.change(a)
+		for _, returns := range []bool{false, true} {
+			err := l.Permute(world, a, returns, 0)
+			if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("%+v = %v, want ErrInvalid with %q", a, err, row.want)
+			}
+		}
+	}
+}
+
 func TestDurationsAreBounded(t *testing.T) {
 	for _, o := range []Options{
 		{TimeoutMS: -1}, {CheckIntervalMS: -1 << 62}, {WarnAfterMS: -1 << 62}, {TimeoutMS: 1 << 62},

@@ -38,12 +38,19 @@ func (a *RouteArguments) toCall(
 	return call, call.Validate(ranks, 0)
 }
 
-// Layout returns the layout of the memory that symmem_dispatch writes.
-func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
+func checkRanks(ranks int) error {
 	const maxRanks = 1 << 16
 	if ranks < 1 || ranks > maxRanks {
-		return symmem.DispatchLayout{}, fmt.Errorf("the layout for %d ranks: want 1 to %d: %w", ranks,
-			maxRanks, symmem.ErrInvalid)
+		return fmt.Errorf("the layout for %d ranks: want 1 to %d: %w", ranks, maxRanks,
+			symmem.ErrInvalid)
+	}
+	return nil
+}
+
+// Layout returns the layout of the memory that symmem_dispatch writes.
+func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
+	if err := checkRanks(ranks); err != nil {
+		return symmem.DispatchLayout{}, err
 	}
 	t, err := parseEnum("element type", types, a.Type)
 	if err != nil {
