@@ -64,6 +64,7 @@ from symmem._api.opening import (
     open_world,
     world,
 )
+from symmem._api.permutes import Permuted, permute_tokens, unpermute_tokens
 from symmem._api.questions import (
     Explanation,
     check,
@@ -140,6 +141,7 @@ __all__ = [
     "MismatchError",
     "OutOfMemoryError",
     "OutOfRangeError",
+    "Permuted",
     "RankLostError",
     "SymmemError",
     "TorchError",
@@ -187,6 +189,7 @@ __all__ = [
     "library_path",
     "ones",
     "open_world",
+    "permute_tokens",
     "recv",
     "reduce",
     "reduce_scatter",
@@ -207,6 +210,7 @@ __all__ = [
     "suspend",
     "synchronize",
     "trim",
+    "unpermute_tokens",
     "use",
     "use_symm_mem",
     "world",

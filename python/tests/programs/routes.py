@@ -187,6 +187,163 @@ def operators_have_correct_schemas() -> None:
     torch.library.opcheck(ops.combine.default, combine[1:], test_utils="test_faketensor")
 
 
+def own_experts() -> tuple[int, int]:
+    """Return the first expert of this rank, and the number of its experts."""
+    owned = [e for e in range(EXPERTS) if owners()[e] == RANK]
+    return owned[0], len(owned)
+
+
+def expert_rows(got: symmem.Dispatched) -> list[list[tuple[int, int, int]]]:
+    """Return the ranks, places and indices of the ids of each expert of this rank."""
+    first, own = own_experts()
+    found = [(got.ids == first + e).nonzero().tolist() for e in range(own)]
+    return [[tuple(one) for one in each] for each in found]
+
+
+def layer(tokens: Tokens) -> torch.Tensor:
+    """Return what a layer computes whose expert e multiplies a row by e + 1."""
+    total = torch.zeros(tokens.rows.shape)
+    for r in range(SIZE):
+        sums = torch.zeros(tokens.rows.shape)
+        for k in range(TOP_K):
+            is_here = owners()[tokens.ids[:, k].long()] == r
+            rows = (tokens.rows.float() * (tokens.ids[:, k, None] + 1)).bfloat16().float()
+            sums += torch.where(is_here[:, None], rows * tokens.weights[:, k, None], 0)
+        total += sums.bfloat16().float()
+    return total.bfloat16()
+
+
+@check
+def rows_are_permuted_by_expert() -> None:
+    for seed, (dtype, align) in enumerate(((torch.bfloat16, 8), (torch.float8_e4m3fn, 128))):
+        rows, ids, weights, scales = on_device(draw(RANK, dtype, seed))
+        got = symmem.dispatch_tokens(rows, ids, weights, EXPERTS, MAX_TOKENS, scales)
+        permuted = symmem.permute_tokens(got, EXPERTS, align)
+        experts = torch.full_like(permuted.experts, -1)
+        places = torch.full_like(permuted.places, -1)
+        at = 0
+        for e, pairs in enumerate(expert_rows(got)):
+            assert permuted.firsts[e] == at
+            assert permuted.counts[e] == len(pairs)
+            for i, (r, place, k) in enumerate(pairs):
+                experts[at + i], places[r, place, k] = e, at + i
+                assert same(permuted.rows[at + i], got.rows[r, place].cpu())
+                assert permuted.weights[at + i] == got.weights[r, place, k]
+                assert permuted.scales is not None
+                assert got.scales is not None
+                assert torch.equal(permuted.scales[at + i], got.scales[r, place])
+            at += -(-len(pairs) // align) * align
+        assert bool((permuted.firsts[own_experts()[1] :] == at).all())
+        assert torch.equal(permuted.experts, experts)
+        assert torch.equal(permuted.places, places)
+
+
+@check
+def layers_with_permuted_rows_compute_the_sums() -> None:
+    first, _ = own_experts()
+    own = draw(RANK, torch.bfloat16, 1)
+    rows, ids, weights, _ = on_device(own)
+    got = symmem.dispatch_tokens(rows, ids, weights, EXPERTS, MAX_TOKENS)
+    permuted = symmem.permute_tokens(got, EXPERTS)
+    factors = torch.where(permuted.experts < 0, float("nan"), permuted.experts + first + 1.0)
+    computed = (permuted.rows.float() * factors[:, None]).bfloat16()
+    sums = symmem.unpermute_tokens(computed, permuted, EXPERTS)
+    assert same(symmem.combine_tokens(sums, ids, EXPERTS), layer(own))
+
+
+@check
+def graphs_hold_permutations() -> None:
+    if not ON_GPU:
+        return
+    dtype = torch.bfloat16
+    rows, ids, weights, _ = on_device(draw(RANK, dtype, 3))
+    workspace = symmem.dispatch_workspace(TOP_K, HIDDEN, MAX_TOKENS, dtype)
+    out = symmem.empty(SIZE, MAX_TOKENS, HIDDEN, dtype=dtype, group="world")
+
+    def exchange() -> torch.Tensor:
+        got = symmem.dispatch_tokens(rows, ids, weights, EXPERTS, MAX_TOKENS, None, None, workspace)
+        permuted = symmem.permute_tokens(got, EXPERTS)
+        factors = permuted.experts[:, None] + own_experts()[0] + 1
+        symmem.unpermute_tokens((permuted.rows * factors), permuted, EXPERTS, out=out)
+        return symmem.combine_tokens(out, ids, EXPERTS)
+
+    exchange()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        back = exchange()
+    for seed in (7, 11):
+        own = draw(RANK, dtype, seed)
+        for to, new in zip((rows, ids, weights), own, strict=False):
+            to.copy_(new)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert same(back, layer(own)), seed
+
+
+@check
+def compiled_permutations_equal_eager_ones() -> None:
+    rows, ids, weights, _ = on_device(draw(RANK, torch.bfloat16))
+
+    def exchange(x: torch.Tensor) -> torch.Tensor:
+        got = symmem.dispatch_tokens(x, ids, weights, EXPERTS, MAX_TOKENS, None, "world")
+        permuted = symmem.permute_tokens(got, EXPERTS, 16, "world")
+        back = symmem.unpermute_tokens(permuted.rows, permuted, EXPERTS, 16, "world")
+        return torch.ops.symmem.combine(back, ids, EXPERTS, "world") + 0
+
+    want = exchange(rows)
+    torch._dynamo.reset()
+    got = torch.compile(exchange, backend="aot_eager", fullgraph=True)(rows)
+    assert torch.equal(got, want)
+
+
+@check
+def permutations_have_correct_schemas() -> None:
+    rows, ids, weights, scales = on_device(draw(RANK, torch.bfloat16))
+    got = symmem.dispatch_tokens(rows, ids, weights, EXPERTS, MAX_TOKENS, scales)
+    permuted = symmem.permute_tokens(got, EXPERTS)
+    form = (EXPERTS, MAX_TOKENS, TOP_K, HIDDEN, SCALES, torch.bfloat16, 128, "world")
+    computed, out = permuted.rows.clone(), torch.empty_like(got.rows)
+    ops = torch.ops.symmem
+    for operator, tensors in (
+        (ops.permute_, (permuted.workspace, got.workspace)),
+        (ops.permute, (got.workspace,)),
+        (ops.unpermute_, (out, computed, permuted.workspace)),
+        (ops.unpermute, (computed, permuted.workspace)),
+    ):
+        torch.library.opcheck(operator.default, (*tensors, *form), test_utils="test_faketensor")
+
+
+@check
+def mismatched_permutations_are_refused() -> None:
+    rows, ids, weights, _ = on_device(draw(RANK, torch.bfloat16))
+    got = symmem.dispatch_tokens(rows, ids, weights, EXPERTS, MAX_TOKENS)
+    permuted = symmem.permute_tokens(got, EXPERTS)
+    for align in (0, 4097):
+        e = raises(symmem.InvalidError, lambda a=align: symmem.permute_tokens(got, EXPERTS, a))
+        assert f"aligned to {align} rows" in str(e), e
+    small = permuted.workspace[:128]
+    e = raises(
+        symmem.OutOfRangeError,
+        lambda: symmem.permute_tokens(got, EXPERTS, workspace=small),
+    )
+    assert "workspace has 128 bytes" in str(e), e
+    few = permuted.rows[:1]
+    e = raises(symmem.OutOfRangeError, lambda: symmem.unpermute_tokens(few, permuted, EXPERTS))
+    assert "rows has 1 rows" in str(e), e
+    e = raises(
+        symmem.InvalidError,
+        lambda: symmem.unpermute_tokens(permuted.rows.float(), permuted, EXPERTS),
+    )
+    assert "rows has dtype torch.float32" in str(e), e
+    out = torch.empty(SIZE, MAX_TOKENS + 1, HIDDEN, dtype=torch.bfloat16, device=DEVICE)
+    e = raises(
+        symmem.InvalidError,
+        lambda: symmem.unpermute_tokens(permuted.rows, permuted, EXPERTS, out=out),
+    )
+    assert "out has shape" in str(e), e
+
+
 @check
 def mismatched_tensors_are_refused() -> None:
     rows = torch.zeros(2, HIDDEN, dtype=torch.bfloat16, device=DEVICE)

@@ -12,7 +12,17 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symmem import errors
-from symmem._api import collectives, compiled, formulas, lists, messages, norms, rooted, routes
+from symmem._api import (
+    collectives,
+    compiled,
+    formulas,
+    lists,
+    messages,
+    norms,
+    permutes,
+    rooted,
+    routes,
+)
 from symmem._rank import memory
 from symmem._rank.groups import Place
 from symmem._rank.session import find, session
@@ -142,6 +152,12 @@ def _norms(sums: str) -> dict[str, Operator]:
     }
 
 
+_FORM = (
+    "int experts, int max_tokens, int top_k, int hidden, int scales, ScalarType dtype, int align, "
+    "str group"
+)
+"""The arguments of permutations after the tensors."""
+
 IN_PLACE = {
     "all_reduce_": Operator("(Tensor(a!) tensor, str op, str group) -> ()", collectives.all_reduce),
     **_norms("all_reduce"),
@@ -175,6 +191,16 @@ IN_PLACE = {
         "(Tensor(a!) out, Tensor rows, Tensor ids, int experts, str group) -> ()",
         routes.run_combine,
         check=routes.check_combine,
+    ),
+    "permute_": Operator(
+        f"(Tensor(a!) workspace, Tensor dispatched, {_FORM}) -> ()",
+        permutes.run_permute,
+        check=permutes.check_permute,
+    ),
+    "unpermute_": Operator(
+        f"(Tensor(a!) out, Tensor rows, Tensor permuted, {_FORM}) -> ()",
+        permutes.run_unpermute,
+        check=permutes.check_unpermute,
     ),
     "broadcast_": Operator("(Tensor(a!) tensor, int group_src, str group) -> ()", _broadcast),
     "reduce_": Operator("(Tensor(a!) tensor, str op, int group_dst, str group) -> ()", _reduce),
@@ -263,6 +289,16 @@ FUNCTIONAL = {
         routes.run_combine,
         routes.combined_shape,
         formulas.combine,
+    ),
+    "permute": Operator(
+        f"(Tensor dispatched, {_FORM}, bool symmetric=True) -> Tensor",
+        permutes.run_permute,
+        permutes.workspace_shape,
+    ),
+    "unpermute": Operator(
+        f"(Tensor rows, Tensor permuted, {_FORM}, bool symmetric=True) -> Tensor",
+        permutes.run_unpermute,
+        permutes.unpermuted_shape,
     ),
 }
 """The operators that return new tensors: symmetric ones, unless the last argument is false.

@@ -34,6 +34,7 @@ class Dispatched(NamedTuple):
         scales: float32 [ranks, max_tokens, scales], or None.
         counts: int32 [ranks + 1], the number of rows from each rank, and then the number of this
             rank's ids, other than -1, that belong to no expert.
+        workspace: the tensor that the others are views of.
     """
 
     rows: torch.Tensor
@@ -41,6 +42,7 @@ class Dispatched(NamedTuple):
     weights: torch.Tensor
     scales: torch.Tensor | None
     counts: torch.Tensor
+    workspace: torch.Tensor
 
 
 def dispatch_tokens(
@@ -75,7 +77,7 @@ def dispatch_tokens(
         InvalidError: shapes or dtypes do not match. The call has had no effect.
     """
     check_dispatch(workspace, rows, ids, weights, scales)
-    shape = _Shape(ids.shape[-1], rows.shape[-1], 0 if scales is None else scales.shape[-1])
+    shape = Shape(ids.shape[-1], rows.shape[-1], 0 if scales is None else scales.shape[-1])
     if compiling():
         name = compiled.group_name(group)
         size = session.place(name).size
@@ -104,8 +106,8 @@ def dispatch_workspace(
 ) -> torch.Tensor:
     """Allocate a symmetric tensor for the result of `dispatch_tokens`."""
     found = find(group)
-    shape = _Shape(top_k, hidden, scales)
-    total = _offsets(found.size, max_tokens, shape, dtype)[-1]
+    shape = Shape(top_k, hidden, scales)
+    total = offsets_of(found.size, max_tokens, shape, dtype)[-1]
     return memory.empty(found.runtime, (total,), pytorch().module.uint8, found)
 
 
@@ -141,31 +143,39 @@ def combine_tokens(
     return out
 
 
-class _Shape(NamedTuple):
+class Shape(NamedTuple):
+    """The sizes of a token's tensors."""
+
     top_k: int
     hidden: int
     scales: int
 
 
-def _offsets(ranks: int, max_tokens: int, shape: _Shape, dtype: torch.dtype) -> list[int]:
+def offsets_of(ranks: int, max_tokens: int, shape: Shape, dtype: torch.dtype) -> list[int]:
     """Return the offsets of rows, scales, weights, ids and counts, and the total size."""
-    places, offsets = ranks * max_tokens, [0]
-    for size in (
+    places = ranks * max_tokens
+    return offsets_after(
         places * shape.hidden * dtype.itemsize,
         places * shape.scales * 4,
         places * shape.top_k * 4,
         places * shape.top_k * 4,
         (ranks + 1) * 4,
-    ):
+    )
+
+
+def offsets_after(*sizes: int) -> list[int]:
+    """Return the offsets of parts with the given sizes, and the total size."""
+    offsets = [0]
+    for size in sizes:
         offsets.append(offsets[-1] + (size + _ALIGN - 1) // _ALIGN * _ALIGN)
     return offsets
 
 
 def _views(
-    workspace: torch.Tensor, ranks: int, max_tokens: int, shape: _Shape, dtype: torch.dtype
+    workspace: torch.Tensor, ranks: int, max_tokens: int, shape: Shape, dtype: torch.dtype
 ) -> Dispatched:
     module = modules["torch"]
-    offsets = _offsets(ranks, max_tokens, shape, dtype)
+    offsets = offsets_of(ranks, max_tokens, shape, dtype)
 
     def view(part: int, dtype: torch.dtype, last: int) -> torch.Tensor:
         count = ranks * max_tokens * last * dtype.itemsize
@@ -178,6 +188,7 @@ def _views(
         view(2, module.float32, shape.top_k),
         view(1, module.float32, shape.scales) if shape.scales else None,
         workspace[offsets[4] : offsets[4] + 4 * (ranks + 1)].view(module.int32),
+        workspace,
     )
 
 
@@ -193,8 +204,8 @@ def workspace_shape(
 ) -> tuple[int, ...]:
     """Return the shape of the result of the operator `dispatch`."""
     check_dispatch(None, rows, ids, weights, scales)
-    shape = _Shape(ids.shape[1], rows.shape[1], 0 if scales is None else scales.shape[1])
-    return (_offsets(place.size, max_tokens, shape, rows.dtype)[-1],)
+    shape = Shape(ids.shape[1], rows.shape[1], 0 if scales is None else scales.shape[1])
+    return (offsets_of(place.size, max_tokens, shape, rows.dtype)[-1],)
 
 
 def combined_shape(
@@ -213,7 +224,7 @@ def spread(
     size = session.place(group).size
     weights = rows.new_zeros(tuple(ids.shape), dtype=module.float32)
     workspace = module.ops.symmem.dispatch(rows, ids, weights, None, experts, max_tokens, group)
-    shape = _Shape(ids.shape[1], rows.shape[1], 0)
+    shape = Shape(ids.shape[1], rows.shape[1], 0)
     got = _views(workspace, size, max_tokens, shape, rows.dtype)
     places = module.arange(max_tokens, device=rows.device)
     is_used = places < got.counts[:size, None]
@@ -221,7 +232,7 @@ def spread(
     return spread_rows
 
 
-def _want(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def want(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     """Raise `InvalidError` unless a tensor has the given dtype and shape."""
     if tensor.dtype is not dtype:
         raise errors.InvalidError(f"{name} has dtype {tensor.dtype}; want {dtype}")
@@ -246,10 +257,10 @@ def check_dispatch(
     if rows.is_complex():
         raise errors.InvalidError("rows are complex; pass torch.view_as_real(rows).flatten(1)")
     shape = (rows.shape[0], ids.shape[1])
-    _want("ids", ids, torch.int32, shape)
-    _want("weights", weights, torch.float32, shape)
+    want("ids", ids, torch.int32, shape)
+    want("weights", weights, torch.float32, shape)
     if scales is not None:
-        _want("scales", scales, torch.float32, (shape[0], scales.shape[-1] if scales.dim() else 0))
+        want("scales", scales, torch.float32, (shape[0], scales.shape[-1] if scales.dim() else 0))
     if workspace is not None and (workspace.dim() != 1 or workspace.dtype is not torch.uint8):
         raise errors.InvalidError("workspace is not the result of symmem.dispatch_workspace")
 
@@ -264,10 +275,10 @@ def check_combine(
             f"rows and ids have shapes {tuple(rows.shape)} and {tuple(ids.shape)}; want rows "
             "[ranks, max_tokens, hidden] and ids [tokens, top_k]"
         )
-    _want("rows", rows, torch.bfloat16, tuple(rows.shape))
-    _want("ids", ids, torch.int32, tuple(ids.shape))
+    want("rows", rows, torch.bfloat16, tuple(rows.shape))
+    want("ids", ids, torch.int32, tuple(ids.shape))
     if out is not None:
-        _want("out", out, torch.bfloat16, (ids.shape[0], rows.shape[2]))
+        want("out", out, torch.bfloat16, (ids.shape[0], rows.shape[2]))
 
 
 def run_dispatch(
@@ -297,8 +308,8 @@ def _dispatch(
     rows, ids = call.read("rows", rows), call.read("ids", ids)
     weights = call.read("weights", weights)
     workspace = call.write("workspace", workspace)
-    shape = _Shape(ids.shape[1], rows.shape[1], 0 if scales is None else scales.shape[1])
-    total = _offsets(call.group.size, max_tokens, shape, rows.dtype)[-1]
+    shape = Shape(ids.shape[1], rows.shape[1], 0 if scales is None else scales.shape[1])
+    total = offsets_of(call.group.size, max_tokens, shape, rows.dtype)[-1]
     if workspace.numel() < total:
         raise errors.OutOfRangeError(
             f"workspace has {workspace.numel()} bytes, but the call needs {total}"

@@ -1,4 +1,4 @@
-"""The arguments of `symmem_call`, `symmem_norm` and `symmem_dispatch`, as structures of ctypes."""
+"""The arguments of functions of symmem.h, as structures of ctypes."""
 
 from __future__ import annotations
 
@@ -78,4 +78,24 @@ class RouteArguments(c.Structure):
         ("row_scales", c.c_void_p),
         ("send", c.c_void_p),
         ("recv", c.c_void_p),
+    )
+
+
+class PermuteArguments(c.Structure):
+    """Has the layout of `struct symmem_permute` in symmem.h. Fields that are not set are 0."""
+
+    _fields_ = (
+        ("size", c.c_size_t),
+        ("experts", c.c_int32),
+        ("top_k", c.c_int32),
+        ("max_tokens", c.c_int64),
+        ("hidden", c.c_int64),
+        ("scales", c.c_int64),
+        ("type", c.c_int32),
+        ("unused", c.c_int32),
+        ("align", c.c_int64),
+        ("dispatched", c.c_void_p),
+        ("permuted", c.c_void_p),
+        ("computed", c.c_void_p),
+        ("returned", c.c_void_p),
     )

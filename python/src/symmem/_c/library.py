@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from symmem import errors
-from symmem._c.arguments import Arguments, NormArguments, RouteArguments
+from symmem._c.arguments import Arguments, NormArguments, PermuteArguments, RouteArguments
 from symmem._c.constants import ABI_MAJOR, OK, SEGMENT_SHIFT, SHORT, Code, Note, Word
 from symmem._c.interrupt import Answers
 
@@ -129,6 +129,9 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_dispatch": [_u64, c.POINTER(RouteArguments), _u64],
     "symmem_combine": [_u64, c.POINTER(RouteArguments), _u64],
     "symmem_route_layout": [c.POINTER(RouteArguments), _int, _ptr],
+    "symmem_permute": [_u64, c.POINTER(PermuteArguments), _u64],
+    "symmem_unpermute": [_u64, c.POINTER(PermuteArguments), _u64],
+    "symmem_permute_layout": [c.POINTER(PermuteArguments), _int, _ptr],
     "symmem_norm": [_u64, c.POINTER(NormArguments), _u64],
     "symmem_scattered_norm": [_u64, c.POINTER(NormArguments), _u64],
     "symmem_all_to_all_v": [_u64, _size, *[c.POINTER(_i64)] * 4, _int, _ptr, _ptr, _u64],
