@@ -340,6 +340,27 @@ func (g *Group) Combine(ctx context.Context, a RouteArgs, s *Stream) error {
 	return runRoute(ctx, g, driver.Combine, a, s, PathDefault, 0, false)
 }
 
+// Permute reorders what Dispatch has written to Dispatched, and writes it to Permuted. There, the
+// rows of each of this rank's experts are adjacent, as grouped matrix products need them. A row
+// with several experts is copied for each. The rows of an expert are in the order of the ranks,
+// then of the places in Dispatched, and then of the ids. The numbers of rows stay on the device.
+//
+// Permute uses only the memory of this rank and does not wait for others, so ranks need not call it
+// the same number of times. If Permuted is too small for the largest number of rows that ids could
+// ask for, it returns an ErrOutOfRange.
+func (g *Group) Permute(a PermuteArgs, s *Stream) error {
+	return permute(g, "permuting", &a, false, [3]Memory{a.Dispatched, a.Permuted}, s)
+}
+
+// Unpermute multiplies each row of Computed that belongs to an expert by the row's weight, and
+// writes the sum of the products of each dispatched row to its place in Returned, from which
+// Combine sends it back. Products are added in the order of the ids, in float32, and the sum is
+// rounded once. Other places are not written. Permuted is the output of Permute with the same
+// Routing and Align. Like Permute, Unpermute uses only the memory of this rank.
+func (g *Group) Unpermute(a PermuteArgs, s *Stream) error {
+	return permute(g, "unpermuting", &a, true, [3]Memory{a.Permuted, a.Computed, a.Returned}, s)
+}
+
 // launchOn queues a plan, or records it in another library's capture. wait means that the stream is
 // not being captured and that the caller calls Synchronize next.
 func (g *Group) launchOn(s *Stream, planned *collective, wait bool) error {

@@ -42,30 +42,9 @@ type PermuteArgs struct {
 	Returned Memory
 }
 
-// Permute reorders what Dispatch has written to Dispatched, and writes it to Permuted. There, the
-// rows of each of this rank's experts are adjacent, as grouped matrix products need them. A row
-// with several experts is copied for each. The rows of an expert are in the order of the ranks,
-// then of the places in Dispatched, and then of the ids. The numbers of rows stay on the device.
-//
-// Permute uses only the memory of this rank and does not wait for others, so ranks need not call it
-// the same number of times. If Permuted is too small for the largest number of rows that ids could
-// ask for, it returns an ErrOutOfRange.
-func (g *Group) Permute(a PermuteArgs, s *Stream) error {
-	return g.permute("permuting", &a, false, [3]Memory{a.Dispatched, a.Permuted}, s)
-}
-
-// Unpermute multiplies each row of Computed that belongs to an expert by the row's weight, and
-// writes the sum of the products of each dispatched row to its place in Returned, from which
-// Combine sends it back. Products are added in the order of the ids, in float32, and the sum is
-// rounded once. Other places are not written. Permuted is the output of Permute with the same
-// Routing and Align. Like Permute, Unpermute uses only the memory of this rank.
-func (g *Group) Unpermute(a PermuteArgs, s *Stream) error {
-	return g.permute("unpermuting", &a, true, [3]Memory{a.Permuted, a.Computed, a.Returned}, s)
-}
-
 // permute queues the call. Memory that the call does not use is at the end of m.
-func (g *Group) permute(
-	what string, a *PermuteArgs, returns bool, m [3]Memory, s *Stream,
+func permute(
+	g *Group, what string, a *PermuteArgs, returns bool, m [3]Memory, s *Stream,
 ) error {
 	if s == nil {
 		s = g.rt.stream
@@ -73,13 +52,13 @@ func (g *Group) permute(
 	if s.rt != g.rt {
 		return invalid("%s on group %s: the stream belongs to another runtime", what, g.id)
 	}
-	if err := g.queuePermutation(a, returns, m, s); err != nil {
+	if err := queuePermutation(g, a, returns, m, s); err != nil {
 		return fmt.Errorf("%s on group %s: %w", what, g.id, err)
 	}
 	return nil
 }
 
-func (g *Group) queuePermutation(a *PermuteArgs, returns bool, m [3]Memory, s *Stream) error {
+func queuePermutation(g *Group, a *PermuteArgs, returns bool, m [3]Memory, s *Stream) error {
 	permuter, ok := g.rt.device.(driver.Permuter)
 	if !ok {
 		return fmt.Errorf("the backend has no permutations: %w", ErrUnsupported)

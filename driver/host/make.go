@@ -30,3 +30,13 @@ func (d *Device) AdoptStream(uintptr) (driver.AdoptedStream, error) {
 
 // NewEvent returns a new event.
 func (d *Device) NewEvent() (driver.Event, error) { return &event{}, nil }
+
+// Permute runs like a copy: an idle stream runs it immediately.
+func (*Device) Permute(s driver.Stream, p *driver.Permutation) error {
+	return queuePermutation(s, p, false)
+}
+
+// Unpermute is like Permute.
+func (*Device) Unpermute(s driver.Stream, p *driver.Permutation) error {
+	return queuePermutation(s, p, true)
+}

@@ -6,16 +6,6 @@ import (
 	"symmem/driver"
 )
 
-// Permute runs like a copy: an idle stream runs it immediately.
-func (*Device) Permute(s driver.Stream, p *driver.Permutation) error {
-	return queuePermutation(s, p, false)
-}
-
-// Unpermute is like Permute.
-func (*Device) Unpermute(s driver.Stream, p *driver.Permutation) error {
-	return queuePermutation(s, p, true)
-}
-
 func queuePermutation(s driver.Stream, p *driver.Permutation, returns bool) error {
 	own, err := hostStream(s)
 	if err != nil {

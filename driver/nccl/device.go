@@ -155,6 +155,16 @@ func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
 // NewEvent creates an event.
 func (d *Device) NewEvent() (driver.Event, error) { return d.streams.NewEvent(), nil }
 
+// Permute queues a kernel on the stream.
+func (d *Device) Permute(s driver.Stream, p *driver.Permutation) error {
+	return permuter{d.gpu, &d.collectives, d.streams}.queue(s, p, false)
+}
+
+// Unpermute is like Permute.
+func (d *Device) Unpermute(s driver.Stream, p *driver.Permutation) error {
+	return permuter{d.gpu, &d.collectives, d.streams}.queue(s, p, true)
+}
+
 func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error) {
 	n, err := library.DeviceCount()
 	if err != nil {

@@ -4,36 +4,37 @@ import (
 	"fmt"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 )
 
-// Permute queues a kernel on the stream.
-func (d *Device) Permute(s driver.Stream, p *driver.Permutation) error {
-	return d.queuePermutation(s, p, false)
+// permuter queues the kernels of permutations.
+type permuter struct {
+	gpu     *gpu.GPU
+	code    *gpu.Code
+	streams *stream.Streams
 }
 
-// Unpermute is like Permute.
-func (d *Device) Unpermute(s driver.Stream, p *driver.Permutation) error {
-	return d.queuePermutation(s, p, true)
-}
-
-func (d *Device) queuePermutation(s driver.Stream, p *driver.Permutation, returns bool) error {
-	own, err := d.streams.Lookup(s)
+func (k permuter) queue(s driver.Stream, p *driver.Permutation, returns bool) error {
+	own, err := k.streams.Lookup(s)
 	if err != nil {
 		return err
 	}
-	step, err := kernels.Permute(p, returns, d.gpu.Multiprocessors)
+	step, err := kernels.Permute(p, returns, k.gpu.Multiprocessors)
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
 	}
 	// Groups with a direct path have loaded the kernels.
-	if err := d.gpu.Do(func() error { return d.collectives.Load(d.gpu) }); err != nil {
+	if err := k.gpu.Do(func() error { return k.code.Load(k.gpu) }); err != nil {
 		return err
 	}
-	k, err := linkKernels(d, []kernels.Step{step})
+	function, err := k.code.Function(k.gpu, step.Kernel)
 	if err != nil {
 		return err
 	}
-	return own.Queue(func(stream cuda.Stream) error { return k.queue(d.gpu.CUDA, stream) })
+	return stream.Queue(own, func(s cuda.Stream) error {
+		return k.gpu.CUDA.LaunchKernel(function, step.Blocks, step.Threads, s, &step.Params)
+	})
 }

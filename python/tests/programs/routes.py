@@ -219,6 +219,7 @@ def rows_are_permuted_by_expert() -> None:
         rows, ids, weights, scales = on_device(draw(RANK, dtype, seed))
         got = symmem.dispatch_tokens(rows, ids, weights, EXPERTS, MAX_TOKENS, scales)
         permuted = symmem.permute_tokens(got, EXPERTS, align)
+        assert isinstance(permuted, symmem.Permuted)
         experts = torch.full_like(permuted.experts, -1)
         places = torch.full_like(permuted.places, -1)
         at = 0

@@ -2,7 +2,6 @@ package binding
 
 import (
 	"cmp"
-	"errors"
 
 	"symmem"
 	"symmem/driver"
@@ -47,41 +46,4 @@ func (a *PermuteArguments) Layout(ranks int) (layout symmem.PermutedLayout, err 
 		return layout, err
 	}
 	return p.Layout(), nil
-}
-
-// Permute queues a permutation or, if returns is set, its reversal.
-func (cs *calls) Permute(handle uint64, a *PermuteArguments, returns bool, stream uintptr) error {
-	r, g, err := cs.session.group(handle)
-	if err != nil {
-		return err
-	}
-	p, err := a.toPermutation(g.Size(), g.Rank(), returns)
-	if err != nil {
-		return err
-	}
-	s, err := r.findStream(stream)
-	if err != nil {
-		return err
-	}
-	args := symmem.PermuteArgs{
-		Routing: symmem.Routing{
-			Experts: a.Experts, TopK: a.TopK, MaxTokens: a.MaxTokens, Hidden: a.Hidden,
-			Type: p.DataType, Scales: a.Scales,
-		},
-		Align: p.Align,
-	}
-	memory, queue := []*symmem.Memory{&args.Dispatched, &args.Permuted}, g.Permute
-	if returns {
-		memory = []*symmem.Memory{&args.Permuted, &args.Computed, &args.Returned}
-		queue = g.Unpermute
-	}
-	for i, span := range p.Spans(returns) {
-		var findErr error
-		*memory[i], findErr = r.findMemory(span.Address, span.Bytes)
-		err = errors.Join(err, findErr)
-	}
-	if err != nil {
-		return err
-	}
-	return queue(args, s)
 }

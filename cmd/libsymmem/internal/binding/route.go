@@ -2,6 +2,7 @@ package binding
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 
 	"symmem"
@@ -122,4 +123,41 @@ func (a *RouteArguments) toRouteArgs(
 	find(3, &args.Weights, a.Weights, spans[1].Bytes)
 	find(4, &args.RowScales, a.RowScales, spans[2].Bytes)
 	return args, cmp.Or(errs[:]...)
+}
+
+// Permute queues a permutation or, if returns is set, its reversal.
+func (cs *calls) Permute(handle uint64, a *PermuteArguments, returns bool, stream uintptr) error {
+	r, g, err := cs.session.group(handle)
+	if err != nil {
+		return err
+	}
+	p, err := a.toPermutation(g.Size(), g.Rank(), returns)
+	if err != nil {
+		return err
+	}
+	s, err := r.findStream(stream)
+	if err != nil {
+		return err
+	}
+	args := symmem.PermuteArgs{
+		Routing: symmem.Routing{
+			Experts: a.Experts, TopK: a.TopK, MaxTokens: a.MaxTokens, Hidden: a.Hidden,
+			Type: p.DataType, Scales: a.Scales,
+		},
+		Align: p.Align,
+	}
+	memory, queue := []*symmem.Memory{&args.Dispatched, &args.Permuted}, g.Permute
+	if returns {
+		memory = []*symmem.Memory{&args.Permuted, &args.Computed, &args.Returned}
+		queue = g.Unpermute
+	}
+	for i, span := range p.Spans(returns) {
+		var findErr error
+		*memory[i], findErr = r.findMemory(span.Address, span.Bytes)
+		err = errors.Join(err, findErr)
+	}
+	if err != nil {
+		return err
+	}
+	return queue(args, s)
 }

@@ -54,7 +54,7 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 }
 
 // Queue runs a function that queues work on the CUDA stream and does not wait.
-func (s *Stream) Queue(work func(stream cuda.Stream) error) error {
+func Queue(s *Stream, work func(stream cuda.Stream) error) error {
 	return s.submitWork(func() error { return work(s.CUDA) })
 }
 
