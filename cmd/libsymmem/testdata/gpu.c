@@ -177,6 +177,23 @@ void norm(void) {
 }
 
 /* capture lets the owner of a stream capture it, while the pool grows. */
+/* dispatched_row allocates what a dispatch writes if each rank sends a row to this rank's expert. */
+static char *dispatched_row(struct symmem_permute *p, uint64_t stream) {
+	struct symmem_route route = {
+		.size = sizeof route, .experts = p->experts, .top_k = 1, .max_tokens = 1,
+		.hidden = p->hidden, .type = p->type,
+	};
+	struct symmem_route_layout layout;
+	char *all;
+	DO(symmem_route_layout(&route, size, &layout));
+	DO(symmem_alloc(0, (size_t)layout.bytes, stream, (void **)&all));
+	for (int r = 0; r < size; r++) {
+		((int32_t *)(all + layout.ids))[r] = rank;
+		((int32_t *)(all + layout.counts))[r] = 1;
+	}
+	return all;
+}
+
 void capture(void) {
 	start();
 	char options[64];
@@ -190,7 +207,18 @@ void capture(void) {
 	WANT(SYMMEM_ERR_UNSUPPORTED, symmem_alloc_on(0, 1, rank + 1, on, (void **)&late));
 	CONTAINS("this rank uses device", symmem_last_error(sizeof text_, text_, &length_));
 	WANT(SYMMEM_ERR_UNSUPPORTED, symmem_alloc_on(0, 1, -1, on, (void **)&late));
+	struct symmem_permute permute = {
+		.size = sizeof permute, .experts = size, .top_k = 1, .max_tokens = 1, .hidden = 8,
+		.type = SYMMEM_BFLOAT16,
+	};
+	struct symmem_permute_layout layout;
+	char *dispatched = dispatched_row(&permute, on), *permuted;
+	DO(symmem_permute_layout(&permute, size, &layout));
+	DO(symmem_alloc(0, (size_t)layout.bytes, on, (void **)&permuted));
+	permute.dispatched = dispatched, permute.permuted = permuted;
+	int32_t *count = (int32_t *)(permuted + layout.counts);
 	CUDA("cuStreamBeginCapture_v2", stream, 2);
+	DO(symmem_permute(world, &permute, on));
 	WANT(SYMMEM_ERR_CAPTURING, symmem_alloc_on(0, 1, rank, on, (void **)&late));
 	DO(symmem_all_reduce(world, 1, SYMMEM_FLOAT32, SYMMEM_SUM, 0, a, a, on));
 	DO(symmem_alloc(0, 200 << 20, on, (void **)&late));
@@ -203,9 +231,10 @@ void capture(void) {
 	CUDA("cuGraphInstantiateWithFlags", &ready, graph, 0ULL);
 	for (int i = 0; i < 10; i++) {
 		a[0] = late[0] = 1;
+		*count = 0;
 		CUDA("cuGraphLaunch", ready, stream);
 		CUDA("cuStreamSynchronize", stream);
-		TRUE(a[0] == (float)size && late[0] == (float)size);
+		TRUE(a[0] == (float)size && late[0] == (float)size && *count == size);
 	}
 	DO(symmem_scope_end(world, on, NULL));
 	TRUE(symmem_is_symmetric(world, 200 << 20, late));
@@ -213,6 +242,8 @@ void capture(void) {
 	CUDA("cuGraphDestroy", graph);
 	DO(symmem_free(a));
 	DO(symmem_free(late));
+	DO(symmem_free(dispatched));
+	DO(symmem_free(permuted));
 	DO(symmem_alloc_on(0, 1, rank, on, (void **)&a));
 	DO(symmem_free(a));
 	DO(symmem_stream_forget(on));
