@@ -287,7 +287,7 @@ DEVICE void add_products(float* sums, bool any, Pack pack, float weight) {
 }
 
 // sum_part adds up a part of the rows of a place in the order of its ids, K rows at a time. row and weight are
-// those of the lane's id, or NoRow.
+// those of the lane's id, or NoRow. The weights may still be loading when the rows are requested.
 template <int K, int U>
 DEVICE void sum_part(const Permute& call, u32 place, u32 part, u32 row, u32 weight) {
 	u32 bytes = call.computedBytes, packs = bytes / sizeof(Pack), first = part * 32 * U + dev::thread() % 32;
@@ -296,15 +296,14 @@ DEVICE void sum_part(const Permute& call, u32 place, u32 part, u32 row, u32 weig
 #pragma unroll 1
 	for (u32 from = dev::vote(row != NoRow); from != 0;) {
 		Pack got[K][U];
-		float weights[K];
+		u32 lanes[K];
 		bool is[K];
 #pragma unroll
 		for (int k = 0; k < K; k++) {
 			is[k] = from != 0;
 			if (!is[k]) continue;
-			u32 lane = lowest(from);
-			weights[k] = dev::from_bits(dev::shuffle(weight, lane));
-			const Pack* at = (const Pack*)(call.computed + (u64)dev::shuffle(row, lane) * bytes);
+			lanes[k] = lowest(from);
+			const Pack* at = (const Pack*)(call.computed + (u64)dev::shuffle(row, lanes[k]) * bytes);
 #pragma unroll
 			for (int u = 0; u < U; u++)
 				if (first + 32 * u < packs) got[k][u] = dev::load_once(at + first + 32 * u);
@@ -313,8 +312,9 @@ DEVICE void sum_part(const Permute& call, u32 place, u32 part, u32 row, u32 weig
 #pragma unroll
 		for (int k = 0; k < K; k++) {
 			if (!is[k]) break;
+			float by = dev::from_bits(dev::shuffle(weight, lanes[k]));
 #pragma unroll
-			for (int u = 0; u < U; u++) add_products(sums[u], any, got[k][u], weights[k]);
+			for (int u = 0; u < U; u++) add_products(sums[u], any, got[k][u], by);
 			any = true;
 		}
 	}
@@ -324,6 +324,12 @@ DEVICE void sum_part(const Permute& call, u32 place, u32 part, u32 row, u32 weig
 		if (first + 32 * u < packs) dev::store_once(to + first + 32 * u, sum_of(sums[u]));
 }
 
+// pair_row returns the row of a lane's id of a dispatched row, or NoRow.
+DEVICE u32 pair_row(const Permute& call, const Used& s, u32 used, u32 lane) {
+	if (lane >= call.topK) return NoRow;
+	return ((const u32*)(call.permuted + call.toPlaces))[used_place(call, s, used) * call.topK + lane];
+}
+
 // unpermute adds up the computed rows of each place that has a row.
 DEVICE void unpermute(const Permute& call) {
 	dev::await_previous();
@@ -331,13 +337,14 @@ DEVICE void unpermute(const Permute& call) {
 	read_counts(call, (const u32*)(call.permuted + call.toReceived), s);
 	const int packs = 2;
 	u32 lane = dev::thread() % 32, parts = parts_of(call.computedBytes, packs), items = all_used(call, s) * parts;
-	const u32 *places = (const u32*)(call.permuted + call.toPlaces), *weights = (const u32*)(call.permuted + call.toWeights);
+	u32 step = dev::blocks() * PermuteWarps, i = dev::block() * PermuteWarps + dev::thread() / 32;
+	const u32* weights = (const u32*)(call.permuted + call.toWeights);
+	u32 next = i < items ? pair_row(call, s, i / parts, lane) : (u32)NoRow;
 #pragma unroll 1
-	for (u32 i = dev::block() * PermuteWarps + dev::thread() / 32; i < items; i += dev::blocks() * PermuteWarps) {
+	for (; i < items; i += step) {
 		Item item = item_of(i, parts);
-		u32 place = used_place(call, s, item.token), row = NoRow, weight = 0;
-		if (lane < call.topK) row = places[place * call.topK + lane];
-		if (row != NoRow) weight = weights[row];
-		sum_part<4, packs>(call, place, item.part, row, weight);
+		u32 row = next, weight = row != NoRow ? weights[row] : 0;
+		if (i + step < items) next = pair_row(call, s, (i + step) / parts, lane);
+		sum_part<4, packs>(call, used_place(call, s, item.token), item.part, row, weight);
 	}
 }
