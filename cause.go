@@ -31,7 +31,8 @@ const reportTimeout = 2 * time.Second
 const maxReportRounds = 12
 
 // run returns the same error on all ranks. A rank that calls it late adds its side to a divergence.
-// The exchange is repeated while a rank does not know the cause of an earlier fault of another group.
+// The exchange is repeated while a rank does not know the cause of an earlier fault of another
+// group.
 func (inq *inquiry) run(cause error) error {
 	begin := time.Now()
 	for round := 0; ; round++ {
