@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"testing"
 
@@ -22,10 +21,7 @@ import (
 // The calls are replayed from graphs. The rank's memory is that of a group of one rank with four
 // times as many tokens and a quarter of the experts.
 func BenchmarkPermute(b *testing.B) {
-	if os.Getenv(backendVariable) != "nccl" {
-		b.Skip(fmt.Errorf("it measures a GPU, with %s=nccl: %w", backendVariable,
-			symmem.ErrUnsupported))
-	}
+	skipOnHost(b, "it measures a GPU")
 	runtimes, err := symmem.OpenLocal(b.Context(), 1, symmem.Options{Backend: "nccl"})
 	if err != nil {
 		b.Fatal(err)

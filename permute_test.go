@@ -47,7 +47,7 @@ func (p *permuteCase) drawAllTokens() {
 	}
 }
 
-// compute is what an expert computes for an element.
+// compute returns the result of an expert for an element.
 func compute(expert int, x uint16) uint16 {
 	return bits.BFloat16Bits(bits.BFloat16Value(x) * float32(1+expert%5))
 }

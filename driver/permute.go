@@ -2,8 +2,8 @@ package driver
 
 import "math"
 
-// Permutation holds the arguments of a Permuter. A pair is a row that
-// Dispatch has received and one of its ids that is an expert of this rank.
+// Permutation holds the arguments of a Permuter. A pair is a row that Dispatch has received and one
+// of its ids that is an expert of this rank.
 //
 // Permute copies each row once for each of its pairs. The rows of an expert are adjacent, in the
 // order of the ids in memory: by rank, place and index. Unpermute multiplies the row that an expert

@@ -154,16 +154,23 @@ API int symmem_recv(uint64_t group, int64_t count, int type, int source, int tag
 	return make(&call);
 }
 
-static const char unknown_norm[] =
-	"struct symmem_norm has a size that this library does not know: set size to sizeof(struct "
-	"symmem_norm) of the library's own symmem.h";
+static int refuse_size(size_t length, const char *message) {
+	symmem_note_error(SYMMEM_ERR_INVALID, length, message, 0, "");
+	return 0;
+}
+
+/* KNOWS reports whether the arguments have the size that this library knows, and notes an error if
+ * not. */
+#define UNKNOWN(type) \
+	"struct " #type " has a size that this library does not know: set size to sizeof(struct " #type \
+	") of the library's own symmem.h"
+#define KNOWS(arguments, type) \
+	(((arguments) && (arguments)->size == sizeof(struct type)) || \
+	 refuse_size(sizeof UNKNOWN(type) - 1, UNKNOWN(type)))
 
 static int run_norm(uint64_t group, const struct symmem_norm *norm, int scatters, uint64_t stream) {
 	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
-	if (!norm || norm->size != sizeof *norm) {
-		symmem_note_error(SYMMEM_ERR_INVALID, sizeof unknown_norm - 1, unknown_norm, 0, "");
-		return SYMMEM_ERR_INVALID;
-	}
+	if (!KNOWS(norm, symmem_norm)) return SYMMEM_ERR_INVALID;
 	return WAITING(
 		goNorm(group, (struct symmem_norm *)norm, scatters, stream, symmem_current_site()));
 }
@@ -186,19 +193,10 @@ API int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden,
 	return symmem_norm(group, &norm, stream);
 }
 
-static int knows(const struct symmem_route *route) {
-	static const char unknown[] =
-		"struct symmem_route has a size that this library does not know: set size to sizeof(struct "
-		"symmem_route) of the library's own symmem.h";
-	if (route && route->size == sizeof *route) return 1;
-	symmem_note_error(SYMMEM_ERR_INVALID, sizeof unknown - 1, unknown, 0, "");
-	return 0;
-}
-
 static int exchange(uint64_t group, const struct symmem_route *route, int combines,
                     uint64_t stream) {
 	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
-	if (!knows(route)) return SYMMEM_ERR_INVALID;
+	if (!KNOWS(route, symmem_route)) return SYMMEM_ERR_INVALID;
 	return WAITING(goRoute(group, (struct symmem_route *)route, combines, stream,
 	                       symmem_current_site()));
 }
@@ -214,23 +212,14 @@ API int symmem_combine(uint64_t group, const struct symmem_route *route, uint64_
 API int symmem_route_layout(const struct symmem_route *route, int ranks,
                             struct symmem_route_layout *layout) {
 	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
-	if (!knows(route)) return SYMMEM_ERR_INVALID;
+	if (!KNOWS(route, symmem_route)) return SYMMEM_ERR_INVALID;
 	return goRouteLayout((struct symmem_route *)route, ranks, layout);
-}
-
-static int knows_permute(const struct symmem_permute *permute) {
-	static const char unknown[] =
-		"struct symmem_permute has a size that this library does not know: set size to "
-		"sizeof(struct symmem_permute) of the library's own symmem.h";
-	if (permute && permute->size == sizeof *permute) return 1;
-	symmem_note_error(SYMMEM_ERR_INVALID, sizeof unknown - 1, unknown, 0, "");
-	return 0;
 }
 
 static int rearrange(uint64_t group, const struct symmem_permute *permute, int returns,
                      uint64_t stream) {
 	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
-	if (!knows_permute(permute)) return SYMMEM_ERR_INVALID;
+	if (!KNOWS(permute, symmem_permute)) return SYMMEM_ERR_INVALID;
 	return WAITING(goPermute(group, (struct symmem_permute *)permute, returns, stream));
 }
 
@@ -245,7 +234,7 @@ API int symmem_unpermute(uint64_t group, const struct symmem_permute *permute, u
 API int symmem_permute_layout(const struct symmem_permute *permute, int ranks,
                               struct symmem_permute_layout *layout) {
 	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
-	if (!knows_permute(permute)) return SYMMEM_ERR_INVALID;
+	if (!KNOWS(permute, symmem_permute)) return SYMMEM_ERR_INVALID;
 	return goPermuteLayout((struct symmem_permute *)permute, ranks, layout);
 }
 

@@ -176,7 +176,6 @@ void norm(void) {
 	DO(symmem_close(0));
 }
 
-/* capture lets the owner of a stream capture it, while the pool grows. */
 /* dispatched_row allocates what a dispatch writes if each rank sends a row to this rank's expert. */
 static char *dispatched_row(struct symmem_permute *p, uint64_t stream) {
 	struct symmem_route route = {
@@ -194,6 +193,7 @@ static char *dispatched_row(struct symmem_permute *p, uint64_t stream) {
 	return all;
 }
 
+/* capture lets the owner of a stream capture it, while the pool grows. */
 void capture(void) {
 	start();
 	char options[64];

@@ -60,18 +60,23 @@ class NormArguments(c.Structure):
     )
 
 
+_routing = (
+    ("size", c.c_size_t),
+    ("experts", c.c_int32),
+    ("top_k", c.c_int32),
+    ("max_tokens", c.c_int64),
+    ("hidden", c.c_int64),
+    ("scales", c.c_int64),
+    ("type", c.c_int32),
+    ("unused", c.c_int32),
+)
+
+
 class RouteArguments(c.Structure):
     """Has the layout of `struct symmem_route` in symmem.h. Fields that are not set are 0."""
 
     _fields_ = (
-        ("size", c.c_size_t),
-        ("experts", c.c_int32),
-        ("top_k", c.c_int32),
-        ("max_tokens", c.c_int64),
-        ("hidden", c.c_int64),
-        ("scales", c.c_int64),
-        ("type", c.c_int32),
-        ("unused", c.c_int32),
+        *_routing,
         ("tokens", c.c_int64),
         ("ids", c.c_void_p),
         ("weights", c.c_void_p),
@@ -85,14 +90,7 @@ class PermuteArguments(c.Structure):
     """Has the layout of `struct symmem_permute` in symmem.h. Fields that are not set are 0."""
 
     _fields_ = (
-        ("size", c.c_size_t),
-        ("experts", c.c_int32),
-        ("top_k", c.c_int32),
-        ("max_tokens", c.c_int64),
-        ("hidden", c.c_int64),
-        ("scales", c.c_int64),
-        ("type", c.c_int32),
-        ("unused", c.c_int32),
+        *_routing,
         ("align", c.c_int64),
         ("dispatched", c.c_void_p),
         ("permuted", c.c_void_p),
