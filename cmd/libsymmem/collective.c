@@ -6,9 +6,19 @@
 #include "shim.h"
 #include "state.h"
 
-static const char unknown_call[] =
-	"struct symmem_call has a size that this library does not know: set size to sizeof(struct "
-	"symmem_call) of the library's own symmem.h";
+static int refuse_size(size_t length, const char *message) {
+	symmem_note_error(SYMMEM_ERR_INVALID, length, message, 0, "");
+	return 0;
+}
+
+/* KNOWS reports whether the arguments have the size that this library knows, and notes an error if
+ * not. */
+#define UNKNOWN(type) \
+	"struct " #type " has a size that this library does not know: set size to sizeof(struct " #type \
+	") of the library's own symmem.h"
+#define KNOWS(arguments, type) \
+	(((arguments) && (arguments)->size == sizeof(struct type)) || \
+	 refuse_size(sizeof UNKNOWN(type) - 1, UNKNOWN(type)))
 
 /* The size of struct symmem_call in its first version. */
 enum { SMALLEST_CALL = offsetof(struct symmem_call, event) };
@@ -17,7 +27,7 @@ enum { SMALLEST_CALL = offsetof(struct symmem_call, event) };
 static const struct symmem_call *complete(const struct symmem_call *call, struct symmem_call *copy) {
 	if (!call || call->size < SMALLEST_CALL || call->size > sizeof *call ||
 	    call->size % sizeof(uint64_t)) {
-		symmem_note_error(SYMMEM_ERR_INVALID, sizeof unknown_call - 1, unknown_call, 0, "");
+		refuse_size(sizeof UNKNOWN(symmem_call) - 1, UNKNOWN(symmem_call));
 		return 0;
 	}
 	if (call->size == sizeof *call) return call;
@@ -153,20 +163,6 @@ API int symmem_recv(uint64_t group, int64_t count, int type, int source, int tag
 	};
 	return make(&call);
 }
-
-static int refuse_size(size_t length, const char *message) {
-	symmem_note_error(SYMMEM_ERR_INVALID, length, message, 0, "");
-	return 0;
-}
-
-/* KNOWS reports whether the arguments have the size that this library knows, and notes an error if
- * not. */
-#define UNKNOWN(type) \
-	"struct " #type " has a size that this library does not know: set size to sizeof(struct " #type \
-	") of the library's own symmem.h"
-#define KNOWS(arguments, type) \
-	(((arguments) && (arguments)->size == sizeof(struct type)) || \
-	 refuse_size(sizeof UNKNOWN(type) - 1, UNKNOWN(type)))
 
 static int run_norm(uint64_t group, const struct symmem_norm *norm, int scatters, uint64_t stream) {
 	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
