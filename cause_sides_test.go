@@ -23,7 +23,9 @@ func TestDivergenceContainsOwnSide(t *testing.T) {
 		diverge   func(r *rank, g *symmem.Group, p *symmem.Pool) error
 	}{
 		{"calls", 3, func(r *rank, g *symmem.Group, p *symmem.Pool) error {
-			m := r.window(p, mib).Memory()
+			m := r.alloc(p, mib).Memory()
+			r.ok(p.Register(r.ctx, g))
+			r.ok(g.SetTimeout(3 * time.Second))
 			err := g.AllReduce(r.ctx, m, m, int64(8-r.Rank()/2), symmem.Float32, symmem.Sum, nil)
 			if err == nil {
 				err = r.DefaultStream().Synchronize(r.ctx)
@@ -64,7 +66,6 @@ func checkOwnSides(
 			})
 		}
 		g := r.split(r.World(), 0)
-		r.ok(g.SetTimeout(time.Second))
 		p := r.pool()
 		go func() {
 			<-g.Ended()

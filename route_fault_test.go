@@ -83,7 +83,6 @@ func TestRouteNamesMissingRank(t *testing.T) {
 			runRanks(t, 3, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 				g, err := r.Join(r.ctx, "late", r.World().Ranks())
 				r.ok(err)
-				r.ok(g.SetTimeout(time.Second))
 				c := newRouteCase(r, 1)
 				c.drawShape()
 				a := c.args()
@@ -93,6 +92,7 @@ func TestRouteNamesMissingRank(t *testing.T) {
 				r.ok(c.pools[1].Register(r.ctx, g))
 				ready.wait(r)
 				if r.Rank() < 2 {
+					r.ok(g.SetTimeout(time.Second))
 					err := r.Interop().Do(r.ctx, g, symmem.Call{Operation: operation, Route: &a}, nil)
 					err = cmp.Or(err, r.DefaultStream().Synchronize(r.ctx))
 					r.wantTimeout(err, 2)
