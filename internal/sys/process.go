@@ -28,17 +28,30 @@ func AwaitEnd(pidfd *os.File) error {
 	if err != nil {
 		return fmt.Errorf("watching a process: %w", err)
 	}
-	if err := raw.Read(func(fd uintptr) bool {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		readable, err := unix.Poll(fds, 0)
-		for err == unix.EINTR {
-			readable, err = unix.Poll(fds, 0)
-		}
-		return err == nil && readable > 0
-	}); err != nil {
+	if err := raw.Read(isReadable); err != nil {
 		return fmt.Errorf("watching a process: %w", err)
 	}
 	return nil
+}
+
+// HasEnded reports whether the process of a Pidfd has exited. It returns false if pidfd is closed.
+func HasEnded(pidfd *os.File) bool {
+	raw, err := pidfd.SyscallConn()
+	if err != nil {
+		return false
+	}
+	hasEnded := false
+	err = raw.Control(func(fd uintptr) { hasEnded = isReadable(fd) })
+	return err == nil && hasEnded
+}
+
+func isReadable(fd uintptr) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	readable, err := unix.Poll(fds, 0)
+	for err == unix.EINTR {
+		readable, err = unix.Poll(fds, 0)
+	}
+	return err == nil && readable > 0
 }
 
 // IsStopped reports whether a signal such as SIGSTOP or a debugger has stopped a process. It

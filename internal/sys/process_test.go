@@ -41,9 +41,15 @@ func TestAwaitEndWaitsForProcess(t *testing.T) {
 	if err := AwaitEnd(f); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("AwaitEnd of a running process = %v, want ErrDeadlineExceeded", err)
 	}
+	if HasEnded(f) {
+		t.Error("HasEnded of a running process = true")
+	}
 	check(t, command.Process.Signal(syscall.SIGKILL))
 	check(t, f.SetReadDeadline(time.Now().Add(testTimeout)))
 	check(t, AwaitEnd(f))
+	if !HasEnded(f) {
+		t.Error("HasEnded of a killed process = false")
+	}
 }
 
 func TestIsStopped(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -276,13 +277,17 @@ func (g *Group) Inspect() driver.Inspection {
 	return g.inspect()
 }
 
-// EndedRanks lists world ranks whose processes exited before they left the group.
+// EndedRanks lists world ranks whose processes exited before they left the group. It also lists
+// those whose exit the goroutines that watch processes have not noticed yet.
 func (g *Group) EndedRanks() []int {
 	if g.BeginUse() != nil {
 		return nil
 	}
 	defer g.EndUse()
-	return g.cfg.World(g.lostPeers())
+	return g.cfg.World(slices.DeleteFunc(g.OtherRanks(), func(r int) bool {
+		// A rank may leave and exit between the two checks, so the order matters.
+		return !sys.HasEnded(g.peers[r].Watch()) || g.HasLeft(r)
+	}))
 }
 
 // Departed lists the world ranks that are lost, and those that left the group.
