@@ -97,6 +97,7 @@ func TestDoctorScripts(t *testing.T) {
 			e.Setenv("CUDA", cuda)
 			e.Setenv("NCCL", nccl)
 			e.Setenv("EXAMPLES", examples)
+			e.Setenv("MASTER_PORT", strconv.Itoa(heldPort(t)))
 			e.Setenv("PATH", command+string(filepath.ListSeparator)+pathWithoutMPS(t))
 			e.Setenv("TMPDIR", filepath.Join(e.WorkDir, "tmp"))
 			return errors.Join(hideGPUs(e), os.MkdirAll(filepath.Join(e.WorkDir, "tmp"), 0o700))

@@ -185,8 +185,7 @@ func awaitSegments(pid int) {
 }
 
 // launchPreflights starts the given ranks of a world of three, as a launcher does. The result has
-// nil for the other ranks. Their MASTER_PORT stays taken during the test, so that no other job has
-// it: rank 0 serves the store on a Unix socket that is named after the port.
+// nil for the other ranks.
 func launchPreflights(t *testing.T, ranks []int, args ...string) []*preflightRun {
 	t.Helper()
 	return launchPreflightsOf(t, symmemBinary(t), ranks, args...)
@@ -196,12 +195,7 @@ func launchPreflightsOf(
 	t *testing.T, binary string, ranks []int, args ...string,
 ) []*preflightRun {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	port := l.Addr().(*net.TCPAddr).Port
+	port := heldPort(t)
 	runs := make([]*preflightRun, 3)
 	for _, rank := range ranks {
 		runs[rank] = startPreflightOf(t, binary, []string{
@@ -210,6 +204,18 @@ func launchPreflightsOf(
 		}, args...)
 	}
 	return runs
+}
+
+// heldPort returns a MASTER_PORT for the ranks of one machine. The port stays taken during the test,
+// so that no other job has it: rank 0 serves the store on a Unix socket that is named after the port.
+func heldPort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().(*net.TCPAddr).Port
 }
 
 // checkNoReport checks that a rank prints its error but no report.
