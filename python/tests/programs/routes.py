@@ -343,6 +343,19 @@ def mismatched_permutations_are_refused() -> None:
         lambda: symmem.unpermute_tokens(permuted.rows, permuted, EXPERTS, out=out),
     )
     assert "out has shape" in str(e), e
+    for experts, align in ((EXPERTS, 16), (EXPERTS - SIZE, 128)):
+        e = raises(
+            symmem.InvalidError,
+            lambda e=experts, a=align: symmem.unpermute_tokens(permuted.rows, permuted, e, a),
+        )
+        assert "pass the experts and align of permute_tokens" in str(e), e
+    alone = [dist.new_group([r]) for r in range(SIZE)][RANK]
+    for run in (
+        lambda: symmem.permute_tokens(got, EXPERTS, group=alone),
+        lambda: symmem.unpermute_tokens(permuted.rows, permuted, EXPERTS, group=alone),
+    ):
+        e = raises(symmem.InvalidError, run)
+        assert f"has places for {SIZE} ranks, but the group has 1" in str(e), e
 
 
 @check

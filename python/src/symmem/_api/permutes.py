@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from symmem import errors
 from symmem._api import compiled
 from symmem._api.call import Call
-from symmem._api.routes import Dispatched, Shape, offsets_after, offsets_of, want
+from symmem._api.routes import Dispatched, Shape, offsets_after, offsets_of, require_ranks, want
 from symmem._c.arguments import PermuteArguments
 from symmem._rank import memory
-from symmem._rank.session import find
+from symmem._rank.session import find, session
 from symmem._torch.pytorch import compiling, modules, pytorch
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def permute_tokens(
     ranks, max_tokens, hidden = got.rows.shape
     scales = 0 if got.scales is None else got.scales.shape[-1]
     form = _Form(experts, max_tokens, got.ids.shape[-1], hidden, scales, got.rows.dtype, align)
+    _check_ranks("got", ranks, group)
     if workspace is None:
         workspace = got.workspace.new_empty(form.offsets(ranks)[-1])
     check_permute(workspace, got.workspace)
@@ -148,6 +149,14 @@ def unpermute_tokens(
     scales = 0 if permuted.scales is None else permuted.scales.shape[-1]
     dtype, hidden = permuted.rows.dtype, permuted.rows.shape[-1]
     form = _Form(experts, max_tokens, top_k, hidden, scales, dtype, align)
+    _check_ranks("permuted", ranks, group)
+    lengths = permuted.rows.shape[0], permuted.counts.shape[0]
+    if lengths != (form.capacity(ranks), form.most(ranks)):
+        raise errors.InvalidError(
+            f"permuted has {lengths[0]} rows and {lengths[1]} experts, but the arguments are for "
+            f"{form.capacity(ranks)} and {form.most(ranks)}: pass the experts and align of "
+            "permute_tokens"
+        )
     if compiling():
         name = compiled.group_name(group)
         if out is None:
@@ -161,6 +170,11 @@ def unpermute_tokens(
         out = memory.empty(found.runtime, (ranks, max_tokens, hidden), rows.dtype, found)
     run_unpermute(out, rows, permuted.workspace, *form, group)
     return out
+
+
+def _check_ranks(name: str, ranks: int, group: GroupLike) -> None:
+    place = session.place(compiled.group_name(group)) if compiling() else find(group)
+    require_ranks(name, ranks, place.size)
 
 
 def _views(workspace: torch.Tensor, ranks: int, form: _Form) -> Permuted:
@@ -241,10 +255,7 @@ def run_unpermute(
     rows, permuted = call.read("rows", rows), call.read("permuted", permuted)
     out = call.write("out", out, reads=True)
     size = call.group.size
-    if out.shape[0] != size:
-        raise errors.InvalidError(
-            f"out has places for {out.shape[0]} ranks, but the group has {size}"
-        )
+    require_ranks("out", out.shape[0], size)
     if rows.shape[0] < form.capacity(size):
         raise errors.OutOfRangeError(
             f"rows has {rows.shape[0]} rows, but the call needs {form.capacity(size)}"

@@ -240,6 +240,12 @@ def want(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, 
         raise errors.InvalidError(f"{name} has shape {tuple(tensor.shape)}; want {tuple(shape)}")
 
 
+def require_ranks(name: str, ranks: int, size: int) -> None:
+    """Raise `InvalidError` unless the arguments have places for all ranks of a group."""
+    if ranks != size:
+        raise errors.InvalidError(f"{name} has places for {ranks} ranks, but the group has {size}")
+
+
 def check_dispatch(
     workspace: torch.Tensor | None,
     rows: torch.Tensor,
@@ -336,10 +342,7 @@ def _combine(
 ) -> None:
     call = Call(find(group), False)
     rows, ids, out = call.read("rows", rows), call.read("ids", ids), call.write("out", out)
-    if rows.shape[0] != call.group.size:
-        raise errors.InvalidError(
-            f"rows has places for {rows.shape[0]} ranks, but the group has {call.group.size}"
-        )
+    require_ranks("rows", rows.shape[0], call.group.size)
     arguments = _arguments(rows, ids, experts, rows.shape[1])
     arguments.type, arguments.recv = pytorch().element(rows.dtype), out.data_ptr()
     call.run("symmem_combine", c.byref(arguments))
