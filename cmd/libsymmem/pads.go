@@ -3,13 +3,23 @@ package main
 // #include "shim.h"
 import "C"
 
-import "unsafe"
+import (
+	"fmt"
+	"unsafe"
+
+	"symmem"
+	"symmem/cmd/libsymmem/internal/binding"
+)
 
 //export goPadOpen
 func goPadOpen(group C.uint64_t, sites C.size_t, names **C.char, pad *C.uint64_t) C.int {
 	return guard(func() error {
 		if pad == nil || (sites > 0 && names == nil) {
 			return errNull("the pad or the list of names")
+		}
+		if sites > binding.MaxPadSites {
+			return fmt.Errorf("%d names of call sites; want at most %d: %w", uint64(sites),
+				binding.MaxPadSites, symmem.ErrInvalid)
 		}
 		list := make([]string, sites)
 		for i, name := range unsafe.Slice(names, sites) {

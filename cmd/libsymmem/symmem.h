@@ -551,7 +551,7 @@ int symmem_signal_words_close(const void *words);
 /* Creates a checked pad on every rank of a group of at most 32 ranks, and writes the address of
  * this rank's pad. Kernels pass it to the functions of symmem_device.cuh to signal each other. Their
  * waits end within the timeout that the group has when the pad is created. Error messages name call
- * site n as names[n], for n below `sites`; the names are copied. Collective. Returns
+ * site n as names[n]: there are `sites` names, at most 4096, which are copied. Collective. Returns
  * SYMMEM_ERR_UNSUPPORTED on every rank if the ranks cannot map each other's memory. */
 int symmem_pad_open(uint64_t group, size_t sites, const char *const *names, uint64_t *pad);
 

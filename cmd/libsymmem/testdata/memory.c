@@ -49,6 +49,8 @@ void pads(void) {
 	uint64_t pad = 0, second = 0;
 	WANT(SYMMEM_ERR_INVALID, symmem_pad_open(world, 2, NULL, &pad));
 	WANT(SYMMEM_ERR_INVALID, symmem_pad_open(world, 2, names, NULL));
+	WANT(SYMMEM_ERR_INVALID, symmem_pad_open(world, 4097, names, &pad));
+	WANT(SYMMEM_ERR_INVALID, symmem_pad_open(world, (size_t)1 << 40, names, &pad));
 	DO(symmem_pad_open(world, 2, names, &pad));
 	DO(symmem_pad_open(world, 0, NULL, &second));
 	char *own = (char *)(uintptr_t)pad;

@@ -43,13 +43,16 @@ const (
 	padSignalRow  = 2
 )
 
+// MaxPadSites is the number of call sites that a signal can name.
+const MaxPadSites = 1 << 12
+
 // padWord is a signal: a count (epoch), the pad's number, a channel and a call site.
 type padWord uint64
 
 func (w padWord) epoch() uint32 { return uint32(w >> 32) }
 func (w padWord) tag() uint32   { return uint32(w) }
 func (w padWord) channel() int  { return int(w >> 12 & 0xFFF) }
-func (w padWord) site() int     { return int(w & 0xFFF) }
+func (w padWord) site() int     { return int(w % MaxPadSites) }
 
 // padReport is the report of a rank's first failed wait.
 type padReport struct {
