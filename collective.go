@@ -323,10 +323,10 @@ func (g *Group) ReduceScatterRMSNorm(ctx context.Context, a NormArgs, s *Stream)
 // are counted and otherwise ignored. The numbers of rows stay on the device, so each replay of a
 // captured call may have other ids.
 //
-// On GPUs, Dispatch requires the direct path, and Recv at the same place of memory that is
-// registered with the group on all ranks; otherwise, all ranks return an ErrUnsupported with the
-// reason. If Recv is too small, Dispatch returns an ErrOutOfRange. After a fault on a GPU, all ids
-// are -1.
+// On GPUs, Dispatch requires the direct path. If MaxTokens is above 512 or Recv has more than about
+// 14 MiB, Recv must be at the same place of memory that is registered with the group on all ranks.
+// Otherwise, all ranks return an ErrUnsupported with the reason. If Recv is too small, Dispatch
+// returns an ErrOutOfRange. After a fault on a GPU, each id is valid or -1.
 func (g *Group) Dispatch(ctx context.Context, a RouteArgs, s *Stream) error {
 	return runRoute(ctx, g, driver.Dispatch, a, s, PathDefault, 0, false)
 }
@@ -335,7 +335,7 @@ func (g *Group) Dispatch(ctx context.Context, a RouteArgs, s *Stream) error {
 // token in the order of ranks. Sums are computed in float32 and rounded once, so they depend only
 // on the token's rows. The row of a token without experts is 0. Each rank must pass the IDs and the
 // Routing of its Dispatch, and the computed rows at the places of the received rows; the other
-// places are not read. On GPUs, the requirements of Dispatch for Recv apply to Send.
+// places have no effect. On GPUs, the requirements of Dispatch for Recv apply to Send.
 func (g *Group) Combine(ctx context.Context, a RouteArgs, s *Stream) error {
 	return runRoute(ctx, g, driver.Combine, a, s, PathDefault, 0, false)
 }

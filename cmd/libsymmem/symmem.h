@@ -886,14 +886,15 @@ int symmem_route_layout(const struct symmem_route *route, int ranks,
 
 /* Sends the row, ids, weights and scales of each token once to every rank that owns one of its
  * experts. send has tokens rows; recv has the size of the layout. Ids of experts on other ranks
- * arrive as -1. On GPUs, recv must be symmetric and the group have the direct path; otherwise all
- * ranks get SYMMEM_ERR_UNSUPPORTED. After a fault on a GPU, each id is valid or -1. */
+ * arrive as -1. On GPUs, the group must have the direct path and, if max_tokens is above 512 or
+ * recv has more than about 14 MiB, recv must be symmetric; otherwise all ranks get
+ * SYMMEM_ERR_UNSUPPORTED. After a fault on a GPU, each id is valid or -1. */
 int symmem_dispatch(uint64_t group, const struct symmem_route *route, uint64_t stream);
 
 /* Returns rows of bfloat16 and adds them up for each token, in the order of ranks: in float32, and
- * rounded once. send has the computed rows at the places of the dispatched ones, and on GPUs is
- * symmetric. recv has tokens rows. ids are those of symmem_dispatch. A token without experts gets
- * 0. */
+ * rounded once. send has the computed rows at the places of the dispatched ones. On GPUs it must be
+ * symmetric under the conditions for recv of symmem_dispatch. recv has tokens rows. ids are those
+ * of symmem_dispatch. A token without experts gets 0. */
 int symmem_combine(uint64_t group, const struct symmem_route *route, uint64_t stream);
 
 /* The arguments of symmem_permute and symmem_unpermute. The fields up to type are those of the

@@ -73,7 +73,8 @@ def dispatch_tokens(
 
     Raises:
         UnsupportedError: the GPUs cannot access each other's memory, or the workspace is not
-            symmetric. All ranks get the error.
+            symmetric although max_tokens is above 512 or it has more than about 14 MiB. All ranks
+            get the error.
         InvalidError: shapes or dtypes do not match. The call has had no effect.
     """
     check_dispatch(workspace, rows, ids, weights, scales)
@@ -125,7 +126,8 @@ def combine_tokens(
 
     Args:
         rows: bfloat16 [ranks, max_tokens, hidden], at the places of the dispatched rows. On GPUs it
-            must be symmetric. Other places are not read.
+            must be symmetric if max_tokens is above 512 or it has more than about 14 MiB. Other
+            places have no effect.
         ids: the ids that this rank passed to `dispatch_tokens`.
         experts: as in `dispatch_tokens`.
         group: any argument that `symmem.group` accepts; the default is the world.
