@@ -320,9 +320,12 @@ def mismatched_permutations_are_refused() -> None:
     rows, ids, weights, _ = on_device(draw(RANK, torch.bfloat16))
     got = symmem.dispatch_tokens(rows, ids, weights, EXPERTS, MAX_TOKENS)
     permuted = symmem.permute_tokens(got, EXPERTS)
-    for align in (0, 4097):
+    for align in (0, 4097, 1 << 50):
         e = raises(symmem.InvalidError, lambda a=align: symmem.permute_tokens(got, EXPERTS, a))
         assert f"aligned to {align} rows" in str(e), e
+    for experts in (-100, 1 << 50):
+        e = raises(symmem.InvalidError, lambda n=experts: symmem.permute_tokens(got, n))
+        assert f"{experts} experts; want 1 to 512" in str(e), e
     small = permuted.workspace[:128]
     e = raises(
         symmem.OutOfRangeError,

@@ -62,8 +62,10 @@ class _Form(NamedTuple):
 
     def capacity(self, ranks: int) -> int:
         """Return the number of rows for any ids."""
-        if self.align < 1:
+        if not 1 <= self.align <= 4096:
             raise errors.InvalidError(f"experts are aligned to {self.align} rows; want 1 to 4096")
+        if not 1 <= self.experts <= 512:
+            raise errors.InvalidError(f"{self.experts} experts; want 1 to 512")
         ids = ranks * self.max_tokens * self.top_k
         return (ids + min(self.most(ranks), ids) * (self.align - 1)) // self.align * self.align
 
