@@ -102,6 +102,9 @@ def invalid_lists_are_rejected_before_the_call() -> None:
     raises(symmem.InvalidError, partial(symmem.reduce_scatter, torch.zeros(1), lists))
     raises(symmem.InvalidError, partial(symmem.all_to_all, lists, lists[1:]))
     raises(symmem.InvalidError, partial(symmem.all_to_all, [], []))
+    shared = [torch.zeros(1).expand(n) for n in SIZES]
+    e = raises(symmem.InvalidError, partial(symmem.all_gather, shared, torch.zeros(SIZES[RANK])))
+    assert str(e).startswith("elements of a tensor of tensor_list share memory"), e
     for call in (symmem.all_gather, symmem.reduce_scatter, symmem.all_to_all):
         raises(symmem.InvalidError, partial(call, [1.0] * SIZE, x))  # type: ignore[operator]
         raises(symmem.InvalidError, partial(call, x, [1.0] * SIZE))  # type: ignore[operator]

@@ -61,7 +61,7 @@ def _check_writable(name: str, tensor: torch.Tensor) -> None:
     """Raise `InvalidError` if elements of an output share memory."""
     if pytorch().overlaps_itself(tensor):
         raise errors.InvalidError(
-            f"elements of {name} share memory, so it cannot be written; pass {name}.contiguous()"
+            f"elements of {name} share memory, so it cannot be written; pass a contiguous tensor"
         )
 
 
@@ -163,7 +163,7 @@ class Call:
         for tensor in tensors:
             require_memory(name, tensor, self._runtime.device)
             self._tracked |= tensor.requires_grad and not tensor.is_leaf
-            _check_writable(name, tensor)
+            _check_writable(f"a tensor of {name}", tensor)
             self._wait_for(tensor)
         counts = [tensor.numel() for tensor in tensors]
         with self.as_current():
