@@ -1,6 +1,9 @@
 package kernels
 
 import (
+	"fmt"
+	"math"
+
 	"symmem/driver"
 	"symmem/internal/cuda"
 )
@@ -12,6 +15,9 @@ const (
 )
 
 func chooseNorm(l *Launch) error {
+	if l.Norm.Rows > math.MaxInt32 { // kernels count rows in 32 bits
+		return fmt.Errorf("%w for %d rows", errNoKernel, l.Norm.Rows)
+	}
 	normCall, sumCall := l.Call, *l.Call
 	sumCall.Operation, l.Call = l.Operation.WithoutNorm(), &sumCall
 	err := l.Choose()

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -85,6 +86,20 @@ func TestChooseScatteredNorms(t *testing.T) {
 			l.Fused && (l.Blocks != c.blocks || l.Threads != c.threads)):
 			t.Errorf("%s: got %s with %d blocks of %d threads, want %s with %d of %d", c.name, l.Kernel,
 				l.Blocks, l.Threads, c.want, c.blocks, c.threads)
+		}
+	}
+}
+
+// TestNormsBeyond32BitsAreRefused checks a number of rows that the arguments of kernels cannot hold.
+func TestNormsBeyond32BitsAreRefused(t *testing.T) {
+	for _, rows := range []int64{1 << 31, 1 << 32} {
+		all := symmetricNormOf(2, rows, driver.NormUnit)
+		for _, l := range []Launch{all, scattered(symmetricNormOf(2, rows, driver.NormUnit))} {
+			want := fmt.Sprintf("for %d rows", rows)
+			if l, err := choose(l); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v of %d rows: got %s, %v, want an error with %q", l.Operation, rows, l.Kernel, err,
+					want)
+			}
 		}
 	}
 }
