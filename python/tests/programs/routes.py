@@ -170,6 +170,11 @@ def combined_rows_have_gradients() -> None:
         want[: len(chosen)] = chosen[:, None] + 1.0
         assert rows.grad is not None
         assert torch.equal(rows.grad[r].cpu().float(), want), r
+    ids = own.ids.clone()
+    sums = torch.ops.symmem.combine(rows, ids, EXPERTS, "world").sum()
+    ids.fill_(-1)  # a backward pass would use these ids
+    e = raises(RuntimeError, sums.backward)
+    assert "modified by an inplace operation" in str(e), e
 
 
 @check

@@ -408,10 +408,14 @@ def _add_gradient(module: Any, made: Any, name: str, operator: Operator) -> None
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         ctx.shape, ctx.count = inputs[0].shape, len(inputs)
-        ctx.others, _ = _complete(inputs[1:])
+        others, _ = _complete(inputs[1:])
+        # Tensors come first. Autograd raises an error if they change before the backward pass.
+        tensors = [other for other in others if isinstance(other, module.Tensor)]
+        ctx.save_for_backward(*tensors)
+        ctx.others = others[len(tensors) :]
 
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        found = formula(gradient, ctx.shape, *ctx.others)
+        found = formula(gradient, ctx.shape, *ctx.saved_tensors, *ctx.others)
         return (found, *[None] * (ctx.count - 1))
 
     module.library.register_autograd(f"symmem::{name}", backward, setup_context=keep, lib=made)
