@@ -10,8 +10,8 @@ from processes import SOURCE
 
 ONLY = "symmem/_torch/pytorch.py"
 
-OF_PYTHON = {"_fields_", "_getframe", "_type_"}
-"""Documented names of the modules sys and ctypes that begin with an underscore."""
+OF_PYTHON = {"_fields_", "_getframe", "_replace", "_type_"}
+"""Documented names of sys, ctypes and collections that begin with an underscore."""
 
 
 def private_names(text: str) -> Iterator[tuple[int, str]]:

@@ -304,6 +304,48 @@ def compiled_permutations_equal_eager_ones() -> None:
 
 
 @check
+def exchanges_reject_backward_passes() -> None:
+    rows, ids, weights, scales = on_device(draw(RANK, torch.bfloat16))
+
+    def exchange(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> list[torch.Tensor]:
+        got = symmem.dispatch_tokens(x, ids, w, EXPERTS, MAX_TOKENS, s, "world")
+        permuted = symmem.permute_tokens(got, EXPERTS, 8, "world")
+        computed = permuted.rows.detach()
+        sums = symmem.unpermute_tokens(computed, permuted, EXPERTS, 8, "world")
+        assert got.scales is not None
+        assert permuted.scales is not None
+        parts = [got.rows, permuted.rows, got.scales, permuted.scales]
+        return [part + 0 for part in (*parts, got.weights, permuted.weights, sums)]
+
+    def unpermute(x: torch.Tensor) -> torch.Tensor:
+        got = symmem.dispatch_tokens(rows, ids, weights, EXPERTS, MAX_TOKENS, None, "world")
+        workspace = symmem.permute_tokens(got, EXPERTS, 8, "world").workspace
+        form = (EXPERTS, MAX_TOKENS, TOP_K, HIDDEN, 0, torch.bfloat16, 8, "world")
+        return torch.ops.symmem.unpermute(x, workspace, *form) + 0
+
+    permuted = symmem.permute_tokens(
+        symmem.dispatch_tokens(rows, ids, weights, EXPERTS, MAX_TOKENS), EXPERTS, 8
+    )
+    for compiles in (False, True):
+        for leaf, followed in ((0, (0, 1)), (1, (4, 5, 6)), (2, (2, 3))):
+            torch._dynamo.reset()
+            run = torch.compile(exchange, backend="aot_eager") if compiles else exchange
+            inputs = [rows.clone(), weights.clone(), scales.clone()]
+            inputs[leaf].requires_grad_()
+            for i, result in enumerate(run(*inputs)):
+                assert result.requires_grad == (i in followed), (compiles, leaf, i)
+                if result.requires_grad:
+                    total = result.float().sum()
+                    raises(symmem.UnsupportedError, lambda t=total: t.backward(retain_graph=True))
+            with torch.no_grad():
+                assert not any(result.requires_grad for result in run(*inputs))
+        torch._dynamo.reset()
+        add = torch.compile(unpermute, backend="aot_eager") if compiles else unpermute
+        x = torch.zeros_like(permuted.rows).requires_grad_()
+        raises(symmem.UnsupportedError, add(x).sum().backward)
+
+
+@check
 def permutations_have_correct_schemas() -> None:
     rows, ids, weights, scales = on_device(draw(RANK, torch.bfloat16))
     got = symmem.dispatch_tokens(rows, ids, weights, EXPERTS, MAX_TOKENS, scales)

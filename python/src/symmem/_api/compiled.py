@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from symmem import errors
 from symmem._rank.session import find
 from symmem._rank.work import FinishedWork, Work
+from symmem._torch.autograd import refuse
 from symmem._torch.pytorch import compiling, factor_of, modules, reduction_of
 
 if TYPE_CHECKING:
@@ -101,6 +102,26 @@ def finished(
                 )
                 tensor.copy_(copy)
     return FinishedWork(list(writes)) if async_op else None
+
+
+def refusing(name: str, written: torch.Tensor, read: torch.Tensor | None) -> torch.Tensor:
+    """Return a tensor whose backward pass raises an error if autograd follows the tensor `read`.
+
+    It is for views of a tensor of bytes, which autograd cannot follow.
+
+    Args:
+        name: the name of the function that was called.
+        written: a tensor that the function has written. In eager code the result shares its memory.
+        read: the tensor from which the values come.
+    """
+    if read is None or not (read.requires_grad and modules["torch"].is_grad_enabled()):
+        return written
+    result = written.detach()
+    if compiling():
+        result = operators().refused(result, read, name)
+    else:
+        refuse(name, [result])
+    return result
 
 
 def _is_process_group(group: Any) -> bool:

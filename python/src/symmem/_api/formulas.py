@@ -137,6 +137,11 @@ def combine(
     return routes.spread(gradient.contiguous(), ids, experts, shape[1], group)
 
 
+def unpermute(gradient: torch.Tensor, shape: Shape, *_: object) -> Any:
+    """Raise an error when the backward pass runs."""
+    return _ops().no_gradient(gradient, shape, "torch.ops.symmem.unpermute")
+
+
 def _ops() -> Any:
     return modules["torch"].ops.symmem
 

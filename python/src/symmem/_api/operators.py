@@ -299,6 +299,7 @@ FUNCTIONAL = {
         f"(Tensor rows, Tensor permuted, {_FORM}, bool symmetric=True) -> Tensor",
         permutes.run_unpermute,
         permutes.unpermuted_shape,
+        formulas.unpermute,
     ),
 }
 """The operators that return new tensors: symmetric ones, unless the last argument is false.

@@ -12,6 +12,7 @@ from symmem._api.routes import Dispatched, Shape, offsets_after, offsets_of, req
 from symmem._c.arguments import PermuteArguments
 from symmem._rank import memory
 from symmem._rank.session import find, session
+from symmem._torch.autograd import refuse
 from symmem._torch.pytorch import compiling, modules, pytorch
 
 if TYPE_CHECKING:
@@ -119,10 +120,16 @@ def permute_tokens(
     if compiling():
         name = compiled.group_name(group)
         compiled.operators().permute_(workspace, got.workspace, *form, name)
-        compiled.finished(False, "symmem.permute_tokens", [workspace], [got.workspace])
     else:
         run_permute(workspace, got.workspace, *form, group)
-    return _views(workspace, ranks, form)
+    permuted, name = _views(workspace, ranks, form), "symmem.permute_tokens"
+    return permuted._replace(
+        rows=compiled.refusing(name, permuted.rows, got.rows),
+        weights=compiled.refusing(name, permuted.weights, got.weights),
+        scales=None
+        if permuted.scales is None
+        else compiled.refusing(name, permuted.scales, got.scales),
+    )
 
 
 def unpermute_tokens(
@@ -165,12 +172,14 @@ def unpermute_tokens(
             out = compiled.operators().unpermute(rows, permuted.workspace, *form, name)
         else:
             compiled.operators().unpermute_(out, rows, permuted.workspace, *form, name)
-        compiled.finished(False, "symmem.unpermute_tokens", [out], [rows])
+        compiled.finished(False, "symmem.unpermute_tokens", [out], [rows, permuted.weights])
         return out
     if out is None:
         found = find(group)
         out = memory.empty(found.runtime, (ranks, max_tokens, hidden), rows.dtype, found)
     run_unpermute(out, rows, permuted.workspace, *form, group)
+    if permuted.weights.requires_grad:
+        refuse("symmem.unpermute_tokens, which writes in place,", [out])
     return out
 
 

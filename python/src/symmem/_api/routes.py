@@ -88,13 +88,18 @@ def dispatch_tokens(
             workspace = operators.dispatch(*tensors, experts, max_tokens, name)
         else:
             operators.dispatch_(workspace, *tensors, experts, max_tokens, name)
-        compiled.finished(False, "symmem.dispatch_tokens", [workspace], [rows, weights])
-        return _views(workspace, size, max_tokens, shape, rows.dtype)
-    found = find(group)
-    if workspace is None:
-        workspace = dispatch_workspace(*shape[:2], max_tokens, rows.dtype, shape.scales, group)
-    _dispatch(workspace, rows, ids, weights, scales, experts, max_tokens, group)
-    return _views(workspace, found.size, max_tokens, shape, rows.dtype)
+    else:
+        size = find(group).size
+        if workspace is None:
+            workspace = dispatch_workspace(*shape[:2], max_tokens, rows.dtype, shape.scales, group)
+        _dispatch(workspace, rows, ids, weights, scales, experts, max_tokens, group)
+    got = _views(workspace, size, max_tokens, shape, rows.dtype)
+    name = "symmem.dispatch_tokens"
+    return got._replace(
+        rows=compiled.refusing(name, got.rows, rows),
+        weights=compiled.refusing(name, got.weights, weights),
+        scales=None if got.scales is None else compiled.refusing(name, got.scales, scales),
+    )
 
 
 def dispatch_workspace(
