@@ -297,6 +297,19 @@ def norms_reject_backward_passes() -> None:
         normalized = run(rows.clone(), residual.clone(), weight, 1e-6)
         raises(symmem.UnsupportedError, normalized.float().sum().backward)
         assert weight.grad is None
+    for run_fp8, residual in (
+        (symmem.all_reduce_rms_norm_fp8, rows),
+        (symmem.reduce_scatter_rms_norm_fp8, quarter),
+    ):
+        weight = torch.ones(128).bfloat16().requires_grad_()
+        for result in run_fp8(rows.clone(), residual.clone(), weight, 1e-6):
+            assert result.requires_grad
+            raises(symmem.UnsupportedError, result.float().sum().backward)
+        scale = torch.ones(1).requires_grad_()
+        for run in (run_fp8, torch.compile(run_fp8, backend="aot_eager", fullgraph=True)):
+            torch._dynamo.reset()
+            result, _ = run(rows.clone(), residual.clone(), weight.detach(), 1e-6, scale=scale)
+            raises(symmem.UnsupportedError, result.float().sum().backward)
 
 
 @check

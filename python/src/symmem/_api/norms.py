@@ -227,6 +227,7 @@ def _norm_fp8(
     if scale is not None:
         operator = getattr(operators, f"{sums}_rms_norm_static_fp8_")
         operator(quantized, residual, tensor, weight, scale, eps, name, weight_bias, out)
+        reads.append(scale)
     else:
         operator = getattr(operators, f"{sums}_rms_norm_dynamic_fp8_")
         operator(
@@ -262,8 +263,7 @@ def _run(
 ) -> None:
     """Check the tensors and make the call. name is that of the function."""
     call, scatters = Call(find(group), False), name.startswith("reduce_scatter")
-    named = list(tensors.named())
-    for each, tensor in named:
+    for each, tensor in tensors.named():
         if not checked(call.group, each, tensor):
             raise errors.InvalidError(f"{each} is not contiguous; pass {each}.contiguous()")
     if tensors.scales is not None:
@@ -271,11 +271,12 @@ def _run(
     tensors.check(quant, call.group.size if scatters else 1)
     symbol = "symmem_scattered_norm" if scatters else "symmem_norm"
     _queue(call, symbol, tensors, quant, eps, weight_bias)
-    if any(t.requires_grad for _, t in named):
-        written = [t for each, t in named if each not in ("tensor", "weight")]
-        if tensors.out is None:
-            written.append(tensors.tensor)
-        refuse(f"symmem.{name}", written)
+    if any(t is not None and t.requires_grad for t in tensors):
+        written = [tensors.residual, tensors.quantized]
+        written.append(tensors.tensor if tensors.out is None else tensors.out)
+        if quant is not Quant.STATIC:
+            written.append(tensors.scales)
+        refuse(f"symmem.{name}", [t for t in written if t is not None])
 
 
 def _queue(
