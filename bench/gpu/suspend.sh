@@ -25,7 +25,7 @@ step() {
 	wait $child || { echo "FAILED: $part"; failed=1; }
 	kill -KILL -- -$child 2>/dev/null || true
 }
-step graphs 30 "$BUILD/symmem.test" -test.timeout 28s -test.v \
+step graphs 60 "$BUILD/symmem.test" -test.timeout 58s -test.v \
 	-test.run 'TestSuspend|TestUnreceived|TestResumeAfter|TestPoolWithoutDomain'
 for kind in '(group|discard)' keep; do
 	step cycles 20 "$BUILD/symmem.test" -test.run '^$' -test.bench "Suspend/$kind" \
@@ -41,7 +41,8 @@ if [[ -n ${NCCL_NEWER:-} ]]; then
 fi
 step checkpoint 40 python3 "$here/suspend.py" checkpoint "$BUILD/symmem.test"
 if [[ -d $BUILD/python ]]; then
-	PYTHONPATH="$BUILD/python:$here/torch" step processes 60 "${PYTHON:-python3}" \
+	PYTHONPATH="$BUILD/python:$here/torch" step processes 60 \
+		env ${NCCL:+"LD_PRELOAD=$NCCL"} "${PYTHON:-python3}" \
 		"$here/torch/launch.py" 2 55 "$here/torch/suspended.py"
 fi
 step contract 30 "$BUILD/nccl.test" -test.run TestContract/suspension -test.timeout 28s

@@ -11,12 +11,14 @@
 #   SYMMEM_SGLANG   checkout of SGLang whose files the part `sglang` runs
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
-all="rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode
-	model parallel streams turns attach backend comm_memory symmetric aborted faults endings sglang"
+all="rounds skew stock churn diverge ops messages norms routes graph overlap graph_life cost peers
+	decode model parallel streams turns first_calls attach backend comm_memory symmetric aborted faults
+	endings sglang"
 PARTS=${PARTS:-$all}
 # shellcheck disable=SC2086 # a list
 choose_parts $all guard
 here=$(cd "$(dirname "$0")/torch" && pwd)
+programs=$(cd "$here/../../../python/tests/programs" && pwd)
 python=${PYTHON:-python3}
 export PYTHONPATH="$BUILD/python:$here" PYTHONDONTWRITEBYTECODE=1
 run=("$python")
@@ -82,7 +84,11 @@ run_part() {
 		;;
 	ops) part 40 "$here/ops.py" ;;
 	messages) part 60 "$here/messages.py" ;;
-	norms) part 60 "$here/../../../python/tests/programs/norms.py" ;;
+	norms)
+		part 60 "$programs/norms.py"
+		part 60 "$programs/scattered_norms.py"
+		;;
+	routes) part 60 "$programs/routes.py" ;;
 	graph) part 50 "$here/graph.py" ;;
 	overlap)
 		part 400 "$here/overlap.py"

@@ -393,6 +393,7 @@ def uneven_rows(count: int) -> list[int]:
 
 def times() -> None:
     """Compare times with NCCL's: of a call of 1 KiB, and of operations in graphs and eager."""
+    common.needs_gpus("times of operations")
     common.distributed()
     theirs = dist.new_group(EVERY, backend="nccl")
     symmem.init(backend="nccl", timeout=30)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 RANK = int(os.environ.get("RANK", "0"))
 SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+ON_GPU = os.environ.get("SYMMEM_TEST_BACKEND", "nccl") == "nccl"
 
 # In one folder, Inductor of a rank may load a library that another rank is still writing.
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/symmem-inductor-{RANK}"
@@ -18,6 +19,13 @@ os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/symmem-inducto
 Raised = TypeVar("Raised", bound=BaseException)
 
 checks: list[Callable[[], None]] = []
+
+
+def device() -> str:
+    """Return the device of this rank's tensors. Ranks may share GPUs."""
+    import torch
+
+    return f"cuda:{RANK % torch.cuda.device_count()}" if ON_GPU else "cpu"
 
 
 def check(function: Callable[[], None]) -> Callable[[], None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from harness import RANK, SIZE, check, main, raises
+from harness import ON_GPU, RANK, SIZE, check, device, main, raises
 
 import symmem
 
@@ -16,8 +16,7 @@ import symmem
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
 
 EPS = 1e-5
-ON_GPU = os.environ.get("SYMMEM_TEST_BACKEND", "nccl") == "nccl"
-DEVICE = f"cuda:{RANK}" if ON_GPU else "cpu"
+DEVICE = device()
 BFLOAT16, FLOAT8 = torch.bfloat16, torch.float8_e4m3fn
 LARGEST, GROUP = 448.0, 128
 
@@ -75,7 +74,7 @@ def same(got: torch.Tensor, want: torch.Tensor) -> bool:
 @check
 def symmem_opens() -> None:
     if ON_GPU:
-        torch.cuda.set_device(RANK)
+        torch.cuda.set_device(DEVICE)
     dist.init_process_group("nccl" if ON_GPU else "gloo")
     path = os.environ.get("SYMMEM_PATH", "direct" if ON_GPU else "auto")
     symmem.init(backend="nccl" if ON_GPU else "host", timeout=60, path=path)

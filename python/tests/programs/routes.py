@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from harness import RANK, SIZE, check, main, raises
+from harness import ON_GPU, RANK, SIZE, check, device, main, raises
 
 import symmem
 
-ON_GPU = os.environ.get("SYMMEM_TEST_BACKEND", "nccl") == "nccl"
-DEVICE = f"cuda:{RANK}" if ON_GPU else "cpu"
+DEVICE = device()
 EXPERTS, TOP_K, MAX_TOKENS, HIDDEN, SCALES = 5, 3, 9, 64, 2
 
 
@@ -94,7 +93,7 @@ def combined(tokens: Tokens) -> torch.Tensor:
 @check
 def symmem_opens() -> None:
     if ON_GPU:
-        torch.cuda.set_device(RANK)
+        torch.cuda.set_device(DEVICE)
     dist.init_process_group("nccl" if ON_GPU else "gloo")
     symmem.init(backend="nccl" if ON_GPU else "host", timeout=60)
 

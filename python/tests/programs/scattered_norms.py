@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from harness import RANK, SIZE, check, main, raises
+from harness import ON_GPU, RANK, SIZE, check, device, main, raises
 
 import symmem
 
@@ -15,8 +15,7 @@ import symmem
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
 
 EPS = 1e-5
-ON_GPU = os.environ.get("SYMMEM_TEST_BACKEND", "nccl") == "nccl"
-DEVICE = f"cuda:{RANK}" if ON_GPU else "cpu"
+DEVICE = device()
 FLOAT8, GROUP = torch.float8_e4m3fn, 128
 
 norm, norm_fp8 = symmem.reduce_scatter_rms_norm, symmem.reduce_scatter_rms_norm_fp8
@@ -47,7 +46,7 @@ def same(got: torch.Tensor, want: torch.Tensor) -> bool:
 @check
 def symmem_opens() -> None:
     if ON_GPU:
-        torch.cuda.set_device(RANK)
+        torch.cuda.set_device(DEVICE)
     dist.init_process_group("nccl" if ON_GPU else "gloo")
     path = os.environ.get("SYMMEM_PATH", "direct" if ON_GPU else "auto")
     symmem.init(backend="nccl" if ON_GPU else "host", timeout=60, path=path)
