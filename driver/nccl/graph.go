@@ -30,7 +30,8 @@ type graphCalls struct {
 type capturedCall struct {
 	plan    *plan
 	message *p2p.CapturedMessage // nil for a collective
-	// plainUses counts uses by NCCL kernels that do not access windows.
+	// plainUses keeps the segments of NCCL kernels that do not access windows, which NCCL may have
+	// mapped on other ranks.
 	plainUses []*memory.UseCount
 }
 
@@ -75,8 +76,8 @@ func (gc *graphCalls) add(call *capturedCall) {
 	}
 	if call.hasPlainKernels() {
 		c.comm.mayMapCaptured.Store(true)
-		call.plainUses = call.plan.useCounts()
-		c.device.memory.UseCounts.AddPlainCalls(call.plainUses, 1)
+		call.plainUses = call.plan.segmentUseCounts()
+		c.device.memory.UseCounts.AddPlainCalls(call.plainUses)
 	}
 	needsOrder := c.direct.unavailableReason == "" && !call.plan.Operation.PointToPoint()
 	if needsOrder && !slices.Contains(gc.orderedCommunicators, c) {
@@ -195,7 +196,8 @@ func (gc *graphCalls) failCommunicators(callCount int, err error) {
 	}
 }
 
-// Close releases the communicators. allCompleted must be set if all launches have completed.
+// Close releases the communicators and the memory, for which it may wait for other ranks.
+// allCompleted must be set if all launches have completed.
 func (gc *graphCalls) Close(allCompleted bool) {
 	var messages []*p2p.CapturedMessage
 	for _, call := range gc.calls {
@@ -214,7 +216,7 @@ func (gc *graphCalls) Close(allCompleted bool) {
 	}
 	for _, call := range gc.calls {
 		if len(call.plainUses) > 0 {
-			call.plan.c.device.memory.UseCounts.AddPlainCalls(call.plainUses, -1)
+			call.plan.c.device.memory.UseCounts.EndPlainCalls(call.plainUses)
 		}
 	}
 }

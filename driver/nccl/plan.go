@@ -462,6 +462,16 @@ func (p *plan) useCounts() (counts []*memory.UseCount) {
 			counts = append(counts, &own.useCount)
 		}
 	}
+	return append(counts, p.segmentUseCounts()...)
+}
+
+func (p *plan) segmentUseCounts() (counts []*memory.UseCount) {
+	for _, member := range p.listedPlans {
+		counts = append(counts, member.segmentUseCounts()...)
+	}
+	if p.listedPlans != nil {
+		return counts
+	}
 	addresses := []uintptr{p.Send, p.Recv}
 	for _, span := range p.OtherSpans() {
 		addresses = append(addresses, span.Address)

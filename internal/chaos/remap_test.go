@@ -17,6 +17,8 @@ type remapTask struct {
 	NewPool bool
 	// SuspendGroup makes ranks close the old pool while the group is suspended.
 	SuspendGroup bool
+	// KeepGraph makes ranks close the graph after they have closed the old pool.
+	KeepGraph bool
 	// Count is the number of elements that each rank gathers.
 	Count int64
 }
@@ -30,6 +32,7 @@ func TestRemapOnAGPU(t *testing.T) {
 		"suspended pool":  {},
 		"new pool":        {NewPool: true},
 		"suspended group": {NewPool: true, SuspendGroup: true},
+		"open graph":      {NewPool: true, KeepGraph: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			task.Count = 8 << 20
@@ -57,6 +60,7 @@ type remapper struct {
 	pool       *symmem.Pool
 	stream     *symmem.Stream
 	send, recv symmem.Buffer
+	graph      *symmem.Graph
 }
 
 func remapRankMain(text []byte) error {
@@ -108,13 +112,17 @@ func (r *remapper) gather(round int32) error {
 	}
 	err = r.rt.World().AllGather(r.ctx, r.send.Memory(), r.recv.Memory(), r.task.Count,
 		symmem.Int32, r.stream)
-	g, endErr := r.stream.EndCapture()
+	var endErr error
+	r.graph, endErr = r.stream.EndCapture()
 	if err = errors.Join(err, endErr); err != nil {
 		return err
 	}
 	all := make([]int32, r.task.Count*int64(r.rt.Size()))
-	err = errors.Join(g.Launch(r.stream), r.stream.Copy(symmem.Host(all), r.recv.Memory()),
-		r.stream.Synchronize(r.ctx), g.Close())
+	err = errors.Join(r.graph.Launch(r.stream), r.stream.Copy(symmem.Host(all), r.recv.Memory()),
+		r.stream.Synchronize(r.ctx))
+	if !r.task.KeepGraph {
+		err = errors.Join(err, r.graph.Close())
+	}
 	wrong := 0
 	for i, got := range all {
 		if got != round<<16+int32(int64(i)/r.task.Count)+1 {
@@ -140,5 +148,5 @@ func (r *remapper) remap() error {
 	} else {
 		err = errors.Join(err, r.pool.Close())
 	}
-	return errors.Join(err, r.openPool())
+	return errors.Join(err, r.graph.Close(), r.openPool())
 }

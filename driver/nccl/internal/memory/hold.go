@@ -72,18 +72,15 @@ func (h *Hold) end() {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
 	delete(hs.holdsByCapture, h.captureID)
-	unused := decrementAll(h.useCounts)
+	unused := append(decrementAll(h.useCounts), uc.removePlainCalls(h.plainUses)...)
 	uc.mu.Unlock()
-	uc.AddPlainCalls(h.plainUses, -1)
 	if len(unused) == 0 {
 		hs.activeHolds.Done()
 		return
 	}
 	go func() {
 		defer hs.activeHolds.Done()
-		for _, u := range unused {
-			uc.runDeferred(u)
-		}
+		uc.runAllDeferred(unused)
 	}()
 }
 
@@ -102,7 +99,7 @@ func (h *Hold) AddUses(useCounts []*UseCount) {
 // AddPlainUses records a call that uses objects outside windows.
 func (h *Hold) AddPlainUses(useCounts []*UseCount) {
 	h.plainUses = append(h.plainUses, useCounts...)
-	h.holds.UseCounts.AddPlainCalls(useCounts, 1)
+	h.holds.UseCounts.AddPlainCalls(useCounts)
 }
 
 // HasCapture reports whether a capture contains calls of the group.

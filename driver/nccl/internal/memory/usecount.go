@@ -15,8 +15,8 @@ type UseCount struct {
 	// dependsOn.
 	deferredFree func() error
 	dependsOn    *UseCount
-	// plainCallCount counts calls in open graphs that use the object outside windows (memory
-	// registered with NCCL).
+	// plainCallCount counts calls in graphs that use the object outside windows (memory registered
+	// with NCCL). They are also users.
 	plainCallCount int
 	// wasCaptured is set if NCCL may have mapped the object on other ranks for such a call.
 	wasCaptured bool
@@ -48,14 +48,32 @@ func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func() error)
 	return true
 }
 
-// AddPlainCalls adds n to each object's number of calls outside windows.
-func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount, n int) {
+// AddPlainCalls records that a graph uses objects outside windows.
+func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount) {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
 	for _, u := range useCounts {
-		u.plainCallCount += n
-		u.wasCaptured = u.wasCaptured || n > 0
+		u.userCount++
+		u.plainCallCount++
+		u.wasCaptured = true
 	}
+}
+
+// EndPlainCalls undoes AddPlainCalls after the graph has been destroyed, and frees unused objects.
+// It may wait for other ranks, and changes the slice.
+func (uc *UseCounts) EndPlainCalls(useCounts []*UseCount) {
+	uc.mu.Lock()
+	unused := uc.removePlainCalls(useCounts)
+	uc.mu.Unlock()
+	uc.runAllDeferred(unused)
+}
+
+// removePlainCalls is decrementAll for plain calls. It requires mu.
+func (uc *UseCounts) removePlainCalls(useCounts []*UseCount) (unused []*UseCount) {
+	for _, u := range useCounts {
+		u.plainCallCount--
+	}
+	return decrementAll(useCounts)
 }
 
 // releaseCaptured makes NCCL unmap the object on other ranks if destroyed graphs have used it.
@@ -101,6 +119,12 @@ func decrementAll(useCounts []*UseCount) (unused []*UseCount) {
 		u.userCount--
 		return u.userCount > 0 || u.deferredFree == nil
 	})
+}
+
+func (uc *UseCounts) runAllDeferred(unused []*UseCount) {
+	for _, u := range unused {
+		uc.runDeferred(u)
+	}
 }
 
 func (uc *UseCounts) runDeferred(u *UseCount) {

@@ -20,8 +20,8 @@ func TestFailedReleaseIsRepeated(t *testing.T) {
 	}}
 	u := &UseCount{}
 	used := []*UseCount{u}
-	m.UseCounts.AddPlainCalls(used, 1)
-	m.UseCounts.AddPlainCalls(used, -1)
+	m.UseCounts.AddPlainCalls(used)
+	m.UseCounts.EndPlainCalls(used)
 	for i, want := range []error{failure, nil, nil} {
 		if err := m.releaseCaptured(u); !errors.Is(err, want) {
 			t.Errorf("attempt %d: got %v, want %v", i+1, err, want)
