@@ -329,65 +329,6 @@ func (d *Device) otherGroupsUseWindows(c *communicator) bool {
 	return false
 }
 
-// releaseCaptured makes NCCL unmap the memory of destroyed graphs on other ranks. Otherwise, if
-// other memory is mapped at the same addresses, a new graph would use the old memory. Groups that
-// have failed are left out, because their abort unmaps everything.
-func (d *Device) releaseCaptured() error {
-	affected := slices.DeleteFunc(d.openCommunicators(), func(c *communicator) bool {
-		return !c.comm.mayMapCaptured.Load() || c.isClosing.Load() || c.plane.Cause() != nil
-	})
-	if len(affected) == 0 {
-		return nil
-	}
-	ranked.AssertMayWait()
-	address, err := d.scratch.Address(d.memory)
-	if err == nil {
-		err = awaitDestroyedGraphs(d.gpu)
-	}
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, c := range affected {
-		errs = append(errs, releaseBeforeTimeout(c, address))
-	}
-	return errors.Join(errs...)
-}
-
-// releaseBeforeTimeout releases the memory of a group's destroyed graphs. If that takes longer than
-// the group's timeout, the group fails: NCCL may wait forever for a stopped rank. If the group is
-// suspended, Resume releases the memory before a new graph can use it.
-func releaseBeforeTimeout(c *communicator, address uintptr) error {
-	released := make(chan error, 1)
-	go func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		release := func() error { return c.comm.releaseCaptured(c.cfg.Rank, address) }
-		switch {
-		case c.isClosing.Load() || c.plane.Cause() != nil:
-			released <- nil
-		case c.comm.isSuspended:
-			c.comm.afterResume = release
-			released <- nil
-		default:
-			released <- release()
-		}
-	}()
-	timer := time.NewTimer(c.cfg.Timeout.Get())
-	defer timer.Stop()
-	select {
-	case err := <-released:
-		return err
-	case <-timer.C:
-		err := c.plane.Fail(&driver.TimeoutError{
-			InCall: "releasing the memory of closed graphs of group " + c.cfg.Name(),
-			Waited: c.cfg.Timeout.Get(), Members: c.cfg.Ranks,
-		})
-		c.teardown.begin()
-		return err
-	}
-}
-
 func (d *Device) addCommunicator(c *communicator) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -74,5 +74,5 @@ func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	if len(calls) == 0 {
 		return nil
 	}
-	return queueNCCLGroup(p.c.device, calls, s.CUDA)
+	return p.c.comm.queueGroup(calls, s.CUDA)
 }

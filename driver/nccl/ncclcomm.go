@@ -85,13 +85,14 @@ func (n *ncclComm) deregister(w nccl.Window) error {
 func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	const groups = 11
 	err := n.gpu.Do(func() error {
-		send := n.library.Send(address, 1, nccl.Uint8, rank, n.handle)
-		recv := n.library.Recv(address, 1, nccl.Uint8, rank, n.handle)
+		calls := []nccl.Invocation{
+			n.library.Send(address, 1, nccl.Uint8, rank, n.handle),
+			n.library.Recv(address, 1, nccl.Uint8, rank, n.handle),
+		}
 		return n.gpu.InternalStream.Run(n.gpu, func(stream cuda.Stream) error {
 			var err error
 			for i := 0; i < groups && err == nil; i++ {
-				err = errors.Join(n.library.GroupStart(), send.On(stream), recv.On(stream),
-					n.library.GroupEnd())
+				err = n.queueGroup(calls, stream)
 			}
 			return err
 		})
@@ -100,6 +101,22 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 		return fmt.Errorf("releasing the memory of closed graphs: %w", err)
 	}
 	return nil
+}
+
+// queueGroup queues calls as one group of NCCL calls.
+func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
+	return n.gpu.Do(func() error { // an NCCL group belongs to one thread
+		err := n.library.GroupStart()
+		if err != nil {
+			return err
+		}
+		for i := range calls {
+			if err == nil {
+				err = calls[i].On(s)
+			}
+		}
+		return errors.Join(err, n.library.GroupEnd())
+	})
 }
 
 // awaitDestroyedGraphs waits until CUDA has told NCCL which graphs have been destroyed. CUDA runs

@@ -312,7 +312,7 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	case p.guard != nil:
 		return errors.Join(p.guard(s.CUDA, gpu), p.guardedCall.On(s.CUDA))
 	case p.groupedCalls != nil:
-		return queueNCCLGroup(p.c.device, p.groupedCalls, s.CUDA)
+		return p.c.comm.queueGroup(p.groupedCalls, s.CUDA)
 	case p.parts != nil:
 		return p.queueParts(s.CUDA)
 	default:

@@ -171,22 +171,6 @@ func (p *plan) makeUnevenCalls() []nccl.Invocation {
 	return calls
 }
 
-func queueNCCLGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
-	return d.gpu.Do(func() error {
-		library := d.ncclAnyThread
-		err := library.GroupStart()
-		if err != nil {
-			return err
-		}
-		for i := range calls {
-			if err == nil {
-				err = calls[i].On(s)
-			}
-		}
-		return errors.Join(err, library.GroupEnd())
-	})
-}
-
 // queueWithFactor queues a sum that NCCL multiplies by a factor. NCCL reads the factor during the
 // call, so scaledSum can be destroyed immediately, even in a capture.
 func (p *plan) queueWithFactor(s cuda.Stream) error {
@@ -200,7 +184,7 @@ func (p *plan) queueWithFactor(s cuda.Stream) error {
 	case len(p.c.cfg.Ranks) == 1:
 		err = scaledPlan.multiply(s)
 	case p.Operation.SplitsOneBuffer():
-		err = queueNCCLGroup(p.c.device, scaledPlan.makeUnevenCalls(), s)
+		err = p.c.comm.queueGroup(scaledPlan.makeUnevenCalls(), s)
 	default:
 		var call nccl.Invocation
 		if call, err = scaledPlan.collective(); err == nil {

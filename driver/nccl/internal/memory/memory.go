@@ -13,8 +13,10 @@ type Memory struct {
 	UseCounts UseCounts
 	// NCCLMapsCaptured is set if NCCL may map the memory of captured calls on other ranks.
 	NCCLMapsCaptured bool
-	// ReleaseCaptured makes NCCL unmap the memory of destroyed graphs on other ranks.
-	ReleaseCaptured func() error
+	// ReleaseCaptured makes NCCL unmap the memory of destroyed graphs on other ranks. If isUnmapping
+	// is set, the memory will be unmapped even after an error, so no later graph may use the old
+	// memory.
+	ReleaseCaptured func(isUnmapping bool) error
 
 	mu       ranked.Mutex[memoryMu] // guards the following fields
 	arenas   []*Arena

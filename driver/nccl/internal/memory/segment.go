@@ -74,7 +74,7 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 // free unmaps both mappings once no kernel can use the memory. CUDA then frees the memory.
 func (s *Segment) free() error {
 	g := s.arena.memory.gpu
-	if s.isSuspended {
+	if s.isSuspended { // does not change once isUnmapped is set
 		return nil
 	}
 	return g.FreeWhenIdle(func() error {
@@ -88,30 +88,37 @@ func (s *Segment) free() error {
 // Keep does nothing, because a segment holds no handle.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory once no graph of another library uses it.
+// Unmap frees the memory once no graph of another library, and no call on NCCL's plain path in a
+// graph, uses it.
 func (s *Segment) Unmap() error {
-	m := s.arena.memory
-	_, reclaimErr := m.gpu.Reclaim()
-	releaseErr := m.releaseCaptured(&s.UseCount) // must not be called with s.mu held
-	return errors.Join(reclaimErr, releaseErr, s.unmap())
+	_, reclaimErr := s.arena.memory.gpu.Reclaim()
+	return errors.Join(reclaimErr, s.unmap())
 }
 
 func (s *Segment) unmap() error {
-	m := s.arena.memory
+	if err := s.markUnmapped(); err != nil {
+		return err
+	}
+	if s.arena.memory.UseCounts.DeferUntilUnused(&s.UseCount, &s.arena.useCount, s.unmapUnused) {
+		return nil
+	}
+	return s.unmapUnused()
+}
+
+func (s *Segment) markUnmapped() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.isUnmapped {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
 	s.isUnmapped = true
-	unmap := func() error {
-		m.remove(s)
-		return s.free()
-	}
-	if m.UseCounts.DeferUntilUnused(&s.UseCount, &s.arena.useCount, func() error {
-		return errors.Join(m.releaseCaptured(&s.UseCount), unmap())
-	}) {
-		return nil
-	}
-	return unmap()
+	return nil
+}
+
+// unmapUnused must not be called with s.mu held, because it may wait for other ranks.
+func (s *Segment) unmapUnused() error {
+	m := s.arena.memory
+	err := m.releaseCaptured(&s.UseCount, true)
+	m.remove(s)
+	return errors.Join(err, s.free())
 }

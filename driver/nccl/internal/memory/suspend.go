@@ -25,7 +25,7 @@ func (s *Segment) PrepareSuspend(save bool) error {
 			"memory on other ranks: close the graph, or start the program with NCCL_GRAPH_REGISTER=0: %w",
 			driver.ErrBusy)
 	}
-	if err := s.arena.memory.releaseCaptured(&s.UseCount); err != nil {
+	if err := s.arena.memory.releaseCaptured(&s.UseCount, false); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -77,11 +77,12 @@ func (uc *UseCounts) removePlainCalls(useCounts []*UseCount) (unused []*UseCount
 }
 
 // releaseCaptured makes NCCL unmap the object on other ranks if destroyed graphs have used it.
-func (m *Memory) releaseCaptured(u *UseCount) error {
+// See ReleaseCaptured for isUnmapping.
+func (m *Memory) releaseCaptured(u *UseCount, isUnmapping bool) error {
 	if !m.NCCLMapsCaptured || !m.UseCounts.clearCaptured(u) {
 		return nil
 	}
-	err := m.ReleaseCaptured()
+	err := m.ReleaseCaptured(isUnmapping)
 	if err != nil {
 		m.UseCounts.mu.Lock()
 		defer m.UseCounts.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 func TestFailedReleaseIsRepeated(t *testing.T) {
 	failure := errors.New("refused")
 	attempts := 0
-	m := &Memory{NCCLMapsCaptured: true, ReleaseCaptured: func() error {
+	m := &Memory{NCCLMapsCaptured: true, ReleaseCaptured: func(bool) error {
 		if attempts++; attempts == 1 {
 			return failure
 		}
@@ -23,7 +23,7 @@ func TestFailedReleaseIsRepeated(t *testing.T) {
 	m.UseCounts.AddPlainCalls(used)
 	m.UseCounts.EndPlainCalls(used)
 	for i, want := range []error{failure, nil, nil} {
-		if err := m.releaseCaptured(u); !errors.Is(err, want) {
+		if err := m.releaseCaptured(u, false); !errors.Is(err, want) {
 			t.Errorf("attempt %d: got %v, want %v", i+1, err, want)
 		}
 	}
@@ -37,7 +37,12 @@ func TestFailedReleaseIsRepeated(t *testing.T) {
 func TestErrorOfDeferredUnmapIsReported(t *testing.T) {
 	failure := errors.New("refused")
 	m := New(&gpu.GPU{}, nil)
-	m.NCCLMapsCaptured, m.ReleaseCaptured = true, func() error { return failure }
+	m.NCCLMapsCaptured, m.ReleaseCaptured = true, func(isUnmapping bool) error {
+		if !isUnmapping {
+			t.Error("isUnmapping is not set before an unmap")
+		}
+		return failure
+	}
 	s := &Segment{arena: &Arena{memory: m}, isSuspended: true} // suspended, so CUDA is not called
 	s.UseCount.userCount, s.UseCount.wasCaptured = 1, true
 	if err := s.unmap(); err != nil {
