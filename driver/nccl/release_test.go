@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"encoding/binary"
 	"errors"
 	"testing"
 	"time"
@@ -44,6 +45,63 @@ func failRelease(t *testing.T) {
 			t.Errorf("rank %d: with new memory, got %v, want success or a fault of the group", r, err)
 		}
 	}
+}
+
+// TestNoCallUsesAWindowThatNCCLCouldNotDeregister is
+// TestNoGraphUsesMemoryThatNCCLCouldNotRelease for a window. The new window begins before the old
+// one, because NCCL prefers the window with the greatest address.
+func TestNoCallUsesAWindowThatNCCLCouldNotDeregister(t *testing.T) {
+	if !inSoftGPUProcess(t, "ncclCommWindowDeregister:1:2") {
+		return
+	}
+	const half = int64(2 << 20)
+	w := newGroup(t, 2, 20*time.Second)
+	w.must(func(m *testRank) error {
+		m.mapped = half
+		return errors.Join(m.group.(*communicator).UseWindows(t.Context()),
+			m.sumOverWindow(w, half, 0))
+	})
+	if err := w.ranks[0].regions[0].window.Deregister(); err == nil {
+		t.Error("Deregister succeeded, want the injected failure")
+	}
+	_ = w.ranks[1].regions[0].window.Deregister() // may return the fault
+	for r, err := range w.each(func(m *testRank) error {
+		if err := m.regions[0].segment.Unmap(); err != nil {
+			return err
+		}
+		m.regions, m.mapped = nil, 0
+		return m.sumOverWindow(w, 2*half, half)
+	}) {
+		if err != nil && w.ranks[r].group.Cause() == nil {
+			t.Errorf("rank %d: with a new window, got %v, want success or a fault of the group", r, err)
+		}
+	}
+}
+
+// sumOverWindow registers a new segment, adds up its contents from an offset on, and checks them.
+func (m *testRank) sumOverWindow(w *testGroup, bytes, offset int64) error {
+	p, err := m.newRepeatedSum(w, 1, bytes/4)
+	if err != nil {
+		return err
+	}
+	call := p.call(driver.PathWindow)
+	call.Send, call.Recv = call.Send+uintptr(offset), call.Recv+uintptr(offset)
+	call.Count = (bytes - offset) / 4
+	call.DataType = driver.Float32 // no window kernel adds integers; denormal sums are exact
+	plan, err := prepare(m.group, call)
+	if err == nil {
+		err = errors.Join(m.group.Launch(m.stream, plan), m.stream.Synchronize(w.t.Context()))
+	}
+	if err != nil {
+		return err
+	}
+	got, err := m.readDevice(w, call.Recv, bytes-offset)
+	for at := 0; at < len(got) && err == nil; at += 4 {
+		if v := binary.LittleEndian.Uint32(got[at:]); v != 2 {
+			err = failuref("byte %d has a sum of %d, want 2", at, v)
+		}
+	}
+	return err
 }
 
 // replayInNewGraph replays a call on the plain path, checks the result, and closes the graph.

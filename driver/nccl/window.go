@@ -91,13 +91,18 @@ func compareWindowKeys(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
 
+// deregister makes the group fail if NCCL returns an error. Otherwise, calls over other memory at
+// these addresses could use the window.
 func (w *window) deregister() error {
 	if w.handle == 0 {
 		return nil
 	}
-	handle := w.handle
+	handle, r := w.handle, w.registrar
 	w.handle = 0
-	return w.registrar.comm.deregister(handle)
+	if err := r.comm.deregister(handle); err != nil {
+		return r.plane.Fail(fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, err))
+	}
+	return nil
 }
 
 type peerMappings struct {
