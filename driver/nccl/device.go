@@ -272,7 +272,7 @@ func (d *Device) closeCommunicators() (pending []*communicator, err error) {
 func (d *Device) release() error {
 	errs := []error{d.gpu.Do(func() error {
 		api := d.gpu.CUDA
-		return errors.Join(d.streams.Close(), d.gpu.InternalStream.Close(api), d.scratch.Close(),
+		return errors.Join(d.streams.Close(), d.gpu.InternalStreams.Close(api), d.scratch.Close(),
 			d.gpu.Words.Close(api), d.reports.Close(api), d.messages.Descriptors.Close(api),
 			d.collectives.Unload(d.gpu), d.messages.Copies.Unload(d.gpu))
 	})}

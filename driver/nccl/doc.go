@@ -25,7 +25,7 @@
 //	 7 stream.BusyStreams.mu
 //	 8 direct.Launches.mu
 //	 9 direct.Exchange.mu
-//	10 gpu.InternalStream.mu
+//	10 gpu.InternalStreams.mu
 //	11 gpu.Code.Mu
 //	12 direct.LaunchOrder.mu
 //	13 stream.Event.mu

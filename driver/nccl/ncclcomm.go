@@ -89,7 +89,7 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 			n.library.Send(address, 1, nccl.Uint8, rank, n.handle),
 			n.library.Recv(address, 1, nccl.Uint8, rank, n.handle),
 		}
-		return n.gpu.InternalStream.Run(n.gpu, func(stream cuda.Stream) error {
+		return n.gpu.InternalStreams.Run(n.gpu, func(stream cuda.Stream) error {
 			var err error
 			for i := 0; i < groups && err == nil; i++ {
 				err = n.queueGroup(calls, stream)
@@ -125,7 +125,7 @@ func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
 func awaitDestroyedGraphs(g *gpu.GPU) error {
 	told := make(chan struct{})
 	err := g.Do(func() error {
-		return g.InternalStream.Run(g, func(stream cuda.Stream) error {
+		return g.InternalStreams.Run(g, func(stream cuda.Stream) error {
 			err := callAfterEmptyGraph(g, stream, func() { close(told) })
 			if errors.As(err, new(*cuda.MissingError)) {
 				close(told)

@@ -201,7 +201,7 @@ func TestLateGraphEndsAreAnError(t *testing.T) {
 		g := m.device.gpu
 		released := make(chan struct{})
 		err := g.Do(func() error {
-			return g.InternalStream.Run(g, func(stream cuda.Stream) error {
+			return g.InternalStreams.Run(g, func(stream cuda.Stream) error {
 				return callAfterEmptyGraph(g, stream, func() { <-released })
 			})
 		})

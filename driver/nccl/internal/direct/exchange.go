@@ -224,7 +224,7 @@ func (e *Exchange) allocate(
 	if e.addresses[rank], err = g.Map(handle, kernels.ExchangeBytes); err != nil {
 		return withdraw, err
 	}
-	if err := g.InternalStream.Zero(g, e.addresses[rank], kernels.ExchangeBytes); err != nil {
+	if err := g.InternalStreams.Zero(g, e.addresses[rank], kernels.ExchangeBytes); err != nil {
 		return withdraw, err
 	}
 	shared, err := e.group.Sharing.Share(key, handle)
@@ -314,7 +314,7 @@ func (e *Exchange) Stop() {
 	e.stopCopyGoroutines.Go(func() {
 		g := e.group.Sharing.GPU
 		_ = g.Do(func() error { // without the copy, later kernels exit when they first wait
-			return g.InternalStream.Run(g, func(stream cuda.Stream) error {
+			return g.InternalStreams.Run(g, func(stream cuda.Stream) error {
 				return g.CUDA.MemcpyAsync(dst, src, 4, stream)
 			})
 		})

@@ -61,7 +61,7 @@ func (e *Exchange) ownAddress() uintptr {
 func (e *Exchange) copyHeader(dst, src uintptr) error {
 	g := e.group.Sharing.GPU
 	err := g.Do(func() error {
-		return g.InternalStream.Run(g, func(stream cuda.Stream) error {
+		return g.InternalStreams.Run(g, func(stream cuda.Stream) error {
 			return g.CUDA.MemcpyAsync(dst, src, kernels.HeaderBytes, stream)
 		})
 	})
@@ -99,7 +99,7 @@ func (e *Exchange) Allocate() (*Allocation, error) {
 		if err := g.MapAt(e.ownAddress(), handle, kernels.ExchangeBytes); err != nil {
 			return err
 		}
-		err = g.InternalStream.Zero(g, e.ownAddress(), kernels.ExchangeBytes)
+		err = g.InternalStreams.Zero(g, e.ownAddress(), kernels.ExchangeBytes)
 		if err == nil {
 			err = e.copyHeader(e.ownAddress(), dl.AddressOf(&e.suspension.savedHeader[0]))
 		}

@@ -5,7 +5,7 @@
 //
 // # Lock order
 //
-//	InternalStream.mu
+//	InternalStreams.mu
 //	Code.Mu
 //	Pinned.Mu
 //	GPU.mu

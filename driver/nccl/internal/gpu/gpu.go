@@ -19,7 +19,7 @@ type GPU struct {
 	context         cuda.Context
 	Adopted         atomic.Bool   // whether a stream of another library has been adopted
 	Timeout         time.Duration // of waits for internal work
-	InternalStream  InternalStream
+	InternalStreams InternalStreams
 	Words           Pinned[Word]
 	Properties
 

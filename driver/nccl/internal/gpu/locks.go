@@ -3,13 +3,13 @@ package gpu
 import "symmem/internal/ranked"
 
 type (
-	internalStreamMu struct{}
-	codeMu           struct{}
-	pinnedMu         struct{}
-	gpuMu            struct{}
+	internalStreamsMu struct{}
+	codeMu            struct{}
+	pinnedMu          struct{}
+	gpuMu             struct{}
 )
 
-func (internalStreamMu) Rank() ranked.Rank { return ranked.NCCL.At(10, "gpu.InternalStream.mu") }
+func (internalStreamsMu) Rank() ranked.Rank { return ranked.NCCL.At(10, "gpu.InternalStreams.mu") }
 
 func (codeMu) Rank() ranked.Rank { return ranked.NCCL.At(11, "gpu.Code.Mu") }
 

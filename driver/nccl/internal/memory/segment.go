@@ -45,7 +45,7 @@ func (s *Segment) allocateAndMap() error {
 	if err := s.mapAt(s.secondAddress(), handle); err != nil {
 		return errors.Join(err, m.gpu.CUDA.Unmap(s.Address(), s.bytes))
 	}
-	if err := m.gpu.InternalStream.Zero(m.gpu, s.Address(), s.bytes); err != nil {
+	if err := m.gpu.InternalStreams.Zero(m.gpu, s.Address(), s.bytes); err != nil {
 		return errors.Join(err, s.free()) // deferred while the GPU might write zeros
 	}
 	return nil

@@ -22,17 +22,18 @@ func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	errQueued := errors.New("the wait is queued")
 	err = g.Do(func() error {
 		gate, err := g.Words.Take(g.CUDA)
 		if err != nil {
 			return err
 		}
 		defer gate.Set(1)
-		err = g.InternalStream.Run(g, func(stream cuda.Stream) error {
-			return errors.Join(errQueued, g.CUDA.StreamWaitValue(stream, gate.Address(), 1, cuda.WaitEqual))
-		})
-		if !errors.Is(err, errQueued) {
+		var idle cuda.Stream // the next to be used
+		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error { idle = stream; return nil })
+		if err == nil {
+			err = g.CUDA.StreamWaitValue(idle, gate.Address(), 1, cuda.WaitEqual)
+		}
+		if err != nil {
 			return err
 		}
 		timeout := g.Timeout

@@ -100,7 +100,7 @@ func (s *Segment) allocateAndMapAgain() error {
 func (s *Segment) copyContents(hostMemory []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {
-		return g.InternalStream.Run(g, func(stream cuda.Stream) error {
+		return g.InternalStreams.Run(g, func(stream cuda.Stream) error {
 			return g.CUDA.MemcpyAsync(dst, src, s.bytes, stream)
 		})
 	})

@@ -1,0 +1,117 @@
+package gpu_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/gpu/gputest"
+	"symmem/internal/cuda"
+)
+
+func TestMain(m *testing.M) { gputest.Main(m) }
+
+// TestInternalStreamsAbandonAStreamAfterTimeout checks that Run returns after its timeout, that
+// later work runs on another stream, and that memory stays mapped until the abandoned work
+// completes.
+func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
+	g := gputest.Open(t)
+	err := g.Do(func() error {
+		gate, err := g.Words.Take(g.CUDA)
+		if err != nil {
+			return err
+		}
+		defer gate.Set(1)
+		timeout := g.Timeout
+		g.Timeout = time.Millisecond
+		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
+			return g.CUDA.StreamWaitValue(stream, gate.Address(), 1, cuda.WaitEqual)
+		})
+		g.Timeout = timeout
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Run with blocked work = %v, want %v", err, context.DeadlineExceeded)
+		}
+		if !g.MustKeepMemory() {
+			t.Error("MustKeepMemory = false while the abandoned work runs")
+		}
+		next, err := g.Words.Take(g.CUDA)
+		if err != nil {
+			return err
+		}
+		defer g.Words.Put(next)
+		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
+			return g.CUDA.StreamWriteValue(stream, next.Address(), 1)
+		})
+		if next.Value() != 1 {
+			t.Error("Run returned before its work had completed")
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	ended := func() (bool, error) { return !g.MustKeepMemory(), nil }
+	if err := gpu.PollQueryFor(20*time.Second, ended); err != nil {
+		t.Errorf("MustKeepMemory = true after the abandoned work should have completed: %v", err)
+	}
+}
+
+// TestInternalStreamsAwaitWorkOfAFailedQueue queues work and then returns an error. The caller may
+// free the memory that the work uses, so Run must wait for the work.
+func TestInternalStreamsAwaitWorkOfAFailedQueue(t *testing.T) {
+	g := gputest.Open(t)
+	errQueue := errors.New("the second call fails")
+	err := g.Do(func() error {
+		gate, err := g.Words.Take(g.CUDA)
+		if err != nil {
+			return err
+		}
+		done, err := g.Words.Take(g.CUDA)
+		if err != nil {
+			return err
+		}
+		defer g.Words.Put(gate, done)
+		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
+			time.AfterFunc(20*time.Millisecond, func() { gate.Set(1) })
+			return errors.Join(errQueue,
+				g.CUDA.StreamWaitValue(stream, gate.Address(), 1, cuda.WaitEqual),
+				g.CUDA.StreamWriteValue(stream, done.Address(), 1))
+		})
+		if done.Value() != 1 {
+			t.Error("Run returned before its work had completed")
+		}
+		return err
+	})
+	if !errors.Is(err, errQueue) {
+		t.Errorf("Run = %v, want %v", err, errQueue)
+	}
+}
+
+// TestInternalStreamsDoNotWaitForEachOther runs work while a queue function waits, as NCCL's calls
+// wait for a stopped rank.
+func TestInternalStreamsDoNotWaitForEachOther(t *testing.T) {
+	g := gputest.Open(t)
+	queueing, proceed, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
+	run := func(queue func()) {
+		ended <- g.Do(func() error {
+			return g.InternalStreams.Run(g, func(cuda.Stream) error { queue(); return nil })
+		})
+	}
+	go run(func() { close(queueing); <-proceed })
+	<-queueing
+	go run(func() {})
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("Run waits for the queue function of another Run")
+	}
+	close(proceed)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
