@@ -268,22 +268,6 @@ var errNoWindows = fmt.Errorf("symmem has registered no windows with NCCL, becau
 	"tuning table does not use them: set the group's path to window to register them: %w",
 	driver.ErrUnsupported)
 
-// fetch calls request, which asks a group rank to share its memory. The group fails if the rank
-// does not answer before the deadline of ctx.
-func (r *registrar) fetch(ctx context.Context, rank int, request func() error) error {
-	begin, end := time.Now(), func() {}
-	if noter, ok := r.plane.(control.FetchNoter); ok {
-		end = noter.NoteFetch(rank)
-	}
-	err := request()
-	if errors.Is(err, context.DeadlineExceeded) {
-		return r.plane.Fail(control.UnansweredError(ctx, *r.cfg, rank,
-			"registering a segment in group "+r.cfg.Name(), begin))
-	}
-	end()
-	return err
-}
-
 func (r *registrar) support() windowSupport {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -143,11 +143,12 @@ func (w *window) mapPeers(ctx context.Context, sharedSegments [][]byte) error {
 		}
 		key := segmentShareKey(registrar.cfg, w.key)
 		var address uintptr
-		err := registrar.fetch(ctx, r, func() (err error) {
-			address, err = registrar.direct.sharing.MapShared(ctx, rank, key, sharedSegments[r][1:],
-				w.segment.Bytes(), w.addresses[r])
-			return err
-		})
+		err := control.Fetch(ctx, registrar.plane, registrar.cfg, r,
+			"registering a segment in group "+registrar.cfg.Name(), func() (err error) {
+				address, err = registrar.direct.sharing.MapShared(ctx, rank, key,
+					sharedSegments[r][1:], w.segment.Bytes(), w.addresses[r])
+				return err
+			})
 		if err != nil {
 			return errors.Join(err, w.unmapFirstPeers(r))
 		}

@@ -49,6 +49,25 @@ func lateStartError(
 // NoAnswer describes a rank that has not answered a request for its memory.
 const NoAnswer = "has not answered a request for its memory"
 
+// Fetch calls request, which asks a group rank to share its memory. Meanwhile, errors of ranks that
+// wait for this rank name both ranks. The plane fails if the rank does not answer before the
+// deadline of ctx.
+func Fetch(
+	ctx context.Context, p Plane, group *driver.GroupConfig, rank int, callText string,
+	request func() error,
+) error {
+	begin, end := time.Now(), func() {}
+	if noter, ok := p.(FetchNoter); ok {
+		end = noter.NoteFetch(rank)
+	}
+	err := request()
+	if errors.Is(err, context.DeadlineExceeded) {
+		return p.Fail(UnansweredError(ctx, *group, rank, callText, begin))
+	}
+	end()
+	return err
+}
+
 // UnansweredError returns the error of a request for a group rank's memory that the rank has not
 // answered before the deadline of ctx. Time after the deadline is not time to answer.
 func UnansweredError(

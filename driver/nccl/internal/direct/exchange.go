@@ -237,12 +237,15 @@ func (e *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 		if r == e.group.Config.Rank {
 			continue
 		}
-		address, err := e.group.Sharing.MapShared(ctx, rank, key, all[r].Fabric,
-			kernels.ExchangeBytes, 0)
+		err := control.Fetch(ctx, e.group.Plane, e.group.Config, r,
+			"connecting group "+e.group.Config.Name(), func() (err error) {
+				e.addresses[r], err = e.group.Sharing.MapShared(ctx, rank, key, all[r].Fabric,
+					kernels.ExchangeBytes, 0)
+				return err
+			})
 		if err != nil {
 			return err
 		}
-		e.addresses[r] = address
 	}
 	return nil
 }

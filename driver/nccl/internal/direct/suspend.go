@@ -9,6 +9,7 @@ import (
 	"symmem/driver"
 	"symmem/driver/nccl/internal/memory"
 	"symmem/driver/nccl/kernels"
+	"symmem/internal/control"
 	"symmem/internal/cuda"
 	"symmem/internal/dl"
 	"symmem/internal/handoff"
@@ -144,8 +145,12 @@ func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 			err := fmt.Errorf("rank %d has not shared its exchange memory", rank)
 			return errors.Join(err, e.unmapPeers(r))
 		}
-		_, err := e.group.Sharing.MapShared(ctx, rank, a.key, messages[r][1:], kernels.ExchangeBytes,
-			e.addresses[r])
+		err := control.Fetch(ctx, e.group.Plane, e.group.Config, r,
+			"resuming group "+e.group.Config.Name(), func() error {
+				_, err := e.group.Sharing.MapShared(ctx, rank, a.key, messages[r][1:],
+					kernels.ExchangeBytes, e.addresses[r])
+				return err
+			})
 		if err != nil {
 			return errors.Join(err, e.unmapPeers(r))
 		}

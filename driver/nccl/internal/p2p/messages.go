@@ -91,24 +91,32 @@ func (m *Messages) Map(ctx context.Context) error {
 	if m.messagePlane == nil {
 		return nil
 	}
-	for peer, rank := range m.Config.Ranks {
+	for peer := range m.Config.Ranks {
 		if peer == m.Config.Rank {
 			continue
 		}
-		box, err := fetchMailbox(ctx, m.Device, m.Config, rank)
+		err := control.Fetch(ctx, m.Plane, m.Config, peer, "connecting group "+m.Config.Name(),
+			func() error { return m.mapPeer(ctx, peer) })
 		if err != nil {
 			return err
 		}
-		m.outbox.peers[peer].mailbox = box
-		segment := &peerSegment{bytes: m.outbox.firstSegmentBytes()}
-		segment.address, err = m.Device.Exporter.Fetch(ctx, rank, stagingKey(m.Config.ID, 1),
-			segment.bytes, 0)
-		if err != nil {
-			return err
-		}
-		m.inbox.peerSegments[slotKey{peer, 1}] = segment
 	}
 	return nil
+}
+
+func (m *Messages) mapPeer(ctx context.Context, peer int) (err error) {
+	rank := m.Config.Ranks[peer]
+	m.outbox.peers[peer].mailbox, err = fetchMailbox(ctx, m.Device, m.Config, rank)
+	if err != nil {
+		return err
+	}
+	segment := &peerSegment{bytes: m.outbox.firstSegmentBytes()}
+	segment.address, err = m.Device.Exporter.Fetch(ctx, rank, stagingKey(m.Config.ID, 1),
+		segment.bytes, 0)
+	if err == nil {
+		m.inbox.peerSegments[slotKey{peer, 1}] = segment
+	}
+	return err
 }
 
 // Withdraw ends the export of this rank's mailbox, which all peers must have mapped.

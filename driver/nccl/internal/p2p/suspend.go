@@ -8,6 +8,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
+	"symmem/internal/control"
 )
 
 // Suspender temporarily releases the staging memory of a group's messages.
@@ -108,8 +109,12 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 	}
 	var mapped []*peerSegment
 	for key, segment := range listMappedSegments(m.inbox) {
-		_, err := m.Device.Exporter.Fetch(ctx, m.Config.Ranks[key.source],
-			stagingKey(m.Config.ID, int(key.number)), segment.bytes, segment.address)
+		err := control.Fetch(ctx, m.Plane, m.Config, key.source,
+			"resuming group "+m.Config.Name(), func() error {
+				_, err := m.Device.Exporter.Fetch(ctx, m.Config.Ranks[key.source],
+					stagingKey(m.Config.ID, int(key.number)), segment.bytes, segment.address)
+				return err
+			})
 		if err != nil {
 			return errors.Join(err, unmapSegments(m.Device.GPU, mapped))
 		}
