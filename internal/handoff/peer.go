@@ -23,7 +23,7 @@ type Peer struct {
 	pid     int
 	pidfd   *os.File // see Watch
 
-	requestMu sync.Mutex // held during requests
+	request chan struct{} // contains a value while no request is in progress
 
 	mu     sync.Mutex
 	conn   *net.UnixConn // nil while disconnected; guarded by mu
@@ -42,7 +42,12 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 		conn.Close()
 		return nil, err
 	}
-	return &Peer{address: address, token: token, pid: pid, pidfd: pidfd, conn: conn}, nil
+	p := &Peer{
+		address: address, token: token, pid: pid, pidfd: pidfd, request: make(chan struct{}, 1),
+		conn: conn,
+	}
+	p.endRequest()
+	return p, nil
 }
 
 // dial connects to a process of the same user and returns its ID.
@@ -72,8 +77,10 @@ func (p *Peer) Watch() *os.File { return p.pidfd }
 
 // Fetch returns the file that the peer has exported under key. The caller must close it.
 func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
-	p.requestMu.Lock()
-	defer p.requestMu.Unlock()
+	if err := p.beginRequest(ctx); err != nil {
+		return nil, fmt.Errorf("requesting shared memory from process %d: %w", p.pid, err)
+	}
+	defer p.endRequest()
 	conn, err := p.connect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("requesting shared memory from process %d: %w", p.pid, err)
@@ -87,7 +94,24 @@ func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	return p.checkResponse(f, response)
 }
 
-// connect reconnects to the same process if necessary. The caller must hold p.requestMu.
+// beginRequest waits for the end of other requests, whose deadlines may be later.
+func (p *Peer) beginRequest(ctx context.Context) error {
+	select {
+	case <-p.request:
+		return nil // also after the deadline of ctx
+	default:
+	}
+	select {
+	case <-p.request:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p *Peer) endRequest() { p.request <- struct{}{} }
+
+// connect reconnects to the same process if necessary. It must be called during a request.
 func (p *Peer) connect(ctx context.Context) (*net.UnixConn, error) {
 	p.mu.Lock()
 	conn, closed := p.conn, p.closed

@@ -329,3 +329,43 @@ func TestLateResponseIsDiscarded(t *testing.T) {
 	check(t, errors.Join(first.Close(), p.Close(), server.Close()))
 	answering.Wait()
 }
+
+// TestFetchEndsDuringOtherRequest requests a file while an earlier request with a later deadline
+// waits for a server that does not answer.
+func TestFetchEndsDuringOtherRequest(t *testing.T) {
+	listener, err := net.ListenUnix("unix", socketName("@"))
+	check(t, err)
+	defer listener.Close()
+	p := newPeer(t, &Server{listener: listener}, Token{})
+	conn, err := listener.Accept()
+	check(t, err)
+	defer conn.Close()
+	first := make(chan error)
+	firstCtx, cancelFirst := context.WithCancel(t.Context())
+	go func() {
+		_, err := p.Fetch(firstCtx, Key{})
+		first <- err
+	}()
+	_, err = io.ReadFull(conn, make([]byte, 1)) // the first request has begun
+	check(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	second := make(chan error)
+	go func() {
+		_, err := p.Fetch(ctx, Key{})
+		second <- err
+	}()
+	select {
+	case err := <-second:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Fetch = %v, want %v", err, context.DeadlineExceeded)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("Fetch waits for an earlier request after its own deadline")
+	}
+	cancelFirst()
+	<-first
+	if t.Failed() {
+		<-second
+	}
+}
