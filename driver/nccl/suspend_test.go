@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/cuda"
 )
 
@@ -53,6 +54,55 @@ func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 		<-m.group.(*communicator).stages.allFreed
 		return m.group.(*communicator).teardown.result
 	})
+}
+
+// TestLateZerosKeepExchangeMemoryMapped blocks the zeroing of a resumed group's memory, so that its
+// allocation times out. The memory must stay mapped until the GPU has written the zeros.
+func TestLateZerosKeepExchangeMemoryMapped(t *testing.T) {
+	w := newGroup(t, 2, time.Minute)
+	needDirect(t, w.ranks[0].group)
+	w.suspend()
+	m := w.ranks[0]
+	g, exchange := m.device.gpu, &m.group.(*communicator).direct.exchange
+	before := w.freeMemory()[0]
+	err := g.Do(func() error {
+		gate, err := g.Words.Take(g.CUDA)
+		if err != nil {
+			return err
+		}
+		defer gate.Set(1)
+		var idle cuda.Stream // the next to be used
+		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error { idle = stream; return nil })
+		if err == nil {
+			err = g.CUDA.StreamWaitValue(idle, gate.Address(), 1, cuda.WaitEqual)
+		}
+		if err != nil {
+			return err
+		}
+		timeout := g.Timeout
+		defer func() { g.Timeout = timeout }()
+		g.Timeout = time.Millisecond
+		if _, err := exchange.Allocate(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Allocate = %v, want %v", err, context.DeadlineExceeded)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if free := w.freeMemory()[0]; free >= before {
+		t.Error("the memory was unmapped while the GPU was writing zeros")
+	}
+	isIdle := func() (bool, error) { return !g.MustKeepMemory(), nil }
+	if err := gpu.PollQueryFor(20*time.Second, isIdle); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Reclaim(); err != nil {
+		t.Error(err)
+	}
+	if free := w.freeMemory()[0]; free < before {
+		t.Errorf("%d bytes are free after the zeros were written, want %d", free, before)
+	}
 }
 
 // TestSuspendUnmappedWindows suspends and resumes windows that are registered with NCCL although

@@ -80,6 +80,7 @@ type Allocation struct {
 // Allocate allocates this rank's memory at its old address and exports it. It returns nil if the
 // exchange is not suspended. The caller must call EndExport or Discard.
 func (e *Exchange) Allocate() (*Allocation, error) {
+	e.group.Sharing.GPU.ReclaimBeforeMap() // an earlier Allocate may have left the addresses mapped
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.suspension.isActive {
@@ -108,7 +109,7 @@ func (e *Exchange) Allocate() (*Allocation, error) {
 			a.shared, err = e.group.Sharing.Share(a.key, handle)
 		}
 		if err != nil {
-			return errors.Join(err, g.CUDA.Unmap(e.ownAddress(), kernels.ExchangeBytes))
+			return errors.Join(err, e.unmapWhenIdle(e.ownAddress()))
 		}
 		return nil
 	})
@@ -120,6 +121,14 @@ func (e *Exchange) Allocate() (*Allocation, error) {
 	}
 	e.suspension.hasOwnMemory = true
 	return a, nil
+}
+
+// unmapWhenIdle keeps the memory mapped while the GPU might access it.
+func (e *Exchange) unmapWhenIdle(address uintptr) error {
+	g := e.group.Sharing.GPU
+	return g.FreeWhenIdle(func() error {
+		return g.Do(func() error { return g.CUDA.Unmap(address, kernels.ExchangeBytes) })
+	})
 }
 
 // EncodeMessage returns a message with which other ranks can map this rank's memory.

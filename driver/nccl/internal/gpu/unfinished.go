@@ -89,6 +89,14 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 	return false, err
 }
 
+// ReclaimBeforeMap is Reclaim for calls that map memory. It keeps errors for a later call that frees
+// memory: an error would make the caller fail on this rank only.
+func (g *GPU) ReclaimBeforeMap() {
+	if _, err := g.Reclaim(); err != nil {
+		g.ReportInReclaim(err)
+	}
+}
+
 // beginFree returns the first deferred function, or a channel that is closed when another
 // goroutine's call of it ends.
 func (g *GPU) beginFree() (free func() error, ended <-chan struct{}) {

@@ -86,14 +86,6 @@ func (a *Arena) Close() error {
 	return errors.Join(reclaimErr, a.close())
 }
 
-// reclaimBeforeMap keeps errors for a later call that frees memory. If Map returned them, it would
-// fail on this rank only.
-func (m *Memory) reclaimBeforeMap() {
-	if _, err := m.gpu.Reclaim(); err != nil {
-		m.gpu.ReportInReclaim(err)
-	}
-}
-
 func (a *Arena) close() error {
 	m := a.memory
 	m.mu.Lock()
@@ -139,7 +131,7 @@ func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 		return nil, fmt.Errorf("mapping %d bytes at offset %d: both must be multiples of %d, and the "+
 			"range must lie in the arena of %d bytes", bytes, offset, granularity, a.bytes)
 	}
-	m.reclaimBeforeMap()
+	m.gpu.ReclaimBeforeMap()
 	chosenOffset, err := m.scatter.Draw(a.base, a.bytes, offset, bytes)
 	if err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}

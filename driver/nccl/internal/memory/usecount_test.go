@@ -56,7 +56,7 @@ func TestErrorOfDeferredUnmapIsReported(t *testing.T) {
 	if err := m.gpu.FreeWhenIdle(func() error { freed = true; return nil }); err != nil || !freed {
 		t.Errorf("FreeWhenIdle = %v, freed = %t; want an immediate free, before Reclaim", err, freed)
 	}
-	m.reclaimBeforeMap()
+	m.gpu.ReclaimBeforeMap()
 	if _, err := m.gpu.Reclaim(); !errors.Is(err, failure) {
 		t.Errorf("Reclaim = %v after the deferred unmap, want %v", err, failure)
 	}
