@@ -167,7 +167,7 @@ func (a *adoptedCommunicator) gather(ctx context.Context, input []byte) ([][]byt
 }
 
 // gatherInContext implements gather on a thread where the CUDA context is current. It creates a
-// stream, because work on the device's internal stream must not wait for other ranks.
+// stream, because it waits for other ranks longer than InternalStreams.Run would.
 func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
 	if len(input) == 0 {
 		return nil

@@ -30,7 +30,7 @@ func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) erro
 	case err == nil:
 		s.put(stream)
 	case errors.Is(err, context.DeadlineExceeded):
-		g.addUnfinishedStream(stream)
+		abandonStream(g, stream)
 	default: // a failed queue may have left the stream capturing
 		_ = g.CUDA.StreamDestroy(stream)
 	}
@@ -57,7 +57,7 @@ func (s *InternalStreams) put(stream cuda.Stream) {
 	s.idle = append(s.idle, stream)
 }
 
-func (g *GPU) addUnfinishedStream(stream cuda.Stream) {
+func abandonStream(g *GPU, stream cuda.Stream) {
 	g.AddUnfinished(func() bool {
 		var done bool
 		err := g.With(func(gpu *cuda.Driver) (err error) {
