@@ -375,6 +375,7 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 // Live buffers can still be freed, and used through a View, a pointer or kernels; other calls with
 // them return ErrClosed. Their segments stay mapped until the last buffer is freed or the process
 // exits. Until then, the pool's addresses are not reused, and on GPUs, the primary context exists.
+// There, the memory of plain calls in open graphs stays mapped until the graphs are closed.
 func (p *Pool) Close() error { return p.closeAfter(p.rt.streams.drain) }
 
 // closeAfter calls wait to wait for the work of this rank.
