@@ -90,7 +90,7 @@ func TestChooseScatteredNorms(t *testing.T) {
 	}
 }
 
-// TestNormsBeyond32BitsAreRefused checks a number of rows that the arguments of kernels cannot hold.
+// TestNormsBeyond32BitsAreRefused checks numbers of rows that arguments of kernels cannot hold.
 func TestNormsBeyond32BitsAreRefused(t *testing.T) {
 	for _, rows := range []int64{1 << 31, 1 << 32} {
 		all := symmetricNormOf(2, rows, driver.NormUnit)

@@ -89,8 +89,8 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 	return false, err
 }
 
-// ReclaimBeforeMap is Reclaim for calls that map memory. It keeps errors for a later call that frees
-// memory: an error would make the caller fail on this rank only.
+// ReclaimBeforeMap is Reclaim for calls that map memory. It keeps errors for a later call that
+// frees memory: an error would make the caller fail on this rank only.
 func (g *GPU) ReclaimBeforeMap() {
 	if _, err := g.Reclaim(); err != nil {
 		g.ReportInReclaim(err)
