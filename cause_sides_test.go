@@ -76,7 +76,7 @@ func checkOwnSides(
 		if side, ok := d.Ranks()[r.Rank()]; !ok || side.Event == "" {
 			r.failf("the own side is %+v in %+v", side, d)
 		}
-		// Only the error of a late rank and one with which a call has already failed are complete.
+		// Only a late rank's error, or one that a call itself has returned, has all sides.
 		isComplete := r.Rank() == lateRank || d.Kind == symmem.DivergedPlacement
 		if isComplete && len(d.Ranks()) != 3 {
 			r.failf("the sides are %+v, want those of all ranks", d.Sides)

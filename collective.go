@@ -324,7 +324,7 @@ func (g *Group) ReduceScatterRMSNorm(ctx context.Context, a NormArgs, s *Stream)
 // captured call may have other ids.
 //
 // On GPUs, Dispatch requires the direct path. If MaxTokens is above 512 or Recv has more than about
-// 14 MiB, Recv must be at the same place of memory that is registered with the group on all ranks.
+// 14 MiB, Recv must be at the same place in memory registered with the group on all ranks.
 // Otherwise, all ranks return an ErrUnsupported with the reason. If Recv is too small, Dispatch
 // returns an ErrOutOfRange. After a fault on a GPU, each id is valid or -1.
 func (g *Group) Dispatch(ctx context.Context, a RouteArgs, s *Stream) error {
@@ -346,8 +346,8 @@ func (g *Group) Combine(ctx context.Context, a RouteArgs, s *Stream) error {
 // then of the places in Dispatched, and then of the ids. The numbers of rows stay on the device.
 //
 // Permute uses only the memory of this rank and does not wait for others, so ranks need not call it
-// the same number of times. If Permuted is too small for the largest number of rows that ids could
-// ask for, it returns an ErrOutOfRange.
+// the same number of times. If Permuted is too small for the most rows that any ids could
+// need, it returns an ErrOutOfRange.
 func (g *Group) Permute(a PermuteArgs, s *Stream) error {
 	return permute(g, "permuting", &a, false, [3]Memory{a.Dispatched, a.Permuted}, s)
 }

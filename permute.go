@@ -11,12 +11,11 @@ import (
 // PermutedLayout describes the memory that Permute writes; see [driver.PermutedLayout].
 type PermutedLayout = driver.PermutedLayout
 
-// DefaultPermuteAlign is the value of PermuteArgs.Align that 0 stands for.
+// DefaultPermuteAlign is the alignment if PermuteArgs.Align is 0.
 const DefaultPermuteAlign = 128
 
-// PermutedLayout returns the layout of the memory that Permute writes in a group of the given size,
-// which suffices for any ids. The layout's Bytes is the size of the memory. align is
-// PermuteArgs.Align.
+// PermutedLayout returns the layout of the memory that Permute writes in a group of the given size.
+// The memory has the layout's Bytes, which suffice for any ids. align is PermuteArgs.Align.
 func (r Routing) PermutedLayout(ranks int, align int64) PermutedLayout {
 	route := driver.Route{
 		MaxTokens: r.MaxTokens, TopK: r.TopK, Scales: r.Scales, Experts: r.Experts,
@@ -29,8 +28,8 @@ func (r Routing) PermutedLayout(ranks int, align int64) PermutedLayout {
 // may be on any pool.
 type PermuteArgs struct {
 	Routing
-	// Align is the number of rows of which the first row of each expert is a multiple, at most 4096.
-	// If it is 0, it is 128.
+	// The first row of each expert is a multiple of Align, which is at most 4096. 0 stands for
+	// DefaultPermuteAlign.
 	Align int64
 	// Dispatched is the memory that Dispatch has written.
 	Dispatched Memory

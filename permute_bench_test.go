@@ -15,11 +15,11 @@ import (
 // one GPU:
 //
 //   - us-permute, us-unpermute: Permute and Unpermute
-//   - permute-copy, unpermute-copy: these times divided by that of a device copy that reads and
-//     writes as many bytes of rows in total, as medians over the turns
+//   - permute-copy, unpermute-copy: median ratios of these times to that of a device copy that
+//     reads and writes as many bytes of rows in total
 //
-// The calls are replayed from graphs. The rank's memory is that of a group of one rank with four
-// times as many tokens and a quarter of the experts.
+// The calls are replayed from graphs. A group of one rank with four times as many tokens and a
+// quarter of the experts stands for that rank.
 func BenchmarkPermute(b *testing.B) {
 	skipOnHost(b, "it measures a GPU")
 	runtimes, err := symmem.OpenLocal(b.Context(), 1, symmem.Options{Backend: "nccl"})

@@ -184,7 +184,7 @@ func TestInvalidPermutations(t *testing.T) {
 			{"an alignment of -1", func(a *symmem.PermuteArgs) { a.Align = -1 }, symmem.ErrInvalid},
 			{"an alignment above 4096", func(a *symmem.PermuteArgs) { a.Align = 4097 }, symmem.ErrInvalid},
 			{"too many experts", func(a *symmem.PermuteArgs) { a.Experts = 513 }, symmem.ErrInvalid},
-			{"rows with a part of 16 bytes", func(a *symmem.PermuteArgs) { a.Hidden++ }, symmem.ErrInvalid},
+			{"rows of odd sizes", func(a *symmem.PermuteArgs) { a.Hidden++ }, symmem.ErrInvalid},
 			{
 				"memory that is missing", func(a *symmem.PermuteArgs) { a.Permuted = symmem.Memory{} },
 				symmem.ErrOutOfRange,

@@ -33,8 +33,8 @@ func (inq *inquiry) ownPayload(_ context.Context, payload []byte) ([][]byte, err
 	return payloads, nil
 }
 
-// completeDivergence returns the divergence that a rank has reported, with all sides, if err lacks
-// the sides of absent ranks.
+// completeDivergence returns err or, if err lacks the sides of absent ranks, a reported divergence
+// that has all sides.
 func (all *reports) completeDivergence(err error) error {
 	var d *DivergenceError
 	if !errors.As(err, &d) || len(d.Absent) == 0 {

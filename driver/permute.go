@@ -16,7 +16,7 @@ type Permutation struct {
 	// DataType is that of the dispatched rows. Rows of Unpermute are BFloat16.
 	DataType    DataType
 	Rank, Ranks int
-	// Align is the number of rows of which the first row of each expert is a multiple.
+	// The first row of each expert is a multiple of Align.
 	Align int64
 	// Dispatched has the layout of RouteLayout, and Permuted that of PermutedLayout. Computed has
 	// the rows that experts computed, at the numbers of the permuted rows, and Returned has the
@@ -31,8 +31,8 @@ const MaxPermuteAlign = 1 << 12
 // rows, which suffices for all pairs. Rows, Scales, Weights and Experts have an entry for each row.
 // Experts has the number of the row's expert among those of this rank, or -1 for rows without a
 // pair, whose other entries are not written. Firsts has the first row of each expert, and then the
-// end of the last one. Counts has the number of pairs of each expert. Both have the length for the
-// rank with the most experts; experts that this rank lacks have no rows. Places has the row of each
+// end of the last one. Counts has the number of pairs of each expert. Both are sized for the rank
+// with the most experts; experts that this rank lacks have no rows. Places has the row of each
 // id of Dispatch's output, or -1. Received has the number of dispatched rows from each rank. All
 // numbers are int32, and Weights are float32.
 type PermutedLayout struct {

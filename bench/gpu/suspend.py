@@ -145,7 +145,7 @@ def checkpoint(program: str, ranks: int) -> bool:
     code = child.wait(10)
     if code != 0:
         print("".join(output[-15:]))
-    outcome = f"right after {checkpoints} checkpoints" if code == 0 else "FAILED"
+    outcome = f"correct after {checkpoints} checkpoints" if code == 0 else "FAILED"
     print(f"{ranks} ranks: {outcome}")
     if checkpoints == 0:
         print("SKIPPED, not supported here: the driver checkpoints no process")

@@ -886,8 +886,8 @@ int symmem_route_layout(const struct symmem_route *route, int ranks,
 
 /* Sends the row, ids, weights and scales of each token once to every rank that owns one of its
  * experts. send has tokens rows; recv has the size of the layout. Ids of experts on other ranks
- * arrive as -1. On GPUs, the group must have the direct path and, if max_tokens is above 512 or
- * recv has more than about 14 MiB, recv must be symmetric; otherwise all ranks get
+ * arrive as -1. On GPUs, the group must have the direct path. If max_tokens is above 512 or recv
+ * has more than about 14 MiB, recv must be symmetric. Otherwise all ranks get
  * SYMMEM_ERR_UNSUPPORTED. After a fault on a GPU, each id is valid or -1. */
 int symmem_dispatch(uint64_t group, const struct symmem_route *route, uint64_t stream);
 
@@ -916,8 +916,8 @@ struct symmem_permute {
  * any ids. rows, scales, weights and experts have an entry for each row. experts has the number of
  * the row's expert among those of this rank, or -1 for rows without one, whose other entries are
  * not written. places has the row of each dispatched id, or -1. firsts has the first row of each
- * expert, and then the end of the last one; counts has the numbers of rows of experts. Both have
- * lengths for the rank with the most experts. received has the number of dispatched rows from each
+ * expert, and then the end of the last one; counts has the number of rows of each. Both are sized
+ * for the rank with the most experts. received has the number of dispatched rows from each
  * rank. Numbers are int32, and weights are float32. */
 struct symmem_permute_layout {
 	int64_t rows, scales, weights, experts, places, firsts, counts, received, bytes, capacity;
@@ -933,8 +933,8 @@ int symmem_permute_layout(const struct symmem_permute *permute, int ranks,
 int symmem_permute(uint64_t group, const struct symmem_permute *permute, uint64_t stream);
 
 /* Multiplies each computed row by its weight, and writes the sum for each dispatched row to its
- * place in returned: in the order of the ids, in float32, and rounded once. Other places are not
- * written. It uses only the memory of this rank. */
+ * place in returned. Rows are added in the order of the ids, in float32, and rounded once. Other
+ * places are not written. It uses only the memory of this rank. */
 int symmem_unpermute(uint64_t group, const struct symmem_permute *permute, uint64_t stream);
 
 /* Waits on the stream for all ranks of the group: a collective without data. */

@@ -206,9 +206,9 @@ func launchPreflightsOf(
 	return runs
 }
 
-// heldPort returns a MASTER_PORT for the ranks of one machine. The port stays taken during the
-// test, so that no other job has it: rank 0 serves the store on a Unix socket that is named after
-// the port.
+// heldPort returns a MASTER_PORT for the ranks of one machine. A listener keeps the port from other
+// jobs during the test. Rank 0 does not listen there: it serves the store on a Unix socket that is
+// named after the port.
 func heldPort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -114,7 +114,7 @@ func (tr *permuteTrial) drawRows(random *rand.Rand) {
 }
 
 func (tr *permuteTrial) String() string {
-	return fmt.Sprintf("%s, %d scales, rows of %d %v from ranks %v on rank %d, aligned to %d",
+	return fmt.Sprintf("%s, %d scales, rows of %d %v, %v by source, on rank %d, aligned to %d",
 		tr.Route.Describe(), tr.Route.Scales, tr.Route.Hidden, tr.DataType, tr.counts, tr.Rank, tr.Align)
 }
 

@@ -94,7 +94,7 @@ func (p *permutation) permute() {
 	})
 }
 
-// placeExperts writes the first row of each expert, and returns a copy. It sets the expert of every
+// placeExperts writes and returns the first row of each expert. It sets the expert of every
 // row to -1.
 func (p *permutation) placeExperts(counts []int32) (next []int32) {
 	firsts := part[int32](p.permuted, p.to.Firsts, int64(len(counts)+1))

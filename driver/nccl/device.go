@@ -333,7 +333,7 @@ func (d *Device) otherGroupsUseWindows(c *communicator) bool {
 // releaseCaptured makes NCCL unmap the memory of destroyed graphs on other ranks. Otherwise, if
 // other memory is mapped at the same addresses, a new graph would use the old memory. Groups that
 // have failed are left out, because their abort unmaps everything. If isUnmapping is set, the
-// memory will be unmapped even after an error, so groups whose NCCL has not released it then fail.
+// memory is unmapped even after an error, and groups whose NCCL may still map it fail.
 func (d *Device) releaseCaptured(isUnmapping bool) error {
 	affected := slices.DeleteFunc(d.openCommunicators(), func(c *communicator) bool {
 		return !c.comm.mayMapCaptured.Load() || c.isClosing.Load() || c.plane.Cause() != nil

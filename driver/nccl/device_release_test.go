@@ -9,9 +9,9 @@ import (
 	"symmem/driver"
 )
 
-// TestNoGraphUsesMemoryThatNCCLCouldNotRelease lets symmem fail to make NCCL unmap, on other ranks,
-// the memory of a closed graph. A graph over new memory at the same addresses must not use the old
-// memory.
+// TestNoGraphUsesMemoryThatNCCLCouldNotRelease makes a call fail with which symmem has NCCL unmap
+// the memory of a closed graph on other ranks. A graph over new memory at the same addresses must
+// not use the old memory.
 func TestNoGraphUsesMemoryThatNCCLCouldNotRelease(t *testing.T) {
 	for name, call := range map[string]string{
 		"NCCL fails": "ncclSend:1:2", "CUDA fails": "cuStreamBeginCapture_v2:3:2",

@@ -30,8 +30,8 @@ type graphCalls struct {
 type capturedCall struct {
 	plan    *plan
 	message *p2p.CapturedMessage // nil for a collective
-	// plainUses keeps the segments of NCCL kernels that do not access windows, which NCCL may have
-	// mapped on other ranks.
+	// plainUses keeps the segments of NCCL kernels that do not access windows. NCCL may have mapped
+	// these segments on other ranks.
 	plainUses []*memory.UseCount
 }
 
@@ -196,7 +196,7 @@ func (gc *graphCalls) failCommunicators(callCount int, err error) {
 	}
 }
 
-// Close releases the communicators and the memory, for which it may wait for other ranks.
+// Close releases the communicators and the memory. It may wait for other ranks.
 // allCompleted must be set if all launches have completed.
 func (gc *graphCalls) Close(allCompleted bool) {
 	var messages []*p2p.CapturedMessage

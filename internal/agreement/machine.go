@@ -80,8 +80,8 @@ type Config struct {
 	// Call may be nil. It is compared after the ledgers. Site is its call site.
 	Call *event.Call
 	Site string
-	// CallDiffers is set if the call of another rank is known to differ. If ranks are absent, the
-	// calls of the others are then a divergence even if these are the same.
+	// CallDiffers is set if the call of another rank is known to differ. If ranks are then absent,
+	// even equal calls of the others are a divergence.
 	CallDiffers bool
 }
 

@@ -38,8 +38,8 @@ func (v *contributions) add(rank int, value, detail []byte) {
 
 func (v *contributions) areEqual() bool { return len(v.list) <= 1 && len(v.otherRanks) == 0 }
 
-// OwnVariant returns what this rank would have contributed to a divergence at positions from first
-// to last that other ranks have found without it.
+// OwnVariant returns this rank's side of a divergence, at positions first to last, that other ranks
+// have found without it.
 func (c Config) OwnVariant(kind Kind, id, first, last uint64) (Variant, error) {
 	v := Variant{Ranks: []int{c.Rank}}
 	var err error
@@ -58,7 +58,7 @@ func (c Config) OwnVariant(kind Kind, id, first, last uint64) (Variant, error) {
 	case KindPlacement:
 		i := slices.IndexFunc(c.Ledgers, func(l Ledger) bool { return l.ID == id })
 		if i < 0 {
-			return v, fmt.Errorf("ledger %d: unknown", id)
+			return v, fmt.Errorf("unknown ledger %d", id)
 		}
 		source := snapshotSource{c.Ledgers[i].Source, c.Ledgers[i].Source.Snapshot().Position}
 		answer := encodeEventAnswer(source, first)
@@ -67,7 +67,7 @@ func (c Config) OwnVariant(kind Kind, id, first, last uint64) (Variant, error) {
 		}
 		v, err = decodeAnswer(contribution{value: answer, ranks: v.Ranks})
 	default:
-		err = fmt.Errorf("the %v of this rank: unknown", kind)
+		err = fmt.Errorf("no own side of kind %v", kind)
 	}
 	return v, err
 }

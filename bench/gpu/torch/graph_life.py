@@ -88,7 +88,7 @@ def after_a_close() -> None:
 
 
 def comes_back(rounds: int) -> None:
-    """Capture, abort or close groups, and destroy the graphs. The memory must be freed.
+    """Capture calls, end the groups and destroy the graphs. The memory must be freed.
 
     PyTorch's process groups without symmem show how much memory PyTorch and NCCL keep.
     """
@@ -119,12 +119,12 @@ def comes_back(rounds: int) -> None:
     verdict(
         "memory of groups comes back",
         lost - kept < rounds * 16 * MIB,
-        f"{rounds} groups keep {lost / MIB:.0f} MiB, and {kept / MIB:.0f} MiB without symmem",
+        f"{rounds} groups keep {lost / MIB:.0f} MiB; without symmem, {kept / MIB:.0f} MiB",
     )
 
 
 def lost_by(one: Callable[[int], None], rounds: int) -> int:
-    """Return how many bytes of the GPU are used after all rounds and were not before."""
+    """Return how many more bytes of the GPU are used after all rounds than before."""
     for i in range(4):
         one(i)
     before = mapped()

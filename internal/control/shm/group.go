@@ -277,8 +277,8 @@ func (g *Group) Inspect() driver.Inspection {
 	return g.inspect()
 }
 
-// EndedRanks lists world ranks whose processes exited before they left the group. It also lists
-// those whose exit the goroutines that watch processes have not noticed yet.
+// EndedRanks lists world ranks whose processes exited before they left the group. It does so
+// even before the goroutines that watch processes notice the exit.
 func (g *Group) EndedRanks() []int {
 	if g.BeginUse() != nil {
 		return nil

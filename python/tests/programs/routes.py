@@ -204,7 +204,7 @@ def expert_rows(got: symmem.Dispatched) -> list[list[tuple[int, int, int]]]:
 
 
 def layer(tokens: Tokens) -> torch.Tensor:
-    """Return what a layer computes whose expert e multiplies a row by e + 1."""
+    """Return the output of a layer whose expert e multiplies rows by e + 1."""
     total = torch.zeros(tokens.rows.shape)
     for r in range(SIZE):
         sums = torch.zeros(tokens.rows.shape)
@@ -256,7 +256,7 @@ def layers_with_permuted_rows_compute_the_sums() -> None:
 
 
 @check
-def graphs_hold_permutations() -> None:
+def graphs_can_permute() -> None:
     if not ON_GPU:
         return
     dtype = torch.bfloat16

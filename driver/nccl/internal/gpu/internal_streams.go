@@ -9,15 +9,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// InternalStreams runs internal work, so that it never waits for work of callers or for other
-// internal work. The context must be current on threads that call its methods.
+// InternalStreams runs each piece of internal work on an idle stream, so it waits neither for work
+// of callers nor for other internal work. The context must be current on threads that call its
+// methods.
 type InternalStreams struct {
 	mu   ranked.Mutex[internalStreamsMu]
 	idle []cuda.Stream // guarded by mu
 }
 
 // Run calls queue, which may wait for other ranks, and waits until the queued work has completed,
-// also if queue returns an error. After the GPU's timeout, it abandons the stream and keeps memory
+// even if queue fails. After the GPU's timeout, it abandons the stream and keeps memory
 // mapped (GPU.AddUnfinished).
 func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	stream, err := s.take(g.CUDA)
@@ -31,7 +32,7 @@ func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) erro
 		s.put(stream)
 	case errors.Is(err, context.DeadlineExceeded):
 		abandonStream(g, stream)
-	default: // a failed queue may have left the stream capturing
+	default: // if queue failed, the stream may be capturing
 		_ = g.CUDA.StreamDestroy(stream)
 	}
 	if err != nil {

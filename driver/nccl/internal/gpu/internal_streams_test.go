@@ -58,9 +58,9 @@ func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 	}
 }
 
-// TestInternalStreamsAwaitWorkOfAFailedQueue queues work and then returns an error. The caller may
+// TestInternalStreamsAwaitWorkAfterAnError queues work and then returns an error. The caller may
 // free the memory that the work uses, so Run must wait for the work.
-func TestInternalStreamsAwaitWorkOfAFailedQueue(t *testing.T) {
+func TestInternalStreamsAwaitWorkAfterAnError(t *testing.T) {
 	g := gputest.Open(t)
 	errQueue := errors.New("the second call fails")
 	err := g.Do(func() error {

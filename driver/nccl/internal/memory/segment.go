@@ -88,8 +88,8 @@ func (s *Segment) free() error {
 // Keep does nothing, because a segment holds no handle.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory once no graph of another library, and no call on NCCL's plain path in a
-// graph, uses it.
+// Unmap frees the memory once no graph of another library and no captured call on NCCL's plain path
+// uses it.
 func (s *Segment) Unmap() error {
 	_, reclaimErr := s.arena.memory.gpu.Reclaim()
 	return errors.Join(reclaimErr, s.unmap())

@@ -1,5 +1,5 @@
-// Permute kernels change between the layout of Dispatch, in which the rows of a rank are adjacent, and one in
-// which the rows of an expert are, as grouped matrix products need it. They use only the memory of this rank.
+// Permute kernels convert between the layout of Dispatch, with rows grouped by rank, and one with rows grouped
+// by expert, as grouped matrix products need them. They use only the memory of this rank.
 //
 // A pair is a row of a dispatch and one of its ids that is an expert of this rank. The pairs of an expert are in
 // the order of the ids in memory: by rank, place and index. From all ids, every block computes the first row of
@@ -81,7 +81,7 @@ DEVICE IdPack id_pack(const Permute& call, const Pairs& s, u32 i) {
 	return {first / 4 + i - before, first, first + rows_of(s.used, rank) * call.topK};
 }
 
-// count_pairs counts the pairs of each expert, separately before and from the id firstWord.
+// count_pairs counts the pairs of each expert: those before the id firstWord, and the others.
 DEVICE void count_pairs(const Permute& call, Pairs& s, u32 firstWord) {
 	u32 me = dev::thread();
 #pragma unroll 1
@@ -124,7 +124,7 @@ DEVICE void count_pairs(const Permute& call, Pairs& s, u32 firstWord) {
 }
 
 // place_experts computes the first row of each expert. The first block, which has the fewest rows, writes
-// the results. All blocks write the numbers of experts of rows without a pair, which are NoExpert.
+// the results. All blocks together write NoExpert as the expert of rows without a pair.
 DEVICE void place_experts(const Permute& call, Pairs& s) {
 	u32 me = dev::thread(), lane = me % 32, before = 0, pairs = 0;
 	if (me < call.ownExperts) before = s.counts[0][me], pairs = before + s.counts[1][me];
@@ -159,7 +159,7 @@ DEVICE void place_experts(const Permute& call, Pairs& s) {
 	if (me < call.ranks) ((u32*)(call.permuted + call.toReceived))[me] = rows_of(s.used, me);
 }
 
-// clear_places writes NoRow to the pairs of all places without a row.
+// clear_places writes NoRow for each id of a place without a row.
 DEVICE void clear_places(const Permute& call, const Pairs& s) {
 	u32* places = (u32*)(call.permuted + call.toPlaces);
 #pragma unroll 1
@@ -171,7 +171,7 @@ DEVICE void clear_places(const Permute& call, const Pairs& s) {
 	}
 }
 
-// place_pairs computes the rows of up to PermuteThreads ids, one for each thread. They begin at a place.
+// place_pairs computes the row of one id for each thread: of `words` ids from the first id of a place on.
 DEVICE void place_pairs(const Permute& call, Pairs& s, u32 firstUsed, u32 words) {
 	u32 me = dev::thread(), lane = me % 32, warp = me / 32, word = 0, expert = NoExpert, row = NoRow, weight = 0;
 #pragma unroll 1
@@ -286,8 +286,8 @@ DEVICE void add_products(float* sums, bool any, Pack pack, float weight) {
 	}
 }
 
-// sum_part adds up a part of the rows of a place in the order of its ids, K rows at a time. row and weight are
-// those of the lane's id, or NoRow. The weights may still be loading when the rows are requested.
+// sum_part adds up a part of the rows of a place in the order of its ids, K rows at a time. row, or NoRow, and
+// weight are those of the lane's id. The weights may still be loading when the rows are requested.
 template <int K, int U>
 DEVICE void sum_part(const Permute& call, u32 place, u32 part, u32 row, u32 weight) {
 	u32 bytes = call.computedBytes, packs = bytes / sizeof(Pack), first = part * 32 * U + dev::thread() % 32;

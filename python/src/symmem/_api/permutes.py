@@ -33,8 +33,8 @@ class Permuted(NamedTuple):
         weights: float32 [capacity].
         scales: float32 [capacity, scales], or None.
         firsts: int32 [experts + 1], the first row of each expert of this rank, a multiple of
-            `align`, and then the end of the last one. If ranks have different numbers of experts,
-            these are those of the rank with the most.
+            `align`, and then the end of the last one. Its length is that for the rank with the
+            most experts.
         counts: int32 [experts], the number of rows of each expert.
         places: int32 [ranks, max_tokens, top_k], the row of each id of `Dispatched`, or -1.
         workspace: the tensor that the others are views of.
@@ -105,7 +105,7 @@ def permute_tokens(
     Args:
         got: the result of `dispatch_tokens`.
         experts: as in `dispatch_tokens`.
-        align: the number of rows of which the first row of each expert is a multiple, up to 4096.
+        align: the first row of each expert is a multiple of it; up to 4096.
         group: any argument that `symmem.group` accepts; the default is the world.
         workspace: receives the result: the workspace of another result of the same form. The
             default is a new one. Its size suffices for any ids.
