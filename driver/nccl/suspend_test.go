@@ -105,6 +105,47 @@ func TestLateZerosKeepExchangeMemoryMapped(t *testing.T) {
 	}
 }
 
+// TestFailedResumeKeepsContents lets the copy of a segment's saved contents fail once. A later Resume
+// must restore them.
+func TestFailedResumeKeepsContents(t *testing.T) {
+	if !inSoftGPUProcess(t, "cuMemcpyAsync:2:2") {
+		return
+	}
+	w := newTestGroup(t, 1, time.Minute)
+	w.must(func(m *testRank) error {
+		arena, err := m.device.NewArena(2 << 20)
+		if err != nil {
+			return err
+		}
+		mapped, err := arena.Map(0, 2<<20)
+		if err != nil {
+			return err
+		}
+		segment, g := mapped.(driver.SuspendableSegment), m.device.gpu
+		err = errors.Join(
+			g.Do(func() error {
+				return g.InternalStreams.Run(g, func(stream cuda.Stream) error {
+					return g.CUDA.MemsetD8Async(mapped.Address(), 7, 2<<20, stream)
+				})
+			}),
+			segment.PrepareSuspend(true), segment.Suspend())
+		if err != nil {
+			return err
+		}
+		if err := segment.Resume(); err == nil {
+			t.Error("Resume succeeded, want the injected failure")
+		}
+		if err := segment.Resume(); err != nil {
+			return err
+		}
+		got, err := m.readDevice(w, mapped.Address(), 2<<20)
+		if len(got) > 0 && (got[0] != 7 || got[len(got)-1] != 7) {
+			t.Errorf("after the second Resume, got %d and %d, want 7", got[0], got[len(got)-1])
+		}
+		return errors.Join(err, mapped.Unmap(), arena.Close())
+	})
+}
+
 // TestSuspendUnmappedWindows suspends and resumes windows that are registered with NCCL although
 // one rank could not map the other rank's memory.
 func TestSuspendUnmappedWindows(t *testing.T) {

@@ -22,7 +22,53 @@ func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = g.Do(func() error {
+	delayInternalWork(t, g, func() {
+		if _, err := arena.Map(0, g.Granularity); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Map = %v, want %v", err, context.DeadlineExceeded)
+		}
+	})
+	segment, err := arena.Map(0, g.Granularity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(segment.Unmap(), arena.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestResumeAfterTimeoutReusesAddresses is TestMapAfterTimeoutReusesAddresses for Resume.
+func TestResumeAfterTimeoutReusesAddresses(t *testing.T) {
+	g := gputest.Open(t)
+	m := memory.New(g, scatter.New(0, 0, g.Granularity))
+	arena, err := m.NewArena(g.Granularity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mapped, err := arena.Map(0, g.Granularity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	segment := mapped.(*memory.Segment)
+	if err := errors.Join(segment.PrepareSuspend(true), segment.Suspend()); err != nil {
+		t.Fatal(err)
+	}
+	delayInternalWork(t, g, func() {
+		if err := segment.Resume(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Resume = %v, want %v", err, context.DeadlineExceeded)
+		}
+	})
+	if err := segment.Resume(); err != nil {
+		t.Errorf("Resume after the late zeros were written: %v", err)
+	}
+	if err := errors.Join(segment.Unmap(), arena.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// delayInternalWork calls call, whose first internal work times out, and then waits for that work.
+func delayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
+	t.Helper()
+	err := g.Do(func() error {
 		gate, err := g.Words.Take(g.CUDA)
 		if err != nil {
 			return err
@@ -39,9 +85,7 @@ func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 		timeout := g.Timeout
 		defer func() { g.Timeout = timeout }()
 		g.Timeout = time.Millisecond
-		if _, err = arena.Map(0, g.Granularity); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Map = %v, want %v", err, context.DeadlineExceeded)
-		}
+		call()
 		return nil
 	})
 	if err != nil {
@@ -50,12 +94,5 @@ func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 	ended := func() (bool, error) { return !g.MustKeepMemory(), nil }
 	if err := gpu.PollQueryFor(20*time.Second, ended); err != nil {
 		t.Fatal(err)
-	}
-	segment, err := arena.Map(0, g.Granularity)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(segment.Unmap(), arena.Close()); err != nil {
-		t.Error(err)
 	}
 }

@@ -65,27 +65,34 @@ func (s *Segment) Suspend() error {
 	})
 }
 
-// Resume allocates the memory again, at the same addresses, and restores the saved contents.
+// Resume allocates the memory again, at the same addresses, and restores the saved contents. If it
+// fails, the segment stays suspended, and a later Resume can restore the contents.
 func (s *Segment) Resume() error {
+	s.arena.memory.gpu.ReclaimBeforeMap() // an earlier Resume may have left the addresses mapped
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.isUnmapped {
 		return fmt.Errorf("resuming a segment: %w", driver.ErrClosed)
 	}
-	contents := s.savedContents
-	if !s.isSuspended {
-		contents = nil
-	} else if err := s.allocateAndMapAgain(); err != nil {
-		return fmt.Errorf("mapping %d bytes again: %w", s.bytes, err)
+	if s.isSuspended {
+		if err := s.allocateAndMapAgain(); err != nil {
+			return fmt.Errorf("mapping %d bytes again: %w", s.bytes, err)
+		}
+		if err := s.restoreContents(); err != nil {
+			err = errors.Join(err, s.free())
+			s.isSuspended = true
+			return fmt.Errorf("restoring a segment: %w", err)
+		}
 	}
 	s.savedContents = nil
-	if contents == nil {
+	return nil
+}
+
+func (s *Segment) restoreContents() error {
+	if s.savedContents == nil {
 		return nil
 	}
-	if err := s.copyContents(contents, s.Address(), dl.AddressOf(&contents[0])); err != nil {
-		return fmt.Errorf("restoring a segment: %w", err)
-	}
-	return nil
+	return s.copyContents(s.savedContents, s.Address(), dl.AddressOf(&s.savedContents[0]))
 }
 
 func (s *Segment) allocateAndMapAgain() error {
