@@ -47,6 +47,39 @@ func failRelease(t *testing.T) {
 	}
 }
 
+// TestGraphThatIsNotDestroyedKeepsMemory lets CUDA fail to destroy a graph, so that NCCL cannot
+// release the graph's memory. New memory must not be mapped at the same addresses. When the device
+// is closed, it destroys the graph.
+func TestGraphThatIsNotDestroyedKeepsMemory(t *testing.T) {
+	for _, function := range []string{"cuGraphExecDestroy", "cuGraphDestroy"} {
+		t.Run(function, func(t *testing.T) {
+			if inSoftGPUProcess(t, function+":1:2") {
+				failDestruction(t)
+			}
+		})
+	}
+}
+
+func failDestruction(t *testing.T) {
+	w := newGroup(t, 2, 20*time.Second)
+	closeErrs := make([]error, 2)
+	w.withSum(1<<20, func(m *testRank, p *repeatedSum) error {
+		closeErrs[m.rank] = m.replayInNewGraph(w, p)
+		return errors.Join(p.window.Deregister(), p.segment.Unmap())
+	})
+	for r, m := range w.ranks {
+		memory, address := m.device.memory, m.regions[0].segment.Address()
+		if isMapped := memory.SegmentAt(address) != nil; isMapped != (closeErrs[r] != nil) {
+			t.Errorf("rank %d: the memory is mapped: %t; Close of the graph returned %v", r, isMapped,
+				closeErrs[r])
+		}
+		m.regions = nil
+	}
+	if errors.Join(closeErrs...) == nil {
+		t.Error("Close succeeded, want the injected failure")
+	}
+}
+
 // TestNoCallUsesAWindowThatNCCLCouldNotDeregister is
 // TestNoGraphUsesMemoryThatNCCLCouldNotRelease for a window. The new window begins before the old
 // one, because NCCL prefers the window with the greatest address.

@@ -29,6 +29,8 @@ type Graph struct {
 	executable cuda.GraphExec // guarded by mu
 	cudaGraph  cuda.Graph     // guarded by mu
 	closed     bool           // guarded by mu
+	// isDestroyed is set once Close has destroyed the graph; guarded by mu.
+	isDestroyed bool
 }
 
 // Calls holds the group calls in a graph.
@@ -73,12 +75,7 @@ func (g *Graph) endCapture(s *Stream) error {
 	if g.executable, err = streams.GPU.CUDA.GraphInstantiate(g.cudaGraph); err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
-	streams.mu.Lock()
-	defer streams.mu.Unlock()
-	if streams.graphs == nil {
-		streams.graphs = map[*Graph]struct{}{}
-	}
-	streams.graphs[g] = struct{}{}
+	streams.addOpenGraph(g)
 	return nil
 }
 
@@ -151,26 +148,23 @@ func (g *Graph) awaitLaunches() error {
 	return g.lastLaunchEnd.Synchronize(ctx)
 }
 
-// Close waits, for a limited time, for unfinished launches, and destroys the graph.
+// Close waits, for a limited time, for unfinished launches, and destroys the graph. If CUDA fails to
+// destroy it, the graph keeps what its calls use, because NCCL does, too. A later Close, such as that
+// of the device, tries again.
 func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.isDestroyed {
 		return nil
 	}
 	g.closed = true
 	streams := g.streams
 	waitErr := g.awaitLaunches()
-	err := streams.GPU.Do(func() error {
-		errs := []error{waitErr}
-		if g.executable != 0 {
-			errs = append(errs, streams.GPU.CUDA.GraphExecDestroy(g.executable))
-		}
-		if g.cudaGraph != 0 {
-			errs = append(errs, streams.GPU.CUDA.GraphDestroy(g.cudaGraph))
-		}
-		return errors.Join(errs...)
-	})
+	if err := streams.GPU.Do(g.destroy); err != nil {
+		streams.addOpenGraph(g) // after a failed EndCapture, it is not there yet
+		return errors.Join(waitErr, err)
+	}
+	g.isDestroyed = true
 	for _, f := range g.hostFuncs {
 		f.Release()
 	}
@@ -181,5 +175,23 @@ func (g *Graph) Close() error {
 	streams.mu.Lock()
 	defer streams.mu.Unlock()
 	delete(streams.graphs, g)
-	return err
+	return waitErr
+}
+
+// destroy requires g.mu and a current CUDA context.
+func (g *Graph) destroy() error {
+	api := g.streams.GPU.CUDA
+	if g.executable != 0 {
+		if err := api.GraphExecDestroy(g.executable); err != nil {
+			return err
+		}
+		g.executable = 0
+	}
+	if g.cudaGraph != 0 {
+		if err := api.GraphDestroy(g.cudaGraph); err != nil {
+			return err
+		}
+		g.cudaGraph = 0
+	}
+	return nil
 }

@@ -98,6 +98,15 @@ func (streams *Streams) runHostFunc(work func(), report func(error), done *gpu.W
 	})
 }
 
+func (streams *Streams) addOpenGraph(g *Graph) {
+	streams.mu.Lock()
+	defer streams.mu.Unlock()
+	if streams.graphs == nil {
+		streams.graphs = map[*Graph]struct{}{}
+	}
+	streams.graphs[g] = struct{}{}
+}
+
 // CloseGraphs closes all open graphs.
 func (streams *Streams) CloseGraphs() error {
 	streams.mu.Lock()
