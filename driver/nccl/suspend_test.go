@@ -105,8 +105,8 @@ func TestLateZerosKeepExchangeMemoryMapped(t *testing.T) {
 	}
 }
 
-// TestFailedResumeKeepsContents lets the copy of a segment's saved contents fail once. A later Resume
-// must restore them.
+// TestFailedResumeKeepsContents makes the copy of a segment's saved contents fail once. A later
+// Resume must restore them.
 func TestFailedResumeKeepsContents(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuMemcpyAsync:2:2") {
 		return

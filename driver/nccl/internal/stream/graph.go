@@ -148,9 +148,9 @@ func (g *Graph) awaitLaunches() error {
 	return g.lastLaunchEnd.Synchronize(ctx)
 }
 
-// Close waits, for a limited time, for unfinished launches, and destroys the graph. If CUDA fails to
-// destroy it, the graph keeps what its calls use, because NCCL does, too. A later Close, such as that
-// of the device, tries again.
+// Close waits, for a limited time, for unfinished launches, and destroys the graph. If CUDA fails
+// to destroy it, the graph keeps what its calls use, because NCCL does, too. A later Close, such as
+// that of the device, tries again.
 func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
