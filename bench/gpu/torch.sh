@@ -12,11 +12,11 @@
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 all="rounds skew stock churn diverge ops messages norms routes graph overlap graph_life cost peers
-	decode model parallel streams turns first_calls attach backend comm_memory symmetric aborted faults
+	decode model parallel streams turns attach backend comm_memory symmetric aborted faults
 	endings sglang"
 PARTS=${PARTS:-$all}
 # shellcheck disable=SC2086 # a list
-choose_parts $all guard
+choose_parts $all first_calls guard
 here=$(cd "$(dirname "$0")/torch" && pwd)
 programs=$(cd "$here/../../../python/tests/programs" && pwd)
 python=${PYTHON:-python3}

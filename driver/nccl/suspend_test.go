@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"symmem/driver"
-	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/gpu/gputest"
 	"symmem/internal/cuda"
 )
 
@@ -65,37 +65,13 @@ func TestLateZerosKeepExchangeMemoryMapped(t *testing.T) {
 	m := w.ranks[0]
 	g, exchange := m.device.gpu, &m.group.(*communicator).direct.exchange
 	before := w.freeMemory()[0]
-	err := g.Do(func() error {
-		gate, err := g.Words.Take(g.CUDA)
-		if err != nil {
-			return err
-		}
-		defer gate.Set(1)
-		var idle cuda.Stream // the next to be used
-		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error { idle = stream; return nil })
-		if err == nil {
-			err = g.CUDA.StreamWaitValue(idle, gate.Address(), 1, cuda.WaitEqual)
-		}
-		if err != nil {
-			return err
-		}
-		timeout := g.Timeout
-		defer func() { g.Timeout = timeout }()
-		g.Timeout = time.Millisecond
+	gputest.DelayInternalWork(t, g, func() {
 		if _, err := exchange.Allocate(); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Allocate = %v, want %v", err, context.DeadlineExceeded)
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if free := w.freeMemory()[0]; free >= before {
-		t.Error("the memory was unmapped while the GPU was writing zeros")
-	}
-	isIdle := func() (bool, error) { return !g.MustKeepMemory(), nil }
-	if err := gpu.PollQueryFor(20*time.Second, isIdle); err != nil {
-		t.Fatal(err)
+		t.Error("the memory was unmapped before Reclaim")
 	}
 	if _, err := g.Reclaim(); err != nil {
 		t.Error(err)

@@ -52,3 +52,35 @@ func Open(t *testing.T) *gpu.GPU {
 	})
 	return g
 }
+
+// DelayInternalWork calls call, whose first internal work times out, and then waits for that work.
+func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
+	t.Helper()
+	err := g.Do(func() error {
+		gate, err := g.Words.Take(g.CUDA)
+		if err != nil {
+			return err
+		}
+		defer gate.Set(1)
+		var idle cuda.Stream // the next to be used
+		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error { idle = stream; return nil })
+		if err == nil {
+			err = g.CUDA.StreamWaitValue(idle, gate.Address(), 1, cuda.WaitEqual)
+		}
+		if err != nil {
+			return err
+		}
+		timeout := g.Timeout
+		defer func() { g.Timeout = timeout }()
+		g.Timeout = time.Millisecond
+		call()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := func() (bool, error) { return !g.MustKeepMemory(), nil }
+	if err := gpu.PollQueryFor(20*time.Second, ended); err != nil {
+		t.Fatal(err)
+	}
+}
