@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"symmem/internal/sys"
 )
@@ -64,6 +65,10 @@ func moveIntoPlace(temporary, path string) error {
 	}
 }
 
+// lockWait bounds the wait for the lock of a process that was killed. Linux keeps the lock while
+// another process, such as a monitor, reads the memory map of the killed one in /proc.
+const lockWait, lockPoll = time.Second, 5 * time.Millisecond
+
 // addOldSuffix returns an error if another process has locked the file.
 func addOldSuffix(path string) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
@@ -75,7 +80,7 @@ func addOldSuffix(path string) error {
 			return fmt.Errorf("keeping the older trace: %w", err)
 		}
 		defer f.Close()
-		err = sys.LockFile(f)
+		err = awaitLock(f)
 		switch {
 		case errors.Is(err, sys.ErrLocked):
 			return fmt.Errorf("process %d is writing %s: use a different folder for each job",
@@ -88,6 +93,23 @@ func addOldSuffix(path string) error {
 		return fmt.Errorf("keeping the older trace: %w", err)
 	}
 	return nil
+}
+
+// awaitLock locks a file. It returns sys.ErrLocked if the file is still locked after lockWait.
+func awaitLock(f *os.File) error {
+	deadline := time.After(lockWait)
+	poll := time.NewTicker(lockPoll)
+	defer poll.Stop()
+	for {
+		if err := sys.LockFile(f); !errors.Is(err, sys.ErrLocked) {
+			return err
+		}
+		select {
+		case <-deadline:
+			return sys.ErrLocked
+		case <-poll.C:
+		}
+	}
 }
 
 func processIDOf(f *os.File) uint32 {

@@ -19,6 +19,7 @@ import (
 
 	"symmem/event"
 	"symmem/internal/leaktest"
+	"symmem/internal/sys"
 	"symmem/trace"
 )
 
@@ -408,6 +409,23 @@ func TestFolderOfRunningProcess(t *testing.T) {
 	}
 	create(t, folder, trace.Options{Rank: 0, Size: 2, Records: 1}) // another rank
 	killWriter(t, cmd)
+	create(t, folder, trace.Options{Rank: 1, Size: 2, Records: 1})
+}
+
+// TestLockOutlivesProcess creates a trace in place of an older one that is still locked for a moment,
+// as after a kill.
+func TestLockOutlivesProcess(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, trace.FileName(1))
+	f, err := sys.CreateFile(path, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sys.LockFile(f); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(50*time.Millisecond, func() { f.Close() })
+	defer timer.Stop()
 	create(t, folder, trace.Options{Rank: 1, Size: 2, Records: 1})
 }
 
