@@ -39,7 +39,8 @@ if unknown := {*PARTS} - {*ALL_PARTS.split()}:
     sys.exit(f"no part is named {' or '.join(sorted(unknown))}; the parts are {ALL_PARTS}")
 REPLAYS = 3
 SHORT_REPLAYS, SHORT = 20, 256 << 10
-"""Calls of at most SHORT bytes are replayed more often, because ranks start at different times."""
+"""Calls for at most SHORT bytes of tokens are replayed more often, because ranks start at different
+times. The number of replays must not depend on the rows of one rank."""
 
 LATER = 16 * MIB
 """The maximum memory that symmem may allocate after a group was created."""
@@ -309,7 +310,7 @@ def compare(own: Any, ours: Any, case: Case, tokens: int, taken: bool) -> None:
         "symmem": Recorded(ours, case, tokens, CALLS).graph,
     }
     x = numbers(case.rows(tokens), tokens)
-    replays = SHORT_REPLAYS if x.nbytes <= SHORT else REPLAYS
+    replays = SHORT_REPLAYS if tokens * HIDDEN * x.itemsize <= SHORT else REPLAYS
     times = in_turns(many, replays=replays)
     graphs = {name: time / CALLS / replays for name, time in times.items()}
     groups = {"own": own, "symmem": ours}
