@@ -6,7 +6,8 @@
 #   PARTS      contract graphs cycles nccl checkpoint processes (all). processes needs PyTorch
 #              (torch-build.sh): each rank is a process of its own
 #   CYCLES     how many cycles are timed (20)
-#   NCCL_NEWER the file of a newer NCCL, which is measured too (none)
+#   NCCL_NEWER the file of a newer NCCL, which is measured too (none). 100 cycles of a group then
+#              take 100 s or more, because ncclCommSuspend and ncclCommResume take about a second
 #
 #   PARTS="graphs cycles" ./suspend.sh
 # shellcheck source-path=SCRIPTDIR source=machine.sh
@@ -32,10 +33,10 @@ for kind in '(group|discard)' keep; do
 		-test.timeout 18s -test.benchtime "${CYCLES:-20}x"
 done
 for library in ${NCCL:-} ${NCCL_NEWER:-}; do
-	step nccl 25 python3 "$here/suspend.py" nccl "$library"
+	step nccl 40 python3 "$here/suspend.py" nccl "$library"
 done
 if [[ -n ${NCCL_NEWER:-} ]]; then
-	SYMMEM_NCCL=$NCCL_NEWER step cycles 30 "$BUILD/symmem.test" -test.timeout 28s -test.v \
+	SYMMEM_NCCL=$NCCL_NEWER step cycles 240 "$BUILD/symmem.test" -test.timeout 238s -test.v \
 		-test.run 'TestSuspendedGroupReplays|TestSuspendFrees' -test.bench 'Suspend/group' \
 		-test.benchtime "${CYCLES:-20}x"
 fi
@@ -43,9 +44,11 @@ fi
 step checkpoint 40 env CUDA_MPS_PIPE_DIRECTORY=/nonexistent \
 	python3 "$here/suspend.py" checkpoint "$BUILD/symmem.test"
 if [[ -d $BUILD/python ]]; then
-	PYTHONPATH="$BUILD/python:$here/torch" step processes 60 \
-		env ${NCCL:+"LD_PRELOAD=$NCCL"} "${PYTHON:-python3}" \
-		"$here/torch/launch.py" 2 55 "$here/torch/suspended.py"
+	for library in "${NCCL:-}" ${NCCL_NEWER:-}; do
+		PYTHONPATH="$BUILD/python:$here/torch" step processes 80 \
+			env ${library:+"LD_PRELOAD=$library"} "${PYTHON:-python3}" \
+			"$here/torch/launch.py" 2 75 "$here/torch/suspended.py"
+	done
 fi
 step contract 30 "$BUILD/nccl.test" -test.run TestContract/suspension -test.timeout 28s
 exit $failed

@@ -120,8 +120,9 @@ func (o *foreignStream) closeStream() error {
 func finish(foreign ...*foreignStream) error {
 	var errs []error
 	for _, o := range foreign {
-		_, err := o.waitIdle()
-		errs = append(errs, err)
+		if _, err := o.waitIdle(); err != nil {
+			errs = append(errs, fmt.Errorf("waiting for a foreign stream: %w", err))
+		}
 	}
 	for _, o := range foreign {
 		errs = append(errs, o.stream.Close(), o.destroy(), o.m.device.destroy(o.cudaStream))
