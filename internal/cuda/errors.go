@@ -25,6 +25,7 @@ const (
 	ErrSystemNotReady             Code = 802
 	ErrSystemDriverMismatch       Code = 803
 	ErrCompatNotSupportedOnDevice Code = 804
+	ErrCaptureUnsupported         Code = 900
 	ErrCaptureInvalidated         Code = 901
 	ErrCaptureImplicit            Code = 906
 	ErrCapturedEvent              Code = 907

@@ -17,7 +17,7 @@ type GPU struct {
 	CUDA            *cuda.Driver // for threads where the context is current, as in Do
 	anyThreadDriver *cuda.Driver // makes the context current in each call
 	context         cuda.Context
-	Adopted         atomic.Bool   // whether a stream of another library has been adopted
+	Adopted         atomic.Bool   // whether another library uses the GPU, too
 	Timeout         time.Duration // of waits for internal work
 	InternalStreams InternalStreams
 	Words           Pinned[Word]
@@ -106,6 +106,17 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 		return calls(g.anyThreadDriver)
 	}
 	return g.Do(func() error { return calls(g.CUDA) })
+}
+
+// Query is With for a query, which it may repeat. CUDA refuses queries while another library is
+// capturing in global mode, so the first refusal counts as an adoption.
+func (g *GPU) Query(query func(gpu *cuda.Driver) error) error {
+	err := g.With(query)
+	if !errors.Is(err, cuda.ErrCaptureUnsupported) {
+		return err
+	}
+	g.Adopted.Store(true)
+	return g.With(query)
 }
 
 // Do runs calls on a thread where the context is current. After an adoption, the thread is in

@@ -26,7 +26,10 @@ func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) erro
 		return err
 	}
 	queueErr := queue(stream)
-	err = PollQueryFor(g.Timeout, func() (bool, error) { return g.CUDA.StreamQuery(stream) })
+	err = PollQueryFor(g.Timeout, func() (done bool, err error) {
+		err = g.Query(func(gpu *cuda.Driver) error { done, err = gpu.StreamQuery(stream); return err })
+		return done, err
+	})
 	switch {
 	case err == nil:
 		s.put(stream)
@@ -61,7 +64,7 @@ func (s *InternalStreams) put(stream cuda.Stream) {
 func abandonStream(g *GPU, stream cuda.Stream) {
 	g.AddUnfinished(func() bool {
 		var done bool
-		err := g.With(func(gpu *cuda.Driver) (err error) {
+		err := g.Query(func(gpu *cuda.Driver) (err error) {
 			done, err = gpu.StreamQuery(stream)
 			return err
 		})

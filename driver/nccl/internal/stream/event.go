@@ -159,7 +159,7 @@ func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Poi
 }
 
 func (p *Point) isReached() (done bool, err error) {
-	err = p.streams.GPU.With(func(api *cuda.Driver) error {
+	err = p.streams.GPU.Query(func(api *cuda.Driver) error {
 		done, err = api.EventQuery(p.Handle)
 		return err
 	})

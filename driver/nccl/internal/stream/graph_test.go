@@ -5,7 +5,63 @@ import (
 	"testing"
 
 	"symmem/driver/nccl/internal/gpu"
+	"symmem/internal/cuda"
 )
+
+// TestStreamIsBusyDuringForeignCapture queries a stream and an event while another library, which has
+// adopted nothing, is capturing in global mode. CUDA then refuses queries of all threads.
+func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
+	streams := newStreams(t)
+	s, err := streams.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate, event := make(chan struct{}), streams.NewEvent()
+	if err := errors.Join(s.Host(func() { <-gate }), s.Record(event)); err != nil {
+		t.Fatal(err)
+	}
+	g := streams.GPU
+	for _, query := range []func() bool{s.Idle, event.Done} {
+		g.Adopted.Store(false)
+		endCapture := beginForeignCapture(t, g)
+		if query() {
+			t.Error("the stream is idle, or the event done, before the work has completed")
+		}
+		endCapture()
+	}
+	close(gate)
+	if err := errors.Join(s.Synchronize(t.Context()), s.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// beginForeignCapture begins a capture in global mode on another thread. The returned function ends
+// the capture, which may have been invalidated.
+func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
+	t.Helper()
+	begun, end, ended := make(chan error), make(chan struct{}), make(chan error)
+	go func() {
+		ended <- g.Do(func() error {
+			stream, err := g.CUDA.StreamCreate()
+			if err == nil {
+				err = g.CUDA.BeginCapture(stream, cuda.CaptureGlobal)
+			}
+			begun <- err
+			<-end
+			_, _ = g.CUDA.EndCapture(stream)
+			return errors.Join(err, g.CUDA.StreamDestroy(stream))
+		})
+	}()
+	if err := <-begun; err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		close(end)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
 
 // TestCapturingStreamIsBusyWithEarlierWork queries a stream during a capture while earlier work
 // is still running. If the stream counted as idle, the memory that the earlier work uses could be

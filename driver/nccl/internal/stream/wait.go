@@ -38,7 +38,7 @@ func (s *Stream) query() (done bool, err error) {
 	case s.isAdopted:
 		return s.queuedEnd.Query()
 	}
-	err = s.gpu.With(func(api *cuda.Driver) error {
+	err = s.gpu.Query(func(api *cuda.Driver) error {
 		done, err = api.StreamQuery(s.CUDA)
 		return err
 	})

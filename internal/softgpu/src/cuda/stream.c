@@ -188,7 +188,8 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
     return CUDA_SUCCESS;
 }
 
-/* Returns an error if the stream is captured, and invalidates the capture. */
+/* Returns an error if the stream is captured, or a capture forbids the call, and invalidates these
+ * captures. */
 static CUresult check_not_capturing(struct stream *s) {
     CUresult result = CUDA_SUCCESS;
     struct frontier reached;
@@ -199,6 +200,8 @@ static CUresult check_not_capturing(struct stream *s) {
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     pthread_mutex_unlock(&capture_lock);
+    if (result == CUDA_SUCCESS && capture_forbids())
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return result;
 }
 
