@@ -1,12 +1,16 @@
 package controltest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"symmem/internal/rendezvous"
 )
 
 var lostRequirements = []requirement{
@@ -62,6 +66,12 @@ func testStoppedInFetch(t *testing.T, _ Join) {
 			WaitName: fetchProgram, Store: store, Rank: rank, Size: 3, Timeout: timeout,
 		}))
 	}
+	procs[2].awaitStop()
+	ctx, cancel := context.WithTimeout(t.Context(), hangTimeout)
+	defer cancel()
+	client, err := rendezvous.Dial(ctx, rendezvous.Endpoint{Address: store})
+	must(t, err)
+	must(t, errors.Join(client.Set(ctx, stoppedKey, nil), client.Close()))
 	o := procs[0].awaitEvent("outcome")
 	if o.Kind != "late" || !slices.Equal(o.Ranks, []int{2}) {
 		t.Errorf("got kind %q, ranks %v (%s); want kind \"late\", rank 2", o.Kind, o.Ranks, o.Text)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"symmem/internal/rendezvous"
 )
@@ -72,6 +75,19 @@ func startProcess(t testing.TB, rank int, prog program) *process {
 		_ = command.Wait()
 	})
 	return &process{t: t, rank: rank, command: command, lines: bufio.NewScanner(output)}
+}
+
+// awaitStop waits until a signal has stopped the process.
+func (p *process) awaitStop() {
+	p.t.Helper()
+	wait := func() error {
+		return unix.Waitid(unix.P_PID, p.command.Process.Pid, nil, unix.WSTOPPED, nil)
+	}
+	err := wait()
+	for errors.Is(err, unix.EINTR) {
+		err = wait()
+	}
+	must(p.t, err)
 }
 
 func (p *process) awaitEvent(event string) output {

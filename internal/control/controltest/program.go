@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -141,20 +142,46 @@ func (prog program) runIdle(p control.Plane, round int) error {
 }
 
 // fetchProgram is a WaitName. Rank 2 stops itself while it waits for memory of rank 1. The other
-// ranks then wait for it in an exchange.
-const fetchProgram = "fetching"
+// ranks then wait for it in an exchange, rank 0 once the test has set stoppedKey.
+const fetchProgram, stoppedKey = "fetching", "rank 2 has been stopped"
 
 func (prog program) stopInFetch(p control.Plane, round int) error {
-	if round == roundsToRun && prog.Rank == 2 {
-		if noter, ok := p.(control.FetchNoter); ok {
-			defer noter.NoteFetch(1)()
-		}
-		if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+	if round == roundsToRun {
+		if err := prog.coordinateStop(p); err != nil {
 			return p.Fail(err)
 		}
-		<-p.Failed() // the signal may stop the process later
 	}
 	return waitFunctions["an exchange"](p)
+}
+
+// coordinateStop stops rank 2 once the other ranks have its messages of earlier rounds.
+func (prog program) coordinateStop(p control.Plane) error {
+	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
+	defer cancel()
+	store, err := rendezvous.Dial(ctx, rendezvous.Endpoint{Address: prog.Store})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	const readyKey = "ready "
+	if prog.Rank != 2 {
+		err := store.Set(ctx, readyKey+strconv.Itoa(prog.Rank), nil)
+		if prog.Rank == 0 && err == nil {
+			err = store.Wait(ctx, stoppedKey)
+		}
+		return err
+	}
+	if err := store.Wait(ctx, readyKey+"0", readyKey+"1"); err != nil {
+		return err
+	}
+	if noter, ok := p.(control.FetchNoter); ok {
+		defer noter.NoteFetch(1)()
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+		return err
+	}
+	<-p.Failed() // the signal may stop the process later
+	return nil
 }
 
 // leaveProgram is a WaitName. Rank 1 submits a ticket and leaves. Rank 0 waits up to longWork for
