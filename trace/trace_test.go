@@ -412,8 +412,8 @@ func TestFolderOfRunningProcess(t *testing.T) {
 	create(t, folder, trace.Options{Rank: 1, Size: 2, Records: 1})
 }
 
-// TestLockOutlivesProcess creates a trace in place of an older one that is still locked for a moment,
-// as after a kill.
+// TestLockOutlivesProcess creates a trace in place of an older one that is still locked for a
+// moment, as after a kill.
 func TestLockOutlivesProcess(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, trace.FileName(1))

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"symmem/internal/rendezvous"
 )
 
@@ -80,14 +78,18 @@ func startProcess(t testing.TB, rank int, prog program) *process {
 // awaitStop waits until a signal has stopped the process.
 func (p *process) awaitStop() {
 	p.t.Helper()
+	var status syscall.WaitStatus
 	wait := func() error {
-		return unix.Waitid(unix.P_PID, p.command.Process.Pid, nil, unix.WSTOPPED, nil)
+		_, err := syscall.Wait4(p.command.Process.Pid, &status, syscall.WUNTRACED, nil)
+		return err
 	}
 	err := wait()
-	for errors.Is(err, unix.EINTR) {
+	for errors.Is(err, syscall.EINTR) {
 		err = wait()
 	}
-	must(p.t, err)
+	if !status.Stopped() {
+		p.t.Fatalf("rank %d: status %#x, %v; want a stopped process", p.rank, status, err)
+	}
 }
 
 func (p *process) awaitEvent(event string) output {

@@ -8,8 +8,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestStreamIsBusyDuringForeignCapture queries a stream and an event while another library, which has
-// adopted nothing, is capturing in global mode. CUDA then refuses queries of all threads.
+// TestStreamIsBusyDuringForeignCapture queries a stream and an event while another library is
+// capturing in global mode on a stream that symmem has not adopted. CUDA then refuses queries of all
+// threads.
 func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 	streams := newStreams(t)
 	s, err := streams.NewStream()
