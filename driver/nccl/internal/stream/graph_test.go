@@ -9,8 +9,8 @@ import (
 )
 
 // TestStreamIsBusyDuringForeignCapture queries a stream and an event while another library is
-// capturing in global mode on a stream that symmem has not adopted. CUDA then refuses queries of all
-// threads.
+// capturing in global mode on a stream that symmem has not adopted. CUDA then refuses queries of
+// all threads.
 func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 	streams := newStreams(t)
 	s, err := streams.NewStream()
