@@ -48,7 +48,7 @@ type joiner struct {
 	plane          control.Plane
 	noSharedMemory bool
 	comm           *ncclComm
-	rasID          string
+	rasID          string // empty if NCCL's RAS subsystem must not be queried
 	result         *communicator
 }
 
@@ -65,7 +65,10 @@ func (j *joiner) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	j.rasID = ras.ID(id[:])
+	version, _ := j.device.nccl.Version()
+	if !nccl.QueryOverflow.Affects(version, j.device.gpu.Major) {
+		j.rasID = ras.ID(id[:])
+	}
 	if err := j.agree(ctx, j.create(ctx, id)); err != nil {
 		return err
 	}

@@ -24,7 +24,9 @@ type faults struct {
 	history           *history
 	messages          *p2p.Messages
 	direct            *directPath
-	rasID             string // the communicator's name in NCCL's RAS (monitoring) subsystem
+	// rasID is the communicator's name in NCCL's RAS (monitoring) subsystem, or empty if a query
+	// could crash NCCL.
+	rasID string
 }
 
 // findMismatch returns an error if other ranks have announced a different call for the ticket.
@@ -143,7 +145,7 @@ func (w *collectiveWait) findFault() error {
 
 func (w *collectiveWait) countsText() string {
 	f := w.faults
-	if f.plane.Cause() != nil {
+	if f.rasID == "" || f.plane.Cause() != nil {
 		return "" // Cause already contains the counts
 	}
 	return describeCounts(f.rasID, f.cfg, f.cfg.Timeout.Get())
