@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/direct"
@@ -122,9 +123,13 @@ func (t *teardown) collectFacts() facts {
 	return f
 }
 
+// blockedCallTime is long, because a call that is only slow must not be taken for a blocked one:
+// NCCL's abort frees memory that the call uses.
+const blockedCallTime = time.Second
+
 // tryLock fails only if a call to NCCL blocks while it holds the lock.
 func (t *teardown) tryLock() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout/10)
+	ctx, cancel := context.WithTimeout(context.Background(), blockedCallTime)
 	defer cancel()
 	return gpu.Poll(ctx, t.mu.TryLock) == nil
 }
