@@ -65,8 +65,8 @@ func moveIntoPlace(temporary, path string) error {
 	}
 }
 
-// lockWait bounds the wait for the lock of a process that was killed. Linux keeps the lock while
-// another process, such as a monitor, reads the memory map of the killed one in /proc.
+// lockWait is how long a lock may outlive a killed process. Linux keeps the lock while another
+// process, such as a monitor, reads /proc/PID/maps.
 const lockWait, lockPoll = time.Second, 5 * time.Millisecond
 
 // addOldSuffix returns an error if another process has locked the file.

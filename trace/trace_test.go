@@ -412,9 +412,9 @@ func TestFolderOfRunningProcess(t *testing.T) {
 	create(t, folder, trace.Options{Rank: 1, Size: 2, Records: 1})
 }
 
-// TestLockOutlivesProcess creates a trace in place of an older one that is still locked for a
-// moment, as after a kill.
-func TestLockOutlivesProcess(t *testing.T) {
+// TestCreateAwaitsLock creates a trace in place of an older one that stays locked for 50 ms, as it
+// may after a kill.
+func TestCreateAwaitsLock(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, trace.FileName(1))
 	f, err := sys.CreateFile(path, 4096)

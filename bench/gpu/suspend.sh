@@ -7,7 +7,7 @@
 #              (torch-build.sh): each rank is a process of its own
 #   CYCLES     how many cycles are timed (20)
 #   NCCL_NEWER the file of a newer NCCL, which is measured too (none). 100 cycles of a group then
-#              take 100 s or more, because ncclCommSuspend and ncclCommResume take about a second
+#              take 100 s or more: ncclCommSuspend and ncclCommResume together take about 1 s
 #
 #   PARTS="graphs cycles" ./suspend.sh
 # shellcheck source-path=SCRIPTDIR source=machine.sh

@@ -66,7 +66,7 @@ func (j *joiner) join(ctx context.Context) error {
 		return err
 	}
 	version, _ := j.device.nccl.Version()
-	if !nccl.QueryOverflow.Affects(version, j.device.gpu.Major) {
+	if !nccl.RASOverflow.Affects(version, j.device.gpu.Major) {
 		j.rasID = ras.ID(id[:])
 	}
 	if err := j.agree(ctx, j.create(ctx, id)); err != nil {

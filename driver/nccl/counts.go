@@ -17,7 +17,7 @@ const countsTimeout = 1500 * time.Millisecond
 func describeCounts(rasID string, group *driver.GroupConfig, timeout time.Duration) string {
 	ctx, cancel := context.WithTimeout(context.Background(), min(countsTimeout, timeout/4))
 	defer cancel()
-	// NCCL answers unless RAS is disabled.
+	// This fails if RAS is disabled.
 	status, err := ras.QueryStatus(ctx, ras.Address(os.Getenv))
 	if err != nil {
 		return ""

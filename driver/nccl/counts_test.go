@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ras"
 )
 
-// TestNCCLIsQueriedOnlyIfSafe makes one rank skip an NCCL collective, and counts the connections to
-// the address of NCCL's RAS subsystem.
+// TestNCCLIsQueriedOnlyIfSafe makes one rank skip an NCCL collective, and checks whether symmem
+// connects to the address in NCCL_RAS_ADDR.
 func TestNCCLIsQueriedOnlyIfSafe(t *testing.T) {
 	requireSoftGPU(t, "has a configurable version of NCCL")
 	for version, isSafe := range map[string]bool{"22809": false, "22902": true} {
@@ -71,8 +71,8 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 	})
 }
 
-// skipCollective launches one NCCL collective on rank 1 and two on rank 0, and passes the errors of
-// Synchronize to check.
+// skipCollective launches one NCCL collective on rank 1 and two on rank 0, and passes each rank's
+// error of Synchronize to check.
 func skipCollective(w *testGroup, check func(m *testRank, err error) error) {
 	w.t.Helper()
 	w.withSum(1024, func(m *testRank, p *repeatedSum) error {

@@ -146,7 +146,7 @@ func (w *collectiveWait) findFault() error {
 func (w *collectiveWait) countsText() string {
 	f := w.faults
 	if f.rasID == "" || f.plane.Cause() != nil {
-		return "" // Cause already contains the counts
+		return "" // no query is allowed, or Cause already contains the counts
 	}
 	return describeCounts(f.rasID, f.cfg, f.cfg.Timeout.Get())
 }

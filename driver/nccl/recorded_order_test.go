@@ -177,8 +177,8 @@ func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 	reports.checkReported(t)
 }
 
-// TestCallInAnInvalidatedCaptureKeepsTheGroup checks that the group stays usable. The capture is
-// not global, because the other rank may still be querying a stream in this process.
+// TestCallInAnInvalidatedCaptureKeepsTheGroup checks that the group stays usable. A global
+// capture would also make stream queries of the other rank, in this process, fail.
 func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {

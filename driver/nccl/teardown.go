@@ -123,8 +123,8 @@ func (t *teardown) collectFacts() facts {
 	return f
 }
 
-// blockedCallTime is long, because a call that is only slow must not be taken for a blocked one:
-// NCCL's abort frees memory that the call uses.
+// A call of NCCL that holds the lock for blockedCallTime counts as blocked. The time is long,
+// because an abort frees memory that a call which is only slow still uses.
 const blockedCallTime = time.Second
 
 // tryLock fails only if a call to NCCL blocks while it holds the lock.

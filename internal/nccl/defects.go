@@ -26,13 +26,13 @@ var (
 		Workaround: "symmem uses the plain path for them",
 		Source:     "the contract suite on 4 H200, and loadPack in the sources",
 	}
-	// QueryOverflow: rasCollCommsInit counts the communicators of a process, and then writes those
-	// that other threads have created since, too. Later versions check the bounds.
-	QueryOverflow = &Defect{
+	// RASOverflow: rasCollCommsInit sizes a buffer by the number of communicators, and then also
+	// writes those that other threads have created since. Later versions check the bounds.
+	RASOverflow = &Defect{
 		Since: 22403, FixedIn: 22902,
-		Effect: "a query of NCCL's RAS subsystem, also one by ncclras or by another job, can crash " +
-			"processes that create communicators meanwhile, or overwrite their heaps",
-		Workaround: "symmem sends no queries, so its errors lack the library's counts",
+		Effect: "a query of NCCL's RAS subsystem, even one from ncclras or another job, can crash " +
+			"processes that are creating communicators, or corrupt their heaps",
+		Workaround: "symmem sends no queries, so its errors lack NCCL's counts of launches",
 		Source:     "nccl #1669 and #1762, and the sources",
 	}
 	MachinesWithoutWindows = &Defect{
@@ -120,7 +120,7 @@ const Unfixed = math.MaxInt
 
 // Defects lists all known defects, the most severe first.
 var Defects = []*Defect{
-	EarlyStart, OldMapping, ShiftedLoads, SkippedTail, QueryOverflow, LostByAbort, EndlessDestroy,
+	EarlyStart, OldMapping, ShiftedLoads, SkippedTail, RASOverflow, LostByAbort, EndlessDestroy,
 	CapturesInvalidated, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 

@@ -40,7 +40,7 @@ if unknown := {*PARTS} - {*ALL_PARTS.split()}:
 REPLAYS = 3
 SHORT_REPLAYS, SHORT = 20, 256 << 10
 """Calls for at most SHORT bytes of tokens are replayed more often, because ranks start at different
-times. The number of replays must not depend on the rows of one rank."""
+times. All ranks must replay equally often, whatever their own rows."""
 
 LATER = 16 * MIB
 """The maximum memory that symmem may allocate after a group was created."""

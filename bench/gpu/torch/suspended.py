@@ -30,19 +30,19 @@ def checkpoint(pid: int) -> None:
         print(f"{1e3 * (time.perf_counter() - begin):.0f} ms", end=", ", flush=True)
         if code:
             cuda.cuCheckpointProcessUnlock(pid, None)
-            sys.exit(f"code {code}")
+            sys.exit(f"CUDA error {code}")
 
 
 def checkpoint_this_process() -> tuple[bool, str]:
-    """Let another process make a checkpoint. Return whether it was made, and the times."""
+    """Let a child checkpoint and restore this process. Return whether it did, and the times."""
     with tempfile.TemporaryFile("w+") as output:
         command = [sys.executable, __file__, str(os.getpid())]
-        made = subprocess.Popen(command, stdout=output, stderr=output)
+        child = subprocess.Popen(command, stdout=output, stderr=output)
         try:
-            good = made.wait(CHECKPOINT_LIMIT) == 0
+            good = child.wait(CHECKPOINT_LIMIT) == 0
         except subprocess.TimeoutExpired:
             good = False
-            made.kill()  # without a wait, because the driver may not let it end
+            child.kill()  # no wait, because the driver might keep it alive
         output.seek(0)
         return good, output.read().strip(" ,\n")
 

@@ -142,7 +142,7 @@ func (prog program) runIdle(p control.Plane, round int) error {
 }
 
 // fetchProgram is a WaitName. Rank 2 stops itself while it waits for memory of rank 1. The other
-// ranks then wait for it in an exchange, rank 0 once the test has set stoppedKey.
+// ranks then wait for it in an exchange, which rank 0 enters once the test has set stoppedKey.
 const fetchProgram, stoppedKey = "fetching", "rank 2 has been stopped"
 
 func (prog program) stopInFetch(p control.Plane, round int) error {
@@ -154,7 +154,8 @@ func (prog program) stopInFetch(p control.Plane, round int) error {
 	return waitFunctions["an exchange"](p)
 }
 
-// coordinateStop stops rank 2 once the other ranks have its messages of earlier rounds.
+// coordinateStop stops rank 2 once the others have its earlier messages. Rank 0 waits until the
+// test has seen rank 2 stop.
 func (prog program) coordinateStop(p control.Plane) error {
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
 	defer cancel()
@@ -180,7 +181,7 @@ func (prog program) coordinateStop(p control.Plane) error {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
 		return err
 	}
-	<-p.Failed() // the signal may stop the process later
+	<-p.Failed() // Kill may return before the process stops
 	return nil
 }
 

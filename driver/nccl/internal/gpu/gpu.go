@@ -17,7 +17,7 @@ type GPU struct {
 	CUDA            *cuda.Driver // for threads where the context is current, as in Do
 	anyThreadDriver *cuda.Driver // makes the context current in each call
 	context         cuda.Context
-	Adopted         atomic.Bool   // whether another library uses the GPU, too
+	Adopted         atomic.Bool   // whether another library is known to use streams of the GPU
 	Timeout         time.Duration // of waits for internal work
 	InternalStreams InternalStreams
 	Words           Pinned[Word]
@@ -108,8 +108,8 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Query is With for a query, which it may repeat. CUDA refuses queries while another library is
-// capturing in global mode, so the first refusal counts as an adoption.
+// Query is With, but if CUDA refuses because another library is capturing in global mode, it sets
+// Adopted and repeats the query, now in relaxed mode.
 func (g *GPU) Query(query func(gpu *cuda.Driver) error) error {
 	err := g.With(query)
 	if !errors.Is(err, cuda.ErrCaptureUnsupported) {

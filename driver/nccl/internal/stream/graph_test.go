@@ -9,8 +9,8 @@ import (
 )
 
 // TestStreamIsBusyDuringForeignCapture queries a stream and an event while another library is
-// capturing in global mode on a stream that symmem has not adopted. CUDA then refuses queries of
-// all threads.
+// capturing in global mode on a stream that symmem has not adopted. CUDA then refuses queries
+// from every thread.
 func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 	streams := newStreams(t)
 	s, err := streams.NewStream()
@@ -22,11 +22,11 @@ func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := streams.GPU
-	for _, query := range []func() bool{s.Idle, event.Done} {
+	for i, query := range []func() bool{s.Idle, event.Done} {
 		g.Adopted.Store(false)
 		endCapture := beginForeignCapture(t, g)
 		if query() {
-			t.Error("the stream is idle, or the event done, before the work has completed")
+			t.Errorf("query %d: true before the work has completed", i)
 		}
 		endCapture()
 	}
@@ -37,7 +37,7 @@ func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 }
 
 // beginForeignCapture begins a capture in global mode on another thread. The returned function ends
-// the capture, which may have been invalidated.
+// the capture, without an error if it has been invalidated.
 func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 	t.Helper()
 	begun, end, ended := make(chan error), make(chan struct{}), make(chan error)

@@ -188,9 +188,9 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
     return CUDA_SUCCESS;
 }
 
-/* Returns an error if the stream is captured, or a capture forbids the call, and invalidates these
- * captures. */
-static CUresult check_not_capturing(struct stream *s) {
+/* Returns an error if the stream is being captured or any capture forbids the call, and invalidates
+ * the captures concerned. */
+static CUresult check_captures(struct stream *s) {
     CUresult result = CUDA_SUCCESS;
     struct frontier reached;
     pthread_mutex_lock(&capture_lock);
@@ -209,7 +209,7 @@ CUresult cuStreamQuery(CUstream stream) {
     ASK(CUDA_ERROR_UNKNOWN);
     CUresult result = stream_resolve(&stream);
     if (result == CUDA_SUCCESS)
-        result = check_not_capturing(stream);
+        result = check_captures(stream);
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&stream->lock);
@@ -222,7 +222,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
     ENTER(CUDA_ERROR_UNKNOWN);
     CUresult result = stream_resolve(&stream);
     if (result == CUDA_SUCCESS)
-        result = check_not_capturing(stream);
+        result = check_captures(stream);
     return result == CUDA_SUCCESS ? stream_drain(stream) : result;
 }
 
