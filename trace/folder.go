@@ -69,7 +69,8 @@ func moveIntoPlace(temporary, path string) error {
 // process, such as a monitor, reads /proc/PID/maps.
 const lockWait, lockPoll = time.Second, 5 * time.Millisecond
 
-// addOldSuffix returns an error if another process has locked the file.
+// addOldSuffix returns an error if another process has locked the file, and does nothing if another
+// process replaces the file.
 func addOldSuffix(path string) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 		f, err := os.OpenFile(path, os.O_RDWR, 0) // NFS locks only files that are open for writing
@@ -87,12 +88,23 @@ func addOldSuffix(path string) error {
 				processIDOf(f), path)
 		case err != nil:
 			return fmt.Errorf("keeping the older trace: %w", err)
+		case !isFileAt(f, path):
+			return nil
 		}
 	}
 	if err := os.Rename(path, path+".old"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("keeping the older trace: %w", err)
 	}
 	return nil
+}
+
+func isFileAt(f *os.File, path string) bool {
+	open, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	current, err := os.Lstat(path)
+	return err == nil && os.SameFile(open, current)
 }
 
 // awaitLock locks a file. It returns sys.ErrLocked if the file is still locked after lockWait.

@@ -44,10 +44,12 @@ fi
 step checkpoint 40 env CUDA_MPS_PIPE_DIRECTORY=/nonexistent \
 	python3 "$here/suspend.py" checkpoint "$BUILD/symmem.test"
 if [[ -d $BUILD/python ]]; then
+	limit=75
 	for library in "${NCCL:-}" ${NCCL_NEWER:-}; do
-		PYTHONPATH="$BUILD/python:$here/torch" step processes 80 \
+		PYTHONPATH="$BUILD/python:$here/torch" step processes $((limit + 5)) \
 			env ${library:+"LD_PRELOAD=$library"} "${PYTHON:-python3}" \
-			"$here/torch/launch.py" 2 75 "$here/torch/suspended.py"
+			"$here/torch/launch.py" 2 $limit "$here/torch/suspended.py"
+		limit=235
 	done
 fi
 step contract 30 "$BUILD/nccl.test" -test.run TestContract/suspension -test.timeout 28s

@@ -17,6 +17,7 @@ import (
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/control/tcp"
+	"symmem/internal/cuda"
 	"symmem/internal/nccl"
 	"symmem/internal/ras"
 )
@@ -265,7 +266,8 @@ func (j *joiner) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
 	call := d.ncclAnyThread.AllReduce(buffer, buffer, 1, nccl.Uint8, nccl.Sum, handle)
 	err = call.On(s)
 	for done := false; !done && err == nil; {
-		if done, err = d.gpu.CUDA.StreamQuery(s); done || err != nil {
+		err = d.gpu.Query(func(gpu *cuda.Driver) error { done, err = gpu.StreamQuery(s); return err })
+		if done || err != nil {
 			break
 		}
 		select {

@@ -134,7 +134,7 @@ func (t *runTimer) collect(gpu *cuda.Driver) {
 			continue
 		}
 		done, err := gpu.EventQuery(s.end)
-		if err == nil && !done {
+		if err == nil && !done || errors.Is(err, cuda.ErrCaptureUnsupported) {
 			continue
 		}
 		duration, elapsedErr := gpu.EventElapsedTime(s.begin, s.end)

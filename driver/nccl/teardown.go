@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/direct"
@@ -123,13 +122,9 @@ func (t *teardown) collectFacts() facts {
 	return f
 }
 
-// A call of NCCL that holds the lock for blockedCallTime counts as blocked. The time is long,
-// because an abort frees memory that a call which is only slow still uses.
-const blockedCallTime = time.Second
-
 // tryLock fails only if a call to NCCL blocks while it holds the lock.
 func (t *teardown) tryLock() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), blockedCallTime)
+	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout/10)
 	defer cancel()
 	return gpu.Poll(ctx, t.mu.TryLock) == nil
 }

@@ -26,14 +26,14 @@ var (
 		Workaround: "symmem uses the plain path for them",
 		Source:     "the contract suite on 4 H200, and loadPack in the sources",
 	}
-	// RASOverflow: rasCollCommsInit sizes a buffer by the number of communicators, and then also
-	// writes those that other threads have created since. Later versions check the bounds.
+	// RASOverflow: rasCollCommsInit sizes a buffer by the ranks whose communicators are complete, and
+	// then writes all ranks of these communicators. Later versions check the bounds.
 	RASOverflow = &Defect{
-		Since: 22403, FixedIn: 22902,
-		Effect: "a query of NCCL's RAS subsystem, even one from ncclras or another job, can crash " +
-			"processes that are creating communicators, or corrupt their heaps",
+		Since: 22703, FixedIn: 22902,
+		Effect: "a query of NCCL's RAS subsystem, even one from ncclras or another job, can corrupt " +
+			"the heap of a process that is creating a communicator for several ranks",
 		Workaround: "symmem sends no queries, so its errors lack NCCL's counts of launches",
-		Source:     "nccl #1669 and #1762, and the sources",
+		Source:     "rasCollCommsInit in the sources; other crashes after queries: nccl #1669, #1762",
 	}
 	MachinesWithoutWindows = &Defect{
 		Since: 22703, FixedIn: 22902,

@@ -109,7 +109,8 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 }
 
 // Query is With, but if CUDA refuses because another library is capturing in global mode, it sets
-// Adopted and repeats the query, now in relaxed mode.
+// Adopted and repeats the query, now in relaxed mode. The refused query has invalidated that
+// capture.
 func (g *GPU) Query(query func(gpu *cuda.Driver) error) error {
 	err := g.With(query)
 	if !errors.Is(err, cuda.ErrCaptureUnsupported) {

@@ -20,10 +20,13 @@ type Event struct {
 	isShared bool   // another event uses the point
 }
 
-// Done is like Query, but returns true if the query fails.
-func (e *Event) Done() bool {
-	done, err := e.Query()
-	return done || err != nil
+// Done is like Query, but also returns true after an error of the device.
+func (e *Event) Done() bool { return hasEnded(e.Query()) }
+
+// hasEnded reports whether work has ended, by the result of a query. After an error of the device,
+// it has; if a capture forbids the query, it may be running.
+func hasEnded(done bool, err error) bool {
+	return done || err != nil && !errors.Is(err, cuda.ErrCaptureUnsupported)
 }
 
 // Query reports whether the stream has reached the last recorded point.

@@ -54,7 +54,8 @@ func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 		})
 	}()
 	if err := <-begun; err != nil {
-		t.Fatal(err)
+		close(end)
+		t.Fatal(errors.Join(err, <-ended))
 	}
 	return func() {
 		close(end)

@@ -23,10 +23,7 @@ func (s *Stream) Idle() bool {
 }
 
 // IdleLocked is Idle for callers that hold s.Mu.
-func (s *Stream) IdleLocked() bool {
-	done, err := s.query()
-	return done || err != nil
-}
+func (s *Stream) IdleLocked() bool { return hasEnded(s.query()) }
 
 // query requires s.Mu. During a capture, CUDA allows no query, so it queries an older event.
 func (s *Stream) query() (done bool, err error) {

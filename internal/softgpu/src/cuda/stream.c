@@ -188,9 +188,8 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
     return CUDA_SUCCESS;
 }
 
-/* Returns an error if the stream is being captured or any capture forbids the call, and invalidates
- * the captures concerned. */
-static CUresult check_captures(struct stream *s) {
+/* Returns an error if the stream is captured, and invalidates the capture. */
+static CUresult check_not_capturing(struct stream *s) {
     CUresult result = CUDA_SUCCESS;
     struct frontier reached;
     pthread_mutex_lock(&capture_lock);
@@ -200,8 +199,6 @@ static CUresult check_captures(struct stream *s) {
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     pthread_mutex_unlock(&capture_lock);
-    if (result == CUDA_SUCCESS && capture_forbids())
-        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return result;
 }
 
@@ -209,7 +206,9 @@ CUresult cuStreamQuery(CUstream stream) {
     ASK(CUDA_ERROR_UNKNOWN);
     CUresult result = stream_resolve(&stream);
     if (result == CUDA_SUCCESS)
-        result = check_captures(stream);
+        result = check_not_capturing(stream);
+    if (result == CUDA_SUCCESS && capture_forbids())
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&stream->lock);
@@ -222,7 +221,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
     ENTER(CUDA_ERROR_UNKNOWN);
     CUresult result = stream_resolve(&stream);
     if (result == CUDA_SUCCESS)
-        result = check_captures(stream);
+        result = check_not_capturing(stream);
     return result == CUDA_SUCCESS ? stream_drain(stream) : result;
 }
 
