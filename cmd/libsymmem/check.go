@@ -19,6 +19,8 @@ func goSetCheck(level C.int) C.int {
 	return guard(func() error { return library.SetCheck(int(level)) })
 }
 
+// goNote adds a kind and a value to a pool's history, which ranks compare.
+//
 //export goNote
 func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
 	return guard(func() error {
@@ -26,6 +28,8 @@ func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
 	})
 }
 
+// goSite stores the number of the call site with this text.
+//
 //export goSite
 func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 	return store(site, "the call site", func() (uint32, error) {
@@ -37,6 +41,9 @@ func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 	})
 }
 
+// goValue combines or compares the ranks' numbers. It stores the result of a combination in
+// *number, which a comparison leaves unchanged.
+//
 //export goValue
 func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {
 	return guard(func() error {
@@ -53,15 +60,20 @@ func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C
 		name := C.GoStringN(&value.name[0], C.int(value.name_length))
 		result, err := library.CombineNumber(uint64(value.group), int(value.operation), name,
 			int64(*number), uint32(site))
+		if err != nil {
+			return err
+		}
 		isComparison := value.operation == C.SYMMEM_VALUE_AGREE ||
 			value.operation == C.SYMMEM_VALUE_AGREE_FLOAT
-		if err == nil && !isComparison {
+		if !isComparison {
 			*number = C.int64_t(result)
 		}
-		return err
+		return nil
 	})
 }
 
+// goAgreeString compares a text, which has a name, between the ranks of a group.
+//
 //export goAgreeString
 func goAgreeString(
 	group C.uint64_t, nameLength C.size_t, name *C.char, length C.size_t, text *C.char,
@@ -83,6 +95,8 @@ func goAgreeString(
 	})
 }
 
+// goStep begins a step of the program and compares its description between the ranks of a group.
+//
 //export goStep
 func goStep(group C.uint64_t, length C.size_t, description *C.char, site C.uint32_t) C.int {
 	return guard(func() error {

@@ -15,18 +15,20 @@ import (
 func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 	return guard(func() error {
 		arguments, err := argumentsOf(call, site)
-		if err == nil && call.more_count > 0 {
-			arguments.More, err = remainingCalls(call, site)
-		}
 		if err != nil {
 			return err
+		}
+		if call.more_count > 0 {
+			if arguments.More, err = remainingCalls(call, site); err != nil {
+				return err
+			}
 		}
 		arguments.Event = (*uint64)(unsafe.Pointer(call.event))
 		return library.Do(uint64(call.group), &arguments)
 	})
 }
 
-// argumentsOf converts a call without the rest of its list.
+// argumentsOf converts a call, except for its event and the calls that follow it in its list.
 func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments, error) {
 	a := binding.Arguments{
 		Operation: int(call.operation), Count: int64(call.count), Type: int(call._type),
@@ -49,8 +51,10 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 	return a, err
 }
 
+// maxRemainingCalls is the maximum number of calls that follow the first one in a list.
 const maxRemainingCalls = 1 << 16
 
+// remainingCalls converts the calls that follow the first one in a list.
 func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
 	if call.more == nil || call.more_count > maxRemainingCalls {
 		return nil, fmt.Errorf("%d more calls at address %p: the maximum is %d: %w",
@@ -58,7 +62,7 @@ func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argu
 	}
 	list := make([]binding.Arguments, call.more_count)
 	for i := range list {
-		// A caller that was compiled with an older header passes a smaller struct.
+		// Copy the caller's struct, which is smaller than ours if its header is older.
 		var next C.struct_symmem_call
 		src := unsafe.Add(unsafe.Pointer(call.more), uintptr(i)*uintptr(call.size))
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&next)), call.size),
@@ -80,6 +84,7 @@ func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argu
 	return list, nil
 }
 
+// splitsOf copies the sizes and offsets of the parts that ranks exchange.
 func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	if call.ranks == 0 || call.ranks > maxRanks {
 		return nil, fmt.Errorf("splits for %d ranks: %w", call.ranks, symmem.ErrInvalid)
@@ -92,6 +97,7 @@ func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	}, nil
 }
 
+// copyIntegers copies a C array. It returns nil for a null pointer.
 func copyIntegers(count C.size_t, src *C.int64_t) []int64 {
 	if src == nil {
 		return nil
@@ -103,6 +109,8 @@ func copyIntegers(count C.size_t, src *C.int64_t) []int64 {
 	return dst
 }
 
+// goNorm queues a norm after an all-reduce or, if scatters is not 0, after a reduce-scatter.
+//
 //export goNorm
 func goNorm(
 	group C.uint64_t, n *C.struct_symmem_norm, scatters C.int, stream C.uint64_t, site C.uint32_t,
@@ -120,6 +128,8 @@ func goNorm(
 	})
 }
 
+// goRoute queues a dispatch or, if combines is not 0, a combine.
+//
 //export goRoute
 func goRoute(
 	group C.uint64_t, r *C.struct_symmem_route, combines C.int, stream C.uint64_t, site C.uint32_t,
@@ -159,12 +169,14 @@ func routeArguments(r *C.struct_symmem_route) *binding.RouteArguments {
 	}
 }
 
+// goPermute queues a permutation or, if reverses is not 0, its reversal.
+//
 //export goPermute
 func goPermute(
-	group C.uint64_t, p *C.struct_symmem_permute, returns C.int, stream C.uint64_t,
+	group C.uint64_t, p *C.struct_symmem_permute, reverses C.int, stream C.uint64_t,
 ) C.int {
 	return guard(func() error {
-		return library.Permute(uint64(group), permuteArguments(p), returns != 0, uintptr(stream))
+		return library.Permute(uint64(group), permuteArguments(p), reverses != 0, uintptr(stream))
 	})
 }
 

@@ -18,7 +18,7 @@ type Arguments struct {
 	Operation, Type, Op, Path int
 	Root                      int // root of a collective, or other rank of a send or receive
 	Tag                       int
-	Count                     int64
+	Count                     int64   // number of elements
 	Factor                    float64 // factor of PremulSum
 	Send, Recv                uintptr
 	// Splits is for operations whose parts have different sizes. If its offsets are nil, the parts
@@ -32,22 +32,25 @@ type Arguments struct {
 	More []Arguments
 	// Wait makes Do wait until the stream is idle.
 	Wait   bool
-	Stream uintptr
-	Site   uint32 // the number of the call site, or 0
+	Stream uintptr // handle of another library
+	Site   uint32  // number of the call site, or 0 if it is unknown
 }
 
-// Do queues a collective, a send or a receive on a stream of another library.
+// Do queues a call (a collective, a send or a receive), and those in its More, on a stream of
+// another library.
 func (cs *calls) Do(handle uint64, a *Arguments) error {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
 		return err
 	}
 	call, err := a.toCall(r, g)
-	if err == nil && len(a.More) > 0 {
-		call.More, err = toCalls(a.More, r, g)
-	}
 	if err != nil {
 		return err
+	}
+	if len(a.More) > 0 {
+		if call.More, err = toCalls(a.More, r, g); err != nil {
+			return err
+		}
 	}
 	s, err := r.findStream(a.Stream)
 	if err != nil {
@@ -56,23 +59,28 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 	if a.Event != nil && r.rt.Interop().IsCapturing(a.Stream) {
 		return fmt.Errorf("a call with an event on stream %#x: %w", a.Stream, symmem.ErrCapturing)
 	}
-	err = cs.queueCall(r.interopAt(a.Site), g, call, s)
-	if err == nil && a.Arrived != nil && call.Arrived == nil {
-		a.Arrived(a.Root)
+	if err := cs.queueCall(r.interopAt(a.Site), g, call, s); err != nil {
+		return err
 	}
-	if err == nil && a.Event != nil {
+	if a.Arrived != nil && call.Arrived == nil {
+		a.Arrived(a.Root) // the sender is known
+	}
+	if a.Event != nil {
 		*a.Event, err = cs.session.recordUnlessDone(streamUse{r, s})
 	}
 	return err
 }
 
-// queueCall queues a collective. If memory must be registered first, it waits for other ranks until
-// the caller interrupts it.
+// queueCall queues a call. If memory must be registered first, queueCall waits for other ranks,
+// and the caller can interrupt the wait.
 func (cs *calls) queueCall(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
 	mustRegister := interop.Registers(g.Group, call.Operation, call.Send, call.Recv, s)
-	for i := 0; i < len(call.More) && !mustRegister; i++ {
+	for i := range call.More {
+		if mustRegister {
+			break
+		}
 		next := &call.More[i]
 		mustRegister = interop.Registers(g.Group, next.Operation, next.Send, next.Recv, s)
 	}
@@ -82,8 +90,8 @@ func (cs *calls) queueCall(
 	return interop.Do(context.Background(), g.Group, call, s)
 }
 
-// queueInterruptible is separate from queueCall, so that other collectives do not allocate memory
-// for its closure.
+// queueInterruptible queues a call whose wait for other ranks can be interrupted. It is separate
+// from queueCall, so that other calls do not allocate memory for the closure.
 func (cs *calls) queueInterruptible(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
@@ -92,6 +100,7 @@ func (cs *calls) queueInterruptible(
 	})
 }
 
+// toCalls converts the calls that follow the first one in a list.
 func toCalls(list []Arguments, r *rank, g *group) ([]symmem.Call, error) {
 	calls := make([]symmem.Call, len(list))
 	for i := range list {
@@ -103,8 +112,10 @@ func toCalls(list []Arguments, r *rank, g *group) ([]symmem.Call, error) {
 	return calls, nil
 }
 
+// toCall converts the arguments, except for More, to a call of a rank in a group. It checks their
+// values and looks up the buffers.
 func (a *Arguments) toCall(r *rank, g *group) (symmem.Call, error) {
-	const maxCount = 1 << 44
+	const maxCount = 1 << 44 // of all ranks; sizes in bytes cannot overflow
 	call := symmem.Call{
 		Root: a.Root, Tag: a.Tag, Count: a.Count, Factor: a.Factor, Wait: a.Wait,
 	}
@@ -127,6 +138,7 @@ func (a *Arguments) toCall(r *rank, g *group) (symmem.Call, error) {
 	if a.Arrived != nil && a.Root == symmem.AnySource {
 		call.Arrived = a.Arrived
 	}
+	// driverCall determines the sizes of the buffers.
 	driverCall := driver.Call{
 		Operation: call.Operation, DataType: call.Type, Count: call.Count, Root: call.Root,
 	}
@@ -137,30 +149,33 @@ func (a *Arguments) toCall(r *rank, g *group) (symmem.Call, error) {
 		}
 		call.Splits = driverCall.Splits
 		driverCall.Count = a.Splits.CountOf(call.Operation, g.Rank())
-	} else if operation, ok := equalPartOperations[call.Operation]; ok {
-		driverCall.Operation = operation // Explain passes no splits
+	} else if equal, ok := equalPartOperations[call.Operation]; ok {
+		driverCall.Operation = equal // Explain passes no splits
 	}
 	sendBytes, recvBytes := driverCall.Spans(g.Size(), g.Rank())
 	return a.findBuffers(r, call, sendBytes, recvBytes)
 }
 
+// equalPartOperations maps operations with splits to those whose parts have the same size.
 var equalPartOperations = map[symmem.Operation]symmem.Operation{
 	symmem.OpAllToAllV: symmem.OpAllToAll, symmem.OpAllGatherV: symmem.OpAllGather,
 	symmem.OpReduceScatterV: symmem.OpReduceScatter,
 }
 
+// findBuffers returns the call with its Send and Recv buffers.
 func (a *Arguments) findBuffers(
 	r *rank, call symmem.Call, sendBytes, recvBytes int64,
 ) (symmem.Call, error) {
 	var err error
-	if call.Send, err = r.findMemory(a.Send, sendBytes); err == nil {
-		call.Recv, err = r.findMemory(a.Recv, recvBytes)
+	if call.Send, err = r.findMemory(a.Send, sendBytes); err != nil {
+		return call, err
 	}
+	call.Recv, err = r.findMemory(a.Recv, recvBytes)
 	return call, err
 }
 
-// Explain returns, as JSON, the path (the implementation) that a collective would use now, and
-// why.
+// Explain returns, as JSON, the path (the implementation) that a collective would use now, and the
+// reason.
 func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
@@ -179,15 +194,15 @@ func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 
 // NormArguments holds the arguments of symmem_norm and symmem_scattered_norm as C passes them.
 type NormArguments struct {
-	Scatters                        bool
+	Scatters                        bool // for symmem_scattered_norm
 	Type, Quant                     int
-	Rows, Hidden                    int64
+	Rows, Hidden                    int64 // number of rows of this rank, and of elements per row
 	Epsilon, WeightBias             float32
-	Input, Residual, Weight, Output uintptr
-	Quantized, Scales               uintptr
+	Input, Residual, Weight, Output uintptr // Output may be 0
+	Quantized, Scales               uintptr // used if Quant is not QuantNone
 	ScaleStrides                    [2]int64
 	Stream                          uintptr
-	Site                            uint32 // the number of the call site, or 0
+	Site                            uint32 // number of the call site, or 0 if it is unknown
 }
 
 // Norm queues an all-reduce or, with Scatters, a reduce-scatter, a residual addition, an RMSNorm
@@ -214,13 +229,14 @@ func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	}, s)
 }
 
+// toNormArgs checks the arguments and looks up the buffers. The input has inputRows rows.
 func (n *NormArguments) toNormArgs(r *rank, inputRows int64) (args symmem.NormArgs, err error) {
-	const maxElements = 1 << 44
+	const maxElements = 1 << 44 // sizes in bytes cannot overflow
 	args = symmem.NormArgs{
 		Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon, WeightBias: n.WeightBias,
 		ScaleStrides: n.ScaleStrides,
 	}
-	var errs [8]error
+	var errs [8]error // one for each argument that is converted; the first one is returned
 	args.Type, errs[0] = parseEnum("element type", types, n.Type)
 	if errs[0] == nil && args.Type != symmem.BFloat16 && args.Type != symmem.Float16 {
 		errs[0] = fmt.Errorf("the norm does not support %v: %w", args.Type, symmem.ErrInvalid)
@@ -236,12 +252,12 @@ func (n *NormArguments) toNormArgs(r *rank, inputRows int64) (args symmem.NormAr
 			driver.NormUnit, driver.MaxHidden, symmem.ErrInvalid)
 	case n.Rows < 0 || n.Rows > maxElements/n.Hidden:
 		return args, fmt.Errorf("%d rows of %d elements: %w", n.Rows, n.Hidden, symmem.ErrInvalid)
-	case min(strides[0], strides[1]) < 0,
+	case min(strides[0], strides[1]) < 0 ||
 		max(strides[0], strides[1]) > maxElements/max(n.Rows, n.Hidden):
 		return args, fmt.Errorf("strides of scales are %d and %d elements: %w", strides[0],
 			strides[1], symmem.ErrInvalid)
 	}
-	rowBytes := n.Hidden * int64(symmem.BFloat16.Size())
+	rowBytes := n.Hidden * int64(symmem.BFloat16.Size()) // Float16 has the same size
 	args.Input, errs[2] = r.findMemory(n.Input, inputRows*rowBytes)
 	args.Residual, errs[3] = r.findMemory(n.Residual, n.Rows*rowBytes)
 	if n.Output != 0 {

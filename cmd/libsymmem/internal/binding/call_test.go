@@ -14,20 +14,23 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address, err := l.Alloc(0, 4096, 0, 0)
+	address, err := l.Alloc(mainPool, 4096, defaultStream, noSite)
 	if err != nil {
 		t.Fatal(err)
 	}
 	call := &Arguments{
 		Operation: int(symmem.OpAllReduce), Count: 256, Send: address + 2048, Recv: address + 2048,
 	}
-	if text, err := l.Explain(world, call); err != nil || !strings.Contains(text, `"registers":true`) {
+	text, err := l.Explain(world, call)
+	if err != nil || !strings.Contains(text, `"registers":true`) {
 		t.Errorf("Explain before the first call = %s, %v; want a registration", text, err)
 	}
-	windows := counters.Windows.Load()
-	if err := l.Do(world, call); err != nil || counters.Windows.Load() == windows {
+	windowsBefore := counters.Windows.Load()
+	err = l.Do(world, call)
+	hasNewWindow := counters.Windows.Load() != windowsBefore
+	if err != nil || !hasNewWindow {
 		t.Errorf("first call: error %v, new window %v; want success and a new window", err,
-			counters.Windows.Load() != windows)
+			hasNewWindow)
 	}
 	call.Count++
 	if err := l.Do(world, call); !errors.Is(err, symmem.ErrOutOfRange) {
@@ -59,7 +62,7 @@ func TestNormErrorsNameTheArgument(t *testing.T) {
 		{99, 64, "element type 99 does not exist"},
 		{0, 64, "the norm does not support float64"},
 		{1, 64, "the norm does not support float32"},
-		{2, 60, "rows have 60 elements"},
+		{2, 60, "rows have 60 elements"}, // of float16
 	} {
 		err := l.Norm(world, &NormArguments{Type: row.elementType, Rows: 1, Hidden: row.hidden})
 		if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
@@ -68,6 +71,8 @@ func TestNormErrorsNameTheArgument(t *testing.T) {
 		}
 	}
 }
+
+const bfloat16Type = 3 // SYMMEM_BFLOAT16
 
 func TestRouteErrorsNameTheArgument(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
@@ -86,12 +91,13 @@ func TestRouteErrorsNameTheArgument(t *testing.T) {
 		{func(a *RouteArguments) { a.Tokens = -1 }, "-1 tokens"},
 		{func(a *RouteArguments) { a.Hidden = 1 << 62 }, "rows have"},
 	} {
-		a := &RouteArguments{Experts: 4, TopK: 1, MaxTokens: 4, Hidden: 64, Type: 3}
+		a := &RouteArguments{Experts: 4, TopK: 1, MaxTokens: 4, Hidden: 64, Type: bfloat16Type}
 		row.change(a)
 		for _, combines := range []bool{false, true} {
-			err := l.Route(world, a, combines, 0, 0)
+			err := l.Route(world, a, combines, defaultStream, noSite)
 			if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
-				t.Errorf("%+v = %v, want ErrInvalid with %q", a, err, row.want)
+				t.Errorf("Route(%+v), combines %v: got %v, want ErrInvalid with %q", a, combines, err,
+					row.want)
 			}
 		}
 	}
@@ -113,12 +119,13 @@ func TestPermuteErrorsNameTheArgument(t *testing.T) {
 		{func(a *PermuteArguments) { a.Hidden = 1 << 62 }, "rows have"},
 		{func(a *PermuteArguments) { a.Align = 1 << 62 }, "aligned to"},
 	} {
-		a := &PermuteArguments{Experts: 4, TopK: 1, MaxTokens: 4, Hidden: 64, Type: 3}
+		a := &PermuteArguments{Experts: 4, TopK: 1, MaxTokens: 4, Hidden: 64, Type: bfloat16Type}
 		row.change(a)
-		for _, returns := range []bool{false, true} {
-			err := l.Permute(world, a, returns, 0)
+		for _, reverses := range []bool{false, true} {
+			err := l.Permute(world, a, reverses, defaultStream)
 			if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
-				t.Errorf("%+v = %v, want ErrInvalid with %q", a, err, row.want)
+				t.Errorf("Permute(%+v), reverses %v: got %v, want ErrInvalid with %q", a, reverses, err,
+					row.want)
 			}
 		}
 	}
@@ -134,6 +141,7 @@ func TestDurationsAreBounded(t *testing.T) {
 	}
 }
 
+// BenchmarkDo measures a call on a range in the middle of the given number of buffers.
 func BenchmarkDo(b *testing.B) {
 	for _, row := range []struct {
 		name    string
@@ -152,7 +160,7 @@ func BenchmarkDo(b *testing.B) {
 			}
 			var middle uintptr
 			for i := range row.buffers {
-				address, err := l.Alloc(0, 1<<16, 0, 0)
+				address, err := l.Alloc(mainPool, 1<<16, defaultStream, noSite)
 				if err != nil {
 					b.Fatal(err)
 				}

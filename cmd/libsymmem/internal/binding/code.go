@@ -55,18 +55,18 @@ func (c Code) String() string {
 	return fmt.Sprintf("code %d", int(c))
 }
 
-// Errors may wrap these; use errors.Is.
+// These errors can be wrapped by others.
 var (
-	// ErrNotOpen is returned before Open and after Close.
+	// ErrNotOpen reports a call before Open or after Close.
 	ErrNotOpen = errors.New("symmem is not open: call symmem_open (symmem.init in Python) first")
-	// ErrLive is returned if live buffers prevent a close.
+	// ErrLive reports that live buffers prevent a close.
 	ErrLive = errors.New("buffers are still live: free them first, or force the close")
 	// ErrPanic reports a panic inside symmem.
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// errorCodes maps errors to codes. CodeOf uses the first entry that an error wraps, so an error
-// that can cause another one comes first.
+// errorCodes maps errors to codes. CodeOf uses the first entry that an error wraps. If an error
+// can wrap several entries, the cause comes before its effects.
 var errorCodes = []struct {
 	err  error
 	code Code
@@ -114,6 +114,7 @@ func CodeOf(err error) Code {
 	return CodeFailed
 }
 
+// adviceByCode lists what users can do about an error. Other codes have no advice.
 var adviceByCode = map[Code]string{
 	CodeOutOfMemory: "free memory, raise the capacity of the pool, or reserve memory early",
 	CodeDoubleFree:  "this pointer was freed before, or was never allocated",
@@ -125,7 +126,8 @@ var adviceByCode = map[Code]string{
 	CodePanic:    "please report this, with the message",
 }
 
-// Message returns an error's text, followed by advice for the code.
+// Message returns the text of err, followed by advice for the code, if there is any. The advice
+// about equal calls does not fit ranks that passed different values.
 func (c Code) Message(err error) string {
 	text := err.Error()
 	if advice := adviceByCode[c]; advice != "" && !isValueDivergence(err) {
@@ -137,16 +139,18 @@ func (c Code) Message(err error) string {
 	return text
 }
 
-func isMessageError(err error) bool { // about a send or a receive
+// isMessageError reports whether the error concerns a send or a receive.
+func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
 
-// isValueDivergence reports whether ranks passed different values, which does not fail the group.
+// isValueDivergence reports whether ranks passed different values to a comparison, such as Agree.
 func isValueDivergence(err error) bool {
 	var divergence *symmem.DivergenceError
 	return errors.As(err, &divergence) && divergence.Kind == symmem.DivergedValue
 }
 
+// hasCallSites reports whether a divergence names the source line of at least one call.
 func hasCallSites(err error) bool {
 	divergence, ok := errors.AsType[*symmem.DivergenceError](err)
 	if !ok {

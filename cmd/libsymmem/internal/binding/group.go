@@ -11,17 +11,19 @@ import (
 	"symmem"
 )
 
+// group is an open group of one rank, with what the binding adds to a symmem.Group.
 type group struct {
 	*symmem.Group
 	owner       *rank
-	handle      uint64
-	name        string
+	handle      uint64        // the value by which C names the group
+	name        string        // as passed to OpenGroup; the ID is longer
 	attachments []*attachment // guarded by groupTable.mu
-	machines    int           // that the group spans
-	padCount    atomic.Uint32
+	machines    int           // number of machines that have ranks of the group
+	padCount    atomic.Uint32 // number of checked pads that were opened
 }
 
-// nextPadNumber returns the number of the group's next checked pad, from 1 to 255.
+// nextPadNumber returns the number of the group's next checked pad. Numbers go from 1 to 255 and
+// then start again.
 func (g *group) nextPadNumber() uint32 { return (g.padCount.Add(1)-1)%255 + 1 }
 
 // isWithinDomain reports whether all ranks of the group share the pool, so that its memory can be
@@ -29,10 +31,11 @@ func (g *group) nextPadNumber() uint32 { return (g.padCount.Add(1)-1)%255 + 1 }
 func (g *group) isWithinDomain(p *pool) bool {
 	domain := p.Domain()
 	if domain == nil {
-		return false
+		return false // only this rank uses the pool
 	}
-	all := domain.Ranks()
-	return !slices.ContainsFunc(g.Ranks(), func(r int) bool { return !slices.Contains(all, r) })
+	sharing := domain.Ranks()
+	isOutside := func(rank int) bool { return !slices.Contains(sharing, rank) }
+	return !slices.ContainsFunc(g.Ranks(), isOutside)
 }
 
 // attachment is a communicator of another library that uses a group's windows.
@@ -61,7 +64,8 @@ func (t *groupTable) init(owner *rank) {
 	t.openCounts = map[string]int{}
 }
 
-// add returns the group's handle. A goroutine updates the Counters when the group fails or ends.
+// add adds a group and returns its handle. A goroutine updates the Counters when the group fails
+// or ends.
 func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	s := t.owner.session
 	added := &group{
@@ -92,8 +96,8 @@ func (t *groupTable) allGroups() []*group {
 	return slices.Collect(maps.Values(t.groups))
 }
 
-// nextID returns the id for a new group. It ends with a counter, because the same ranks can open
-// several groups with one name.
+// nextID returns the id for a new group, which is the same on all its ranks. The id ends with a
+// counter, because the same ranks can open several groups with one name.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
@@ -102,6 +106,7 @@ func (t *groupTable) nextID(name string, ranks []int) string {
 	return fmt.Sprintf("%s #%d", id, t.openCounts[id])
 }
 
+// remove removes a group and forgets its attached communicators.
 func (t *groupTable) remove(g *group) {
 	t.mu.Lock()
 	delete(t.groups, g.handle)
@@ -124,6 +129,7 @@ func (t *groupTable) attach(a *attachment) {
 	a.group.attachments = append(a.group.attachments, a)
 }
 
+// detach removes an attachment and returns it, or nil if this rank has none with the handle.
 func (t *groupTable) detach(handle uint64) *attachment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,8 +138,8 @@ func (t *groupTable) detach(handle uint64) *attachment {
 		return nil
 	}
 	delete(t.attachments, handle)
-	a.group.attachments = slices.DeleteFunc(slices.Clone(a.group.attachments),
-		func(other *attachment) bool { return other == a })
+	isDetached := func(other *attachment) bool { return other == a }
+	a.group.attachments = slices.DeleteFunc(slices.Clone(a.group.attachments), isDetached)
 	return a
 }
 
@@ -143,6 +149,8 @@ func (t *groupTable) attachmentsOf(g *group) []*attachment {
 	return slices.Clone(g.attachments)
 }
 
+// forgetAttachments removes all attachments and forgets their communicators, which does not
+// deregister memory.
 func (t *groupTable) forgetAttachments() {
 	t.mu.Lock()
 	attachments := t.attachments
@@ -153,11 +161,13 @@ func (t *groupTable) forgetAttachments() {
 	}
 }
 
+// groupID returns an id that depends on the name and the ranks. A hash replaces the end of a long
+// id. At most half of the maximum length is used, which leaves room for the counter of nextID.
 func groupID(name string, ranks []int) string {
-	const maxLength, prefix = symmem.MaxGroupID / 2, 64
+	const maxBytes, prefixCharacters = symmem.MaxGroupID / 2, 64
 	id := fmt.Sprintf("%s %v", name, ranks)
-	if len(id) <= maxLength {
+	if len(id) <= maxBytes {
 		return id
 	}
-	return fmt.Sprintf("%.*s... %x", prefix, name, sha256.Sum256([]byte(id)))
+	return fmt.Sprintf("%.*s... %x", prefixCharacters, name, sha256.Sum256([]byte(id)))
 }

@@ -12,16 +12,18 @@ import (
 	"symmem"
 )
 
+// interrupts polls the caller during waits, so that the caller can interrupt them.
 type interrupts struct {
 	poll atomic.Pointer[pollFunctions] // nil if the caller has set none
 }
 
+// pollFunctions holds functions of the caller that return true to interrupt a wait.
 type pollFunctions struct {
 	// pollOnThread is called on the waiting thread, without locks of this package.
 	pollOnThread func() bool
 	// pollInCollective is called during a collective, on any thread, with the stream's lock held.
 	pollInCollective func() bool
-	reusableSlice    atomic.Pointer[timeSlice]
+	reusableSlice    atomic.Pointer[timeSlice] // a time slice that has not begun, or nil
 }
 
 // SetPoll sets the functions that report whether to interrupt a wait. A nil onThread disables both.
@@ -34,12 +36,13 @@ func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 }
 
 const (
-	pollInterval  = 100 * time.Millisecond
-	maxCancelWait = 500 * time.Millisecond
+	pollInterval  = 100 * time.Millisecond // time between calls of pollOnThread
+	maxCancelWait = 500 * time.Millisecond // maximum wait for a call that was canceled
 )
 
 var errTimeSlice = errors.New("the time slice of a wait has expired")
 
+// errInterrupted returns the error of an interrupted operation, such as "synchronizing".
 func errInterrupted(operation string) error {
 	return fmt.Errorf("%s: %w", operation, symmem.ErrInterrupted)
 }
@@ -52,8 +55,8 @@ func (i *interrupts) pollInCollective() error {
 	return nil
 }
 
-// runResumable repeats a call that only waits, with contexts that soon expire, and polls the caller
-// in between.
+// runResumable runs a call that only waits, and polls the caller every pollInterval. It lets the
+// call's context expire for each poll, and then repeats the call.
 func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -65,10 +68,10 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 			ctx = newTimeSlice(pollInterval)
 		}
 		err := call(ctx)
-		if ctx.stop() {
+		if isUnused := ctx.stop(); isUnused {
 			p.reusableSlice.Store(ctx)
 		}
-		if err == nil || !errors.Is(err, errTimeSlice) {
+		if !errors.Is(err, errTimeSlice) {
 			return err
 		}
 		if p.pollOnThread() {
@@ -123,19 +126,20 @@ func CatchPanic(call func() error) (err error) {
 	return call()
 }
 
-// timeSlice is a context that expires a fixed time after the first call of Done or Err. A call
-// that does not wait starts no timer.
+// timeSlice is a context that begins with the first call of Done or Err, and expires after its
+// duration. A call that does not wait starts no timer.
 type timeSlice struct {
 	duration time.Duration
 
 	mu     sync.Mutex
-	expiry time.Time     // guarded by mu
-	done   chan struct{} // guarded by mu
-	timer  *time.Timer   // guarded by mu
+	expiry time.Time     // zero until the slice begins; guarded by mu
+	done   chan struct{} // nil until the first call of Done; guarded by mu
+	timer  *time.Timer   // nil until the first call of Done; guarded by mu
 }
 
-func newTimeSlice(length time.Duration) *timeSlice { return &timeSlice{duration: length} }
+func newTimeSlice(duration time.Duration) *timeSlice { return &timeSlice{duration: duration} }
 
+// expiryLocked returns the time at which the slice expires. The first call begins the slice.
 func (t *timeSlice) expiryLocked() time.Time {
 	if t.expiry.IsZero() {
 		t.expiry = time.Now().Add(t.duration)
@@ -167,8 +171,8 @@ func (t *timeSlice) Err() error {
 
 func (t *timeSlice) Value(any) any { return nil }
 
-// stop stops the timer. It reports whether the slice can be reused because it has not begun.
-func (t *timeSlice) stop() bool {
+// stop stops the timer. If the slice has not begun, it can be used again.
+func (t *timeSlice) stop() (isUnused bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.timer != nil {

@@ -9,11 +9,16 @@ import (
 	"symmem"
 )
 
-// interruptAtPoll sets a poll function that interrupts the wait on its nth call, and returns a
-// counter of the calls.
+// interruptAtPoll sets a poll function that requests an interrupt from its nth call on, except in
+// collectives. It returns a counter of the calls.
 func interruptAtPoll(l *Library, nth int) *int {
 	count := new(int)
-	l.SetPoll(func() bool { *count++; return *count >= nth }, func() bool { return false })
+	pollOnThread := func() bool {
+		*count++
+		return *count >= nth
+	}
+	pollInCollective := func() bool { return false }
+	l.SetPoll(pollOnThread, pollInCollective)
 	return count
 }
 
@@ -23,7 +28,7 @@ func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := r.findStream(0)
+	s, err := r.findStream(defaultStream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,14 +37,15 @@ func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	count := interruptAtPoll(l, 3)
-	if err := l.Synchronize(0); CodeOf(err) != CodeInterrupted || *count != 3 {
+	err = l.Synchronize(defaultStream)
+	if CodeOf(err) != CodeInterrupted || *count != 3 {
 		t.Errorf("interrupted Synchronize = %v after %d polls, want %v after 3", err, *count,
 			CodeInterrupted)
 	}
 	close(gate)
-	interruptAtPoll(l, 1000)
-	if err := l.Synchronize(0); err != nil {
-		t.Error(err)
+	interruptAtPoll(l, 1000) // more polls than the next call makes
+	if err := l.Synchronize(defaultStream); err != nil {
+		t.Errorf("second Synchronize = %v, want nil", err)
 	}
 }
 
@@ -50,11 +56,14 @@ func TestCallsThatReturnImmediatelyDoNotPoll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{
-		l.Synchronize(0), l.Do(world, &Arguments{Operation: 8, Type: 7}), l.Check(world),
+	const barrier, uint8Type = int(symmem.OpBarrier), 7 // SYMMEM_BARRIER and SYMMEM_UINT8
+	for name, err := range map[string]error{
+		"Synchronize": l.Synchronize(defaultStream),
+		"Barrier":     l.Do(world, &Arguments{Operation: barrier, Type: uint8Type}),
+		"Check":       l.Check(world),
 	} {
 		if err != nil {
-			t.Error(err)
+			t.Errorf("%s = %v, want nil", name, err)
 		}
 	}
 	if *count != 0 {
@@ -86,11 +95,11 @@ func TestInterruptedCallThatDoesNotReturnIsAbandoned(t *testing.T) {
 
 func TestTimeSliceExpires(t *testing.T) {
 	slow := newTimeSlice(time.Hour)
-	if slow.Err() != nil {
+	if slow.Err() != nil { // the first call of Err begins the time slice
 		t.Error("the time slice expired early")
 	}
 	if slow.stop() {
-		t.Error("stop() = true after Err, want false")
+		t.Error("stop() = true for a time slice that has begun, want false")
 	}
 	if !newTimeSlice(time.Hour).stop() {
 		t.Error("stop() = false for a new time slice, want true")

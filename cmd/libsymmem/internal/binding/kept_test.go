@@ -16,32 +16,38 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	number, err := l.OpenPool(world, nil)
+	const force = true
+	openedPool, err := l.OpenPool(world, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	words := map[int]*uint64{}
-	for _, pool := range []int{0, number, LocalPool} {
-		address, err := l.Alloc(pool, 4096, 0, 0)
+	words := map[int]*uint64{} // the first word of a buffer in each pool, by pool number
+	valueOf := func(pool int) uint64 { return uint64(pool + 10) }
+	for _, pool := range []int{mainPool, openedPool, LocalPool} {
+		address, err := l.Alloc(pool, 4096, defaultStream, noSite)
 		if err != nil {
 			t.Fatal(err)
 		}
-		words[pool] = *(**uint64)(unsafe.Pointer(&address))
-		*words[pool] = uint64(pool + 10)
+		words[pool] = *(**uint64)(unsafe.Pointer(&address)) // a conversion that go vet accepts
+		*words[pool] = valueOf(pool)
 	}
 	if err := l.Close(false); CodeOf(err) != CodeLive {
 		t.Errorf("Close with live buffers: got %v, want %v", err, CodeLive)
 	}
-	for _, closeMemory := range []func() error{
-		func() error { return l.ClosePool(number, true) },
-		func() error { return l.Close(true) },
+	for _, closing := range []struct {
+		name  string
+		close func() error
+	}{
+		{"ClosePool", func() error { return l.ClosePool(openedPool, force) }},
+		{"Close", func() error { return l.Close(force) }},
 	} {
-		if err := closeMemory(); err != nil {
-			t.Fatal(err)
+		if err := closing.close(); err != nil {
+			t.Fatalf("%s: %v", closing.name, err)
 		}
 		for pool, word := range words {
-			if *word != uint64(pool+10) {
-				t.Errorf("buffer of pool %d contains %d, want %d", pool, *word, pool+10)
+			if *word != valueOf(pool) {
+				t.Errorf("after %s, the buffer of pool %d contains %d, want %d", closing.name, pool, *word,
+					valueOf(pool))
 			}
 		}
 	}
@@ -53,12 +59,14 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 		if err := l.Free(address, true); err != nil {
 			t.Errorf("freeing a buffer of pool %d: %v", pool, err)
 		}
-		if err := l.Free(address, false); CodeOf(err) != CodeOf(symmem.ErrForeign) {
-			t.Errorf("freeing a buffer twice: got %v, want %v", err, symmem.ErrForeign)
+		if err := l.Free(address, false); CodeOf(err) != CodeForeign {
+			t.Errorf("freeing a buffer of pool %d again: got %v, want %v", pool, err, CodeForeign)
 		}
 	}
 }
 
+// TestFreedMemoryOfClosedPoolsIsRefused closes a pool and, in the second round, the whole library.
+// Buffers that were live stay usable until they are freed. Other memory of the pool is refused.
 func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	allReduce := func(address uintptr) error {
@@ -72,19 +80,20 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 	}
 	alloc := func(pool int, bytes uint64) uintptr {
 		t.Helper()
-		address, err := l.Alloc(pool, bytes, 0, 0)
+		address, err := l.Alloc(pool, bytes, defaultStream, noSite)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return address
 	}
-	check := func(name string, address uintptr, want Code) {
-		t.Helper()
-		if err := allReduce(address); CodeOf(err) != want {
-			t.Errorf("call on %s: got %v, want %v", name, err, want)
+	const force = true
+	for _, reopens := range []bool{false, true} {
+		checkCall := func(memory string, address uintptr, want Code) {
+			t.Helper()
+			if err := allReduce(address); CodeOf(err) != want {
+				t.Errorf("library reopened: %v: call on %s: got %v, want %v", reopens, memory, err, want)
+			}
 		}
-	}
-	for _, reopen := range []bool{false, true} {
 		world, err := l.World()
 		if err != nil {
 			t.Fatal(err)
@@ -100,42 +109,42 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		check("freed memory", freed, CodeOf(symmem.ErrFreed))
-		if err := l.ClosePool(pool, true); err != nil {
+		checkCall("freed memory of an open pool", freed, CodeFreed)
+		if err := l.ClosePool(pool, force); err != nil {
 			t.Fatal(err)
 		}
-		if reopen {
-			if err := errors.Join(l.Close(true), l.Open([]byte(hostOptions))); err != nil {
+		if reopens {
+			if err := errors.Join(l.Close(force), l.Open([]byte(hostOptions))); err != nil {
 				t.Fatal(err)
 			}
 		}
-		check("live memory of a closed pool", live, CodeOK)
-		check("freed memory of a mapped segment", freed, CodeOf(symmem.ErrFreed))
-		check("freed memory of an unmapped segment", large, CodeOf(symmem.ErrFreed))
+		checkCall("live memory of a closed pool", live, CodeOK)
+		checkCall("freed memory of a mapped segment", freed, CodeFreed)
+		checkCall("freed memory of an unmapped segment", large, CodeFreed)
 		if err := l.Free(live, false); err != nil {
 			t.Fatal(err)
 		}
-		check("memory freed after the close", live, CodeOf(symmem.ErrFreed))
+		checkCall("memory freed after the close", live, CodeFreed)
 	}
 }
 
-// TestFreeDuringCloseTakesEffect closes a pool after the first step of Free, which retires the
-// buffer, and before the second, which frees it.
+// TestFreeDuringCloseTakesEffect closes a pool during a Free: after Free has retired the buffer
+// and before it frees the buffer.
 func TestFreeDuringCloseTakesEffect(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
 	}
-	number, err := l.OpenPool(world, nil)
+	poolNumber, err := l.OpenPool(world, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	address, err := l.Alloc(number, 4096, 0, 0)
+	address, err := l.Alloc(poolNumber, 4096, defaultStream, noSite)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, p, err := l.pool(number)
+	r, p, err := l.pool(poolNumber)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +152,7 @@ func TestFreeDuringCloseTakesEffect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.ClosePool(number, false); err != nil {
+	if err := l.ClosePool(poolNumber, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.free(b, true); err != nil {
@@ -163,11 +172,11 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 50 {
-		number, err := l.OpenPool(world, nil)
+		poolNumber, err := l.OpenPool(world, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		address, err := l.Alloc(number, 4096, 0, 0)
+		address, err := l.Alloc(poolNumber, 4096, defaultStream, noSite)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +185,9 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 		for range 4 {
 			closers.Go(func() {
 				<-start
-				if err := l.ClosePool(number, true); err != nil && CodeOf(err) != CodeOf(symmem.ErrClosed) {
+				const force = true
+				err := l.ClosePool(poolNumber, force)
+				if code := CodeOf(err); code != CodeOK && code != CodeClosed {
 					t.Errorf("closing a pool: %v", err)
 				}
 			})
@@ -184,7 +195,7 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 		close(start)
 		closers.Wait()
 		interop := l.ranks.main.Load().rt.Interop()
-		if n, _ := interop.Live(nil); n != 1 {
+		if n, _ := interop.Live(nil); n != 1 { // in all pools
 			t.Fatalf("%d buffers are live, want 1", n)
 		}
 		if err := l.Free(address, false); err != nil {
@@ -200,13 +211,14 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 // must not wait for that lock, because it records unmapped segments with the pool's lock held.
 func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
-	address, err := l.Alloc(0, 100<<20, 0, 0)
+	address, err := l.Alloc(mainPool, 100<<20, defaultStream, noSite)
 	if err := errors.Join(err, l.Free(address, false)); err != nil {
 		t.Fatal(err)
 	}
 	trimmed := make(chan error, 1)
+	const keepBytes = 0
 	l.closedRankBuffers.mu.Lock()
-	go func() { trimmed <- l.Trim(0, 0) }()
+	go func() { trimmed <- l.Trim(mainPool, keepBytes) }()
 	select {
 	case err = <-trimmed:
 	case <-time.After(time.Minute):

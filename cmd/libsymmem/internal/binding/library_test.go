@@ -12,6 +12,7 @@ import (
 	"symmem"
 )
 
+// openLibrary opens a Library with options in JSON. The test fails if the Library warns.
 func openLibrary(t *testing.T, options string) (*Library, *Counters) {
 	t.Helper()
 	counters := &Counters{}
@@ -69,71 +70,80 @@ func TestHandlesOfEarlierRankAreRefused(t *testing.T) {
 	if err := l.Open([]byte(hostOptions)); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Check(first); !errors.Is(err, symmem.ErrClosed) {
+	err = l.Check(first)
+	if !errors.Is(err, symmem.ErrClosed) {
 		t.Errorf("Check of the closed world: got %v, want %v", err, symmem.ErrClosed)
 	}
 }
 
 func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
-	const buffers = 24
+	const bufferCount = 24
+	const delay, force = true, true
 	l, _ := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// run allocates buffers, frees those listed in frees in that order, and allocates again. It
-	// returns the offsets of the new buffers from the first buffer.
-	run := func(t *rapid.T, sizes []int, frees []int) (offsets []uintptr) {
-		number, err := l.OpenPool(world, nil)
+	// run opens a pool and allocates a buffer of each size. Then it frees the buffers with the given
+	// indices, in the given order, and allocates all sizes again. It returns the offsets of the new
+	// buffers from the first buffer.
+	run := func(t *rapid.T, sizes []int, freed []int) (offsets []uintptr) {
+		poolNumber, err := l.OpenPool(world, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() {
-			if err := l.ClosePool(number, true); err != nil {
+			if err := l.ClosePool(poolNumber, force); err != nil {
 				t.Fatal(err)
 			}
 		}()
 		alloc := func(i int) uintptr {
-			address, err := l.Alloc(number, uint64(sizes[i]), uintptr(i%2), 0)
+			stream := uintptr(i % 2)
+			address, err := l.Alloc(poolNumber, uint64(sizes[i]), stream, noSite)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return address
 		}
-		buffer := make([]uintptr, buffers)
-		for i := range buffer {
-			buffer[i] = alloc(i)
+		addresses := make([]uintptr, bufferCount)
+		for i := range addresses {
+			addresses[i] = alloc(i)
 		}
-		for _, i := range frees {
-			if err := l.Free(buffer[i], true); err != nil {
+		for _, i := range freed {
+			if err := l.Free(addresses[i], delay); err != nil {
 				t.Fatal(err)
 			}
-			if err := l.Free(buffer[i], true); !errors.Is(err, symmem.ErrDoubleFree) {
+			if err := l.Free(addresses[i], delay); !errors.Is(err, symmem.ErrDoubleFree) {
 				t.Fatalf("freeing buffer %d again: got %v, want %v", i, err, symmem.ErrDoubleFree)
 			}
 		}
-		for i := range buffer {
-			offsets = append(offsets, alloc(i)-buffer[0])
+		for i := range addresses {
+			offsets = append(offsets, alloc(i)-addresses[0])
 		}
 		return offsets
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		sizes := rapid.SliceOfN(rapid.IntRange(1, 1<<20), buffers, buffers).Draw(t, "sizes")
-		numbers := make([]int, buffers)
-		for i := range numbers {
-			numbers[i] = i
+		sizes := rapid.SliceOfN(rapid.IntRange(1, 1<<20), bufferCount, bufferCount).Draw(t, "sizes")
+		indices := make([]int, bufferCount)
+		for i := range indices {
+			indices[i] = i
 		}
-		frees := rapid.Permutation(numbers).Draw(t, "frees")[:buffers/2]
-		reordered := rapid.Permutation(frees).Draw(t, "frees in another order")
-		a, b := run(t, sizes, frees), run(t, sizes, reordered)
-		for i := range a {
-			if a[i] != b[i] {
+		freed := rapid.Permutation(indices).Draw(t, "frees")[:bufferCount/2]
+		reordered := rapid.Permutation(freed).Draw(t, "frees in another order")
+		offsets, otherOffsets := run(t, sizes, freed), run(t, sizes, reordered)
+		for i := range offsets {
+			if offsets[i] != otherOffsets[i] {
 				t.Fatalf("allocation %d is at offset %#x or %#x, depending on the order of frees",
-					i, a[i], b[i])
+					i, offsets[i], otherOffsets[i])
 			}
 		}
 	})
 }
+
+const (
+	defaultStream = 0 // the handle of CUDA's default stream
+	noSite        = 0 // the call site is unknown
+)
 
 func TestCountersCountMemoryAndWindows(t *testing.T) {
 	l, counters := openLibrary(t, hostOptions)
@@ -142,21 +152,26 @@ func TestCountersCountMemoryAndWindows(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := counters.Pending.Load()
-	address, err := l.Alloc(0, 100, 0, 0)
+	address, err := l.Alloc(mainPool, 100, defaultStream, noSite)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if counters.Pending.Load() == before {
 		t.Error("a new segment did not change Pending")
 	}
-	windows := counters.Windows.Load()
-	seen, err := l.ScopeEnd(world, 0)
-	if err != nil || seen != counters.Pending.Load() || counters.Windows.Load() == windows {
-		t.Errorf("ScopeEnd = %d, %v; Pending = %d, Windows = %d; want Pending, and Windows not %d",
-			seen, err, counters.Pending.Load(), counters.Windows.Load(), windows)
+	windowsBefore := counters.Windows.Load()
+	pending, err := l.ScopeEnd(world, defaultStream)
+	if err != nil || pending != counters.Pending.Load() {
+		t.Errorf("ScopeEnd = %d, %v; want Pending, which is %d", pending, err, counters.Pending.Load())
 	}
-	if !l.IsSymmetric(world, 100, address) || l.IsSymmetric(world, 1<<40, address) {
-		t.Error("IsSymmetric is false for registered memory, or true beyond it")
+	if counters.Windows.Load() == windowsBefore {
+		t.Error("ScopeEnd registered a segment, but did not change Windows")
+	}
+	if !l.IsSymmetric(world, 100, address) {
+		t.Error("IsSymmetric = false for registered memory, want true")
+	}
+	if l.IsSymmetric(world, 1<<40, address) {
+		t.Error("IsSymmetric = true for a range that ends after the registered memory, want false")
 	}
 }
 
@@ -166,9 +181,9 @@ func TestCombineNumberDoesNotAllocate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const valueAgree = 1 // SYMMEM_VALUE_AGREE
+	const valueAgree, site = 1, 1 // valueAgree is SYMMEM_VALUE_AGREE
 	agree := func() {
-		if _, err := l.CombineNumber(world, valueAgree, "batch size", 8, 1); err != nil {
+		if _, err := l.CombineNumber(world, valueAgree, "batch size", 8, site); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -179,8 +194,8 @@ func TestCombineNumberDoesNotAllocate(t *testing.T) {
 
 func TestAllocDoesNotAllocateOnGoHeap(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
-	pair := func() {
-		address, err := l.Alloc(0, 2<<20, 0, 0)
+	allocAndFree := func() {
+		address, err := l.Alloc(mainPool, 2<<20, defaultStream, noSite)
 		if err == nil {
 			err = l.Free(address, true)
 		}
@@ -188,8 +203,8 @@ func TestAllocDoesNotAllocateOnGoHeap(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	pair()
-	if n := testing.AllocsPerRun(100, pair); n > 0 {
+	allocAndFree() // the first call creates a segment
+	if n := testing.AllocsPerRun(100, allocAndFree); n > 0 {
 		t.Errorf("%v allocations per run, want 0", n)
 	}
 }

@@ -46,7 +46,8 @@ type PoolOptions struct {
 	Placement    string `json:"placement"`
 }
 
-// decode decodes a JSON object and rejects unknown fields. An empty text leaves options unchanged.
+// decode decodes a JSON object to the struct at options and rejects unknown fields. An empty text
+// leaves the struct unchanged.
 func decode(text []byte, options any) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
@@ -62,6 +63,7 @@ func decode(text []byte, options any) error {
 	return nil
 }
 
+// runtimeOptions checks the options and converts them to those of symmem.Open.
 func (o *Options) runtimeOptions() (symmem.Options, error) {
 	out := symmem.Options{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
@@ -103,6 +105,7 @@ func (o *Options) runtimeOptions() (symmem.Options, error) {
 
 const maxMilliseconds = 24 * 60 * 60 * 1000 // one day
 
+// parseMilliseconds converts an argument to a duration. The name is for errors.
 func parseMilliseconds(name string, value int64) (time.Duration, error) {
 	if value < 0 || value > maxMilliseconds {
 		return 0, fmt.Errorf("%s is %d; want 0 to %d: %w", name, value, maxMilliseconds,
@@ -111,6 +114,7 @@ func parseMilliseconds(name string, value int64) (time.Duration, error) {
 	return time.Duration(value) * time.Millisecond, nil
 }
 
+// withDomain converts the options to those of a pool that the ranks of a group share.
 func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error) {
 	out := symmem.PoolOptions{
 		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
@@ -123,7 +127,8 @@ func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error
 	return out, err
 }
 
-// SYMMEM_CALLSITES holds a boolean or the maximum number of source lines for a call.
+// shouldRecordCallSites returns the option callsites or, if it is absent, the setting of
+// SYMMEM_CALLSITES: a boolean or the maximum number of source lines for a call.
 func (o *Options) shouldRecordCallSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
@@ -132,18 +137,19 @@ func (o *Options) shouldRecordCallSites() bool {
 	if lines, err := strconv.Atoi(text); err == nil {
 		return lines > 0
 	}
-	enabled, err := strconv.ParseBool(text)
-	return err == nil && enabled
+	isEnabled, err := strconv.ParseBool(text)
+	return err == nil && isEnabled
 }
 
 // defaultMaxProcs is small because many ranks may share a machine, and the caller's threads need
 // processors as well.
 const defaultMaxProcs = 2
 
+// setMaxProcs limits the processors that run Go code in this process.
 func (o *Options) setMaxProcs() {
 	procs := o.GoMaxProcs
 	if procs <= 0 {
-		procs, _ = strconv.Atoi(os.Getenv("SYMMEM_GOMAXPROCS"))
+		procs, _ = strconv.Atoi(os.Getenv("SYMMEM_GOMAXPROCS")) // 0 if it is not a number
 	}
 	if procs <= 0 {
 		procs = min(defaultMaxProcs, runtime.NumCPU())

@@ -8,14 +8,14 @@ import (
 // The layout of a checked pad, as described in python/src/symmem/_device/layout.py. Kernels access
 // it by instructions that python/src/symmem/_device/ptx.py generates. All offsets are in bytes.
 const (
-	padRanks    = 32
-	padChannels = 1024
+	padRanks    = 32   // maximum number of ranks
+	padChannels = 1024 // number of channels
 
-	padFailed  = 0
-	padNumber  = 4 // followed by the rank, the size and the timeout
-	padStop    = 32
-	padPeers   = 256
-	padReports = 512
+	padFailed  = 0   // the first padFailure of any rank, or 0
+	padNumber  = 4   // followed by the rank, the number of ranks and the timeout
+	padStop    = 32  // address of the word by which the host stops kernels
+	padPeers   = 256 // for each rank, the address of its pad
+	padReports = 512 // for each rank, the report of its first failed wait
 
 	padReportBytes = 64
 	padArrivals    = 4096
@@ -31,13 +31,13 @@ type padFailure uint32
 const (
 	padTimedOut    padFailure = 1
 	padPeerFailed  padFailure = 3 // another rank failed first
-	padBadArgument padFailure = 4
-	padOverwritten padFailure = 5
+	padBadArgument padFailure = 4 // an invalid channel, site or peer
+	padOverwritten padFailure = 5 // by the peer's next values
 	padStopped     padFailure = 6 // the host has stopped the group's kernels
 )
 
-// padArrivalRow is the first of a channel's two rows of slots for arrivals. padSignalRow is its row
-// for signals.
+// A channel has three rows of slots, and each rank writes one slot of a row. Arrivals alternate
+// between the first two rows. Signals use the third.
 const (
 	padArrivalRow = 0
 	padSignalRow  = 2
@@ -46,7 +46,9 @@ const (
 // MaxPadSites is the number of call sites that a signal can name.
 const MaxPadSites = 1 << 12
 
-// padWord is a signal: a count (epoch), the pad's number, a channel and a call site.
+// padWord is the value that a rank writes to a slot to signal or to arrive. The high half is the
+// epoch, which counts the signals or arrivals of the rank on the channel. The low half is the tag:
+// the pad's number (8 bits), the channel and the call site (12 bits each). A tag is never 0.
 type padWord uint64
 
 func (w padWord) epoch() uint32 { return uint32(w >> 32) }
@@ -54,21 +56,21 @@ func (w padWord) tag() uint32   { return uint32(w) }
 func (w padWord) channel() int  { return int(w >> 12 & 0xFFF) }
 func (w padWord) site() int     { return int(w % MaxPadSites) }
 
-// padReport is the report of a rank's first failed wait.
+// padReport is the report of a rank's first failed wait. Ranks are those of the group.
 type padReport struct {
 	rank          int
 	failure       padFailure
-	peer          int
+	peer          int // the rank for which the wait failed
 	want, found   padWord
 	channel, site int
-	row           int
+	row           int // padArrivalRow or padSignalRow
 }
 
 func (r *padReport) isArrival() bool { return r.row == padArrivalRow }
 
-// padSignal is a signal that this rank has not waited for.
+// padSignal is a signal or an arrival for which this rank has not waited.
 type padSignal struct {
-	source        int
+	source        int // rank of the group
 	isArrival     bool
 	channel, site int
 }
@@ -76,60 +78,68 @@ type padSignal struct {
 // padMemory is a copy of the first bytes of a pad. Methods pending and absent need the whole pad.
 type padMemory []byte
 
-func (m padMemory) uint32(at int) uint32 { return binary.NativeEndian.Uint32(m[at:]) }
-func (m padMemory) word(at int) padWord  { return padWord(binary.NativeEndian.Uint64(m[at:])) }
+func (m padMemory) uint32(offset int) uint32 { return binary.NativeEndian.Uint32(m[offset:]) }
 
-// reports omits invalid reports, because kernels of all ranks can write to the memory.
-func (m padMemory) reports(ranks int) []padReport {
-	var found []padReport
-	for rank := range ranks {
-		at := padReports + rank*padReportBytes
-		r := padReport{
-			rank: rank, failure: padFailure(m.uint32(at)), peer: int(m.uint32(at + 4)),
-			want: m.word(at + 8), found: m.word(at + 16),
-			channel: int(m.uint32(at + 24)), site: int(m.uint32(at + 28)),
-			row: int(m.uint32(at + 32)),
-		}
-		isWithinPad := r.peer < ranks && r.channel < padChannels
-		if r.failure == padBadArgument || r.failure != 0 && isWithinPad {
-			found = append(found, r)
-		}
-	}
-	return found
+func (m padMemory) word(offset int) padWord {
+	return padWord(binary.NativeEndian.Uint64(m[offset:]))
 }
 
+// reports returns the valid reports of failed waits. Others are possible, because kernels of all
+// ranks can write to the memory.
+func (m padMemory) reports(ranks int) []padReport {
+	var valid []padReport
+	for rank := range ranks {
+		offset := padReports + rank*padReportBytes
+		r := padReport{
+			rank: rank, failure: padFailure(m.uint32(offset)), peer: int(m.uint32(offset + 4)),
+			want: m.word(offset + 8), found: m.word(offset + 16),
+			channel: int(m.uint32(offset + 24)), site: int(m.uint32(offset + 28)),
+			row: int(m.uint32(offset + 32)),
+		}
+		isWithinPad := r.peer < ranks && r.channel < padChannels
+		isFailure := r.failure != 0
+		if r.failure == padBadArgument || (isFailure && isWithinPad) {
+			valid = append(valid, r)
+		}
+	}
+	return valid
+}
+
+// padRow returns the offset of a row of slots.
 func padRow(channel, row int) int { return padSlots + (3*channel+row)*padRowBytes }
 
 // absent returns the ranks whose arrivals this rank's failed wait r has not found.
 func (m padMemory) absent(r *padReport, ranks int) []int {
-	var found []int
+	var absentRanks []int
 	row := padRow(r.channel, int(r.want.epoch()%2))
 	for rank := range ranks {
 		if m.word(row+8*rank) != r.want {
-			found = append(found, rank)
+			absentRanks = append(absentRanks, rank)
 		}
 	}
-	return found
+	return absentRanks
 }
 
-// pending returns the signals that this rank has not waited for.
+// pending returns the signals and arrivals for which this rank has not waited.
 func (m padMemory) pending(ranks int) []padSignal {
-	var found []padSignal
+	var all []padSignal
 	for channel := range padChannels {
 		begin := padRow(channel, 0)
 		if !slices.ContainsFunc(m[begin:begin+3*padRowBytes], func(b byte) bool { return b != 0 }) {
 			continue
 		}
-		waits := m.uint32(padArrivals + 8*channel + 4)
+		// The second number of each pair counts how often this rank has waited.
+		arrivalWaits := m.uint32(padArrivals + 8*channel + 4)
 		for rank := range ranks {
-			taken := m.uint32(padSignals + 8*(channel*padRanks+rank) + 4)
-			for row, seen := range [3]uint32{waits, waits, taken} {
+			signalWaits := m.uint32(padSignals + 8*(channel*padRanks+rank) + 4)
+			for row, waits := range [3]uint32{arrivalWaits, arrivalWaits, signalWaits} {
 				w := m.word(padRow(channel, row) + 8*rank)
-				if w.tag() != 0 && int32(w.epoch()-seen) > 0 {
-					found = append(found, padSignal{rank, row != padSignalRow, channel, w.site()})
+				isLater := int32(w.epoch()-waits) > 0 // epochs can overflow
+				if w.tag() != 0 && isLater {
+					all = append(all, padSignal{rank, row != padSignalRow, channel, w.site()})
 				}
 			}
 		}
 	}
-	return found
+	return all
 }

@@ -16,16 +16,19 @@ import (
 // pads implements the functions in symmem.h for checked pads.
 type pads struct{ session *session }
 
-// pad is memory through which kernels of all ranks of a group signal each other, with checks.
+// pad is this rank's part of a checked pad: memory through which kernels of a group's ranks signal
+// each other. The kernels check the signals, and write a report to all pads if a wait fails.
 type pad struct {
-	owner    *rank
-	group    *group
-	address  uintptr
-	sites    []string
-	timeout  time.Duration
-	isFailed atomic.Bool // if set, the signals left on the pad do not explain failures of other pads
+	owner   *rank
+	group   *group
+	address uintptr
+	sites   []string      // the names of call sites, by number
+	timeout time.Duration // maximum wait of a kernel
+	// isFailed is set once CheckPad has found a failed wait. The signals left on a failed pad do not
+	// explain failures of other pads.
+	isFailed atomic.Bool
 
-	mu       sync.RWMutex // held during copies, to keep the memory mapped
+	mu       sync.RWMutex // held for reading during copies, which keeps the memory mapped
 	isClosed bool         // guarded by mu
 }
 
@@ -58,7 +61,7 @@ func (ps *pads) OpenPad(handle uint64, sites []string) (uintptr, error) {
 	return p.address, nil
 }
 
-// ClosePad frees this rank's pad. It can be called again after an error.
+// ClosePad frees this rank's pad. After an error, it can be called again.
 func (ps *pads) ClosePad(address uintptr) error {
 	if p, ok := ps.session.padTable.remove(address); ok {
 		p.close()
@@ -74,6 +77,7 @@ func (p *pad) close() {
 	p.isClosed = true
 }
 
+// find returns the open pad that begins at an address.
 func (ps *pads) find(address uintptr) (*pad, error) {
 	if _, err := ps.session.anyRank(); err != nil {
 		return nil, err
@@ -96,39 +100,42 @@ func (ps *pads) CheckPad(address uintptr) error {
 	}
 	p.isFailed.Store(true)
 	reports := head.reports(len(p.group.Ranks()))
-	first := p.firstCause(reports)
+	cause := p.likeliestCause(reports)
 	switch {
-	case first == nil:
+	case cause == nil:
 		return fmt.Errorf("the checked pad at %#x has failed without a valid report", address)
-	case first.failure == padTimedOut:
-		return ps.timeoutError(p, first, reports)
-	case first.failure == padStopped:
-		return p.stoppedError(first)
+	case cause.failure == padTimedOut:
+		return ps.timeoutError(p, cause, reports)
+	case cause.failure == padStopped:
+		return p.stoppedError(cause)
 	}
-	return p.differenceError(first)
+	return p.differenceError(cause)
 }
 
-// ExplainPad describes the signals that this rank has not waited for, one per line.
+// ExplainPad describes the signals on this rank's pad for which it has not waited, one per line.
 func (ps *pads) ExplainPad(address uintptr) (string, error) {
 	p, err := ps.find(address)
 	if err != nil {
 		return "", err
 	}
-	lines, err := p.signalsFrom(func(int) bool { return true })
+	includesAll := func(int) bool { return true }
+	lines, err := p.signalsFrom(includesAll)
 	return strings.Join(lines, "\n"), err
 }
 
+// writeHeader writes the fields between padNumber and padReports. It leaves padFailed, because
+// peers may already have set it. addresses lists the pads of all ranks.
 func (p *pad) writeHeader(addresses []uintptr, number uint32) error {
-	// The header begins after the first word (padFailed), which peers may already have written.
-	header := make([]byte, padReports-padNumber)
-	put := binary.NativeEndian
-	put.PutUint32(header, number)
-	put.PutUint32(header[4:], uint32(p.group.Rank()))
-	put.PutUint32(header[8:], uint32(len(addresses)))
-	put.PutUint64(header[12:], uint64(p.timeout))
-	put.PutUint64(header[padStop-padNumber:], uint64(p.owner.rt.Interop().StopWord(p.group.Group)))
-	for i, address := range addresses {
-		put.PutUint64(header[padPeers-padNumber+8*i:], uint64(address))
+	header := make([]byte, padReports-padNumber) // fields are at their offset minus padNumber
+	order := binary.NativeEndian
+	order.PutUint32(header, number)
+	order.PutUint32(header[4:], uint32(p.group.Rank()))
+	order.PutUint32(header[8:], uint32(len(addresses)))
+	order.PutUint64(header[12:], uint64(p.timeout))
+	stopWord := p.owner.rt.Interop().StopWord(p.group.Group)
+	order.PutUint64(header[padStop-padNumber:], uint64(stopWord))
+	for rank, address := range addresses {
+		order.PutUint64(header[padPeers-padNumber+8*rank:], uint64(address))
 	}
 	return p.copy(int64(len(header)), func(s *symmem.Stream, m symmem.Memory) error {
 		return s.Copy(m, symmem.Host(header))
@@ -144,8 +151,8 @@ func (p *pad) read(bytes int64) (padMemory, error) {
 	return memory, err
 }
 
-// copy calls queue with a part of the pad's memory and a stream on which no kernel runs, and waits
-// for the stream.
+// copy copies to or from the bytes of the pad that begin at offset. It calls queue with a stream
+// on which no kernel runs and with the memory of these bytes, and then waits for the stream.
 func (p *pad) copy(
 	bytes int64, queue func(*symmem.Stream, symmem.Memory) error, offset uintptr,
 ) error {
@@ -173,50 +180,56 @@ func (p *pad) copy(
 	return nil
 }
 
-// firstCause returns the report that explains the failure. It prefers other causes to time-outs and
-// stops, and then this rank's report to those of other ranks.
-func (p *pad) firstCause(reports []padReport) *padReport {
-	var first *padReport
-	orderOf := func(r *padReport) int {
-		order := r.rank
+// likeliestCause returns the report that explains the failure best, or nil if there is none. It
+// prefers other failures to time-outs and stops, then this rank's report, then low ranks.
+func (p *pad) likeliestCause(reports []padReport) *padReport {
+	var best *padReport
+	preference := func(r *padReport) int { // the lowest value is the best
+		value := r.rank // is less than padRanks
 		if r.failure == padTimedOut || r.failure == padStopped {
-			order += 2 * padRanks
+			value += 2 * padRanks
 		}
 		if r.rank != p.group.Rank() {
-			order += padRanks
+			value += padRanks
 		}
-		return order
+		return value
 	}
 	for i := range reports {
 		r := &reports[i]
-		if r.failure != padPeerFailed && (first == nil || orderOf(r) < orderOf(first)) {
-			first = r
+		if r.failure == padPeerFailed {
+			continue // the report of the peer contains the cause
+		}
+		if best == nil || preference(r) < preference(best) {
+			best = r
 		}
 	}
-	return first
+	return best
 }
 
-// signalsFrom describes the signals of some ranks of the world that this rank has not waited for.
-func (p *pad) signalsFrom(includes func(rank int) bool) ([]string, error) {
+// signalsFrom describes the signals on this rank's pad for which it has not waited, one per line.
+// Only signals from included ranks of the world count.
+func (p *pad) signalsFrom(includes func(worldRank int) bool) ([]string, error) {
 	memory, err := p.read(padBytes)
 	if err != nil {
 		return nil, err
 	}
 	var lines []string
 	for _, s := range memory.pending(len(p.group.Ranks())) {
-		rank := p.group.Ranks()[s.source]
-		if !includes(rank) {
+		worldRank := p.group.Ranks()[s.source]
+		if !includes(worldRank) {
 			continue
 		}
-		did := "signalled"
+		verb := "signalled"
 		if s.isArrival {
-			did = "arrived"
+			verb = "arrived"
 		}
-		lines = append(lines, fmt.Sprintf("rank %d has %s %s", rank, did, p.place(s.channel, s.site)))
+		line := fmt.Sprintf("rank %d has %s %s", worldRank, verb, p.place(s.channel, s.site))
+		lines = append(lines, line)
 	}
 	return lines, nil
 }
 
+// site describes a call site by its number and, if it is known, its name.
 func (p *pad) site(number int) string {
 	if number < len(p.sites) {
 		return fmt.Sprintf("site %d (%q)", number, p.sites[number])

@@ -12,11 +12,11 @@ import (
 // plugin implements the functions for inference engines that use symmem only as an allocator.
 type plugin struct {
 	session       *session
-	openLibrary   func(device int) error
-	printedErrors sync.Map // set of error texts
+	openLibrary   func(device int) error // Library.openAlone
+	printedErrors sync.Map               // set of error texts
 }
 
-// openAlone opens the library as a job of one rank, unless it is already open.
+// openAlone opens the main world with only this rank, unless the main world is already open.
 func (l *Library) openAlone(device int) error {
 	if l.IsOpen() {
 		return nil
@@ -24,12 +24,13 @@ func (l *Library) openAlone(device int) error {
 	o := &Options{Size: 1, Device: &device, Backend: "nccl"}
 	err := l.openMain(context.Background(), o, aloneRank)
 	if l.IsOpen() {
-		return nil // opened by this call, or by another thread in the meantime
+		return nil // if err is not nil, another thread has opened it in the meantime
 	}
 	return err
 }
 
-// PlugAlloc allocates like Alloc, and opens the library as a job of one rank if necessary.
+// PlugAlloc allocates like Alloc. If the main world is not open, PlugAlloc first opens it with
+// only this rank.
 func (p *plugin) PlugAlloc(
 	poolNumber int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
@@ -43,8 +44,9 @@ func (p *plugin) PlugAlloc(
 	return allPools.Alloc(poolNumber, bytes, stream, site)
 }
 
-// Values of ncclResult_t that PlugResult returns.
+// Values of NCCL's enum ncclResult_t that PlugResult returns.
 const (
+	ncclSuccess         = 0
 	ncclSystemError     = 2
 	ncclInternalError   = 3
 	ncclInvalidArgument = 4
@@ -56,7 +58,7 @@ const (
 func PlugResult(err error) int {
 	switch CodeOf(err) {
 	case CodeOK:
-		return 0
+		return ncclSuccess
 	case CodePanic:
 		return ncclInternalError
 	case CodeInvalid, CodeUnsupported:
@@ -70,8 +72,11 @@ func PlugResult(err error) int {
 	}
 }
 
-// PlugRegister registers new memory of pool 0 with a communicator. It is collective if there is new
-// memory. During a graph capture, it only prints a warning.
+// mainPool is the number of the pool that opening the main world creates.
+const mainPool = 0
+
+// PlugRegister registers new memory of the main pool with a communicator. If there is new memory,
+// the call is collective. During a graph capture, it only prints a warning.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {
@@ -81,7 +86,7 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	if err != nil {
 		return err
 	}
-	_, pool, err := p.session.pool(0)
+	_, pool, err := p.session.pool(mainPool)
 	if err != nil {
 		return err
 	}
@@ -99,6 +104,8 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	return nil
 }
 
+// adopt returns the AdoptedCommunicator of NCCL's communicator at an address. The first call for
+// the communicator creates it.
 func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	return r.pluginComms.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
 		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)

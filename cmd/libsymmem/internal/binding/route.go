@@ -19,7 +19,8 @@ type RouteArguments struct {
 	Send, Recv                uintptr
 }
 
-// toCall returns a call that is valid, except for its buffers.
+// toCall converts the arguments to a call without buffers, and validates the call as that of rank
+// 0, because the validity does not depend on the rank. A combine always has type BFloat16.
 func (a *RouteArguments) toCall(
 	operation symmem.Operation, t symmem.DataType, ranks int,
 ) (*driver.Call, error) {
@@ -33,12 +34,13 @@ func (a *RouteArguments) toCall(
 			Experts: a.Experts,
 		},
 	}
-	if max(a.MaxTokens, a.Hidden) < 1<<31 {
+	if max(a.MaxTokens, a.Hidden) < 1<<31 { // so that the product cannot overflow
 		call.Count = a.MaxTokens * a.Hidden
 	}
 	return call, call.Validate(ranks, 0)
 }
 
+// checkRanks returns an error if a layout for this number of ranks is not supported.
 func checkRanks(ranks int) error {
 	const maxRanks = 1 << 16
 	if ranks < 1 || ranks > maxRanks {
@@ -48,7 +50,7 @@ func checkRanks(ranks int) error {
 	return nil
 }
 
-// Layout returns the layout of the memory that symmem_dispatch writes.
+// Layout returns the layout of the memory that symmem_dispatch writes in a group of this size.
 func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
 	if err := checkRanks(ranks); err != nil {
 		return symmem.DispatchLayout{}, err
@@ -64,7 +66,7 @@ func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
 	return call.Route.Layout(ranks, a.Hidden*int64(t.Size())), nil
 }
 
-// Route queues a dispatch or a combine.
+// Route queues a dispatch or, if combines is set, a combine.
 func (cs *calls) Route(
 	handle uint64, a *RouteArguments, combines bool, stream uintptr, site uint32,
 ) error {
@@ -91,6 +93,7 @@ func (cs *calls) Route(
 	return cs.queueCall(r.interopAt(site), g, call, s)
 }
 
+// toRouteArgs validates the arguments for a group of the given size, and looks up the buffers.
 func (a *RouteArguments) toRouteArgs(
 	r *rank, operation symmem.Operation, ranks int,
 ) (args symmem.RouteArgs, err error) {
@@ -110,28 +113,34 @@ func (a *RouteArguments) toRouteArgs(
 		Tokens: a.Tokens,
 	}
 	sendBytes, recvBytes := call.Spans(ranks, 0)
-	var errs [5]error
-	find := func(i int, m *symmem.Memory, address uintptr, bytes int64) {
-		if bytes > 0 {
-			*m, errs[i] = r.findMemory(address, bytes)
+	otherSpans := call.OtherSpans()
+	for _, buffer := range []struct {
+		memory  *symmem.Memory
+		address uintptr
+		bytes   int64 // 0 if the call does not use the buffer
+	}{
+		{&args.Send, a.Send, sendBytes},
+		{&args.Recv, a.Recv, recvBytes},
+		{&args.IDs, a.IDs, otherSpans[0].Bytes},
+		{&args.Weights, a.Weights, otherSpans[1].Bytes},
+		{&args.RowScales, a.RowScales, otherSpans[2].Bytes},
+	} {
+		if buffer.bytes > 0 {
+			var findErr error
+			*buffer.memory, findErr = r.findMemory(buffer.address, buffer.bytes)
+			err = cmp.Or(err, findErr)
 		}
 	}
-	find(0, &args.Send, a.Send, sendBytes)
-	find(1, &args.Recv, a.Recv, recvBytes)
-	spans := call.OtherSpans()
-	find(2, &args.IDs, a.IDs, spans[0].Bytes)
-	find(3, &args.Weights, a.Weights, spans[1].Bytes)
-	find(4, &args.RowScales, a.RowScales, spans[2].Bytes)
-	return args, cmp.Or(errs[:]...)
+	return args, err
 }
 
-// Permute queues a permutation or, if returns is set, its reversal.
-func (cs *calls) Permute(handle uint64, a *PermuteArguments, returns bool, stream uintptr) error {
+// Permute queues a permutation or, if reverses is set, its reversal.
+func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stream uintptr) error {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
 		return err
 	}
-	p, err := a.toPermutation(g.Size(), g.Rank(), returns)
+	p, err := a.toPermutation(g.Size(), g.Rank(), reverses)
 	if err != nil {
 		return err
 	}
@@ -146,14 +155,15 @@ func (cs *calls) Permute(handle uint64, a *PermuteArguments, returns bool, strea
 		},
 		Align: p.Align,
 	}
-	memory, queue := []*symmem.Memory{&args.Dispatched, &args.Permuted}, g.Permute
-	if returns {
-		memory = []*symmem.Memory{&args.Permuted, &args.Computed, &args.Returned}
+	queue := g.Permute
+	buffers := []*symmem.Memory{&args.Dispatched, &args.Permuted} // in the order of p.Spans
+	if reverses {
 		queue = g.Unpermute
+		buffers = []*symmem.Memory{&args.Permuted, &args.Computed, &args.Returned}
 	}
-	for i, span := range p.Spans(returns) {
+	for i, span := range p.Spans(reverses) {
 		var findErr error
-		*memory[i], findErr = r.findMemory(span.Address, span.Bytes)
+		*buffers[i], findErr = r.findMemory(span.Address, span.Bytes)
 		err = errors.Join(err, findErr)
 	}
 	if err != nil {

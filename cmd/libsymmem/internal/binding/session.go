@@ -14,18 +14,20 @@ type session struct {
 	warnings
 	interrupts
 
-	ranks             rankList
-	groupIndex        table[uint64, *group] // open groups of all ranks
-	poolTable         poolTable
-	events            table[uint64, event]
-	padTable          table[uintptr, *pad]     // open pads of all ranks
+	ranks             rankList                 // this process's rank in each open world
+	groupIndex        table[uint64, *group]    // by handle; open groups of all ranks
+	poolTable         poolTable                // open pools of all ranks
+	events            table[uint64, event]     // by handle
+	padTable          table[uintptr, *pad]     // by address; open pads of all ranks
 	lastUses          table[uintptr, *lastUse] // by stream handle; used with several worlds
 	sites             siteTable
 	closedRankBuffers closedRankBuffers
-	// lastHandle is never reset, so that no handle is reused.
+	// lastHandle is the largest handle of a group, an event or an attachment. It is never reset, so
+	// that no handle is reused.
 	lastHandle atomic.Uint64
 }
 
+// mainWorldRank returns this process's rank in the main world, or ErrNotOpen.
 func (s *session) mainWorldRank() (*rank, error) {
 	if r := s.ranks.main.Load(); r != nil {
 		return r, nil
@@ -44,7 +46,8 @@ func (s *session) anyRank() (*rank, error) {
 	return nil, ErrNotOpen
 }
 
-// errUnknownHandle returns ErrNotOpen, ErrClosed if the handle was valid earlier, or ErrInvalid.
+// errUnknownHandle returns the error for a handle that is not open: ErrNotOpen if no world is
+// open, ErrClosed if the handle was valid earlier, and ErrInvalid otherwise.
 func (s *session) errUnknownHandle(kind string, handle uint64) error {
 	if _, err := s.anyRank(); err != nil {
 		return err
@@ -55,6 +58,7 @@ func (s *session) errUnknownHandle(kind string, handle uint64) error {
 	return fmt.Errorf("%s with handle %d: %w", kind, handle, symmem.ErrClosed)
 }
 
+// group returns an open group and the rank that opened it.
 func (s *session) group(handle uint64) (*rank, *group, error) {
 	if g, ok := s.groupIndex.find(handle); ok {
 		return g.owner, g, nil
@@ -62,6 +66,7 @@ func (s *session) group(handle uint64) (*rank, *group, error) {
 	return nil, nil, s.errUnknownHandle("group", handle)
 }
 
+// world returns this process's rank in the world whose group of all ranks has the handle.
 func (s *session) world(handle uint64) (*rank, error) {
 	r, g, err := s.group(handle)
 	if err != nil {
@@ -74,6 +79,7 @@ func (s *session) world(handle uint64) (*rank, error) {
 	return r, nil
 }
 
+// pool returns an open pool and the rank that opened it.
 func (s *session) pool(number int) (*rank, *pool, error) {
 	r, err := s.anyRank()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 type windows struct{ session *session }
 
 // ScopeEnd registers the new memory of all pools that a group's ranks share. It returns the value
-// of Counters.Pending before the call. A larger value later means that there may be more memory to
-// register.
+// of Counters.Pending before the call. When Counters.Pending is larger, there may be new memory
+// again.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, err error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -33,7 +33,7 @@ func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, 
 	return pendingCount, nil
 }
 
-// RegisterPending registers the new memory of one pool; see ScopeEnd.
+// RegisterPending registers the new memory of one pool with a group.
 func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr) error {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -50,8 +50,9 @@ func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr
 	return r.register(g, p, stream)
 }
 
-// Attach attaches another library's communicator to a group and registers the group's memory with
-// it. It is collective over the group.
+// Attach attaches another library's communicator to a group, and registers all pools that the
+// group's ranks share. It returns the handle of the attachment, which is the same for a second
+// call. Attach is collective over the group.
 func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -77,6 +78,7 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 	return a.handle, nil
 }
 
+// registerAll registers the pools that a group's ranks share with a communicator.
 func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCommunicator) error {
 	for _, p := range ws.session.poolTable.ownedBy(r) {
 		if !g.isWithinDomain(p) {
@@ -95,21 +97,22 @@ func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCo
 	return nil
 }
 
-// Detach detaches a communicator and, if exists is set, deregisters its windows.
+// Detach detaches a communicator. It deregisters the communicator's windows if the communicator
+// still exists.
 func (ws *windows) Detach(handle uint64, exists bool) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
 	}
 	for _, r := range ws.session.ranks.allRanks() {
 		a := r.groupTable.detach(handle)
-		switch {
-		case a == nil:
-		case exists:
-			return a.communicator.Detach()
-		default:
-			a.communicator.Forget()
-			return nil
+		if a == nil {
+			continue
 		}
+		if exists {
+			return a.communicator.Detach()
+		}
+		a.communicator.Forget()
+		return nil
 	}
 	return fmt.Errorf("attachment with handle %d: %w", handle, symmem.ErrClosed)
 }
@@ -121,8 +124,8 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 		r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
-// PeerAddresses returns the address range's start on each rank of the group. The range must be
-// within a window.
+// PeerAddresses returns, for each rank of the group, where an address range of this rank begins in
+// the memory of that rank. The range must be within a window.
 func (ws *windows) PeerAddresses(
 	handle uint64, bytes uint64, address uintptr,
 ) ([]uintptr, error) {
@@ -136,10 +139,11 @@ func (ws *windows) PeerAddresses(
 	return r.rt.Interop().PeerAddresses(g.Group, address, int64(bytes))
 }
 
-// NCCLWindow holds the handles that NCCL's device API needs for a range of addresses.
+// NCCLWindow holds what NCCL's device API needs for a range of addresses: handles of a
+// communicator and a window, and the range's offset in the window in bytes.
 type NCCLWindow struct{ Communicator, Window, Offset uintptr }
 
-// NCCLWindow returns NCCL's handles for an address range within a window.
+// NCCLWindow returns NCCL's handles for an address range, which must be within a window.
 func (ws *windows) NCCLWindow(
 	handle uint64, bytes uint64, address uintptr,
 ) (w NCCLWindow, err error) {

@@ -11,12 +11,14 @@ import (
 	"symmem"
 )
 
+// rankList holds this process's rank in each open world. Reads take no lock.
 type rankList struct {
-	mu   sync.Mutex
+	mu   sync.Mutex              // held while the list changes
 	main atomic.Pointer[rank]    // the main world's rank; nil while that world is closed
 	list atomic.Pointer[[]*rank] // oldest first; replaced, never modified
 }
 
+// allRanks returns the ranks, the oldest first. The caller must not modify the slice.
 func (l *rankList) allRanks() []*rank {
 	if list := l.list.Load(); list != nil {
 		return *list
@@ -34,6 +36,7 @@ func (l *rankList) add(r *rank, isMain bool) {
 	}
 }
 
+// remove removes a rank, and reports whether it was in the list.
 func (l *rankList) remove(r *rank) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,8 +54,8 @@ func (l *rankList) remove(r *rank) bool {
 // worlds implements the functions in symmem.h for worlds other than the main one.
 type worlds struct{ session *session }
 
-// OpenWorld opens another world with the JSON options that symmem.h describes, and returns the
-// world's handle. It is collective over the ranks of that world.
+// OpenWorld opens a world other than the main one with the JSON options that symmem.h describes.
+// It returns the world's handle. It is collective over the ranks of the new world.
 func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 	var o Options
 	if err := decode(optionsJSON, &o); err != nil {
@@ -62,7 +65,7 @@ func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 		return 0, fmt.Errorf("opening a world: the options must not describe a pool; open pools "+
 			"later: %w", symmem.ErrInvalid)
 	}
-	var opened *rank // an interrupted call may still write it
+	var opened *rank // must not be read after an interrupt, when the call may still write it
 	err := ws.session.runInterruptible("opening a world", func(ctx context.Context) (err error) {
 		opened, err = ws.session.openRank(ctx, &o, otherRank)
 		return err
@@ -119,14 +122,17 @@ func (s *session) setCheck(r *rank, level int) error {
 	})
 }
 
+// rankKind says which function opened a rank's world.
 type rankKind int
 
 const (
-	mainRank  rankKind = iota // by Open
-	aloneRank                 // by PlugAlloc, as the only rank of the main world
-	otherRank                 // by OpenWorld
+	mainRank  rankKind = iota // Open opened the main world
+	aloneRank                 // PlugAlloc opened the main world with only this rank
+	otherRank                 // OpenWorld opened another world
 )
 
+// openRank opens a world and adds this process's rank to the session. If ctx has been canceled by
+// then, openRank closes the world again.
 func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*rank, error) {
 	if err := o.setEnvironment(); err != nil {
 		return nil, err
@@ -138,7 +144,8 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", err)
 	}
-	options.OnLate, options.Interrupted = s.addLate, s.pollInCollective
+	options.OnLate = s.addLate
+	options.Interrupted = s.pollInCollective
 	rt, err := symmem.Open(ctx, options)
 	if err != nil {
 		return nil, err
@@ -156,6 +163,8 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 	return r, nil
 }
 
+// closeRank closes a rank's world. Without force, it returns ErrLive if there are live buffers.
+// With force, live buffers stay usable; see closedRankBuffers.
 func (s *session) closeRank(r *rank, force bool) error {
 	if count, bytes := s.poolTable.countLive(r); count > 0 && !force {
 		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
@@ -166,7 +175,7 @@ func (s *session) closeRank(r *rank, force bool) error {
 	}
 	s.closedRankBuffers.keepRank(r.rt.Interop())
 	if !s.removeRank(r) {
-		return nil // another call is closing it
+		return nil // another call is closing the rank
 	}
 	err := r.close(errors.Join(errs...), force)
 	s.counters.Pending.Add(1)
@@ -174,6 +183,8 @@ func (s *session) closeRank(r *rank, force bool) error {
 	return err
 }
 
+// removeRank removes a rank and everything that belongs to it from the tables of the session. It
+// returns false if the rank has already been removed.
 func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false

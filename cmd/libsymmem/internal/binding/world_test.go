@@ -8,14 +8,15 @@ import (
 	"symmem"
 )
 
-func openWorld(t *testing.T, l *Library) (*rank, uint64) {
+// openWorld opens another world of one rank. It returns this process's rank in the world and the
+// world's handle. The cleanup accepts that the test has closed the world.
+func openWorld(t *testing.T, l *Library) (r *rank, handle uint64) {
 	t.Helper()
 	handle, err := l.OpenWorld([]byte(hostOptions))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := l.world(handle)
-	if err != nil {
+	if r, err = l.world(handle); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -26,32 +27,33 @@ func openWorld(t *testing.T, l *Library) (*rank, uint64) {
 	return r, handle
 }
 
-// TestStreamOrdersWorkAcrossWorlds uses one stream in two worlds while the first world has
-// unfinished work.
+// TestStreamOrdersWorkAcrossWorlds uses one stream in two worlds. The work of the first world
+// waits at a gate and then fails. The work of the second world must run after it, without failing.
 func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
+	const handle = 1 // of the stream
 	l, _ := openLibrary(t, hostOptions)
-	main, err := l.mainWorldRank()
+	first, err := l.mainWorldRank()
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, _ := openWorld(t, l)
-	slow, err := main.findStream(1)
+	second, _ := openWorld(t, l)
+	firstStream, err := first.findStream(handle)
 	if err != nil {
 		t.Fatal(err)
 	}
 	gate := make(chan struct{})
-	if err := slow.Host(func() { <-gate; panic("on purpose") }); err != nil {
+	if err := firstStream.Host(func() { <-gate; panic("on purpose") }); err != nil {
 		t.Fatal(err)
 	}
 	ran := make(chan struct{})
-	later, err := other.findStream(1)
-	if err == nil {
-		err = later.Host(func() { close(ran) })
-	}
+	secondStream, err := second.findStream(handle)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := l.RecordEvent(1)
+	if err := secondStream.Host(func() { close(ran) }); err != nil {
+		t.Fatal(err)
+	}
+	e, err := l.RecordEvent(handle)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,10 +70,10 @@ func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 		t.Error("WaitForEvent = nil, want the failure of the first world")
 	}
 	<-ran // the failure of the first world does not affect the second
-	if err := l.Synchronize(1); err == nil {
+	if err := l.Synchronize(handle); err == nil {
 		t.Error("Synchronize = nil, want the failure of the first world")
 	}
-	if err := l.Synchronize(1); err != nil {
+	if err := l.Synchronize(handle); err != nil {
 		t.Errorf("second Synchronize = %v, want nil", err)
 	}
 }
@@ -83,15 +85,16 @@ func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, handle := openWorld(t, l)
-	r.rt.Interop().Site("engine.go:7") // a number that only this world uses
+	r.rt.Interop().Site("engine.go:7") // so that this world numbers its sites differently
 	second, err := l.SiteNumber("second.py:2")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for site, want := range map[uint32]string{first: "first.py:1", second: "second.py:2"} {
-		number := r.rt.Interop().Site(want)
-		if got := r.interopAt(site); got != r.rt.Interop().At(number) {
-			t.Errorf("site %d in world %d: got %v, want number %d", site, handle, got, number)
+	for site, text := range map[uint32]string{first: "first.py:1", second: "second.py:2"} {
+		wantNumber := r.rt.Interop().Site(text)
+		if got := r.interopAt(site); got != r.rt.Interop().At(wantNumber) {
+			t.Errorf("site %d (%s) in world %d: got %v, want number %d", site, text, handle, got,
+				wantNumber)
 		}
 	}
 }
@@ -99,11 +102,11 @@ func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	_, world := openWorld(t, l)
-	number, err := l.OpenPool(world, nil)
+	poolNumber, err := l.OpenPool(world, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	address, err := l.Alloc(number, 4096, 0, 0)
+	address, err := l.Alloc(poolNumber, 4096, defaultStream, noSite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +116,7 @@ func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
 	if err := l.CloseWorld(world, true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Alloc(number, 4096, 0, 0); CodeOf(err) != CodeClosed {
+	if _, err := l.Alloc(poolNumber, 4096, defaultStream, noSite); CodeOf(err) != CodeClosed {
 		t.Errorf("Alloc in a pool of the closed world = %v, want %v", err, CodeClosed)
 	}
 	if err := l.Free(address, false); err != nil {
@@ -130,7 +133,7 @@ func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
 
 func TestWorldsOpenAndCloseConcurrently(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
-	main, err := l.World()
+	mainWorld, err := l.World()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +152,7 @@ func TestWorldsOpenAndCloseConcurrently(t *testing.T) {
 		})
 	}
 	for range 50 {
-		if err := errors.Join(l.Check(main), l.Synchronize(0)); err != nil {
+		if err := errors.Join(l.Check(mainWorld), l.Synchronize(0)); err != nil {
 			t.Error(err)
 		}
 	}
