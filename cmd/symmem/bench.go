@@ -24,20 +24,22 @@ fields are listed in docs/reference/json.md.`
 const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
   symmem bench collective --backend host --json`
 
+// benchFlags holds the flags that all subcommands of bench share.
 type benchFlags struct {
 	planFlags
 	json    bool
-	enforce bool
+	enforce bool // fail if a result is above its bar
 	backend string
 }
 
 // maxBatches limits the number of batches, because their times are kept in memory.
 const maxBatches = 1_000_000
 
+// planFlags holds the flags of bench and tune that determine how long they measure.
 type planFlags struct {
 	isQuick       bool
-	batchCount    int
-	batchDuration time.Duration
+	batchCount    int           // of each variant; 0 for the default
+	batchDuration time.Duration // 0 for the default
 }
 
 func (f *planFlags) addPlanFlags(flags *pflag.FlagSet) {
@@ -47,6 +49,7 @@ func (f *planFlags) addPlanFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.batchDuration, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
 }
 
+// parsePlan checks the flags and replaces zeros with the defaults for full or quick measurements.
 func (f *planFlags) parsePlan() (bench.Plan, error) {
 	defaults := bench.Full
 	if f.isQuick {
@@ -81,9 +84,7 @@ func newBenchCommand() *cobra.Command {
 	f.addPlanFlags(flags)
 	flags.BoolVar(&f.enforce, "enforce", false, "exit with code 1 if a result is above its bar")
 	addBackendFlag(flags, &f.backend)
-	cmd.AddCommand(
-		newBenchCollectiveCommand(f),
-	)
+	cmd.AddCommand(newBenchCollectiveCommand(f))
 	complete(cmd, "backend", backendNames()...)
 	return cmd
 }

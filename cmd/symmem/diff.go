@@ -58,7 +58,8 @@ func newDiffCommand() *cobra.Command {
 }
 
 func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
-	report, err := f.files.compare(cmd, args, 2)
+	const minFiles = 2
+	report, err := f.files.compare(cmd, args, minFiles)
 	if err != nil {
 		return err
 	}
@@ -73,8 +74,8 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 
 // rankFiles holds the flags that diff and report have in common.
 type rankFiles struct {
-	fileRanks []string
-	device    int
+	fileRanks []string // values of --rank, as FILE=N
+	device    int      // -1 for the only device with events
 	allPools  bool
 }
 
@@ -86,19 +87,19 @@ func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
 		"also compare the default pool and the pools of graphs")
 }
 
-// compare reads files and compares the ranks that recorded them. It returns an error for fewer than
-// minFiles files.
+// compare reads files and compares the ranks that recorded them. It returns an error for fewer
+// than minFiles files. If minFiles is 1, the report need not contain a comparison.
 func (f *rankFiles) compare(
 	cmd *cobra.Command, paths []string, minFiles int,
 ) (*diff.Report, error) {
 	ranks := map[string]int{}
 	for _, text := range f.fileRanks {
-		file, number, _ := cutLast(text, "=")
-		n, err := strconv.Atoi(number)
-		if err != nil || n < 0 {
+		file, number, _ := cutLast(text, "=") // without "=", the number is empty
+		rank, err := strconv.Atoi(number)
+		if err != nil || rank < 0 {
 			return nil, fmt.Errorf("--rank %q is not FILE=N", text)
 		}
-		ranks[filepath.Clean(file)] = n
+		ranks[filepath.Clean(file)] = rank
 	}
 	sources, err := load.Find(paths, ranks)
 	if err != nil {
@@ -107,9 +108,9 @@ func (f *rankFiles) compare(
 	if len(sources) < minFiles {
 		return nil, errors.New("one file is not enough: pass the files of at least two ranks")
 	}
-	progress, end := newReadProgress(cmd)
-	histories, err := load.Files(sources, load.Options{Device: f.device, Progress: progress})
-	end()
+	showProgress, clearProgress := newReadProgress(cmd)
+	histories, err := load.Files(sources, load.Options{Device: f.device, Progress: showProgress})
+	clearProgress()
 	if err != nil {
 		return nil, exitWith(exitFailed, err)
 	}
@@ -133,20 +134,21 @@ func cutLast(s, separator string) (before, after string, found bool) {
 // minProgressBytes is the smallest input for which progress is shown on a terminal.
 const minProgressBytes = 64 << 20
 
-// newReadProgress returns one function that shows how much has been read, and one that clears it.
-func newReadProgress(cmd *cobra.Command) (progress func(done, total int64), end func()) {
+// newReadProgress returns a function that shows on the terminal how many bytes have been read, and
+// a function that clears the text. Without a terminal, show is nil.
+func newReadProgress(cmd *cobra.Command) (show func(done, total int64), clearText func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}
 	}
-	var mu sync.Mutex
+	var mu sync.Mutex // files are read concurrently
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
-	lines := progressLines(counter, "MiB read")
-	progress = func(done, total int64) {
+	showMiB := progressLines(counter, "MiB read")
+	show = func(done, total int64) {
 		if total >= minProgressBytes {
 			mu.Lock()
-			lines(int(done>>20), int(total>>20))
+			showMiB(int(done>>20), int(total>>20))
 			mu.Unlock()
 		}
 	}
-	return progress, counter.end
+	return show, counter.end
 }

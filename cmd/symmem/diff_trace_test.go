@@ -13,7 +13,7 @@ import (
 )
 
 // writeTraces makes three ranks perform the same requests, and returns the folder of their traces.
-// If extra is not negative, rank 1 makes an additional request before request number extra.
+// Rank 1 makes an additional request before its allocation number extra, unless extra is noExtra.
 func writeTraces(t *testing.T, extra int) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -21,6 +21,9 @@ func writeTraces(t *testing.T, extra int) string {
 	return folder
 }
 
+const noExtra = -1
+
+// writeTracesTo is like writeTraces, but writes to a folder that may contain traces.
 func writeTracesTo(t *testing.T, folder string, extra int) {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{
@@ -41,6 +44,7 @@ func writeTracesTo(t *testing.T, folder string, extra int) {
 	ranks.Wait()
 }
 
+// requestMemory makes 40 allocations and 14 frees, and the additional allocation of rank 1.
 func requestMemory(rt *symmem.Runtime, extra int) error {
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 	if err != nil {
@@ -66,65 +70,71 @@ func requestMemory(rt *symmem.Runtime, extra int) error {
 }
 
 func TestDiffOfTraces(t *testing.T) {
-	code, out, errs := runDiff(t, writeTraces(t, -1))
-	if code != exitOK || !strings.Contains(out, "requests agree: 54") {
-		t.Errorf("exit code %d; want 0 and 54 identical requests\n%s%s", code, out, errs)
+	code, stdout, stderr := runDiff(t, writeTraces(t, noExtra))
+	if code != exitOK || !strings.Contains(stdout, "requests agree: 54") {
+		t.Errorf("equal ranks: exit code %d; want 0 and 54 identical requests\n%s%s", code, stdout,
+			stderr)
 	}
-	code, out, errs = runDiff(t, writeTraces(t, 20))
+	code, stdout, stderr = runDiff(t, writeTraces(t, 20))
 	for _, want := range []string{
 		"differ first at request 27: extra", "in the minority: rank 1", "alloc 7000 B",
 		"diff_trace_test.go:", "explains the rest", "all 3 ranks agree up to request",
 	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("the report does not contain %q:\n%s%s", want, out, errs)
+		if !strings.Contains(stdout, want) {
+			t.Errorf("the report does not contain %q:\n%s%s", want, stdout, stderr)
 		}
 	}
 	if code != exitWrong {
-		t.Errorf("exit code %d; want %d", code, exitWrong)
+		t.Errorf("ranks that differ: exit code %d; want %d", code, exitWrong)
 	}
 }
 
-// TestDiffOfTwoRuns compares the traces of a run and the remains of an earlier one, which had more
-// ranks.
+// TestDiffOfTwoRuns compares the traces of a run of three ranks and, in the same folder, a trace
+// that an earlier run of four ranks left.
 func TestDiffOfTwoRuns(t *testing.T) {
-	folder := writeTraces(t, -1)
+	folder := writeTraces(t, noExtra)
 	w, err := trace.Create(folder, trace.Options{Rank: 3, Size: 4, Records: 1})
-	if err == nil {
-		err = w.Close()
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	code, out, errs := runDiff(t, folder)
-	if code != exitFailed || !strings.Contains(errs, "rank3.trace of one of 4") {
-		t.Errorf("diff: exit code %d, %s%s; want 2 and both sizes", code, out, errs)
-	}
-	if err := os.Remove(filepath.Join(folder, "rank3.trace")); err != nil {
+	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(folder, "rank1.trace")); err != nil {
-		t.Fatal(err)
+	code, stdout, stderr := runDiff(t, folder)
+	if code != exitFailed || !strings.Contains(stderr, "rank3.trace of one of 4") {
+		t.Errorf("traces of two runs: exit code %d, %s%s; want 2 and both sizes", code, stdout, stderr)
 	}
-	code, out, errs = runDiff(t, folder)
-	if code != exitOK || !strings.Contains(out, "there is no file of rank 1 (trace of symmem)") {
-		t.Errorf("diff: exit code %d, %s%s; want 0 and a note about rank 1", code, out, errs)
+	for _, file := range []string{"rank3.trace", "rank1.trace"} {
+		if err := os.Remove(filepath.Join(folder, file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, stdout, stderr = runDiff(t, folder)
+	if code != exitOK || !strings.Contains(stdout, "there is no file of rank 1 (trace of symmem)") {
+		t.Errorf("without rank 1: exit code %d, %s%s; want 0 and a note about rank 1", code, stdout,
+			stderr)
 	}
 }
 
 // TestDiffOfGivenRanks compares the traces of one rank in two runs.
 func TestDiffOfGivenRanks(t *testing.T) {
-	good, bad := writeTraces(t, -1), writeTraces(t, 20)
-	a, b := filepath.Join(good, "rank1.trace"), filepath.Join(bad, "rank1.trace")
-	if code, _, errs := runDiff(t, a, b); code != exitFailed || !strings.Contains(errs, "--rank") {
-		t.Errorf("diff: exit code %d, %s; want 2 and advice to use --rank", code, errs)
+	goodFolder, badFolder := writeTraces(t, noExtra), writeTraces(t, 20)
+	good := filepath.Join(goodFolder, "rank1.trace")
+	bad := filepath.Join(badFolder, "rank1.trace")
+	code, _, stderr := runDiff(t, good, bad)
+	if code != exitFailed || !strings.Contains(stderr, "--rank") {
+		t.Errorf("without --rank: exit code %d, %s; want 2 and advice to use --rank", code, stderr)
 	}
-	code, out, errs := runDiff(t, a, bad+"/./rank1.trace", "--rank", bad+"//rank1.trace=2")
-	if code != exitWrong || !strings.Contains(out, "B  rank 2 [extra]") {
-		t.Errorf("diff: exit code %d, %s%s; want 1 and a difference on rank 2", code, out, errs)
+	// The paths of the second file differ, but name the same file.
+	code, stdout, stderr := runDiff(t, good, badFolder+"/./rank1.trace",
+		"--rank", badFolder+"//rank1.trace=2")
+	if code != exitWrong || !strings.Contains(stdout, "B  rank 2 [extra]") {
+		t.Errorf("with --rank: exit code %d, %s%s; want 1 and a difference on rank 2", code, stdout,
+			stderr)
 	}
-	code, _, errs = runDiff(t, a, b, "--rank", b+"x=2")
-	if code != exitFailed || !strings.Contains(errs, "rank1.tracex, which is not among the files") {
-		t.Errorf("diff: exit code %d, %s; want 2 and the unknown file", code, errs)
+	code, _, stderr = runDiff(t, good, bad, "--rank", bad+"x=2")
+	if code != exitFailed || !strings.Contains(stderr, "rank1.tracex, which is not among the files") {
+		t.Errorf("--rank of an unknown file: exit code %d, %s; want 2 and the file", code, stderr)
 	}
 }
 
@@ -132,23 +142,25 @@ func TestDiffOfGivenRanks(t *testing.T) {
 // only in the second world.
 func TestDiffOfTwoWorlds(t *testing.T) {
 	folder := t.TempDir()
-	writeTracesTo(t, folder, -1)
+	writeTracesTo(t, folder, noExtra)
 	writeTracesTo(t, folder, 20)
-	code, out, stderr := runDiff(t, folder)
-	if code != exitWrong || strings.Count(out, "requests differ first") != 1 ||
-		!strings.Contains(out, "pool 0 of group world (world 2), ranks 0-2:\n  requests differ first") {
-		t.Errorf("diff: exit code %d, %s%s; want 1 and a difference in world 2", code, out, stderr)
+	code, stdout, stderr := runDiff(t, folder)
+	const difference = "pool 0 of group world (world 2), ranks 0-2:\n  requests differ first"
+	if code != exitWrong || strings.Count(stdout, "requests differ first") != 1 ||
+		!strings.Contains(stdout, difference) {
+		t.Errorf("diff: exit code %d, %s%s; want 1 and a difference in world 2", code, stdout, stderr)
 	}
 	archive := filepath.Join(t.TempDir(), "trace.zip")
-	var output, errs bytes.Buffer
+	var outBuffer, errBuffer bytes.Buffer
 	code = run(t.Context(), []string{"export", "--perfetto", archive, folder},
-		strings.NewReader(""), &output, &errs)
-	text := output.String()
-	if code != exitOK || !strings.Contains(text, "world2-rank0.trace is left out") {
-		t.Errorf("export: exit code %d, %s%s; want 0 and a note about world 2", code, text, &errs)
+		strings.NewReader(""), &outBuffer, &errBuffer)
+	stdout = outBuffer.String()
+	if code != exitOK || !strings.Contains(stdout, "world2-rank0.trace is left out") {
+		t.Errorf("export: exit code %d, %s%s; want 0 and a note about world 2", code, stdout,
+			&errBuffer)
 	}
 	page := filepath.Join(t.TempDir(), "report.html")
-	if code, out, stderr := runReport(t, "-o", page, folder); code != exitWrong {
-		t.Errorf("report: exit code %d, %s%s; want 1", code, out, stderr)
+	if code, stdout, stderr := runReport(t, "-o", page, folder); code != exitWrong {
+		t.Errorf("report: exit code %d, %s%s; want 1", code, stdout, stderr)
 	}
 }

@@ -46,8 +46,8 @@ const doctorExample = `  symmem doctor
 type doctorFlags struct {
 	rankFlags
 	backend      string
-	ncclPath     string
-	timeout      time.Duration
+	ncclPath     string        // "" for the library that symmem finds
+	timeout      time.Duration // maximum wait of a rank for another one in the trial
 	trialEnabled bool
 	json         bool
 }
@@ -102,20 +102,22 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 	return nil
 }
 
+// run takes part in a trial if doctor or a launcher started this process as a rank. Otherwise, it
+// reports on this machine, and starts the ranks of the trial.
 func (f *doctorFlags) run(cmd *cobra.Command) error {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
-	isAlone := err != nil || world.Source == rendezvous.SourceOneProcess
-	if !isAlone {
+	isRank := err == nil && world.Source != rendezvous.SourceOneProcess
+	if isRank {
 		if err := reserveStdout(cmd); err != nil {
 			return err
 		}
 	}
 	switch {
-	case f.isChildRank && isAlone:
+	case f.isChildRank && !isRank:
 		return exitWith(exitFailed, errLauncherVariables)
 	case f.isChildRank:
 		return f.runChildRank(cmd, world)
-	case isAlone:
+	case !isRank:
 		return f.reportFindings(cmd, f.startTrial)
 	case f.rankCount != 0 && f.rankCount != world.Size:
 		return fmt.Errorf("%s has started %d ranks: remove --ranks %d",
@@ -124,14 +126,14 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	return f.runAsLaunchedRank(cmd, world)
 }
 
-// runAsLaunchedRank runs on a rank that a launcher has started. It runs the trial first, because
-// the trial sets variables that NCCL reads only once.
+// runAsLaunchedRank runs the trial on a rank that a launcher has started. Rank 0 then reports on
+// its machine. The trial is first, because it sets variables that NCCL reads only once.
 func (f *doctorFlags) runAsLaunchedRank(cmd *cobra.Command, world rendezvous.World) error {
 	if !f.trialEnabled {
 		if world.LocalRank != 0 {
 			return nil
 		}
-		return f.reportFindings(cmd, nil)
+		return f.reportFindings(cmd, nil) // without a trial, the function is not called
 	}
 	result := runTrial(cmd.Context(), world, f.backend, f.timeout)
 	if world.Rank == 0 {
@@ -146,15 +148,18 @@ func (f *doctorFlags) runAsLaunchedRank(cmd *cobra.Command, world rendezvous.Wor
 	return exitWith(exitWrong, nil)
 }
 
+// reportFindings examines this machine and prints the findings. It calls makeTrial, unless the
+// flags or problems of the machine prevent a trial. If makeTrial returns an error, a signal has
+// interrupted the trial, and reportFindings returns the error after printing.
 func (f *doctorFlags) reportFindings(
-	cmd *cobra.Command, runTrial func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error),
+	cmd *cobra.Command, makeTrial func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error),
 ) error {
 	facts := f.collectFacts()
 	isUnusable := facts.Backend == "nccl" &&
 		(facts.Driver.Error != "" || facts.Library.Error != "")
 	var interruptErr error
 	if f.trialEnabled && !isUnusable && facts.Launcher.Error == "" {
-		facts.Trial, interruptErr = runTrial(cmd, facts)
+		facts.Trial, interruptErr = makeTrial(cmd, facts)
 	}
 	facts.Tuning = f.inspectTuning(facts)
 	report := doctor.Examine(facts)
@@ -188,20 +193,23 @@ func (f *doctorFlags) collectFacts() *doctor.Facts {
 	return facts
 }
 
+// inspectTuning checks the tuning table for the device and the number of ranks of the trial.
+// Without a trial, it uses the first GPU and the number of ranks from the flags or the launcher.
 func (f *doctorFlags) inspectTuning(facts *doctor.Facts) doctor.Tuning {
-	ranks, device := max(f.rankCount, facts.Launcher.Size), ""
-	if t := facts.Trial; t != nil {
-		ranks, device = t.Ranks, t.Device
+	ranks := max(f.rankCount, facts.Launcher.Size)
+	device := "" // unknown
+	if result := facts.Trial; result != nil {
+		ranks, device = result.Ranks, result.Device
 	}
 	if device == "" && len(facts.GPUs) > 0 && facts.Backend == "nccl" {
 		device = facts.GPUs[0].Name
 	}
-	file, required := findTuningFile(device, ranks)
-	return doctor.InspectTuning(facts.Backend, device, ranks, file, required)
+	file, isRequired := findTuningFile(device, ranks)
+	return doctor.InspectTuning(facts.Backend, device, ranks, file, isRequired)
 }
 
 // findTuningFile returns the path of the tuning table that symmem.Open would use, or "" for the
-// built-in table. isRequired reports whether the user named the file, so that it must exist.
+// built-in table. The table must exist if isRequired, because the user named the file.
 func findTuningFile(device string, ranks int) (file string, isRequired bool) {
 	file = os.Getenv("SYMMEM_TUNING")
 	switch {
@@ -217,7 +225,8 @@ func findTuningFile(device string, ranks int) (file string, isRequired bool) {
 	return file, false
 }
 
-// trialContext limits the duration of a trial, in which a rank waits several times for others.
+// trialContext limits the duration of a trial. A rank waits several times for other ranks, at most
+// f.timeout each time, and a minute is left for other work.
 func (f *doctorFlags) trialContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)
 }

@@ -16,26 +16,26 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// startTrial starts the ranks of a trial and collects their results. It returns an error only if a
-// signal interrupts the trial. Any other error is in the Trial.
+// startTrial starts the ranks of a trial on this machine and collects their results. It returns an
+// error only if a signal interrupts the trial. The Trial contains all other errors.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
 	ranks := f.rankCount
-	switch {
-	case ranks > 0:
-	case facts.Backend == "nccl":
-		ranks = max(1, len(facts.GPUs))
-	default:
-		ranks = 2
+	if ranks == 0 {
+		ranks = 2 // on the host backend
+		if facts.Backend == "nccl" {
+			ranks = max(1, len(facts.GPUs))
+		}
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return doctor.NewTrial(ranks, nil, fmt.Errorf("finding this program: %w", err)), nil
 	}
-	var sharingPlan *gpuSharing
-	if n := len(facts.GPUs); facts.Backend == "nccl" && ranks > n {
-		if sharingPlan, err = checkSharing(ranks, &facts.Library, os.Environ()); err != nil {
+	var sharingPlan *gpuSharing // nil if each rank has a GPU or the trial does not use GPUs
+	if facts.Backend == "nccl" && ranks > len(facts.GPUs) {
+		sharingPlan, err = checkSharing(ranks, &facts.Library, os.Environ())
+		if err != nil {
 			return doctor.NewTrial(ranks, nil, err), nil
 		}
 	}
@@ -67,6 +67,7 @@ func (f *doctorFlags) startTrial(
 // output.
 const rankResultPrefix = "result: "
 
+// runChildRank runs a rank of the trial and prints its result, which startTrial reads.
 func (f *doctorFlags) runChildRank(cmd *cobra.Command, world rendezvous.World) error {
 	return printRankResult(cmd, runTrial(cmd.Context(), world, f.backend, f.timeout))
 }
@@ -82,19 +83,22 @@ func printRankResult(cmd *cobra.Command, result any) error {
 	return exitWith(exitOK, err)
 }
 
+// parseRankResults returns the results in the output of ranks. It skips lines that are no results,
+// such as the last line of a rank that was killed.
 func parseRankResults[T any](output []byte) []T {
 	results := []T{}
 	for line := range bytes.Lines(output) {
-		encoded, ok := bytes.CutPrefix(line, []byte(rankResultPrefix))
+		encoded, isResult := bytes.CutPrefix(line, []byte(rankResultPrefix))
 		var result T
-		if ok && json.Unmarshal(encoded, &result) == nil {
+		if isResult && json.Unmarshal(encoded, &result) == nil {
 			results = append(results, result)
 		}
 	}
 	return results
 }
 
-// missingResultsError returns an error that names the ranks without a result, or nil.
+// missingResultsError returns an error that says how the ranks without a result exited. It returns
+// nil if all ranks have printed their results.
 func missingResultsError(launched *launch.Result, results []doctor.RankResult) error {
 	var errs []error
 	for _, e := range launched.Exits {

@@ -17,7 +17,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestInterruptedDoctorReportsAndCleansUp interrupts a doctor whose ranks have opened NCCL's log.
+// TestInterruptedDoctorReportsAndCleansUp interrupts symmem doctor when the ranks of its trial
+// have created NCCL's log files.
 func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -37,7 +38,8 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); countRanksWithLogs(cmd.Process.Pid) < 2; {
+	deadline := time.Now().Add(time.Minute)
+	for countRanksWithLogs(cmd.Process.Pid) < 2 {
 		if time.Now().After(deadline) {
 			t.Fatal("the ranks did not open their logs within a minute")
 		}
@@ -55,17 +57,18 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	}
 }
 
-// countRanksWithLogs counts a process's children that have opened NCCL's log, which is an unnamed
-// file.
-func countRanksWithLogs(parent int) (n int) {
-	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
-	children := map[string]bool{}
+// countRanksWithLogs counts a process's children that have opened NCCL's log. The log is a file
+// whose name has been deleted.
+func countRanksWithLogs(parent int) int {
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // the pattern is valid
+	children := map[string]bool{}                  // set of folders in /proc
 	for _, link := range links {
 		child := filepath.Dir(filepath.Dir(link))
-		pid, _ := strconv.Atoi(filepath.Base(child))
-		target, _ := os.Readlink(link)
-		if parentOf(pid) == parent && strings.HasSuffix(target, " (deleted)") &&
-			!strings.HasPrefix(target, "/memfd:") {
+		pid, _ := strconv.Atoi(filepath.Base(child)) // folders that begin with a digit are processes
+		target, _ := os.Readlink(link)               // "" if the process has exited
+		isUnnamedFile := strings.HasSuffix(target, " (deleted)") &&
+			!strings.HasPrefix(target, "/memfd:")
+		if isUnnamedFile && parentOf(pid) == parent {
 			children[child] = true
 		}
 	}
@@ -74,8 +77,9 @@ func countRanksWithLogs(parent int) (n int) {
 
 const mpsProgram = "nvidia-cuda-mps-control"
 
-// TestDoctorScripts runs doctor without a GPU and on software GPUs. $CUDA and $NCCL name the
-// software GPU's libraries, and $EXAMPLES names a folder of scripts that start ranks.
+// TestDoctorScripts runs the scripts in testdata/doctor, without a GPU and on software GPUs. In
+// them, $CUDA and $NCCL name the software GPU's libraries, and $EXAMPLES names a folder of scripts
+// that start ranks.
 func TestDoctorScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -136,17 +140,19 @@ func pathWithoutMPS(t *testing.T) string {
 // the same with and without a home directory.
 func TestDoctorWithoutHomeDirectory(t *testing.T) {
 	_, stdout, _ := runSymmem(t, "doctor", "--backend=host")
-	_, verdict, ok := strings.Cut(stdout, "\nhost backend: ")
+	_, wantVerdict, ok := strings.Cut(stdout, "\nhost backend: ")
 	if !ok {
 		t.Fatalf("the output contains no verdict: %s", stdout)
 	}
-	for name, home := range map[string]string{"none": "", "not a folder": os.DevNull} {
+	for name, home := range map[string]string{
+		"HOME is empty": "", "HOME is not a folder": os.DevNull,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("HOME", home)
 			t.Setenv("XDG_CONFIG_HOME", "")
 			code, stdout, stderr := runSymmem(t, "doctor", "--backend=host")
-			if code != exitOK || !strings.HasSuffix(stdout, verdict) {
-				t.Errorf("exit code %d, want the verdict %q\n%s%s", code, verdict, stdout, stderr)
+			if code != exitOK || !strings.HasSuffix(stdout, wantVerdict) {
+				t.Errorf("exit code %d, want 0 and the verdict %q\n%s%s", code, wantVerdict, stdout, stderr)
 			}
 		})
 	}

@@ -40,22 +40,25 @@ const exportExample = `  symmem export traces/ --perfetto run.zip
   symmem export traces/ --redact shared/
   symmem export rank0.trace rank1.trace --snapshot snapshots/ --json`
 
+// exportFlags holds the flags of export. The flag of a format is the path of its archive or
+// folder, or "" to omit the format.
 type exportFlags struct {
 	perfetto, flightRecorder, snapshot, redact string
 	json                                       bool
 }
 
+// exportReport is the object that --json prints.
 type exportReport struct {
 	Files  []exportedFile `json:"files"`
-	Clocks []export.Clock `json:"clocks"`
-	Notes  []string       `json:"notes"`
+	Clocks []export.Clock `json:"clocks"` // one for each rank
+	Notes  []string       `json:"notes"`  // remarks about the traces, as text
 }
 
 // exportedFile describes an archive or folder that export has written.
 type exportedFile struct {
 	Format string `json:"format"`
 	Path   string `json:"path"`
-	Text   string `json:"text"`
+	Text   string `json:"text"` // a summary of the contents
 }
 
 func newExportCommand() *cobra.Command {
@@ -98,6 +101,7 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 	return exitWith(exitOK, writeReport(cmd.OutOrStdout(), f.json, report, report.writeText))
 }
 
+// writeFiles writes each format whose flag is set, and adds it to the report.
 func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) error {
 	if f.perfetto != "" {
 		err := export.WriteFile(f.perfetto, func(w io.Writer) error {
@@ -137,6 +141,7 @@ func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) er
 	return nil
 }
 
+// addFile adds a file to the report. The path becomes absolute if possible.
 func (r *exportReport) addFile(format, path, text string) {
 	if absolute, err := filepath.Abs(path); err == nil {
 		path = absolute

@@ -10,7 +10,7 @@ import (
 
 // TestExportRedact redacts traces with call sites, and checks that symmem diff can still read them.
 func TestExportRedact(t *testing.T) {
-	folder, redacted := writeTraces(t, -1), filepath.Join(t.TempDir(), "redacted")
+	folder, redacted := writeTraces(t, noExtra), filepath.Join(t.TempDir(), "redacted")
 	export := func(args ...string) int {
 		var out, errs bytes.Buffer
 		code := run(t.Context(), append([]string{"export"}, args...), strings.NewReader(""), &out, &errs)
@@ -36,7 +36,7 @@ func TestExportRedact(t *testing.T) {
 
 // TestExportReplacesOnlyArchives checks that --perfetto leaves traces and other files alone.
 func TestExportReplacesOnlyArchives(t *testing.T) {
-	folder, outputs := writeTraces(t, -1), t.TempDir()
+	folder, outputs := writeTraces(t, noExtra), t.TempDir()
 	trace, notes := filepath.Join(folder, "rank0.trace"), filepath.Join(outputs, "notes.txt")
 	before, err := os.ReadFile(trace)
 	if err == nil {

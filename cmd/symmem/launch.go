@@ -55,15 +55,15 @@ const maxLaunchedRanks = 4096
 
 type launchFlags struct {
 	ranks       int
-	port        int
-	killAfter   time.Duration
+	port        int           // value of MASTER_PORT; 0 for a free port
+	killAfter   time.Duration // time between a forwarded TERM and SIGKILL; 0 waits forever
 	pin         bool
 	shareGPUs   bool
 	noPrefix    bool
 	json        bool
-	summaryFile string
-	traceFolder string
-	httpAddress string
+	summaryFile string // "" to write no summary
+	traceFolder string // "" to leave SYMMEM_TRACE unchanged
+	httpAddress string // "" to leave SYMMEM_HTTP unchanged
 }
 
 func newLaunchCommand() *cobra.Command {
@@ -123,11 +123,11 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.parse(args); err != nil {
 		return err
 	}
-	for flag, kind := range map[string]string{
+	for flag, need := range map[string]string{
 		"summary": "the name of a file", "trace": "the name of a folder", "http": "an address",
 	} {
 		if cmd.Flags().Changed(flag) && cmd.Flags().Lookup(flag).Value.String() == "" {
-			return fmt.Errorf("--%s needs %s", flag, kind)
+			return fmt.Errorf("--%s needs %s", flag, need)
 		}
 	}
 	spec := launch.Spec{
@@ -136,7 +136,7 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 		OmitPrefix: f.noPrefix,
 	}
 	if f.killAfter == 0 {
-		spec.KillDelay = -1
+		spec.KillDelay = -1 // wait forever
 	}
 	if f.json {
 		spec.Stdout = spec.Stderr
@@ -151,16 +151,17 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 		}
 		spec.Command = slices.Concat([]string{self, pinName, "--"}, args)
 	}
-	var sharing *gpuSharing
-	if userEnv := os.Environ(); f.shareGPUs {
-		if gpuCount, err := symmem.LocalRanks("nccl"); err != nil || gpuCount < f.ranks {
-			if sharing, err = checkSharing(f.ranks, nil, userEnv); err != nil {
+	var sharingPlan *gpuSharing // nil unless ranks share GPUs
+	if f.shareGPUs {
+		gpuCount, err := symmem.LocalRanks("nccl")
+		if err != nil || gpuCount < f.ranks { // checkSharing reports why no GPU was found
+			if sharingPlan, err = checkSharing(f.ranks, nil, os.Environ()); err != nil {
 				return exitWith(exitFailed, err)
 			}
 		}
 	}
-	result, err := runRanks(cmd.Context(), spec, sharing)
-	live.Sweep()
+	result, err := runRanks(cmd.Context(), spec, sharingPlan)
+	live.Sweep() // removes folders that killed ranks left behind
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
@@ -173,6 +174,8 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 	return launchError(&result)
 }
 
+// setVariables sets the environment variables of symmem for --http and --trace. The ranks inherit
+// them.
 func (f *launchFlags) setVariables() error {
 	variables := map[string]string{"SYMMEM_HTTP": f.httpAddress}
 	if f.traceFolder != "" {
@@ -193,6 +196,7 @@ func (f *launchFlags) setVariables() error {
 	return nil
 }
 
+// launchError returns an error with the exit code of the first rank that failed, or nil.
 func launchError(result *launch.Result) error {
 	if result.FirstFailed < 0 {
 		return nil
@@ -200,6 +204,8 @@ func launchError(result *launch.Result) error {
 	return exitWith(result.Code, fmt.Errorf("%v", result.Exits[result.FirstFailed]))
 }
 
+// writeSummary writes the result as JSON to the file of --summary and, with --json, to standard
+// output.
 func (f *launchFlags) writeSummary(cmd *cobra.Command, result *launch.Result) error {
 	encoded, err := json.Marshal(result)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 // TestMain lets scripts run this test binary as the command symmem. Other tests build and run the
 // real binary (see symmemBinary).
 func TestMain(m *testing.M) {
-	const options = "GORACE"
-	if os.Getenv(options) == "" {
-		os.Setenv(options, "atexit_sleep_ms=10") // by default, a process sleeps for a second
+	const raceOptions = "GORACE" // read by the race detector
+	if os.Getenv(raceOptions) == "" {
+		os.Setenv(raceOptions, "atexit_sleep_ms=10") // by default, a process sleeps for a second
 	}
 	testscript.Main(mainWithCleanup{m}, map[string]func(){
 		"symmem": func() {
@@ -28,7 +28,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// noGPU hides the machine's GPUs from tests, which use the host backend or the software GPU.
+// noGPU lists variables that hide the machine's GPUs from tests. Tests use the host backend or the
+// software GPU.
 var noGPU = map[string]string{
 	"SYMMEM_CUDA": "/nowhere/libcuda.so.1", "SYMMEM_NVML": "/nowhere/libnvidia-ml.so.1",
 }
@@ -40,20 +41,21 @@ func hideGPUs(e *testscript.Env) error {
 	return nil
 }
 
+// mainWithCleanup hides the GPUs, runs the tests and removes the binary that they built.
 type mainWithCleanup struct{ *testing.M }
 
 func (m mainWithCleanup) Run() int {
 	for name, value := range noGPU {
 		os.Setenv(name, value)
 	}
-	defer func() { os.RemoveAll(binaryFolder) }() // buildBinary creates the folder
+	defer func() { os.RemoveAll(binaryFolder) }()
 	return m.M.Run()
 }
 
-var binaryFolder string
+var binaryFolder string // created by buildBinary
 
-// symmemBinary builds the real binary and returns its path. It never uses the race detector, which
-// makes polling ranks several times slower.
+// symmemBinary builds the real binary on the first call, and returns its path. The binary is built
+// without the race detector, which makes polling ranks several times slower.
 func symmemBinary(t *testing.T) string {
 	t.Helper()
 	path, err := buildBinary()
@@ -87,8 +89,9 @@ func TestScripts(t *testing.T) {
 }
 
 // checkExitCode runs a program and checks its exit code, as in "exits 2 symmem verify --bogus".
-func checkExitCode(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
+// The command cannot be negated by "!".
+func checkExitCode(ts *testscript.TestScript, isNegated bool, args []string) {
+	if isNegated || len(args) < 2 {
 		ts.Fatalf("usage: exits code command [argument ...]")
 	}
 	want, err := strconv.Atoi(args[0])

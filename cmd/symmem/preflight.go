@@ -43,14 +43,15 @@ const preflightExample = `  symmem preflight
   symmem launch -n 4 --no-prefix -- symmem preflight
   srun symmem preflight --timeout 60s && srun ./job`
 
+// preflightFlags holds the flags of preflight, and the time at which the command started.
 type preflightFlags struct {
 	rankFlags
 	backend     string
-	timeout     time.Duration
-	deadline    time.Duration
-	tolerance   float64
-	minLinkGBps float64
-	metricsFile string
+	timeout     time.Duration // maximum wait for another rank
+	deadline    time.Duration // maximum duration of all checks
+	tolerance   float64       // fraction of the expected speed that is enough
+	minLinkGBps float64       // in GB/s; 0 for no limit
+	metricsFile string        // "" to write no metrics
 	json        bool
 	startTime   time.Time
 }
@@ -95,7 +96,7 @@ func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.rankCount, maxRanks)
 	case f.deadline <= 0:
 		return fmt.Errorf("--deadline is %v, but must be positive", f.deadline)
-	case !(f.tolerance >= 0 && f.tolerance < 1):
+	case !(f.tolerance >= 0 && f.tolerance < 1): // also if it is NaN
 		return fmt.Errorf("--tolerance is %v, but must be at least 0 and less than 1", f.tolerance)
 	case !(f.minLinkGBps >= 0):
 		return fmt.Errorf("--min-link is %v, but must not be negative", f.minLinkGBps)
@@ -108,6 +109,8 @@ func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	return chooseBackend(&f.backend)
 }
 
+// run runs the checks if this process is a rank, and starts the ranks if not. Of a launcher's
+// ranks, one prints the report. Child ranks print their results for the parent process.
 func (f *preflightFlags) run(cmd *cobra.Command) error {
 	world, err := f.discoverWorld(cmd)
 	if err != nil {
@@ -126,16 +129,21 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 		}
 		return exitWith(exitWrong, nil) // so that the launcher stops the other ranks
 	}
-	report := f.judgeResults(r.knownResults(), preflight.Options{Ranks: world.Size, FirstExit: -1})
-	if !r.isReporter() && r.result.Error != "" {
+	report := f.judgeResults(r.knownResults(), preflight.Options{
+		Ranks: world.Size, FirstExit: -1, // unknown, because this process did not start the ranks
+	})
+	isReporter, isFirstOfNode := r.isReporter(), world.LocalRank == 0
+	if !isReporter && r.result.Error != "" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, r.result.Error)
 	}
-	if err := f.writeResults(cmd, report, r.isReporter(), world.LocalRank == 0); err != nil {
+	if err := f.writeResults(cmd, report, isReporter, isFirstOfNode); err != nil {
 		return exitWith(exitFailed, err)
 	}
 	return exitWith(report.ExitCode(), nil)
 }
 
+// writeResults prints the report if this process is the reporter, and writes the metrics file if
+// this process is the first on its node.
 func (f *preflightFlags) writeResults(
 	cmd *cobra.Command, report *preflight.Report, isReporter, isFirstOfNode bool,
 ) (err error) {
@@ -148,13 +156,17 @@ func (f *preflightFlags) writeResults(
 	return err
 }
 
+// judgeResults makes a report from the results. It adds the limits from the flags and the tuning
+// table to the options.
 func (f *preflightFlags) judgeResults(
 	results []preflight.RankResult, o preflight.Options,
 ) *preflight.Report {
-	o.Tolerance, o.MinLinkSpeed = f.tolerance, f.minLinkGBps*1e9
+	o.Tolerance = f.tolerance
+	o.MinLinkSpeed = f.minLinkGBps * 1e9
 	if len(results) > 0 {
-		file, required := findTuningFile(results[0].Device, o.Ranks)
-		table, err := doctor.ReadTuning(results[0].Backend, results[0].Device, file, required)
+		backend, device := results[0].Backend, results[0].Device
+		file, isRequired := findTuningFile(device, o.Ranks)
+		table, err := doctor.ReadTuning(backend, device, file, isRequired)
 		if err == nil { // Open has already reported any error
 			o.Table = table
 		}

@@ -19,29 +19,35 @@ import (
 	"symmem/internal/rendezvous"
 )
 
+// preflightRank holds the checks of this process, which is one rank of the job, and their results.
 type preflightRank struct {
 	flags      *preflightFlags
 	world      rendezvous.World
 	trial      trial
-	result     preflight.RankResult
-	allResults []preflight.RankResult // nil if the results could not be collected
+	result     preflight.RankResult   // of this rank
+	allResults []preflight.RankResult // by rank; nil unless collectResults has succeeded
 }
 
-// runChecks runs this rank's checks. An error is stored in the result.
+// runChecks runs this rank's checks, which end by collecting the results of all ranks. If a check
+// fails, this rank's result contains the error.
 func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) *preflightRank {
 	r := &preflightRank{flags: f, world: world}
 	result := &r.result
-	result.Rank, result.Source, result.Backend = world.Rank, string(world.Source), f.backend
+	result.Rank = world.Rank
+	result.Source = string(world.Source)
+	result.Backend = f.backend
 	result.Links = []preflight.Link{}
 	var err error
 	if result.Node, err = os.Hostname(); err != nil {
 		result.Node = "unknown"
 	}
 	r.trial.result.Calls = []doctor.TrialCall{}
-	r.trial.afterCalls, r.trial.openTimeout = r.collectResults, 2*f.timeout
+	r.trial.afterCalls = r.collectResults
+	r.trial.openTimeout = 2 * f.timeout
 	watch, stopWatch := startStallWatch(f.startTime)
 	defer stopWatch()
-	if err := r.trial.run(ctx, f.backend, f.timeout); err != nil && r.allResults == nil {
+	err = r.trial.run(ctx, f.backend, f.timeout)
+	if err != nil && r.allResults == nil { // with all results, only closing the Runtime has failed
 		r.setError(err, watch.longestStall(time.Now()))
 		result.IsDeadlinePassed = ctx.Err() != nil
 		result.Calls = r.trial.result.Calls
@@ -51,10 +57,12 @@ func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) 
 	return r
 }
 
-// setError blames other ranks for err, unless this process did not run for half of the time that
-// they wait for it.
+// setError stores err and the ranks to blame for it in the result. If this process did not run
+// (stall) for at least half of the timeout, the other ranks may have waited for it, so setError
+// blames none of them.
 func (r *preflightRank) setError(err error, stall time.Duration) {
-	r.result.Error, r.result.BlamedRanks = err.Error(), blamedRanks(err)
+	r.result.Error = err.Error()
+	r.result.BlamedRanks = blamedRanks(err)
 	if stall >= r.flags.timeout/2 {
 		r.result.Error = fmt.Sprintf("this process did not run for %v, because it was stopped or its "+
 			"node was overloaded: %v", stall.Round(time.Millisecond), err)
@@ -62,6 +70,7 @@ func (r *preflightRank) setError(err error, stall time.Duration) {
 	}
 }
 
+// blamedRanks returns the ranks that err names as lost, late or failed.
 func blamedRanks(err error) []int {
 	if e, ok := errors.AsType[*symmem.RankLostError](err); ok {
 		return e.Ranks
@@ -75,12 +84,16 @@ func blamedRanks(err error) []int {
 	return nil
 }
 
+// describeDevice stores this rank's backend and device in the result, if the Runtime was opened.
 func (r *preflightRank) describeDevice() {
 	if r.trial.rt == nil {
 		return
 	}
-	result, device := &r.result, r.trial.rt.Device()
-	result.Backend, result.Device, result.Source = device.Backend, device.Name, r.trial.rt.Source()
+	result := &r.result
+	device := r.trial.rt.Device()
+	result.Backend = device.Backend
+	result.Device = device.Name
+	result.Source = r.trial.rt.Source()
 	if device.Addressable { // memory that processors can access is not on a GPU
 		return
 	}
@@ -90,6 +103,8 @@ func (r *preflightRank) describeDevice() {
 	}
 }
 
+// collectResults measures the links between ranks, and then collects the results of all ranks. All
+// ranks must call it.
 func (r *preflightRank) collectResults(ctx context.Context) error {
 	r.result.Calls = r.trial.result.Calls
 	r.describeDevice()
@@ -108,7 +123,8 @@ func (r *preflightRank) collectResults(ctx context.Context) error {
 	return err
 }
 
-// inspectNode adds doctor's findings to the result of the first rank on each node.
+// inspectNode stores the problems that doctor finds on this node in the result, if this rank is
+// the first on its node. A second call does nothing.
 func (r *preflightRank) inspectNode() {
 	if r.world.LocalRank != 0 || r.result.NodeProblems != nil {
 		return
@@ -117,8 +133,8 @@ func (r *preflightRank) inspectNode() {
 	r.result.NodeProblems = doctor.Examine(facts).Problems()
 }
 
-// isReporter reports whether this rank prints the report. That is the lowest rank that this rank's
-// error does not blame.
+// isReporter reports whether this rank prints the report, because its error blames all lower
+// ranks. Rank 0 always prints it.
 func (r *preflightRank) isReporter() bool {
 	for rank := range r.world.Rank {
 		if !slices.Contains(r.result.BlamedRanks, rank) {
@@ -128,8 +144,8 @@ func (r *preflightRank) isReporter() bool {
 	return true
 }
 
-// knownResults returns the results of all ranks or, if these could not be collected, that of this
-// rank.
+// knownResults returns the results of all ranks or, if they were not collected, only this rank's
+// result.
 func (r *preflightRank) knownResults() []preflight.RankResult {
 	if r.allResults != nil {
 		return r.allResults
@@ -137,7 +153,9 @@ func (r *preflightRank) knownResults() []preflight.RankResult {
 	return []preflight.RankResult{r.result}
 }
 
+// startRanks starts the ranks on this machine, reads their results and reports on them.
 func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
+	const isReporter, isFirstOfNode = true, true
 	ranks, sharingPlan, err := f.ranksToStart(cmd)
 	if err != nil {
 		return exitWith(exitFailed, err)
@@ -162,7 +180,8 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	if isInterrupted(&result) {
 		report := f.judgeResults(nil, preflight.Options{Ranks: ranks, FirstExit: -1})
 		report.AddInterrupt(result.Signal.String())
-		return exitWith(128+int(result.Signal), f.writeResults(cmd, report, true, true))
+		err := f.writeResults(cmd, report, isReporter, isFirstOfNode)
+		return exitWith(128+int(result.Signal), err)
 	}
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return exitWith(exitFailed, fmt.Errorf("starting the ranks: %w", err))
@@ -170,22 +189,23 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	o := preflight.Options{
 		Ranks: ranks, ExpectAll: true, FirstExit: result.FirstFailed, Exits: map[int]string{},
 	}
+	wereKilled := err != nil // because the context's deadline has passed
 	for _, e := range result.Exits {
 		o.Exits[e.Rank] = fmt.Sprintf("%v without printing its result", e)
-		if err != nil { // the ranks were killed
+		if wereKilled {
 			o.FirstExit = -1
 			o.Exits[e.Rank] = fmt.Sprintf("rank %d did not exit before the deadline of %v", e.Rank,
 				f.deadline)
 		}
 	}
 	report := f.judgeResults(parseRankResults[preflight.RankResult](output.Bytes()), o)
-	if err := f.writeResults(cmd, report, true, true); err != nil {
+	if err := f.writeResults(cmd, report, isReporter, isFirstOfNode); err != nil {
 		return exitWith(exitFailed, err)
 	}
 	return exitWith(report.ExitCode(), nil)
 }
 
-// ranksToStart returns the number of ranks to start. The gpuSharing is nil unless ranks share GPUs.
+// ranksToStart returns the number of ranks to start, and how they share GPUs (nil if they do not).
 func (f *preflightFlags) ranksToStart(cmd *cobra.Command) (int, *gpuSharing, error) {
 	ranks := f.rankCount
 	if ranks == 0 {
@@ -193,8 +213,9 @@ func (f *preflightFlags) ranksToStart(cmd *cobra.Command) (int, *gpuSharing, err
 		if err != nil {
 			return 0, nil, err
 		}
-		if ranks = min(gpuCount, maxRanks); gpuCount == 0 {
-			ranks = 2 // on the host
+		ranks = min(gpuCount, maxRanks)
+		if gpuCount == 0 {
+			ranks = 2 // on the host backend
 		}
 	}
 	return planRanks(ranks, cmd.Flags().Changed("ranks"), f.backend)

@@ -22,6 +22,7 @@ import (
 	"symmem/internal/sys"
 )
 
+// backendNames returns the values of --backend.
 func backendNames() []string { return append([]string{"auto"}, symmem.Backends()...) }
 
 func joinBackendNames() string { return strings.Join(backendNames(), ", ") }
@@ -34,12 +35,13 @@ func addBackendFlag(flags *pflag.FlagSet, value *string) {
 		" (default $"+backendVariable+", else auto)")
 }
 
-// chooseBackend replaces an empty value with that of SYMMEM_BACKEND or, if this is empty, with
-// auto. It returns an error for an unknown backend.
+// chooseBackend checks the name of a backend. It replaces an empty name with the value of
+// SYMMEM_BACKEND or, if the variable is empty, with auto.
 func chooseBackend(value *string) error {
-	source := ""
+	source := "" // of an invalid value, for the error
 	if *value == "" {
-		if *value = os.Getenv(backendVariable); *value == "" {
+		*value = os.Getenv(backendVariable)
+		if *value == "" {
 			*value = "auto"
 			return nil
 		}
@@ -60,18 +62,19 @@ var errLauncherVariables = errors.New("the launcher's environment variables are 
 // maxRanks is the maximum number of ranks on one machine that the host backend supports.
 const maxRanks = 64
 
+// rankFlags holds the flags of commands that run as several ranks.
 type rankFlags struct {
-	rankCount   int
-	isUnbound   bool
-	isChildRank bool
-	timeout     *time.Duration
+	rankCount   int            // the value of --ranks; 0 means that the command chooses the number
+	isUnbound   bool           // do not bind ranks to processors
+	isChildRank bool           // the command started this process
+	timeout     *time.Duration // maximum wait for another rank
 }
 
 func (f *rankFlags) addRankFlags(
-	flags *pflag.FlagSet, ranks int, usage string, timeout *time.Duration,
+	flags *pflag.FlagSet, defaultRanks int, usage string, timeout *time.Duration,
 ) {
 	f.timeout = timeout
-	flags.IntVar(&f.rankCount, "ranks", ranks, usage)
+	flags.IntVar(&f.rankCount, "ranks", defaultRanks, usage)
 	flags.DurationVar(timeout, "timeout", 30*time.Second, "maximum wait for another rank")
 	flags.BoolVar(&f.isChildRank, childRankFlag, false,
 		"this process was started as a rank by the command")
@@ -79,10 +82,12 @@ func (f *rankFlags) addRankFlags(
 }
 
 func (f *rankFlags) addBenchRankFlags(flags *pflag.FlagSet, timeout *time.Duration) {
-	f.addRankFlags(flags, 2, "processes to start, at most 64", timeout)
+	const defaultRanks = 2
+	f.addRankFlags(flags, defaultRanks, "processes to start, at most 64", timeout)
 	flags.BoolVar(&f.isUnbound, "unbound", false, "do not bind ranks to processors")
 }
 
+// checkRanks checks the number of ranks and the timeout.
 func (f *rankFlags) checkRanks(minRanks int) error {
 	if f.rankCount < minRanks || f.rankCount > maxRanks {
 		return fmt.Errorf("--ranks is %d, but must be from %d to %d", f.rankCount, minRanks, maxRanks)
@@ -97,6 +102,7 @@ func checkTimeout(timeout time.Duration) error {
 	return nil
 }
 
+// bindRank binds this rank to processors, unless the user set --unbound.
 func (f *rankFlags) bindRank(w rendezvous.World) error {
 	if f.isUnbound {
 		return nil
@@ -104,7 +110,7 @@ func (f *rankFlags) bindRank(w rendezvous.World) error {
 	return bench.BindRank(w.LocalRank)
 }
 
-// runAsRanks calls runRank if a launcher has started this process. If not, it starts the ranks.
+// runAsRanks calls runRank if this process is a rank, and starts the ranks if not.
 func (f *rankFlags) runAsRanks(cmd *cobra.Command, runRank func(rendezvous.World) error) error {
 	world, err := f.discoverWorld(cmd)
 	if err != nil {
@@ -167,10 +173,12 @@ func reserveStdout(cmd *cobra.Command) error {
 	return nil
 }
 
-// noSharingAnnotation marks a command whose ranks must not share GPUs. Its value is the reason.
+// noSharingAnnotation is the key of an annotation of commands whose ranks must not share GPUs. The
+// annotation's value is the reason.
 const noSharingAnnotation = "no-sharing"
 
-// startRanks launches this program once for each rank, with the same flags.
+// startRanks launches this program once for each rank, with the same flags, and waits for the
+// ranks.
 func startRanks(cmd *cobra.Command, ranks int) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -178,19 +186,19 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	}
 	backend := cmd.Flag("backend").Value.String()
 	ranks, sharingPlan, err := planRanks(ranks, cmd.Flags().Changed("ranks"), backend)
-	if err == nil && sharingPlan != nil && cmd.Annotations[noSharingAnnotation] != "" {
-		err = fmt.Errorf("%d ranks on %s: %s", ranks, sharingPlan.gpuCountText(),
-			cmd.Annotations[noSharingAnnotation])
-	}
 	if err != nil {
 		return exitWith(exitFailed, err)
+	}
+	if reason := cmd.Annotations[noSharingAnnotation]; sharingPlan != nil && reason != "" {
+		return exitWith(exitFailed, fmt.Errorf("%d ranks on %s: %s", ranks,
+			sharingPlan.gpuCountText(), reason))
 	}
 	command := append([]string{self}, strings.Fields(cmd.CommandPath())[1:]...)
 	command = append(command, "--"+childRankFlag)
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
-		if list, ok := flag.Value.(pflag.SliceValue); ok {
-			for _, v := range list.GetSlice() {
-				command = append(command, "--"+flag.Name+"="+v)
+		if list, ok := flag.Value.(pflag.SliceValue); ok { // the flag can be repeated
+			for _, element := range list.GetSlice() {
+				command = append(command, "--"+flag.Name+"="+element)
 			}
 			return
 		}
@@ -202,7 +210,8 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	}
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
 	if isTerminal(cmd.ErrOrStderr()) {
-		spec.Stderr, spec.Env = counter, append(os.Environ(), envProgress+"=lines")
+		spec.Stderr = counter
+		spec.Env = append(os.Environ(), envProgress+"=lines")
 	}
 	result, err := runRanks(cmd.Context(), spec, sharingPlan)
 	counter.end()
@@ -221,11 +230,11 @@ func exitErrorOf(stderr io.Writer, result *launch.Result) error {
 	}
 	code := exitOK
 	for _, e := range result.Exits {
-		switch {
-		case e.Signal != 0 || e.Code > exitFailed:
+		isCrash := e.Signal != 0 || e.Code > exitFailed
+		if isCrash {
 			fmt.Fprintf(stderr, "symmem: %v\n", e)
 			code = exitFailed
-		default:
+		} else {
 			code = max(code, e.Code)
 		}
 	}
@@ -233,7 +242,9 @@ func exitErrorOf(stderr io.Writer, result *launch.Result) error {
 }
 
 // isInterrupted reports whether a signal to this process stopped the ranks, or the reader of
-// standard output exited.
+// standard output exited. Ranks that exit with code 0 after a signal were not stopped by it.
 func isInterrupted(result *launch.Result) bool {
-	return result.Signal == syscall.SIGPIPE || result.Signal != 0 && result.FirstFailed >= 0
+	const none = -1
+	wasSignaled := result.Signal != 0
+	return result.Signal == syscall.SIGPIPE || (wasSignaled && result.FirstFailed != none)
 }

@@ -32,7 +32,7 @@ const reportExample = `  symmem report traces/
 
 type reportFlags struct {
 	files  rankFiles
-	output string
+	output string // a path, or "-" for standard output
 }
 
 func newReportCommand() *cobra.Command {
@@ -58,7 +58,8 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 			return exitWith(exitFailed, err)
 		}
 	}
-	result, err := f.files.compare(cmd, args, 1)
+	const minFiles = 1
+	result, err := f.files.compare(cmd, args, minFiles)
 	if err != nil {
 		return err
 	}
@@ -67,8 +68,9 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 		return exitWith(exitFailed, err)
 	}
 	if f.output != "-" {
+		kilobytes := (size + 999) / 1000 // rounded up
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\nThe page is %s (%d kB).\n",
-			report.Summarize(result), f.output, (size+999)/1000)
+			report.Summarize(result), f.output, kilobytes)
 	}
 	if !result.RanksAgree {
 		return exitWith(exitWrong, nil)
@@ -76,24 +78,24 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// writePage writes the page and returns its size in bytes. It replaces a file atomically. Only the
-// owner can read the new file.
-func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (int64, error) {
-	var plain strings.Builder
-	if err := result.WriteText(&plain); err != nil {
+// writePage writes the page and returns the size of the file in bytes, or 0 for standard output.
+// It replaces the file atomically. Only the owner can read the new file.
+func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size int64, err error) {
+	var text strings.Builder // as printed by diff
+	if err := result.WriteText(&text); err != nil {
 		return 0, err
 	}
-	show, end := newEventProgress(cmd)
-	page := report.Build(result, show)
-	end()
+	showProgress, clearProgress := newEventProgress(cmd)
+	page := report.Build(result, showProgress)
+	clearProgress()
 	if f.output == "-" {
-		return 0, page.WriteHTML(cmd.OutOrStdout(), plain.String())
+		return 0, page.WriteHTML(cmd.OutOrStdout(), text.String())
 	}
 	temporary, err := os.CreateTemp(filepath.Dir(f.output), ".report-*")
 	if err != nil {
 		return 0, fmt.Errorf("writing the page: %w", err)
 	}
-	err = page.WriteHTML(temporary, plain.String())
+	err = page.WriteHTML(temporary, text.String())
 	size, seekErr := temporary.Seek(0, io.SeekEnd)
 	err = errors.Join(err, seekErr, temporary.Close())
 	if err == nil {
@@ -108,17 +110,18 @@ func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (int64,
 // minProgressEvents is the smallest number of events for which progress is shown on a terminal.
 const minProgressEvents = 1 << 20
 
-// newEventProgress returns one function that shows how many events have been converted, and one
-// that clears it.
-func newEventProgress(cmd *cobra.Command) (show func(done, total int), end func()) {
+// newEventProgress returns a function that shows on the terminal how many events have been
+// converted, and a function that clears the text. Without a terminal, show is nil.
+func newEventProgress(cmd *cobra.Command) (show func(done, total int), clearText func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}
 	}
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
-	lines := progressLines(counter, "events converted")
-	return func(done, total int) {
+	showEvents := progressLines(counter, "events converted")
+	show = func(done, total int) {
 		if total >= minProgressEvents {
-			lines(done, total)
+			showEvents(done, total)
 		}
-	}, counter.end
+	}
+	return show, counter.end
 }

@@ -18,13 +18,14 @@ func useOneSharedGPU(t *testing.T) (folder string) {
 	t.Helper()
 	useSoftwareGPU(t)
 	t.Setenv("SOFTGPU_DEVICES", "1")
-	t.Setenv("SOFTGPU_NCCL", "23203")
+	t.Setenv("SOFTGPU_NCCL", "23203") // version 2.32.3
 	folder = t.TempDir()
 	t.Setenv("TMPDIR", folder)
 	return folder
 }
 
-// checkCleanup checks that the daemon was started and stopped once, and that its folder is gone.
+// checkCleanup checks that the daemon was started and stopped once, and that TMPDIR (folder) is
+// empty. The daemon that mpstest installs writes its commands to log.
 func checkCleanup(t *testing.T, log, folder string) {
 	t.Helper()
 	if text, err := os.ReadFile(log); string(text) != "start of all\nquit\n" {
@@ -37,7 +38,8 @@ func checkCleanup(t *testing.T, log, folder string) {
 
 func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 	path := symmemBinary(t) // build before the environment changes
-	folder, log := useOneSharedGPU(t), mpstest.Install(t)
+	folder := useOneSharedGPU(t)
+	log := mpstest.Install(t)
 	for name, args := range map[string][]string{
 		"ranks succeed":      {"verify", "--backend=nccl", "--ranks=2", "--rounds=1", "--size=1Ki"},
 		"ranks fail":         {"launch", "--share-gpus", "-n", "2", "--", "false"},
@@ -47,7 +49,7 @@ func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer os.Remove(log)
 			cmd := systest.Command(t, systest.Patience, path, args...)
-			output, _ := cmd.CombinedOutput() // the exit code depends on args
+			output, _ := cmd.CombinedOutput() // some of the commands fail on purpose
 			if name == "ranks do not start" {
 				if _, err := os.Stat(log); err == nil {
 					t.Error("a daemon was started without ranks")
@@ -78,7 +80,8 @@ func TestBrokenDaemonIsIgnored(t *testing.T) {
 
 func TestSignalStopsDaemonAndRanks(t *testing.T) {
 	path := symmemBinary(t)
-	folder, log := useOneSharedGPU(t), mpstest.Install(t)
+	folder := useOneSharedGPU(t)
+	log := mpstest.Install(t)
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(signal.String(), func(t *testing.T) {
 			defer os.Remove(log)
@@ -91,7 +94,7 @@ func TestSignalStopsDaemonAndRanks(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := out.Read(make([]byte, 1)); err != nil {
+			if _, err := out.Read(make([]byte, 1)); err != nil { // wait until a rank runs
 				t.Fatal(err)
 			}
 			if err := cmd.Process.Signal(signal); err != nil {
@@ -111,21 +114,21 @@ func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
 		sharing gpuSharing
 		want    []string
 	}{
-		"4 on one": {
+		"4 ranks on 1 GPU": {
 			gpuSharing{ranks: 4, gpus: 1, status: doctor.GPUSharing{IsServiceRunning: true}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=16", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
-		"8 on one": {
+		"8 ranks on 1 GPU": {
 			gpuSharing{ranks: 8, gpus: 1, status: doctor.GPUSharing{IsServiceRunning: true}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=8", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=12", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
-		"5 on four": {
+		"5 ranks on 4 GPUs": {
 			gpuSharing{ranks: 5, gpus: 4, status: doctor.GPUSharing{IsServiceRunning: true}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=32", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50", "HOME=/",
@@ -141,9 +144,10 @@ func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := test.sharing.addSettings([]string{
+			env := []string{
 				"HOME=/", "CUDA_DEVICE_MAX_CONNECTIONS=32", "NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS=",
-			}, nil)
+			}
+			got := test.sharing.addSettings(env, nil) // no daemon was started
 			slices.Sort(got)
 			if !slices.Equal(got, test.want) {
 				t.Errorf("environment %q, want %q", got, test.want)

@@ -34,8 +34,9 @@ Exit codes: 0 status found ranks; 2 it found none.`
 const statusExample = `  symmem status
   symmem status --json | jq '.jobs[].ranks[].waits'`
 
+// jobStatus holds the status of a job's ranks on this machine.
 type jobStatus struct {
-	Folder string `json:"folder"`
+	Folder string `json:"folder"` // the folder of the ranks' sockets
 	// URL is the address of the job's web page, with its token, or "" if no rank serves the page.
 	URL string `json:"url,omitempty"`
 	live.Machine
@@ -57,6 +58,8 @@ func newStatusCommand() *cobra.Command {
 	return cmd
 }
 
+// printStatus prints the status of the jobs in the given folders or, without folders, of all jobs
+// in the temporary folder.
 func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	root := live.Root()
 	if len(folders) > 0 {
@@ -93,35 +96,40 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	}
 	jobs := []jobStatus{}
 	for _, folder := range folders {
-		m, err := live.Read(ctx, folder)
+		machine, err := live.Read(ctx, folder)
 		if err != nil {
 			continue // the job has ended
 		}
-		if j := newJobStatus(folder, m); !j.hasEnded() {
+		if j := newJobStatus(folder, machine); !j.hasEnded() {
 			jobs = append(jobs, j)
 		}
 	}
 	return jobs, nil
 }
 
-func newJobStatus(folder string, m live.Machine) jobStatus {
-	j := jobStatus{Folder: folder, Machine: m}
-	for i := range m.Ranks {
-		if address := m.Ranks[i].Address; address != "" {
-			if token, err := live.Token(folder); err == nil {
-				j.URL = "http://" + address + "/?token=" + token
-			}
+func newJobStatus(folder string, machine live.Machine) jobStatus {
+	j := jobStatus{Folder: folder, Machine: machine}
+	for i := range machine.Ranks {
+		address := machine.Ranks[i].Address // "" if this rank does not serve the page
+		if address == "" {
+			continue
+		}
+		if token, err := live.Token(folder); err == nil { // otherwise, the page cannot be opened
+			j.URL = "http://" + address + "/?token=" + token
 		}
 	}
 	return j
 }
 
+// hasEnded reports whether all ranks of the job have ended.
 func (j *jobStatus) hasEnded() bool {
 	return !slices.ContainsFunc(j.Ranks, func(r live.Snapshot) bool {
 		return r.Error != live.ErrorEnded
 	})
 }
 
+// formatText returns the text that the command prints. Group names may contain any bytes, so it
+// replaces characters that are not printable.
 func (j *jobStatus) formatText() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job %s: %d ranks on this machine", filepath.Base(j.Folder), len(j.Ranks))
@@ -132,7 +140,7 @@ func (j *jobStatus) formatText() string {
 	for i := range j.Ranks {
 		j.describeRank(&b, &j.Ranks[i])
 	}
-	return strings.Map(func(r rune) rune { // group names may contain any bytes
+	return strings.Map(func(r rune) rune {
 		if r != '\n' && !unicode.IsPrint(r) {
 			return '?'
 		}
@@ -140,6 +148,8 @@ func (j *jobStatus) formatText() string {
 	}, b.String())
 }
 
+// describeRank writes the lines of one rank. For a rank that did not answer (Error is set), it
+// writes what the other ranks know about its activity.
 func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	if r.Error != "" {
 		fmt.Fprintf(b, "rank %d: %s\n", r.Rank, r.Error)

@@ -14,13 +14,15 @@ import (
 
 func runStatus(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	code = run(t.Context(), append([]string{"status"}, args...), strings.NewReader(""), &out, &errs)
-	return code, out.String(), errs.String()
+	var outBuffer, errBuffer bytes.Buffer
+	code = run(t.Context(), append([]string{"status"}, args...), strings.NewReader(""), &outBuffer,
+		&errBuffer)
+	return code, outBuffer.String(), errBuffer.String()
 }
 
-// openWaitingRanks opens two ranks that serve their status. Until end is called, rank 0 waits for
-// rank 1 in a group whose name contains an escape sequence.
+// openWaitingRanks opens two ranks that serve their status in a new TMPDIR. Rank 0 waits for rank
+// 1 in a group whose name contains an escape sequence. The function end lets rank 1 arrive and
+// waits until both ranks have closed.
 func openWaitingRanks(t *testing.T) (end func()) {
 	t.Helper()
 	folder, err := os.MkdirTemp("/tmp", "live") // short, because socket paths are limited
@@ -61,11 +63,13 @@ func TestStatusShowsWaits(t *testing.T) {
 	end := openWaitingRanks(t)
 	defer end()
 	var text string
-	for begin := time.Now(); !strings.Contains(text, "for rank 1 in value \"step\""); {
+	begin := time.Now()
+	for !strings.Contains(text, "for rank 1 in value \"step\"") {
 		code, stdout, stderr := runStatus(t)
-		if text = stdout; code != exitOK || time.Since(begin) > time.Minute {
+		if code != exitOK || time.Since(begin) > time.Minute {
 			t.Fatalf("status = %d, %q, %q; want rank 0 to wait for rank 1", code, stdout, stderr)
 		}
+		text = stdout
 	}
 	if !strings.Contains(text, "rank 1, process") || strings.Contains(text, "\x1b") {
 		t.Errorf("status prints %q; want both ranks, without escape sequences", text)
@@ -84,14 +88,15 @@ func TestStatusShowsWaits(t *testing.T) {
 		all.Jobs[0].Ranks[0].Waits[0].Ranks[0] != 1 {
 		t.Fatalf("status --json prints %s; want one job in which rank 0 waits for rank 1", stdout)
 	}
-	if code, stdout, _ := runStatus(t, all.Jobs[0].Folder); code != exitOK ||
-		!strings.Contains(stdout, "rank 0, process") {
+	code, stdout, _ = runStatus(t, all.Jobs[0].Folder)
+	if code != exitOK || !strings.Contains(stdout, "rank 0, process") {
 		t.Errorf("status of the folder = %d, %q; want the job", code, stdout)
 	}
 }
 
 func TestStatusWithoutRanksFails(t *testing.T) {
-	openWaitingRanks(t)() // both ranks have closed, but TMPDIR still names their folder
+	end := openWaitingRanks(t)
+	end() // both ranks have closed, but TMPDIR still names their folder
 	for _, args := range [][]string{{}, {"/nowhere"}, {"--json"}} {
 		code, stdout, stderr := runStatus(t, args...)
 		if code != exitFailed || !strings.Contains(stdout+stderr, "no rank serves its status") {

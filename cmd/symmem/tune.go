@@ -63,13 +63,13 @@ const tuneExample = `  symmem tune --ranks 4
 type tuneFlags struct {
 	rankFlags
 	planFlags
-	config bench.TuneOptions
+	config bench.TuneOptions // set from the other flags by parse
 	sizeFlags
 	operations []string
-	outputFile string
+	outputFile string // "" for the file that symmem.Open finds
 	json       bool
-	isDryRun   bool
-	isEager    bool
+	isDryRun   bool // write no table
+	isEager    bool // time calls instead of replays of graphs
 }
 
 func newTuneCommand() *cobra.Command {
@@ -131,14 +131,15 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	if f.isQuick && !flags.Changed("max") {
 		f.last = 1 << 20
 	}
-	if err := f.checkRanks(2); err != nil {
+	const minRanks = 2
+	if err := f.checkRanks(minRanks); err != nil {
 		return err
 	}
 	if c.GraphCalls < 1 || c.GraphCalls > maxGraphCalls {
 		return fmt.Errorf("--graph is %d, but must be from 1 to %d", c.GraphCalls, maxGraphCalls)
 	}
 	if f.isEager {
-		c.GraphCalls = 0
+		c.GraphCalls = 0 // no graphs
 	}
 	if c.Sizes, err = f.sizes(); err != nil {
 		return err
@@ -175,8 +176,9 @@ func (f *tuneFlags) runRank(cmd *cobra.Command, world rendezvous.World) error {
 			return err
 		}
 		// Print what was measured before the error, but do not write a table.
-		file, _ := f.tableFile(tuned.Device, tuned.Ranks)
-		return errors.Join(err, f.printResult(cmd.OutOrStdout(), tuned, file, false))
+		const isWritten = false
+		file, _ := f.tableFile(tuned.Device, tuned.Ranks) // the path is only printed
+		return errors.Join(err, f.printResult(cmd.OutOrStdout(), tuned, file, isWritten))
 	}
 	file, err := f.tableFile(tuned.Device, tuned.Ranks)
 	if err != nil {
@@ -194,24 +196,27 @@ func (f *tuneFlags) runRank(cmd *cobra.Command, world rendezvous.World) error {
 	return f.printResult(cmd.OutOrStdout(), tuned, file, isWritten)
 }
 
-func (f *tuneFlags) printResult(w io.Writer, t *bench.TuneResult, file string, written bool) error {
+// printResult prints the measured times and rules, and whether they were written to the file.
+func (f *tuneFlags) printResult(
+	w io.Writer, tuned *bench.TuneResult, file string, isWritten bool,
+) error {
 	if f.json {
-		document, err := t.Document(file, written)
+		document, err := tuned.Document(file, isWritten)
 		if err != nil {
 			return err
 		}
 		return writeJSON(w, document)
 	}
-	if err := t.WriteText(w); err != nil {
+	if err := tuned.WriteText(w); err != nil {
 		return err
 	}
+	written := "nothing: the table would be written to " + file
 	switch {
-	case written:
+	case isWritten:
+		written = file
 	case fileExists(file):
-		file = "nothing: " + file + " is unchanged"
-	default:
-		file = "nothing: the table would be written to " + file
+		written = "nothing: " + file + " is unchanged"
 	}
-	_, err := fmt.Fprintf(w, "written: %s\n", file)
+	_, err := fmt.Fprintf(w, "written: %s\n", written)
 	return err
 }

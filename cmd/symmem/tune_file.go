@@ -10,12 +10,14 @@ import (
 	"symmem/internal/tuning"
 )
 
+// checkTableWritable checks, before the measurement, that the table can be written after it.
 func (f *tuneFlags) checkTableWritable() error {
 	if f.isDryRun {
 		return nil
 	}
-	// The device is not known yet, but the folder does not depend on it.
-	file, err := f.tableFile("", 0)
+	// The device and the number of ranks are not known yet, but the folder does not depend on them.
+	const unknownDevice, unknownRanks = "", 0
+	file, err := f.tableFile(unknownDevice, unknownRanks)
 	if err == nil {
 		err = checkFolder(filepath.Dir(file))
 	}
@@ -41,7 +43,8 @@ func checkFolder(folder string) error {
 	return errors.Join(temporary.Close(), os.Remove(temporary.Name()))
 }
 
-// checkFile returns an error if the path exists and is not a regular file.
+// checkFile returns an error if the path exists and is no regular file. A rename could not replace
+// a folder, and would replace a device.
 func checkFile(file string) error {
 	info, err := os.Stat(file)
 	switch {
@@ -58,6 +61,7 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
+// tableFile returns the path of the table for a device and a number of ranks.
 func (f *tuneFlags) tableFile(device string, ranks int) (string, error) {
 	if f.outputFile != "" {
 		return f.outputFile, nil
@@ -65,7 +69,8 @@ func (f *tuneFlags) tableFile(device string, ranks int) (string, error) {
 	return symmem.TuningFile(device, ranks)
 }
 
-// previousTable returns the existing table of the device, or nil if there is none.
+// previousTable returns the table of the device that the new table will replace, or nil if it does
+// not exist or cannot be read.
 func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 	file, err := f.tableFile(device, ranks)
 	if err != nil {
@@ -78,7 +83,8 @@ func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 	return table
 }
 
-// writeTable replaces a file atomically, so that programs never read a partial table.
+// writeTable writes a table to a file. It replaces the file atomically, so that programs never
+// read a partial table.
 func writeTable(file string, table *tuning.Table) (err error) {
 	encoded, err := table.Encode()
 	if err != nil {

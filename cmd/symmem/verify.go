@@ -69,13 +69,14 @@ const verifyExample = `  symmem verify
   symmem verify --from-round 31 --rounds 1 --seed 7 --ranks 4   # one random round again
   torchrun --nproc-per-node 4 --no-python symmem verify`
 
+// verifyFlags holds the flags of verify. A run checks either cases or random programs.
 type verifyFlags struct {
 	rankFlags
-	caseConfig   verify.Config
+	caseConfig   verify.Config // its embedded Config also applies to random programs
 	randomConfig random.Config
-	rounds       int
-	caseSize     size
-	maxBytes     size
+	rounds       int  // the value of --rounds, for both kinds of runs
+	caseSize     size // in float32 elements
+	maxBytes     size // maximum size of a random message
 	isSkewed     bool
 	json         bool
 	prover       proof.Prover
@@ -113,12 +114,13 @@ func newVerifyCommand() *cobra.Command {
 	return cmd
 }
 
+// Shell completion offers these values of flags. The Parse functions of symmem decide which values
+// are valid.
 var (
 	placementNames = []string{"creation", "address"}
 	checkNames     = []string{"default", "off", "registration", "every"}
-	// pathNames lists the paths for shell completion. symmem.ParsePathChoice parses the flag.
-	pathNames    = []string{"auto", "plain", "window", "direct"}
-	formulaNames = []string{"ranks", "tree", "rounded-tree"}
+	pathNames      = []string{"auto", "plain", "window", "direct"}
+	formulaNames   = []string{"ranks", "tree", "rounded-tree"}
 )
 
 func (f *verifyFlags) addFlags(flags *pflag.FlagSet) {
@@ -148,7 +150,8 @@ func (f *verifyFlags) addFlags(flags *pflag.FlagSet) {
 		"with a formula of reductions, bit by bit: ranks, tree or rounded-tree; --path is then auto by "+
 		"default")
 	formula := flags.Lookup("deterministic")
-	formula.NoOptDefVal, formula.DefValue = "ranks", ""
+	formula.NoOptDefVal = "ranks" // of --deterministic without a value
+	formula.DefValue = ""
 	flags.IntVar(&c.Groups, "groups", c.Groups, "number of overlapping groups that share the pool")
 	flags.BoolVar(&c.CallSites, "callsites", false, "record the line of each allocation")
 	flags.BoolVar(&f.prover.Enabled, "prove", false, proof.FlagUsage)
@@ -163,8 +166,7 @@ func (f *verifyFlags) addFlags(flags *pflag.FlagSet) {
 		"with --for: maximum duration of a round")
 }
 
-// caseFlags lists the flags that apply only to cases. randomFlags lists the flags that apply only
-// to random programs.
+// The names of the flags that apply only to cases or only to random programs.
 var (
 	caseFlags = []string{
 		"callsites", "cases", "churn", "deterministic", "groups", "path", "prove", "size",
@@ -177,18 +179,19 @@ func isRandomRun(flags *pflag.FlagSet) bool {
 	return flags.Changed("for") || flags.Changed("from-round")
 }
 
+// checkFlagCombination returns an error for a flag that applies only to the other kind of run.
 func checkFlagCombination(flags *pflag.FlagSet) error {
-	names, scope := randomFlags, "random programs, which run with --for or --from-round"
+	forbidden, scope := randomFlags, "random programs, which run with --for or --from-round"
 	if isRandomRun(flags) {
-		names, scope = caseFlags, "cases, which run without --for and --from-round"
+		forbidden, scope = caseFlags, "cases, which run without --for and --from-round"
 	}
-	if i := slices.IndexFunc(names, flags.Changed); i >= 0 {
-		return fmt.Errorf("--%s applies only to %s", names[i], scope)
+	if i := slices.IndexFunc(forbidden, flags.Changed); i >= 0 {
+		return fmt.Errorf("--%s applies only to %s", forbidden[i], scope)
 	}
 	return nil
 }
 
-func (f *verifyFlags) parse(flags *pflag.FlagSet) (err error) {
+func (f *verifyFlags) parse(flags *pflag.FlagSet) error {
 	if err := checkFlagCombination(flags); err != nil {
 		return err
 	}

@@ -15,17 +15,22 @@ import (
 	"symmem/internal/rendezvous"
 )
 
+// parseCases completes and checks the configuration of cases. --path has precedence over
+// SYMMEM_PATH, and SYMMEM_PATH has precedence over the default.
 func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 	c := &f.caseConfig
-	c.Elements, c.Rounds, c.Skew = int64(f.caseSize), f.rounds, f.isSkewed
-	switch value := os.Getenv(pathVariable); {
-	case flags.Changed("path"):
-	case value != "":
+	c.Elements = int64(f.caseSize)
+	c.Rounds = f.rounds
+	c.Skew = f.isSkewed
+	if flags.Changed("path") {
+		return c.Validate()
+	}
+	if value := os.Getenv(pathVariable); value != "" {
 		var err error
 		if c.Path, err = symmem.ParsePathChoice(value); err != nil {
 			return fmt.Errorf("%s: %w", pathVariable, err)
 		}
-	case flags.Changed("deterministic"):
+	} else if flags.Changed("deterministic") {
 		c.Path = symmem.PathAuto // NCCL's window path does not use the formula
 	}
 	return c.Validate()
@@ -34,6 +39,7 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 // pathVariable is the environment variable that sets the default of Options.Path.
 const pathVariable = "SYMMEM_PATH"
 
+// runCases runs the cases on this rank. Rank 0 prints the report.
 func (f *verifyFlags) runCases(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) (err error) {
@@ -62,12 +68,14 @@ func (f *verifyFlags) runCases(
 	return finishCases(stderr, prefix, report, err)
 }
 
+// writeKernels writes which kernels ran, if --prove is set. With --json, it writes nothing.
 func (f *verifyFlags) writeKernels(w io.Writer, r *verify.Report) error {
 	if f.json {
 		return nil
 	}
+	const elementBytes = 4 // of float32
 	for i := range r.Cases {
-		f.prover.AddCall("AllReduce", r.Cases[i].Size, 4)
+		f.prover.AddCall("AllReduce", r.Cases[i].Size, elementBytes)
 	}
 	return f.prover.Write(w, "")
 }
@@ -81,6 +89,7 @@ func omitRepeatedError(r *verify.Report, err error) error {
 	return nil
 }
 
+// newProgress returns a function that shows the progress, or nil if this process shows none.
 func newProgress(rank int, stderr io.Writer) func(done, all int) {
 	switch {
 	case rank != 0:
@@ -93,14 +102,15 @@ func newProgress(rank int, stderr io.Writer) func(done, all int) {
 	return nil
 }
 
-// finishCases prints this rank's error and returns an error with the exit code.
+// finishCases prints this rank's error and returns an error with the exit code. The prefix, such
+// as "[rank 1] ", begins each line.
 func finishCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
 	if r.Divergence != nil {
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)
 		return exitWith(exitWrong, nil)
 	}
 	if r.Fault != "" {
-		rankName := strings.Trim(prefix, "[] ") + ": "
+		rankName := strings.Trim(prefix, "[] ") + ": " // begins some faults as well
 		fmt.Fprintf(stderr, "%s%s\n", prefix, strings.TrimPrefix(r.Fault, rankName))
 		return exitWith(exitFailed, nil)
 	}

@@ -15,16 +15,19 @@ import (
 	"symmem/internal/rendezvous"
 )
 
+// parseRandom completes and checks the configuration of random programs.
 func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	c := &f.randomConfig
-	c.Config, c.MaxBytes = f.caseConfig.Config, int64(f.maxBytes)
-	c.Skew = f.isSkewed || !flags.Changed("skew")
-	if flags.Changed("rounds") {
+	c.Config = f.caseConfig.Config
+	c.MaxBytes = int64(f.maxBytes)
+	c.Skew = f.isSkewed || !flags.Changed("skew") // on by default
+	if flags.Changed("rounds") {                  // the default of --rounds is only for cases
 		c.Rounds = f.rounds
 	}
 	return c.Validate()
 }
 
+// runRandom runs random programs on this rank. Rank 0 prints the report.
 func (f *verifyFlags) runRandom(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) error {
@@ -40,8 +43,8 @@ func (f *verifyFlags) runRandom(
 	return f.finishRandom(stderr, w, report, err)
 }
 
-// onHang returns a function that prints the rank's stacks when a round hangs, and exits. The
-// launcher then stops the other ranks.
+// onHang returns a function that ends this process when a round hangs. It prints the goroutines'
+// stacks. The launcher then stops the other ranks.
 func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
@@ -50,35 +53,36 @@ func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []b
 	}
 }
 
+// repeatCommand describes the command that runs a round again.
 func (f *verifyFlags) repeatCommand(w rendezvous.World, round int) string {
 	return fmt.Sprintf("to run it again: symmem verify --ranks %d %s", w.Size,
 		random.FlagsToRepeat(&f.randomConfig, round))
 }
 
-// finishRandom prints this rank's error and returns an error with the exit code.
+// finishRandom prints this rank's findings and error, and returns an error with the exit code. The
+// report is nil only if err is not nil.
 func (f *verifyFlags) finishRandom(
-	stderr io.Writer, w rendezvous.World, r *random.Report, err error,
+	stderr io.Writer, w rendezvous.World, report *random.Report, err error,
 ) error {
-	if r != nil {
-		for _, finding := range r.Findings {
+	if report != nil {
+		for _, finding := range report.Findings {
 			fmt.Fprintf(stderr, "[rank %d] wrong: %s\n", w.Rank, finding)
 		}
-		if r.FirstWrongRound > 0 && w.Rank == 0 {
-			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.repeatCommand(w, r.FirstWrongRound))
+		if report.FirstWrongRound > 0 && w.Rank == 0 {
+			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.repeatCommand(w, report.FirstWrongRound))
 		}
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "[rank %d] %v\n", w.Rank, err)
-		if round, ok := errors.AsType[*random.RoundError](err); ok && w.Rank == 0 {
-			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.repeatCommand(w, round.Round))
+		if roundErr, ok := errors.AsType[*random.RoundError](err); ok && w.Rank == 0 {
+			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.repeatCommand(w, roundErr.Round))
 		}
-		if r != nil && !r.OK() {
-			return exitWith(exitWrong, nil)
-		}
-		return exitWith(exitFailed, nil)
 	}
-	if !r.OK() {
+	switch {
+	case report != nil && !report.OK():
 		return exitWith(exitWrong, nil)
+	case err != nil:
+		return exitWith(exitFailed, nil)
 	}
 	return nil
 }

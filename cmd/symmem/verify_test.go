@@ -18,23 +18,24 @@ import (
 	"symmem/internal/sys/systest"
 )
 
+// runSymmem runs the binary of the command.
 func runSymmem(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
+	var outBuffer, errBuffer bytes.Buffer
 	cmd := systest.Command(t, systest.Patience, symmemBinary(t), args...)
-	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.Stdout, cmd.Stderr = &outBuffer, &errBuffer
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+	return cmd.ProcessState.ExitCode(), outBuffer.String(), errBuffer.String()
 }
 
 var rankPrefix = regexp.MustCompile(`^\[rank \d+\] divergence: `)
 
-// runDiverging runs a workload that diverges because it places blocks by address. It returns the
-// report and the divergence that all ranks printed.
+// runDiverging runs verify with the given check level on four ranks. The ranks diverge, because
+// they place blocks by address. It returns the report and the divergence that all ranks printed.
 func runDiverging(t *testing.T, check string) (report verify.Report, text string) {
 	t.Helper()
 	code, stdout, stderr := runSymmem(t, "verify", "--ranks=4", "--placement=address", "--skew",
@@ -63,14 +64,14 @@ func TestCheckLevelsReportSameFirstEvent(t *testing.T) {
 	every, everyText := runDiverging(t, "every")
 	registration, registrationText := runDiverging(t, "registration")
 	if every.Failed != 0 || every.NotRun == 0 || every.Passed+every.NotRun != len(every.Cases) {
-		t.Errorf("every: passed %d, failed %d, not run %d of %d; want no failures",
+		t.Errorf("every: passed %d, failed %d, not run %d of %d cases; want none failed, some not run",
 			every.Passed, every.Failed, every.NotRun, len(every.Cases))
 	}
 	if registration.Failed == 0 {
 		t.Error("registration: no sum was wrong before the divergence, so the test proves nothing")
 	}
 	if diff := cmp.Diff(every.Divergence, registration.Divergence); diff != "" {
-		t.Error(diff)
+		t.Errorf("the divergences of every (-) and registration (+) differ:\n%s", diff)
 	}
 	if everyText != registrationText ||
 		!strings.Contains(everyText, "cmd/symmem/internal/verify/run.go:") {
@@ -100,7 +101,7 @@ func TestReportContainsOptions(t *testing.T) {
 		Norms: verify.NormReport{Passed: 16},
 	}
 	if diff := cmp.Diff(want, report); diff != "" {
-		t.Error(diff)
+		t.Errorf("report (-want +got):\n%s", diff)
 	}
 }
 
@@ -129,6 +130,7 @@ func TestForwardedSignalDeterminesExitCode(t *testing.T) {
 	}
 }
 
+// codeOf returns the exit code of a command that returns err.
 func codeOf(err error) int {
 	var exit *exitError
 	if errors.As(err, &exit) {

@@ -18,12 +18,13 @@ const (
 	commit  = ""
 )
 
+// buildInfo describes how this program was built.
 type buildInfo struct {
 	Version    string `json:"version"`
-	Revision   string `json:"revision"`
-	IsModified bool   `json:"modified"`
+	Revision   string `json:"revision"` // commit hash, or "" if it is unknown
+	IsModified bool   `json:"modified"` // the sources differed from the commit
 	GoVersion  string `json:"go"`
-	Platform   string `json:"platform"`
+	Platform   string `json:"platform"` // such as "linux/amd64"
 }
 
 const versionExample = `  symmem version
@@ -52,10 +53,12 @@ func writeVersion(w io.Writer, b buildInfo, asJSON bool) error {
 	return err
 }
 
+// versionText returns a line such as "symmem v1.2.3 (0123456789ab), go1.26.0, linux/amd64".
 func versionText(b buildInfo) string {
+	const maxRevision = 12
 	text := "symmem " + b.Version
 	if b.Revision != "" {
-		text += " (" + b.Revision[:min(len(b.Revision), 12)]
+		text += " (" + b.Revision[:min(len(b.Revision), maxRevision)]
 		if b.IsModified {
 			text += ", modified"
 		}
@@ -64,8 +67,7 @@ func versionText(b buildInfo) string {
 	return fmt.Sprintf("%s, %s, %s", text, b.GoVersion, b.Platform)
 }
 
-// currentBuild describes this program. Releases set the constants release and commit. Other builds
-// use the information that the go command recorded.
+// currentBuild describes this program.
 func currentBuild() buildInfo {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -74,6 +76,8 @@ func currentBuild() buildInfo {
 	return buildOf(release, commit, info)
 }
 
+// buildOf describes a build by its release and commit or, if commit is empty, by the information
+// that the go command recorded.
 func buildOf(release, commit string, info *debug.BuildInfo) buildInfo {
 	b := buildInfo{
 		Version: cmp.Or(info.Main.Version, "(devel)"), GoVersion: runtime.Version(),
