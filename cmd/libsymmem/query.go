@@ -52,6 +52,8 @@ func storeAddresses(
 	})
 }
 
+// goNCCLWindow stores the handles that NCCL's device API needs for an address range in a window.
+//
 //export goNCCLWindow
 func goNCCLWindow(
 	group C.uint64_t, bytes C.size_t, address unsafe.Pointer, comm, window, offset *C.uint64_t,
@@ -84,6 +86,9 @@ func goSignalWordsClose(address unsafe.Pointer) C.int {
 	return guard(func() error { return library.CloseSignalWords(uintptr(address)) })
 }
 
+// goWindows stores the number of windows at count. It copies the address ranges of the first
+// windows, at most capacity, to ranges.
+//
 //export goWindows
 func goWindows(
 	group C.uint64_t, capacity C.size_t, ranges *C.int64_t, count *C.size_t,
@@ -96,8 +101,9 @@ func goWindows(
 		if err != nil {
 			return err
 		}
-		copied := min(len(windows), int(min(capacity, 1<<30)))
+		copied := min(len(windows), int(min(capacity, 1<<30))) // the conversion cannot overflow
 		if copied > 0 {
+			// binding.Window has the layout of two elements of ranges.
 			copy(unsafe.Slice((*binding.Window)(unsafe.Pointer(ranges)), copied), windows)
 		}
 		*count = C.size_t(len(windows))
@@ -125,6 +131,8 @@ func goExplain(
 	})
 }
 
+// goTakeWarning copies the oldest warning. The warning is removed only if the copy succeeded.
+//
 //export goTakeWarning
 func goTakeWarning(capacity C.size_t, text *C.char, length *C.size_t) (code C.int) {
 	library.TakeWarning(func(warning string) bool {

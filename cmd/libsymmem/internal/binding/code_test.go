@@ -13,39 +13,45 @@ import (
 	"symmem"
 )
 
+// readEnumerators returns the values of the enumerators in symmem.h, by name without SYMMEM_.
 func readEnumerators(t *testing.T) map[string]int {
 	t.Helper()
 	text, err := os.ReadFile("../../symmem.h")
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[string]int{}
-	pairs := regexp.MustCompile(`SYMMEM_(\w+) = (-?\d+)`)
-	for _, m := range pairs.FindAllStringSubmatch(string(text), -1) {
-		if names[m[1]], err = strconv.Atoi(m[2]); err != nil {
+	values := map[string]int{}
+	definition := regexp.MustCompile(`SYMMEM_(\w+) = (-?\d+)`)
+	for _, match := range definition.FindAllStringSubmatch(string(text), -1) {
+		value, err := strconv.Atoi(match[2])
+		if err != nil {
 			t.Fatal(err)
 		}
+		values[match[1]] = value
 	}
-	return names
+	return values
 }
 
 func TestCodesMatchHeader(t *testing.T) {
-	names := readEnumerators(t)
+	enumerators := readEnumerators(t)
 	for c := CodeInvalid; c < numCodes; c++ {
-		if got, ok := names["ERR_"+c.String()]; !ok || got != int(c) {
-			t.Errorf("code %v = %d, want %d as in symmem.h", c, c, got)
+		if want, ok := enumerators["ERR_"+c.String()]; !ok || want != int(c) {
+			t.Errorf("code %v = %d, want %d as in symmem.h (found: %v)", c, int(c), want, ok)
 		}
 	}
-	if names["POOLS"] != MaxPools {
-		t.Errorf("MaxPools = %d, want %d as in symmem.h", MaxPools, names["POOLS"])
+	if enumerators["POOLS"] != MaxPools {
+		t.Errorf("MaxPools = %d, want %d as in symmem.h", MaxPools, enumerators["POOLS"])
 	}
 }
 
+// TestEnumsMatchHeader checks that the position of a value in its table is the value of its
+// enumerator.
 func TestEnumsMatchHeader(t *testing.T) {
-	names := readEnumerators(t)
-	check := func(name string, number int) {
-		if got, ok := names[strings.ToUpper(strings.ReplaceAll(name, "-", "_"))]; !ok || got != number {
-			t.Errorf("%s = %d, want %d as in symmem.h", name, number, got)
+	enumerators := readEnumerators(t)
+	check := func(name string, position int) {
+		enumerator := strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+		if want, ok := enumerators[enumerator]; !ok || want != position {
+			t.Errorf("%s = %d, want %d as in symmem.h (found: %v)", enumerator, position, want, ok)
 		}
 	}
 	for i, v := range types {
@@ -57,9 +63,9 @@ func TestEnumsMatchHeader(t *testing.T) {
 	for i, v := range checkLevels {
 		check("CHECK_"+v.String(), i)
 	}
-	camel := regexp.MustCompile(`([a-z]|All)([A-Z])`)
+	wordBoundary := regexp.MustCompile(`([a-z]|All)([A-Z])`) // AllReduce is ALL_REDUCE
 	for i, v := range operations {
-		check(camel.ReplaceAllString(v.String(), "${1}_$2"), i)
+		check(wordBoundary.ReplaceAllString(v.String(), "${1}_$2"), i)
 	}
 }
 
@@ -68,7 +74,7 @@ func TestCodeOf(t *testing.T) {
 		name string
 		err  error
 		code Code
-		json string
+		json string // a part of Detail
 	}{
 		{"no error is OK", nil, CodeOK, ""},
 		{
@@ -143,8 +149,13 @@ func TestDivergenceWithoutCallSitesSuggestsEnablingThem(t *testing.T) {
 
 func TestPlugResult(t *testing.T) {
 	for err, want := range map[error]int{
-		nil: 0, ErrPanic: 3, symmem.ErrInvalid: 4, ErrNotOpen: 5, symmem.ErrAborted: 6,
-		&symmem.DivergenceError{}: 5, errors.New("else"): 2,
+		nil:                       0, // ncclSuccess
+		ErrPanic:                  3, // ncclInternalError
+		symmem.ErrInvalid:         4, // ncclInvalidArgument
+		ErrNotOpen:                5, // ncclInvalidUsage
+		symmem.ErrAborted:         6, // ncclRemoteError
+		&symmem.DivergenceError{}: 5,
+		errors.New("any other"):   2, // ncclSystemError
 	} {
 		if got := PlugResult(err); got != want {
 			t.Errorf("PlugResult(%v) = %d, want %d", err, got, want)

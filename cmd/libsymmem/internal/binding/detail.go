@@ -7,6 +7,8 @@ import (
 	"symmem"
 )
 
+// errorDetail describes an error for programs. Divergence, Timeout, RankLost and Memory are nil
+// for other kinds of errors.
 type errorDetail struct {
 	Code       int               `json:"code"`
 	Name       string            `json:"name"`
@@ -17,11 +19,11 @@ type errorDetail struct {
 	Memory     *memoryDetail     `json:"memory,omitempty"`
 }
 
-// divergenceDetail describes how calls or events differ. The first difference is between
-// FirstPosition and LastPosition in the ranks' sequences.
+// divergenceDetail describes how calls or events differ between ranks. The first difference is
+// between FirstPosition and LastPosition in the ranks' sequences.
 type divergenceDetail struct {
 	Group         string          `json:"group"`
-	Kind          string          `json:"kind"`
+	Kind          string          `json:"kind"` // a symmem.DivergenceKind, call, place or messages
 	GroupRanks    []int           `json:"members,omitempty"`
 	Pool          uint64          `json:"pool"`
 	PoolName      string          `json:"pool_name,omitempty"`
@@ -37,6 +39,7 @@ type divergenceDetail struct {
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
+// variantDetail describes the event that some of the ranks had at the position of the difference.
 type variantDetail struct {
 	Ranks          []int    `json:"ranks"`
 	Event          string   `json:"event"`
@@ -45,13 +48,14 @@ type variantDetail struct {
 }
 
 type timeoutDetail struct {
-	InCall       string         `json:"doing"`
+	InCall       string         `json:"doing"` // the call that waited
 	WaitedMS     int64          `json:"waited_ms"`
 	MissingRanks []int          `json:"missing"`
-	CallsByRank  map[int]string `json:"activity"`
+	CallsByRank  map[int]string `json:"activity"` // known activities
 	// NCCLCounts holds NCCL's operation counts if they differ between ranks.
-	NCCLCounts  string `json:"counts,omitempty"`
-	NeverJoined bool   `json:"absent,omitempty"`
+	NCCLCounts string `json:"counts,omitempty"`
+	// NeverJoined is set if the missing ranks did not arrive when a world or group was opened.
+	NeverJoined bool `json:"absent,omitempty"`
 }
 
 type lostDetail struct {
@@ -63,7 +67,7 @@ type memoryDetail struct {
 	RequestedBytes int64 `json:"requested"`
 }
 
-// Detail returns an error as JSON.
+// Detail returns an error and its code as JSON.
 func Detail(code Code, err error) string {
 	d := errorDetail{Code: int(code), Name: code.String(), Message: code.Message(err)}
 	d.fill(err)
@@ -74,6 +78,8 @@ func Detail(code Code, err error) string {
 	return string(text)
 }
 
+// fill sets the field that describes the kind of err. The order of the cases is that of CodeOf: a
+// divergence comes before a lost rank, and a lost rank before a timeout.
 func (d *errorDetail) fill(err error) {
 	var divergence *symmem.DivergenceError
 	var mismatch *symmem.MismatchError
@@ -94,7 +100,8 @@ func (d *errorDetail) fill(err error) {
 		d.Divergence = divergenceWithoutVariants("messages", messages.Group, nil)
 		d.Divergence.FirstPosition = messages.Number
 		d.Divergence.LastPosition = messages.Number
-		d.Divergence.Reason, d.Divergence.Messages = string(messages.Fault), messages.Ends
+		d.Divergence.Reason = string(messages.Fault)
+		d.Divergence.Messages = messages.Ends
 	case errors.As(err, &rankLost):
 		d.RankLost = &lostDetail{InCall: rankLost.InCall, Ranks: nonNilCopy(rankLost.Ranks)}
 	case errors.As(err, &timeout):
@@ -133,5 +140,5 @@ func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 	return d
 }
 
-// nonNilCopy never returns nil, because JSON encodes nil as null.
+// nonNilCopy copies a list. It never returns nil, because JSON encodes nil as null.
 func nonNilCopy(list []int) []int { return append([]int{}, list...) }

@@ -28,7 +28,8 @@ func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	return gs.open(r, name, ranks, symmem.GroupOptions{})
 }
 
-// OpenGroupIn is OpenGroup for any world. If timeoutMS is 0, the world's timeout applies.
+// OpenGroupIn joins a group of any world. If timeoutMS is 0, the world's timeout applies. It is
+// collective over the group's ranks.
 func (gs *groups) OpenGroupIn(
 	world uint64, name string, ranks []int, timeoutMS int64,
 ) (uint64, error) {
@@ -79,12 +80,12 @@ func (gs *groups) CloseGroup(handle uint64) error {
 type groupDescription struct {
 	ID        string  `json:"id"`
 	Name      string  `json:"name"`
-	Rank      int     `json:"rank"`
-	Size      int     `json:"size"`
-	Ranks     []int   `json:"ranks"`
+	Rank      int     `json:"rank"`  // this process's rank in the group
+	Size      int     `json:"size"`  // number of ranks
+	Ranks     []int   `json:"ranks"` // ranks of the world, in group order
 	TimeoutMS int64   `json:"timeout_ms"`
-	StopWord  uint64  `json:"stop_word"`
-	Error     *string `json:"error"`
+	StopWord  uint64  `json:"stop_word"` // address of the word by which the host stops kernels, or 0
+	Error     *string `json:"error"`     // the cause of a fault, or nil
 }
 
 // DescribeGroup returns a group's description as JSON.
@@ -104,7 +105,8 @@ func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 	return encode(d)
 }
 
-// GroupError returns the cause of a group's fault, or nil until the ranks agree on it.
+// GroupError returns the cause of a group's fault. It returns nil if the group has not failed, or
+// if its ranks have not agreed on the cause yet.
 func (gs *groups) GroupError(handle uint64) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
@@ -135,8 +137,8 @@ func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
 	return g.SetTimeout(timeout)
 }
 
-// SuspendGroup releases the group's internal memory until ResumeGroup. It is collective over the
-// group.
+// SuspendGroup releases the group's internal memory until ResumeGroup, and returns its size. It is
+// collective over the group.
 func (gs *groups) SuspendGroup(handle uint64) (releasedBytes int64, err error) {
 	_, g, err := gs.session.group(handle)
 	if err != nil {

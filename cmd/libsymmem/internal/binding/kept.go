@@ -10,10 +10,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// closedRankBuffers tracks buffers of closed ranks, which callers can still use, and unmapped
-// segments.
+// closedRankBuffers finds memory that belonged to symmem when a rank was open: live buffers of
+// closed ranks, which callers can still use, and segments that were unmapped.
 type closedRankBuffers struct {
-	isNonEmpty atomic.Bool // while this is false, calls take no lock
+	isNonEmpty atomic.Bool // while it is false, checkNotFreed takes no lock
 
 	mu    sync.Mutex
 	ranks []symmem.Interop // closed ranks with live buffers, copied on write; guarded by mu
@@ -29,10 +29,13 @@ type addressRange struct {
 	bytes int64
 }
 
+// contains relies on overflow: if address is below start, the difference is a large number.
 func (s addressRange) contains(address uintptr) bool { return address-s.start < uintptr(s.bytes) }
 
+// maxUnmappedSegments limits the memory of the record. The oldest segments are dropped.
 const maxUnmappedSegments = 1024
 
+// keepRank records a rank that is being closed, if it has live buffers.
 func (k *closedRankBuffers) keepRank(rank symmem.Interop) {
 	if hasLiveBuffers(rank) {
 		k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
@@ -40,10 +43,11 @@ func (k *closedRankBuffers) keepRank(rank symmem.Interop) {
 }
 
 func hasLiveBuffers(rank symmem.Interop) bool {
-	buffers, _ := rank.Live(nil)
+	buffers, _ := rank.Live(nil) // of all pools
 	return buffers > 0
 }
 
+// updateRanks replaces the list of closed ranks by what change returns for a copy.
 func (k *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.Interop) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -51,14 +55,16 @@ func (k *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.I
 	k.isNonEmpty.Store(true)
 }
 
-// Callers of closedRanks lock pools, so they must not hold k.mu: a call may hold a pool's lock
-// while it waits for other ranks.
+// closedRanks returns the closed ranks with live buffers. The slice is never modified. Callers
+// lock pools, so they must not hold k.mu: a call may hold a pool's lock while it waits for ranks.
 func (k *closedRankBuffers) closedRanks() []symmem.Interop {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.ranks
 }
 
+// recordUnmapped records that a segment was unmapped. It replaces the record of an earlier segment
+// that began at the same address.
 func (k *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
@@ -80,7 +86,9 @@ func (k *closedRankBuffers) isUnmapped(address uintptr) bool {
 	})
 }
 
-// checkNotFreed returns an error if the memory belonged to a closed rank and has been freed.
+// checkNotFreed returns an error if the memory belonged to a closed rank and has been freed. On
+// the host backend (onHost), it also finds memory of unmapped segments, unless the address has
+// been mapped again.
 func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, onHost bool) error {
 	if !k.isNonEmpty.Load() {
 		return nil
@@ -96,12 +104,12 @@ func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, onHost b
 	return nil
 }
 
-// freeBuffer frees a buffer of a closed rank. It returns false if there is none at the address.
+// freeBuffer frees the buffer of a closed rank at an address, and reports whether there is one.
 func (k *closedRankBuffers) freeBuffer(address uintptr) (bool, error) {
 	for _, rank := range k.closedRanks() {
 		b, err := rank.Retire(address)
 		if err != nil {
-			continue
+			continue // the buffer does not belong to this rank
 		}
 		if !hasLiveBuffers(rank) {
 			k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop {

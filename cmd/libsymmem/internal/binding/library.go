@@ -11,7 +11,8 @@ import (
 	"symmem"
 )
 
-// Library implements the functions in symmem.h for one process.
+// Library implements the functions in symmem.h for one process. Each of its embedded types has the
+// methods of one subject. They share the session.
 type Library struct {
 	session
 	openMu sync.Mutex // serializes Open and Close of the main world
@@ -33,8 +34,9 @@ func New(counters *Counters, warn func(text string)) *Library {
 	}}
 	s := &l.session
 	l.groups.session, l.pools.session, l.calls.session = s, s, s
-	l.windows.session, l.streams.session, l.plugin.session, l.plugin.openLibrary = s, s, s, l.openAlone
-	l.worlds.session, l.pads.session = s, s
+	l.windows.session, l.streams.session, l.pads.session = s, s, s
+	l.worlds.session, l.plugin.session = s, s
+	l.plugin.openLibrary = l.openAlone
 	return l
 }
 
@@ -50,6 +52,7 @@ func (l *Library) Open(optionsJSON []byte) error {
 	})
 }
 
+// openMain opens the main world, and returns an error if it is already open.
 func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error {
 	l.openMu.Lock()
 	defer l.openMu.Unlock()
@@ -83,17 +86,19 @@ func (l *Library) RecordsCallSites() bool {
 	return slices.ContainsFunc(l.ranks.allRanks(), func(r *rank) bool { return r.hasCallSites })
 }
 
+// worldDescription describes this process's rank in a world, for the functions of symmem.h that
+// return JSON.
 type worldDescription struct {
 	Rank        int    `json:"rank"`
-	Size        int    `json:"size"`
-	Source      string `json:"source"`
+	Size        int    `json:"size"`   // number of ranks
+	Source      string `json:"source"` // what set the rank and the size, such as a launcher
 	Backend     string `json:"backend"`
 	Device      string `json:"device"`
 	Library     string `json:"library"`
-	Check       string `json:"check"`
-	Granularity int64  `json:"granularity"`
-	Machines    int    `json:"machines"`
-	Alone       bool   `json:"alone"`
+	Check       string `json:"check"`       // the check level
+	Granularity int64  `json:"granularity"` // in bytes
+	Machines    int    `json:"machines"`    // number of machines that have ranks
+	Alone       bool   `json:"alone"`       // opened by PlugAlloc with only this rank
 	PID         int    `json:"pid"`
 }
 
@@ -116,6 +121,7 @@ func describe(r *rank) (string, error) {
 	})
 }
 
+// encode returns a value as JSON.
 func encode(value any) (string, error) {
 	text, err := json.Marshal(value)
 	return string(text), err

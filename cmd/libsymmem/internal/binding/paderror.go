@@ -19,9 +19,11 @@ type padError struct {
 func (e *padError) Error() string { return e.text }
 func (e *padError) Unwrap() error { return e.cause }
 
+// timeoutError returns the error for report r of a wait that timed out. The error says where the
+// missing ranks are instead, as far as their signals or their reports show it.
 func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	members := p.group.Ranks()
-	missing := []int{r.peer}
+	missing := []int{r.peer} // ranks of the group
 	if r.rank == p.group.Rank() && r.isArrival() {
 		memory, err := p.read(padBytes)
 		if err != nil {
@@ -31,21 +33,22 @@ func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 			missing = absent
 		}
 	}
-	worldRanks := make([]int, len(missing))
+	missingWorldRanks := make([]int, len(missing))
 	for i, rank := range missing {
-		worldRanks[i] = members[rank]
+		missingWorldRanks[i] = members[rank]
 	}
-	did := "signalled"
+	verb := "signalled"
 	if r.isArrival() {
-		did = "arrived"
+		verb = "arrived"
 	}
 	waited := fmt.Sprintf("rank %d waited %d ms", members[r.rank], p.timeout.Milliseconds())
 	text := fmt.Sprintf("Timed out: %s, and %s not %s %s of group %s", waited,
-		ranksHave(worldRanks), did, p.place(r.channel, r.site), p.group.name)
-	if failure := p.group.Cause(context.Background()); errors.As(failure, new(*symmem.RankLostError)) {
-		return &padError{fmt.Sprintf("%v. %s", failure, text), failure}
+		ranksHave(missingWorldRanks), verb, p.place(r.channel, r.site), p.group.name)
+	cause := p.group.Cause(context.Background())
+	if errors.As(cause, new(*symmem.RankLostError)) {
+		return &padError{fmt.Sprintf("%v. %s", cause, text), cause}
 	}
-	elsewhere := ps.signalsElsewhere(p, worldRanks)
+	elsewhere := ps.signalsElsewhere(p, missingWorldRanks)
 	if len(elsewhere) == 0 {
 		for _, other := range reports {
 			if slices.Contains(missing, other.rank) {
@@ -56,16 +59,17 @@ func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	}
 	return &padError{
 		strings.Join(append([]string{text}, elsewhere...), "; "),
-		&symmem.TimeoutError{InCall: "a kernel", Waited: p.timeout, Missing: worldRanks},
+		&symmem.TimeoutError{InCall: "a kernel", Waited: p.timeout, Missing: missingWorldRanks},
 	}
 }
 
-// signalsElsewhere describes other signals of the given ranks of the world, on all open pads.
+// signalsElsewhere describes signals of the given ranks of the world for which this rank has not
+// waited: first those on pad p, then those on other open pads.
 func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
 	const maxLines = 8
 	var lines []string
-	includes := func(rank int) bool { return slices.Contains(worldRanks, rank) }
-	own, _ := p.signalsFrom(includes)
+	includes := func(worldRank int) bool { return slices.Contains(worldRanks, worldRank) }
+	own, _ := p.signalsFrom(includes) // a pad that cannot be read explains nothing
 	for _, line := range own {
 		lines = append(lines, line+" instead")
 	}
@@ -73,7 +77,7 @@ func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
 		if other == p || other.isFailed.Load() {
 			continue
 		}
-		found, _ := other.signalsFrom(includes) // a pad that cannot be read explains nothing
+		found, _ := other.signalsFrom(includes)
 		for _, line := range found {
 			lines = append(lines, fmt.Sprintf("%s of group %s instead", line, other.group.name))
 		}
@@ -81,16 +85,19 @@ func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
 	return lines[:min(len(lines), maxLines)]
 }
 
+// stoppedError returns the error of a wait that ended because the host stopped the kernels.
 func (p *pad) stoppedError(r *padReport) error {
-	failure := p.group.Cause(context.Background())
-	if failure == nil {
-		failure = symmem.ErrAborted
+	cause := p.group.Cause(context.Background())
+	if cause == nil {
+		cause = symmem.ErrAborted
 	}
-	text := fmt.Sprintf("%v. Rank %d was waiting %s of group %s", failure, p.group.Ranks()[r.rank],
+	text := fmt.Sprintf("%v. Rank %d was waiting %s of group %s", cause, p.group.Ranks()[r.rank],
 		p.place(r.channel, r.site), p.group.name)
-	return &padError{text, failure}
+	return &padError{text, cause}
 }
 
+// differenceError returns the error for a wait that found an unexpected signal, or that had an
+// invalid argument.
 func (p *pad) differenceError(r *padReport) error {
 	members := p.group.Ranks()
 	mine := members[r.rank]
@@ -99,21 +106,22 @@ func (p *pad) differenceError(r *padReport) error {
 			mine, r.channel, r.site)
 		return &padError{text, symmem.ErrInvalid}
 	}
-	theirs, place := members[r.peer], p.place(r.channel, r.site)
+	theirs := members[r.peer]
 	theirSite := p.site(r.found.site())
+	place := p.place(r.channel, r.site)
 	var text string
 	switch {
 	case r.failure == padOverwritten || r.found.tag() == 0:
-		theirSite = ""
+		theirSite = "" // unknown
 		text = fmt.Sprintf("Reused too early: rank %d wrote its next values before rank %d had read "+
 			"the previous ones, %s", theirs, mine, place)
 	case r.found.epoch() != r.want.epoch():
-		did, previous := "signalled", "signal"
+		verb, noun := "signalled", "signal"
 		if r.isArrival() {
-			did, previous = "arrived", "arrival"
+			verb, noun = "arrived", "arrival"
 		}
 		text = fmt.Sprintf("Reused too early: rank %d %s again before rank %d had waited for the "+
-			"previous %s, %s", theirs, did, mine, previous, place)
+			"previous %s, %s", theirs, verb, mine, noun, place)
 	default:
 		text = fmt.Sprintf("Ranks signal from different call sites: rank %d waits %s, and rank %d is "+
 			"%s", mine, place, theirs, p.place(r.found.channel(), r.found.site()))

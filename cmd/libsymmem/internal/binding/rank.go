@@ -13,14 +13,14 @@ import (
 type rank struct {
 	session       *session
 	rt            *symmem.Runtime
-	isAlone       bool
+	isAlone       bool // PlugAlloc opened the world with only this rank
 	isHostBackend bool
-	hasCallSites  bool
+	hasCallSites  bool // the world records call sites
 
 	worldHandle uint64 // handle of the group of all ranks
 	groupTable  groupTable
 	streams     table[uintptr, *symmem.Stream]              // by the other library's handle
-	sites       table[uint32, uint32]                       // number in rt by number in session
+	sites       table[uint32, uint32]                       // rt's number of a site by session's
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // by address
 
 	// padStream returns the stream that copies checked pads, creating it on the first call.
@@ -29,6 +29,8 @@ type rank struct {
 	captureWarning sync.Once // prints a warning if the pool grows during a capture
 }
 
+// newRank returns this process's rank in the world of rt. It opens the main pool if the world is
+// the main one.
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
 	r := &rank{
 		session: s, rt: rt, isAlone: kind == aloneRank, isHostBackend: rt.Device().Ordinal < 0,
@@ -49,6 +51,7 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	return r, nil
 }
 
+// installObserver makes segments and windows of the rank's pools update the Counters.
 func (r *rank) installObserver() {
 	counters := r.session.counters
 	r.rt.Interop().Observe(symmem.Observer{
@@ -62,8 +65,8 @@ func (r *rank) installObserver() {
 	})
 }
 
-// close waits at most a second for other ranks if force is set. The caller must have removed the
-// rank from the session.
+// close closes the rank's Runtime, and returns its error joined with poolErr. If force is set, it
+// waits at most a second for other ranks. The caller must have removed the rank from the session.
 func (r *rank) close(poolErr error, force bool) error {
 	// Do not deregister memory: the other libraries may have destroyed their communicators already.
 	r.groupTable.forgetAttachments()
@@ -108,7 +111,8 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	return s, nil
 }
 
-// interopAt returns an Interop that records the call site of its calls.
+// interopAt returns an Interop that records the call site of its calls, given by the session's
+// number. It records none if the number is 0 or unknown.
 func (r *rank) interopAt(site uint32) symmem.Interop {
 	interop := r.rt.Interop()
 	if site == 0 {
@@ -126,7 +130,8 @@ func (r *rank) interopAt(site uint32) symmem.Interop {
 	return interop.At(number)
 }
 
-// findMemory returns the memory at an address from C, or an error if it has been freed.
+// findMemory returns the memory at an address from C, or an error if the memory has been freed.
+// Memory outside symmem's pools is accepted as well.
 func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err == nil && m.Pool() == nil && bytes > 0 {
@@ -148,6 +153,8 @@ func (r *rank) checkNotFreedElsewhere(address uintptr, bytes int64) error {
 	return r.session.closedRankBuffers.checkNotFreed(address, bytes, r.isHostBackend)
 }
 
+// register registers the new memory of a pool with a group and its attached communicators. During
+// a capture of the stream, it returns ErrCapturing if there is new memory.
 func (r *rank) register(g *group, p *pool, stream uintptr) error {
 	if err := g.Cause(context.Background()); err != nil {
 		return err

@@ -8,24 +8,26 @@ import (
 	"symmem"
 )
 
-// TestForgetDoesNotBlockOtherStreams forgets a stream with unfinished work. Other streams must stay
-// usable meanwhile, because that work may depend on them.
+// TestForgetDoesNotBlockOtherStreams forgets a stream whose work has not ended. Other streams must
+// stay usable meanwhile, because the work may depend on them.
 func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
+	const handle = 1
 	l, _ := openLibrary(t, hostOptions)
 	r, err := l.mainWorldRank()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := r.findStream(1)
+	s, err := r.findStream(handle)
 	if err != nil {
 		t.Fatal(err)
 	}
-	gate, forgotten := make(chan struct{}), make(chan error)
+	gate := make(chan struct{})
 	if err := s.Host(func() { <-gate }); err != nil {
 		t.Fatal(err)
 	}
-	go func() { forgotten <- l.ForgetStream(1) }()
-	for !errors.Is(s.Host(func() {}), symmem.ErrClosed) {
+	forgotten := make(chan error)
+	go func() { forgotten <- l.ForgetStream(handle) }()
+	for !errors.Is(s.Host(func() {}), symmem.ErrClosed) { // until ForgetStream has begun
 		runtime.Gosched()
 	}
 	if !r.streams.mu.TryRLock() {
@@ -39,7 +41,7 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	}
 }
 
-// blockStream keeps a stream busy until unblock is called.
+// blockStream queues work on a stream that does not end until unblock is called.
 func blockStream(t *testing.T, r *rank, handle uintptr) (unblock func()) {
 	t.Helper()
 	s, err := r.findStream(handle)
@@ -53,27 +55,29 @@ func blockStream(t *testing.T, r *rank, handle uintptr) (unblock func()) {
 	return func() { close(gate) }
 }
 
+// TestEventsFollowStreamOrder makes a second stream wait for an event of a first stream.
 func TestEventsFollowStreamOrder(t *testing.T) {
+	const firstStream, secondStream = 1, 2
 	l, _ := openLibrary(t, hostOptions)
 	r, err := l.mainWorldRank()
 	if err != nil {
 		t.Fatal(err)
 	}
-	unblock := blockStream(t, r, 1)
-	first, err := l.RecordEvent(1)
+	unblock := blockStream(t, r, firstStream)
+	first, err := l.RecordEvent(firstStream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.StreamWait(2, first); err != nil {
+	if err := l.StreamWait(secondStream, first); err != nil {
 		t.Fatal(err)
 	}
-	second, err := l.RecordEvent(2)
+	second, err := l.RecordEvent(secondStream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range []uint64{first, second} {
+	for name, e := range map[string]uint64{"first": first, "second": second} {
 		if l.IsEventDone(e) {
-			t.Errorf("IsEventDone(%d) = true before the event's work is done, want false", e)
+			t.Errorf("IsEventDone(%s) = true before the event's work is done, want false", name)
 		}
 	}
 	// Closing an event must not release streams that wait for it.
@@ -94,7 +98,7 @@ func TestEventsFollowStreamOrder(t *testing.T) {
 
 func TestInvalidEventHandlesAreRefused(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
-	e, err := l.RecordEvent(0)
+	e, err := l.RecordEvent(defaultStream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,17 +118,19 @@ func TestInvalidEventHandlesAreRefused(t *testing.T) {
 			if !l.IsEventDone(row.handle) {
 				t.Error("IsEventDone = false, want true")
 			}
-			for _, err := range []error{
-				l.WaitForEvent(row.handle), l.CloseEvent(row.handle), l.StreamWait(0, row.handle),
+			for name, err := range map[string]error{
+				"WaitForEvent": l.WaitForEvent(row.handle),
+				"CloseEvent":   l.CloseEvent(row.handle),
+				"StreamWait":   l.StreamWait(defaultStream, row.handle),
 			} {
 				if CodeOf(err) != row.want {
-					t.Errorf("got %v, want %v", err, row.want)
+					t.Errorf("%s = %v, want %v", name, err, row.want)
 				}
 			}
 		})
 	}
-	closed := New(&Counters{}, func(text string) { t.Error(text) })
-	if _, err := closed.RecordEvent(0); CodeOf(err) != CodeNotOpen {
+	unopened := New(&Counters{}, func(text string) { t.Error(text) })
+	if _, err := unopened.RecordEvent(defaultStream); CodeOf(err) != CodeNotOpen {
 		t.Errorf("RecordEvent before Open: got %v, want %v", err, ErrNotOpen)
 	}
 }
