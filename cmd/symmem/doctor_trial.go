@@ -16,21 +16,29 @@ import (
 var trialSizes = []struct {
 	bytes   int64
 	repeats int // number of timed calls
-}{{4 << 10, 50}, {16 << 20, 5}}
+}{
+	{bytes: 4 << 10, repeats: 50},
+	{bytes: 16 << 20, repeats: 5},
+}
 
+// elementBytes is the size of a float32, the type that trials reduce.
+const elementBytes = 4
+
+// trial runs all-reduces on this rank and measures them. All ranks of the world run it together.
 type trial struct {
-	rt              *symmem.Runtime
-	buffer          symmem.Buffer
-	recorder        *proof.Recorder        // reads NCCL's log; nil without a log
-	rankZeroResults doctor.RankZeroResults // set on rank 0 only
+	rt              *symmem.Runtime        // nil until openRuntime succeeds
+	buffer          symmem.Buffer          // registered; has the largest of trialSizes
+	recorder        *proof.Recorder        // reads NCCL's log; nil with --backend host
+	rankZeroResults doctor.RankZeroResults // reported on rank 0 only
 	result          doctor.RankResult
 	// openTimeout limits the time until all ranks have started and connected. If it is 0, only the
-	// context limits that time.
+	// context limits this time.
 	openTimeout time.Duration
-	// afterCalls, if set, runs after the calls and before the Runtime is closed.
+	// afterCalls, if set, runs after the all-reduces and before the Runtime is closed.
 	afterCalls func(context.Context) error
 }
 
+// runTrial runs a trial on this rank for doctor. The result contains the error, if there is one.
 func runTrial(
 	ctx context.Context, world rendezvous.World, backend string, timeout time.Duration,
 ) doctor.RankResult {
@@ -53,12 +61,14 @@ func runTrial(
 
 func (t *trial) usesNCCL() bool { return t.rt.Device().Backend == "nccl" }
 
-// hiddenDeadline hides the deadline of a context. symmem limits each wait to Options.Timeout only
-// if the context has no deadline.
+// hiddenDeadline hides the deadline of a context, which still ends at the deadline. symmem limits
+// each wait to Options.Timeout only if the context has no deadline.
 type hiddenDeadline struct{ context.Context }
 
 func (hiddenDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
+// run opens the Runtime, runs and measures the all-reduces, calls afterCalls and closes the
+// Runtime. The results are in t.
 func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) (err error) {
 	if backend != "host" {
 		if t.recorder, err = proof.Start(); err != nil {
@@ -70,9 +80,11 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 		return err
 	}
 	defer func() { err = errors.Join(err, t.rt.Close()) }()
-	t.rankZeroResults.Source, t.rankZeroResults.Device = t.rt.Source(), t.rt.Device().Name
+	t.rankZeroResults.Source = t.rt.Source()
+	t.rankZeroResults.Device = t.rt.Device().Name
 	if t.rt.Rank() == 0 && t.recorder != nil && t.usesNCCL() { // the other ranks have no log
-		t.rankZeroResults.IsLogRequested, t.rankZeroResults.LogProblem = true, t.recorder.Problem()
+		t.rankZeroResults.IsLogRequested = true
+		t.rankZeroResults.LogProblem = t.recorder.Problem()
 	}
 	ctx = hiddenDeadline{ctx}
 	if err := t.registerBuffer(ctx); err != nil {
@@ -81,12 +93,16 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	if err := t.runAllCalls(ctx); err != nil {
 		return err
 	}
-	if err := t.recordWindowProblem(); err != nil || t.afterCalls == nil {
+	if err := t.recordWindowProblem(); err != nil {
 		return err
+	}
+	if t.afterCalls == nil {
+		return nil
 	}
 	return t.afterCalls(ctx)
 }
 
+// recordWindowProblem stores why NCCL does not use windows, if its log contains a reason.
 func (t *trial) recordWindowProblem() (err error) {
 	if t.rankZeroResults.IsLogRequested && t.rankZeroResults.LogProblem == "" && t.rt.Size() > 1 {
 		t.rankZeroResults.WindowProblem, err = t.recorder.WhyNoWindows()
@@ -108,6 +124,7 @@ func (t *trial) openRuntime(
 	return err
 }
 
+// runAllCalls runs and measures an all-reduce of each size on each path.
 func (t *trial) runAllCalls(ctx context.Context) error {
 	for _, choice := range t.pathsToTry() {
 		if err := t.rt.World().SetPath(ctx, choice); err != nil {
@@ -130,8 +147,9 @@ func (t *trial) pathsToTry() []symmem.PathChoice {
 	return choices
 }
 
+// registerBuffer allocates the buffer from a new pool, and registers it with all ranks.
 func (t *trial) registerBuffer(ctx context.Context) error {
-	bytes := trialSizes[len(trialSizes)-1].bytes
+	bytes := trialSizes[len(trialSizes)-1].bytes // the largest
 	pool, err := t.rt.NewPool(symmem.PoolOptions{Domain: t.rt.World(), FirstSegment: bytes})
 	if err != nil {
 		return err
@@ -152,8 +170,8 @@ func (t *trial) runCall(
 	if err != nil {
 		return err
 	}
-	explanation, err := t.rt.World().Explain(symmem.OpAllReduce, memory, memory, bytes/4,
-		symmem.Float32)
+	explanation, err := t.rt.World().Explain(symmem.OpAllReduce, memory, memory,
+		bytes/elementBytes, symmem.Float32)
 	if err != nil {
 		return err
 	}
@@ -173,9 +191,12 @@ func (t *trial) runCall(
 	return nil
 }
 
+// repeatAllReduce all-reduces the memory in place several times, and waits for the result.
 func (t *trial) repeatAllReduce(ctx context.Context, m symmem.Memory, times int) error {
+	var defaultStream *symmem.Stream // nil
+	count := m.Bytes() / elementBytes
 	for range times {
-		err := t.rt.World().AllReduce(ctx, m, m, m.Bytes()/4, symmem.Float32, symmem.Sum, nil)
+		err := t.rt.World().AllReduce(ctx, m, m, count, symmem.Float32, symmem.Sum, defaultStream)
 		if err != nil {
 			return err
 		}
@@ -183,14 +204,17 @@ func (t *trial) repeatAllReduce(ctx context.Context, m symmem.Memory, times int)
 	return t.rt.DefaultStream().Synchronize(ctx)
 }
 
+// checkSums all-reduces different numbers of all ranks, and stores in c how many of the sums are
+// wrong.
 func (t *trial) checkSums(ctx context.Context, m symmem.Memory, c *doctor.TrialCall) error {
-	transfer, stream := workload.Transfer{
+	stream := t.rt.DefaultStream()
+	transfer := workload.Transfer{
 		Pattern: workload.Pattern{
 			Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
-			Count: m.Bytes() / 4, Ranks: t.rt.Size(),
+			Count: m.Bytes() / elementBytes, Ranks: t.rt.Size(),
 		},
 		Group: t.rt.World(), Send: m, Recv: m,
-	}, t.rt.DefaultStream()
+	}
 	if err := transfer.Fill(stream); err != nil {
 		return err
 	}
@@ -205,15 +229,15 @@ func (t *trial) checkSums(ctx context.Context, m symmem.Memory, c *doctor.TrialC
 	return err
 }
 
-// measureMicroseconds returns the time of a call. It first fills the memory with zeros, so that
-// sums cannot overflow.
+// measureMicroseconds returns the mean time of a call in microseconds, after a warm-up. It first
+// fills the memory with zeros, so that sums cannot overflow.
 func (t *trial) measureMicroseconds(
 	ctx context.Context, memory symmem.Memory, repeats int,
 ) (float64, error) {
 	if err := t.rt.DefaultStream().Fill(memory, 0); err != nil {
 		return 0, err
 	}
-	if err := t.repeatAllReduce(ctx, memory, repeats); err != nil {
+	if err := t.repeatAllReduce(ctx, memory, repeats); err != nil { // the warm-up
 		return 0, err
 	}
 	start := time.Now()
@@ -221,19 +245,20 @@ func (t *trial) measureMicroseconds(
 	return float64(time.Since(start).Nanoseconds()) / 1e3 / float64(repeats), err
 }
 
-// countLaunches returns the number of kernel launches in NCCL's log.
+// countLaunches returns the number of kernel launches in NCCL's log, or 0 if it cannot be read.
 func (t *trial) countLaunches() int {
 	if !t.rankZeroResults.IsLogRequested {
 		return 0
 	}
 	log, err := t.recorder.Read()
 	if err != nil {
-		return 0
+		return 0 // recordKernel then reports the error
 	}
 	return len(log)
 }
 
-// recordKernel looks up in NCCL's log which kernel performed the call.
+// recordKernel stores in c which kernel performed the call, as found in NCCL's log after the
+// earlier launches. The direct path does not use NCCL's kernels.
 func (t *trial) recordKernel(c *doctor.TrialCall, earlierLaunches int) {
 	if !t.rankZeroResults.IsLogRequested || c.Path == symmem.PathDirect.String() {
 		return
@@ -243,7 +268,8 @@ func (t *trial) recordKernel(c *doctor.TrialCall, earlierLaunches int) {
 		t.rankZeroResults.LogProblem = err.Error()
 		return
 	}
-	kernels := log[earlierLaunches:].KernelsOf(proof.CollectiveOf(c.Operation, c.Bytes/4, 4))
+	collective := proof.CollectiveOf(c.Operation, c.Bytes/elementBytes, elementBytes)
+	kernels := log[earlierLaunches:].KernelsOf(collective)
 	if kernels.Logged {
 		c.Kernel, c.UsedWindows = kernels.Description, kernels.Windowed
 	}

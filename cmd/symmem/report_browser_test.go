@@ -7,6 +7,7 @@ import (
 	"image/png"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,14 +55,15 @@ func trainingProgram(steps, layers int) difftest.Program {
 // page. Rank 2 allocates one more tensor than the others.
 func writeTrainingReport(t *testing.T) string {
 	t.Helper()
-	p := trainingProgram(6, 12)
-	extra := len(p) * 4 / 9
-	q := append(append(append(difftest.Program{}, p[:extra]...),
-		difftest.Request{Tensor: 1 << 20, Size: 6 << 20}), p[extra:]...)
-	dir := writeSnapshots(t, p, p, q, p)
+	const steps, layers = 6, 12
+	usual := trainingProgram(steps, layers)
+	position := len(usual) * 4 / 9 // of the additional request
+	additional := difftest.Request{Tensor: 1 << 20, Size: 6 << 20}
+	deviant := slices.Insert(slices.Clone(usual), position, additional)
+	dir := writeSnapshots(t, usual, usual, deviant, usual)
 	file := filepath.Join(dir, "report.html")
-	if code, out, errs := runReport(t, dir, "-o", file); code != exitWrong {
-		t.Fatalf("report = %d, %q, %q; want %d", code, out, errs, exitWrong)
+	if code, stdout, stderr := runReport(t, dir, "-o", file); code != exitWrong {
+		t.Fatalf("report = %d, %q, %q; want %d", code, stdout, stderr, exitWrong)
 	}
 	return "file://" + file
 }
@@ -69,6 +71,7 @@ func writeTrainingReport(t *testing.T) string {
 // TestReportPictures compares screenshots of a report page with the pictures in the repository.
 // With -rewrite, it replaces the pictures, one of which is shown in the README.
 func TestReportPictures(t *testing.T) {
+	const maxFraction = 0.02 // of the pixels, because browsers differ in how they draw text
 	b := pagetest.Open(t)
 	url := writeTrainingReport(t)
 	for file, screen := range map[string]pagetest.Screen{
@@ -77,12 +80,12 @@ func TestReportPictures(t *testing.T) {
 	} {
 		p := b.Open(t, url, screen)
 		p.WaitUntilPainted()
-		p.Eval(`document.fonts.ready.then(() => {})`, nil)
+		p.Eval(`document.fonts.ready.then(() => {})`, nil) // wait until fonts are loaded
 		picture := p.Screenshot()
 		if *rewrite {
 			writePicture(t, file, picture)
 		}
-		if fraction := differingFraction(t, file, picture); fraction > 0.02 {
+		if fraction := differingFraction(t, file, picture); fraction > maxFraction {
 			shot := filepath.Join(t.ArtifactDir(), filepath.Base(file))
 			writePicture(t, shot, picture)
 			t.Errorf("%.1f %% of the page differs from %s; see %s, or run with -rewrite", 100*fraction,
@@ -106,9 +109,11 @@ func writePicture(t *testing.T, file string, picture image.Image) {
 	}
 }
 
-// differingFraction returns the fraction of pixels that clearly differ from those in a file.
+// differingFraction returns the fraction of pixels that clearly differ from those in a file: by
+// more than maxDifference, of 0xffff, in red, green or blue.
 func differingFraction(t *testing.T, file string, got image.Image) float64 {
 	t.Helper()
+	const maxDifference = 0x3000
 	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +133,7 @@ func differingFraction(t *testing.T, file string, got image.Image) float64 {
 			r, g, b, _ := want.At(x, y).RGBA()
 			r2, g2, b2, _ := got.At(x, y).RGBA()
 			for _, d := range []int{int(r) - int(r2), int(g) - int(g2), int(b) - int(b2)} {
-				if d > 0x3000 || d < -0x3000 {
+				if d > maxDifference || d < -maxDifference {
 					count++
 					break
 				}
@@ -143,14 +148,17 @@ func TestReportOfTraces(t *testing.T) {
 	b := pagetest.Open(t)
 	dir := writeTraces(t, 20)
 	file := filepath.Join(dir, "report.html")
-	if code, out, errs := runReport(t, dir, "-o", file); code != exitWrong {
-		t.Fatalf("report = %d, %q, %q; want %d", code, out, errs, exitWrong)
+	if code, stdout, stderr := runReport(t, dir, "-o", file); code != exitWrong {
+		t.Fatalf("report = %d, %q, %q; want %d", code, stdout, stderr, exitWrong)
 	}
 	p := b.Open(t, "file://"+file, pagetest.Screen{Width: 1280, Height: 900})
 	p.WaitUntilPainted()
 	for selector, want := range map[string]string{
-		"#verdict": "request 27 (extra); in the minority: rank 1.", ".label.blamed": "rank 1",
-		"#details h2": "Request 27", "#details .bad": "7\u2009000 B", "#differences": "explains the rest",
+		"#verdict":      "request 27 (extra); in the minority: rank 1.",
+		".label.blamed": "rank 1",
+		"#details h2":   "Request 27",
+		"#details .bad": "7\u2009000 B", // with a thin space
+		"#differences":  "explains the rest",
 	} {
 		if got := p.Text(selector); !strings.Contains(got, want) {
 			t.Errorf("%s contains %q; want %q", selector, got, want)

@@ -19,14 +19,16 @@ import (
 
 // gpuSharing describes how ranks share GPUs.
 type gpuSharing struct {
-	ranks, gpus int
+	ranks, gpus int // their numbers
 	status      doctor.GPUSharing
 	userEnv     []string // the environment of this process
 }
 
-// planRanks returns the number of ranks to start. The gpuSharing is nil unless they share GPUs.
-// Unless the user set the number of ranks (isExplicit), ranks share a GPU only if the machine has a
-// single GPU.
+// planRanks returns the number of ranks to start, and how they share GPUs (nil if they do not).
+//
+// If there are fewer GPUs than ranks, and the user set the number of ranks (isExplicit), the ranks
+// must share the GPUs. If the number is a default, planRanks returns the number of GPUs, unless
+// the machine has a single GPU that the ranks can share.
 func planRanks(ranks int, isExplicit bool, backend string) (int, *gpuSharing, error) {
 	userEnv := os.Environ()
 	gpus, err := symmem.LocalRanks(backend)
@@ -39,16 +41,18 @@ func planRanks(ranks int, isExplicit bool, backend string) (int, *gpuSharing, er
 		return gpus, nil, nil
 	}
 	library := doctor.InspectLibrary()
-	s, err := checkSharing(ranks, &library, userEnv)
+	sharingPlan, err := checkSharing(ranks, &library, userEnv)
 	switch {
 	case err == nil:
-		return ranks, s, nil
+		return ranks, sharingPlan, nil
 	case isExplicit:
 		return 0, nil, fmt.Errorf("%w; use --ranks %d or --backend host", err, gpus)
 	}
-	return gpus, nil, nil
+	return gpus, nil, nil // the default number of ranks is too large
 }
 
+// checkSharing returns how ranks share this machine's GPUs, or an error if they cannot. A nil
+// library is not checked.
 func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*gpuSharing, error) {
 	driver, gpus := doctor.InspectDriver()
 	if driver.Error != "" {
@@ -69,13 +73,15 @@ func (s *gpuSharing) gpuCountText() string {
 	return fmt.Sprintf("%d GPUs", s.gpus)
 }
 
-// runRanks calls launch.Run. For ranks that share GPUs, it prints a message and keeps a daemon of
-// NVIDIA's Multi-Process Service (MPS) running meanwhile, unless there already is one.
+// runRanks starts ranks with launch.Run and waits for them. For ranks that share GPUs, it prints a
+// message and keeps a daemon of NVIDIA's Multi-Process Service (MPS) running meanwhile, unless
+// there already is a daemon.
 func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
-	// Signals must not end this process before it has stopped the daemon.
+	// Signals must not end this process before it has stopped the daemon. Nothing reads
+	// ignoredSignals, but launch.Run forwards the others.
 	ignoredSignals := make(chan os.Signal, 1)
 	signal.Notify(ignoredSignals, syscall.SIGPIPE)
 	defer signal.Stop(ignoredSignals)
@@ -129,7 +135,7 @@ const (
 // into memory, and give each rank the same share of hardware queues and threads, so that the
 // kernels of all ranks can run at the same time.
 func (s *gpuSharing) addSettings(env []string, daemon *mps.Daemon) []string {
-	ranksPerGPU := (s.ranks + s.gpus - 1) / s.gpus
+	ranksPerGPU := (s.ranks + s.gpus - 1) / s.gpus // rounded up
 	settings := map[string]string{
 		doctor.SharingVariable: "1", "NCCL_MAX_NCHANNELS": "4", "NCCL_MAX_CTAS": "4",
 	}
@@ -139,7 +145,8 @@ func (s *gpuSharing) addSettings(env []string, daemon *mps.Daemon) []string {
 		settings["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(queues)
 	}
 	for _, entry := range s.userEnv {
-		if name, value, _ := strings.Cut(entry, "="); value != "" {
+		name, value, _ := strings.Cut(entry, "=")
+		if value != "" {
 			delete(settings, name)
 		}
 	}

@@ -73,7 +73,6 @@ func (f *verifyFlags) writeKernels(w io.Writer, r *verify.Report) error {
 	if f.json {
 		return nil
 	}
-	const elementBytes = 4 // of float32
 	for i := range r.Cases {
 		f.prover.AddCall("AllReduce", r.Cases[i].Size, elementBytes)
 	}
