@@ -19,8 +19,6 @@ func goSetCheck(level C.int) C.int {
 	return guard(func() error { return library.SetCheck(int(level)) })
 }
 
-// goNote adds a kind and a value to a pool's history, which ranks compare.
-//
 //export goNote
 func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
 	return guard(func() error {
@@ -28,8 +26,6 @@ func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
 	})
 }
 
-// goSite stores the number of the call site with this text.
-//
 //export goSite
 func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 	return store(site, "the call site", func() (uint32, error) {
@@ -72,8 +68,6 @@ func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C
 	})
 }
 
-// goAgreeString compares a text, which has a name, between the ranks of a group.
-//
 //export goAgreeString
 func goAgreeString(
 	group C.uint64_t, nameLength C.size_t, name *C.char, length C.size_t, text *C.char,
@@ -95,8 +89,6 @@ func goAgreeString(
 	})
 }
 
-// goStep begins a step of the program and compares its description between the ranks of a group.
-//
 //export goStep
 func goStep(group C.uint64_t, length C.size_t, description *C.char, site C.uint32_t) C.int {
 	return guard(func() error {

@@ -54,7 +54,6 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 // maxRemainingCalls is the maximum number of calls that follow the first one in a list.
 const maxRemainingCalls = 1 << 16
 
-// remainingCalls converts the calls that follow the first one in a list.
 func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
 	if call.more == nil || call.more_count > maxRemainingCalls {
 		return nil, fmt.Errorf("%d more calls at address %p: the maximum is %d: %w",
@@ -84,7 +83,6 @@ func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argu
 	return list, nil
 }
 
-// splitsOf copies the sizes and offsets of the parts that ranks exchange.
 func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	if call.ranks == 0 || call.ranks > maxRanks {
 		return nil, fmt.Errorf("splits for %d ranks: %w", call.ranks, symmem.ErrInvalid)
@@ -97,7 +95,6 @@ func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	}, nil
 }
 
-// copyIntegers copies a C array. It returns nil for a null pointer.
 func copyIntegers(count C.size_t, src *C.int64_t) []int64 {
 	if src == nil {
 		return nil
@@ -109,8 +106,6 @@ func copyIntegers(count C.size_t, src *C.int64_t) []int64 {
 	return dst
 }
 
-// goNorm queues a norm after an all-reduce or, if scatters is not 0, after a reduce-scatter.
-//
 //export goNorm
 func goNorm(
 	group C.uint64_t, n *C.struct_symmem_norm, scatters C.int, stream C.uint64_t, site C.uint32_t,
@@ -128,8 +123,6 @@ func goNorm(
 	})
 }
 
-// goRoute queues a dispatch or, if combines is not 0, a combine.
-//
 //export goRoute
 func goRoute(
 	group C.uint64_t, r *C.struct_symmem_route, combines C.int, stream C.uint64_t, site C.uint32_t,
@@ -169,8 +162,6 @@ func routeArguments(r *C.struct_symmem_route) *binding.RouteArguments {
 	}
 }
 
-// goPermute queues a permutation or, if reverses is not 0, its reversal.
-//
 //export goPermute
 func goPermute(
 	group C.uint64_t, p *C.struct_symmem_permute, reverses C.int, stream C.uint64_t,

@@ -32,7 +32,6 @@ func goGroupOpen(
 	})
 }
 
-// groupArguments copies the name and the ranks of a group.
 func groupArguments(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t,
 ) (groupName string, rankList []int, err error) {
@@ -51,8 +50,6 @@ func groupArguments(
 	return groupName, rankList, nil
 }
 
-// goGroupClose leaves a group, which other ranks can still use until they close it as well.
-//
 //export goGroupClose
 func goGroupClose(group C.uint64_t) C.int {
 	return guard(func() error { return library.CloseGroup(uint64(group)) })
@@ -80,9 +77,6 @@ func goGroupSetTimeout(group C.uint64_t, timeoutMS C.int64_t) C.int {
 	return guard(func() error { return library.SetTimeout(uint64(group), int64(timeoutMS)) })
 }
 
-// goGroupSuspend suspends a group. It stores how many bytes were released, unless releasedBytes is
-// null.
-//
 //export goGroupSuspend
 func goGroupSuspend(group C.uint64_t, releasedBytes *C.uint64_t) C.int {
 	return guard(func() error {

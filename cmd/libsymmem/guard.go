@@ -17,7 +17,6 @@ func guard(call func() error) C.int {
 	return storeError(binding.CatchPanic(call))
 }
 
-// integer is the type of a result, in C or in Go.
 type integer interface {
 	~int | ~int32 | ~uint32 | ~uint64 | ~uintptr
 }
@@ -49,10 +48,8 @@ func storeError(err error) C.int {
 	return C.int(code)
 }
 
-// maxTextBytes limits the strings that C passes.
 const maxTextBytes = 1 << 20
 
-// textOf copies a string of C, which need not end with a null character.
 func textOf(length C.size_t, text *C.char) (string, error) {
 	if length == 0 {
 		return "", nil
@@ -64,8 +61,7 @@ func textOf(length C.size_t, text *C.char) (string, error) {
 	return C.GoStringN(text, C.int(length)), nil
 }
 
-// copyText copies the text that compose returns to dst, a buffer of capacity bytes, and stores the
-// length of the text at length. It returns the code of an error.
+// copyText copies the text of compose to dst, a buffer of capacity bytes, and its length to length.
 func copyText(
 	capacity C.size_t, dst *C.char, length *C.size_t, compose func() (string, error),
 ) C.int {
@@ -89,7 +85,6 @@ func copyText(
 	return copyCode
 }
 
-// errNull returns the error for a null pointer. what names the argument.
 func errNull(what string) error {
 	return fmt.Errorf("%s is a null pointer: %w", what, symmem.ErrInvalid)
 }

@@ -52,8 +52,6 @@ func storeAddresses(
 	})
 }
 
-// goNCCLWindow stores the handles that NCCL's device API needs for an address range in a window.
-//
 //export goNCCLWindow
 func goNCCLWindow(
 	group C.uint64_t, bytes C.size_t, address unsafe.Pointer, comm, window, offset *C.uint64_t,
@@ -101,7 +99,7 @@ func goWindows(
 		if err != nil {
 			return err
 		}
-		copied := min(len(windows), int(min(capacity, 1<<30))) // the conversion cannot overflow
+		copied := min(len(windows), int(min(capacity, 1<<30)))
 		if copied > 0 {
 			// binding.Window has the layout of two elements of ranges.
 			copy(unsafe.Slice((*binding.Window)(unsafe.Pointer(ranges)), copied), windows)
@@ -131,8 +129,6 @@ func goExplain(
 	})
 }
 
-// goTakeWarning copies the oldest warning. The warning is removed only if the copy succeeded.
-//
 //export goTakeWarning
 func goTakeWarning(capacity C.size_t, text *C.char, length *C.size_t) (code C.int) {
 	library.TakeWarning(func(warning string) bool {

@@ -18,7 +18,7 @@ type Arguments struct {
 	Operation, Type, Op, Path int
 	Root                      int // root of a collective, or other rank of a send or receive
 	Tag                       int
-	Count                     int64   // number of elements
+	Count                     int64
 	Factor                    float64 // factor of PremulSum
 	Send, Recv                uintptr
 	// Splits is for operations whose parts have different sizes. If its offsets are nil, the parts
@@ -32,8 +32,8 @@ type Arguments struct {
 	More []Arguments
 	// Wait makes Do wait until the stream is idle.
 	Wait   bool
-	Stream uintptr // handle of another library
-	Site   uint32  // number of the call site, or 0 if it is unknown
+	Stream uintptr
+	Site   uint32 // number of the call site, or 0 if it is unknown
 }
 
 // Do queues a call (a collective, a send or a receive), and those in its More, on a stream of
@@ -100,7 +100,6 @@ func (cs *calls) queueInterruptible(
 	})
 }
 
-// toCalls converts the calls that follow the first one in a list.
 func toCalls(list []Arguments, r *rank, g *group) ([]symmem.Call, error) {
 	calls := make([]symmem.Call, len(list))
 	for i := range list {
@@ -162,7 +161,6 @@ var equalPartOperations = map[symmem.Operation]symmem.Operation{
 	symmem.OpReduceScatterV: symmem.OpReduceScatter,
 }
 
-// findBuffers returns the call with its Send and Recv buffers.
 func (a *Arguments) findBuffers(
 	r *rank, call symmem.Call, sendBytes, recvBytes int64,
 ) (symmem.Call, error) {
@@ -194,7 +192,7 @@ func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 
 // NormArguments holds the arguments of symmem_norm and symmem_scattered_norm as C passes them.
 type NormArguments struct {
-	Scatters                        bool // for symmem_scattered_norm
+	Scatters                        bool
 	Type, Quant                     int
 	Rows, Hidden                    int64 // number of rows of this rank, and of elements per row
 	Epsilon, WeightBias             float32
@@ -236,7 +234,7 @@ func (n *NormArguments) toNormArgs(r *rank, inputRows int64) (args symmem.NormAr
 		Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon, WeightBias: n.WeightBias,
 		ScaleStrides: n.ScaleStrides,
 	}
-	var errs [8]error // one for each argument that is converted; the first one is returned
+	var errs [8]error
 	args.Type, errs[0] = parseEnum("element type", types, n.Type)
 	if errs[0] == nil && args.Type != symmem.BFloat16 && args.Type != symmem.Float16 {
 		errs[0] = fmt.Errorf("the norm does not support %v: %w", args.Type, symmem.ErrInvalid)

@@ -62,7 +62,7 @@ func TestNormErrorsNameTheArgument(t *testing.T) {
 		{99, 64, "element type 99 does not exist"},
 		{0, 64, "the norm does not support float64"},
 		{1, 64, "the norm does not support float32"},
-		{2, 60, "rows have 60 elements"}, // of float16
+		{2, 60, "rows have 60 elements"},
 	} {
 		err := l.Norm(world, &NormArguments{Type: row.elementType, Rows: 1, Hidden: row.hidden})
 		if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {

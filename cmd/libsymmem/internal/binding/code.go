@@ -114,7 +114,6 @@ func CodeOf(err error) Code {
 	return CodeFailed
 }
 
-// adviceByCode lists what users can do about an error. Other codes have no advice.
 var adviceByCode = map[Code]string{
 	CodeOutOfMemory: "free memory, raise the capacity of the pool, or reserve memory early",
 	CodeDoubleFree:  "this pointer was freed before, or was never allocated",
@@ -150,7 +149,6 @@ func isValueDivergence(err error) bool {
 	return errors.As(err, &divergence) && divergence.Kind == symmem.DivergedValue
 }
 
-// hasCallSites reports whether a divergence names the source line of at least one call.
 func hasCallSites(err error) bool {
 	divergence, ok := errors.AsType[*symmem.DivergenceError](err)
 	if !ok {

@@ -44,8 +44,6 @@ func TestCodesMatchHeader(t *testing.T) {
 	}
 }
 
-// TestEnumsMatchHeader checks that the position of a value in its table is the value of its
-// enumerator.
 func TestEnumsMatchHeader(t *testing.T) {
 	enumerators := readEnumerators(t)
 	check := func(name string, position int) {
@@ -74,7 +72,7 @@ func TestCodeOf(t *testing.T) {
 		name string
 		err  error
 		code Code
-		json string // a part of Detail
+		json string
 	}{
 		{"no error is OK", nil, CodeOK, ""},
 		{

@@ -7,8 +7,7 @@ import (
 	"symmem"
 )
 
-// errorDetail describes an error for programs. Divergence, Timeout, RankLost and Memory are nil
-// for other kinds of errors.
+// errorDetail describes an error for programs. At most one of the pointers is not nil.
 type errorDetail struct {
 	Code       int               `json:"code"`
 	Name       string            `json:"name"`
@@ -39,7 +38,6 @@ type divergenceDetail struct {
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
-// variantDetail describes the event that some of the ranks had at the position of the difference.
 type variantDetail struct {
 	Ranks          []int    `json:"ranks"`
 	Event          string   `json:"event"`
@@ -48,10 +46,10 @@ type variantDetail struct {
 }
 
 type timeoutDetail struct {
-	InCall       string         `json:"doing"` // the call that waited
+	InCall       string         `json:"doing"`
 	WaitedMS     int64          `json:"waited_ms"`
 	MissingRanks []int          `json:"missing"`
-	CallsByRank  map[int]string `json:"activity"` // known activities
+	CallsByRank  map[int]string `json:"activity"`
 	// NCCLCounts holds NCCL's operation counts if they differ between ranks.
 	NCCLCounts string `json:"counts,omitempty"`
 	// NeverJoined is set if the missing ranks did not arrive when a world or group was opened.
@@ -78,8 +76,7 @@ func Detail(code Code, err error) string {
 	return string(text)
 }
 
-// fill sets the field that describes the kind of err. The order of the cases is that of CodeOf: a
-// divergence comes before a lost rank, and a lost rank before a timeout.
+// fill sets the field for the kind of err. It checks kinds in the same order as CodeOf.
 func (d *errorDetail) fill(err error) {
 	var divergence *symmem.DivergenceError
 	var mismatch *symmem.MismatchError

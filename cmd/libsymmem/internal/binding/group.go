@@ -15,15 +15,14 @@ import (
 type group struct {
 	*symmem.Group
 	owner       *rank
-	handle      uint64        // the value by which C names the group
+	handle      uint64
 	name        string        // as passed to OpenGroup; the ID is longer
 	attachments []*attachment // guarded by groupTable.mu
 	machines    int           // number of machines that have ranks of the group
-	padCount    atomic.Uint32 // number of checked pads that were opened
+	padCount    atomic.Uint32
 }
 
-// nextPadNumber returns the number of the group's next checked pad. Numbers go from 1 to 255 and
-// then start again.
+// nextPadNumber returns the number of the group's next checked pad: 1 to 255, then 1 again.
 func (g *group) nextPadNumber() uint32 { return (g.padCount.Add(1)-1)%255 + 1 }
 
 // isWithinDomain reports whether all ranks of the group share the pool, so that its memory can be
@@ -31,7 +30,7 @@ func (g *group) nextPadNumber() uint32 { return (g.padCount.Add(1)-1)%255 + 1 }
 func (g *group) isWithinDomain(p *pool) bool {
 	domain := p.Domain()
 	if domain == nil {
-		return false // only this rank uses the pool
+		return false
 	}
 	sharing := domain.Ranks()
 	isOutside := func(rank int) bool { return !slices.Contains(sharing, rank) }
@@ -64,8 +63,7 @@ func (t *groupTable) init(owner *rank) {
 	t.openCounts = map[string]int{}
 }
 
-// add adds a group and returns its handle. A goroutine updates the Counters when the group fails
-// or ends.
+// add returns the group's handle. A goroutine updates the Counters when the group fails or ends.
 func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	s := t.owner.session
 	added := &group{
@@ -96,8 +94,8 @@ func (t *groupTable) allGroups() []*group {
 	return slices.Collect(maps.Values(t.groups))
 }
 
-// nextID returns the id for a new group, which is the same on all its ranks. The id ends with a
-// counter, because the same ranks can open several groups with one name.
+// nextID returns the id for a new group. The id ends with a counter, because the same ranks can
+// open several groups with one name.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
@@ -106,7 +104,6 @@ func (t *groupTable) nextID(name string, ranks []int) string {
 	return fmt.Sprintf("%s #%d", id, t.openCounts[id])
 }
 
-// remove removes a group and forgets its attached communicators.
 func (t *groupTable) remove(g *group) {
 	t.mu.Lock()
 	delete(t.groups, g.handle)
@@ -149,8 +146,6 @@ func (t *groupTable) attachmentsOf(g *group) []*attachment {
 	return slices.Clone(g.attachments)
 }
 
-// forgetAttachments removes all attachments and forgets their communicators, which does not
-// deregister memory.
 func (t *groupTable) forgetAttachments() {
 	t.mu.Lock()
 	attachments := t.attachments

@@ -80,12 +80,12 @@ func (gs *groups) CloseGroup(handle uint64) error {
 type groupDescription struct {
 	ID        string  `json:"id"`
 	Name      string  `json:"name"`
-	Rank      int     `json:"rank"`  // this process's rank in the group
-	Size      int     `json:"size"`  // number of ranks
+	Rank      int     `json:"rank"`
+	Size      int     `json:"size"`
 	Ranks     []int   `json:"ranks"` // ranks of the world, in group order
 	TimeoutMS int64   `json:"timeout_ms"`
 	StopWord  uint64  `json:"stop_word"` // address of the word by which the host stops kernels, or 0
-	Error     *string `json:"error"`     // the cause of a fault, or nil
+	Error     *string `json:"error"`
 }
 
 // DescribeGroup returns a group's description as JSON.

@@ -42,7 +42,6 @@ const (
 
 var errTimeSlice = errors.New("the time slice of a wait has expired")
 
-// errInterrupted returns the error of an interrupted operation, such as "synchronizing".
 func errInterrupted(operation string) error {
 	return fmt.Errorf("%s: %w", operation, symmem.ErrInterrupted)
 }
@@ -133,8 +132,8 @@ type timeSlice struct {
 
 	mu     sync.Mutex
 	expiry time.Time     // zero until the slice begins; guarded by mu
-	done   chan struct{} // nil until the first call of Done; guarded by mu
-	timer  *time.Timer   // nil until the first call of Done; guarded by mu
+	done   chan struct{} // guarded by mu
+	timer  *time.Timer   // guarded by mu
 }
 
 func newTimeSlice(duration time.Duration) *timeSlice { return &timeSlice{duration: duration} }

@@ -35,7 +35,6 @@ func (s addressRange) contains(address uintptr) bool { return address-s.start < 
 // maxUnmappedSegments limits the memory of the record. The oldest segments are dropped.
 const maxUnmappedSegments = 1024
 
-// keepRank records a rank that is being closed, if it has live buffers.
 func (k *closedRankBuffers) keepRank(rank symmem.Interop) {
 	if hasLiveBuffers(rank) {
 		k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
@@ -43,11 +42,10 @@ func (k *closedRankBuffers) keepRank(rank symmem.Interop) {
 }
 
 func hasLiveBuffers(rank symmem.Interop) bool {
-	buffers, _ := rank.Live(nil) // of all pools
+	buffers, _ := rank.Live(nil)
 	return buffers > 0
 }
 
-// updateRanks replaces the list of closed ranks by what change returns for a copy.
 func (k *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.Interop) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -63,8 +61,6 @@ func (k *closedRankBuffers) closedRanks() []symmem.Interop {
 	return k.ranks
 }
 
-// recordUnmapped records that a segment was unmapped. It replaces the record of an earlier segment
-// that began at the same address.
 func (k *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
@@ -109,7 +105,7 @@ func (k *closedRankBuffers) freeBuffer(address uintptr) (bool, error) {
 	for _, rank := range k.closedRanks() {
 		b, err := rank.Retire(address)
 		if err != nil {
-			continue // the buffer does not belong to this rank
+			continue
 		}
 		if !hasLiveBuffers(rank) {
 			k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop {

@@ -52,7 +52,6 @@ func (l *Library) Open(optionsJSON []byte) error {
 	})
 }
 
-// openMain opens the main world, and returns an error if it is already open.
 func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error {
 	l.openMu.Lock()
 	defer l.openMu.Unlock()
@@ -86,19 +85,17 @@ func (l *Library) RecordsCallSites() bool {
 	return slices.ContainsFunc(l.ranks.allRanks(), func(r *rank) bool { return r.hasCallSites })
 }
 
-// worldDescription describes this process's rank in a world, for the functions of symmem.h that
-// return JSON.
 type worldDescription struct {
 	Rank        int    `json:"rank"`
-	Size        int    `json:"size"`   // number of ranks
+	Size        int    `json:"size"`
 	Source      string `json:"source"` // what set the rank and the size, such as a launcher
 	Backend     string `json:"backend"`
 	Device      string `json:"device"`
 	Library     string `json:"library"`
-	Check       string `json:"check"`       // the check level
+	Check       string `json:"check"`
 	Granularity int64  `json:"granularity"` // in bytes
-	Machines    int    `json:"machines"`    // number of machines that have ranks
-	Alone       bool   `json:"alone"`       // opened by PlugAlloc with only this rank
+	Machines    int    `json:"machines"`
+	Alone       bool   `json:"alone"` // opened by PlugAlloc with only this rank
 	PID         int    `json:"pid"`
 }
 
@@ -121,7 +118,6 @@ func describe(r *rank) (string, error) {
 	})
 }
 
-// encode returns a value as JSON.
 func encode(value any) (string, error) {
 	text, err := json.Marshal(value)
 	return string(text), err

@@ -46,8 +46,7 @@ type PoolOptions struct {
 	Placement    string `json:"placement"`
 }
 
-// decode decodes a JSON object to the struct at options and rejects unknown fields. An empty text
-// leaves the struct unchanged.
+// decode decodes a JSON object and rejects unknown fields. An empty text leaves options unchanged.
 func decode(text []byte, options any) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
@@ -63,7 +62,6 @@ func decode(text []byte, options any) error {
 	return nil
 }
 
-// runtimeOptions checks the options and converts them to those of symmem.Open.
 func (o *Options) runtimeOptions() (symmem.Options, error) {
 	out := symmem.Options{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
@@ -105,7 +103,6 @@ func (o *Options) runtimeOptions() (symmem.Options, error) {
 
 const maxMilliseconds = 24 * 60 * 60 * 1000 // one day
 
-// parseMilliseconds converts an argument to a duration. The name is for errors.
 func parseMilliseconds(name string, value int64) (time.Duration, error) {
 	if value < 0 || value > maxMilliseconds {
 		return 0, fmt.Errorf("%s is %d; want 0 to %d: %w", name, value, maxMilliseconds,
@@ -114,7 +111,6 @@ func parseMilliseconds(name string, value int64) (time.Duration, error) {
 	return time.Duration(value) * time.Millisecond, nil
 }
 
-// withDomain converts the options to those of a pool that the ranks of a group share.
 func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error) {
 	out := symmem.PoolOptions{
 		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
@@ -145,7 +141,6 @@ func (o *Options) shouldRecordCallSites() bool {
 // processors as well.
 const defaultMaxProcs = 2
 
-// setMaxProcs limits the processors that run Go code in this process.
 func (o *Options) setMaxProcs() {
 	procs := o.GoMaxProcs
 	if procs <= 0 {

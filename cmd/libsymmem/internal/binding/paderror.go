@@ -85,7 +85,6 @@ func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
 	return lines[:min(len(lines), maxLines)]
 }
 
-// stoppedError returns the error of a wait that ended because the host stopped the kernels.
 func (p *pad) stoppedError(r *padReport) error {
 	cause := p.group.Cause(context.Background())
 	if cause == nil {
@@ -96,8 +95,7 @@ func (p *pad) stoppedError(r *padReport) error {
 	return &padError{text, cause}
 }
 
-// differenceError returns the error for a wait that found an unexpected signal, or that had an
-// invalid argument.
+// differenceError returns the error of a wait with an invalid argument or an unexpected signal.
 func (p *pad) differenceError(r *padReport) error {
 	members := p.group.Ranks()
 	mine := members[r.rank]
@@ -112,7 +110,7 @@ func (p *pad) differenceError(r *padReport) error {
 	var text string
 	switch {
 	case r.failure == padOverwritten || r.found.tag() == 0:
-		theirSite = "" // unknown
+		theirSite = ""
 		text = fmt.Sprintf("Reused too early: rank %d wrote its next values before rank %d had read "+
 			"the previous ones, %s", theirs, mine, place)
 	case r.found.epoch() != r.want.epoch():

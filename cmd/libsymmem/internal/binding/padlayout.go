@@ -8,8 +8,8 @@ import (
 // The layout of a checked pad, as described in python/src/symmem/_device/layout.py. Kernels access
 // it by instructions that python/src/symmem/_device/ptx.py generates. All offsets are in bytes.
 const (
-	padRanks    = 32   // maximum number of ranks
-	padChannels = 1024 // number of channels
+	padRanks    = 32 // maximum number of ranks
+	padChannels = 1024
 
 	padFailed  = 0   // the first padFailure of any rank, or 0
 	padNumber  = 4   // followed by the rank, the number of ranks and the timeout
@@ -105,7 +105,6 @@ func (m padMemory) reports(ranks int) []padReport {
 	return valid
 }
 
-// padRow returns the offset of a row of slots.
 func padRow(channel, row int) int { return padSlots + (3*channel+row)*padRowBytes }
 
 // absent returns the ranks whose arrivals this rank's failed wait r has not found.

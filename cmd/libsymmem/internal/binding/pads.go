@@ -16,8 +16,8 @@ import (
 // pads implements the functions in symmem.h for checked pads.
 type pads struct{ session *session }
 
-// pad is this rank's part of a checked pad: memory through which kernels of a group's ranks signal
-// each other. The kernels check the signals, and write a report to all pads if a wait fails.
+// pad is memory through which kernels of all ranks of a group signal each other, with checks. If a
+// wait fails, the kernel writes a report to the pads of all ranks.
 type pad struct {
 	owner   *rank
 	group   *group
@@ -77,7 +77,6 @@ func (p *pad) close() {
 	p.isClosed = true
 }
 
-// find returns the open pad that begins at an address.
 func (ps *pads) find(address uintptr) (*pad, error) {
 	if _, err := ps.session.anyRank(); err != nil {
 		return nil, err
@@ -229,7 +228,6 @@ func (p *pad) signalsFrom(includes func(worldRank int) bool) ([]string, error) {
 	return lines, nil
 }
 
-// site describes a call site by its number and, if it is known, its name.
 func (p *pad) site(number int) string {
 	if number < len(p.sites) {
 		return fmt.Sprintf("site %d (%q)", number, p.sites[number])

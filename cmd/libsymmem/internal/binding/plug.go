@@ -12,8 +12,8 @@ import (
 // plugin implements the functions for inference engines that use symmem only as an allocator.
 type plugin struct {
 	session       *session
-	openLibrary   func(device int) error // Library.openAlone
-	printedErrors sync.Map               // set of error texts
+	openLibrary   func(device int) error
+	printedErrors sync.Map // set of error texts
 }
 
 // openAlone opens the main world with only this rank, unless the main world is already open.
@@ -29,8 +29,7 @@ func (l *Library) openAlone(device int) error {
 	return err
 }
 
-// PlugAlloc allocates like Alloc. If the main world is not open, PlugAlloc first opens it with
-// only this rank.
+// PlugAlloc allocates like Alloc, and opens the main world with only this rank if necessary.
 func (p *plugin) PlugAlloc(
 	poolNumber int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
@@ -104,8 +103,7 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	return nil
 }
 
-// adopt returns the AdoptedCommunicator of NCCL's communicator at an address. The first call for
-// the communicator creates it.
+// adopt returns the AdoptedCommunicator of an ncclComm_t. The first call creates it.
 func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	return r.pluginComms.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
 		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)

@@ -13,9 +13,9 @@ import (
 type rank struct {
 	session       *session
 	rt            *symmem.Runtime
-	isAlone       bool // PlugAlloc opened the world with only this rank
+	isAlone       bool
 	isHostBackend bool
-	hasCallSites  bool // the world records call sites
+	hasCallSites  bool
 
 	worldHandle uint64 // handle of the group of all ranks
 	groupTable  groupTable
@@ -29,8 +29,6 @@ type rank struct {
 	captureWarning sync.Once // prints a warning if the pool grows during a capture
 }
 
-// newRank returns this process's rank in the world of rt. It opens the main pool if the world is
-// the main one.
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
 	r := &rank{
 		session: s, rt: rt, isAlone: kind == aloneRank, isHostBackend: rt.Device().Ordinal < 0,
@@ -51,7 +49,6 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	return r, nil
 }
 
-// installObserver makes segments and windows of the rank's pools update the Counters.
 func (r *rank) installObserver() {
 	counters := r.session.counters
 	r.rt.Interop().Observe(symmem.Observer{
@@ -111,8 +108,7 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	return s, nil
 }
 
-// interopAt returns an Interop that records the call site of its calls, given by the session's
-// number. It records none if the number is 0 or unknown.
+// interopAt returns an Interop that records the call site of its calls, unless site is 0.
 func (r *rank) interopAt(site uint32) symmem.Interop {
 	interop := r.rt.Interop()
 	if site == 0 {
@@ -131,7 +127,6 @@ func (r *rank) interopAt(site uint32) symmem.Interop {
 }
 
 // findMemory returns the memory at an address from C, or an error if the memory has been freed.
-// Memory outside symmem's pools is accepted as well.
 func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err == nil && m.Pool() == nil && bytes > 0 {

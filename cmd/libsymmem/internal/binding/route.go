@@ -40,7 +40,6 @@ func (a *RouteArguments) toCall(
 	return call, call.Validate(ranks, 0)
 }
 
-// checkRanks returns an error if a layout for this number of ranks is not supported.
 func checkRanks(ranks int) error {
 	const maxRanks = 1 << 16
 	if ranks < 1 || ranks > maxRanks {
@@ -93,7 +92,6 @@ func (cs *calls) Route(
 	return cs.queueCall(r.interopAt(site), g, call, s)
 }
 
-// toRouteArgs validates the arguments for a group of the given size, and looks up the buffers.
 func (a *RouteArguments) toRouteArgs(
 	r *rank, operation symmem.Operation, ranks int,
 ) (args symmem.RouteArgs, err error) {

@@ -14,9 +14,9 @@ type session struct {
 	warnings
 	interrupts
 
-	ranks             rankList                 // this process's rank in each open world
-	groupIndex        table[uint64, *group]    // by handle; open groups of all ranks
-	poolTable         poolTable                // open pools of all ranks
+	ranks             rankList
+	groupIndex        table[uint64, *group] // by handle; open groups of all ranks
+	poolTable         poolTable
 	events            table[uint64, event]     // by handle
 	padTable          table[uintptr, *pad]     // by address; open pads of all ranks
 	lastUses          table[uintptr, *lastUse] // by stream handle; used with several worlds
@@ -27,7 +27,6 @@ type session struct {
 	lastHandle atomic.Uint64
 }
 
-// mainWorldRank returns this process's rank in the main world, or ErrNotOpen.
 func (s *session) mainWorldRank() (*rank, error) {
 	if r := s.ranks.main.Load(); r != nil {
 		return r, nil
@@ -58,7 +57,6 @@ func (s *session) errUnknownHandle(kind string, handle uint64) error {
 	return fmt.Errorf("%s with handle %d: %w", kind, handle, symmem.ErrClosed)
 }
 
-// group returns an open group and the rank that opened it.
 func (s *session) group(handle uint64) (*rank, *group, error) {
 	if g, ok := s.groupIndex.find(handle); ok {
 		return g.owner, g, nil
@@ -79,7 +77,6 @@ func (s *session) world(handle uint64) (*rank, error) {
 	return r, nil
 }
 
-// pool returns an open pool and the rank that opened it.
 func (s *session) pool(number int) (*rank, *pool, error) {
 	r, err := s.anyRank()
 	if err != nil {

@@ -34,13 +34,11 @@ func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, erro
 	return v, err
 }
 
-// findOrAdd returns the value of a handle. If there is none, it adds v and returns it.
 func (t *table[K, V]) findOrAdd(handle K, v V) V {
 	v, _ = t.findOrCreate(handle, func(K) (V, error) { return v, nil }) // create cannot fail
 	return v
 }
 
-// add sets the value of a handle, and replaces an earlier value.
 func (t *table[K, V]) add(handle K, v V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,7 +52,6 @@ func (t *table[K, V]) setLocked(handle K, v V) {
 	t.entries[handle] = v
 }
 
-// remove removes a handle and returns its value, and whether there was one.
 func (t *table[K, V]) remove(handle K) (V, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,7 +60,6 @@ func (t *table[K, V]) remove(handle K) (V, bool) {
 	return v, ok
 }
 
-// all returns all values, in any order.
 func (t *table[K, V]) all() []V {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

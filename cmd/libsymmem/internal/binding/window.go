@@ -78,7 +78,6 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 	return a.handle, nil
 }
 
-// registerAll registers the pools that a group's ranks share with a communicator.
 func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCommunicator) error {
 	for _, p := range ws.session.poolTable.ownedBy(r) {
 		if !g.isWithinDomain(p) {
@@ -97,8 +96,7 @@ func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCo
 	return nil
 }
 
-// Detach detaches a communicator. It deregisters the communicator's windows if the communicator
-// still exists.
+// Detach detaches a communicator and deregisters its windows, if the communicator still exists.
 func (ws *windows) Detach(handle uint64, exists bool) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err

@@ -13,12 +13,11 @@ import (
 
 // rankList holds this process's rank in each open world. Reads take no lock.
 type rankList struct {
-	mu   sync.Mutex              // held while the list changes
+	mu   sync.Mutex
 	main atomic.Pointer[rank]    // the main world's rank; nil while that world is closed
 	list atomic.Pointer[[]*rank] // oldest first; replaced, never modified
 }
 
-// allRanks returns the ranks, the oldest first. The caller must not modify the slice.
 func (l *rankList) allRanks() []*rank {
 	if list := l.list.Load(); list != nil {
 		return *list
@@ -36,7 +35,6 @@ func (l *rankList) add(r *rank, isMain bool) {
 	}
 }
 
-// remove removes a rank, and reports whether it was in the list.
 func (l *rankList) remove(r *rank) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,7 +120,6 @@ func (s *session) setCheck(r *rank, level int) error {
 	})
 }
 
-// rankKind says which function opened a rank's world.
 type rankKind int
 
 const (
@@ -183,8 +180,7 @@ func (s *session) closeRank(r *rank, force bool) error {
 	return err
 }
 
-// removeRank removes a rank and everything that belongs to it from the tables of the session. It
-// returns false if the rank has already been removed.
+// removeRank removes a rank from all tables. It returns false if another call has removed it.
 func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false
