@@ -24,11 +24,10 @@ fields are listed in docs/reference/json.md.`
 const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
   symmem bench collective --backend host --json`
 
-// benchFlags holds the flags that all subcommands of bench share.
 type benchFlags struct {
 	planFlags
 	json    bool
-	enforce bool // fail if a result is above its bar
+	enforce bool
 	backend string
 }
 
@@ -49,7 +48,6 @@ func (f *planFlags) addPlanFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.batchDuration, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
 }
 
-// parsePlan checks the flags and replaces zeros with the defaults for full or quick measurements.
 func (f *planFlags) parsePlan() (bench.Plan, error) {
 	defaults := bench.Full
 	if f.isQuick {

@@ -16,8 +16,7 @@ import (
 	"symmem/internal/alloc"
 )
 
-// writeSnapshots writes the memory snapshot of each rank's program to a new folder. It returns the
-// folder.
+// writeSnapshots writes the memory snapshot of each rank's program to a new folder.
 func writeSnapshots(t *testing.T, programs ...difftest.Program) string {
 	t.Helper()
 	const pickleProtocol = 4

@@ -23,7 +23,6 @@ func writeTraces(t *testing.T, extra int) string {
 
 const noExtra = -1
 
-// writeTracesTo is like writeTraces, but writes to a folder that may contain traces.
 func writeTracesTo(t *testing.T, folder string, extra int) {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{
@@ -44,7 +43,7 @@ func writeTracesTo(t *testing.T, folder string, extra int) {
 	ranks.Wait()
 }
 
-// requestMemory makes 40 allocations and 14 frees, and the additional allocation of rank 1.
+// requestMemory makes 54 requests: 40 allocations and 14 frees. Rank 1 may make another.
 func requestMemory(rt *symmem.Runtime, extra int) error {
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 	if err != nil {

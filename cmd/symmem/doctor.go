@@ -46,8 +46,8 @@ const doctorExample = `  symmem doctor
 type doctorFlags struct {
 	rankFlags
 	backend      string
-	ncclPath     string        // "" for the library that symmem finds
-	timeout      time.Duration // maximum wait of a rank for another one in the trial
+	ncclPath     string // "" for the library that symmem finds
+	timeout      time.Duration
 	trialEnabled bool
 	json         bool
 }
@@ -193,11 +193,11 @@ func (f *doctorFlags) collectFacts() *doctor.Facts {
 	return facts
 }
 
-// inspectTuning checks the tuning table for the device and the number of ranks of the trial.
-// Without a trial, it uses the first GPU and the number of ranks from the flags or the launcher.
+// inspectTuning checks the tuning table for the trial's device and number of ranks. Without a
+// trial, it uses the first GPU.
 func (f *doctorFlags) inspectTuning(facts *doctor.Facts) doctor.Tuning {
 	ranks := max(f.rankCount, facts.Launcher.Size)
-	device := "" // unknown
+	device := ""
 	if result := facts.Trial; result != nil {
 		ranks, device = result.Ranks, result.Device
 	}
@@ -225,8 +225,7 @@ func findTuningFile(device string, ranks int) (file string, isRequired bool) {
 	return file, false
 }
 
-// trialContext limits the duration of a trial. A rank waits several times for other ranks, at most
-// f.timeout each time, and a minute is left for other work.
+// trialContext limits the duration of a trial, in which a rank waits several times for others.
 func (f *doctorFlags) trialContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)
 }

@@ -32,7 +32,7 @@ func (f *doctorFlags) startTrial(
 	if err != nil {
 		return doctor.NewTrial(ranks, nil, fmt.Errorf("finding this program: %w", err)), nil
 	}
-	var sharingPlan *gpuSharing // nil if each rank has a GPU or the trial does not use GPUs
+	var sharingPlan *gpuSharing
 	if facts.Backend == "nccl" && ranks > len(facts.GPUs) {
 		sharingPlan, err = checkSharing(ranks, &facts.Library, os.Environ())
 		if err != nil {
@@ -67,7 +67,6 @@ func (f *doctorFlags) startTrial(
 // output.
 const rankResultPrefix = "result: "
 
-// runChildRank runs a rank of the trial and prints its result, which startTrial reads.
 func (f *doctorFlags) runChildRank(cmd *cobra.Command, world rendezvous.World) error {
 	return printRankResult(cmd, runTrial(cmd.Context(), world, f.backend, f.timeout))
 }
@@ -83,8 +82,7 @@ func printRankResult(cmd *cobra.Command, result any) error {
 	return exitWith(exitOK, err)
 }
 
-// parseRankResults returns the results in the output of ranks. It skips lines that are no results,
-// such as the last line of a rank that was killed.
+// parseRankResults returns the results in the output of ranks. It skips all other lines.
 func parseRankResults[T any](output []byte) []T {
 	results := []T{}
 	for line := range bytes.Lines(output) {
@@ -97,8 +95,7 @@ func parseRankResults[T any](output []byte) []T {
 	return results
 }
 
-// missingResultsError returns an error that says how the ranks without a result exited. It returns
-// nil if all ranks have printed their results.
+// missingResultsError returns an error that says how the ranks without a result exited, or nil.
 func missingResultsError(launched *launch.Result, results []doctor.RankResult) error {
 	var errs []error
 	for _, e := range launched.Exits {

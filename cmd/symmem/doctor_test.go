@@ -61,7 +61,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 // whose name has been deleted.
 func countRanksWithLogs(parent int) int {
 	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // the pattern is valid
-	children := map[string]bool{}                  // set of folders in /proc
+	children := map[string]bool{}
 	for _, link := range links {
 		child := filepath.Dir(filepath.Dir(link))
 		pid, _ := strconv.Atoi(filepath.Base(child)) // folders that begin with a digit are processes

@@ -67,8 +67,7 @@ type hiddenDeadline struct{ context.Context }
 
 func (hiddenDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
-// run opens the Runtime, runs and measures the all-reduces, calls afterCalls and closes the
-// Runtime. The results are in t.
+// run runs the trial and stores its results in t.
 func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) (err error) {
 	if backend != "host" {
 		if t.recorder, err = proof.Start(); err != nil {
@@ -102,7 +101,6 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	return t.afterCalls(ctx)
 }
 
-// recordWindowProblem stores why NCCL does not use windows, if its log contains a reason.
 func (t *trial) recordWindowProblem() (err error) {
 	if t.rankZeroResults.IsLogRequested && t.rankZeroResults.LogProblem == "" && t.rt.Size() > 1 {
 		t.rankZeroResults.WindowProblem, err = t.recorder.WhyNoWindows()
@@ -124,7 +122,6 @@ func (t *trial) openRuntime(
 	return err
 }
 
-// runAllCalls runs and measures an all-reduce of each size on each path.
 func (t *trial) runAllCalls(ctx context.Context) error {
 	for _, choice := range t.pathsToTry() {
 		if err := t.rt.World().SetPath(ctx, choice); err != nil {
@@ -147,9 +144,8 @@ func (t *trial) pathsToTry() []symmem.PathChoice {
 	return choices
 }
 
-// registerBuffer allocates the buffer from a new pool, and registers it with all ranks.
 func (t *trial) registerBuffer(ctx context.Context) error {
-	bytes := trialSizes[len(trialSizes)-1].bytes // the largest
+	bytes := trialSizes[len(trialSizes)-1].bytes
 	pool, err := t.rt.NewPool(symmem.PoolOptions{Domain: t.rt.World(), FirstSegment: bytes})
 	if err != nil {
 		return err
@@ -191,7 +187,6 @@ func (t *trial) runCall(
 	return nil
 }
 
-// repeatAllReduce all-reduces the memory in place several times, and waits for the result.
 func (t *trial) repeatAllReduce(ctx context.Context, m symmem.Memory, times int) error {
 	var defaultStream *symmem.Stream // nil
 	count := m.Bytes() / elementBytes
@@ -204,8 +199,7 @@ func (t *trial) repeatAllReduce(ctx context.Context, m symmem.Memory, times int)
 	return t.rt.DefaultStream().Synchronize(ctx)
 }
 
-// checkSums all-reduces different numbers of all ranks, and stores in c how many of the sums are
-// wrong.
+// checkSums all-reduces known numbers, and stores in c how many of the sums are wrong.
 func (t *trial) checkSums(ctx context.Context, m symmem.Memory, c *doctor.TrialCall) error {
 	stream := t.rt.DefaultStream()
 	transfer := workload.Transfer{
@@ -237,7 +231,7 @@ func (t *trial) measureMicroseconds(
 	if err := t.rt.DefaultStream().Fill(memory, 0); err != nil {
 		return 0, err
 	}
-	if err := t.repeatAllReduce(ctx, memory, repeats); err != nil { // the warm-up
+	if err := t.repeatAllReduce(ctx, memory, repeats); err != nil {
 		return 0, err
 	}
 	start := time.Now()
@@ -252,7 +246,7 @@ func (t *trial) countLaunches() int {
 	}
 	log, err := t.recorder.Read()
 	if err != nil {
-		return 0 // recordKernel then reports the error
+		return 0 // recordKernel reads the log again
 	}
 	return len(log)
 }

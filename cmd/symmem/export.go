@@ -47,18 +47,17 @@ type exportFlags struct {
 	json                                       bool
 }
 
-// exportReport is the object that --json prints.
 type exportReport struct {
 	Files  []exportedFile `json:"files"`
-	Clocks []export.Clock `json:"clocks"` // one for each rank
-	Notes  []string       `json:"notes"`  // remarks about the traces, as text
+	Clocks []export.Clock `json:"clocks"`
+	Notes  []string       `json:"notes"`
 }
 
 // exportedFile describes an archive or folder that export has written.
 type exportedFile struct {
 	Format string `json:"format"`
 	Path   string `json:"path"`
-	Text   string `json:"text"` // a summary of the contents
+	Text   string `json:"text"`
 }
 
 func newExportCommand() *cobra.Command {
@@ -101,7 +100,6 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 	return exitWith(exitOK, writeReport(cmd.OutOrStdout(), f.json, report, report.writeText))
 }
 
-// writeFiles writes each format whose flag is set, and adds it to the report.
 func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) error {
 	if f.perfetto != "" {
 		err := export.WriteFile(f.perfetto, func(w io.Writer) error {
@@ -141,7 +139,6 @@ func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) er
 	return nil
 }
 
-// addFile adds a file to the report. The path becomes absolute if possible.
 func (r *exportReport) addFile(format, path, text string) {
 	if absolute, err := filepath.Abs(path); err == nil {
 		path = absolute

@@ -61,9 +61,9 @@ type launchFlags struct {
 	shareGPUs   bool
 	noPrefix    bool
 	json        bool
-	summaryFile string // "" to write no summary
-	traceFolder string // "" to leave SYMMEM_TRACE unchanged
-	httpAddress string // "" to leave SYMMEM_HTTP unchanged
+	summaryFile string
+	traceFolder string
+	httpAddress string
 }
 
 func newLaunchCommand() *cobra.Command {
@@ -174,8 +174,6 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 	return launchError(&result)
 }
 
-// setVariables sets the environment variables of symmem for --http and --trace. The ranks inherit
-// them.
 func (f *launchFlags) setVariables() error {
 	variables := map[string]string{"SYMMEM_HTTP": f.httpAddress}
 	if f.traceFolder != "" {
@@ -196,7 +194,6 @@ func (f *launchFlags) setVariables() error {
 	return nil
 }
 
-// launchError returns an error with the exit code of the first rank that failed, or nil.
 func launchError(result *launch.Result) error {
 	if result.FirstFailed < 0 {
 		return nil
@@ -204,8 +201,6 @@ func launchError(result *launch.Result) error {
 	return exitWith(result.Code, fmt.Errorf("%v", result.Exits[result.FirstFailed]))
 }
 
-// writeSummary writes the result as JSON to the file of --summary and, with --json, to standard
-// output.
 func (f *launchFlags) writeSummary(cmd *cobra.Command, result *launch.Result) error {
 	encoded, err := json.Marshal(result)
 	if err != nil {

@@ -43,15 +43,14 @@ const preflightExample = `  symmem preflight
   symmem launch -n 4 --no-prefix -- symmem preflight
   srun symmem preflight --timeout 60s && srun ./job`
 
-// preflightFlags holds the flags of preflight, and the time at which the command started.
 type preflightFlags struct {
 	rankFlags
 	backend     string
-	timeout     time.Duration // maximum wait for another rank
+	timeout     time.Duration
 	deadline    time.Duration // maximum duration of all checks
 	tolerance   float64       // fraction of the expected speed that is enough
 	minLinkGBps float64       // in GB/s; 0 for no limit
-	metricsFile string        // "" to write no metrics
+	metricsFile string
 	json        bool
 	startTime   time.Time
 }
@@ -109,8 +108,7 @@ func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	return chooseBackend(&f.backend)
 }
 
-// run runs the checks if this process is a rank, and starts the ranks if not. Of a launcher's
-// ranks, one prints the report. Child ranks print their results for the parent process.
+// run runs the checks if this process is a rank, and starts the ranks if not.
 func (f *preflightFlags) run(cmd *cobra.Command) error {
 	world, err := f.discoverWorld(cmd)
 	if err != nil {
@@ -142,8 +140,6 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	return exitWith(report.ExitCode(), nil)
 }
 
-// writeResults prints the report if this process is the reporter, and writes the metrics file if
-// this process is the first on its node.
 func (f *preflightFlags) writeResults(
 	cmd *cobra.Command, report *preflight.Report, isReporter, isFirstOfNode bool,
 ) (err error) {
@@ -156,8 +152,7 @@ func (f *preflightFlags) writeResults(
 	return err
 }
 
-// judgeResults makes a report from the results. It adds the limits from the flags and the tuning
-// table to the options.
+// judgeResults makes a report. It adds the limits of the flags and of the tuning table to o.
 func (f *preflightFlags) judgeResults(
 	results []preflight.RankResult, o preflight.Options,
 ) *preflight.Report {

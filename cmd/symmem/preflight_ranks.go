@@ -84,7 +84,6 @@ func blamedRanks(err error) []int {
 	return nil
 }
 
-// describeDevice stores this rank's backend and device in the result, if the Runtime was opened.
 func (r *preflightRank) describeDevice() {
 	if r.trial.rt == nil {
 		return
@@ -153,7 +152,6 @@ func (r *preflightRank) knownResults() []preflight.RankResult {
 	return []preflight.RankResult{r.result}
 }
 
-// startRanks starts the ranks on this machine, reads their results and reports on them.
 func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	const isReporter, isFirstOfNode = true, true
 	ranks, sharingPlan, err := f.ranksToStart(cmd)

@@ -22,7 +22,6 @@ import (
 	"symmem/internal/sys"
 )
 
-// backendNames returns the values of --backend.
 func backendNames() []string { return append([]string{"auto"}, symmem.Backends()...) }
 
 func joinBackendNames() string { return strings.Join(backendNames(), ", ") }
@@ -64,10 +63,10 @@ const maxRanks = 64
 
 // rankFlags holds the flags of commands that run as several ranks.
 type rankFlags struct {
-	rankCount   int            // the value of --ranks; 0 means that the command chooses the number
-	isUnbound   bool           // do not bind ranks to processors
-	isChildRank bool           // the command started this process
-	timeout     *time.Duration // maximum wait for another rank
+	rankCount   int // the value of --ranks; 0 means that the command chooses the number
+	isUnbound   bool
+	isChildRank bool // the command started this process
+	timeout     *time.Duration
 }
 
 func (f *rankFlags) addRankFlags(
@@ -87,7 +86,6 @@ func (f *rankFlags) addBenchRankFlags(flags *pflag.FlagSet, timeout *time.Durati
 	flags.BoolVar(&f.isUnbound, "unbound", false, "do not bind ranks to processors")
 }
 
-// checkRanks checks the number of ranks and the timeout.
 func (f *rankFlags) checkRanks(minRanks int) error {
 	if f.rankCount < minRanks || f.rankCount > maxRanks {
 		return fmt.Errorf("--ranks is %d, but must be from %d to %d", f.rankCount, minRanks, maxRanks)
@@ -102,7 +100,6 @@ func checkTimeout(timeout time.Duration) error {
 	return nil
 }
 
-// bindRank binds this rank to processors, unless the user set --unbound.
 func (f *rankFlags) bindRank(w rendezvous.World) error {
 	if f.isUnbound {
 		return nil
@@ -177,8 +174,7 @@ func reserveStdout(cmd *cobra.Command) error {
 // annotation's value is the reason.
 const noSharingAnnotation = "no-sharing"
 
-// startRanks launches this program once for each rank, with the same flags, and waits for the
-// ranks.
+// startRanks launches this program once for each rank, with the same flags, and waits for them.
 func startRanks(cmd *cobra.Command, ranks int) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -196,7 +192,7 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	command := append([]string{self}, strings.Fields(cmd.CommandPath())[1:]...)
 	command = append(command, "--"+childRankFlag)
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
-		if list, ok := flag.Value.(pflag.SliceValue); ok { // the flag can be repeated
+		if list, ok := flag.Value.(pflag.SliceValue); ok {
 			for _, element := range list.GetSlice() {
 				command = append(command, "--"+flag.Name+"="+element)
 			}

@@ -81,7 +81,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 // writePage writes the page and returns the size of the file in bytes, or 0 for standard output.
 // It replaces the file atomically. Only the owner can read the new file.
 func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size int64, err error) {
-	var text strings.Builder // as printed by diff
+	var text strings.Builder
 	if err := result.WriteText(&text); err != nil {
 		return 0, err
 	}

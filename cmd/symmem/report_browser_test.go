@@ -71,7 +71,7 @@ func writeTrainingReport(t *testing.T) string {
 // TestReportPictures compares screenshots of a report page with the pictures in the repository.
 // With -rewrite, it replaces the pictures, one of which is shown in the README.
 func TestReportPictures(t *testing.T) {
-	const maxFraction = 0.02 // of the pixels, because browsers differ in how they draw text
+	const maxFraction = 0.02
 	b := pagetest.Open(t)
 	url := writeTrainingReport(t)
 	for file, screen := range map[string]pagetest.Screen{
@@ -109,11 +109,10 @@ func writePicture(t *testing.T, file string, picture image.Image) {
 	}
 }
 
-// differingFraction returns the fraction of pixels that clearly differ from those in a file: by
-// more than maxDifference, of 0xffff, in red, green or blue.
+// differingFraction returns the fraction of pixels that clearly differ from those in a file.
 func differingFraction(t *testing.T, file string, got image.Image) float64 {
 	t.Helper()
-	const maxDifference = 0x3000
+	const maxDifference = 0x3000 // of 0xffff
 	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)

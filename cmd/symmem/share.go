@@ -19,7 +19,7 @@ import (
 
 // gpuSharing describes how ranks share GPUs.
 type gpuSharing struct {
-	ranks, gpus int // their numbers
+	ranks, gpus int
 	status      doctor.GPUSharing
 	userEnv     []string // the environment of this process
 }
@@ -73,15 +73,13 @@ func (s *gpuSharing) gpuCountText() string {
 	return fmt.Sprintf("%d GPUs", s.gpus)
 }
 
-// runRanks starts ranks with launch.Run and waits for them. For ranks that share GPUs, it prints a
-// message and keeps a daemon of NVIDIA's Multi-Process Service (MPS) running meanwhile, unless
-// there already is a daemon.
+// runRanks calls launch.Run. For ranks that share GPUs, it prints a message and keeps a daemon of
+// NVIDIA's Multi-Process Service (MPS) running meanwhile, unless there already is a daemon.
 func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
-	// Signals must not end this process before it has stopped the daemon. Nothing reads
-	// ignoredSignals, but launch.Run forwards the others.
+	// Signals must not end this process before it has stopped the daemon.
 	ignoredSignals := make(chan os.Signal, 1)
 	signal.Notify(ignoredSignals, syscall.SIGPIPE)
 	defer signal.Stop(ignoredSignals)
@@ -135,7 +133,7 @@ const (
 // into memory, and give each rank the same share of hardware queues and threads, so that the
 // kernels of all ranks can run at the same time.
 func (s *gpuSharing) addSettings(env []string, daemon *mps.Daemon) []string {
-	ranksPerGPU := (s.ranks + s.gpus - 1) / s.gpus // rounded up
+	ranksPerGPU := (s.ranks + s.gpus - 1) / s.gpus
 	settings := map[string]string{
 		doctor.SharingVariable: "1", "NCCL_MAX_NCHANNELS": "4", "NCCL_MAX_CTAS": "4",
 	}

@@ -36,7 +36,7 @@ const statusExample = `  symmem status
 
 // jobStatus holds the status of a job's ranks on this machine.
 type jobStatus struct {
-	Folder string `json:"folder"` // the folder of the ranks' sockets
+	Folder string `json:"folder"`
 	// URL is the address of the job's web page, with its token, or "" if no rank serves the page.
 	URL string `json:"url,omitempty"`
 	live.Machine
@@ -58,8 +58,6 @@ func newStatusCommand() *cobra.Command {
 	return cmd
 }
 
-// printStatus prints the status of the jobs in the given folders or, without folders, of all jobs
-// in the temporary folder.
 func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	root := live.Root()
 	if len(folders) > 0 {
@@ -121,7 +119,6 @@ func newJobStatus(folder string, machine live.Machine) jobStatus {
 	return j
 }
 
-// hasEnded reports whether all ranks of the job have ended.
 func (j *jobStatus) hasEnded() bool {
 	return !slices.ContainsFunc(j.Ranks, func(r live.Snapshot) bool {
 		return r.Error != live.ErrorEnded
@@ -148,8 +145,7 @@ func (j *jobStatus) formatText() string {
 	}, b.String())
 }
 
-// describeRank writes the lines of one rank. For a rank that did not answer (Error is set), it
-// writes what the other ranks know about its activity.
+// describeRank writes what a rank is doing. If the rank did not answer, the other ranks know it.
 func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	if r.Error != "" {
 		fmt.Fprintf(b, "rank %d: %s\n", r.Rank, r.Error)

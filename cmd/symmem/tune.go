@@ -63,13 +63,13 @@ const tuneExample = `  symmem tune --ranks 4
 type tuneFlags struct {
 	rankFlags
 	planFlags
-	config bench.TuneOptions // set from the other flags by parse
+	config bench.TuneOptions
 	sizeFlags
 	operations []string
-	outputFile string // "" for the file that symmem.Open finds
+	outputFile string
 	json       bool
-	isDryRun   bool // write no table
-	isEager    bool // time calls instead of replays of graphs
+	isDryRun   bool
+	isEager    bool
 }
 
 func newTuneCommand() *cobra.Command {
@@ -139,7 +139,7 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 		return fmt.Errorf("--graph is %d, but must be from 1 to %d", c.GraphCalls, maxGraphCalls)
 	}
 	if f.isEager {
-		c.GraphCalls = 0 // no graphs
+		c.GraphCalls = 0
 	}
 	if c.Sizes, err = f.sizes(); err != nil {
 		return err
@@ -196,7 +196,6 @@ func (f *tuneFlags) runRank(cmd *cobra.Command, world rendezvous.World) error {
 	return f.printResult(cmd.OutOrStdout(), tuned, file, isWritten)
 }
 
-// printResult prints the measured times and rules, and whether they were written to the file.
 func (f *tuneFlags) printResult(
 	w io.Writer, tuned *bench.TuneResult, file string, isWritten bool,
 ) error {

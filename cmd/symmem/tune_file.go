@@ -61,7 +61,6 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
-// tableFile returns the path of the table for a device and a number of ranks.
 func (f *tuneFlags) tableFile(device string, ranks int) (string, error) {
 	if f.outputFile != "" {
 		return f.outputFile, nil
@@ -83,8 +82,7 @@ func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 	return table
 }
 
-// writeTable writes a table to a file. It replaces the file atomically, so that programs never
-// read a partial table.
+// writeTable replaces the file atomically, so that programs never read a partial table.
 func writeTable(file string, table *tuning.Table) (err error) {
 	encoded, err := table.Encode()
 	if err != nil {

@@ -74,9 +74,9 @@ type verifyFlags struct {
 	rankFlags
 	caseConfig   verify.Config // its embedded Config also applies to random programs
 	randomConfig random.Config
-	rounds       int  // the value of --rounds, for both kinds of runs
+	rounds       int
 	caseSize     size // in float32 elements
-	maxBytes     size // maximum size of a random message
+	maxBytes     size
 	isSkewed     bool
 	json         bool
 	prover       proof.Prover
@@ -114,8 +114,7 @@ func newVerifyCommand() *cobra.Command {
 	return cmd
 }
 
-// Shell completion offers these values of flags. The Parse functions of symmem decide which values
-// are valid.
+// Values of flags for shell completion. The Parse functions of symmem may accept others.
 var (
 	placementNames = []string{"creation", "address"}
 	checkNames     = []string{"default", "off", "registration", "every"}

@@ -39,7 +39,6 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 // pathVariable is the environment variable that sets the default of Options.Path.
 const pathVariable = "SYMMEM_PATH"
 
-// runCases runs the cases on this rank. Rank 0 prints the report.
 func (f *verifyFlags) runCases(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) (err error) {
@@ -88,7 +87,6 @@ func omitRepeatedError(r *verify.Report, err error) error {
 	return nil
 }
 
-// newProgress returns a function that shows the progress, or nil if this process shows none.
 func newProgress(rank int, stderr io.Writer) func(done, all int) {
 	switch {
 	case rank != 0:
@@ -101,8 +99,7 @@ func newProgress(rank int, stderr io.Writer) func(done, all int) {
 	return nil
 }
 
-// finishCases prints this rank's error and returns an error with the exit code. The prefix, such
-// as "[rank 1] ", begins each line.
+// finishCases prints this rank's error and returns an error with the exit code.
 func finishCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
 	if r.Divergence != nil {
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)

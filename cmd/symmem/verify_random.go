@@ -15,7 +15,6 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// parseRandom completes and checks the configuration of random programs.
 func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	c := &f.randomConfig
 	c.Config = f.caseConfig.Config
@@ -27,7 +26,6 @@ func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	return c.Validate()
 }
 
-// runRandom runs random programs on this rank. Rank 0 prints the report.
 func (f *verifyFlags) runRandom(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) error {
@@ -43,8 +41,8 @@ func (f *verifyFlags) runRandom(
 	return f.finishRandom(stderr, w, report, err)
 }
 
-// onHang returns a function that ends this process when a round hangs. It prints the goroutines'
-// stacks. The launcher then stops the other ranks.
+// onHang returns a function that prints the stacks of a hanging round and ends this process. The
+// launcher then stops the other ranks.
 func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
@@ -53,14 +51,12 @@ func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []b
 	}
 }
 
-// repeatCommand describes the command that runs a round again.
 func (f *verifyFlags) repeatCommand(w rendezvous.World, round int) string {
 	return fmt.Sprintf("to run it again: symmem verify --ranks %d %s", w.Size,
 		random.FlagsToRepeat(&f.randomConfig, round))
 }
 
-// finishRandom prints this rank's findings and error, and returns an error with the exit code. The
-// report is nil only if err is not nil.
+// finishRandom prints this rank's findings and error, and returns an error with the exit code.
 func (f *verifyFlags) finishRandom(
 	stderr io.Writer, w rendezvous.World, report *random.Report, err error,
 ) error {

@@ -18,7 +18,6 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// runSymmem runs the binary of the command.
 func runSymmem(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var outBuffer, errBuffer bytes.Buffer
@@ -130,7 +129,6 @@ func TestForwardedSignalDeterminesExitCode(t *testing.T) {
 	}
 }
 
-// codeOf returns the exit code of a command that returns err.
 func codeOf(err error) int {
 	var exit *exitError
 	if errors.As(err, &exit) {

@@ -18,13 +18,12 @@ const (
 	commit  = ""
 )
 
-// buildInfo describes how this program was built.
 type buildInfo struct {
 	Version    string `json:"version"`
 	Revision   string `json:"revision"` // commit hash, or "" if it is unknown
 	IsModified bool   `json:"modified"` // the sources differed from the commit
 	GoVersion  string `json:"go"`
-	Platform   string `json:"platform"` // such as "linux/amd64"
+	Platform   string `json:"platform"`
 }
 
 const versionExample = `  symmem version
@@ -67,7 +66,6 @@ func versionText(b buildInfo) string {
 	return fmt.Sprintf("%s, %s, %s", text, b.GoVersion, b.Platform)
 }
 
-// currentBuild describes this program.
 func currentBuild() buildInfo {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
