@@ -67,7 +67,8 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 			ctx = newTimeSlice(pollInterval)
 		}
 		err := call(ctx)
-		if isUnused := ctx.stop(); isUnused {
+		isUnused := ctx.stop()
+		if isUnused {
 			p.reusableSlice.Store(ctx)
 		}
 		if !errors.Is(err, errTimeSlice) {
