@@ -153,9 +153,10 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	var sharingPlan *gpuSharing // nil unless ranks share GPUs
 	if f.shareGPUs {
+		userEnv := os.Environ() // before LocalRanks loads libraries, which may set variables
 		gpuCount, err := symmem.LocalRanks("nccl")
 		if err != nil || gpuCount < f.ranks { // checkSharing reports why no GPU was found
-			if sharingPlan, err = checkSharing(f.ranks, nil, os.Environ()); err != nil {
+			if sharingPlan, err = checkSharing(f.ranks, nil, userEnv); err != nil {
 				return exitWith(exitFailed, err)
 			}
 		}

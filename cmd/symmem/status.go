@@ -145,7 +145,7 @@ func (j *jobStatus) formatText() string {
 	}, b.String())
 }
 
-// describeRank writes what a rank is doing. If the rank did not answer, the other ranks know it.
+// describeRank writes what a rank is doing or, if it did not answer, what other ranks know of it.
 func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	if r.Error != "" {
 		fmt.Fprintf(b, "rank %d: %s\n", r.Rank, r.Error)
