@@ -17,14 +17,19 @@ import (
 	"symmem/internal/nccl"
 )
 
+// adoptedCommunicator implements driver.AdoptedCommunicator with an ncclComm_t that another
+// library has created and will destroy.
 type adoptedCommunicator struct {
 	device     *Device
 	handle     nccl.Comm
 	size, rank int
+	// timeoutErr is the error of the call that timed out, or nil. Later calls return it as well.
 	timeoutErr atomic.Pointer[driver.TimeoutError]
 }
 
-// allowEarlyStartVariable is set to 1 by users whose kernels never let the next kernel start early.
+// allowEarlyStartVariable is an environment variable. The value 1 permits AdoptCommunicator with
+// an NCCL that has the defect nccl.EarlyStart. This is safe if no kernel lets the next kernel in
+// its stream start early.
 const allowEarlyStartVariable = "SYMMEM_ATTACH_EARLY_START"
 
 // AdoptCommunicator wraps an ncclComm_t that another library has created on this device's GPU.
@@ -32,7 +37,7 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, 
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
 	}
-	// The other library launches the collectives without symmem's workaround for nccl.EarlyStart.
+	// The other library launches its collectives without symmem's workaround for nccl.EarlyStart.
 	if d.hasEarlyStart() && os.Getenv(allowEarlyStartVariable) != "1" {
 		_, version := d.nccl.Version()
 		return nil, fmt.Errorf("adopting a communicator: window kernels of NCCL %s: %w: if the kernel "+
@@ -42,37 +47,41 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, 
 			allowEarlyStartVariable)
 	}
 	a := &adoptedCommunicator{device: d, handle: nccl.Comm(handle)}
-	if err := d.gpu.Do(a.querySizeAndRank); err != nil {
+	if err := d.gpu.Do(a.queryProperties); err != nil {
 		return nil, fmt.Errorf("adopting communicator %#x: %w", handle, err)
 	}
 	return a, nil
 }
 
-func (a *adoptedCommunicator) querySizeAndRank() (err error) {
+// queryProperties sets size and rank. It returns an error if the communicator uses another GPU.
+func (a *adoptedCommunicator) queryProperties() (err error) {
 	if a.size, err = a.device.nccl.Count(a.handle); err != nil {
 		return err
 	}
 	if a.rank, err = a.device.nccl.UserRank(a.handle); err != nil {
 		return err
 	}
-	device, err := a.device.nccl.Device(a.handle)
-	if err == nil && device != a.device.gpu.Ordinal() {
-		err = fmt.Errorf("the communicator uses GPU %d, but this rank uses GPU %d", device,
+	ordinal, err := a.device.nccl.Device(a.handle)
+	if err != nil {
+		return err
+	}
+	if ordinal != a.device.gpu.Ordinal() {
+		return fmt.Errorf("the communicator uses GPU %d, but this rank uses GPU %d", ordinal,
 			a.device.gpu.Ordinal())
 	}
-	return err
+	return nil
 }
-
-func (a *adoptedCommunicator) isUsable() bool { return a.timeoutErr.Load() == nil }
 
 func (a *adoptedCommunicator) Size() int { return a.size }
 
 func (a *adoptedCommunicator) Rank() int { return a.rank }
 
-// callWithDeadline runs call in a goroutine. After a timeout, the goroutine stays blocked until the
-// other library aborts the communicator, and all later calls fail.
+// callWithDeadline runs call in a goroutine and returns its error, or a TimeoutError when ctx is
+// done. Without a deadline in ctx, the device's timeout applies. After a TimeoutError, the
+// goroutine stays blocked until the other library aborts the communicator, and all later calls
+// return the same error. description is the text for call in the error.
 func (a *adoptedCommunicator) callWithDeadline(
-	ctx context.Context, operation string, call func() error,
+	ctx context.Context, description string, call func() error,
 ) error {
 	if err := a.timeoutErr.Load(); err != nil {
 		return err
@@ -86,7 +95,8 @@ func (a *adoptedCommunicator) callWithDeadline(
 		return err
 	case <-ctx.Done():
 		err := &driver.TimeoutError{
-			InCall: fmt.Sprintf("%s on communicator %#x of %d ranks", operation, uintptr(a.handle), a.size),
+			InCall: fmt.Sprintf("%s on communicator %#x of %d ranks", description, uintptr(a.handle),
+				a.size),
 			Waited: time.Since(startTime).Round(time.Millisecond),
 		}
 		a.timeoutErr.Store(err)
@@ -112,21 +122,24 @@ func (a *adoptedCommunicator) Register(
 	return &adoptedWindow{communicator: a, handle: handle}, nil
 }
 
+// adoptedWindow is a segment that is registered with an adopted communicator.
 type adoptedWindow struct {
 	communicator *adoptedCommunicator
 	handle       nccl.Window // 0 if NCCL cannot use windows in the communicator
 }
 
-// Deregister must be called before the communicator is destroyed.
+// Deregister deregisters the window from NCCL. It must be called before the communicator is
+// destroyed.
 func (w *adoptedWindow) Deregister() error {
 	a := w.communicator
-	if !a.isUsable() {
-		return nil
+	if a.timeoutErr.Load() != nil {
+		return nil // the call that timed out may still be using the communicator
 	}
 	return a.device.gpu.Do(func() error { return a.device.nccl.WindowDeregister(a.handle, w.handle) })
 }
 
-// Exchange first gathers the lengths, and then the payloads, padded to the longest length.
+// Exchange sends payload to every rank and returns the payloads of all ranks. It gathers their
+// lengths first, and then the payloads, which it pads to the greatest length.
 func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
 	encodedLength := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
 	lengths, err := a.gather(ctx, encodedLength)
@@ -142,22 +155,26 @@ func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 		}
 		longest = max(longest, int(length))
 	}
-	payloads, err := a.gather(ctx, append(append([]byte(nil), payload...),
-		make([]byte, longest-len(payload))...))
+	padded := make([]byte, longest)
+	copy(padded, payload)
+	payloads, err := a.gather(ctx, padded)
+	if err != nil {
+		return nil, err
+	}
 	for r := range payloads {
 		payloads[r] = payloads[r][:binary.LittleEndian.Uint64(lengths[r])]
 	}
-	return payloads, err
+	return payloads, nil
 }
 
-// gather returns the inputs of all ranks, which must have the same length.
+// gather returns the inputs of all ranks, by rank. They must have the same length.
 func (a *adoptedCommunicator) gather(ctx context.Context, input []byte) ([][]byte, error) {
 	gathered := make([]byte, len(input)*a.size)
 	err := a.callWithDeadline(ctx, "exchanging payloads", func() error {
 		return a.gatherInContext(input, gathered)
 	})
 	if err != nil {
-		return nil, err // after a timeout, the call can still write to gathered
+		return nil, err // after a timeout, gatherInContext can still write to gathered
 	}
 	outputs := make([][]byte, a.size)
 	for r := range outputs {
@@ -166,8 +183,10 @@ func (a *adoptedCommunicator) gather(ctx context.Context, input []byte) ([][]byt
 	return outputs, nil
 }
 
-// gatherInContext implements gather on a thread where the CUDA context is current. It creates a
-// stream, because it waits for other ranks longer than InternalStreams.Run would.
+// gatherInContext fills output with the inputs of all ranks. The CUDA context must be current.
+//
+// A stream of InternalStreams.Run would be abandoned after the GPU's timeout, which may be too
+// short for other ranks. gatherInContext creates a stream instead.
 func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
 	if len(input) == 0 {
 		return nil
@@ -192,22 +211,22 @@ func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
 	return nil
 }
 
-// gatherOnStream reads this rank's input at hostAddress, and stores the inputs of all ranks after
-// it.
+// gatherOnStream gathers the inputs of all ranks and waits for the stream. The host memory at
+// hostAddress holds this rank's input, followed by outputBytes for the inputs of all ranks.
 func (a *adoptedCommunicator) gatherOnStream(
 	stream cuda.Stream, hostAddress uintptr, inputBytes, outputBytes int64,
 ) error {
 	d := a.device
-	memory, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(inputBytes+outputBytes), stream)
+	send, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(inputBytes+outputBytes), stream)
 	if err != nil {
 		return err
 	}
-	gathered := memory + uintptr(inputBytes)
-	call := d.nccl.AllGather(memory, gathered, inputBytes, nccl.Uint8, a.handle)
+	recv := send + uintptr(inputBytes)
+	call := d.nccl.AllGather(send, recv, inputBytes, nccl.Uint8, a.handle)
 	err = errors.Join(
-		d.gpu.CUDA.MemcpyAsync(memory, hostAddress, inputBytes, stream),
+		d.gpu.CUDA.MemcpyAsync(send, hostAddress, inputBytes, stream),
 		call.On(stream),
-		d.gpu.CUDA.MemcpyAsync(hostAddress+uintptr(inputBytes), gathered, outputBytes, stream),
-		d.gpu.CUDA.MemFreeAsync(memory, stream))
+		d.gpu.CUDA.MemcpyAsync(hostAddress+uintptr(inputBytes), recv, outputBytes, stream),
+		d.gpu.CUDA.MemFreeAsync(send, stream))
 	return errors.Join(err, d.gpu.CUDA.StreamSynchronize(stream))
 }

@@ -25,32 +25,33 @@ import (
 //	teardown   frees the communicator in stages
 //	twoLevel   runs collectives within each machine and between machines
 //
-// All parts use mu. It guards the windows, the recordings and writes to the history. It is held
+// The parts share mu. It guards the windows, the recordings and writes to the history. It is held
 // during calls to NCCL, which permits only one thread at a time.
 type communicator struct {
-	// Launches use only these fields, which share few cache lines.
+	// Launches use mainly the fields of this block, which share few cache lines.
 
 	device            *Device
 	plane             control.Plane
-	comparisonEnabled atomic.Bool
-	isClosing         atomic.Bool
-	isLevel           bool // this is a level of a two-level group (see twoLevel)
+	comparisonEnabled atomic.Bool // set by SetCheck
+	isClosing         atomic.Bool // set by Close
+	isLevel           bool        // set for a level of a two-level group (see twoLevel)
 	mu                groupLock
-	busy              stream.BusyStreams
+	busy              stream.BusyStreams // streams with unfinished work of the group
 	history           history
 
 	driver.Decisions
 	suspender
 
-	cfg          driver.GroupConfig
-	lockPosition uint64 // order in which communicators are locked
-	members      []*member
-	comm         *ncclComm
-	group        stream.Group
+	cfg driver.GroupConfig
+	// lockPosition determines the order in which a goroutine locks several communicators.
+	lockPosition uint64
+	members      []*member    // by group rank
+	comm         *ncclComm    // NCCL's communicator
+	group        stream.Group // &owner
 	direct       directPath
 	messages     p2p.Messages
-	graphs       sync.WaitGroup // symmem's open graphs with calls of the group
-	windowGraphs atomic.Int64   // those with calls that use windows
+	graphs       sync.WaitGroup // counts symmem's open graphs with calls of the group
+	windowGraphs atomic.Int64   // number of these graphs with calls on the window path
 	runTimer     runTimer
 
 	twoLevel
@@ -73,6 +74,8 @@ var (
 	_ driver.Recorder      = (*communicator)(nil)
 	_ driver.TwoLevels     = (*communicator)(nil)
 )
+
+// The following methods implement interfaces of package driver, which documents them.
 
 func (c *communicator) Named(name string, ordered bool) (driver.Named, error) {
 	return c.plane.Named(name, ordered)
@@ -100,7 +103,7 @@ func (c *communicator) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
 	if lane != driver.LaneFault {
-		_ = c.faults.checkKernels() // a fault makes the exchange fail
+		_ = c.faults.checkKernels() // after a fault, plane.Exchange returns the error
 	}
 	return c.plane.Exchange(ctx, lane, payload)
 }
@@ -139,16 +142,21 @@ func (c *communicator) Abort(cause error) {
 	c.teardown.begin()
 }
 
-// Close waits for collectives that all ranks have launched. Other collectives fail with ErrClosed.
+// Close closes the group and starts its teardown. Before that, it waits for collectives that all
+// ranks have launched. Other collectives fail with ErrClosed.
 func (c *communicator) Close() error {
 	c.isClosing.Store(true)
 	c.stages.noteClosed()
 	levelsErr := c.twoLevel.close()
 	for waits := 0; waits < maxCloseWaits && c.plane.Cause() == nil; waits++ {
 		allEnded, isRankMissing := c.finishWork()
-		// After Withdraw, late ranks get an error. Withdraw returns false if the last missing rank
-		// has just launched the collective, so wait again.
-		if allEnded || c.plane.Withdraw() || !isRankMissing {
+		if allEnded {
+			break
+		}
+		// Withdraw makes launches of the missing ranks fail. It returns false if these ranks have
+		// just launched the collective, which can now complete.
+		hasWithdrawn := c.plane.Withdraw()
+		if hasWithdrawn || !isRankMissing {
 			break
 		}
 	}
@@ -169,8 +177,9 @@ func (c *communicator) Close() error {
 // maxCloseWaits limits the waits in Close, because a rank might launch calls forever.
 const maxCloseWaits = 3
 
-// finishWork waits for collectives that can still complete. isRankMissing is set if some rank has
-// not launched the last collective.
+// finishWork waits until all collectives have ended or the last one cannot complete, but no longer
+// than the group's timeout. allEnded is set if the group has no unfinished work. isRankMissing is
+// set if some rank has not launched the last collective, or has failed.
 func (c *communicator) finishWork() (allEnded, isRankMissing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()

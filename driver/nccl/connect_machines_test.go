@@ -14,46 +14,53 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// machinesVariable is an environment variable. If it is set, the tests treat each rank as if it ran
-// on a separate machine. On real GPUs, this needs fabric handles and an IMEX channel
-// (bench/gpu/fabric.sh).
+// machinesVariable is an environment variable. If it is set, each rank behaves as if it ran on a
+// separate machine. On real GPUs, ranks then share memory through fabric handles, which need an
+// IMEX channel, a device of NVIDIA's service for memory between machines (bench/gpu/fabric.sh).
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 
-// isOneMachine reports whether the ranks share a machine. Otherwise they compare calls over TCP
-// before they launch them, so tests with different orders of launches must disable the comparison.
+// isOneMachine reports whether machinesVariable is unset. Ranks on separate machines compare calls
+// over TCP before they launch them. A test in which ranks launch calls in different orders must
+// therefore disable the comparison.
 func isOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
+// applyMachinesVariable gives each rank a different host ID if machinesVariable is set.
 func applyMachinesVariable() {
 	if !isOneMachine() {
 		hostID = func(rank int) string { return fmt.Sprintf("machine %d", rank) }
 	}
 }
 
-// fabricTests matches tests of the direct path that also work when the ranks are on separate
-// machines. The script bench/gpu/fabric.sh runs more.
+// fabricTests is a -test.run pattern for tests of the direct path that also work when the ranks
+// are on separate machines. The script bench/gpu/fabric.sh runs more of them.
 var fabricTests = strings.Join([]string{
 	"^TestStreamsTakeTurns$", "^TestPathsMix$", "^TestLargeCallsAreCaptured$",
 	"^TestGroupsRunConcurrently$", "^TestNormsAreCaptured$", "^TestNormsThatDifferFail$",
 }, "|")
 
-// mismatchTests matches contract tests in which ranks launch different calls.
+// mismatchTests is a -test.run pattern for the contract tests in which ranks launch different
+// calls.
 const mismatchTests = "^TestContract$/^mistakes$/MismatchError_and/^(count|path|type)_of"
 
+// TestDirectPathBetweenMachinesOfAFabric runs the fabricTests and the mismatchTests in child
+// processes where each rank is on a separate machine.
 func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
 	needFabric(t)
-	for _, tests := range []string{fabricTests, mismatchTests} {
+	for _, pattern := range []string{fabricTests, mismatchTests} {
 		c := systest.Command(t, 5*time.Minute, os.Args[0], "-test.short", "-test.timeout=4m",
-			"-test.v", "-test.run="+tests)
+			"-test.v", "-test.run="+pattern)
 		c.Env = append(os.Environ(), machinesVariable+"=1", "SOFTGPU_FABRIC=1")
 		output, err := c.CombinedOutput()
-		if err != nil || !strings.Contains(string(output), "--- PASS") {
-			t.Errorf("%v\n%s", err, output)
+		if err != nil {
+			t.Errorf("tests %s: %v\n%s", pattern, err, output)
+		} else if !strings.Contains(string(output), "--- PASS") {
+			t.Errorf("tests %s: no test was run\n%s", pattern, output)
 		}
 	}
 }
 
-// needFabric skips a test if the GPUs do not support fabric handles, or if the process sees no IMEX
-// channel. It fails the test if they are unavailable for another reason.
+// needFabric skips the test if the GPUs do not support fabric handles, or if the process sees no
+// IMEX channel. If fabric handles are unavailable for another reason, the test fails.
 func needFabric(t *testing.T) {
 	t.Helper()
 	if usesSoftGPU(t) {
@@ -65,17 +72,18 @@ func needFabric(t *testing.T) {
 		return
 	}
 	channels, globErr := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
-	hasNoChannel := strings.Contains(reason, "IMEX channel") && len(channels) == 0 && globErr == nil
-	if !hasNoChannel && !strings.Contains(reason, "does not support fabric handles") {
+	needsChannel := strings.Contains(reason, "IMEX channel") && len(channels) == 0 && globErr == nil
+	isUnsupported := strings.Contains(reason, "does not support fabric handles")
+	if !needsChannel && !isUnsupported {
 		t.Fatalf("fabric handles are unavailable: %v (IMEX channels %q, glob error %v)", reason, channels,
 			globErr)
 	}
 	t.Skip(fmt.Errorf("fabric handles: %s: %w", reason, driver.ErrUnsupported))
 }
 
-// rerunOnSeparateMachines runs the test in a child process with machinesVariable set, and returns
-// true in that process.
-func rerunOnSeparateMachines(t *testing.T) bool {
+// inSeparateMachinesProcess is like inChildProcess, but sets machinesVariable in the child process
+// and skips the test without fabric handles. If machinesVariable is already set, it returns true.
+func inSeparateMachinesProcess(t *testing.T) bool {
 	t.Helper()
 	if !isOneMachine() {
 		return true
@@ -84,23 +92,25 @@ func rerunOnSeparateMachines(t *testing.T) bool {
 	return inChildProcess(t, machinesVariable+"=1", "SOFTGPU_FABRIC=1")
 }
 
+// TestTimeoutNamesAMissingRankOfAnotherMachine connects a group only on rank 0.
 func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
-	if !rerunOnSeparateMachines(t) {
+	if !inSeparateMachinesProcess(t) {
 		return
 	}
 	w := newTestGroup(t, 2, time.Second)
 	group := driver.GroupConfig{ID: "alone", Ranks: []int{0, 1}}
 	_, err := w.opened[0].device.Connect(t.Context(), group)
-	timeoutErr := (*driver.TimeoutError)(nil)
+	var timeoutErr *driver.TimeoutError
 	if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
 		t.Errorf("Connect = %v, want a TimeoutError that names rank 1", err)
 	}
 }
 
-// TestRecordedCallsBetweenMachinesAreCompared records different calls. Direct kernels compare calls
-// in replays, and all other calls are compared while they are recorded.
+// TestRecordedCallsBetweenMachinesAreCompared records a direct call on rank 0 and a plain call on
+// rank 1. Record must return a MismatchError on both ranks, because calls between machines are
+// compared while they are recorded.
 func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
-	if !rerunOnSeparateMachines(t) {
+	if !inSeparateMachinesProcess(t) {
 		return
 	}
 	w := newGroup(t, 2, 10*time.Second)
@@ -110,15 +120,18 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		path := []driver.Path{driver.PathDirect, driver.PathPlain}[m.rank]
+		path := driver.PathDirect
+		if m.rank == 1 {
+			path = driver.PathPlain
+		}
 		plan, err := prepare(m.group, driver.Call{
 			Operation: driver.Barrier, DataType: driver.Uint8, Path: path, Digest: uint64(m.rank),
 		})
 		err = errors.Join(err, foreign[0].capture(func() error {
-			recorded := m.group.(driver.Recorder).Record(foreign[0].stream, plan)
-			if mismatch := (*driver.MismatchError)(nil); !errors.As(recorded, &mismatch) {
+			recordErr := m.group.(driver.Recorder).Record(foreign[0].stream, plan)
+			if !errors.As(recordErr, new(*driver.MismatchError)) {
 				t.Errorf("Record of a mismatched call on rank %d = %v, want a MismatchError", m.rank,
-					recorded)
+					recordErr)
 			}
 			return nil
 		}))

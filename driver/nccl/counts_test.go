@@ -11,14 +11,22 @@ import (
 	"symmem/internal/ras"
 )
 
-func TestNCCLIsQueried(t *testing.T) { testQueryOfNCCL(t, "22902", true) }
+// TestNCCLIsQueried checks that symmem queries NCCL's RAS (monitoring) subsystem after a timeout.
+func TestNCCLIsQueried(t *testing.T) {
+	const wantQuery = true
+	checkQueryOfNCCL(t, "22902", wantQuery)
+}
 
-// TestOldNCCLIsNotQueried uses a version that a query can crash.
-func TestOldNCCLIsNotQueried(t *testing.T) { testQueryOfNCCL(t, "22809", false) }
+// TestOldNCCLIsNotQueried uses a version of NCCL that a query can crash.
+func TestOldNCCLIsNotQueried(t *testing.T) {
+	const wantQuery = false
+	checkQueryOfNCCL(t, "22809", wantQuery)
+}
 
-// testQueryOfNCCL makes one rank skip an NCCL collective, and checks whether symmem connects to the
-// address in NCCL_RAS_ADDR.
-func testQueryOfNCCL(t *testing.T, version string, isSafe bool) {
+// checkQueryOfNCCL makes one rank skip a collective in a child process with the given version of
+// NCCL, so that the other rank times out. It checks whether symmem then connects to the address in
+// NCCL_RAS_ADDR.
+func checkQueryOfNCCL(t *testing.T, version string, wantQuery bool) {
 	t.Helper()
 	requireSoftGPU(t, "has a configurable version of NCCL")
 	listener, err := net.Listen("tcp", "localhost:0")
@@ -31,12 +39,13 @@ func testQueryOfNCCL(t *testing.T, version string, isSafe bool) {
 		skipCollective(newGroup(t, 2, time.Second), func(*testRank, error) error { return nil })
 		return
 	}
-	if isQueried := hasPendingConnection(t, listener); isQueried != isSafe {
-		t.Errorf("NCCL was queried: %t, want %t", isQueried, isSafe)
+	if isQueried := hasPendingConnection(t, listener); isQueried != wantQuery {
+		t.Errorf("NCCL %s was queried: %t, want %t", version, isQueried, wantQuery)
 	}
 }
 
-// hasPendingConnection reports whether a listener has a connection that has not been accepted.
+// hasPendingConnection reports whether a listener has a connection that has not been accepted. To
+// find out without waiting, it makes a connection itself and checks whether another comes first.
 func hasPendingConnection(t *testing.T, listener net.Listener) bool {
 	t.Helper()
 	last, err := net.Dial("tcp", listener.Addr().String())
@@ -63,7 +72,7 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 		t.Skip("not supported here: this version of NCCL can crash if it is queried")
 	}
 	skipCollective(w, func(m *testRank, err error) error {
-		if m.rank == 1 {
+		if m.rank == 1 { // has launched only the complete collective
 			return err
 		}
 		var timeoutErr *driver.TimeoutError
@@ -71,9 +80,11 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 			return failuref("Synchronize = %v, want a TimeoutError", err)
 		}
 		t.Log(timeoutErr)
-		if !strings.Contains(timeoutErr.Counts, "AllReduce: ") ||
-			!strings.Contains(timeoutErr.Error(), timeoutErr.Counts) {
-			return failuref("got counts %q in %v, want counts of AllReduce", timeoutErr.Counts, timeoutErr)
+		if !strings.Contains(timeoutErr.Counts, "AllReduce: ") {
+			return failuref("Counts = %q, want counts of AllReduce", timeoutErr.Counts)
+		}
+		if !strings.Contains(timeoutErr.Error(), timeoutErr.Counts) {
+			return failuref("got error %v, want an error with the counts %q", timeoutErr, timeoutErr.Counts)
 		}
 		return nil
 	})
@@ -84,8 +95,12 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 func skipCollective(w *testGroup, check func(m *testRank, err error) error) {
 	w.t.Helper()
 	w.withSum(1024, func(m *testRank, p *repeatedSum) error {
-		m.group.SetCheck(false) // because otherwise rank 0's second call would not reach NCCL
-		for range 2 - m.rank {
+		m.group.SetCheck(false) // otherwise rank 0's second call would not reach NCCL
+		callCount := 2
+		if m.rank == 1 {
+			callCount = 1
+		}
+		for range callCount {
 			if err := p.launch(m.group, m.stream, driver.PathPlain); err != nil {
 				return err
 			}

@@ -9,22 +9,22 @@ import (
 	"symmem/driver"
 )
 
-// TestNoGraphUsesMemoryThatNCCLCouldNotRelease makes a call fail with which symmem has NCCL unmap
-// the memory of a closed graph on other ranks. A graph over new memory at the same addresses must
-// not use the old memory.
+// TestNoGraphUsesMemoryThatNCCLCouldNotRelease checks that a new graph never uses old memory at
+// the same addresses. After a graph has been closed, Unmap makes NCCL release the graph's memory,
+// which NCCL has mapped on other ranks. A call that Unmap makes for this purpose fails.
 func TestNoGraphUsesMemoryThatNCCLCouldNotRelease(t *testing.T) {
-	for name, call := range map[string]string{
+	for name, failure := range map[string]string{ // values of SOFTGPU_FAIL
 		"NCCL fails": "ncclSend:1:2", "CUDA fails": "cuStreamBeginCapture_v2:3:2",
 	} {
 		t.Run(name, func(t *testing.T) {
-			if inSoftGPUProcess(t, call) {
-				failRelease(t)
+			if inSoftGPUProcess(t, failure) {
+				checkFailedRelease(t)
 			}
 		})
 	}
 }
 
-func failRelease(t *testing.T) {
+func checkFailedRelease(t *testing.T) {
 	w := newGroup(t, 2, 20*time.Second)
 	w.withSum(1<<20, func(m *testRank, p *repeatedSum) error {
 		return errors.Join(m.replayInNewGraph(w, p), p.window.Deregister())
@@ -33,64 +33,72 @@ func failRelease(t *testing.T) {
 		t.Error("Unmap succeeded, want the injected failure")
 	}
 	_ = w.ranks[1].regions[0].segment.Unmap() // may return the fault
-	for r, err := range w.each(func(m *testRank) error {
-		m.regions, m.mapped = nil, 0
+	errs := w.each(func(m *testRank) error {
+		m.regions, m.mapped = nil, 0 // map the next region at the same addresses
 		p, err := m.newRepeatedSum(w, 1, 1<<20)
 		if err == nil {
 			err = m.replayInNewGraph(w, p)
 		}
 		return err
-	}) {
+	})
+	w.checkSuccessOrFault(errs, "with new memory")
+}
+
+// checkSuccessOrFault fails the test if a rank has returned an error although its group works.
+func (w *testGroup) checkSuccessOrFault(errs []error, situation string) {
+	w.t.Helper()
+	for r, err := range errs {
 		if err != nil && w.ranks[r].group.Cause() == nil {
-			t.Errorf("rank %d: with new memory, got %v, want success or a fault of the group", r, err)
+			w.t.Errorf("rank %d: %s, got %v, want success or a fault of the group", r, situation, err)
 		}
 	}
 }
 
-// TestGraphThatIsNotDestroyedKeepsMemory lets CUDA fail to destroy a graph, so that NCCL cannot
-// release the graph's memory. New memory must not be mapped at the same addresses. When the device
-// is closed, it destroys the graph.
+// TestGraphThatIsNotDestroyedKeepsMemory makes CUDA fail to destroy a graph, so that NCCL cannot
+// release the graph's memory. The memory must stay mapped, so that no new memory gets its
+// addresses, until the device is closed and destroys the graph.
 func TestGraphThatIsNotDestroyedKeepsMemory(t *testing.T) {
 	for _, function := range []string{"cuGraphExecDestroy", "cuGraphDestroy"} {
 		t.Run(function, func(t *testing.T) {
 			if inSoftGPUProcess(t, function+":1:2") {
-				failDestruction(t)
+				checkFailedDestruction(t)
 			}
 		})
 	}
 }
 
-func failDestruction(t *testing.T) {
+func checkFailedDestruction(t *testing.T) {
 	w := newGroup(t, 2, 20*time.Second)
-	closeErrs := make([]error, 2)
+	closeErrs := make([]error, 2) // errors of Close of the graph, by rank
 	w.withSum(1<<20, func(m *testRank, p *repeatedSum) error {
 		closeErrs[m.rank] = m.replayInNewGraph(w, p)
 		return errors.Join(p.window.Deregister(), p.segment.Unmap())
 	})
 	for r, m := range w.ranks {
-		memory, address := m.device.memory, m.regions[0].segment.Address()
-		if isMapped := memory.SegmentAt(address) != nil; isMapped != (closeErrs[r] != nil) {
-			t.Errorf("rank %d: the memory is mapped: %t; Close of the graph returned %v", r, isMapped,
-				closeErrs[r])
+		isMapped := m.device.memory.SegmentAt(m.regions[0].segment.Address()) != nil
+		wantMapped := closeErrs[r] != nil
+		if isMapped != wantMapped {
+			t.Errorf("rank %d: the memory is mapped: %t, want %t, because Close of the graph returned %v",
+				r, isMapped, wantMapped, closeErrs[r])
 		}
-		m.regions = nil
+		m.regions = nil // already unmapped
 	}
 	if errors.Join(closeErrs...) == nil {
 		t.Error("Close succeeded, want the injected failure")
 	}
 }
 
-// TestNoCallUsesAWindowThatNCCLCouldNotDeregister is
-// TestNoGraphUsesMemoryThatNCCLCouldNotRelease for a window. The new window begins before the old
-// one, because NCCL prefers the window with the greatest address.
+// TestNoCallUsesAWindowThatNCCLCouldNotDeregister checks that a call never uses an old window at
+// the addresses of a new one. The new window begins before the old window, because NCCL prefers
+// the window with the greatest address.
 func TestNoCallUsesAWindowThatNCCLCouldNotDeregister(t *testing.T) {
 	if !inSoftGPUProcess(t, "ncclCommWindowDeregister:1:2") {
 		return
 	}
-	const half = int64(2 << 20)
+	const half = int64(2 << 20) // bytes of the old window, which is the second half of the new window
 	w := newGroup(t, 2, 20*time.Second)
 	w.must(func(m *testRank) error {
-		m.mapped = half
+		m.mapped = half // leave room for the first half of the new window
 		return errors.Join(m.group.(*communicator).UseWindows(t.Context()),
 			m.sumOverWindow(w, half, 0))
 	})
@@ -98,20 +106,18 @@ func TestNoCallUsesAWindowThatNCCLCouldNotDeregister(t *testing.T) {
 		t.Error("Deregister succeeded, want the injected failure")
 	}
 	_ = w.ranks[1].regions[0].window.Deregister() // may return the fault
-	for r, err := range w.each(func(m *testRank) error {
+	errs := w.each(func(m *testRank) error {
 		if err := m.regions[0].segment.Unmap(); err != nil {
 			return err
 		}
 		m.regions, m.mapped = nil, 0
 		return m.sumOverWindow(w, 2*half, half)
-	}) {
-		if err != nil && w.ranks[r].group.Cause() == nil {
-			t.Errorf("rank %d: with a new window, got %v, want success or a fault of the group", r, err)
-		}
-	}
+	})
+	w.checkSuccessOrFault(errs, "with a new window")
 }
 
-// sumOverWindow registers a new segment, adds up its contents from an offset on, and checks them.
+// sumOverWindow registers a new window with elements of 1 on both ranks. It adds them up in place,
+// beginning at the byte offset, and checks that all sums are 2.
 func (m *testRank) sumOverWindow(w *testGroup, bytes, offset int64) error {
 	p, err := m.newRepeatedSum(w, 1, bytes/4)
 	if err != nil {
@@ -137,7 +143,8 @@ func (m *testRank) sumOverWindow(w *testGroup, bytes, offset int64) error {
 	return err
 }
 
-// replayInNewGraph replays a call on the plain path, checks the result, and closes the graph.
+// replayInNewGraph captures a call on the plain path, replays the graph once, checks the result,
+// and closes the graph.
 func (m *testRank) replayInNewGraph(w *testGroup, p *repeatedSum) error {
 	g, err := m.captureWork(m.stream, func() error {
 		plan, err := prepare(m.group, p.call(driver.PathPlain))

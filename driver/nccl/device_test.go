@@ -10,45 +10,58 @@ import (
 	"symmem/internal/cuda"
 )
 
+// TestChooseWithOneVisibleGPU checks that chooseDevice ignores the local rank if the process sees
+// only one GPU: the launcher has then chosen a GPU for each rank.
 func TestChooseWithOneVisibleGPU(t *testing.T) {
 	requireSoftGPU(t, "has a configurable number of devices")
 	if !inChildProcess(t, "SOFTGPU_DEVICES=1", "SOFTGPU_NCCL=23203") {
 		return
 	}
 	checkChoices(t, []choice{
-		{0, 0, 0},
-		{0, 3, 0}, // each rank sees only its own GPU
-		{1, 0, 0},
-		{1, 3, 0},
-		{2, 0, -1},
-		{2, 1, -1},
+		{device: 0, localRank: 0, want: 0},
+		{device: 0, localRank: 3, want: 0},
+		{device: 1, localRank: 0, want: 0},
+		{device: 1, localRank: 3, want: 0},
+		{device: 2, localRank: 0, want: noGPU},
+		{device: 2, localRank: 1, want: noGPU},
 	})
 }
 
+// TestChooseSpreadsRanksOverSharedGPUs checks that local ranks take turns on the GPUs if NCCL
+// permits ranks to share a GPU.
 func TestChooseSpreadsRanksOverSharedGPUs(t *testing.T) {
 	requireSoftGPU(t, "has a configurable number of devices")
 	if !inChildProcess(t, "SOFTGPU_DEVICES=2", sharingVariable+"=1") {
 		return
 	}
 	checkChoices(t, []choice{
-		{0, 1, 1},
-		{0, 2, 0},
-		{0, 5, 1},
-		{1, 5, 0},
-		{3, 1, -1},
+		{device: 0, localRank: 1, want: 1},
+		{device: 0, localRank: 2, want: 0},
+		{device: 0, localRank: 5, want: 1},
+		{device: 1, localRank: 5, want: 0},
+		{device: 3, localRank: 1, want: noGPU},
 	})
 }
 
+// TestChooseRefusesMoreRanksThanGPUs checks that chooseDevice returns an error for a local rank
+// without a GPU if ranks cannot share GPUs.
 func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
 	requireSoftGPU(t, "has a configurable number of devices")
 	if !inChildProcess(t, "SOFTGPU_DEVICES=2", sharingVariable+"=") {
 		return
 	}
-	checkChoices(t, []choice{{0, 1, 1}, {0, 2, -1}})
+	checkChoices(t, []choice{
+		{device: 0, localRank: 1, want: 1},
+		{device: 0, localRank: 2, want: noGPU},
+	})
 }
 
-// choice is an input of chooseDevice with the expected GPU, or -1 for an error.
+// choice is an input of chooseDevice with the ordinal of the expected GPU. device is
+// driver.Config.Device: 0 selects a GPU by the local rank, and 1 is the first GPU.
 type choice struct{ device, localRank, want int }
+
+// noGPU in choice.want expects ErrUnsupported.
+const noGPU = -1
 
 func checkChoices(t *testing.T, choices []choice) {
 	t.Helper()
@@ -59,16 +72,17 @@ func checkChoices(t *testing.T, choices []choice) {
 	for _, c := range choices {
 		got, err := chooseDevice(gpus, &driver.Config{Device: c.device, LocalRank: c.localRank})
 		switch {
-		case c.want < 0 && !errors.Is(err, driver.ErrUnsupported):
+		case c.want == noGPU && !errors.Is(err, driver.ErrUnsupported):
 			t.Errorf("chooseDevice(device %d, local rank %d) = %v, want ErrUnsupported", c.device,
 				c.localRank, err)
-		case c.want >= 0 && (err != nil || got.Ordinal() != c.want):
+		case c.want != noGPU && (err != nil || got.Ordinal() != c.want):
 			t.Errorf("chooseDevice(device %d, local rank %d) = GPU %d, %v; want GPU %d", c.device,
 				c.localRank, got.Ordinal(), err, c.want)
 		}
 	}
 }
 
+// openSingleRank opens the device of a world with one rank, and closes it at the end of the test.
 func openSingleRank(t *testing.T) *Device {
 	t.Helper()
 	d, err := Backend{}.Open(t.Context(), driver.Config{
@@ -85,8 +99,8 @@ func openSingleRank(t *testing.T) *Device {
 	return d.(*Device)
 }
 
-// TestLongestTimeoutOfOpenGroups changes a group's timeout, because closing a stream waits for
-// twice the longest timeout.
+// TestLongestTimeoutOfOpenGroups checks that longestTimeout, which limits the wait in
+// Stream.Close, follows changes of a group's timeout.
 func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	d := openSingleRank(t)
 	base := d.longestTimeout()
@@ -98,7 +112,7 @@ func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	for _, timeout := range []time.Duration{base / 2, 2 * base} {
 		limit.Set(timeout)
 		if got, want := d.longestTimeout(), max(base, timeout); got != want {
-			t.Errorf("longestTimeout() = %v with a group timeout of %v; want %v", got, timeout, want)
+			t.Errorf("longestTimeout() with a group timeout of %v = %v, want %v", timeout, got, want)
 		}
 	}
 	if err := c.Close(); err != nil {

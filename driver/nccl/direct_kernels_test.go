@@ -22,46 +22,53 @@ var operations = []driver.Operation{
 // enough to need a bulk kernel.
 const maxOfferBytes = 12 << 20
 
-// offers returns calls with the given layout, from small to large, by the kernel that they use.
+// offers returns calls of all operations and many sizes with the given layout. The map's key is
+// the name of the kernel that the direct path uses for the calls. The calls of a kernel are sorted
+// from small to large. Calls that the direct path does not support are left out.
 func (p *testbed) offers(w layout) map[string][]trial {
-	all, m := map[string][]trial{}, p.ranks[0]
+	callsByKernel := map[string][]trial{}
+	m := p.ranks[0]
 	send, recv := p.fields(m, w)
-	limit := min(p.room(w), maxOfferBytes/int64(w.dataType.Size()))
+	maxElements := min(p.room(w), maxOfferBytes/int64(w.dataType.Size()))
 	for bytes := int64(4 << 10); bytes <= maxOfferBytes; bytes += bytes / 4 {
 		for _, operation := range operations {
 			c := trial{layout: w, operation: operation, count: bytes / int64(w.dataType.Size())}
-			if send, recv := c.spans(len(p.ranks)); max(send, recv) > limit {
+			sendElements, recvElements := c.spans(len(p.ranks))
+			if max(sendElements, recvElements) > maxElements {
 				continue
 			}
 			call := c.call(m.rank, send, recv)
 			work, err := m.group.Offer(call).(*plan).choose()
 			if err == nil {
 				kernel := work.(*kernels.Launch).Kernel
-				all[kernel] = append(all[kernel], c)
+				callsByKernel[kernel] = append(callsByKernel[kernel], c)
 			}
 		}
 	}
-	return all
+	return callsByKernel
 }
 
+// countLaunch adds the kernels of a plan to m.launched.
 func (m *testRank) countLaunch(p *plan) {
 	for k := p.kernel; k != nil; k = k.next {
 		m.launched[k.function]++
 	}
 }
 
-// allKernels lists the kernels for collectives and norms, as found in the PTX objects.
+// allKernels returns the names of the kernels for collectives and norms, which it reads from PTX
+// (the assembly language of CUDA).
 func allKernels(t *testing.T) []string {
 	t.Helper()
+	const ptxMajor, ptxMinor = 11, 0 // a compute capability for which the objects are PTX
 	var names []string
 	for _, object := range []func(major, minor int) ([]byte, error){
 		kernels.Object, kernels.NormObject,
 	} {
-		text, err := object(11, 0)
+		ptx, err := object(ptxMajor, ptxMinor)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for line := range strings.Lines(string(text)) {
+		for line := range strings.Lines(string(ptx)) {
 			if entry, ok := strings.CutPrefix(line, ".visible .entry "); ok {
 				name, _, _ := strings.Cut(entry, "(")
 				names = append(names, name)
@@ -69,31 +76,39 @@ func allKernels(t *testing.T) []string {
 		}
 	}
 	if len(names) == 0 {
-		t.Fatal("the objects have no kernels")
+		t.Fatal("the PTX objects contain no kernels")
 	}
 	return names
 }
 
-// kernelsOf returns the kernels for groups of the given size.
+// kernelsOf returns the names of the kernels that groups of the given size use. The last character
+// of most names is the maximum size: 2, 4, or 8 for all other sizes.
 func kernelsOf(t *testing.T, ranks int) []string {
 	t.Helper()
+	sizeSuffix := byte('8')
+	if ranks == 2 || ranks == 4 {
+		sizeSuffix = byte('0' + ranks)
+	}
 	var names []string
 	for _, name := range allKernels(t) {
-		switch n := name[len(name)-1]; {
+		isUsed := false
+		switch {
 		case slices.Contains(kernels.Retired, name):
 		case strings.HasPrefix(name, "norm_local"):
-			names = append(names, name) // a norm of a few long rows uses it
+			isUsed = true // by norms of a few long rows
 		case strings.HasSuffix(name, "_any"):
-			if ranks > 2 { // 2 ranks use no two-shot kernel
-				names = append(names, name)
-			}
-		case ranks == int(n-'0') || n == '8' && ranks != 2 && ranks != 4:
+			isUsed = ranks > 2 // 2 ranks use no two-shot kernel
+		default:
+			isUsed = name[len(name)-1] == sizeSuffix
+		}
+		if isUsed {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
+// launchesByName returns the number of launches of each kernel that the rank has launched.
 func (m *testRank) launchesByName(t *testing.T) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
@@ -115,18 +130,19 @@ func (m *testRank) launchesByName(t *testing.T) map[string]int {
 	return counts
 }
 
-// requireKernels fails the test if one of the given kernels was never launched on the rank.
+// requireKernels logs how often the rank has launched each kernel, and fails the test if one of
+// the given kernels was never launched.
 func (m *testRank) requireKernels(t *testing.T, names []string) {
 	t.Helper()
-	var counts []string
+	var logged []string
 	launchCounts := m.launchesByName(t)
 	for _, name := range slices.Sorted(maps.Keys(launchCounts)) {
-		counts = append(counts, fmt.Sprintf("%s %d", name, launchCounts[name]))
+		logged = append(logged, fmt.Sprintf("%s %d", name, launchCounts[name]))
 	}
-	t.Logf("rank %d launched %s", m.number, strings.Join(counts, ", "))
+	t.Logf("rank %d launched %s", m.number, strings.Join(logged, ", "))
 	for _, name := range names {
 		if launchCounts[name] == 0 {
-			t.Errorf("kernel %s was never launched", name)
+			t.Errorf("rank %d never launched kernel %s", m.number, name)
 		}
 	}
 }

@@ -17,14 +17,14 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 		groups = 15
 	}
 	w := newTestGroup(t, 2, time.Minute)
-	var sums [2]*repeatedSum
+	var sums [2]*repeatedSum // by rank
 	w.regroup(0, 1)
 	w.must(func(m *testRank) (err error) {
 		sums[m.rank], err = m.newRepeatedSum(w, 1, 600_000)
 		return err
 	})
 	runGroup := func() {
-		w.regroup(0, 1)
+		w.regroup(0, 1) // closes the previous group
 		w.must(func(m *testRank) error {
 			p := sums[m.rank]
 			if err := m.register(w, p.region, 1); err != nil {
@@ -39,24 +39,31 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 		})
 	}
 	runGroup() // the first group also allocates memory that is kept
-	files, free := openDescriptors(t), w.freeMemory()
+	descriptorsBefore, freeBefore := countDescriptors(t), w.freeMemory()
 	for range groups {
 		runGroup()
 	}
-	// If groups leaked, each would keep a descriptor and 32 MiB on each rank. The limits are lower,
-	// but leave room for NCCL's caches.
-	if now := openDescriptors(t); now-files >= groups {
-		t.Errorf("got %d open descriptors after %d groups, want about %d", now, groups, files)
-	}
-	for r, now := range w.freeMemory() {
+	// A group that leaks keeps at least one descriptor, and 32 MiB on each rank. The limit of 1 MiB
+	// for each group leaves room for NCCL's caches.
+	checkDescriptors(t, descriptorsBefore, groups)
+	for r, freeNow := range w.freeMemory() {
 		limit := int64(groups) << 20
-		if leaked := free[r] - now; leaked >= limit {
+		if leaked := freeBefore[r] - freeNow; leaked >= limit {
 			t.Errorf("%d groups leaked %d bytes on rank %d, want less than %d", groups, leaked, r, limit)
 		}
 	}
 }
 
-func openDescriptors(t *testing.T) int {
+// checkDescriptors fails the test if there is at least one new open descriptor for each group.
+func checkDescriptors(t *testing.T, before, groups int) {
+	t.Helper()
+	if now := countDescriptors(t); now-before >= groups {
+		t.Errorf("got %d open descriptors after %d groups, want about %d", now, groups, before)
+	}
+}
+
+// countDescriptors returns the number of file descriptors that the process has open.
+func countDescriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -65,6 +72,7 @@ func openDescriptors(t *testing.T) int {
 	return len(entries)
 }
 
+// freeMemory returns the number of free bytes of each rank's GPU.
 func (w *testGroup) freeMemory() []int64 {
 	w.t.Helper()
 	free := make([]int64, len(w.ranks))
@@ -77,22 +85,28 @@ func (w *testGroup) freeMemory() []int64 {
 	return free
 }
 
-// TestGroupsLeaveNoMessagesBehind checks that the file descriptors of messages that were not
-// received are closed.
+// TestGroupsLeaveNoMessagesBehind checks that a group closes the file descriptors of messages that
+// were not received, both after Close and after a failure.
 func TestGroupsLeaveNoMessagesBehind(t *testing.T) {
-	t.Run("closed", func(t *testing.T) { closeWithMessages(t, 4096, false) })
-	t.Run("failed", func(t *testing.T) { closeWithMessages(t, 32<<20, true) })
+	t.Run("closed", func(t *testing.T) {
+		closeWithMessages(t, 4096, func(driver.Communicator) {})
+	})
+	t.Run("failed", func(t *testing.T) {
+		closeWithMessages(t, 32<<20, func(c driver.Communicator) { c.Abort(errAborted) })
+	})
 }
 
-func closeWithMessages(t *testing.T, bytes int64, abort bool) {
+// closeWithMessages checks that groups leave no descriptors open if rank 0 has sent a message to
+// rank 1 that was not received. It calls beforeClose on both ranks before it closes a group.
+func closeWithMessages(t *testing.T, bytes int64, beforeClose func(driver.Communicator)) {
 	const groups = 15
 	w := newTestGroup(t, 2, time.Minute)
 	w.regroup(0, 1)
-	var memory [2]uintptr
+	var buffers [2]uintptr // by rank
 	w.must(func(m *testRank) error {
 		s, err := m.mapRegion(bytes)
 		if err == nil {
-			memory[m.rank] = s.segment.Address()
+			buffers[m.rank] = s.segment.Address()
 		}
 		return err
 	})
@@ -102,7 +116,7 @@ func closeWithMessages(t *testing.T, bytes int64, abort bool) {
 				return nil
 			}
 			plan, err := prepare(m.group, driver.Call{
-				Operation: driver.Send, DataType: driver.Uint8, Count: bytes, Send: memory[0],
+				Operation: driver.Send, DataType: driver.Uint8, Count: bytes, Send: buffers[0],
 				Root: 1,
 			})
 			if err != nil {
@@ -114,22 +128,19 @@ func closeWithMessages(t *testing.T, bytes int64, abort bool) {
 			return m.stream.Synchronize(t.Context())
 		})
 		w.must(func(m *testRank) error {
-			if abort {
-				m.group.Abort(errAborted)
+			beforeClose(m.group)
+			err := m.closeGroup()
+			if errors.As(err, new(*driver.MessageError)) {
+				return nil // expected, because the message was not received
 			}
-			if err := m.closeGroup(); !errors.As(err, new(*driver.MessageError)) {
-				return err
-			}
-			return nil // the message was not received
+			return err
 		})
 		w.regroup(0, 1)
 	}
 	runGroup() // the first group also allocates memory that is kept
-	files := openDescriptors(t)
+	descriptorsBefore := countDescriptors(t)
 	for range groups {
 		runGroup()
 	}
-	if now := openDescriptors(t); now-files >= groups {
-		t.Errorf("got %d open descriptors after %d groups, want about %d", now, groups, files)
-	}
+	checkDescriptors(t, descriptorsBefore, groups)
 }

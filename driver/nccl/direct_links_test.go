@@ -2,8 +2,6 @@ package nccl
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,34 +10,38 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestGroupsWithoutNVLinkHaveNoDirectPath checks that all ranks refuse the direct path for the same
-// reason, and that the other paths work.
+// TestGroupsWithoutNVLinkHaveNoDirectPath checks that all ranks refuse the direct path for the
+// same reason, and that the other paths work.
 func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	requireSoftGPU(t, "has configurable links")
-	for _, row := range []struct{ name, link, reason string }{
+	for _, test := range []struct{ name, link, wantReason string }{
 		{"PCIe", "pcie", "are not connected by NVLink"},
 		{"no peer access", "none", "cannot access the memory of GPU"},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			if err := dl.Setenv("SOFTGPU_LINK", row.link); err != nil {
+		t.Run(test.name, func(t *testing.T) {
+			if err := dl.Setenv("SOFTGPU_LINK", test.link); err != nil {
 				t.Fatal(err)
 			}
 			defer dl.Setenv("SOFTGPU_LINK", "")
 			w := newGroup(t, 3, time.Minute)
-			reasons := make([]string, len(w.ranks))
+			reasons := make([]string, len(w.ranks)) // by rank
 			w.must(func(m *testRank) (err error) {
-				reasons[m.rank], err = m.checkOtherPaths(w)
+				reasons[m.rank], err = m.checkWithoutDirect(w)
 				return err
 			})
-			if !strings.Contains(reasons[0], row.reason) || len(slices.Compact(reasons)) != 1 {
-				t.Errorf("got reasons %q, want %q on every rank", reasons, row.reason)
+			for rank, reason := range reasons {
+				if !strings.Contains(reason, test.wantReason) || reason != reasons[0] {
+					t.Errorf("rank %d refuses the direct path because of %q, want %q and the reason of "+
+						"rank 0", rank, reason, test.wantReason)
+				}
 			}
 		})
 	}
 }
 
-// checkOtherPaths returns the reason why a rank refuses the direct path.
-func (m *testRank) checkOtherPaths(w *testGroup) (string, error) {
+// checkWithoutDirect checks that the direct path refuses a call and that the other paths compute
+// correct results. It returns the text of the refusal.
+func (m *testRank) checkWithoutDirect(w *testGroup) (string, error) {
 	p, err := m.newRepeatedSum(w, 1, 1000)
 	if err != nil {
 		return "", err
@@ -47,13 +49,14 @@ func (m *testRank) checkOtherPaths(w *testGroup) (string, error) {
 	call := p.call(driver.PathDirect)
 	refusal := m.group.Offer(call).Refusal(driver.PathDirect)
 	if !errors.Is(refusal, driver.ErrUnsupported) {
-		return "", errors.Join(errors.New("want the direct path refused with ErrUnsupported"), refusal)
+		return "", failuref("Refusal(direct) = %v, want ErrUnsupported", refusal)
 	}
-	if text := refusal.Error(); strings.Count(text, driver.ErrUnsupported.Error()) != 1 {
-		return "", fmt.Errorf("the refusal repeats a phrase: %s", text)
+	phrase := driver.ErrUnsupported.Error()
+	if text := refusal.Error(); strings.Count(text, phrase) != 1 {
+		return "", failuref("Refusal(direct) = %q, want %q only once", text, phrase)
 	}
 	if _, err := prepare(m.group, call); !errors.Is(err, driver.ErrUnsupported) {
-		return "", errors.Join(errors.New("want ErrUnsupported from prepare on the direct path"), err)
+		return "", failuref("prepare on the direct path = %v, want ErrUnsupported", err)
 	}
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathPlain} {
 		if err := p.launch(m.group, m.stream, path); err != nil {
@@ -63,18 +66,25 @@ func (m *testRank) checkOtherPaths(w *testGroup) (string, error) {
 	return refusal.Error(), m.check(w, p, m.stream)
 }
 
+// TestLinkToInvisibleGPUIsRefused checks that checkLinks refuses a GPU of the same machine that
+// the process cannot see. It must accept a GPU of another machine, where fabric handles may work.
 func TestLinkToInvisibleGPUIsRefused(t *testing.T) {
 	w := newTestGroup(t, 1, time.Minute)
 	w.must(func(m *testRank) error {
 		self := m.device.self
-		hidden, remote := self, self
+		hidden := self
 		hidden.GPUID = "GPU-that-is-hidden"
-		remote.GPUID, remote.BootID = "GPU-of-another-box", "another one"
 		err := checkLinks(m.device.gpu, &self, []*member{&self, &hidden})
 		if err == nil || !strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES") {
-			t.Errorf("checkLinks = %v, want an error that mentions CUDA_VISIBLE_DEVICES", err)
+			t.Errorf("checkLinks with a hidden GPU = %v, want an error that mentions "+
+				"CUDA_VISIBLE_DEVICES", err)
 		}
-		// A GPU of another machine is not refused, because fabric handles may work.
-		return checkLinks(m.device.gpu, &self, []*member{&self, &remote})
+		remote := self
+		remote.GPUID = "GPU-of-another-machine"
+		remote.BootID = "boot ID of another machine"
+		if err := checkLinks(m.device.gpu, &self, []*member{&self, &remote}); err != nil {
+			t.Errorf("checkLinks with a GPU of another machine = %v, want nil", err)
+		}
+		return nil
 	})
 }

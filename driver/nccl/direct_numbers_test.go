@@ -16,14 +16,14 @@ import (
 const tileElements = 65521
 
 // drawElements returns one tile of random elements. For floating-point types other than float64,
-// they have both signs, include denormals and zeros, and have all exponents for which sums of eight
-// elements do not overflow. For other types, they are random bits.
+// they have both signs, include denormals and zeros, and have all exponents for which sums of
+// eight elements do not overflow. For other types, they are random bits.
 func drawElements(t driver.DataType, random *rand.Rand) []byte {
 	out := make([]byte, tileElements*t.Size())
-	exponents := map[driver.DataType][2]int{
+	exponents, isFloat := map[driver.DataType]struct{ smallest, limit int }{
 		driver.Float32: {-149, 110}, driver.BFloat16: {-133, 110}, driver.Float16: {-24, 11},
 	}[t]
-	if exponents == [2]int{} {
+	if !isFloat {
 		for i := range out {
 			out[i] = byte(random.Uint32())
 		}
@@ -33,7 +33,7 @@ func drawElements(t driver.DataType, random *rand.Rand) []byte {
 		v := random.Float64()*4 - 2
 		switch random.IntN(8) {
 		case 0:
-			v = math.Ldexp(v, exponents[0]+random.IntN(exponents[1]-exponents[0]))
+			v = math.Ldexp(v, exponents.smallest+random.IntN(exponents.limit-exponents.smallest))
 		case 1:
 			v = math.Copysign(0, v)
 		}
@@ -42,6 +42,8 @@ func drawElements(t driver.DataType, random *rand.Rand) []byte {
 	return out
 }
 
+// elementValue returns element i of in, which holds 16-bit or 32-bit floating-point numbers of
+// type t.
 func elementValue(t driver.DataType, in []byte, i int) float32 {
 	switch t {
 	case driver.Float16:
@@ -53,6 +55,7 @@ func elementValue(t driver.DataType, in []byte, i int) float32 {
 	}
 }
 
+// putElement stores v as element i of out, rounded to type t.
 func putElement(t driver.DataType, out []byte, i int, v float32) {
 	switch t {
 	case driver.Float16:
@@ -64,18 +67,20 @@ func putElement(t driver.DataType, out []byte, i int, v float32) {
 	}
 }
 
-// reduceElement returns the reduction of one element, computed in float64.
+// reduceElement returns the reduction of one element of all inputs, computed in float64. toFloat64
+// returns the value of this element in an input.
 func reduceElement(op driver.ReduceOp, inputs [][]byte, toFloat64 func(in []byte) float64) float64 {
 	total := toFloat64(inputs[0])
 	for _, in := range inputs[1:] {
-		switch next := toFloat64(in); op {
+		next := toFloat64(in)
+		switch op {
 		case driver.Prod:
 			total *= next
 		case driver.Min:
 			total = min(total, next)
 		case driver.Max:
 			total = max(total, next)
-		default:
+		default: // Sum or Avg
 			total += next
 		}
 	}
@@ -85,20 +90,23 @@ func reduceElement(op driver.ReduceOp, inputs [][]byte, toFloat64 func(in []byte
 	return total
 }
 
-// checkNear checks that results differ from the results in float64 by at most an error bound. The
-// error of a sum of n numbers in float32 is at most (n-1)u/(1-(n-1)u) times the sum of their
+// checkNear checks that the results of a reduction are correct except for rounding. They may
+// differ from results that are computed in float64 by at most an error bound.
+//
+// The error of a sum of n numbers in float32 is at most (n-1)u/(1-(n-1)u) times the sum of their
 // magnitudes, where u is 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 4.2). A
 // division and the last rounding each add half a unit in the last place of their type, or half
 // the smallest denormal if that is more. The bound is raised slightly to account for the error of
 // the float64 results, which is 2^-29 times as large.
 func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results []byte) error {
 	const u = 0x1p-24
-	rounding := map[driver.DataType]struct{ relative, least float64 }{
+	// The error of rounding x to t is at most relative * |x|, or absolute if that is more.
+	rounding := map[driver.DataType]struct{ relative, absolute float64 }{
 		driver.Float32: {u, 0x1p-150}, driver.Float16: {0x1p-11, 0x1p-25},
 		driver.BFloat16: {0x1p-8, 0x1p-134},
 	}[t]
-	steps := float64(len(inputs) - 1)
-	growth := steps * u / (1 - steps*u)
+	additions := float64(len(inputs) - 1)
+	sumError := additions * u / (1 - additions*u) // relative to the sum of the magnitudes
 	for i := range tileElements {
 		toFloat64 := func(in []byte) float64 { return float64(elementValue(t, in, i)) }
 		exact := reduceElement(op, inputs, toFloat64)
@@ -108,22 +116,23 @@ func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results [
 		}
 		bound := 0.0
 		if op == driver.Sum || op == driver.Avg {
-			bound = growth * magnitudes
+			bound = sumError * magnitudes
 		}
 		if op == driver.Avg {
 			bound = bound/float64(len(inputs)) + u*(math.Abs(exact)+bound) + 0x1p-150
 		}
-		bound += rounding.relative*(math.Abs(exact)+bound) + rounding.least
+		bound += rounding.relative*(math.Abs(exact)+bound) + rounding.absolute
 		got := float64(elementValue(t, results, i))
-		if off := math.Abs(got - exact); !(off <= bound*(1+0x1p-20)) {
+		deviation := math.Abs(got - exact)
+		if !(deviation <= bound*(1+0x1p-20)) { // also if got is NaN
 			return fmt.Errorf("%v of %v, element %d: got %g, want %g; the error is %g, the limit is %g",
-				op, t, i, got, exact, off, bound)
+				op, t, i, got, exact, deviation, bound)
 		}
 	}
 	return nil
 }
 
-// fillWithTile fills dst with copies of a tile, starting at an offset in the tile.
+// fillWithTile fills dst with copies of a tile, starting at a byte offset in the tile.
 func fillWithTile(dst, tile []byte, offset int64) {
 	start := int(offset % int64(len(tile)))
 	for len(dst) > 0 {
@@ -132,6 +141,7 @@ func fillWithTile(dst, tile []byte, offset int64) {
 	}
 }
 
+// differingFraction returns the fraction of the elements that differ between a and b, from 0 to 1.
 func differingFraction(t driver.DataType, a, b []byte) float64 {
 	size, differingCount := t.Size(), 0
 	for at := 0; at < len(a); at += size {

@@ -14,19 +14,20 @@ import (
 	"symmem/internal/dl"
 )
 
-// failCall makes a call fail in one of these ways.
+// The failure modes are the ways in which failCall makes a call fail. A random rank, the bad rank,
+// causes the failure.
 const (
-	missingRank   = "a missing rank"
-	differentCall = "a different call"
-	abortAnytime  = "an abort at any time"
-	failedBlock   = "a failed block"
+	missingRank   = "a missing rank"       // the bad rank aborts the group instead of launching
+	differentCall = "a different call"     // the bad rank's call has another digest
+	abortAnytime  = "an abort at any time" // may come after the call has succeeded
+	failedBlock   = "a failed block"       // a thread block of the bad rank's kernel fails
 )
 
 var failureModes = []string{missingRank, differentCall, abortAnytime, failedBlock}
 
-// TestFailedCallsPoisonTheirOutput makes calls fail in every kernel family. Each output element
-// must then be correct, poison (all bits are set), or another NaN, and the memory around the output
-// must be unchanged. If the call cannot have succeeded, some element must be poison.
+// TestFailedCallsPoisonTheirOutput makes calls fail in several families of kernels. Each output
+// element must then be correct, poison (all bits are set), or another NaN, and the memory around
+// the output must be unchanged. If the call cannot have succeeded, some element must be poison.
 func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 	random := newRandom(t)
 	p := newTestbed(t, ranksUpTo(t, 4), pinnedBytes, random)
@@ -42,6 +43,7 @@ func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 			c.inPlace = random.IntN(2) == 0 && (o != driver.AllToAll || bytes < 1<<20)
 			members := all[random.IntN(len(all))]
 			if o == driver.ReduceScatter || o == driver.AllGather || o == driver.AllToAll {
+				// Buffers with a part for each rank must fit into the pinned memory.
 				bytes = min(bytes, pinnedBytes/int64(len(members))-1<<16)
 			}
 			if c.inPlace && bytes > 1<<20 && c.dataType == driver.Int32 {
@@ -74,7 +76,7 @@ func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 	t.Logf("kernel families of failed calls: %v", usedFamilies)
 }
 
-// isNaN also returns true for sums of poison and a number.
+// isNaN reports whether an element is a floating-point NaN. Poison and sums with poison are NaNs.
 func isNaN(t driver.DataType, element []byte) bool {
 	if t == driver.Int32 {
 		return false
@@ -83,7 +85,7 @@ func isNaN(t driver.DataType, element []byte) bool {
 	return v != v
 }
 
-// familyOf returns "" for kernels that move no data between ranks.
+// familyOf returns the family of a kernel, or "" if the kernel moves no data between ranks.
 func familyOf(name string) string {
 	for _, family := range []string{
 		"line_sum", "line_copy", "line_two_shot", "unrolled_sum", "wide_sum", "wide_copy", "bulk_sum",
@@ -96,11 +98,14 @@ func familyOf(name string) string {
 	return ""
 }
 
-// failedPart describes a rank's part in a call that is made to fail. mustFail is set if the call
-// cannot have succeeded.
-type failedPart struct{ isLaunched, mustFail bool }
+// failedLaunch describes what a rank did in a call that failed.
+type failedLaunch struct {
+	isLaunched bool // Launch returned no error
+	mustFail   bool // the call cannot have succeeded
+}
 
-// failCall connects a group, makes a call fail in it, and checks the outputs on all ranks.
+// failCall connects a group of the world ranks in members, makes the call c fail in the given
+// mode, and checks the outputs on all ranks.
 func (p *testbed) failCall(members []int, c trial, mode string) {
 	p.t.Helper()
 	p.regroupAndRegister(members...)
@@ -108,14 +113,14 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 	p.reduced = formula.Reduce(driver.RankOrder, driver.Sum, c.dataType, p.inputs)
 	b := batch{layout: c.layout}
 	if p.add(&b, c) || len(b.trials) == 0 {
-		p.t.Fatalf("%v does not fit", &c)
+		p.t.Fatalf("the buffers have no room for the call, or no kernel supports it: %v", &c)
 	}
 	c = b.trials[0]
-	parts := make([]failedPart, len(members))
+	launches := make([]failedLaunch, len(members)) // by group rank
 	badRank := p.random.IntN(len(members))
-	var launching sync.WaitGroup // ranks other than badRank
+	var launching sync.WaitGroup // ranks other than badRank that have not launched the call
 	launching.Add(len(members) - 1)
-	wait := time.Duration(p.random.IntN(3000)) * time.Microsecond
+	abortDelay := time.Duration(p.random.IntN(3000)) * time.Microsecond
 	p.must(func(m *testRank) error {
 		send, recv := p.fields(m, b.layout)
 		return errors.Join(p.prepareOutputs(m, &b, send, recv), m.stream.Synchronize(p.t.Context()))
@@ -123,32 +128,31 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 	p.must(func(m *testRank) error {
 		send, recv := p.fields(m, b.layout)
 		call := c.call(m.rank, send, recv)
-		part := &parts[m.rank]
-		switch {
-		case mode == missingRank && m.rank == badRank:
+		launched := &launches[m.rank]
+		launched.mustFail = mode == missingRank || mode == differentCall
+		if m.rank != badRank {
+			launched.isLaunched = m.launch(m.stream, call) == nil
+			launching.Done()
+			return nil
+		}
+		switch mode {
+		case missingRank:
 			launching.Wait()
 			m.group.Abort(errAborted)
 			return nil
-		case mode == differentCall && m.rank == badRank:
+		case differentCall:
 			call.Digest++
-		case mode == abortAnytime && m.rank == badRank:
-			<-time.After(wait / 2)
-		case mode == failedBlock && m.rank == badRank:
+		case abortAnytime:
+			<-time.After(abortDelay / 2)
+		case failedBlock:
 			if err := m.failBlock(p.testGroup, 1+p.random.IntN(3)); err != nil {
 				return err
 			}
 		}
-		part.isLaunched = m.launch(m.stream, call) == nil
-		if m.rank != badRank {
-			launching.Done()
-		}
-		part.mustFail = mode == missingRank || mode == differentCall
-		if m.rank != badRank {
-			return nil
-		}
+		launched.isLaunched = m.launch(m.stream, call) == nil
 		switch mode {
 		case abortAnytime:
-			<-time.After(wait / 2)
+			<-time.After(abortDelay / 2)
 			m.group.Abort(errAborted)
 		case failedBlock:
 			// The other blocks have finished, but the peers still wait for the failed block.
@@ -163,65 +167,75 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 		return nil
 	})
 	p.must(func(m *testRank) error {
-		if err := p.checkFailedOutputs(m, &b, parts[m.rank]); err != nil {
+		if err := p.checkFailedOutputs(m, &b, launches[m.rank]); err != nil {
 			return fmt.Errorf("%s: %w", mode, err)
 		}
 		return nil
 	})
 }
 
-// failBlock sets the fault word that one block of this rank's next kernel reads. The block then
-// behaves as if another block had failed.
+// failBlock sets the fault word that one thread block of this rank's next kernel reads. The block
+// then behaves as if another block had failed.
 func (m *testRank) failBlock(w *testGroup, block int) error {
 	transport, err := m.group.(*communicator).direct.exchange.Transport()
 	if err != nil {
 		return err
 	}
-	const state, fault = 16, 8 // the size of State in kernels/src/exchange.h, and the offset of fault
-	address := transport.Exchange[m.rank] + uintptr(state*block+fault)
-	copy(m.pinned, []byte{1, 0, 0, 0})
+	const (
+		stateBytes  = 16 // size of State in kernels/src/exchange.h; block b reads the b-th State
+		faultOffset = 8  // of the fault word in State
+	)
+	address := transport.Exchange[m.rank] + uintptr(stateBytes*block+faultOffset)
+	copy(m.pinned, []byte{1, 0, 0, 0}) // a fault word that is not 0
 	return errors.Join(
 		m.stream.Copy(address, dl.AddressOf(&m.pinned[0]), 4),
 		m.stream.Synchronize(w.t.Context()))
 }
 
-func (p *testbed) checkFailedOutputs(m *testRank, b *batch, part failedPart) error {
+// checkFailedOutputs checks a rank's output memory after the call of batch b has failed.
+func (p *testbed) checkFailedOutputs(m *testRank, b *batch, launched failedLaunch) error {
 	_, recv := p.fields(m, b.layout)
-	size, c := int64(b.dataType.Size()), &b.trials[0]
+	size := int64(b.dataType.Size())
+	c := &b.trials[0]
 	end := recv.base + (b.end+margin)*size
 	got, err := m.readDevice(p.testGroup, recv.memory.segment.Address(), end)
 	if err != nil {
 		return err
 	}
-	want, outputs := p.wants[m.number][:len(got)], c.pieces(m.rank, &p.sources)
-	written := b
-	if !part.isLaunched {
-		written = &batch{layout: b.layout} // the memory is unchanged
-	}
-	p.writeExpected(m, written, recv, 0, want)
-	poisonCount := 0
-	for _, w := range outputs {
-		if begin, end := recv.base+w.offset*size, recv.base+(w.offset+w.count)*size; part.isLaunched {
-			poisonCount += allowPoison(b.dataType, got[begin:end], want[begin:end])
+	want := p.wants[m.number][:len(got)]
+	if !launched.isLaunched {
+		p.writeExpected(m, &batch{layout: b.layout}, recv, 0, want) // without calls: unchanged memory
+		if !bytes.Equal(got, want) {
+			return p.differenceError(m, b, recv, 0, got, want)
 		}
+		return nil
+	}
+	p.writeExpected(m, b, recv, 0, want)
+	poisonCount := 0
+	outputs := c.pieces(m.rank, &p.sources)
+	for _, w := range outputs {
+		begin := recv.base + w.offset*size
+		end := begin + w.count*size
+		poisonCount += allowPoison(b.dataType, got[begin:end], want[begin:end])
 	}
 	if !bytes.Equal(got, want) {
 		return p.differenceError(m, b, recv, 0, got, want)
 	}
-	if part.isLaunched && part.mustFail && poisonCount == 0 && len(outputs) > 0 {
+	if launched.mustFail && poisonCount == 0 && len(outputs) > 0 {
 		return fmt.Errorf("%v on %d ranks: the output of group rank %d has no poison, want some", c,
 			len(p.ranks), m.rank)
 	}
 	return nil
 }
 
-// allowPoison copies poison and other NaNs from got to want, and counts them. It compares ranges of
-// 4 KiB first, because most ranges are completely correct or completely poison.
+// allowPoison copies poison and other NaNs from got to want, and returns the number of elements
+// that it has copied. It compares ranges of 4 KiB first, because most ranges are completely
+// correct or completely poison.
 func allowPoison(t driver.DataType, got, want []byte) (poisonCount int) {
-	const batchBytes = 4 << 10
+	const rangeBytes = 4 << 10
 	size := t.Size()
 	for len(got) > 0 {
-		n := min(batchBytes, len(got))
+		n := min(rangeBytes, len(got))
 		switch {
 		case bytes.Equal(got[:n], want[:n]):
 		case isPoison(got[:n]):

@@ -10,30 +10,36 @@ import (
 	"symmem/internal/dl"
 )
 
-// repeatedSum is a buffer in which all elements on all ranks are the same integer. Each call is an
-// in-place all-reduce, which multiplies it by the number of ranks. With three ranks, it stays odd
-// even after an overflow, so every missing or repeated call is visible. With two ranks, it would
-// soon be 0.
+// repeatedSum is a rank's buffer for a series of identical calls. Its value after the calls
+// reveals whether a call was missing or repeated.
 //
-// If isAdditive is set, each call is an in-place reduce-scatter, and the buffer has a part for each
-// rank. Each call adds the other ranks' copies of this rank's part, which never change, to the part
-// itself.
+// All elements on all ranks are the same integer. Each call is an in-place all-reduce, which
+// multiplies this integer by the number of ranks. With three ranks, the integer stays odd even
+// after an overflow. With two ranks, it would soon be 0.
+//
+// If isAdditive is set, each call is an in-place reduce-scatter, and the buffer has a part for
+// each rank. Each call adds the other ranks' copies of this rank's part, which never change, to
+// the part itself.
 type repeatedSum struct {
 	*region
-	count      int64
-	offset     int64 // of this rank's part, in bytes
+	count      int64 // elements in the buffer or, if isAdditive is set, in a part
+	offset     int64 // byte offset of this rank's part, or 0 without parts
 	isAdditive bool
 	unit       uint32 // initial value of the integers
-	want       uint32 // expected value after all calls
+	want       uint32 // expected value after the calls so far
 }
 
-// newRepeatedSum must be called on all ranks. name identifies the window and determines the unit,
+// newRepeatedSum allocates a buffer, registers it with the rank's group and sets its elements to
+// the unit. It must be called on all ranks. name identifies the window and determines the unit,
 // which is 1 for name 1.
 func (m *testRank) newRepeatedSum(w *testGroup, name uint32, count int64) (*repeatedSum, error) {
 	unit := 1 + 1000*(name-1)
-	cfg, bytes, offset := &m.group.(*communicator).cfg, 4*count, int64(0)
+	cfg := &m.group.(*communicator).cfg
+	bytes := 4 * count
+	offset := int64(0)
 	if w.hasAdditiveSums {
-		bytes, offset = bytes*int64(len(cfg.Ranks)), bytes*int64(cfg.Rank)
+		offset = bytes * int64(cfg.Rank)
+		bytes *= int64(len(cfg.Ranks))
 	}
 	s, err := m.mapRegion(bytes)
 	if err != nil {
@@ -45,6 +51,7 @@ func (m *testRank) newRepeatedSum(w *testGroup, name uint32, count int64) (*repe
 	return p, errors.Join(m.register(w, s, name), m.setToUnit(w, p, bytes))
 }
 
+// setToUnit sets the elements in the first bytes of p to p.unit.
 func (m *testRank) setToUnit(w *testGroup, p *repeatedSum, bytes int64) error {
 	for at := int64(0); at < bytes; at += pinnedBytes {
 		piece := m.pinned[:min(pinnedBytes, bytes-at)]
@@ -61,9 +68,11 @@ func (m *testRank) setToUnit(w *testGroup, p *repeatedSum, bytes int64) error {
 	return nil
 }
 
+// call returns the call that is made repeatedly.
 func (p *repeatedSum) call(path driver.Path) driver.Call {
+	const digest = 3 // any number, the same on all ranks
 	call := driver.Call{
-		Operation: driver.AllReduce, DataType: driver.Int32, Count: p.count, Path: path, Digest: 3,
+		Operation: driver.AllReduce, DataType: driver.Int32, Count: p.count, Path: path, Digest: digest,
 		Send: p.segment.Address(), Recv: p.segment.Address() + uintptr(p.offset),
 		SendWindow: p.window, RecvWindow: p.window,
 	}
@@ -73,17 +82,18 @@ func (p *repeatedSum) call(path driver.Path) driver.Call {
 	return call
 }
 
-// launch launches a call of a group and updates want. It checks that the direct path uses a bulk
+// launch launches a call of a group and updates p.want. It checks that the direct path uses a bulk
 // kernel if and only if the count is at least countFor["bulk"].
 func (p *repeatedSum) launch(c driver.Communicator, s driver.Stream, path driver.Path) error {
-	call, group := p.call(path), c.(*communicator)
+	call := p.call(path)
+	group := c.(*communicator)
 	if path == driver.PathDirect {
 		work, err := group.Offer(call).(*plan).choose()
-		if err == nil {
+		if err == nil { // otherwise prepare returns the error
 			launch := work.(*kernels.Launch)
-			if want := p.count >= countFor["bulk"]; launch.Bulk != want {
+			if wantBulk := p.count >= countFor["bulk"]; launch.Bulk != wantBulk {
 				return fmt.Errorf("the call of %d elements uses %s, with Bulk = %t, want %t", p.count,
-					launch.Kernel, launch.Bulk, want)
+					launch.Kernel, launch.Bulk, wantBulk)
 			}
 		}
 	}
@@ -95,7 +105,7 @@ func (p *repeatedSum) launch(c driver.Communicator, s driver.Stream, path driver
 	return c.Launch(s, plan)
 }
 
-// countCalls updates want after calls of a group.
+// countCalls updates p.want for the given number of calls of group c.
 func (p *repeatedSum) countCalls(c *communicator, calls int) {
 	ranks := uint32(len(c.cfg.Ranks))
 	for range calls {
@@ -107,12 +117,15 @@ func (p *repeatedSum) countCalls(c *communicator, calls int) {
 	}
 }
 
-// replay launches a graph with calls of the rank's group, and updates want.
+// replay launches a graph that contains the given number of calls of the rank's group, and updates
+// p.want.
 func (p *repeatedSum) replay(m *testRank, g driver.Graph, s driver.Stream, calls int) error {
 	p.countCalls(m.group.(*communicator), calls)
 	return g.Launch(s)
 }
 
+// check waits for the streams and checks that all elements of the buffer, or of this rank's part,
+// are p.want.
 func (m *testRank) check(w *testGroup, p *repeatedSum, streams ...driver.Stream) error {
 	for _, s := range streams {
 		if err := s.Synchronize(w.t.Context()); err != nil {

@@ -15,35 +15,41 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// failures lists CUDA and NCCL calls that fail on one of two ranks. Each case runs in a separate
-// process, because the software GPU reads its list of failures only once.
-var failures = []struct{ name, fail, want string }{
+// failures lists CUDA and NCCL functions whose second call fails, which is the call of one of two
+// ranks. Each case runs in a separate process, because the software GPU reads SOFTGPU_FAIL only
+// once.
+var failures = []struct {
+	name     string
+	failure  string // value of SOFTGPU_FAIL
+	wantText string // must be in the error of both ranks
+}{
 	{
-		name: "no GPU",
-		fail: "cuDevicePrimaryCtxRetain:2", want: "cuDevicePrimaryCtxRetain",
+		name:    "no GPU",
+		failure: "cuDevicePrimaryCtxRetain:2", wantText: "cuDevicePrimaryCtxRetain",
 	},
 	{
-		name: "no communicator",
-		fail: "ncclCommInitRankScalable:2", want: "ncclCommInitRankScalable",
+		name:    "no communicator",
+		failure: "ncclCommInitRankScalable:2", wantText: "ncclCommInitRankScalable",
 	},
 	{
-		name: "no memory for messages",
-		fail: "cuMemHostRegister_v2:2", want: "cuMemHostRegister",
+		name:    "no memory for messages",
+		failure: "cuMemHostRegister_v2:2", wantText: "cuMemHostRegister",
 	},
 	{
-		name: "no window",
-		fail: "ncclCommWindowRegister:2", want: "ncclCommWindowRegister",
+		name:    "no window",
+		failure: "ncclCommWindowRegister:2", wantText: "ncclCommWindowRegister",
 	},
 }
 
-// failingVariable is an environment variable for child processes of TestOneRankFails.
-const failingVariable = "SYMMEM_TEST_FAILING"
+// wantTextVariable is an environment variable with the wantText of a failure. It is set in child
+// processes of TestOneRankFails.
+const wantTextVariable = "SYMMEM_TEST_FAILING"
 
 // TestOneRankFails makes a CUDA or NCCL call fail on one rank. Both ranks must report the reason
 // without waiting for a timeout.
 func TestOneRankFails(t *testing.T) {
-	if want := os.Getenv(failingVariable); want != "" {
-		checkBothRanksFail(t, want)
+	if wantText := os.Getenv(wantTextVariable); wantText != "" {
+		checkBothRanksFail(t, wantText)
 		return
 	}
 	requireSoftGPU(t, "can inject failures")
@@ -51,7 +57,7 @@ func TestOneRankFails(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			c := systest.Command(t, systest.Patience, os.Args[0],
 				"-test.run=^TestOneRankFails$", "-test.timeout=1m")
-			c.Env = append(os.Environ(), failingVariable+"="+f.want, "SOFTGPU_FAIL="+f.fail)
+			c.Env = append(os.Environ(), wantTextVariable+"="+f.wantText, "SOFTGPU_FAIL="+f.failure)
 			if output, err := c.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, output)
 			}
@@ -59,11 +65,12 @@ func TestOneRankFails(t *testing.T) {
 	}
 }
 
-// requireSoftGPU skips the test on a real GPU. has completes the reason.
-func requireSoftGPU(t *testing.T, has string) {
+// requireSoftGPU skips the test on a real GPU. The reason is "only the software GPU", followed by
+// predicate.
+func requireSoftGPU(t *testing.T, predicate string) {
 	t.Helper()
 	if !usesSoftGPU(t) {
-		t.Skip(fmt.Errorf("only the software GPU %s: %w", has, driver.ErrUnsupported))
+		t.Skip(fmt.Errorf("only the software GPU %s: %w", predicate, driver.ErrUnsupported))
 	}
 }
 
@@ -77,14 +84,15 @@ func usesSoftGPU(t *testing.T) bool {
 	return isSoft(name)
 }
 
-// checkBothRanksFail checks that each rank finds the reason, in its own error or in the errors that
+// checkBothRanksFail checks that wantText is in the error of each rank, or in the errors that the
 // ranks exchange on LaneFault.
-func checkBothRanksFail(t *testing.T, want string) {
+func checkBothRanksFail(t *testing.T, wantText string) {
 	p, store, errs := newPair(), &drivertest.Store{}, [2]error{}
 	var all sync.WaitGroup
 	for r := range errs {
 		all.Go(func() {
-			if errs[r] = p.openOne(t, r, store, 10*time.Second); errs[r] != nil {
+			errs[r] = p.openOne(t, r, store, 10*time.Second)
+			if errs[r] != nil {
 				errs[r] = p.joinReports(t, r, errs[r])
 			}
 		})
@@ -92,13 +100,15 @@ func checkBothRanksFail(t *testing.T, want string) {
 	all.Wait()
 	for r, err := range errs {
 		var timeoutErr *driver.TimeoutError
-		if err == nil || errors.As(err, &timeoutErr) || !strings.Contains(err.Error(), want) {
-			t.Errorf("rank %d: got %v, want an error from %s", r, err, want)
+		if err == nil || errors.As(err, &timeoutErr) || !strings.Contains(err.Error(), wantText) {
+			t.Errorf("rank %d: got %v, want an error that contains %q and no TimeoutError", r, err,
+				wantText)
 		}
 	}
 }
 
-// joinReports joins an error with the errors that the ranks exchange, if the group is open.
+// joinReports exchanges the errors of the ranks and returns them, joined with err. It returns err
+// if rank r has no group.
 func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	if p[r].group == nil {
 		return err
@@ -110,8 +120,8 @@ func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	return errors.Join(err, exchangeErr)
 }
 
-// TestFinishedStreamHasNoFault aborts a group after its call has completed, but before the watcher
-// has noticed that the stream is idle.
+// TestFinishedStreamHasNoFault checks that Synchronize returns no fault if the group is aborted
+// after its call has completed. The watcher has not yet noticed that the stream is idle.
 func TestFinishedStreamHasNoFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	runBoth(t, func(r int) error {
@@ -120,7 +130,7 @@ func TestFinishedStreamHasNoFault(t *testing.T) {
 	})
 	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
 	c.mu.Lock()
-	c.busy.Add(s)
+	c.busy.Add(s) // as if the watcher had not removed the stream
 	c.Abort(errAborted)
 	c.mu.Unlock()
 	if err := s.Synchronize(t.Context()); err != nil {
@@ -129,8 +139,8 @@ func TestFinishedStreamHasNoFault(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestCollectiveThatEndsEarlyIsAFault simulates a collective that ends before all ranks have
-// launched it.
+// TestCollectiveThatEndsEarlyIsAFault checks that the group fails if a collective ends before all
+// ranks have launched it.
 func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
@@ -138,7 +148,7 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The stream is idle, because the call is recorded but not launched.
+	// Only record the launch, so that the stream is idle as if the collective had ended.
 	s.Mu.Lock()
 	c.mu.Lock()
 	c.recordLaunch(s, prepared.(*plan), c.plane.Submit())
@@ -149,8 +159,8 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 		t.Errorf("Synchronize = %v, want an error about a collective that ended early", err)
 	}
 	if c.Cause() == nil {
-		t.Error("the group has not failed")
+		t.Error("Cause = nil, want a failure of the group")
 	}
-	_ = p[1].stream.Synchronize(t.Context())
+	_ = p[1].stream.Synchronize(t.Context()) // may return the fault
 	p.closeAll(t)
 }

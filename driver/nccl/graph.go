@@ -14,24 +14,28 @@ import (
 	"symmem/internal/cuda"
 )
 
-// graphCalls holds the calls in one CUDA graph. Each launch of the graph gives each collective a
-// new ticket (its number in the group).
+// graphCalls implements stream.Calls. It holds the group calls in one CUDA graph, which may belong
+// to several groups. Each launch of the graph gives each collective a new ticket (its number in
+// the group).
 type graphCalls struct {
-	gpu           *gpu.GPU
-	calls         []*capturedCall
-	communicators []*communicator // in the order in which they are locked
-	recordings    map[*communicator]*direct.Recording
-	// orderedCommunicators use a direct.LaunchOrder.
+	gpu   *gpu.GPU
+	calls []*capturedCall // in the order of the capture
+	// communicators holds the groups of calls, in the order in which they are locked.
+	communicators []*communicator
+	// recordings numbers the collectives of each group in the capture.
+	recordings map[*communicator]*direct.Recording
+	// orderedCommunicators holds the groups whose LaunchOrder must order the launches of the graph.
 	orderedCommunicators []*communicator
-	// windowCommunicators have calls that use windows (memory registered with NCCL).
+	// windowCommunicators holds the groups that have calls on the window path in the graph.
 	windowCommunicators []*communicator
 }
 
+// capturedCall is a collective or a message in a graph.
 type capturedCall struct {
 	plan    *plan
 	message *p2p.CapturedMessage // nil for a collective
-	// plainUses keeps the segments of NCCL kernels that do not access windows. NCCL may have mapped
-	// these segments on other ranks.
+	// plainUses counts the call as a use of its segments until the graph is closed. It is empty
+	// unless the call has plain kernels, for which NCCL may have mapped the segments on other ranks.
 	plainUses []*memory.UseCount
 }
 
@@ -39,10 +43,10 @@ func newGraphCalls(g *gpu.GPU) stream.Calls {
 	return &graphCalls{gpu: g, recordings: map[*communicator]*direct.Recording{}}
 }
 
-// Record adds a call to the graph. The caller must hold the locks of the stream and the
-// communicator.
-func (gc *graphCalls) Record(s *stream.Stream, planned driver.Plan) error {
-	p := planned.(*plan)
+// Record adds a call to the graph that stream s is capturing. The caller must hold the locks of
+// the stream and the communicator.
+func (gc *graphCalls) Record(s *stream.Stream, preparedPlan driver.Plan) error {
+	p := preparedPlan.(*plan)
 	c := p.c
 	if err := errors.Join(c.Cause(), c.checkOpen()); err != nil {
 		return err
@@ -55,13 +59,15 @@ func (gc *graphCalls) Record(s *stream.Stream, planned driver.Plan) error {
 		gc.add(&capturedCall{plan: p})
 		return nil
 	}
-	// A Send waits until the previous launch's message has been copied.
+	// In each launch, a Send waits until the previous launch's message has been copied.
 	s.Capture.HasOtherWaits = true
 	return c.messages.Record(s, messagePlan(p), func(m *p2p.CapturedMessage) {
 		gc.add(&capturedCall{plan: p, message: m})
 	})
 }
 
+// add appends a call to gc.calls and notes its uses. It requires c.mu of the call's communicator
+// c.
 func (gc *graphCalls) add(call *capturedCall) {
 	gc.calls = append(gc.calls, call)
 	c := call.plan.c
@@ -85,6 +91,8 @@ func (gc *graphCalls) add(call *capturedCall) {
 	}
 }
 
+// hasPlainKernels reports whether the call launches NCCL kernels that do not access windows
+// (memory registered with NCCL).
 func (call *capturedCall) hasPlainKernels() bool {
 	return call.message == nil && call.plan.usesNCCL() && call.plan.Path != driver.PathWindow
 }
@@ -93,7 +101,7 @@ func compareLockPositions(a, b *communicator) int {
 	return cmp.Compare(a.lockPosition, b.lockPosition)
 }
 
-// nextPosition requires c.mu.
+// nextPosition returns the position of c's next collective in the capture. It requires c.mu.
 func (gc *graphCalls) nextPosition(c *communicator) driver.Recorded {
 	r := gc.recordings[c]
 	if r == nil {
@@ -103,8 +111,9 @@ func (gc *graphCalls) nextPosition(c *communicator) driver.Recorded {
 	return r.NextPosition()
 }
 
-// Launch numbers the calls and queues the graph. The caller must hold the locks of the graph and
-// the stream.
+// Launch assigns tickets to the collectives and queues the graph on stream s. If that fails, it
+// makes the groups fail whose calls other ranks expect. The caller must hold the locks of the
+// graph and the stream.
 func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	for _, c := range gc.communicators {
 		c.mu.Lock()
@@ -137,16 +146,17 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	for _, messageEnd := range receives {
 		messageEnd.AddReceive()
 	}
-	isLaunched := false
-	err := gc.gpu.Do(func() (err error) {
-		if isLaunched, err = gc.queueGraph(graph, s, gc.gpu.CUDA); err == nil {
-			err = errors.Join(gc.queueAfterGraph(graph, s, gc.gpu.CUDA, sends), s.RecordQueued())
+	isQueued := false
+	err := gc.gpu.Do(func() error {
+		if err := gc.queueGraph(graph, s, gc.gpu.CUDA); err != nil {
+			return err
 		}
-		return err
+		isQueued = true
+		return errors.Join(gc.queueAfterGraph(graph, s, gc.gpu.CUDA, sends), s.RecordQueued())
 	})
 	if err != nil {
-		for _, messageEnd := range receives {
-			if !isLaunched { // a launched graph uses the receives until the teardown
+		if !isQueued { // a queued graph uses the receives until the teardown
+			for _, messageEnd := range receives {
 				messageEnd.RemoveReceive()
 			}
 		}
@@ -158,20 +168,22 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	return err
 }
 
-// queueGraph requires s.Mu.
+// queueGraph makes stream s wait for the latest launches of the groups, and queues the graph. It
+// requires s.Mu.
 func (gc *graphCalls) queueGraph(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver,
-) (isLaunched bool, err error) {
+) error {
+	const isOnlyNCCL = false // the graph may contain direct kernels
 	for _, c := range gc.orderedCommunicators {
-		if err := c.direct.order.Begin(c.group, s, false, api); err != nil {
-			return false, err
+		if err := c.direct.order.Begin(c.group, s, isOnlyNCCL, api); err != nil {
+			return err
 		}
 	}
-	err = graph.Queue(s)
-	return err == nil, err
+	return graph.Queue(s)
 }
 
-// queueAfterGraph requires s.Mu.
+// queueAfterGraph ends the launches in the order of each group, announces the graph's sends and
+// records its events. It requires s.Mu.
 func (gc *graphCalls) queueAfterGraph(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sends []*p2p.End,
 ) error {
@@ -192,12 +204,13 @@ func (gc *graphCalls) queueAfterGraph(
 // these calls.
 func (gc *graphCalls) failCommunicators(callCount int, err error) {
 	for _, call := range gc.calls[:callCount] {
+		// The caller returns err, so the group's cause is not needed.
 		_ = call.plan.c.faults.failAfterQueueError(&call.plan.Call, err)
 	}
 }
 
-// Close releases the communicators and the memory. It may wait for other ranks.
-// allCompleted must be set if all launches have completed.
+// Close frees the resources of the graph's messages and lets the communicators and the segments be
+// freed. It may wait for other ranks. allCompleted must be set if all launches have completed.
 func (gc *graphCalls) Close(allCompleted bool) {
 	var messages []*p2p.CapturedMessage
 	for _, call := range gc.calls {

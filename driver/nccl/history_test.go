@@ -8,80 +8,85 @@ import (
 	"symmem/driver"
 )
 
-// TestHistoryConcurrentReads looks up calls while others are recorded. The Count of a call is its
-// ticket.
+// newNumberedCall returns a call whose Count is its ticket, so that tests can recognize it.
+func newNumberedCall(operation driver.Operation, path driver.Path, ticket uint64) *driver.Call {
+	return &driver.Call{Operation: operation, Path: path, Count: int64(ticket)}
+}
+
+// TestHistoryConcurrentReads checks that callOf never returns the call of another ticket while
+// calls are recorded.
 func TestHistoryConcurrentReads(t *testing.T) {
 	const calls, readers = 20 * historySize, 2
 	var h history
-	var group sync.WaitGroup
+	var running sync.WaitGroup // the readers
 	for seed := range uint64(readers) {
-		group.Go(func() {
+		running.Go(func() {
 			r := rand.New(rand.NewPCG(seed, 0))
 			for last := uint64(0); last < calls; {
 				last, _ = h.lastCall()
 				ticket := r.Uint64N(last + 2)
-				if p := h.callOf(ticket); p != nil && p.Count != int64(ticket) {
-					t.Errorf("seed %d: callOf(%d) returned the call of ticket %d", seed, ticket, p.Count)
+				if call := h.callOf(ticket); call != nil && call.Count != int64(ticket) {
+					t.Errorf("seed %d: callOf(%d) returned the call of ticket %d", seed, ticket, call.Count)
 					return
 				}
 			}
 		})
 	}
 	for ticket := uint64(1); ticket <= calls; ticket++ {
-		p := &driver.Call{}
-		p.Operation, p.Count = driver.AllReduce, int64(ticket)
-		h.recordCollective(p, ticket, 0)
+		const exchangeKernelCount = 0
+		h.recordCollective(newNumberedCall(driver.AllReduce, driver.PathPlain, ticket), ticket,
+			exchangeKernelCount)
 	}
-	group.Wait()
+	running.Wait()
 }
 
 func TestHistory(t *testing.T) {
+	const last = 2 * historySize // the last ticket with a call
 	var h history
-	record := func(ticket uint64) {
-		p := &driver.Call{}
-		p.Operation, p.Path, p.Count = driver.Broadcast, driver.PathWindow, int64(ticket)
-		h.recordCollective(p, ticket, 0)
-	}
-	lookUp := func(t *testing.T, ticket uint64) bool {
+	checkFound := func(t *testing.T, ticket uint64, wantFound bool) {
 		t.Helper()
-		p := h.callOf(ticket)
-		if p != nil && p.Count != int64(ticket) {
-			t.Errorf("callOf(%d) returned the call of ticket %d", ticket, p.Count)
+		call := h.callOf(ticket)
+		if found := call != nil; found != wantFound {
+			t.Errorf("callOf(%d) returned a call: %t, want %t", ticket, found, wantFound)
 		}
-		return p != nil
+		if call != nil && call.Count != int64(ticket) {
+			t.Errorf("callOf(%d) returned the call of ticket %d", ticket, call.Count)
+		}
 	}
-	for ticket := range uint64(2 * historySize) {
-		record(ticket + 1)
+	for ticket := uint64(1); ticket <= last; ticket++ {
+		const exchangeKernelCount = 0
+		h.recordCollective(newNumberedCall(driver.Broadcast, driver.PathWindow, ticket), ticket,
+			exchangeKernelCount)
 	}
 	t.Run("latest tickets", func(t *testing.T) {
-		if !lookUp(t, 2*historySize) || !lookUp(t, historySize+2) {
-			t.Error("callOf did not find a recent call")
-		}
+		checkFound(t, last, true)
+		checkFound(t, last-historySize+2, true)
 	})
 	t.Run("old and future tickets", func(t *testing.T) {
-		if lookUp(t, 0) || lookUp(t, 1) || lookUp(t, historySize) || lookUp(t, 2*historySize+1) {
-			t.Error("callOf found an old or future call")
-		}
+		checkFound(t, 0, false)
+		checkFound(t, 1, false)
+		checkFound(t, last-historySize, false)
+		checkFound(t, last+1, false)
 	})
 	t.Run("ticket without a call", func(t *testing.T) {
-		h.recordComparison(2*historySize + 1)
-		if lookUp(t, 2*historySize+1) || !lookUp(t, 2*historySize) {
-			t.Error("want callOf to return nil for the last ticket, and a call for the ticket before it")
-		}
+		h.recordComparison(last + 1)
+		checkFound(t, last+1, false)
+		checkFound(t, last, true)
 	})
 	t.Run("message after the last ticket", func(t *testing.T) {
-		p := &driver.Call{}
-		p.Operation = driver.Send
-		ticket := h.recordMessage(p)
-		last, operation := h.lastCall()
-		if ticket != 2*historySize+1 || last != ticket || operation != driver.Send {
-			t.Errorf("after a Send, lastCall() = %d, %v; want %d, Send", last, operation, 2*historySize+1)
+		ticket := h.recordMessage(&driver.Call{Operation: driver.Send, Path: driver.PathPlain})
+		lastTicket, operation := h.lastCall()
+		if ticket != last+1 {
+			t.Errorf("recordMessage() = %d, want %d, the ticket of the comparison", ticket, last+1)
+		}
+		if lastTicket != last+1 || operation != driver.Send {
+			t.Errorf("after a Send, lastCall() = %d, %v; want %d, Send", lastTicket, operation, last+1)
 		}
 	})
 	t.Run("counts", func(t *testing.T) {
 		counts := h.callCountsByPath()
-		if counts[driver.PathWindow] != 2*historySize || counts[driver.PathPlain] != 1 {
-			t.Errorf("callCountsByPath() = %v, want %d window calls and 1 plain call", counts, 2*historySize)
+		if counts[driver.PathWindow] != last || counts[driver.PathPlain] != 1 {
+			t.Errorf("callCountsByPath() = %v, want %d window calls and 1 plain call", counts, last)
 		}
 	})
 }

@@ -12,7 +12,8 @@ import (
 	"symmem/driver/formula"
 )
 
-// newNormWindows opens a test group with norm buffers in a window, at the same offset on all ranks.
+// newNormWindows opens a test group and returns the norm buffers of its ranks. The buffers are in
+// windows, at the same offset on all ranks.
 func newNormWindows(
 	t *testing.T, ranks int, timeout time.Duration,
 ) (*testGroup, []normBuffers) {
@@ -31,7 +32,8 @@ func newNormWindows(
 	return w, buffers
 }
 
-// pulledNorms lists calls in windows for which each of 2 ranks reads the other rank's rows.
+// pulledNorms lists norms that use pull kernels in windows: with so many rows, each of 2 ranks
+// reads the other rank's input from the window.
 var pulledNorms = []struct {
 	rows, hidden int
 	dataType     driver.DataType
@@ -43,44 +45,52 @@ var pulledNorms = []struct {
 	{513, 7168, driver.Float16, driver.QuantPerRow},
 }
 
-func pulledNorm(random *rand.Rand, i int) *formula.NormCase {
-	c := pulledNorms[i]
-	s := formula.NewNormCase(random, 2, c.rows, c.hidden, c.dataType, c.quant)
-	s.InPlace = s.OnlyQuantized
-	s.AddSpecialValues(random)
-	return s
+// newPulledNorm returns a case for pulledNorms[i], with special values among its random inputs.
+func newPulledNorm(random *rand.Rand, i int) *formula.NormCase {
+	norm := pulledNorms[i]
+	c := formula.NewNormCase(random, 2, norm.rows, norm.hidden, norm.dataType, norm.quant)
+	c.InPlace = c.OnlyQuantized // a call with OnlyQuantized is always in place
+	c.AddSpecialValues(random)
+	return c
 }
 
-// TestNormsInWindows is TestNormsAreCorrect for many rows in windows.
+// TestNormsInWindows checks the outputs of the pulledNorms, and that pull kernels computed them.
 func TestNormsInWindows(t *testing.T) {
 	random := newRandom(t)
 	w, buffers := newNormWindows(t, 2, time.Minute)
 	for i := range pulledNorms {
-		w.normalize(buffers, pulledNorm(random, i))
+		w.normalize(buffers, newPulledNorm(random, i))
 	}
 	w.opened[0].requireKernels(t, []string{
 		"norm_pull_bf16_2", "norm_pull_f16_2", "norm_pull_q_bf16_2", "norm_pull_q_f16_2",
 	})
 }
 
-// TestScatteredNormsInWindows is TestNormsInWindows for ReduceScatterRMSNorm. Rows of 2056 elements
-// take two kernels.
+// TestScatteredNormsInWindows is TestNormsInWindows for ReduceScatterRMSNorm. Rows of 2056
+// elements take two kernels.
 func TestScatteredNormsInWindows(t *testing.T) {
 	random := newRandom(t)
 	for _, ranks := range []int{2, ranksUpTo(t, 4)} {
 		w, buffers := newNormWindows(t, ranks, time.Minute)
-		for i, hidden := range []int{4096, 4104, 8192, 7168, 2056} {
-			dataType, quant := driver.BFloat16, driver.Quant([]int{0, 0, 3, 2, 1}[i])
-			if i%2 == 1 {
-				dataType = driver.Float16
-			}
-			const minBytes = 2 << 20 // larger parts do not go in lines
-			s := formula.NewNormCase(random, ranks, minBytes/2/hidden+1, hidden, dataType, quant)
-			s.AddSpecialValues(random)
-			w.normalize(buffers, s.Scatter(random)...)
+		for _, norm := range []struct {
+			hidden   int
+			dataType driver.DataType
+			quant    driver.Quant
+		}{
+			{4096, driver.BFloat16, driver.QuantNone},
+			{4104, driver.Float16, driver.QuantNone},
+			{8192, driver.BFloat16, driver.QuantPerGroup},
+			{7168, driver.Float16, driver.QuantPerRow},
+			{2056, driver.BFloat16, driver.QuantStatic},
+		} {
+			const maxLineBytes = 2 << 20 // line kernels handle parts up to this size
+			rows := maxLineBytes/2/norm.hidden + 1
+			c := formula.NewNormCase(random, ranks, rows, norm.hidden, norm.dataType, norm.quant)
+			c.AddSpecialValues(random)
+			w.normalize(buffers, c.Scatter(random)...)
 		}
 		if ranks == 3 {
-			continue
+			continue // no kernel names end in 3
 		}
 		n := fmt.Sprint(ranks)
 		w.opened[0].requireKernels(t, []string{
@@ -90,15 +100,17 @@ func TestScatteredNormsInWindows(t *testing.T) {
 	}
 }
 
+// TestNormInWindowsTimesOut launches a norm only on rank 0. The call must return a TimeoutError
+// about rank 1, and poison its outputs.
 func TestNormInWindowsTimesOut(t *testing.T) {
 	random := newRandom(t)
 	w, buffers := newNormWindows(t, 2, time.Second)
-	s := pulledNorm(random, 2)
+	c := newPulledNorm(random, 2)
 	errs := w.each(func(m *testRank) error {
 		if m.rank == 1 {
 			return nil
 		}
-		call, err := buffers[0].prepare(m, s)
+		call, err := buffers[0].prepare(m, c)
 		if err == nil {
 			err = m.launch(m.stream, call)
 		}
@@ -112,6 +124,6 @@ func TestNormInWindowsTimesOut(t *testing.T) {
 		if m.rank == 1 {
 			return nil
 		}
-		return buffers[0].checkPoisoned(w, m, s)
+		return buffers[0].checkPoisoned(w, m, c)
 	})
 }

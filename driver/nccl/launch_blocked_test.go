@@ -11,9 +11,10 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCallDoesNotWaitForAReplayedSend launches a graph with a Send on rank 0, before and after a
-// collective. The second Send is blocked until rank 1 receives the first message, which it does
-// only after a second collective. The second collective must not wait for that Send.
+// TestCallDoesNotWaitForAReplayedSend checks that a collective does not wait for a blocked Send on
+// another stream. Rank 0 launches a graph with a Send twice, before and after a first collective.
+// The second Send waits until rank 1 receives the first message. Rank 1 receives it only after a
+// second collective, for which rank 0 uses another stream.
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -33,34 +34,31 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		other, first := others[0], m.stream
-		launchMessage := func() error { return m.group.Launch(other, plan) }
-		if m.rank == 0 {
-			g, captureErr := m.captureWork(first, func() error { return m.group.Launch(first, plan) })
-			if captureErr != nil {
-				return captureErr
-			}
-			launchMessage = func() error { return g.Launch(first) }
-			err = errors.Join(launchMessage(), p.launch(m.group, first, driver.PathDirect), launchMessage())
-		} else {
-			err = p.launch(m.group, first, driver.PathDirect)
-		}
-		err = errors.Join(err, p.launch(m.group, other, driver.PathDirect))
+		first, second := m.stream, others[0]
 		if m.rank == 1 {
-			err = errors.Join(err, launchMessage(), launchMessage())
+			receive := func() error { return m.group.Launch(second, plan) }
+			return errors.Join(p.launch(m.group, first, driver.PathDirect),
+				p.launch(m.group, second, driver.PathDirect), receive(), receive(),
+				m.check(w, p, first, second))
 		}
-		return errors.Join(err, m.check(w, p, first, other))
+		g, err := m.captureWork(first, func() error { return m.group.Launch(first, plan) })
+		if err != nil {
+			return err
+		}
+		return errors.Join(g.Launch(first), p.launch(m.group, first, driver.PathDirect),
+			g.Launch(first), p.launch(m.group, second, driver.PathDirect),
+			m.check(w, p, first, second))
 	})
 }
 
-// blockedTimeout is the timeout of a launch, which ends it.
+// blockedTimeout is the group's timeout. A launch that is blocked for longer fails.
 const blockedTimeout = time.Minute
 
-// TestStreamIsNotBlockedByALaunchOnAnother uses a stream while a launch on another stream waits for
-// the peer to compare the call. The group has calls on both streams.
+// TestStreamIsNotBlockedByALaunchOnAnother uses a stream of rank 0 during a launch on another
+// stream. The launch waits for rank 1 to compare the call. The group has calls on both streams.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	w := newAdditiveGroup(t, 2, blockedTimeout)
-	proceed := make(chan struct{})
+	proceed := make(chan struct{}) // closed when rank 1 may launch the compared call
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		other, err := m.device.NewStream()
 		if err != nil {
@@ -79,7 +77,9 @@ func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	})
 }
 
-// useDuringLaunch uses the other stream during a launch, which continues once proceed is closed.
+// useDuringLaunch launches a call on m.stream, which waits for rank 1, and meanwhile uses and
+// closes the other stream. It then closes proceed and waits for the launch. If the other stream is
+// blocked, useDuringLaunch returns an error.
 func (m *testRank) useDuringLaunch(
 	w *testGroup, p *repeatedSum, other driver.Stream, proceed chan struct{},
 ) error {
@@ -109,9 +109,9 @@ func (m *testRank) useDuringLaunch(
 	return errors.Join(err, <-launchResult)
 }
 
-// TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call, which a
-// second group has used as well. A launch that has already checked that the group is open must be
-// ordered after that call without using the closed stream.
+// TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call while the
+// group is being closed. A launch that has already checked that the group is open must run after
+// the latest call, but must not use the closed stream. A second group has also used the stream.
 func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	ctx, cancel := connectContext(t.Context())
@@ -137,26 +137,26 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 			return err
 		}
 		err = errors.Join(err, second.Launch(old, barrier), old.Synchronize(w.t.Context()), old.Close())
-		c.isClosing.Store(false) // as if the next launch had read it before the close
+		c.isClosing.Store(false) // as if the next launch had read it before isClosing was set
 		err = errors.Join(err, p.launch(c, m.stream, driver.PathDirect), m.check(w, p, m.stream))
 		return errors.Join(err, second.Close())
 	})
 }
 
-// TestDirectKernelsStayOrderedAfterAbort queues a blocked direct kernel, two NCCL calls and another
-// direct kernel. The kernels must stay in order although an abort ends the NCCL calls.
+// TestDirectKernelsStayOrderedAfterAbort queues a blocked direct kernel, two NCCL calls and
+// another direct kernel. The kernels must stay in order although an abort ends the NCCL calls.
 func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
-	var queued sync.WaitGroup
+	var queued sync.WaitGroup // the ranks that have not queued all calls
 	queued.Add(2)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		streams, err := m.newStreams(4)
 		if err != nil {
 			return err
 		}
-		m.others = nil
+		m.others = nil // so that the streams are closed only below
 		for _, s := range streams {
-			defer s.Close() // returns the group's fault
+			defer s.Close() // its error is expected: the group's fault
 		}
 		unblock, err := m.blockStream(streams[0].CUDA)
 		paths := []driver.Path{driver.PathDirect, driver.PathPlain, driver.PathPlain, driver.PathDirect}
@@ -164,7 +164,8 @@ func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 			err = errors.Join(err, p.launch(m.group, streams[i], path))
 		}
 		queued.Done()
-		if queued.Wait(); err != nil {
+		queued.Wait()
+		if err != nil {
 			return errors.Join(err, unblock())
 		}
 		m.group.Abort(errAborted)

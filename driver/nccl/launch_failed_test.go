@@ -13,33 +13,39 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inSoftGPUProcess is inChildProcess with the software GPU, which makes the given calls fail. On
-// other GPUs, it skips the test.
-func inSoftGPUProcess(t *testing.T, calls string, variables ...string) bool {
+// inSoftGPUProcess is like inChildProcess, but skips the test on a real GPU. In the child process,
+// the software GPU makes CUDA or NCCL calls fail. fail is the value of SOFTGPU_FAIL:
+// "function:call:code" makes the call with this number, counted from 1, return the code.
+func inSoftGPUProcess(t *testing.T, fail string, variables ...string) bool {
 	t.Helper()
 	requireSoftGPU(t, "can inject failures")
-	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+calls)...)
+	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+fail)...)
 }
 
-// inChildProcess runs the test again in a child process with additional environment variables,
-// which libraries read only once. It returns true in that process.
+// inChildProcess returns true in a child process that it has started, where the caller must run
+// the body of the test. In the parent process, it runs the test again in the child process and
+// returns false. The child process has additional environment variables, which libraries read only
+// once.
 func inChildProcess(t *testing.T, variables ...string) bool {
 	t.Helper()
-	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
+	const testNameVariable = "SYMMEM_TEST_APART" // name of the test for which the child was started
+	if os.Getenv(testNameVariable) == t.Name() {
 		return true
 	}
 	if usesSoftGPU(t) {
 		t.Parallel() // child processes are mostly idle
 	}
 	c := systest.Command(t, 4*time.Minute, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=3m")
-	c.Env = append(append(os.Environ(), "SYMMEM_TEST_APART="+t.Name()), variables...)
+	c.Env = append(os.Environ(), testNameVariable+"="+t.Name())
+	c.Env = append(c.Env, variables...)
 	if output, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, output)
 	}
 	return false
 }
 
-// checkFault checks that Synchronize returns a fault after the peer has failed.
+// checkFault checks that Synchronize returns ErrFault. A peer of the stream's group must have
+// failed.
 func checkFault(t *testing.T, s driver.Stream) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -49,6 +55,7 @@ func checkFault(t *testing.T, s driver.Stream) {
 	}
 }
 
+// closeAll closes the streams and devices of both ranks.
 func (p *pairOfRanks) closeAll(t *testing.T) {
 	t.Helper()
 	for r := range p {
@@ -58,6 +65,8 @@ func (p *pairOfRanks) closeAll(t *testing.T) {
 	}
 }
 
+// TestFailedGraphLaunchFailsThePeers makes CUDA fail to launch a graph with a collective on rank
+// 0. Rank 1, which launches its graph later, must get a fault.
 func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuGraphLaunch:1:2") {
 		return
@@ -71,10 +80,12 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	if err := graphs[0].Launch(p[0].stream); !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("rank 0: Launch = %v, want the injected failure", err)
 	}
-	// The launch either returns the fault, or it succeeds and its work fails.
-	if err := graphs[1].Launch(p[1].stream); err == nil {
+	// Launch returns the fault, unless rank 1 notices it only later.
+	err := graphs[1].Launch(p[1].stream)
+	switch {
+	case err == nil:
 		checkFault(t, p[1].stream)
-	} else if !errors.Is(err, driver.ErrFault) {
+	case !errors.Is(err, driver.ErrFault):
 		t.Errorf("rank 1: Launch = %v, want ErrFault", err)
 	}
 	for _, g := range graphs {
@@ -85,26 +96,30 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRecvInAGraphEndsAfterAFailedLaunch launches a graph with a Recv, and makes CUDA fail to
-// record the event after the launch. The stream still executes the graph, so the wait for the
-// message must end.
+// TestRecvInAGraphEndsAfterAFailedLaunch launches a graph with a Recv on rank 1, and makes CUDA
+// fail to record the event after the graph. Launch returns an error, but the stream executes the
+// graph nevertheless, so the Recv must stop waiting for its message. Rank 0 must notice the
+// failure.
 func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuEventRecordWithFlags:1:2") {
 		return
 	}
 	p := openPair(t, 5*time.Second)
-	at := p[1].regions[0].segment.Address()
-	g := p.capture(t, 1, func() error { return p.message(1, driver.Recv, at, 8, 0) })
+	buffer := p[1].regions[0].segment.Address()
+	g := p.capture(t, 1, func() error { return p.message(1, driver.Recv, buffer, 8, 0) })
 	if err := g.Launch(p[1].stream); err == nil {
-		t.Error("Launch succeeded although CUDA could not record the event")
+		t.Error("Launch = nil, want an error, because CUDA could not record the event")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := p[1].stream.Synchronize(ctx); err != nil {
 		t.Errorf("Synchronize after the failed Launch = %v, want nil", err)
 	}
-	err := gpu.Poll(ctx, func() bool { p[0].group.CheckPeers(); return p[0].group.Cause() != nil })
-	if err != nil {
+	hasFailed := func() bool {
+		p[0].group.CheckPeers()
+		return p[0].group.Cause() != nil
+	}
+	if err := gpu.Poll(ctx, hasFailed); err != nil {
 		t.Errorf("waiting for the sender to notice the failure: %v", err)
 	}
 	if err := g.Close(); err != nil {
@@ -113,6 +128,8 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	p.closeAll(t)
 }
 
+// TestFailedSendFailsTheReceiver makes CUDA fail while rank 0 queues a Send. The stream of rank 1,
+// which waits for the message, must get a fault.
 func TestFailedSendFailsTheReceiver(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuStreamWriteValue32_v2:2:2") {
 		return

@@ -3,7 +3,6 @@ package nccl
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -20,13 +19,13 @@ func TestEmptyCallKeepsTheOrder(t *testing.T) {
 		if err = errors.Join(err, m.warmUp([]*repeatedSum{p})); err != nil {
 			return err
 		}
-		plan, prepareErr := prepare(m.group, m.ringAllToAllV(p, 0, driver.PathPlain))
+		emptyPlan, prepareErr := prepare(m.group, m.ringAllToAllV(p, 0, driver.PathPlain))
 		if err = errors.Join(err, prepareErr, m.check(w, p, m.stream)); err != nil {
 			return err
 		}
 		first := func() error {
 			return errors.Join(p.launch(m.group, m.stream, driver.PathPlain),
-				m.group.Launch(others[0], plan))
+				m.group.Launch(others[0], emptyPlan))
 		}
 		second := func() error { return p.launch(m.group, others[1], driver.PathDirect) }
 		err = m.checkOrder(m.stream.(*stream.Stream).CUDA, first, others[1].CUDA, second)
@@ -34,14 +33,32 @@ func TestEmptyCallKeepsTheOrder(t *testing.T) {
 	})
 }
 
-// TestCallDoesNotWaitForWorkQueuedAfterEarlierCall queues, after a call, work that waits for a
-// message. The peer sends the message only after a second call on another stream, so the second
-// call must not wait for that work.
+// The kinds of work that waits for a message. With one of the last two, the owner of an adopted
+// stream has made the stream wait, and symmem queues an event or a fill after that.
+const (
+	waitByRecv         = "a receive"
+	waitByEvent        = "a wait"
+	waitByReusedMemory = "reused memory"
+	waitByHostFunction = "a host function"
+	waitByGraph        = "a graph"
+	ownersWaitAndEvent = "a wait of the owner, an event"
+	ownersWaitAndFill  = "a wait of the owner, a fill"
+)
+
+func isOwnersWait(kind string) bool {
+	return kind == ownersWaitAndEvent || kind == ownersWaitAndFill
+}
+
+// TestCallDoesNotWaitForWorkQueuedAfterEarlierCall queues work that waits for a message after a
+// call. The peer sends the message only after a second call, which runs on another stream. The
+// second call must therefore not wait for the work that follows the first.
 func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
-		kinds := []string{"a receive", "a wait", "reused memory", "a host function", "a graph"}
+		kinds := []string{
+			waitByRecv, waitByEvent, waitByReusedMemory, waitByHostFunction, waitByGraph,
+		}
 		if adopted {
-			kinds = append(kinds, ownersWait+", an event", ownersWait+", a fill")
+			kinds = append(kinds, ownersWaitAndEvent, ownersWaitAndFill)
 		}
 		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
@@ -54,8 +71,9 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	}
 }
 
-// launchAroundMessage launches two calls on different streams. On rank 0, the first call is
-// followed by work that waits for a message, which rank 1 sends after the second call.
+// launchAroundMessage launches two calls, the first on streams[0] and the second on streams[1]. On
+// rank 0, work of the given kind follows the first call and waits for a message. Rank 1 sends the
+// message after the second call.
 func (m *testRank) launchAroundMessage(
 	w *testGroup, p *repeatedSum, kind string, adopted bool,
 ) error {
@@ -77,8 +95,8 @@ func (m *testRank) launchAroundMessage(
 	messageStream := streams[1]
 	if m.rank == 0 {
 		message.Operation, messageStream = driver.Recv, streams[2]
-		if kind == "a receive" || kind == "a graph" {
-			messageStream = streams[0]
+		if kind == waitByRecv || kind == waitByGraph {
+			messageStream = streams[0] // the Recv itself is the work that waits
 		}
 	}
 	plan, err := prepare(m.group, message)
@@ -86,7 +104,7 @@ func (m *testRank) launchAroundMessage(
 		return err
 	}
 	launchMessage := func() error { return m.group.Launch(messageStream, plan) }
-	if kind == "a graph" {
+	if kind == waitByGraph { // on both ranks
 		g, err := m.captureWork(messageStream, launchMessage)
 		if err != nil {
 			return err
@@ -97,7 +115,7 @@ func (m *testRank) launchAroundMessage(
 	if m.rank == 0 {
 		arrived := m.device.streams.NewEvent()
 		err = errors.Join(err, launchMessage(), messageStream.Record(arrived))
-		if strings.HasPrefix(kind, ownersWait) {
+		if isOwnersWait(kind) {
 			err = errors.Join(err, join(foreign[0], foreign[2]))
 		}
 		err = errors.Join(err,
@@ -113,27 +131,26 @@ func (m *testRank) launchAroundMessage(
 	return errors.Join(err, m.check(w, p), finish(foreign...))
 }
 
-// ownersWait is the prefix of kinds in which an adopted stream's owner makes the stream wait.
-const ownersWait = "a wait of the owner"
-
-// queueWait makes stream s wait for event e, which is recorded on stream sender. kind selects the
-// way to wait. If the owner has already made s wait, queueWait only queues work.
+// queueWait makes stream s wait for the work that is already queued on messageStream, where event
+// e has been recorded after it. kind selects the way to wait. Without a wait that is left to
+// queue, it does nothing, or queues work that writes buffer or records an event.
 func (m *testRank) queueWait(
-	kind string, s, sender driver.Stream, e driver.Event, buffer uintptr,
+	kind string, s, messageStream driver.Stream, e driver.Event, buffer uintptr,
 ) error {
 	switch kind {
-	case "a wait":
+	case waitByEvent:
 		return s.Wait(e)
-	case "reused memory":
+	case waitByReusedMemory:
 		return s.WaitIgnoringErrors(e)
-	case "a host function":
+	case waitByHostFunction:
 		arrived := make(chan struct{})
-		return errors.Join(sender.Host(func() { close(arrived) }), s.Host(func() { <-arrived }))
-	case ownersWait + ", an event": // a pool does the same when memory is freed
+		return errors.Join(messageStream.Host(func() { close(arrived) }),
+			s.Host(func() { <-arrived }))
+	case ownersWaitAndEvent: // a pool does the same when memory is freed
 		return s.Record(m.device.streams.NewEvent())
-	case ownersWait + ", a fill":
+	case ownersWaitAndFill:
 		return s.Fill(buffer, 0, 8)
-	default:
+	default: // waitByRecv or waitByGraph: s is messageStream
 		return nil
 	}
 }

@@ -17,9 +17,11 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// TestMain runs the tests on the machine's GPUs, or on the software GPU if it has none.
+// TestMain runs the tests on the machine's GPUs. Without a GPU, it builds the software GPU and
+// runs the tests on that.
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
+// runTests returns the exit status.
 func runTests(m *testing.M) int {
 	if err := loadKernelsEagerly(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -35,10 +37,11 @@ func runTests(m *testing.M) int {
 		os.Setenv("SYMMEM_CUDA", cudaPath)
 		os.Setenv("SYMMEM_NCCL", ncclPath)
 	}
-	// A test's child process may have inherited the software GPU.
+	// A child process of a test inherits the software GPU from its parent's environment, so look at
+	// the GPU's name.
 	if name, err := modelName(); err == nil && isSoft(name) {
-		gpu.KernelEndTimeout = 5 * time.Second
-		// Parallel tests are separate processes that are mostly idle.
+		gpu.KernelEndTimeout = 5 * time.Second // the software GPU is slow
+		// Each parallel test runs in a child process, which is mostly idle.
 		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.NumCPU())); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -47,9 +50,9 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// loadKernelsEagerly restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU.
-// Loading a kernel at its first launch could wait for kernels of other ranks
-// (docs/design/nccl-memory.md).
+// loadKernelsEagerly restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU and
+// the variable is not set. Otherwise, CUDA would load a kernel at its first launch, and could wait
+// for kernels of other ranks (docs/design/nccl-memory.md).
 func loadKernelsEagerly() error {
 	const loading = "CUDA_MODULE_LOADING"
 	if !isSharingEnabled() || os.Getenv(loading) != "" {
@@ -62,6 +65,7 @@ func loadKernelsEagerly() error {
 	return syscall.Exec(program, os.Args, append(os.Environ(), loading+"=EAGER"))
 }
 
+// modelName returns the name of the first GPU.
 func modelName() (string, error) {
 	gpus, err := cuda.Load()
 	if err != nil {
@@ -74,10 +78,11 @@ func modelName() (string, error) {
 	return gpu.Name()
 }
 
+// isSoft reports whether name is the name of a software GPU.
 func isSoft(name string) bool { return strings.HasPrefix(name, "Software") }
 
-// needDevices skips a test on a machine with fewer than n GPUs. The software GPU has enough devices
-// unless SOFTGPU_DEVICES is set.
+// needDevices skips the test on a machine with fewer than n GPUs. If the software GPU has fewer
+// devices although SOFTGPU_DEVICES does not limit them, the test fails.
 func needDevices(t *testing.T, n int) {
 	t.Helper()
 	count := maxRanks(t)
@@ -91,14 +96,15 @@ func needDevices(t *testing.T, n int) {
 	}
 }
 
-// ranksUpTo returns one rank for each GPU, but at least two and at most n.
+// ranksUpTo returns the number of GPUs, but at least two and at most n, as a number of ranks.
 func ranksUpTo(t *testing.T, n int) int {
 	t.Helper()
 	return min(n, max(2, maxRanks(t)))
 }
 
-// needDirect skips a test on GPUs without NVLink. It fails the test if the group has no direct path
-// for another reason.
+// needDirect skips the test if the group has no direct path because of the links between its GPUs,
+// for example without NVLink. If the direct path is unavailable for another reason, the test
+// fails.
 func needDirect(t *testing.T, group driver.Communicator) {
 	t.Helper()
 	c := group.(*communicator)

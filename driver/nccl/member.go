@@ -18,15 +18,16 @@ import (
 
 // member describes a rank to the other ranks, which read it from the key-value store.
 type member struct {
-	// Machine is NCCL_HOSTID if set, and otherwise the host name and boot ID, as in NCCL.
+	// Machine identifies the machine as in NCCL: it is NCCL_HOSTID if set, and otherwise the host
+	// name and the boot ID.
 	Machine string `json:"machine"`
-	Host    string `json:"host,omitempty"`
+	Host    string `json:"host,omitempty"` // host name for messages
 	// BootID is Linux's boot ID, which containers on one physical machine share.
 	BootID      string `json:"boot"`
-	GPUID       string `json:"gpu"`
-	ProcessID   string `json:"process"`
-	Model       string `json:"name"`
-	NCCLVersion int    `json:"nccl"`
+	GPUID       string `json:"gpu"`     // UUID of the GPU
+	ProcessID   string `json:"process"` // processID of the rank's process
+	Model       string `json:"name"`    // model of the GPU
+	NCCLVersion int    `json:"nccl"`    // for example 22703 for NCCL 2.27.3
 	// NoFabricReason explains why other machines cannot map the rank's memory, or is "".
 	NoFabricReason string `json:"no_fabric,omitempty"`
 	// NoKernelsReason explains why the GPU cannot run the kernels for messages, or is "".
@@ -35,13 +36,16 @@ type member struct {
 	OpenError string `json:"failed,omitempty"`
 }
 
+// processID identifies this process. It is random, because PIDs repeat in other containers and on
+// other machines.
 var processID = rand.Text()
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 
-// hostID is replaced by tests that simulate several machines.
+// hostID returns NCCL_HOSTID, or "" if unset. Tests that simulate several machines replace it.
 var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
 
+// machineID returns the value of member.Machine for this process.
 func machineID(rank int, bootID string) (string, error) {
 	if id := hostID(rank); id != "" {
 		return id, nil
@@ -50,21 +54,26 @@ func machineID(rank int, bootID string) (string, error) {
 	return hostName + " " + bootID, err
 }
 
+// members reads the descriptions of other ranks from the key-value store and caches them.
 type members struct {
 	cfg *driver.Config
 
 	mu    ranked.Mutex[membersMu]
-	cache map[int]*member // by rank; guarded by mu
+	cache map[int]*member // by world rank; guarded by mu
 }
 
+// awaitMembers waits until all ranks of a group have published their descriptions, and returns
+// them in the order of ranks, which are world ranks. It returns an error if the ranks cannot form
+// a group.
 func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	groupMembers, startTime := make([]*member, len(ranks)), time.Now()
 	group := driver.GroupConfig{Ranks: ranks, Rank: slices.Index(ranks, ms.cfg.Rank)}
 	findAbsent := func() []int { return control.FindAbsentRanks(ms.cfg.Store, ranks, memberKey) }
 	warning := driver.LateWarning{InCall: "waiting for the ranks of a group", Members: ranks}
-	defer control.WarnLate(ms.cfg.Late, warning, func() ([]int, map[int]string) {
+	stopWarning := control.WarnLate(ms.cfg.Late, warning, func() ([]int, map[int]string) {
 		return findAbsent(), nil
-	})()
+	})
+	defer stopWarning()
 	for i, rank := range ranks {
 		m, err := ms.awaitMember(ctx, rank)
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
@@ -79,6 +88,8 @@ func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, er
 	return groupMembers, checkCompatible(ranks, groupMembers)
 }
 
+// awaitMember waits for the description of one rank. It returns an error if that rank could not
+// open its GPU.
 func (ms *members) awaitMember(ctx context.Context, rank int) (*member, error) {
 	ms.mu.Lock()
 	cached := ms.cache[rank]
@@ -106,9 +117,10 @@ func (ms *members) awaitMember(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// checkCompatible returns an error for ranks with which NCCL would hang or return an unclear error.
+// checkCompatible returns an error if ranks use different versions of NCCL, or share a GPU
+// although NCCL does not permit it. NCCL would hang with such ranks or return an unclear error.
 func checkCompatible(ranks []int, groupMembers []*member) error {
-	firstUsers := map[string]int{}
+	firstUsers := map[string]int{} // the first rank that uses a GPU
 	for i, m := range groupMembers {
 		if m.NCCLVersion != groupMembers[0].NCCLVersion {
 			return fmt.Errorf("rank %d has NCCL %s, but rank %d has %s: all ranks need the same "+
@@ -130,6 +142,7 @@ func checkCompatible(ranks []int, groupMembers []*member) error {
 }
 
 const (
+	// sharingVariable is an environment variable of NCCL. The value 1 lets ranks share a GPU.
 	sharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
 	// sharingVersion is the first NCCL version in which ranks can share a GPU.
 	sharingVersion = 23000
@@ -137,6 +150,7 @@ const (
 
 func isSharingEnabled() bool { return os.Getenv(sharingVariable) == "1" }
 
+// checkSharing returns an error that completes "ranks share a GPU" unless NCCL permits sharing.
 func checkSharing(version int) error {
 	switch {
 	case version < sharingVersion:
@@ -149,8 +163,9 @@ func checkSharing(version int) error {
 	return nil
 }
 
-// countSharers ignores other processes, whose kernels run at other times or, with CUDA's MPS, on
-// other multiprocessors.
+// countSharers returns how many ranks of the group share thisMember's GPU in the same process. It
+// ignores ranks in other processes, because their kernels run at other times or, with CUDA's MPS,
+// on other multiprocessors.
 func countSharers(groupMembers []*member, thisMember *member) int {
 	count := 0
 	for _, m := range groupMembers {
@@ -169,7 +184,7 @@ func countMachines(groupMembers []*member) int {
 	return len(machines)
 }
 
-// hostNames returns nil if all ranks share one machine.
+// hostNames returns the ranks' host names, or nil if all ranks share one machine.
 func hostNames(groupMembers []*member) []string {
 	if countMachines(groupMembers) == 1 {
 		return nil
@@ -181,6 +196,7 @@ func hostNames(groupMembers []*member) []string {
 	return names
 }
 
+// noMessagesError returns the error for a message call in a group that cannot send messages.
 func noMessagesError(group *driver.GroupConfig, groupMembers []*member) error {
 	if reason := noKernelsReason(group, groupMembers); reason != "" {
 		return fmt.Errorf("messages: %s: %w", reason, driver.ErrUnsupported)
@@ -188,6 +204,7 @@ func noMessagesError(group *driver.GroupConfig, groupMembers []*member) error {
 	return fmt.Errorf("messages between ranks on several machines: %w", driver.ErrUnsupported)
 }
 
+// noKernelsReason explains why a rank cannot run the kernels for messages, or returns "".
 func noKernelsReason(group *driver.GroupConfig, groupMembers []*member) string {
 	for i, m := range groupMembers {
 		if m.NoKernelsReason != "" {

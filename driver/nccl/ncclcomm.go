@@ -15,33 +15,38 @@ import (
 	"symmem/internal/nccl"
 )
 
-// ncclComm wraps a group's ncclComm_t. Its methods can wait for other ranks without a deadline,
-// except for CommDestroy in destroy. Callers of register and deregister must hold communicator.mu.
+// ncclComm wraps a group's ncclComm_t, NCCL's communicator. Its methods can wait for other ranks
+// without a time limit, except for destroy.
 type ncclComm struct {
-	gpu        *gpu.GPU
-	library    *nccl.Library
-	handle     nccl.Comm
-	isAborting atomic.Bool // the abort frees the windows
-	// mayMapCaptured is set once plain calls have been captured: NCCL may have mapped their memory on
-	// other ranks.
+	gpu     *gpu.GPU
+	library *nccl.Library
+	handle  nccl.Comm
+	// isAborting is set before abort or destroy is called. These free the windows, so deregister
+	// then does nothing.
+	isAborting atomic.Bool
+	// mayMapCaptured is set once plain calls have been captured, because NCCL may have mapped their
+	// memory on other ranks.
 	mayMapCaptured atomic.Bool
+
 	// communicator.mu guards the following fields.
+
 	isSuspended bool
-	// afterResume is a releaseCaptured that must wait for resume, or nil. Kernels of a suspended
-	// communicator would destroy the CUDA context.
+	// afterResume is called by resume. It is nil or calls releaseCaptured, which must not launch
+	// kernels of a suspended communicator, because they would destroy the CUDA context.
 	afterResume func() error
 }
 
-// abort waits until the device is idle.
+// abort frees the communicator, after ending its kernels. It waits until the device is idle.
 func (n *ncclComm) abort() error {
 	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
 }
 
-// destroy frees the communicator after NCCL has sent the last data to other machines. If the
-// communicator has failed, CommDestroy frees nothing and makes its thread unusable, so destroy then
-// calls abort on another thread. If CommDestroy does not return within the group's timeout, destroy
-// returns a TimeoutError; a thread, the communicator and the CUDA context remain in use (see
-// nccl.EndlessDestroy).
+// destroy frees the communicator after NCCL has sent the last data to other machines.
+//
+// If the communicator has failed, CommDestroy frees nothing and makes its thread unusable. destroy
+// then calls abort on another thread. If CommDestroy does not return within the group's timeout,
+// destroy returns a TimeoutError. The thread, the communicator and the CUDA context then remain in
+// use until the process ends (see nccl.EndlessDestroy).
 func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
 	result := make(chan error, 1)
 	go func() {
@@ -65,12 +70,15 @@ func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
 	}
 }
 
+// register registers a segment as a window, on all ranks of the group. The result is 0 if NCCL
+// cannot use windows. The caller must hold communicator.mu.
 func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {
 	return gpu.Get(n.gpu, func() (nccl.Window, error) {
 		return n.library.WindowRegister(n.handle, s.Address(), s.Bytes())
 	})
 }
 
+// deregister deregisters a window, unless the abort does. The caller must hold communicator.mu.
 func (n *ncclComm) deregister(w nccl.Window) error {
 	if n.isAborting.Load() {
 		return nil
@@ -79,11 +87,11 @@ func (n *ncclComm) deregister(w nccl.Window) error {
 }
 
 // releaseCaptured makes NCCL unmap, on other ranks, this rank's memory that destroyed graphs have
-// used. NCCL does that only in every 11th group of calls, so releaseCaptured runs 11 groups. Each
-// sends one byte to this rank itself, in place. address must be in device memory. The caller must
-// hold communicator.mu.
+// used. NCCL does this only in every 11th NCCL group (calls that NCCL launches together), so
+// releaseCaptured runs 11 NCCL groups. Each sends the byte at address, which must be in device
+// memory, from this rank to itself. The caller must hold communicator.mu.
 func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
-	const groups = 11
+	const ncclGroups = 11
 	err := n.gpu.Do(func() error {
 		calls := []nccl.Invocation{
 			n.library.Send(address, 1, nccl.Uint8, rank, n.handle),
@@ -91,7 +99,7 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 		}
 		return n.gpu.InternalStreams.Run(n.gpu, func(stream cuda.Stream) error {
 			var err error
-			for i := 0; i < groups && err == nil; i++ {
+			for i := 0; i < ncclGroups && err == nil; i++ {
 				err = n.queueGroup(calls, stream)
 			}
 			return err
@@ -103,9 +111,9 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	return nil
 }
 
-// queueGroup queues calls as one group of NCCL calls.
+// queueGroup queues calls as one NCCL group.
 func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
-	return n.gpu.Do(func() error { // an NCCL group belongs to one thread
+	return n.gpu.Do(func() error { // on one thread, because an NCCL group belongs to its thread
 		err := n.library.GroupStart()
 		if err != nil {
 			return err
@@ -119,16 +127,17 @@ func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
 	})
 }
 
-// awaitDestroyedGraphs waits until CUDA has told NCCL which graphs have been destroyed. CUDA runs
-// these callbacks in order, on an internal thread. This function therefore destroys an empty graph
-// and waits for its callback.
+// awaitDestroyedGraphs waits until NCCL knows of all graphs that have been destroyed. CUDA
+// notifies NCCL in callbacks, which it runs in the order of the destructions on an internal
+// thread. awaitDestroyedGraphs therefore destroys an empty graph and waits for the callback of
+// this graph. In CUDA versions without such callbacks, it returns immediately.
 func awaitDestroyedGraphs(g *gpu.GPU) error {
-	told := make(chan struct{})
+	notified := make(chan struct{})
 	err := g.Do(func() error {
 		return g.InternalStreams.Run(g, func(stream cuda.Stream) error {
-			err := callAfterEmptyGraph(g, stream, func() { close(told) })
+			err := callAfterEmptyGraph(g, stream, func() { close(notified) })
 			if errors.As(err, new(*cuda.MissingError)) {
-				close(told)
+				close(notified)
 				return nil
 			}
 			return err
@@ -140,7 +149,7 @@ func awaitDestroyedGraphs(g *gpu.GPU) error {
 	timer := time.NewTimer(g.Timeout)
 	defer timer.Stop()
 	select {
-	case <-told:
+	case <-notified:
 		return nil
 	case <-timer.C:
 		return fmt.Errorf("CUDA has not reported the end of closed graphs for %v, so NCCL may still "+
@@ -148,9 +157,9 @@ func awaitDestroyedGraphs(g *gpu.GPU) error {
 	}
 }
 
-// callAfterEmptyGraph captures and destroys a graph. CUDA then makes the call, unless
-// callAfterEmptyGraph fails.
-func callAfterEmptyGraph(g *gpu.GPU, stream cuda.Stream, call func()) error {
+// callAfterEmptyGraph captures and destroys an empty graph. Unless it returns an error, CUDA runs
+// callback after the destruction.
+func callAfterEmptyGraph(g *gpu.GPU, stream cuda.Stream, callback func()) error {
 	if err := g.CUDA.BeginCapture(stream, cuda.CaptureRelaxed); err != nil {
 		return err
 	}
@@ -158,16 +167,18 @@ func callAfterEmptyGraph(g *gpu.GPU, stream cuda.Stream, call func()) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(g.CUDA.CallAfterGraph(graph, call), g.CUDA.GraphDestroy(graph))
+	return errors.Join(g.CUDA.CallAfterGraph(graph, callback), g.CUDA.GraphDestroy(graph))
 }
 
-// suspend and resume require communicator.mu.
+// suspend makes NCCL release the communicator's memory until resume. The caller must hold
+// communicator.mu.
 func (n *ncclComm) suspend() error {
 	err := n.gpu.Do(func() error { return n.library.CommSuspend(n.handle) })
 	n.isSuspended = err == nil
 	return err
 }
 
+// resume undoes suspend and calls afterResume. The caller must hold communicator.mu.
 func (n *ncclComm) resume() error {
 	if err := n.gpu.Do(func() error { return n.library.CommResume(n.handle) }); err != nil {
 		return err
@@ -180,6 +191,8 @@ func (n *ncclComm) resume() error {
 	return release()
 }
 
+// asyncError returns the error that NCCL has found since a call has returned, or nil. group is the
+// name of the group.
 func (n *ncclComm) asyncError(group string) error {
 	err := n.library.AsyncError(n.handle)
 	if err == nil || errors.Is(err, nccl.ErrInProgress) {
@@ -188,11 +201,13 @@ func (n *ncclComm) asyncError(group string) error {
 	return fmt.Errorf("group %s: %w", group, err)
 }
 
-func waitError(ctx context.Context, operation string, begin time.Time) error {
+// waitError returns the error of a wait that ended because ctx is done: a TimeoutError after its
+// deadline, and the cause of its cancellation otherwise. callText names the call that waited.
+func waitError(ctx context.Context, callText string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("%s: %w", operation, context.Cause(ctx))
+		return fmt.Errorf("%s: %w", callText, context.Cause(ctx))
 	}
 	return &driver.TimeoutError{
-		InCall: operation, Waited: time.Since(begin).Round(time.Millisecond),
+		InCall: callText, Waited: time.Since(begin).Round(time.Millisecond),
 	}
 }

@@ -10,15 +10,16 @@ import (
 	"symmem/internal/nccl"
 )
 
-// TestUnknownTypesAndReductionsAreRefused checks types and reductions that NCCL does not have. If 0
-// were passed to NCCL instead, it would select another one.
+// TestUnknownTypesAndReductionsAreRefused checks that calls with types or reductions that NCCL
+// does not have are refused. If symmem passed 0 instead, NCCL would use the type or reduction with
+// this number.
 func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	for name, call := range map[string]driver.Call{
-		"a reduction": {Operation: driver.AllReduce, ReduceOp: driver.ReduceOps},
-		"a bitwise reduction": {
+		"unknown reduction": {Operation: driver.AllReduce, ReduceOp: driver.ReduceOps},
+		"bitwise reduction": {
 			Operation: driver.AllReduce, DataType: driver.Int32, ReduceOp: driver.BAnd,
 		},
-		"a type": {Operation: driver.AllGather, DataType: driver.Float32 + 100},
+		"unknown type": {Operation: driver.AllGather, DataType: driver.Float32 + 100},
 	} {
 		for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow} {
 			p := &plan{Call: call}
@@ -27,13 +28,15 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 			}
 		}
 	}
+	// An AllGather does not reduce, so its ReduceOp is ignored.
 	gather := &plan{Call: driver.Call{Operation: driver.AllGather, ReduceOp: driver.ReduceOps}}
 	if err := gather.Refusal(driver.PathPlain); err != nil {
 		t.Errorf("AllGather with an unknown reduction: Refusal = %v, want nil", err)
 	}
 }
 
-// TestOperationsWithoutAnNCCLCallAreRefused checks that no operation runs as another collective.
+// TestOperationsWithoutAnNCCLCallAreRefused checks that plan.collective refuses operations that
+// are no single collective of NCCL.
 func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
 	for _, operation := range []driver.Operation{
 		driver.Send, driver.Recv, driver.AllToAllV, driver.AllReduceRMSNorm, driver.Operation(100),
@@ -48,19 +51,21 @@ func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
 	}
 }
 
-// TestReductionNumbersMatchNCCL compares the table in package driver with internal/nccl.
+// TestReductionNumbersMatchNCCL compares the numbers of reductions that package driver passes to
+// NCCL with the constants of internal/nccl.
 func TestReductionNumbersMatchNCCL(t *testing.T) {
 	for op, want := range map[driver.ReduceOp]nccl.ReduceOp{
 		driver.Sum: nccl.Sum, driver.Prod: nccl.Prod, driver.Min: nccl.Min, driver.Max: nccl.Max,
 		driver.Avg: nccl.Avg,
 	} {
 		if got, ok := op.NCCL().Number(); !ok || nccl.ReduceOp(got) != want {
-			t.Errorf("%v.NCCL().Number() = %d, want %d", op, got, want)
+			t.Errorf("%v.NCCL().Number() = %d, %t; want %d, true", op, got, ok, want)
 		}
 	}
 }
 
-// TestKernelIsChosenOnceForAPlan queries an offer repeatedly before it takes a path.
+// TestKernelIsChosenOnceForAPlan checks that an offer chooses a direct kernel at most once,
+// although Refusal, Remark and Take all need the choice. On other paths, it must choose none.
 func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
@@ -72,7 +77,7 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		c, choiceCount := m.group.(*communicator), 0
+		c := m.group.(*communicator)
 		if err := c.UseWindows(t.Context()); err != nil {
 			return err
 		}
@@ -80,11 +85,12 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 			Operation: driver.AllReduce, DataType: driver.Float32, Count: 64, SendWindow: s.window,
 			RecvWindow: s.window, Send: s.segment.Address(), Recv: s.segment.Address(),
 		}
+		choiceCount := 0
 		c.direct.choose = func(l kernels.Launch) (kernels.Work, error) {
 			choiceCount++
 			return kernels.Choose(l)
 		}
-		for path, want := range map[driver.Path]int{
+		for path, wantCount := range map[driver.Path]int{
 			driver.PathPlain: 0, driver.PathWindow: 0, driver.PathDirect: 1,
 		} {
 			choiceCount = 0
@@ -95,18 +101,20 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 				}
 				offer.(driver.Remarker).Remark(path)
 			}
-			if _, err := offer.Take(path, 1); err != nil {
+			const digest = 1
+			if _, err := offer.Take(path, digest); err != nil {
 				return err
 			}
-			if choiceCount != want {
-				t.Errorf("%v path: got %d choices of a kernel, want %d", path, choiceCount, want)
+			if choiceCount != wantCount {
+				t.Errorf("%v path: got %d choices of a kernel, want %d", path, choiceCount, wantCount)
 			}
 		}
 		return nil
 	})
 }
 
-// prepare returns the plan of a call, on the plain path if the window path refuses the call.
+// prepare returns the plan of a call on the path call.Path. If the window path refuses the call,
+// prepare uses the plain path instead.
 func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	if call.Path == driver.PathWindow && c.Offer(call).Refusal(driver.PathWindow) != nil {
 		call.Path = driver.PathPlain
@@ -114,17 +122,19 @@ func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	return driver.Prepare(c, call)
 }
 
-// TestCallWithoutTicketIsNamedByItsLaunch checks a replayed call, whose ticket (number) is unknown.
+// TestCallWithoutTicketIsNamedByItsLaunch checks the text for a call with a ticket (its number in
+// the group), and for a replayed call, whose ticket is unknown.
 func TestCallWithoutTicketIsNamedByItsLaunch(t *testing.T) {
+	const ticket, noTicket, kernelLaunch = 12, 0, 63
 	f := faults{cfg: &driver.GroupConfig{ID: "g"}}
 	call := driver.Call{Operation: driver.AllGather}
-	got, want := f.describeCall(&call, 12, 63), "AllGather 12 of group g"
-	if got != want {
-		t.Errorf("describe = %q, want %q", got, want)
+	want := "AllGather 12 of group g"
+	if got := f.describeCall(&call, ticket, kernelLaunch); got != want {
+		t.Errorf("describeCall with a ticket = %q, want %q", got, want)
 	}
 	call.Recorded = driver.Recorded{Capture: 4, Call: 1}
 	want = "AllGather, launch 63 of group g, call 1 of capture 4"
-	if got := f.describeCall(&call, 0, 63); got != want {
-		t.Errorf("describe = %q, want %q", got, want)
+	if got := f.describeCall(&call, noTicket, kernelLaunch); got != want {
+		t.Errorf("describeCall without a ticket = %q, want %q", got, want)
 	}
 }

@@ -120,7 +120,7 @@ func countResources(t *testing.T) map[string]int {
 		t.Fatal(err)
 	}
 	return map[string]int{
-		"descriptors": openDescriptors(t), "goroutines": runtime.NumGoroutine(),
+		"descriptors": countDescriptors(t), "goroutines": runtime.NumGoroutine(),
 		"mappings": strings.Count(string(maps), "\n"),
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// awaitKernelFault waits until a kernel's report has made the rank's group fail.
+// awaitKernelFault waits until a kernel's report has made the rank's group fail, and returns the
+// cause.
 func (m *testRank) awaitKernelFault(w *testGroup) error {
 	limit := time.Second
 	if usesSoftGPU(w.t) {
@@ -27,34 +28,35 @@ func (m *testRank) awaitKernelFault(w *testGroup) error {
 	}
 }
 
-// causeCounter counts ranks that report the original cause of a failure. If a kernel reports it
-// more than control.Grace after another rank has failed, the rank reports only that the other rank
-// failed.
-type causeCounter struct{ reported atomic.Int32 }
+// causeChecker checks the errors of the ranks of a failed group. At least one rank must return the
+// original cause. A rank returns a PeerError instead if its kernel reports the cause more than
+// control.Grace after another rank has failed.
+type causeChecker struct{ causeCount atomic.Int32 }
 
-// check calls checkCause unless the error says only that another rank has failed.
-func (r *causeCounter) check(err error, checkCause func(error) error) error {
+// check returns the result of checkCause(err), or nil if err is a PeerError.
+func (c *causeChecker) check(err error, checkCause func(error) error) error {
 	if errors.As(err, new(*driver.PeerError)) {
 		return nil
 	}
-	r.reported.Add(1)
+	c.causeCount.Add(1)
 	return checkCause(err)
 }
 
-func (r *causeCounter) checkReported(t *testing.T) {
+// requireCause fails the test if all ranks have returned a PeerError.
+func (c *causeChecker) requireCause(t *testing.T) {
 	t.Helper()
-	if r.reported.Load() == 0 {
+	if c.causeCount.Load() == 0 {
 		t.Error("no rank reported the cause")
 	}
 }
 
-// TestEqualGraphsInOppositeOrderDiverge replays two graphs with identical calls, on rank 0 in the
-// opposite order. The group must fail rather than mix their data.
+// TestEqualGraphsInOppositeOrderDiverge replays two graphs with identical calls. Rank 0 replays
+// the second graph first. The group must fail rather than mix the data of the graphs.
 func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			w := newAdditiveGroup(t, ranks, 20*time.Second)
-			var reports causeCounter
+			var causes causeChecker
 			w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
 				foreign, err := m.newForeignStreams(2)
 				for i, o := range foreign {
@@ -62,9 +64,9 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 						return o.record(driver.PathDirect, sums[i], sums[i])
 					}))
 				}
-				first := 1
+				firstCapture := 1
 				if m.rank == 0 {
-					first = 2
+					firstCapture = 2
 					slices.Reverse(foreign)
 				}
 				for _, o := range foreign {
@@ -75,22 +77,22 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 				}
 				cause := m.awaitKernelFault(w)
 				_ = finish(foreign...) // returns the group's fault
-				return reports.check(cause, checkDivergence(first, true))
+				return causes.check(cause, checkReplayMismatch(firstCapture))
 			})
-			reports.checkReported(t)
+			causes.requireCause(t)
 		})
 	}
 }
 
-// TestCallsDivergeWithFewResidentBlocks launches different calls on GPUs that run only one block at
-// a time, as may happen when ranks share a GPU. The first block must detect the mismatch: if it
-// waited for data, no other block would run.
+// TestCallsDivergeWithFewResidentBlocks launches different calls on GPUs that run only one thread
+// block at a time, as may happen when ranks share a GPU. The first block must detect the mismatch.
+// If it waited for data instead, no other block would run.
 func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 	if !inSoftGPUProcess(t, "", "SOFTGPU_BLOCKS=1") {
 		return
 	}
 	w := newGroup(t, 2, 3*time.Second)
-	var reports causeCounter
+	var causes causeChecker
 	w.withSum(50_000, func(m *testRank, p *repeatedSum) error {
 		call := p.call(driver.PathDirect)
 		call.Digest += uint64(m.rank)
@@ -99,9 +101,9 @@ func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 		if err = errors.Join(err, m.group.Launch(m.stream, plan)); err != nil {
 			return err
 		}
-		return reports.check(m.stream.Synchronize(t.Context()), checkMismatch)
+		return causes.check(m.stream.Synchronize(t.Context()), checkMismatch)
 	})
-	reports.checkReported(t)
+	causes.requireCause(t)
 }
 
 func checkMismatch(err error) error {
@@ -111,28 +113,39 @@ func checkMismatch(err error) error {
 	return nil
 }
 
-// checkDivergence returns a function that checks for a MismatchError about the first call of a
-// capture. The error must identify the call by the number of its launch if launch is set, and by
-// its ticket otherwise.
-func checkDivergence(capture int, launch bool) func(error) error {
-	return func(err error) error {
-		var mismatch *driver.MismatchError
-		if !errors.As(err, &mismatch) || mismatch.Call.Recorded.Capture != uint64(capture) ||
-			mismatch.Launch != launch ||
-			!strings.Contains(err.Error(), fmt.Sprintf("call 1 of capture %d", capture)) {
-			return failuref("got %v, want a MismatchError about call 1 of capture %d", err, capture)
-		}
-		return nil
-	}
+// checkReplayMismatch returns a function that checks for a MismatchError about the first call of a
+// capture. The error must identify the call by the number of its launch, because calls in graphs
+// of another library have no ticket.
+func checkReplayMismatch(capture int) func(error) error {
+	return func(err error) error { return checkCapturedMismatch(err, capture, true) }
 }
 
-// TestOwnGraphsInOppositeOrderDiverge launches graphs of symmem in different orders on two ranks.
-// Direct calls are compared while they run, and plain calls before.
+// checkOwnMismatch is checkReplayMismatch for a graph of symmem. The error must identify the call
+// by its ticket.
+func checkOwnMismatch(capture int) func(error) error {
+	return func(err error) error { return checkCapturedMismatch(err, capture, false) }
+}
+
+func checkCapturedMismatch(err error, capture int, hasLaunchNumber bool) error {
+	position := fmt.Sprintf("call 1 of capture %d", capture)
+	var mismatch *driver.MismatchError
+	if !errors.As(err, &mismatch) || mismatch.Call.Recorded.Capture != uint64(capture) ||
+		!strings.Contains(err.Error(), position) {
+		return failuref("got %v, want a MismatchError about %s", err, position)
+	}
+	if mismatch.Launch != hasLaunchNumber {
+		return failuref("got %v with Launch = %t, want %t", err, mismatch.Launch, hasLaunchNumber)
+	}
+	return nil
+}
+
+// TestOwnGraphsInOppositeOrderDiverge launches a different graph of symmem on each of two ranks.
+// Direct calls are compared while they run, and plain calls before they run.
 func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
 		t.Run(path.String(), func(t *testing.T) {
 			w := newAdditiveGroup(t, 2, 20*time.Second)
-			var reports causeCounter
+			var causes causeChecker
 			w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
 				for _, p := range sums {
 					if _, err := m.capture(p, path, 1); err != nil {
@@ -143,18 +156,18 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 				if err == nil {
 					err = m.stream.Synchronize(t.Context())
 				}
-				return reports.check(err, checkDivergence(m.rank+1, false))
+				return causes.check(err, checkOwnMismatch(m.rank+1))
 			})
-			reports.checkReported(t)
+			causes.requireCause(t)
 		})
 	}
 }
 
-// TestReplayedCallDivergesFromAnEagerCall replays a captured call on one rank, while the other rank
-// launches the same call.
+// TestReplayedCallDivergesFromAnEagerCall replays a captured call on one rank, while the other
+// rank launches the same call.
 func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 	w := newAdditiveGroup(t, 2, 20*time.Second)
-	var reports causeCounter
+	var causes causeChecker
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		foreign, err := m.newForeignStreams(1)
 		err = errors.Join(err, foreign[0].capture(func() error {
@@ -166,19 +179,20 @@ func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 			if err := errors.Join(err, foreign[0].replay(p)); err != nil {
 				return err
 			}
-			return reports.check(m.awaitKernelFault(w), checkDivergence(1, true))
+			return causes.check(m.awaitKernelFault(w), checkReplayMismatch(1))
 		}
 		err = errors.Join(err, p.launch(m.group, m.stream, driver.PathDirect))
 		if err != nil {
 			return err
 		}
-		return reports.check(m.stream.Synchronize(t.Context()), checkMismatch)
+		return causes.check(m.stream.Synchronize(t.Context()), checkMismatch)
 	})
-	reports.checkReported(t)
+	causes.requireCause(t)
 }
 
-// TestCallInAnInvalidatedCaptureKeepsTheGroup checks that the group stays usable. A global
-// capture would also make stream queries of the other rank, in this process, fail.
+// TestCallInAnInvalidatedCaptureKeepsTheGroup checks that the group stays usable after Record in a
+// capture that a query of the stream has invalidated. The capture is thread-local: in global mode,
+// stream queries of the other rank in this process would fail as well.
 func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
@@ -191,7 +205,7 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 			if err := gpu.BeginCapture(o.cudaStream, cuda.CaptureThreadLocal); err != nil {
 				return err
 			}
-			_, _ = gpu.StreamQuery(o.cudaStream)
+			_, _ = gpu.StreamQuery(o.cudaStream) // fails and invalidates the capture
 			err := o.record(driver.PathDirect, p)
 			_, endErr := gpu.EndCapture(o.cudaStream)
 			if !errors.Is(err, cuda.ErrCaptureInvalidated) || endErr == nil {
@@ -204,8 +218,9 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 	})
 }
 
-// TestGraphInACaptureOfTheOwnerIsRefused launches a graph of symmem on a stream that its owner is
-// capturing. The owner's graph might outlive objects that symmem's graph uses.
+// TestGraphInACaptureOfTheOwnerIsRefused launches a graph of symmem on an adopted stream while the
+// stream's owner captures it. Launch must return ErrCapturing, because the captured graph might
+// outlive objects that symmem's graph uses. Later launches on the stream must succeed.
 func TestGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	w := newAdditiveGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {

@@ -11,31 +11,37 @@ import (
 )
 
 // runTimer measures how long sampled calls of a group take on the GPU, including their waits for
-// other ranks. The group's lock guards it.
+// other ranks. The group's lock guards it. Methods with a *cuda.Driver require that the CUDA
+// context is current.
 type runTimer struct {
 	gpu *gpu.GPU
 	// samples has a fixed size to avoid allocations. Calls are not timed while all samples are in
 	// use.
 	samples         [16]runSample
-	unfinishedCount atomic.Int32
-	isClosed        bool
+	unfinishedCount atomic.Int32 // number of samples in use; may be read without the lock
+	isClosed        bool         // no more calls are timed
 }
 
+// runSample times one call with two events.
 type runSample struct {
-	begin, end cuda.Event    // zero before the first use
-	meter      *driver.Meter // nil if the sample is not in use
-	hasEnd     bool
+	begin, end cuda.Event    // recorded before and after the call; 0 before the first use
+	meter      *driver.Meter // gets the duration; nil if the sample is not in use
+	hasEnd     bool          // end has been recorded
 }
 
-// start marks the beginning of a call in a stream. It returns nil if the call is not timed. The
-// CUDA context must be current.
+// start marks the beginning of a call in stream s, if m samples the call. It returns nil if the
+// call is not timed.
 func (t *runTimer) start(m *driver.Meter, s cuda.Stream, gpu *cuda.Driver) *runSample {
 	if m == nil || !m.Sample() {
 		return nil
 	}
 	t.collect(gpu)
 	sample := t.findUnused()
-	if sample == nil || sample.createEvents(gpu) != nil || gpu.EventRecord(sample.begin, s) != nil {
+	if sample == nil {
+		return nil
+	}
+	// An error does not affect the call, which is then not timed.
+	if sample.createEvents(gpu) != nil || gpu.EventRecord(sample.begin, s) != nil {
 		return nil
 	}
 	sample.meter, sample.hasEnd = m, false
@@ -43,7 +49,8 @@ func (t *runTimer) start(m *driver.Meter, s cuda.Stream, gpu *cuda.Driver) *runS
 	return sample
 }
 
-// stop marks the end of the call. sample may be nil.
+// stop marks the end of the call whose start has returned sample. It does nothing if sample is
+// nil.
 func (t *runTimer) stop(sample *runSample, s cuda.Stream, gpu *cuda.Driver) {
 	if sample == nil || sample.meter == nil {
 		return
@@ -55,8 +62,9 @@ func (t *runTimer) stop(sample *runSample, s cuda.Stream, gpu *cuda.Driver) {
 	sample.hasEnd = true
 }
 
-// startSteps is start for a call that consists of calls of other groups. It locks the stream and
-// the group.
+// startSteps is like start, for a call of a two-level group, which consists of calls of its
+// levels. It locks the stream and the group. If the stream is closed or capturing, the call is not
+// timed.
 func (t *runTimer) startSteps(
 	mu *groupLock, m *driver.Meter, s *stream.Stream,
 ) (sample *runSample) {
@@ -70,6 +78,7 @@ func (t *runTimer) startSteps(
 	if s.Closed() || s.Capture != nil {
 		return nil
 	}
+	// If With fails, the call is not timed.
 	_ = t.gpu.With(func(gpu *cuda.Driver) error {
 		sample = t.start(m, s.CUDA, gpu)
 		return nil
@@ -77,6 +86,8 @@ func (t *runTimer) startSteps(
 	return sample
 }
 
+// stopSteps is like stop, for a call whose startSteps has returned sample. It locks the stream and
+// the group.
 func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream) {
 	if sample == nil {
 		return
@@ -95,6 +106,7 @@ func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream)
 	})
 }
 
+// findUnused returns a sample that is not in use, or nil.
 func (t *runTimer) findUnused() *runSample {
 	if t.isClosed {
 		return nil
@@ -107,6 +119,7 @@ func (t *runTimer) findUnused() *runSample {
 	return nil
 }
 
+// createEvents creates the events that do not exist yet.
 func (s *runSample) createEvents(gpu *cuda.Driver) (err error) {
 	for _, event := range []*cuda.Event{&s.begin, &s.end} {
 		if *event == 0 && err == nil {
@@ -116,6 +129,7 @@ func (s *runSample) createEvents(gpu *cuda.Driver) (err error) {
 	return err
 }
 
+// discard makes the sample unused. It keeps the events.
 func (t *runTimer) discard(sample *runSample) {
 	if sample.meter != nil {
 		sample.meter = nil
@@ -123,7 +137,7 @@ func (t *runTimer) discard(sample *runSample) {
 	}
 }
 
-// collect reports the durations of calls that have ended.
+// collect adds the durations of calls that have ended to their meters, and discards their samples.
 func (t *runTimer) collect(gpu *cuda.Driver) {
 	if t.unfinishedCount.Load() == 0 {
 		return
@@ -134,7 +148,9 @@ func (t *runTimer) collect(gpu *cuda.Driver) {
 			continue
 		}
 		done, err := gpu.EventQuery(s.end)
-		if err == nil && !done || errors.Is(err, cuda.ErrCaptureUnsupported) {
+		isRunning := err == nil && !done
+		// EventQuery is not permitted during a capture in global mode.
+		if isRunning || errors.Is(err, cuda.ErrCaptureUnsupported) {
 			continue
 		}
 		duration, elapsedErr := gpu.EventElapsedTime(s.begin, s.end)
@@ -145,6 +161,8 @@ func (t *runTimer) collect(gpu *cuda.Driver) {
 	}
 }
 
+// collectUnlessBusy calls collect, unless another goroutine holds the group's lock. Later calls of
+// collect will then add the durations.
 func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 	if t.unfinishedCount.Load() == 0 || !mu.TryLock() {
 		return
@@ -156,10 +174,11 @@ func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 	})
 }
 
+// close destroys the events. Calls that start later are not timed.
 func (t *runTimer) close() error {
 	t.isClosed = true
 	if t.samples[0].begin == 0 {
-		return nil
+		return nil // no sample was ever used, because findUnused returns the first unused one
 	}
 	return t.gpu.With(func(gpu *cuda.Driver) error {
 		t.collect(gpu)

@@ -10,16 +10,18 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
+// launchDelay is how late the last rank launches the timed call of timeSums.
 const launchDelay = 300 * time.Millisecond
 
-// timeSums times the second of three all-reduces, which the last rank launches late, and returns
-// the reading of each rank's clock.
+// timeSums launches three all-reduces of 1000 elements on the given path, and returns the readings
+// of a CallTimer on each rank. Each CallTimer times only the second call. The last rank launches
+// that call launchDelay after the other ranks.
 func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 	w.t.Helper()
 	last := len(w.ranks) - 1
-	var launching sync.WaitGroup
+	var launching sync.WaitGroup // ranks before the last that have not launched the second call
 	launching.Add(last)
-	readings := make([]driver.CallTimes, len(w.ranks))
+	readings := make([]driver.CallTimes, len(w.ranks)) // by rank
 	w.must(func(m *testRank) error {
 		call := m.twoLevelCall(driver.AllReduce, driver.Float32, 1000)
 		call.Path = path
@@ -27,8 +29,8 @@ func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 		if err != nil {
 			return err
 		}
-		var clock driver.CallTimer
-		prepared.(driver.Timed).SetMeter(clock.Meter(4000))
+		var timer driver.CallTimer
+		prepared.(driver.Timed).SetMeter(timer.Meter(4000)) // bytes of each call
 		for i := range 3 {
 			if i == 1 && m.rank == last {
 				launching.Wait()
@@ -44,12 +46,12 @@ func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 		}
 		ticks := time.NewTicker(time.Millisecond)
 		defer ticks.Stop()
-		for start := time.Now(); clock.Read().Samples == 0; <-ticks.C {
+		for start := time.Now(); timer.Read().Samples == 0; <-ticks.C {
 			if time.Since(start) > time.Minute {
-				return failuref("rank %d: no call is timed", m.rank)
+				return failuref("rank %d: no call was timed within a minute", m.rank)
 			}
 		}
-		readings[m.rank] = clock.Read()
+		readings[m.rank] = timer.Read()
 		return nil
 	})
 	return readings
@@ -59,39 +61,43 @@ func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 func TestRunsAreTimed(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.must(func(m *testRank) error {
-		m.group.SetCheck(false) // otherwise ranks wait before the launch
+		m.group.SetCheck(false) // otherwise ranks wait for each other before they launch a call
 		return nil
 	})
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathTwoLevel} {
-		readings := w.timeSums(path)
-		for rank, r := range readings {
-			isInTime := rank == 3 || r.Time >= launchDelay/3
-			if r.Calls != 3 || r.Bytes != 12000 || r.Samples != 1 || r.Time <= 0 || !isInTime {
-				t.Errorf("path %v: clock of rank %d = %+v; want 3 calls, and one sample of at "+
-					"least %v on ranks other than 3", path, rank, r, launchDelay/3)
+		for rank, r := range w.timeSums(path) {
+			if r.Calls != 3 || r.Bytes != 12000 || r.Samples != 1 || r.Time <= 0 {
+				t.Errorf("path %v, rank %d: got %+v, want 3 calls of 12000 bytes in all, and one sample",
+					path, rank, r)
+			}
+			const lateRank = 3 // does not wait for other ranks
+			if rank != lateRank && r.Time < launchDelay/3 {
+				t.Errorf("path %v, rank %d: the call took %v, want at least %v", path, rank, r.Time,
+					launchDelay/3)
 			}
 		}
 	}
 }
 
-// TestTimesWithoutRoomAreSkipped starts to time more calls than there are samples.
+// TestTimesWithoutRoomAreSkipped starts to time more calls than a runTimer has samples. The last
+// call must not be timed, and all samples must be unused after the calls.
 func TestTimesWithoutRoomAreSkipped(t *testing.T) {
 	w := newTestGroup(t, 1, 20*time.Second)
 	w.regroup()
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
-		var clocks [len(c.runTimer.samples) + 1]driver.CallTimer
+		var timers [len(c.runTimer.samples) + 1]driver.CallTimer
 		var started []*runSample
-		for i := range clocks {
-			meter := clocks[i].Meter(1)
-			for range 2 { // the second call is timed
+		for i := range timers {
+			meter := timers[i].Meter(1)
+			for range 2 { // a CallTimer times the second call, not the first
 				if s := c.runTimer.startSteps(&c.mu, &meter, m.stream.(*stream.Stream)); s != nil {
 					started = append(started, s)
 				}
 			}
 		}
-		if len(started) != len(clocks)-1 {
-			return failuref("%d calls are timed; want %d", len(started), len(clocks)-1)
+		if len(started) != len(c.runTimer.samples) {
+			return failuref("%d calls are timed, want %d", len(started), len(c.runTimer.samples))
 		}
 		for _, s := range started {
 			c.runTimer.stopSteps(&c.mu, s, m.stream.(*stream.Stream))
@@ -101,7 +107,7 @@ func TestTimesWithoutRoomAreSkipped(t *testing.T) {
 		}
 		c.runTimer.collectUnlessBusy(&c.mu)
 		if n := c.runTimer.unfinishedCount.Load(); n != 0 {
-			return failuref("%d samples are in use after the calls; want none", n)
+			return failuref("%d samples are in use after the calls, want none", n)
 		}
 		return nil
 	})

@@ -220,10 +220,10 @@ func TestCloseDuringSuspensionFreesMemory(t *testing.T) {
 		}
 	}
 	closeGroups(1) // the first group also allocates memory that is kept
-	files, free := openDescriptors(t), w.freeMemory()
+	files, free := countDescriptors(t), w.freeMemory()
 	const groups = 20
 	closeGroups(groups)
-	if now := openDescriptors(t); now-files >= groups {
+	if now := countDescriptors(t); now-files >= groups {
 		t.Errorf("got %d open descriptors after %d groups, want about %d", now, groups, files)
 	}
 	for r, now := range w.freeMemory() {

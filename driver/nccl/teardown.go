@@ -14,8 +14,9 @@ import (
 	"symmem/internal/control"
 )
 
-// teardown frees a communicator after its group has failed or has been closed. Memory that graphs
-// of other libraries use is freed when these graphs are destroyed.
+// teardown frees a communicator after its group has failed or has been closed. It runs in the
+// background, in steps that decideStep selects. Memory that graphs of other libraries use is freed
+// when these graphs are destroyed.
 type teardown struct {
 	gpu                          *gpu.GPU
 	cfg                          *driver.GroupConfig
@@ -30,34 +31,34 @@ type teardown struct {
 	registrar                    *registrar
 	recorder                     *recorder
 	stages                       *stages
-	openGraphs, watcherGoroutine *sync.WaitGroup
+	openGraphs, watcherGoroutine *sync.WaitGroup // fields of the communicator and the watcher
 	isMultiMachine               bool
 	// otherGroupsUseWindows reports whether an NCCL kernel of another group may be accessing
 	// windows (memory registered with NCCL).
 	otherGroupsUseWindows func() bool
 	parent                atomic.Pointer[parentGroup] // set for a level of a two-level group
-	removeFromDevice      func()
+	removeFromDevice      func()                      // removes the communicator from its device
 
-	once   sync.Once
-	result error // set before stages.allFreed is closed
+	once   sync.Once // for begin
+	result error     // joined errors of the steps; set before stages.allFreed is closed
 
-	// Only run uses the following fields.
+	// Only the goroutine of run uses the following fields.
 
 	progress
-	drainError       error
+	drainError       error // error of the last drain
 	freeErrors       []error
-	abortResult      chan error
-	closeMemoryFreed func()
+	abortResult      chan error // gets the result of CommAbort or CommDestroy
+	closeMemoryFreed func()     // closes stages.memoryFreed once
 }
 
-// begin starts the teardown and reports the cause to streams with unfinished work. Only the first
-// call has an effect.
+// begin starts the teardown in a goroutine and reports the cause to streams with unfinished work.
+// Only the first call has an effect.
 func (t *teardown) begin() {
 	t.once.Do(func() {
 		cause := t.failParent()
 		t.busy.AllIdle() // removes idle streams, which must not get the cause
 		for _, s := range t.busy.Streams() {
-			if !s.IsWaitedFor() {
+			if !s.IsWaitedFor() { // otherwise all work has completed without an error
 				s.ReportFault(t.group, cause)
 			}
 		}
@@ -66,8 +67,10 @@ func (t *teardown) begin() {
 	})
 }
 
-// failParent must be called before kernels are stopped, because the two-level group might otherwise
-// report success.
+// failParent returns the cause of the teardown. If the group is a level that has failed,
+// failParent also makes the two-level group fail, and returns the cause of that failure. It must
+// be called before kernels are stopped, because the two-level group might otherwise report
+// success.
 func (t *teardown) failParent() error {
 	cause := t.plane.Cause()
 	parent := t.parent.Load()
@@ -79,12 +82,14 @@ func (t *teardown) failParent() error {
 	return cause
 }
 
+// parentGroup is the two-level group of a level.
 type parentGroup struct {
 	group stream.Group
 	plane control.Plane
-	begin func()
+	begin func() // begins the teardown of the two-level group
 }
 
+// run executes the steps that decideStep selects, until the last one.
 func (t *teardown) run() {
 	t.closeMemoryFreed = sync.OnceFunc(func() { close(t.stages.memoryFreed) })
 	t.watcherGoroutine.Wait()
@@ -104,13 +109,18 @@ func (t *teardown) run() {
 	t.result = errors.Join(append(t.freeErrors, t.drainError)...)
 	t.removeFromDevice()
 	close(t.stages.allFreed)
-	t.closeMemoryFreed() // last, because callers then check allFreed
+	// If no step has closed memoryFreed, close it after allFreed, which those who wait for
+	// memoryFreed check next.
+	t.closeMemoryFreed()
 }
 
+// collectFacts returns the facts from which decideStep selects the next step.
 func (t *teardown) collectFacts() facts {
-	f := facts{progress: t.progress, hasStuckKernel: gpu.Stuck.Load(), hasBlockedCall: !t.tryLock()}
+	f := facts{progress: t.progress, hasStuckKernel: gpu.Stuck.Load()}
+	isLocked := t.tryLock()
+	f.hasBlockedCall = !isLocked
 	f.hasForeignGraphs = t.recorder.graphHolds.IsActive()
-	if !f.hasBlockedCall {
+	if isLocked {
 		f.hasForeignPlainKernels = f.hasForeignGraphs && t.recorder.capturedPlainKernels
 		f.hasForeignWindowKernels = f.hasForeignGraphs && t.recorder.capturedWindowKernels
 		t.mu.Unlock()
@@ -122,7 +132,8 @@ func (t *teardown) collectFacts() facts {
 	return f
 }
 
-// tryLock fails only if a call to NCCL blocks while it holds the lock.
+// tryLock locks the communicator's mu. It returns false after a time limit, which suffices unless
+// mu is held during a blocked call to NCCL.
 func (t *teardown) tryLock() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout/10)
 	defer cancel()
@@ -159,12 +170,14 @@ func (t *teardown) executeStep(nextStep step) {
 		t.addError(<-t.abortResult)
 		t.addError(t.messages.Close())
 		t.addError(t.freeDirectMemory())
-	case stepKeepCommunicator:
+	case stepKeepCommunicator: // frees nothing
 	}
 }
 
 func (t *teardown) addError(err error) { t.freeErrors = append(t.freeErrors, err) }
 
+// drain waits until no stream has unfinished work of the group. After KernelEndTimeout, it marks
+// the work as unfinished, so that the memory stays mapped, and returns a TimeoutError.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout)
 	defer cancel()
@@ -185,21 +198,23 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort first waits until the other ranks know of the failure, because an aborted kernel can make
-// their kernels return wrong results.
+// abort starts CommAbort, or CommDestroy if peers may need data, in a goroutine. Before that, it
+// waits until the other ranks know of the failure, because an aborted kernel can make their
+// kernels return wrong results.
 func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.WaitForAcknowledgements()
 	}
-	// Wait for the end of a deregistration. Earlier, a blocked call may hold the lock.
 	if t.haveKernelsEnded {
-		t.mu.Lock()
-	}
-	t.comm.isAborting.Store(true)
-	if t.haveKernelsEnded {
+		t.mu.Lock() // waits for the end of a deregistration
+		t.comm.isAborting.Store(true)
 		t.mu.Unlock()
 	} else {
-		t.hasDrainTimedOut, t.drainError = false, nil
+		// A blocked call, which only the abort ends, may hold the lock.
+		t.comm.isAborting.Store(true)
+		// The abort ends kernels, so drain again.
+		t.hasDrainTimedOut = false
+		t.drainError = nil
 	}
 	t.hasAborted = true
 	t.abortResult = make(chan error, 1)
@@ -218,8 +233,9 @@ func (t *teardown) peersMayNeedData() bool {
 		t.comm.asyncError(t.cfg.Name()) == nil
 }
 
-// freeDirectMemory frees the memory of symmem's own kernels, which must have exited. Kernels of the
-// program may use addresses of peers until it closes the group.
+// freeDirectMemory frees the memory that symmem's own kernels use. These kernels must have exited.
+// If the program has addresses of peers, its kernels may use them until it closes the group, so
+// freeDirectMemory waits for that.
 func (t *teardown) freeDirectMemory() error {
 	if t.registrar.programHasPeerAddresses.Load() {
 		<-t.stages.closed

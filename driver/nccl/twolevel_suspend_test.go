@@ -10,53 +10,64 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// checkAll checks each operation on the two-level path.
+// checkAll checks each operation of the two-level path on the first bytes of the inputs.
 func (w *twoLevelGroup) checkAll() {
 	w.t.Helper()
 	const bytes = 1 << 10
-	var prefix [][]byte
+	const count = bytes / 4 // of Int32 elements
+	var prefixes [][]byte
 	for _, input := range w.inputs {
-		prefix = append(prefix, input[:bytes])
+		prefixes = append(prefixes, input[:bytes])
 	}
-	sum := twoLevelSum(driver.Int32, prefix)
-	w.checkCall(driver.AllReduce, driver.Int32, bytes/4, sum)
-	w.checkCall(driver.AllGather, driver.Int32, bytes/4, slices.Concat(prefix...))
-	w.checkParts(driver.ReduceScatter, driver.Int32, bytes/4/int64(len(w.ranks)), sum)
+	sum := twoLevelSum(driver.Int32, prefixes)
+	w.checkCall(driver.AllReduce, driver.Int32, count, sum)
+	w.checkCall(driver.AllGather, driver.Int32, count, slices.Concat(prefixes...))
+	w.checkParts(driver.ReduceScatter, driver.Int32, count/int64(len(w.ranks)), sum)
 }
 
-// TestSuspendReleasesLevels checks that Suspend releases and counts the memory of both levels.
+// resume resumes the group on all ranks.
+func (w *twoLevelGroup) resume() {
+	w.t.Helper()
+	w.must(func(m *testRank) error { return m.group.(*communicator).suspender.Resume(w.t.Context()) })
+}
+
+// TestSuspendReleasesLevels checks that Suspend releases the memory of the group and of its levels
+// (communicators within a machine and between machines), and that it returns the number of bytes.
 func TestSuspendReleasesLevels(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.fill(driver.Int32)
 	w.checkAll()
 	for range 2 {
-		active := w.freeMemory()
-		released := w.suspend()
-		for r, now := range w.freeMemory() {
-			if now-active[r] != released[r] || released[r] < kernels.ExchangeBytes {
+		freeBefore := w.freeMemory()
+		reported := w.suspend()
+		for r, freeSuspended := range w.freeMemory() {
+			released := freeSuspended - freeBefore[r]
+			if released != reported[r] || reported[r] < kernels.ExchangeBytes {
 				t.Errorf("rank %d: Suspend released %d bytes and reported %d, want the same number, which "+
-					"is at least %d", r, now-active[r], released[r], kernels.ExchangeBytes)
+					"is at least %d", r, released, reported[r], kernels.ExchangeBytes)
 			}
 		}
-		w.must(func(m *testRank) error { return m.group.(*communicator).suspender.Resume(t.Context()) })
-		if now := w.freeMemory(); !slices.Equal(now, active) {
-			t.Errorf("free memory after Resume = %d, want %d", now, active)
+		w.resume()
+		if free := w.freeMemory(); !slices.Equal(free, freeBefore) {
+			t.Errorf("free memory after Resume = %d, want %d", free, freeBefore)
 		}
 		w.checkAll()
 	}
 }
 
-// TestResumeOfLevelsIsRefusedOnAllRanks resumes a group although one rank has too little memory for
-// a level.
+// TestResumeOfLevelsIsRefusedOnAllRanks resumes a group although one rank has too little memory
+// for all communicators of the group. Resume must fail on all ranks and keep no memory, but the
+// group must not fail: once there is enough memory, Resume must succeed.
 func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
+	const fullRank = 2 // the rank with too little memory
 	w := newTwoLevelGroup(t, 4)
 	w.fill(driver.Int32)
 	released := w.suspend()
-	suspended := w.freeMemory()
+	freeSuspended := w.freeMemory()
 	var occupied *region
 	w.must(func(m *testRank) (err error) {
-		if m.rank == 2 { // leave too little memory for all communicators
-			occupied, err = m.mapRegion(suspended[m.rank] - released[m.rank]/2)
+		if m.rank == fullRank { // leave half of the memory that Resume needs
+			occupied, err = m.mapRegion(freeSuspended[m.rank] - released[m.rank]/2)
 		}
 		return err
 	})
@@ -68,20 +79,21 @@ func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 		return nil
 	})
 	w.must(func(m *testRank) error {
-		if m.rank == 2 {
-			m.regions = m.regions[:len(m.regions)-1]
+		if m.rank == fullRank {
+			m.regions = m.regions[:len(m.regions)-1] // the last one is occupied
 			return occupied.segment.Unmap()
 		}
 		return nil
 	})
-	if now := w.freeMemory(); !slices.Equal(now, suspended) {
-		t.Errorf("free memory after a refused Resume = %d, want %d", now, suspended)
+	if free := w.freeMemory(); !slices.Equal(free, freeSuspended) {
+		t.Errorf("free memory after a refused Resume = %d, want %d", free, freeSuspended)
 	}
-	w.must(func(m *testRank) error { return m.group.(*communicator).suspender.Resume(t.Context()) })
+	w.resume()
 	w.checkAll()
 }
 
-// TestLevelsAreConnectedWhileWindowIsSuspended checks that the levels can use the window later.
+// TestLevelsAreConnectedWhileWindowIsSuspended calls UseTwoLevels while a window and its segment
+// are suspended. After they have been resumed, the levels must be able to use the window.
 func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 	simulateTwoMachines(t, 4)
 	w := &twoLevelGroup{testGroup: newTestGroup(t, 4, 20*time.Second)}
