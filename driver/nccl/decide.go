@@ -1,9 +1,10 @@
 package nccl
 
-// A teardown (the steps that free a communicator) calls CommAbort. This call, named the abort in
-// this file, stops kernels that wait for other ranks. A window kernel is an NCCL kernel that
-// accesses windows (registered memory), and a plain kernel is any other NCCL kernel. A foreign
-// graph is a CUDA graph of another library. These facts determine the steps before the abort:
+// This file decides in which order the steps of a teardown free a communicator. One of the steps
+// is the abort, a call of NCCL's CommAbort, which stops kernels that wait for other ranks. A
+// window kernel is an NCCL kernel that accesses windows (registered memory), and a plain kernel is
+// any other NCCL kernel. A foreign graph is a CUDA graph of another library. These facts determine
+// which steps come before the abort:
 //
 //   - Only the abort stops a plain kernel or a call to NCCL that waits for a lost rank.
 //   - A window kernel ignores the abort in NCCL 2.27.3 to 2.30.7, and may run until the process
@@ -15,15 +16,20 @@ package nccl
 //   - NCCL before 2.29.7 leaks the memory of windows that are still registered at the abort.
 //     No kernel may run while a window is deregistered.
 
+// step is a step of a teardown (see teardown.executeStep).
 type step string
 
 const (
-	stepDrain      step = "drain" // waits, with a timeout, until no stream has work of the group
-	stepAbort      step = "abort"
+	// stepDrain waits, with a timeout, until no stream has work of the group.
+	stepDrain step = "drain"
+	// stepAbort starts the abort, which then runs in the background.
+	stepAbort step = "abort"
+	// stepDeregister deregisters the windows.
 	stepDeregister step = "deregister"
 	// stepAwaitOwnGraphs waits until symmem's graphs with calls of the group are closed.
 	stepAwaitOwnGraphs step = "await graphs"
-	// stepAwaitForeignGraphs also frees memory that foreign graphs do not use.
+	// stepAwaitForeignGraphs frees memory that foreign graphs do not use, and waits until the
+	// foreign graphs with calls of the group are destroyed.
 	stepAwaitForeignGraphs step = "await captures"
 	// stepAwaitDevice waits for work that could delay the abort for long.
 	stepAwaitDevice step = "await device"
@@ -33,36 +39,43 @@ const (
 	// stepFinish waits for the abort and frees all memory.
 	stepFinish step = "finish"
 	// stepAbandonStreams leaks the CUDA streams with work of the group.
-	stepAbandonStreams   step = "abandon"
-	stepKeepCommunicator step = "keep" // until the process exits
+	stepAbandonStreams step = "abandon"
+	// stepKeepCommunicator leaks the communicator until the process exits.
+	stepKeepCommunicator step = "keep"
 )
 
 func (s step) isLast() bool {
 	return s == stepFinish || s == stepAbandonStreams || s == stepKeepCommunicator
 }
 
+// progress records which steps have been executed.
 type progress struct {
-	hasDrainTimedOut bool // cleared by the abort
-	hasDeregistered  bool
-	haveKernelsEnded bool
-	hasAborted       bool
+	hasDrainTimedOut bool // the last drain has timed out; cleared by an abort of running kernels
+	hasDeregistered  bool // stepDeregister has been executed
+	haveKernelsEnded bool // stages.kernelsEnded is closed: no more waits for the group's kernels
+	hasAborted       bool // stepAbort has been executed
 }
 
+// facts determines the next step of a teardown.
 type facts struct {
 	progress
 
 	hasStuckKernel bool // a kernel of the process never exits
 	hasBlockedCall bool // a call to NCCL waits for another rank
 	isIdle         bool // no stream has unfinished work of the group
-	// A kernel counts if it may be running. Plain kernels of closed streams may run even if isIdle.
+	// hasWindowKernels and hasPlainKernels are set if such a kernel of the group may be running.
+	// Plain kernels of closed streams may run even if isIdle is set.
 	hasWindowKernels, hasPlainKernels bool
-	mustKeepMemory                    bool
-	// These are for foreign graphs with calls of the group. The last two are false if
-	// hasBlockedCall.
+	// mustKeepMemory is set while work of closed streams or groups may use the device's memory.
+	mustKeepMemory bool
+	// hasForeignGraphs is set if foreign graphs contain calls of the group. The other fields are set
+	// if these graphs contain plain or window kernels, and are false if hasBlockedCall is set.
 	hasForeignGraphs, hasForeignPlainKernels, hasForeignWindowKernels bool
-	canAbortQuickly                                                   bool
+	// canAbortQuickly is set unless other work of the device could delay the abort for long.
+	canAbortQuickly bool
 }
 
+// decideStep returns the next step of a teardown.
 func decideStep(f *facts) step {
 	switch {
 	case f.hasStuckKernel && (!f.haveKernelsEnded || !f.hasAborted):
@@ -87,13 +100,17 @@ func decideStep(f *facts) step {
 	}
 }
 
+// needsAbort reports whether only the abort can end the group's work: a blocked call to NCCL, or
+// NCCL kernels that may wait for other ranks.
 func needsAbort(f *facts) bool {
-	ncclMayRun := f.hasPlainKernels || f.hasForeignPlainKernels || f.hasForeignWindowKernels
-	return f.hasBlockedCall || f.hasPlainKernels && f.mustKeepMemory || !f.isIdle && ncclMayRun
+	mayRunOnClosedStream := f.hasPlainKernels && f.mustKeepMemory
+	hasKernels := f.hasPlainKernels || f.hasForeignPlainKernels || f.hasForeignWindowKernels
+	return f.hasBlockedCall || mayRunOnClosedStream || (!f.isIdle && hasKernels)
 }
 
-// decideBeforeAbort ignores foreign graphs that contain only plain kernels. The abort stops these
-// kernels, and NCCL keeps their memory.
+// decideBeforeAbort returns the next step after the group's kernels have ended and before the
+// abort. It does not wait for foreign graphs with plain kernels and without window kernels: the
+// abort stops the plain kernels, and NCCL keeps their memory.
 func decideBeforeAbort(f *facts) step {
 	switch {
 	case f.hasForeignGraphs && (f.hasForeignWindowKernels || !f.hasForeignPlainKernels):
@@ -105,6 +122,7 @@ func decideBeforeAbort(f *facts) step {
 	}
 }
 
+// decideAfterAbort returns the next step after the abort has started.
 func decideAfterAbort(f *facts) step {
 	switch {
 	case f.haveKernelsEnded && f.hasForeignGraphs:
@@ -121,7 +139,8 @@ func decideAfterAbort(f *facts) step {
 	}
 }
 
-// decideWhileStuck uses the abort only to make a blocked call to NCCL return.
+// decideWhileStuck returns the next step if a kernel of the process never exits. It uses the abort
+// only to make a blocked call to NCCL return.
 func decideWhileStuck(f *facts) step {
 	switch {
 	case f.haveKernelsEnded:

@@ -14,31 +14,37 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestDirectRepeats makes random calls without synchronizing the ranks, so that they wait for each
-// other only in kernels. Random delays are added on the host and on the streams. If all cases run,
-// every kernel that copies or that sums bfloat16 must run.
+// TestDirectRepeats makes random calls and checks their outputs. The ranks are not synchronized,
+// so that they wait for each other only in kernels. Random delays are added on the host and on the
+// streams. If all cases run (see runsAllCases), all kernels that copy or sum bfloat16 must be
+// used.
 func TestDirectRepeats(t *testing.T) {
-	calls, size := 2_000, int64(5<<20)
+	callCount := 2_000
+	bufferBytes := int64(5 << 20)
 	if runsAllCases() {
-		calls, size = 100_000, 2*maxOfferBytes
+		callCount = 100_000
+		bufferBytes = 2 * maxOfferBytes
 	}
 	random := newRandom(t)
-	p := newTestbed(t, ranksUpTo(t, 4), size, random)
+	p := newTestbed(t, ranksUpTo(t, 4), bufferBytes, random)
 	groups := memberLists(t)
 	p.regroupAndRegister(groups[len(groups)-1]...)
 	p.drawInputs(driver.BFloat16)
 	p.reduced = formula.Reduce(driver.RankOrder, driver.Sum, driver.BFloat16, p.inputs)
 	var batches []batch
-	for count := 0; count < calls; count += len(batches[len(batches)-1].trials) {
-		batches = append(batches, p.drawBatch())
+	for drawnCount := 0; drawnCount < callCount; {
+		b := p.drawBatch()
+		batches = append(batches, b)
+		drawnCount += len(b.trials)
 	}
 	seed := random.Uint64()
 	p.must(func(m *testRank) error {
 		rankRandom := rand.New(rand.NewPCG(seed, uint64(m.rank)))
 		for i := range batches {
+			const checkWhole = true
 			err := errors.Join(m.delay(rankRandom), p.launchBatch(m, &batches[i]), m.delay(rankRandom))
 			if err == nil {
-				err = p.checkOutputs(m, &batches[i], true)
+				err = p.checkOutputs(m, &batches[i], checkWhole)
 			}
 			if err != nil {
 				m.group.Abort(err) // so that the other ranks do not wait for this one
@@ -49,37 +55,42 @@ func TestDirectRepeats(t *testing.T) {
 	})
 	var wantKernels []string
 	if runsAllCases() {
-		wantKernels = slices.DeleteFunc(kernelsOf(t, len(p.ranks)), func(name string) bool {
+		for _, name := range kernelsOf(t, len(p.ranks)) {
 			isSum := strings.Contains(name, "_bf16_") && !strings.HasPrefix(name, "norm")
-			return !isSum && !strings.Contains(name, "_copy_")
-		})
+			if isSum || strings.Contains(name, "_copy_") {
+				wantKernels = append(wantKernels, name)
+			}
+		}
 	}
 	p.ranks[0].requireKernels(t, wantKernels)
 }
 
-// drawBatch returns random operations with small counts. If all cases run, one call in a hundred
-// instead uses a random kernel.
+// drawBatch returns a batch of up to 100 random calls with small counts. If all cases run, one
+// call in 100 instead has a count with which a randomly chosen kernel is used.
 func (p *testbed) drawBatch() batch {
 	b := batch{layout: layout{
 		dataType: driver.BFloat16, inPlace: p.random.IntN(2) == 0, noWindow: p.random.IntN(2) == 0,
 	}}
 	offers := p.offers(b.layout)
-	kinds := slices.Sorted(maps.Keys(offers))
+	kernelNames := slices.Sorted(maps.Keys(offers))
 	for range 100 {
 		c := p.drawSmallTrial()
 		if runsAllCases() && p.random.IntN(100) == 0 {
-			kernelOffers := offers[kinds[p.random.IntN(len(kinds))]]
+			kernelOffers := offers[kernelNames[p.random.IntN(len(kernelNames))]]
 			c = kernelOffers[p.random.IntN(len(kernelOffers))]
 			c.count -= p.random.Int64N(100)
 		}
 		c.root = p.random.IntN(len(p.ranks))
-		if p.add(&b, c) {
+		isFull := p.add(&b, c)
+		if isFull {
 			break
 		}
 	}
 	return b
 }
 
+// drawSmallTrial returns a barrier, or a random operation with a count of less than 2,048. Small
+// counts are more likely.
 func (p *testbed) drawSmallTrial() trial {
 	i := p.random.IntN(len(operations) + 1)
 	if i == len(operations) {
@@ -88,18 +99,19 @@ func (p *testbed) drawSmallTrial() trial {
 	return trial{operation: operations[i], count: p.random.Int64N(1 << p.random.IntN(12))}
 }
 
+// delay delays the stream or the calling goroutine for a short random time, or does nothing.
 func (m *testRank) delay(random *rand.Rand) error {
 	yields := random.IntN(1 << random.IntN(10))
-	yield := func() {
+	spin := func() {
 		for range yields {
 			runtime.Gosched()
 		}
 	}
 	switch random.IntN(4) {
 	case 0:
-		return m.stream.Host(yield)
+		return m.stream.Host(spin)
 	case 1:
-		yield()
+		spin()
 	}
 	return nil
 }

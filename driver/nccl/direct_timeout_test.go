@@ -11,54 +11,64 @@ import (
 	"symmem/driver"
 )
 
-// countFor maps each kind of kernel to a count of elements for which calls use it.
+// countFor maps the kinds of direct kernels, for small and for large calls, to a count of elements
+// with which a repeatedSum uses a kernel of this kind.
 var countFor = map[string]int64{"line": 1000, "bulk": 1 << 21}
 
-// TestTimeoutNamesAMissingRank makes kernels wait for one rank until they time out. The GPUs must
-// stay usable.
+// TestTimeoutNamesAMissingRank makes kernels wait for one rank until they time out. At least one
+// rank must get a TimeoutError that names the missing rank. The GPUs must stay usable.
 func TestTimeoutNamesAMissingRank(t *testing.T) {
 	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) {
 			w := newTestGroup(t, ranksUpTo(t, 4), 2*time.Second)
-			var namingRanks atomic.Int32
+			wantMissing := []int{len(w.opened) - 1}
+			var timeoutCount atomic.Int32 // number of ranks with the expected TimeoutError
 			w.runWithoutLast(count, func(m *testRank, p *repeatedSum) error {
 				err := p.launch(m.group, m.stream, driver.PathDirect)
 				if err == nil {
 					err = m.stream.Synchronize(t.Context())
 				}
 				var timeoutErr *driver.TimeoutError
-				switch {
-				case errors.As(err, &timeoutErr) && slices.Equal(timeoutErr.Missing, []int{len(w.opened) - 1}):
-					namingRanks.Add(1)
-				case !errors.Is(err, driver.ErrFault): // a peer named the missing rank first
-					return failuref("Synchronize = %v, want a TimeoutError that names the last rank", err)
+				if errors.As(err, &timeoutErr) && slices.Equal(timeoutErr.Missing, wantMissing) {
+					timeoutCount.Add(1)
+					return nil
 				}
-				return nil
+				if errors.Is(err, driver.ErrFault) {
+					return nil // another rank has timed out first
+				}
+				return failuref("Synchronize = %v, want a TimeoutError about rank %d", err, wantMissing[0])
 			})
-			if namingRanks.Load() == 0 {
-				t.Error("no error names the missing rank")
+			if timeoutCount.Load() == 0 {
+				t.Errorf("no rank got a TimeoutError about rank %d", wantMissing[0])
 			}
 		})
 	}
 }
 
+// errAborted is the cause with which tests abort a group.
 var errAborted = errors.New("this rank aborts")
 
 // TestAbortEndsKernels aborts the group on one rank while kernels wait for the last rank.
 func TestAbortEndsKernels(t *testing.T) {
+	const calls = 1
 	for kind, count := range countFor {
-		t.Run(kind, func(t *testing.T) { newTestGroup(t, ranksUpTo(t, 4), time.Minute).abort(count, 1) })
+		t.Run(kind, func(t *testing.T) { abortWaitingCalls(t, count, calls) })
 	}
 }
 
-// TestAbortEndsKernelsThatStartLater queues more kernels after the waiting ones.
+// TestAbortEndsKernelsThatStartLater is TestAbortEndsKernels with more kernels queued after the
+// waiting ones.
 func TestAbortEndsKernelsThatStartLater(t *testing.T) {
-	newTestGroup(t, ranksUpTo(t, 4), time.Minute).abort(countFor["line"], 3)
+	const calls = 3
+	abortWaitingCalls(t, countFor["line"], calls)
 }
 
-func (w *testGroup) abort(count int64, calls int) {
-	w.t.Helper()
-	var launching sync.WaitGroup // ranks that make calls
+// abortWaitingCalls launches calls on all ranks except the last, and then aborts the group on rank
+// 0. Rank 0 must get the cause, and the other ranks ErrFault.
+func abortWaitingCalls(t *testing.T, count int64, calls int) {
+	t.Helper()
+	w := newTestGroup(t, ranksUpTo(t, 4), time.Minute)
+	var launching sync.WaitGroup // ranks that have not launched all calls
 	launching.Add(len(w.opened) - 1)
 	w.runWithoutLast(count, func(m *testRank, p *repeatedSum) error {
 		var errs []error
@@ -69,21 +79,21 @@ func (w *testGroup) abort(count int64, calls int) {
 		if err := errors.Join(errs...); err != nil {
 			return err
 		}
-		want := driver.ErrFault
+		wantErr := driver.ErrFault
 		if m.rank == 0 {
 			launching.Wait()
 			m.group.Abort(errAborted)
-			want = errAborted
+			wantErr = errAborted
 		}
-		if err := m.stream.Synchronize(w.t.Context()); !errors.Is(err, want) {
-			return failuref("Synchronize = %v, want %v", err, want)
+		if err := m.stream.Synchronize(t.Context()); !errors.Is(err, wantErr) {
+			return failuref("Synchronize = %v, want %v", err, wantErr)
 		}
 		return nil
 	})
 }
 
-// runWithoutLast makes a call that succeeds, and runs f on all ranks except the last. It then
-// checks that a new group with new memory works.
+// runWithoutLast connects a group, makes a call that succeeds, and runs f on all ranks except the
+// last. It then closes the group and checks that a new group with new memory works.
 func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedSum) error) {
 	w.t.Helper()
 	w.regroup()
@@ -104,7 +114,7 @@ func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedS
 		for _, s := range m.regions {
 			err = errors.Join(err, s.segment.Unmap())
 		}
-		m.regions, m.mapped = nil, 0
+		m.regions, m.mapped = nil, 0 // map the next region at the same addresses
 		return err
 	})
 	w.regroup()

@@ -6,22 +6,26 @@ import (
 	"symmem/driver"
 )
 
-// trial describes a call that all ranks make. Offsets and counts are in elements.
+// trial is a test case: a collective call on the direct path that all ranks make. Offsets and
+// counts are in elements.
 type trial struct {
 	layout
 	operation driver.Operation
-	op        driver.ReduceOp
-	root      int
-	count     int64
-	// The offsets are the same for in-place calls.
+	op        driver.ReduceOp // for operations that reduce
+	root      int             // group rank, for operations with a root
+	count     int64           // driver.Call.Count
+	// sendOffset and recvOffset are the offsets of the buffers in the fields of a rank. They are
+	// equal if inPlace is set.
 	sendOffset, recvOffset int64
 	digest                 uint64
 }
 
+// layout holds the properties that all trials of a batch share.
 type layout struct {
 	dataType driver.DataType
 	inPlace  bool
-	// The offsets of buffers outside windows differ between ranks.
+	// noWindow is set if the buffers are outside windows. Their addresses then have different
+	// offsets on each rank.
 	noWindow bool
 }
 
@@ -30,10 +34,12 @@ func (c *trial) String() string {
 		c.operation, c.op, c.count, c.dataType, c.root, c.inPlace, c.noWindow, c.sendOffset, c.recvOffset)
 }
 
-// spans returns the number of elements in each buffer.
+// spans returns the number of elements in each buffer, which is the same on all ranks.
 func (c *trial) spans(ranks int) (send, recv int64) {
+	const anyRank = 0
+	// With elements of one byte, a size in bytes is a number of elements.
 	call := driver.Call{Operation: c.operation, Count: c.count, DataType: driver.Uint8}
-	return call.Spans(ranks, 0)
+	return call.Spans(ranks, anyRank)
 }
 
 // extent returns how many elements of output memory the call occupies.
@@ -45,22 +51,23 @@ func (c *trial) extent(ranks int) int64 {
 	return recv
 }
 
-// piece is a part of the expected output. Its values come from repeating tile, starting at element
-// tileOffset of the tile.
+// piece is a range of the expected output with count elements. It consists of repeated copies of
+// tile, beginning at element tileOffset of the tile.
 type piece struct {
-	offset, count int64
+	offset, count int64 // in the output field of a rank
 	tile          []byte
 	tileOffset    int64
 }
 
-// sources holds each rank's elements and their reduction.
+// sources holds the tiles from which the expected outputs of all trials are computed.
 type sources struct {
-	inputs  [][]byte
-	reduced []byte
+	inputs  [][]byte // each rank's input repeats its tile
+	reduced []byte   // the reduction of inputs
 }
 
+// pieces returns the expected output of a rank. Elements outside the pieces must not change.
 func (c *trial) pieces(rank int, s *sources) []piece {
-	ownOffset := int64(rank) * c.count
+	ownOffset := int64(rank) * c.count // of this rank's part in a buffer with a part for each rank
 	switch c.operation {
 	case driver.AllReduce:
 		return []piece{{c.recvOffset, c.count, s.reduced, c.sendOffset}}
@@ -81,7 +88,8 @@ func (c *trial) pieces(rank int, s *sources) []piece {
 	}
 }
 
-// parts returns the expected output of an AllGather or AllToAll.
+// parts returns the expected output of an AllGather or AllToAll, a piece from each rank. ownOffset
+// is the offset of this rank's part in a buffer with a part for each rank.
 func (c *trial) parts(ownOffset int64, s *sources) []piece {
 	var all []piece
 	for r, input := range s.inputs {
@@ -90,7 +98,7 @@ func (c *trial) parts(ownOffset int64, s *sources) []piece {
 		switch {
 		case c.operation == driver.AllToAll:
 			tileOffset += ownOffset
-		case c.inPlace:
+		case c.inPlace: // the input of an in-place AllGather is rank r's part of its output
 			tileOffset += partOffset
 		}
 		all = append(all, piece{c.recvOffset + partOffset, c.count, input, tileOffset})
@@ -98,19 +106,23 @@ func (c *trial) parts(ownOffset int64, s *sources) []piece {
 	return all
 }
 
-// leadBytes is the minimum number of bytes before the first element, which must not change.
+// leadBytes is the minimum number of bytes in a region before the first element of a field. Calls
+// must not change them.
 const leadBytes = 256
 
-// field describes the position of a rank's elements in memory.
+// field is an array of elements in a rank's region, in which the buffers of trials are placed.
 type field struct {
 	memory *region
-	base   int64 // byte offset of the first element
+	base   int64 // byte offset of the first element in the region
 }
 
+// at returns the address of an element.
 func (f field) at(element int64, t driver.DataType) uintptr {
 	return f.memory.segment.Address() + uintptr(f.base+element*int64(t.Size()))
 }
 
+// call returns the call that a rank makes, with buffers in the fields send and recv. An in-place
+// call has both buffers in recv.
 func (c *trial) call(rank int, send, recv field) driver.Call {
 	call := driver.Call{
 		Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Root: c.root, Count: c.count,

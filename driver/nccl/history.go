@@ -8,8 +8,8 @@ import (
 	"symmem/internal/spin"
 )
 
-// history counts the launches of a group and stores its last calls. A ticket is the number of a
-// collective in the group.
+// history counts the launches of a group and stores its last historySize collectives. A ticket is
+// the number of a collective in the group, from 1.
 //
 // Writers hold the communicator's lock, but readers must not wait for it. A writer stores a call
 // before it updates lastTicketAndOperation. A reader checks lastTicketAndOperation again after it
@@ -20,15 +20,18 @@ type history struct {
 	// calls holds the call of a ticket at index ticket % historySize.
 	calls [historySize]atomic.Pointer[driver.Call]
 
-	launches direct.Launches
+	launches direct.Launches // of symmem's own kernels, to find the call that a kernel reports
 }
 
+// operationBits is the number of bits for the operation in lastTicketAndOperation.
 const operationBits = 8
 
-const historySize = 256 // a power of two
+// historySize is the number of tickets whose calls are stored. It is a power of two.
+const historySize = 256
 
-// recordCollective gets ticket 0 if another library captures the call. exchangeKernelCount counts
-// symmem's kernels that communicate with other ranks.
+// recordCollective records that a collective is launched or, with ticket 0, that another library
+// captures it. exchangeKernelCount is the number of symmem's own kernels in the call that
+// communicate with other ranks.
 func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKernelCount int) {
 	spin.Publish64(&h.callCounts[call.Path], h.callCounts[call.Path].Load()+1)
 	if ticket != 0 {
@@ -36,7 +39,7 @@ func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKer
 		spin.Publish64(&h.lastTicketAndOperation, ticket<<operationBits|uint64(call.Operation))
 	}
 	switch {
-	case exchangeKernelCount == 0:
+	case exchangeKernelCount == 0: // the call has no launches to record
 	case ticket == 0:
 		h.launches.AddCaptured(call)
 	default:
@@ -44,7 +47,8 @@ func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKer
 	}
 }
 
-// recordMessage returns the ticket of the last collective.
+// recordMessage records that a Send or Recv is launched. Messages have no tickets: it returns the
+// ticket of the last collective.
 func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	ticket, _ = h.lastCall()
 	h.callCounts[call.Path].Add(1)
@@ -52,18 +56,22 @@ func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	return ticket
 }
 
-// recordComparison records a ticket for comparing a call during a capture.
+// recordComparison records a ticket that is used only to compare a call during a capture. callOf
+// returns nil for this ticket.
 func (h *history) recordComparison(ticket uint64) {
 	_, operation := h.lastCall()
 	h.calls[ticket%historySize].Store(nil)
 	h.lastTicketAndOperation.Store(ticket<<operationBits | uint64(operation))
 }
 
+// lastCall returns the ticket of the last collective, and the operation of the last call, which
+// may be a message after that collective. Before the first call, ticket is 0.
 func (h *history) lastCall() (ticket uint64, operation driver.Operation) {
 	packed := h.lastTicketAndOperation.Load()
 	return packed >> operationBits, driver.Operation(packed & (1<<operationBits - 1))
 }
 
+// callCountsByPath returns the number of recorded collectives and messages on each path.
 func (h *history) callCountsByPath() (callCounts [driver.Paths]uint64) {
 	for path := range callCounts {
 		callCounts[path] = h.callCounts[path].Load()
@@ -71,14 +79,17 @@ func (h *history) callCountsByPath() (callCounts [driver.Paths]uint64) {
 	return callCounts
 }
 
-// callOf returns nil if the ticket has no call or is too old.
+// callOf returns the collective with the given ticket. It returns nil if the ticket has no call,
+// or is too old or in the future.
 func (h *history) callOf(ticket uint64) *driver.Call {
-	if lastTicket, _ := h.lastCall(); ticket == 0 || ticket > lastTicket {
+	lastTicket, _ := h.lastCall()
+	if ticket == 0 || ticket > lastTicket {
 		return nil
 	}
 	call := h.calls[ticket%historySize].Load()
-	// The call of ticket+historySize may have overwritten it.
-	if lastTicket, _ := h.lastCall(); lastTicket-ticket >= historySize-1 {
+	// Check again, because the call of ticket+historySize may have been stored in the meantime.
+	lastTicket, _ = h.lastCall()
+	if lastTicket-ticket >= historySize-1 {
 		return nil
 	}
 	return call

@@ -22,6 +22,9 @@ func inSoftGPUProcess(t *testing.T, fail string, variables ...string) bool {
 	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+fail)...)
 }
 
+// noFailures is an argument of inSoftGPUProcess with which no call fails.
+const noFailures = ""
+
 // inChildProcess returns true in a child process that it has started, where the caller must run
 // the body of the test. In the parent process, it runs the test again in the child process and
 // returns false. The child process has additional environment variables, which libraries read only

@@ -14,16 +14,16 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// TestStreamSkipsMessagesOfATornDownGroup launches graphs with messages on streams that are blocked
-// until the group has been torn down.
+// TestStreamSkipsMessagesOfATornDownGroup launches graphs with messages on streams that are
+// blocked until the kernels of the group have been stopped. The streams must then become idle.
 func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	p := openPair(t, 20*time.Second)
-	gate := make(chan struct{})
+	unblocked := make(chan struct{})
 	var graphs [2]driver.Graph
 	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
 		buffer := p[r].regions[0].segment.Address()
 		graphs[r] = p.capture(t, r, func() error { return p.message(r, o, buffer, 8, 0) })
-		err := errors.Join(p[r].stream.Host(func() { <-gate }),
+		err := errors.Join(p[r].stream.Host(func() { <-unblocked }),
 			graphs[r].Launch(p[r].stream), graphs[r].Launch(p[r].stream))
 		if err != nil {
 			t.Fatal(err)
@@ -33,21 +33,21 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	for r := range p {
 		<-p[r].group.(*communicator).stages.kernelsEnded // after gpu.KernelEndTimeout
 	}
-	close(gate)
+	close(unblocked)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for r := range p {
 		_ = p[r].stream.Synchronize(ctx) // returns the group's fault
 		if err := p[r].stream.Synchronize(ctx); err != nil {
-			t.Errorf("rank %d: %v", r, err)
+			t.Errorf("rank %d: second Synchronize = %v, want nil", r, err)
 		}
 		if err := graphs[r].Close(); err != nil {
 			t.Errorf("rank %d: closing the graph: %v", r, err)
 		}
-		var timeoutErr *driver.TimeoutError // the teardown may time out
 		err := errors.Join(p[r].stream.Close(), p[r].device.Close())
-		if err != nil && !errors.As(err, &timeoutErr) {
-			t.Errorf("rank %d: %v", r, err)
+		isTimeout := errors.As(err, new(*driver.TimeoutError)) // the teardown may have timed out
+		if err != nil && !isTimeout {
+			t.Errorf("rank %d: closing the stream and the device: %v", r, err)
 		}
 	}
 }
@@ -58,8 +58,8 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 	const timeout, launches = 6 * time.Second, 5
 	p := openPair(t, timeout)
-	at := [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
-	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], 8, 0) })
+	buffers := p.addresses()
+	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, buffers[0], 8, 0) })
 	for range launches {
 		if err := g.Launch(p[0].stream); err != nil {
 			t.Fatal(err)
@@ -69,9 +69,9 @@ func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 		select {
 		case <-p[0].group.Failed():
 			t.Fatalf("the group failed: %v", p[0].group.Cause())
-		case <-time.After(timeout * 3 / 10):
+		case <-time.After(timeout * 3 / 10): // the last message waits for longer than the timeout
 		}
-		if err := p.message(1, driver.Recv, at[1], 8, 0); err != nil {
+		if err := p.message(1, driver.Recv, buffers[1], 8, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,25 +82,31 @@ func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 	p.closeAll(t)
 }
 
+// addresses returns the address of each rank's segment.
+func (p *pairOfRanks) addresses() [2]uintptr {
+	return [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
+}
+
 // TestGraphWithMoreSendsThanSlotsIsRefused captures one Send more than there are slots for
-// messages. The group must stay usable.
+// messages. This Send, and a Send outside the graph, must be refused until the graph is closed.
+// The group must stay usable.
 func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 	p := openPair(t, 5*time.Second)
-	at := p[0].regions[0].segment.Address()
-	var err error
+	buffer := p[0].regions[0].segment.Address()
+	var lastErr error
 	g := p.capture(t, 0, func() error {
 		for i := range p2p.Slots {
-			if err := p.message(0, driver.Send, at, 8, 0); err != nil {
+			if err := p.message(0, driver.Send, buffer, 8, 0); err != nil {
 				return fmt.Errorf("message %d: %w", i, err)
 			}
 		}
-		err = p.message(0, driver.Send, at, 8, 0)
+		lastErr = p.message(0, driver.Send, buffer, 8, 0)
 		return nil
 	})
-	if !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("last Send in the graph = %v, want ErrUnsupported", err)
+	if !errors.Is(lastErr, driver.ErrUnsupported) {
+		t.Errorf("last Send in the graph = %v, want ErrUnsupported", lastErr)
 	}
-	if err := p.message(0, driver.Send, at, 8, 0); !errors.Is(err, driver.ErrUnsupported) {
+	if err := p.message(0, driver.Send, buffer, 8, 0); !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("Send before the graph is closed = %v, want ErrUnsupported", err)
 	}
 	if err := g.Close(); err != nil {
@@ -120,24 +126,25 @@ func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	const launches, size = 40, 1000
 	p := openPair(t, 20*time.Second)
-	at := [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
-	var graphs [2]driver.Graph
-	var streams [2][2]driver.Stream
+	buffers := p.addresses()
+	var graphs [2]driver.Graph      // by rank
+	var streams [2][2]driver.Stream // two streams of each rank
 	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
-		graphs[r] = p.capture(t, r, func() error { return p.message(r, o, at[r], size, 0) })
+		graphs[r] = p.capture(t, r, func() error { return p.message(r, o, buffers[r], size, 0) })
 		other, err := p[r].device.NewStream()
 		if err != nil {
 			t.Fatal(err)
 		}
 		streams[r] = [2]driver.Stream{p[r].stream, other}
 	}
-	err := errors.Join(p[0].stream.Fill(at[0], 7, size), p[0].stream.Synchronize(t.Context()))
+	err := errors.Join(p[0].stream.Fill(buffers[0], 7, size), p[0].stream.Synchronize(t.Context()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	runBoth(t, func(r int) error {
 		for i := range launches {
-			if err := graphs[r].Launch(streams[r][i/(1+r)%2]); err != nil {
+			s := streams[r][i/(1+r)%2] // rank 0 changes streams after each launch, and rank 1 after two
+			if err := graphs[r].Launch(s); err != nil {
 				return fmt.Errorf("launch %d of rank %d: %w", i, r, err)
 			}
 		}
@@ -151,16 +158,16 @@ func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestReleasedReplayIsNotReceivedAsAnEarlierMessage releases a replayed Send that waits until the
-// previous message has been received, as a teardown does. The replay overwrites that message, which
-// the receiver must then not accept.
+// TestReleasedReplayIsNotReceivedAsAnEarlierMessage releases a replayed Send, as a teardown does:
+// the Send stops waiting until the previous message has been received, and overwrites that
+// message. The receiver must then not accept the first message.
 func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	const size = 1000
 	p := openPair(t, time.Second)
-	at := [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
-	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], size, 0) })
-	for i := range 2 {
-		err := errors.Join(p[0].stream.Fill(at[0], byte(i+1), size), g.Launch(p[0].stream))
+	buffers := p.addresses()
+	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, buffers[0], size, 0) })
+	for _, value := range []byte{1, 2} { // the bytes of the first and of the second message
+		err := errors.Join(p[0].stream.Fill(buffers[0], value, size), g.Launch(p[0].stream))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,13 +182,12 @@ func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	if err := gpu.Poll(ctx, isReleased); err != nil {
 		t.Fatal(err)
 	}
-	err := errors.Join(p[1].stream.Fill(at[1], 0, size),
-		p.message(1, driver.Recv, at[1], size, 0))
+	err := errors.Join(p[1].stream.Fill(buffers[1], 0, size),
+		p.message(1, driver.Recv, buffers[1], size, 0))
 	if err == nil {
 		err = p[1].stream.Synchronize(ctx)
 	}
-	var timeoutErr *driver.TimeoutError
-	if !errors.As(err, &timeoutErr) {
+	if !errors.As(err, new(*driver.TimeoutError)) {
 		t.Errorf("Recv = %v, want a TimeoutError", err)
 	}
 	if got := p.read(t, 1, 0, size); slices.Contains(got, 2) {
@@ -194,12 +200,13 @@ func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestCapturedMessageOutlivesTheGroupOfItsSender receives a message after the sender has closed its
-// group and graph. The message is so large that the receiver has not mapped its memory in advance.
+// TestCapturedMessageOutlivesTheGroupOfItsSender receives a message after the sender has closed
+// its group and graph. The message is so large that the receiver has not mapped its memory in
+// advance.
 func TestCapturedMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	const large = 16 << 20
 	p := openPair(t, 10*time.Second)
-	var at [2]uintptr
+	var buffers [2]uintptr // by rank
 	for r := range p {
 		arena, err := p[r].device.NewArena(large)
 		if err != nil {
@@ -209,17 +216,17 @@ func TestCapturedMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		at[r] = segment.Address()
+		buffers[r] = segment.Address()
 		defer func() { _ = errors.Join(segment.Unmap(), arena.Close()) }()
 	}
-	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], large, 0) })
+	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, buffers[0], large, 0) })
 	err := errors.Join(g.Launch(p[0].stream), p[0].stream.Synchronize(t.Context()),
 		p[0].group.Close(), g.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-p[0].group.(*communicator).stages.allFreed
-	err = errors.Join(p.message(1, driver.Recv, at[1], large, 0),
+	err = errors.Join(p.message(1, driver.Recv, buffers[1], large, 0),
 		p[1].stream.Synchronize(t.Context()))
 	if err != nil {
 		t.Error(err)

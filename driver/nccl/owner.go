@@ -14,8 +14,8 @@ import (
 	"symmem/internal/control"
 )
 
-// owner implements the interfaces through which streams and messages use a group. A ticket is the
-// number of a collective in the group.
+// owner implements the interfaces through which streams (stream.Group) and messages (p2p.Owner)
+// use a group. A ticket is the number of a collective in the group.
 type owner struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -35,6 +35,8 @@ var (
 	_ p2p.Owner    = (*owner)(nil)
 )
 
+// Await waits until stream s is idle, and returns an error if the collective with the given ticket
+// and operation cannot complete.
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
@@ -52,8 +54,13 @@ func (o *owner) Await(
 	return err
 }
 
+// KernelsEnded returns a channel that the teardown closes when the group's kernels have exited, or
+// after a time limit.
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
+// KernelFault returns the cause of the group's failure if one of symmem's own kernels has reported
+// a fault, and nil otherwise. For a level of a two-level group, it returns the cause of the
+// two-level group's failure.
 func (o *owner) KernelFault() error {
 	err := o.faults.checkKernels()
 	if err != nil {
@@ -73,24 +80,26 @@ func (o *owner) UserGroup() stream.Group {
 	return o
 }
 
-// ReplayFault returns nil unless another library has captured calls of the group.
+// ReplayFault returns the cause of the group's failure if another library has captured calls of
+// the group, which it may be replaying. It returns nil for other groups, and after Close.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.wasCaptured.Load() {
 		return nil
 	}
-	_ = o.faults.checkKernels()
+	_ = o.faults.checkKernels() // a fault becomes the cause
 	if cause := o.plane.Cause(); !errors.Is(cause, driver.ErrClosed) {
 		return cause
 	}
 	return nil
 }
 
-// RecordEvent records an event after the group's latest launch if that is on the stream. If
-// isAbandoned is set, the group forgets the launch instead.
+// RecordEvent records an event after the group's latest launch, so that later launches on other
+// streams can wait for it. It does nothing if the latest launch is not on stream s. If isAbandoned
+// is set, it makes later launches ignore the latest one instead. The caller must hold s.Mu.
 func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	order := &o.direct.order
 	if order.LatestStream() != s {
-		return nil // cannot change, because the caller holds s.Mu
+		return nil // s cannot become the latest stream meanwhile, because the caller holds s.Mu
 	}
 	if isAbandoned {
 		order.ForgetLatest(s)
@@ -101,8 +110,8 @@ func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 
 // CheckEndedEarly makes the group fail if a collective has ended before all ranks whose data it
 // needs have launched it. NCCL kernels end early if another rank aborts its communicator or, under
-// CUDA's MPS, if its process exits. CheckEndedEarly first waits for the error of a lost rank, which
-// explains more.
+// CUDA's MPS, if its process exits. CheckEndedEarly first waits for the error of a lost rank,
+// which explains more.
 func (o *owner) CheckEndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.isLaunchedByAll(ticket) {
@@ -120,16 +129,19 @@ func (o *owner) CheckEndedEarly(ticket uint64) error {
 	return o.plane.Cause()
 }
 
-func (o *owner) pollUntil(limit time.Duration, isDone func() bool) bool {
+// pollUntil calls isDone until it returns true or the limit has passed.
+func (o *owner) pollUntil(limit time.Duration, isDone func() bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	return gpu.Poll(ctx, isDone) == nil
+	_ = gpu.Poll(ctx, isDone) // the caller checks the condition itself
 }
 
-// isLaunchedByAll returns true after Close, which has reported unfinished collectives. Launches on
-// other machines become known too late, so for these it checks whether the collective can have
-// succeeded. This suffices, because a failed rank aborts its kernels only after the other ranks
-// know of the failure.
+// isLaunchedByAll reports whether all ranks have launched a collective that has ended. It returns
+// true after Close, which has reported unfinished collectives.
+//
+// Launches on other machines become known too late. For a group on several machines, it therefore
+// reports whether the collective can have succeeded. This suffices, because a failed rank aborts
+// its kernels only after the other ranks know of the failure.
 func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	if announcements := o.direct.announcements; announcements != nil {
 		return announcements.AllSubmitted(ticket)
@@ -138,21 +150,27 @@ func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	return !ok || notifier.CanSucceed(ticket) || errors.Is(o.plane.Cause(), driver.ErrClosed)
 }
 
+// needsAllRanks reports whether a call can end only after all ranks have launched it.
 func needsAllRanks(call *driver.Call) bool {
-	// Without data, NCCL is not called.
-	hasData := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
-	return hasData && call.Operation.WaitsForAllRanks()
+	// A call without data launches no kernel of NCCL and ends at once.
+	hasKernel := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
+	return hasKernel && call.Operation.WaitsForAllRanks()
 }
 
+// peerLossTimeout is how long CheckEndedEarly waits for the error of a lost rank.
 const peerLossTimeout = 3 * time.Second
 
-// NoteMessage requires the locks of the stream and the group.
+// NoteMessage records a Send or Recv as the last call of the group and of the stream. It requires
+// the locks of the stream and the group.
 func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 	s.SetLastCall(o, o.history.recordMessage(call), call.Operation)
 }
 
+// FailUnqueued makes the group fail after a message could not be queued because of err. It returns
+// the cause of the failure.
 func (o *owner) FailUnqueued(call *driver.Call, err error) error {
 	return o.faults.failAfterQueueError(call, err)
 }
 
+// FailAfterPeer makes the group fail after another rank has failed. It returns the cause.
 func (o *owner) FailAfterPeer(call *driver.Call) error { return o.faults.failAfterPeer(call) }

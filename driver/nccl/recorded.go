@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// recorder adds calls of a group to CUDA graphs that other libraries capture. Callers must hold the
-// locks of the group and the stream.
+// recorder adds calls of a group to CUDA graphs that other libraries capture. Such a graph is a
+// foreign graph. Callers must hold the locks of the group and the stream.
 type recorder struct {
 	gpu               *gpu.GPU
 	cfg               *driver.GroupConfig
@@ -26,15 +26,19 @@ type recorder struct {
 	faults            *faults
 	comparer          *comparer
 
-	wasCaptured atomic.Bool // by another library, which can replay calls at any time
-	graphHolds  memory.Holds
+	// wasCaptured is set once another library captures a call, which it can then replay at any time.
+	wasCaptured atomic.Bool
+	graphHolds  memory.Holds // keep the objects that foreign graphs use
 
-	// Window kernels are NCCL kernels that access windows (registered memory).
+	// capturedWindowKernels is set once a window kernel (an NCCL kernel that accesses registered
+	// memory) has been captured in a foreign graph, and capturedPlainKernels for other NCCL kernels.
 	capturedPlainKernels, capturedWindowKernels bool
-	recordings                                  direct.Recordings
-	currentRecording                            *direct.Recording
+	recordings                                  direct.Recordings // of the latest captures
+	currentRecording                            *direct.Recording // of the call being recorded
 }
 
+// findRecording returns the recording of the capture on stream s. It begins one if the capture has
+// no calls of the group.
 func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	var capture cuda.Capture
 	err := r.gpu.With(func(gpu *cuda.Driver) (err error) {
@@ -58,7 +62,8 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.GetOrBegin(capture.ID), nil
 }
 
-// markCaptured must be called before another library captures a call.
+// markCaptured sets wasCaptured. It must be called before another library captures a call. It
+// returns the cause if one of symmem's own kernels has made the group fail.
 func (r *recorder) markCaptured() error {
 	if !r.wasCaptured.Swap(true) {
 		r.busy.WakeWatcher()
@@ -66,9 +71,14 @@ func (r *recorder) markCaptured() error {
 	return r.faults.checkKernels()
 }
 
-// compare does not mark the stream as busy, because a capturing stream cannot be queried.
+// compare compares a call across ranks while it is recorded. It does nothing if calls are not
+// compared, or if symmem's own kernels will compare the call in replays. It does not mark the
+// stream as busy, because a capturing stream cannot be queried.
 func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
-	if !r.comparisonEnabled.Load() || kernelsWillCompare && r.direct.announcements != nil {
+	if !r.comparisonEnabled.Load() {
+		return nil
+	}
+	if kernelsWillCompare && r.direct.announcements != nil {
 		return nil
 	}
 	ticket := r.plane.Submit()
@@ -76,7 +86,8 @@ func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 	return r.comparer.compareOverPlane(call, ticket)
 }
 
-// holdUsedObjects keeps objects alive until the graph is destroyed.
+// holdUsedObjects keeps the objects that a recorded call uses alive until the graph that stream s
+// captures is destroyed. It also notes whether the call uses plain or window kernels of NCCL.
 func (r *recorder) holdUsedObjects(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {
@@ -85,12 +96,13 @@ func (r *recorder) holdUsedObjects(
 		return err
 	}
 	hold.AddUses(used)
-	if usesNCCL && path != driver.PathWindow {
+	switch {
+	case !usesNCCL:
+	case path == driver.PathWindow:
+		r.capturedWindowKernels = true
+	default:
 		hold.AddPlainUses(used)
-	}
-	if usesNCCL {
-		r.capturedPlainKernels = r.capturedPlainKernels || path != driver.PathWindow
-		r.capturedWindowKernels = r.capturedWindowKernels || path == driver.PathWindow
+		r.capturedPlainKernels = true
 	}
 	return nil
 }

@@ -13,8 +13,9 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCapturedGroupsLeaveNothingBehind checks for leaks after calls of groups were captured as
-// another library would. SYMMEM_TEST_GROUPS sets the number of groups.
+// TestCapturedGroupsLeaveNothingBehind checks that groups leak no memory, file descriptors,
+// mappings or goroutines if their calls are captured in graphs of another library. The environment
+// variable SYMMEM_TEST_GROUPS sets the number of groups.
 func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 40
 	if n, err := strconv.Atoi(os.Getenv("SYMMEM_TEST_GROUPS")); err == nil {
@@ -26,41 +27,46 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 		sums[m.rank], err = m.newRepeatedSum(w, 1, 600_000)
 		return err
 	})
-	for i := range 4 { // the first groups also allocate memory that is kept
-		w.captureAndClose(sums, i)
+	closeGroups := func(n int) { // in turn with each of the four combinations of the arguments
+		for i := range n {
+			mustAbort, destroyFirst := i%2 == 0, i/2%2 == 0
+			w.captureAndClose(sums, mustAbort, destroyFirst)
+		}
 	}
-	before, free := countResources(t), w.freeMemory()
-	for i := range groups {
-		w.captureAndClose(sums, i)
-	}
-	var now map[string]int
-	err := gpu.PollQueryFor(20*time.Second, func() (bool, error) {
-		now = countResources(t)
-		for resource, count := range now {
-			if count-before[resource] >= min(groups, 20) {
+	closeGroups(4) // the first groups also allocate memory that is kept
+	countsBefore, freeBefore := countResources(t), w.freeMemory()
+	closeGroups(groups)
+	// Goroutines and mappings end late, and their number varies.
+	maxMore := min(groups, 20)
+	var countsNow map[string]int
+	haveEnded := func() (bool, error) {
+		countsNow = countResources(t)
+		for resource, count := range countsNow {
+			if count-countsBefore[resource] >= maxMore {
 				return false, nil
 			}
 		}
 		return true, nil
-	})
-	if err != nil {
-		t.Errorf("resources after %d groups = %v, want about %v", groups, now, before)
 	}
-	for r, now := range w.freeMemory() {
-		if leaked := free[r] - now; leaked >= int64(groups)<<20 {
-			t.Errorf("rank %d: %d groups leaked %d bytes, want less than %d", r, groups, leaked,
-				int64(groups)<<20)
+	if err := gpu.PollQueryFor(20*time.Second, haveEnded); err != nil {
+		t.Errorf("resources after %d groups = %v, want less than %d more than %v", groups, countsNow,
+			maxMore, countsBefore)
+	}
+	limit := int64(groups) << 20
+	for r, freeNow := range w.freeMemory() {
+		if leaked := freeBefore[r] - freeNow; leaked >= limit {
+			t.Errorf("rank %d: %d groups leaked %d bytes, want less than %d", r, groups, leaked, limit)
 		}
 	}
 }
 
 // captureAndClose connects a group, captures its calls in graphs of another library, closes the
-// group, and destroys the graphs. i selects whether the group is also aborted, and whether the
-// graphs are destroyed first.
-func (w *testGroup) captureAndClose(sums [2]*repeatedSum, i int) {
-	abort, destroyFirst := i%2 == 0, i/2%2 == 0
+// group, and destroys the graphs. If mustAbort is set, it aborts the group before it closes it. If
+// destroyFirst is set, it destroys the graphs before it closes the group, and otherwise after
+// that.
+func (w *testGroup) captureAndClose(sums [2]*repeatedSum, mustAbort, destroyFirst bool) {
 	w.regroup(0, 1)
-	graphs := make([][]*foreignStream, 2)
+	graphs := make([][]*foreignStream, 2) // by rank
 	w.must(func(m *testRank) error {
 		p := sums[m.rank]
 		if err := m.register(w, p.region, 1); err != nil {
@@ -86,33 +92,37 @@ func (w *testGroup) captureAndClose(sums [2]*repeatedSum, i int) {
 			}
 			return err
 		}
-		var err error
 		if destroyFirst {
-			err = destroy()
-		}
-		if abort {
-			c.Abort(errAborted)
-		}
-		if destroyFirst {
+			err := destroy()
+			if mustAbort {
+				c.Abort(errAborted)
+			}
 			closeErr := m.closeGroup()
-			if abort {
-				closeErr = nil
+			if mustAbort {
+				closeErr = nil // the fault
 			}
 			return errors.Join(err, closeErr)
 		}
-		err = m.regions[0].window.Deregister()
-		m.regions[0].window, m.group = nil, nil
-		if closeErr := c.Close(); !abort {
-			err = errors.Join(err, closeErr)
+		if mustAbort {
+			c.Abort(errAborted)
 		}
+		err := m.regions[0].window.Deregister()
+		m.regions[0].window, m.group = nil, nil
+		closeErr := c.Close()
+		if mustAbort {
+			closeErr = nil // the fault
+		}
+		err = errors.Join(err, closeErr)
 		<-c.stages.memoryFreed
 		for _, g := range graphs[m.rank] {
 			err = errors.Join(err, g.replay())
 		}
-		return errors.Join(err, destroy(), teardownError(c))
+		return errors.Join(err, destroy(), awaitTeardownResult(c))
 	})
 }
 
+// countResources returns the numbers of the process's open file descriptors, goroutines and memory
+// mappings.
 func countResources(t *testing.T) map[string]int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")

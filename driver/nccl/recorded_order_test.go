@@ -88,7 +88,7 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 // block at a time, as may happen when ranks share a GPU. The first block must detect the mismatch.
 // If it waited for data instead, no other block would run.
 func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
-	if !inSoftGPUProcess(t, "", "SOFTGPU_BLOCKS=1") {
+	if !inSoftGPUProcess(t, noFailures, "SOFTGPU_BLOCKS=1") {
 		return
 	}
 	w := newGroup(t, 2, 3*time.Second)

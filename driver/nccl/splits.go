@@ -11,10 +11,15 @@ import (
 	"symmem/internal/nccl"
 )
 
+// This file queues collectives for which NCCL has no single call. Splits divide a rank's buffers
+// into a part for each rank, by counts and offsets in elements.
+//
 // An AllToAllV runs as one NCCL group (calls that NCCL launches together) of a Send and a Recv for
-// each other rank. Each rank copies its own part.
+// each other rank. Each rank copies the part that it would send to itself. Gather, Scatter and
+// some AllToAll calls run in the same way.
 
-// evenSplits returns the counts and offsets of equal parts. Sends and receives share the slices.
+// evenSplits returns the splits of buffers that have a part of count elements for each rank. Sends
+// and receives share the slices.
 func evenSplits(ranks int, count int64) *driver.Splits {
 	counts, offsets := make([]int64, ranks), make([]int64, ranks)
 	for r := range counts {
@@ -25,25 +30,29 @@ func evenSplits(ranks int, count int64) *driver.Splits {
 	}
 }
 
+// rootSplits returns a rank's splits of a Gather or Scatter. Each rank has one part in the buffer
+// through which it exchanges data with the root. In its other buffer, only the root has parts.
 func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
-	emptySplits, fullSplits := evenSplits(ranks, 0), evenSplits(ranks, call.Count)
-	rootOnlySplits := evenSplits(ranks, 0)
-	rootOnlySplits.SendCounts[call.Root] = call.Count
-	if rank != call.Root {
-		fullSplits = emptySplits
+	onePart := evenSplits(ranks, 0) // sends and receives share the counts
+	onePart.SendCounts[call.Root] = call.Count
+	allParts := evenSplits(ranks, 0)
+	if rank == call.Root {
+		allParts = evenSplits(ranks, call.Count)
 	}
 	if call.Operation == driver.Gather {
 		return &driver.Splits{
-			SendCounts: rootOnlySplits.SendCounts, SendOffsets: rootOnlySplits.SendOffsets,
-			RecvCounts: fullSplits.RecvCounts, RecvOffsets: fullSplits.RecvOffsets,
+			SendCounts: onePart.SendCounts, SendOffsets: onePart.SendOffsets,
+			RecvCounts: allParts.RecvCounts, RecvOffsets: allParts.RecvOffsets,
 		}
 	}
 	return &driver.Splits{
-		SendCounts: fullSplits.SendCounts, SendOffsets: fullSplits.SendOffsets,
-		RecvCounts: rootOnlySplits.RecvCounts, RecvOffsets: rootOnlySplits.RecvOffsets,
+		SendCounts: allParts.SendCounts, SendOffsets: allParts.SendOffsets,
+		RecvCounts: onePart.RecvCounts, RecvOffsets: onePart.RecvOffsets,
 	}
 }
 
+// singleRankSplits returns the splits with which an AllGatherV or ReduceScatterV of one rank runs
+// as a copy. s has counts and offsets for only one of the buffers.
 func singleRankSplits(s *driver.Splits) *driver.Splits {
 	counts := slices.Concat(s.SendCounts, s.RecvCounts)
 	single := &driver.Splits{
@@ -57,17 +66,20 @@ func singleRankSplits(s *driver.Splits) *driver.Splits {
 	return single
 }
 
+// splitBytes is the size of a rank's encoded send count and receive count for one rank.
 const splitBytes = 2 * 8
 
+// encodeSplits encodes the counts of a rank, which the ranks exchange and pass to compareSplits.
 func encodeSplits(s *driver.Splits) (encoded []byte) {
-	for r, n := range s.SendCounts {
-		encoded = binary.LittleEndian.AppendUint64(encoded, uint64(n))
+	for r, sendCount := range s.SendCounts {
+		encoded = binary.LittleEndian.AppendUint64(encoded, uint64(sendCount))
 		encoded = binary.LittleEndian.AppendUint64(encoded, uint64(s.RecvCounts[r]))
 	}
 	return encoded
 }
 
-// compareSplits returns an error with all pairs of ranks whose sent and expected counts differ.
+// compareSplits returns a MessageError with all pairs of ranks whose sent and expected counts
+// differ, or nil. encodedSplits holds each rank's result of encodeSplits, by group rank.
 func compareSplits(group *driver.GroupConfig, ticket uint64, encodedSplits [][]byte) error {
 	for r := range encodedSplits {
 		if want := len(group.Ranks) * splitBytes; len(encodedSplits[r]) != want {
@@ -93,7 +105,8 @@ func compareSplits(group *driver.GroupConfig, ticket uint64, encodedSplits [][]b
 	return nil
 }
 
-// queueParts copies the input of an in-place AllToAll, because receives overwrite it.
+// queueParts queues a call that runs as sends and receives of the parts p.parts. It copies the
+// input of an in-place AllToAll first, because receives overwrite it.
 func (p *plan) queueParts(stream cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {
@@ -113,21 +126,26 @@ func (p *plan) queueParts(stream cuda.Stream) error {
 	})
 }
 
-// queueSendsAndReceives must run in gpu.Do, because an NCCL group belongs to one thread.
+// queueSendsAndReceives queues the copy of this rank's own part, and one NCCL group with the sends
+// and receives of the other parts. source is the address of the input. queueSendsAndReceives must
+// run in gpu.Do, because an NCCL group belongs to one thread.
 func (p *plan) queueSendsAndReceives(source uintptr, stream cuda.Stream) error {
 	d, splits, rank := p.c.device, p.parts, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
 	ownBytes := splits.SendCounts[rank] * size
-	var err error
-	src := source + uintptr(splits.SendOffsets[rank]*size)
-	if dst := p.recv + uintptr(splits.RecvOffsets[rank]*size); ownBytes > 0 && src != dst {
-		err = d.gpu.CUDA.MemcpyAsync(dst, src, ownBytes, stream)
+	ownSource := source + uintptr(splits.SendOffsets[rank]*size)
+	ownTarget := p.recv + uintptr(splits.RecvOffsets[rank]*size)
+	if ownBytes > 0 && ownSource != ownTarget {
+		if err := d.gpu.CUDA.MemcpyAsync(ownTarget, ownSource, ownBytes, stream); err != nil {
+			return err
+		}
 	}
-	if err != nil || len(splits.SendCounts) == 1 {
-		return err
+	if len(splits.SendCounts) == 1 {
+		return nil // the group has no other ranks
 	}
 	library := d.ncclAnyThread
-	if err := library.GroupStart(); err != nil {
+	err := library.GroupStart()
+	if err != nil {
 		return err
 	}
 	for r := range splits.SendCounts {
@@ -148,8 +166,8 @@ func (p *plan) queueSendsAndReceives(source uintptr, stream cuda.Stream) error {
 	return errors.Join(err, library.GroupEnd())
 }
 
-// makeUnevenCalls returns the calls of an AllGatherV or ReduceScatterV: one Broadcast or Reduce for
-// each part that is not empty. NCCL runs them as one kernel.
+// makeUnevenCalls returns the calls of an AllGatherV or ReduceScatterV: one Broadcast or Reduce
+// for each part that is not empty. NCCL runs them as one kernel.
 func (p *plan) makeUnevenCalls() []nccl.Invocation {
 	library, comm, size := p.c.device.ncclAnyThread, p.c.comm.handle, int64(p.DataType.Size())
 	calls := []nccl.Invocation{}
@@ -171,8 +189,9 @@ func (p *plan) makeUnevenCalls() []nccl.Invocation {
 	return calls
 }
 
-// queueWithFactor queues a sum that NCCL multiplies by a factor. NCCL reads the factor during the
-// call, so scaledSum can be destroyed immediately, even in a capture.
+// queueWithFactor queues a reduction with PremulSum: NCCL multiplies each rank's input by a factor
+// and adds up the products. NCCL reads the factor during the call, so the reduction with the
+// factor, scaledSum, can be destroyed immediately, even in a capture.
 func (p *plan) queueWithFactor(s cuda.Stream) error {
 	library, comm, scaledPlan := p.c.device.ncclAnyThread, p.c.comm.handle, *p
 	scaledSum, err := library.CreatePreMulSum(p.FactorBits(), p.dataType, comm)
@@ -194,26 +213,29 @@ func (p *plan) queueWithFactor(s cuda.Stream) error {
 	return errors.Join(err, library.DestroyReduceOp(scaledSum, comm))
 }
 
-// multiply queues a reduction of a group of one rank. Some versions of NCCL skip the last elements,
-// so a second call multiplies them.
+// multiply queues a PremulSum in a group of one rank, which only multiplies the input by the
+// factor. NCCL with the defect nccl.SkippedTail skips the last elements, so a second call
+// multiplies them.
 func (p *plan) multiply(s cuda.Stream) error {
-	library, send, count := p.c.device.ncclAnyThread, p.send, p.count
+	library := p.c.device.ncclAnyThread
+	send, count := p.send, p.count
 	size := int64(p.DataType.Size())
 	if p.Operation.SplitsOneBuffer() {
 		send += uintptr(p.Splits.SendOffsets[0] * size)
 		count = p.Splits.SendCounts[0]
 	}
-	done := count
-	if version, _ := library.Version(); nccl.SkippedTail.Affects(version, p.c.device.gpu.Major) {
-		done = nccl.MultipliedCount(count, size)
+	multipliedCount := count
+	version, _ := library.Version()
+	if nccl.SkippedTail.Affects(version, p.c.device.gpu.Major) {
+		multipliedCount = nccl.MultipliedCount(count, size)
 	}
 	call := library.AllReduce(send, p.recv, count, p.dataType, p.reduceOp, p.c.comm.handle)
 	err := call.On(s)
-	if err != nil || done == count {
+	if err != nil || multipliedCount == count {
 		return err
 	}
-	offset := uintptr(done * size)
-	call = library.AllReduce(send+offset, p.recv+offset, count-done, p.dataType, p.reduceOp,
-		p.c.comm.handle)
+	tailOffset := uintptr(multipliedCount * size)
+	call = library.AllReduce(send+tailOffset, p.recv+tailOffset, count-multipliedCount, p.dataType,
+		p.reduceOp, p.c.comm.handle)
 	return call.On(s)
 }

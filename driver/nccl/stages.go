@@ -11,11 +11,14 @@ import (
 	"symmem/internal/ranked"
 )
 
-// stages holds the channels that a communicator's teardown closes, in the order of the fields.
+// stages holds channels that are closed when a communicator reaches a stage of its teardown, and
+// two channels for other events.
 type stages struct {
 	gpu   *gpu.GPU
 	cfg   *driver.GroupConfig
 	plane control.Plane
+
+	// The teardown closes the following channels, usually in this order.
 
 	// groupEnded is closed when the group has failed or has been closed.
 	groupEnded chan struct{}
@@ -28,8 +31,8 @@ type stages struct {
 	// allFreed is closed when everything has been freed, including NCCL's communicator.
 	allFreed chan struct{}
 
-	// rankLost is closed when a rank of the group has ended without leaving the world. NCCL may then
-	// never finish.
+	// rankLost is closed when a rank of the group has ended without leaving the world. A call to
+	// NCCL may then never return.
 	rankLost     chan struct{}
 	noteRankLost func() // closes rankLost once
 
@@ -50,8 +53,9 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 	}
 }
 
-// await waits for a stage, or only checks it if checkOnly is set. The limit is longer after Close,
-// because a group that has failed or lost a rank reaches a stage soon or never.
+// await waits until a stage, one of the channels of s, is closed. After a time limit, it returns a
+// TimeoutError. If checkOnly is set, it does not wait. The limit is longer after Close, because a
+// group that has failed or lost a rank reaches a stage soon or never.
 func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	limit := 4 * gpu.KernelEndTimeout
 	switch {
@@ -62,13 +66,14 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	case errors.Is(s.plane.Cause(), driver.ErrClosed):
 		limit = max(limit, s.cfg.Timeout.Get())
 	}
-	select {
+	select { // first, because with a limit of 0 the timer may win
 	case <-stage:
-		return nil // checked first, because limit may be 0
+		return nil
 	default:
 	}
 	ranked.AssertMayWait()
-	begin, rankLost := time.Now(), s.rankLost
+	begin := time.Now()
+	rankLost := s.rankLost // nil after it has been received from
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for {

@@ -7,19 +7,23 @@ import (
 	"symmem/internal/nccl"
 )
 
+// firstAverageVersion is the first NCCL version with a window kernel for averages, which is
+// 2.30.3.
 const firstAverageVersion = 23003
 
-// windowSupport determines which calls have window kernels (NCCL kernels that access registered
-// memory). All ranks get the same result.
+// windowSupport determines which calls of a group have window kernels (NCCL kernels that access
+// registered memory). All ranks get the same result.
 type windowSupport struct {
 	// noWindowsReason explains why no call has a window kernel, or is "".
 	noWindowsReason  string
-	hasAverageKernel bool
-	hasShiftedLoads  bool
-	rank, machines   int
+	hasAverageKernel bool // for ReduceScatter with Avg
+	hasShiftedLoads  bool // NCCL has the defect nccl.ShiftedLoads
+	rank             int  // this rank in the group
+	machines         int  // number of machines of the group
 }
 
-// newWindowSupport needs the major compute capability of the GPUs.
+// newWindowSupport returns the windowSupport of a group. major is the major compute capability of
+// the GPUs.
 func newWindowSupport(
 	library *nccl.Library, major int, group *driver.GroupConfig, machines int,
 ) windowSupport {
@@ -42,20 +46,22 @@ func newWindowSupport(
 	return s
 }
 
-// disable records that NCCL has registered no window on a rank. An earlier reason is kept.
+// disable sets noWindowsReason after NCCL has registered no window on the given rank. It keeps an
+// earlier reason.
 func (s *windowSupport) disable(rank int, version string) {
 	if s.noWindowsReason != "" {
 		return
 	}
-	kernels := "for this group (symmem doctor explains why)"
+	explanation := "for this group (symmem doctor explains why)"
 	if s.machines > 1 {
-		kernels = fmt.Sprintf("for this group on %d machines, because they need GIN, communication "+
+		explanation = fmt.Sprintf("for this group on %d machines, because they need GIN, communication "+
 			"that kernels start (symmem doctor, started by the same launcher, explains why)", s.machines)
 	}
 	s.noWindowsReason = fmt.Sprintf("NCCL %s has registered no window on rank %d: it has no window "+
-		"kernels %s", version, rank, kernels)
+		"kernels %s", version, rank, explanation)
 }
 
+// unsupportedReason explains why a call has no window kernel, or returns "".
 func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	if s.noWindowsReason != "" {
 		return s.noWindowsReason
@@ -64,9 +70,9 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 		return "NCCL before 2.30.3 gives wrong results in windows unless inputs are aligned to 4 bytes"
 	}
 	switch call.Operation {
-	case driver.AllGather:
+	case driver.AllGather: // for any type
 		return ""
-	case driver.AllReduce, driver.ReduceScatter:
+	case driver.AllReduce, driver.ReduceScatter: // depends on the type and the reduction
 	default:
 		return fmt.Sprintf("NCCL has no window kernel for %v", call.Operation)
 	}
@@ -75,18 +81,20 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	default:
 		return fmt.Sprintf("NCCL has no window kernel for %v of %v", call.Operation, call.DataType)
 	}
-	// No version has one for an AllReduce with Avg (nccl.AverageWithoutKernel).
-	hasKernel := s.hasAverageKernel && call.Operation == driver.ReduceScatter
-	if call.ReduceOp != driver.Sum && !(call.ReduceOp == driver.Avg && hasKernel) {
+	// No version has a window kernel for AllReduce with Avg (nccl.AverageWithoutKernel).
+	canAverage := s.hasAverageKernel && call.Operation == driver.ReduceScatter
+	isSupported := call.ReduceOp == driver.Sum || (call.ReduceOp == driver.Avg && canAverage)
+	if !isSupported {
 		return fmt.Sprintf("NCCL has no window kernel for %v with %v", call.Operation, call.ReduceOp)
 	}
 	return ""
 }
 
-// inputAlignment in bytes avoids the NCCL defect nccl.ShiftedLoads.
+// inputAlignment is the alignment in bytes with which inputs avoid the defect nccl.ShiftedLoads.
 const inputAlignment = 4
 
-// isMisaligned reports whether any rank would read misaligned input.
+// isMisaligned reports whether any rank would read misaligned input with the defect
+// nccl.ShiftedLoads. Parts of a buffer are aligned only if their size is, too.
 func (s *windowSupport) isMisaligned(call *driver.Call) bool {
 	if !s.hasShiftedLoads {
 		return false

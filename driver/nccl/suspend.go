@@ -15,13 +15,14 @@ var (
 	_ driver.SuspendableCommunicator = (*communicator)(nil)
 )
 
-// PrepareSuspend returns ErrBusy if a graph contains window kernels (NCCL kernels that access
-// registered memory). They use data that NCCL frees when a window is deregistered.
+// PrepareSuspend checks whether the window can be suspended. It returns ErrBusy if the window is
+// registered with NCCL and a graph contains window kernels (NCCL kernels that access registered
+// memory). These kernels use data that NCCL frees when a window is deregistered.
 func (w *window) PrepareSuspend() error {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// w.machineWindow is never registered with NCCL.
+	// w.machineWindow needs no check, because it is never registered with NCCL.
 	if w.handle != 0 && r.hasWindowGraphs() {
 		return fmt.Errorf("a graph contains calls of group %s on the window path, which NCCL cannot "+
 			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
@@ -30,8 +31,8 @@ func (w *window) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend deregisters the window and unmaps the segments of other ranks. If the group has failed,
-// the teardown does this instead.
+// Suspend deregisters the window, and the machineWindow if there is one, and unmaps the segments
+// of other ranks. Their addresses stay reserved.
 func (w *window) Suspend() error {
 	if w.machineWindow != nil {
 		return errors.Join(w.machineWindow.Suspend(), w.suspendSelf())
@@ -39,6 +40,8 @@ func (w *window) Suspend() error {
 	return w.suspendSelf()
 }
 
+// suspendSelf suspends w without its machineWindow. If the group has failed, the teardown
+// deregisters and unmaps instead.
 func (w *window) suspendSelf() error {
 	r := w.registrar
 	r.mu.Lock()
@@ -50,6 +53,7 @@ func (w *window) suspendSelf() error {
 	return errors.Join(w.deregister(), w.unmapFirstPeers(len(r.cfg.Ranks)))
 }
 
+// Resume undoes Suspend on all ranks. An error makes the group fail.
 func (w *window) Resume(ctx context.Context) error {
 	r := w.registrar
 	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())
@@ -66,7 +70,9 @@ func (w *window) Resume(ctx context.Context) error {
 	return nil
 }
 
-// resumeSelf must follow the steps of registrar.registerOnce.
+// resumeSelf registers w again if Suspend has deregistered it, and maps the segments of other
+// ranks at their old addresses. It returns an error if a segment that was mapped cannot be mapped
+// again. It must follow the steps of registrar.registerOnce.
 func (w *window) resumeSelf(ctx context.Context) error {
 	r := w.registrar
 	shared, shareErr := r.share(w.key, w.segment)
@@ -82,8 +88,10 @@ func (w *window) resumeSelf(ctx context.Context) error {
 		}
 	}
 	wasMappedByAll := w.isMappedByAll
-	err = cmp.Or(shareErr, w.mapAgain(ctx, sharedSegments))
-	w.hasMappedAll, w.mapError = err == nil, ""
+	mapErr := w.mapAgain(ctx, sharedSegments) // even after shareErr, because it ends the suspension
+	err = cmp.Or(shareErr, mapErr)
+	w.hasMappedAll = err == nil
+	w.mapError = ""
 	if err != nil && !errors.Is(err, errNotShared) {
 		w.mapError = err.Error()
 	}
@@ -96,7 +104,8 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	return nil
 }
 
-// mapAgain holds the group's lock, so that the teardown does not free the addresses.
+// mapAgain maps the segments of other ranks at their old addresses and ends the suspension. It
+// holds the group's lock, so that the teardown does not free the addresses meanwhile.
 func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 	r := w.registrar
 	r.mu.Lock()

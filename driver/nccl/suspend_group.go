@@ -15,25 +15,26 @@ import (
 	"symmem/internal/nccl"
 )
 
-// suspender releases and restores the memory of a communicator and of its levels (communicators
-// within a machine and between machines).
+// suspender releases and restores the memory of a group's communicator and of its levels
+// (communicators within a machine and between machines). Each of these communicators is a target.
 type suspender struct {
 	gpu          *gpu.GPU
 	cfg          *driver.GroupConfig
 	plane        control.Plane
 	mu           *groupLock
 	comm         *ncclComm
-	exchange     *direct.Exchange
-	messages     p2p.Suspender
+	exchange     *direct.Exchange // memory of symmem's own kernels
+	messages     p2p.Suspender    // staging memory of messages
 	levelTargets func() []suspendTarget
 }
 
+// suspendTarget is a communicator that the group's suspender suspends and resumes.
 type suspendTarget struct {
 	*suspender
-	groupRanks []int // the target's ranks, as indexes into the group's ranks
+	groupRanks []int // the ranks of the target, as group ranks of the group
 }
 
-// listTargets returns the group's own communicator and its levels, in the same order on all ranks.
+// listTargets returns the group's communicator and its levels, in the same order on all ranks.
 func (s *suspender) listTargets() []suspendTarget {
 	groupRanks := make([]int, len(s.cfg.Ranks))
 	for r := range groupRanks {
@@ -42,8 +43,9 @@ func (s *suspender) listTargets() []suspendTarget {
 	return append([]suspendTarget{{s, groupRanks}}, s.levelTargets()...)
 }
 
-// PrepareSuspend returns ErrBusy if a message of this rank has not been delivered, or if a kernel
-// of a closed stream or group may still be running.
+// PrepareSuspend checks whether the group can be suspended. It returns ErrBusy if a message of
+// this rank has not been delivered, or if a kernel of a closed stream or group may still be
+// running.
 func (s *suspender) PrepareSuspend() error {
 	if s.gpu.MustKeepMemory() {
 		return fmt.Errorf("a kernel of a closed stream or group is still running: %w", driver.ErrBusy)
@@ -52,7 +54,8 @@ func (s *suspender) PrepareSuspend() error {
 }
 
 // Suspend releases the exchange memory (of symmem's own kernels), the staging memory of messages
-// and, if NCCL can, the memory of NCCL's communicators. The result does not count NCCL's memory.
+// and, if this version of NCCL can release it, the memory of NCCL's communicators. The result does
+// not count NCCL's memory. An error makes the group fail.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
@@ -77,6 +80,7 @@ func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	return result, nil
 }
 
+// describeKeptMemory returns the text for NCCL's memory that Suspend does not release.
 func (s *suspender) describeKeptMemory(communicatorCount int) string {
 	_, version := s.comm.library.Version()
 	owner := "the communicator"
@@ -87,14 +91,15 @@ func (s *suspender) describeKeptMemory(communicatorCount int) string {
 		owner, version, nccl.VersionText(nccl.VersionSuspend))
 }
 
-// callNCCL makes the group fail when ctx is done, because NCCL might wait forever.
+// callNCCL calls call with NCCL's communicator of each target. It makes the group fail when ctx is
+// done, because NCCL might wait forever.
 func (s *suspender) callNCCL(
 	ctx context.Context, targets []suspendTarget, call func(*ncclComm) error,
 ) error {
 	startTime := time.Now()
 	stop := context.AfterFunc(ctx, func() {
-		text := "suspending or resuming NCCL in group " + s.cfg.Name()
-		_ = s.plane.Fail(waitError(ctx, text, startTime))
+		callText := "suspending or resuming NCCL in group " + s.cfg.Name()
+		_ = s.plane.Fail(waitError(ctx, callText, startTime)) // the teardown then ends the call
 	})
 	defer stop()
 	for _, target := range targets {
@@ -105,7 +110,8 @@ func (s *suspender) callNCCL(
 	return nil
 }
 
-// withLock prevents the teardown from freeing addresses during call.
+// withLock calls call with the communicator's lock held, so that the teardown does not free
+// addresses meanwhile. If the group has failed, withLock returns the cause instead.
 func (s *suspender) withLock(call func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,32 +121,37 @@ func (s *suspender) withLock(call func() error) error {
 	return call()
 }
 
+// resumeMessage is sent by each rank to the others in Resume.
 type resumeMessage struct {
+	// Refusal explains why the rank could not allocate memory, or is "".
 	Refusal string `json:"refusal,omitempty"`
-	// Exchange has one element for each communicator in listTargets.
+	// Exchange holds, for each communicator in listTargets, what other ranks need to map this rank's
+	// exchange memory.
 	Exchange [][]byte `json:"exchange,omitempty"`
 }
 
-// Resume allocates this rank's memory and maps the other ranks' memory at the old addresses.
+// Resume allocates this rank's memory again and maps the other ranks' memory at the old addresses.
+// If a rank cannot allocate its memory, Resume returns ErrOutOfMemory on all ranks and the group
+// stays suspended. Any other error makes the group fail.
 func (s *suspender) Resume(ctx context.Context) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
 	targets := s.listTargets()
-	allocations, err := allocateTargets(targets)
-	if errors.Is(err, driver.ErrClosed) {
-		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), err))
+	allocations, allocateErr := allocateTargets(targets)
+	if errors.Is(allocateErr, driver.ErrClosed) {
+		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), allocateErr))
 	}
 	defer allocations.endExports()
-	messages, refusal, exchangeErr := s.exchangeResumeMessages(ctx, allocations, err)
+	messages, refusal, exchangeErr := s.exchangeResumeMessages(ctx, allocations, allocateErr)
 	switch {
 	case exchangeErr != nil:
 		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), exchangeErr))
-	case refusal != nil && err == nil:
+	case refusal != nil && allocateErr == nil:
 		return errors.Join(refusal, allocations.discard())
 	case refusal != nil:
-		return refusal
+		return refusal // after allocateErr, nothing is allocated
 	}
-	err = allocations.mapPeers(ctx, messages)
+	err := allocations.mapPeers(ctx, messages)
 	if err == nil && s.comm.library.CanSuspend() {
 		err = s.callNCCL(ctx, targets, (*ncclComm).resume)
 	}
@@ -153,15 +164,17 @@ func (s *suspender) Resume(ctx context.Context) error {
 	return nil
 }
 
-// exchangeResumeMessages returns the Exchange of each rank's message. refusal has the reason of the
-// first rank that could not allocate memory.
+// exchangeResumeMessages sends a resumeMessage to all ranks and returns the Exchange of each
+// rank's message, by group rank. refusal is nil if all ranks have allocated memory, and otherwise
+// has the reason of the first rank that has not.
 func (s *suspender) exchangeResumeMessages(
 	ctx context.Context, allocations resumeAllocations, allocateErr error,
 ) (messages [][][]byte, refusal, err error) {
+	const maxRefusalBytes = driver.MaxPayload / 8 // leaves room for escapes in JSON
 	ownMessage := resumeMessage{Exchange: allocations.encodeMessages()}
 	if allocateErr != nil {
-		ownMessage.Refusal = allocateErr.Error()
-		ownMessage.Refusal = ownMessage.Refusal[:min(len(ownMessage.Refusal), driver.MaxPayload/8)]
+		text := allocateErr.Error()
+		ownMessage.Refusal = text[:min(len(text), maxRefusalBytes)]
 	}
 	encoded, err := json.Marshal(ownMessage)
 	if err != nil {
@@ -190,14 +203,17 @@ func (s *suspender) exchangeResumeMessages(
 	return messages, refusal, nil
 }
 
+// resumeAllocations holds the new memory of each target, in the order of listTargets.
 type resumeAllocations []resumeAllocation
 
+// resumeAllocation is a target with new exchange memory and staging memory.
 type resumeAllocation struct {
 	suspendTarget
-	exchange *direct.Allocation
+	exchange *direct.Allocation // hides suspender.exchange
 }
 
-// allocateTargets keeps no memory allocated if it fails.
+// allocateTargets allocates the memory of all targets. If it returns an error, no memory is
+// allocated.
 func allocateTargets(targets []suspendTarget) (resumeAllocations, error) {
 	var allocations resumeAllocations
 	for _, target := range targets {
@@ -215,6 +231,7 @@ func allocateTargets(targets []suspendTarget) (resumeAllocations, error) {
 	return allocations, nil
 }
 
+// encodeMessages returns the value of resumeMessage.Exchange.
 func (allocations resumeAllocations) encodeMessages() (messages [][]byte) {
 	for _, allocation := range allocations {
 		messages = append(messages, allocation.exchange.EncodeMessage())
@@ -222,10 +239,11 @@ func (allocations resumeAllocations) encodeMessages() (messages [][]byte) {
 	return messages
 }
 
-// mapPeers expects the messages by rank of the group and by target.
+// mapPeers maps the memory of the other ranks. messages[r][i] is the message of group rank r for
+// target i.
 func (allocations resumeAllocations) mapPeers(ctx context.Context, messages [][][]byte) error {
 	for i, allocation := range allocations {
-		var targetMessages [][]byte
+		var targetMessages [][]byte // by rank of the target
 		for _, r := range allocation.groupRanks {
 			targetMessages = append(targetMessages, messages[r][i])
 		}
@@ -242,6 +260,7 @@ func (allocations resumeAllocations) mapPeers(ctx context.Context, messages [][]
 	return nil
 }
 
+// discard frees the new memory, so that the targets stay suspended.
 func (allocations resumeAllocations) discard() error {
 	var errs []error
 	for _, allocation := range allocations {
@@ -251,6 +270,7 @@ func (allocations resumeAllocations) discard() error {
 	return errors.Join(errs...)
 }
 
+// endExports ends the time in which other ranks can map the new memory.
 func (allocations resumeAllocations) endExports() {
 	for _, allocation := range allocations {
 		allocation.exchange.EndExport()

@@ -16,7 +16,7 @@ import (
 // before the fault is returned. If it were abandoned later, work that the caller queues after
 // receiving the fault could be lost.
 func TestStreamIsAbandonedBeforeItsFaultIsReturned(t *testing.T) {
-	if !inSoftGPUProcess(t, "") {
+	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
 	if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
@@ -36,7 +36,7 @@ func TestStreamIsAbandonedBeforeItsFaultIsReturned(t *testing.T) {
 // TestDeviceIsClosedAlthoughItsWorkDoesNotEnd closes a device that has unfinished work. Close must
 // return, although it cannot free memory that the work may use.
 func TestDeviceIsClosedAlthoughItsWorkDoesNotEnd(t *testing.T) {
-	if !inSoftGPUProcess(t, "") {
+	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
 	d, err := Backend{}.Open(t.Context(), driver.Config{

@@ -11,23 +11,25 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestBlockedCallEndsAfterWindowKernels aborts a group while a plain call waits for a rank inside
-// NCCL. The call must not be mistaken for a window kernel that never exits.
+// TestBlockedCallEndsAfterWindowKernels aborts a group on rank 1 while a plain call of rank 0
+// waits for rank 1 inside NCCL. The abort must end the call, although window kernels, which ignore
+// an abort, have been launched before it. The call must not be mistaken for a window kernel that
+// never exits.
 func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
-	for _, row := range []struct {
+	for _, test := range []struct {
 		name    string
-		isStuck bool // whether the window kernel before the call never exits
+		isStuck bool // the window kernel before the call never exits
 	}{
-		{"exited", false},
-		{"stuck", true},
+		{name: "exited", isStuck: false},
+		{name: "stuck", isStuck: true},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			if !inSoftGPUProcess(t, "") {
+		t.Run(test.name, func(t *testing.T) {
+			if !inSoftGPUProcess(t, noFailures) {
 				return
 			}
-			firstSums = false
+			firstSums = false // so that the launch below blocks on the host until rank 1 arrives
 			p := openAndSumWithTimeout(t, 20*time.Second)
-			if row.isStuck {
+			if test.isStuck { // launch a window kernel that ignores the abort and never exits
 				if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
 					t.Fatal(err)
 				}
@@ -36,24 +38,25 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 				}
 			}
 			c := p[0].group.(*communicator)
-			c.busy.WindowKernels.Store(true) // the watcher has not reset it yet
-			previous, _ := c.history.lastCall()
-			returned := make(chan error, 1)
+			c.busy.WindowKernels.Store(true) // as if the watcher had not cleared it yet
+			ticketBefore, _ := c.history.lastCall()
+			plainResult := make(chan error, 1)
 			go func() {
-				returned <- errors.Join(p.launch(0, driver.PathPlain), p[0].stream.Synchronize(t.Context()))
+				plainResult <- errors.Join(p.launch(0, driver.PathPlain),
+					p[0].stream.Synchronize(t.Context()))
 			}()
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			isLaunched := func() bool {
-				latest, _ := c.history.lastCall()
-				return latest > previous
+				lastTicket, _ := c.history.lastCall()
+				return lastTicket > ticketBefore
 			}
 			if err := gpu.Poll(ctx, isLaunched); err != nil {
 				t.Fatalf("waiting for the plain call to be launched: %v", err)
 			}
 			p[1].group.Abort(errAborted)
 			select {
-			case err := <-returned:
+			case err := <-plainResult:
 				if !errors.Is(err, driver.ErrFault) {
 					t.Errorf("plain call = %v, want ErrFault", err)
 				}
@@ -65,22 +68,24 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 			case <-ctx.Done():
 				t.Fatal("the teardown did not stop the group's kernels")
 			}
-			if gpu.Stuck.Load() != row.isStuck {
-				t.Errorf("gpu.Stuck = %v, want %v", gpu.Stuck.Load(), row.isStuck)
+			if gpu.Stuck.Load() != test.isStuck {
+				t.Errorf("gpu.Stuck = %t, want %t", gpu.Stuck.Load(), test.isStuck)
 			}
 		})
 	}
 }
 
-// TestAbortEndsACallAfterFinishedWindowKernels aborts a plain call after window kernels, which
-// would ignore the abort, have exited.
+// TestAbortEndsACallAfterFinishedWindowKernels aborts a group while a plain kernel waits for rank
+// 1. Window kernels, which would ignore the abort, have exited. The abort must end the plain
+// kernel.
 func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	needDevices(t, 2)
-	if !inSoftGPUProcess(t, "") {
+	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
 	p := openAndSumWithTimeout(t, 20*time.Second)
-	p[0].group.(*communicator).busy.WindowKernels.Store(true) // the watcher has not reset it yet
+	// As if the watcher had not cleared it yet.
+	p[0].group.(*communicator).busy.WindowKernels.Store(true)
 	if err := p.launch(0, driver.PathPlain); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +94,7 @@ func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 		t.Errorf("Synchronize = %v, want ErrFault", err)
 	}
 	if gpu.Stuck.Load() {
-		t.Error("the call was mistaken for a stuck kernel")
+		t.Error("gpu.Stuck = true, want false: the call was mistaken for a stuck kernel")
 	}
 	p.closeAll(t)
 }

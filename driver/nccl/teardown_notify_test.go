@@ -10,17 +10,19 @@ import (
 	"symmem/internal/control"
 )
 
-// notifyHookPlane is a Plane whose WaitForAcknowledgements calls onAwait.
-type notifyHookPlane struct {
+// hookedPlane is a Plane and a Notifier whose WaitForAcknowledgements calls onWait instead of
+// waiting until the other ranks know of the group's failure.
+type hookedPlane struct {
 	control.Plane
-	onAwait func()
+	onWait func()
 }
 
-func (p *notifyHookPlane) WaitForAcknowledgements() { p.onAwait() }
-func (p *notifyHookPlane) CanSucceed(uint64) bool   { return true }
+func (p *hookedPlane) WaitForAcknowledgements() { p.onWait() }
+func (p *hookedPlane) CanSucceed(uint64) bool   { return true }
 
 // TestPeersLearnOfFaultBeforeAbort launches a plain call on only one of two ranks and then aborts
-// the group there. The other rank must be notified before NCCL's communicator is aborted.
+// the group there. The teardown must wait until the other rank knows of the failure, and only then
+// abort NCCL's communicator.
 func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
@@ -31,12 +33,12 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 			return err
 		}
 		c := m.group.(*communicator)
-		var isNotified, wasAborted atomic.Bool
-		c.teardown.plane = &notifyHookPlane{c.plane, func() {
-			wasAborted.Store(c.comm.isAborting.Load())
-			isNotified.Store(true)
+		var hasWaited, wasAborting atomic.Bool
+		c.teardown.plane = &hookedPlane{c.plane, func() {
+			wasAborting.Store(c.comm.isAborting.Load())
+			hasWaited.Store(true)
 		}}
-		c.SetCheck(false)
+		c.SetCheck(false) // otherwise Launch would wait for rank 1
 		p, err := prepare(c, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Float32, Count: 1024,
 			Send: s.segment.Address(), Recv: s.segment.Address(),
@@ -49,9 +51,11 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 		}
 		c.Abort(nil)
 		<-c.stages.kernelsEnded
-		if !isNotified.Load() || wasAborted.Load() {
-			return failuref("notified: %t, after the abort: %t; want true, false", isNotified.Load(),
-				wasAborted.Load())
+		if !hasWaited.Load() {
+			return failuref("the teardown did not call WaitForAcknowledgements")
+		}
+		if wasAborting.Load() {
+			return failuref("the teardown began the abort before it called WaitForAcknowledgements")
 		}
 		if err := m.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrAborted) {
 			return failuref("Synchronize = %v, want ErrAborted", err)
@@ -60,33 +64,39 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 	})
 }
 
-// failurePlane is a Plane on which collectives can succeed unless hasFailed is set.
-type failurePlane struct {
+// outcomePlane is a Plane and a Notifier. If hasFailed is set, it behaves as if a rank on another
+// machine had failed, so that no collective can have succeeded.
+type outcomePlane struct {
 	control.Plane
 	hasFailed bool
 }
 
-func (p *failurePlane) WaitForAcknowledgements() {}
-func (p *failurePlane) CanSucceed(uint64) bool   { return !p.hasFailed }
+func (p *outcomePlane) WaitForAcknowledgements() {}
+func (p *outcomePlane) CanSucceed(uint64) bool   { return !p.hasFailed }
 
+// recordLaunch records an AllReduce with the given ticket (number in the group), as if it had been
+// launched.
 func recordLaunch(c *communicator, ticket uint64) {
+	const exchangeKernelCount = 0 // as for a call of NCCL
 	call := driver.Call{Operation: driver.AllReduce, Count: 1}
-	c.history.recordCollective(&call, ticket, 0)
+	c.history.recordCollective(&call, ticket, exchangeKernelCount)
 }
 
-// TestCallsThatEndedEarlyAreFaults checks a call that has ended although a rank on another machine
-// has failed.
+// TestCallsThatEndedEarlyAreFaults checks that CheckEndedEarly returns an error for a call that
+// has ended although a rank on another machine has failed, and nil if no rank has failed.
 func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
+	const ticket = 7
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
-		recordLaunch(c, 7)
-		c.owner.plane = &failurePlane{c.plane, m.rank == 1}
-		err := c.owner.CheckEndedEarly(7)
-		if got, want := err != nil, m.rank == 1; got != want {
-			return failuref("CheckEndedEarly = %v; want an error: %t", err, want)
+		recordLaunch(c, ticket)
+		hasFailed := m.rank == 1
+		c.owner.plane = &outcomePlane{c.plane, hasFailed}
+		err := c.owner.CheckEndedEarly(ticket)
+		if (err != nil) != hasFailed {
+			return failuref("rank %d: CheckEndedEarly = %v, want an error: %t", m.rank, err, hasFailed)
 		}
 		return nil
 	})
@@ -95,16 +105,17 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 // TestEndedCallsOutliveTheirGroup checks a call that completed before its group was closed.
 // CheckEndedEarly must return nil, even if the other rank has not yet reported its launch.
 func TestEndedCallsOutliveTheirGroup(t *testing.T) {
+	const ticket = 7
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
-		recordLaunch(c, 7)
+		recordLaunch(c, ticket)
 		if err := m.closeGroup(); err != nil {
 			return err
 		}
-		if err := c.owner.CheckEndedEarly(7); err != nil {
+		if err := c.owner.CheckEndedEarly(ticket); err != nil {
 			return failuref("CheckEndedEarly = %v, want nil", err)
 		}
 		return nil
@@ -133,7 +144,7 @@ func TestCallsThatWereWaitedForStaySuccessful(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		c.owner.plane = &failurePlane{c.plane, true}
+		c.owner.plane = &outcomePlane{Plane: c.plane, hasFailed: true}
 		defer func() { c.owner.plane = c.plane }()
 		if err := m.stream.Synchronize(t.Context()); err != nil {
 			return failuref("the second Synchronize = %v, want nil", err)

@@ -93,7 +93,7 @@ func closeBlockedStreams(t *testing.T) *blockedPair {
 // TestNothingIsUnmappedUnderWorkOfAClosedStream closes everything while a call is blocked. The
 // call will later read and write the memory of both ranks, so the memory must stay mapped.
 func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
-	if !inSoftGPUProcess(t, "") {
+	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
 	h := closeBlockedStreams(t)
@@ -120,7 +120,7 @@ func (h *blockedPair) resetRanks(ranks ...*testRank) {
 // TestMemoryIsFreedAfterWorkOfAClosedStream checks that memory is freed immediately after the work
 // of a closed stream has completed.
 func TestMemoryIsFreedAfterWorkOfAClosedStream(t *testing.T) {
-	if !inSoftGPUProcess(t, "") {
+	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
 	h := newBlockedPair(t, 500*time.Millisecond, 0, 1)
@@ -165,7 +165,7 @@ func awaitTeardown(c *communicator) error {
 // TestDeferredMemoryIsFreedLater frees memory while work of a closed stream may still use it. The
 // memory must actually be freed by the first suitable call after the work has completed.
 func TestDeferredMemoryIsFreedLater(t *testing.T) {
-	if !inSoftGPUProcess(t, "") {
+	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
 	h := closeBlockedStreams(t)
@@ -202,7 +202,7 @@ func TestDeferredMemoryIsFreedLater(t *testing.T) {
 // TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup starts an NCCL kernel on a closed stream after
 // the peer has closed the group. This kernel exits only if the communicator is aborted.
 func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
-	if !inSoftGPUProcess(t, "") {
+	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
 	gpu.KernelEndTimeout = 500 * time.Millisecond
@@ -262,7 +262,7 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 // has failed, and then starts a kernel that reads and poisons that memory. The memory must stay
 // mapped until the kernel has exited.
 func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
-	if !inSoftGPUProcess(t, "") {
+	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
 	h := newBlockedPair(t, time.Minute, 0)

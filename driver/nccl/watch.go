@@ -11,15 +11,20 @@ import (
 	"symmem/internal/control"
 )
 
+// checkInterval is the time between checks while the group has unfinished work.
 const checkInterval = 2 * time.Millisecond
 
-// checksPerFullCheck makes full checks rarer while the program launches calls, because launches
-// also detect failed peers. The other checks only read the reports of kernels.
+// checksPerFullCheck is the number of checks for each full check while the program launches calls.
+// The other checks only read the reports of kernels. Launches also detect failed peers, so rare
+// full checks suffice.
 const checksPerFullCheck = 16
 
-// replayCheckInterval applies while only another library can launch calls, by replaying graphs.
+// replayCheckInterval is the time between checks while the group has no unfinished work, but
+// another library can launch its calls by replaying graphs.
 const replayCheckInterval = 20 * time.Millisecond
 
+// watcher looks for failures in a goroutine while the group has unfinished work, and makes the
+// group fail.
 type watcher struct {
 	cfg      *driver.GroupConfig
 	plane    control.Plane
@@ -35,10 +40,10 @@ type watcher struct {
 	teardown *teardown
 	runTimer *runTimer
 
-	goroutine sync.WaitGroup
+	goroutine sync.WaitGroup // counts the goroutine of watch
 }
 
-// watch returns when the group has failed or has been closed.
+// watch runs the watcher. It returns when the group has failed or has been closed.
 func (w *watcher) watch() {
 	var replayTicks <-chan time.Time
 	var peerFailureTimer control.GraceTimer
@@ -67,12 +72,13 @@ func (w *watcher) watch() {
 	}
 }
 
-// workCheck is shared by all calls of watchWork to avoid allocations.
+// workCheck holds objects that all calls of watchWork share, to avoid allocations.
 type workCheck struct {
 	ticker *time.Ticker // stopped between the calls
 	wait   *collectiveWait
 }
 
+// watchWork checks for failures until the group has no unfinished work or has ended.
 func (w *watcher) watchWork(check workCheck) {
 	check.ticker.Reset(checkInterval)
 	defer check.ticker.Stop()
@@ -95,7 +101,7 @@ func (w *watcher) watchWork(check workCheck) {
 		}
 		var err error
 		switch {
-		case isFinished:
+		case isFinished: // a last check, for faults that ended the work
 			err = cmp.Or(w.faults.findKernelFault(), w.comm.asyncError(w.cfg.Name()))
 		case hasLaunched && checkCount%checksPerFullCheck != 0:
 			err = w.faults.findKernelFault()
@@ -103,7 +109,7 @@ func (w *watcher) watchWork(check workCheck) {
 			err = w.examine(&examined)
 		}
 		if err != nil {
-			_ = w.plane.Fail(err)
+			_ = w.plane.Fail(err) // the streams report the cause
 			return
 		}
 		if isFinished {
@@ -112,8 +118,9 @@ func (w *watcher) watchWork(check workCheck) {
 	}
 }
 
-// stopWatchingIfIdle clears Watching before it checks for work, so that a concurrent launch wakes
-// the watcher.
+// stopWatchingIfIdle reports whether the group has no unfinished work, and then leaves Watching
+// cleared. It clears Watching before it checks for work, so that a concurrent launch wakes the
+// watcher.
 func (w *watcher) stopWatchingIfIdle() bool {
 	w.busy.Watching.Store(false)
 	if isIdle(w.mu, w.busy) {
@@ -123,20 +130,23 @@ func (w *watcher) stopWatchingIfIdle() bool {
 	return false
 }
 
-// examinedCollective is a collective that some rank may not have launched yet.
+// examinedCollective is the collective that the watcher examines until all ranks have launched it.
 type examinedCollective struct {
-	peerFailureTimer control.GraceTimer
-	ticket           uint64
+	peerFailureTimer control.GraceTimer // delays the error after a peer has failed
+	ticket           uint64             // number of the collective in the group
 	operation        driver.Operation
-	startTime        time.Time
+	startTime        time.Time // when the watcher began to examine it
 	wait             *collectiveWait
 	// firstDifferenceTime is when a rank with a different call was first found, or zero.
 	firstDifferenceTime time.Time
 }
 
-// differenceDelay gives more ranks the time to announce different calls before an error.
+// differenceDelay is the time between the first different call and the error. In this time, more
+// ranks can announce different calls, which the error then lists.
 const differenceDelay = 100 * time.Millisecond
 
+// delayError returns err once calls have had errors for longer than differenceDelay, and nil
+// before.
 func (e *examinedCollective) delayError(err error) error {
 	switch {
 	case err == nil:
@@ -149,11 +159,14 @@ func (e *examinedCollective) delayError(err error) error {
 	return nil
 }
 
+// newExaminedCollective begins to examine the last collective of the group.
 func (w *watcher) newExaminedCollective(wait *collectiveWait) examinedCollective {
 	ticket, operation := w.history.lastCall()
 	return examinedCollective{ticket: ticket, operation: operation, startTime: time.Now(), wait: wait}
 }
 
+// examine makes a full check and returns the failure that it has found, or nil. Once all ranks
+// have launched e, it replaces e by the last collective.
 func (w *watcher) examine(e *examinedCollective) error {
 	if err := w.faults.findKernelFault(); err != nil {
 		return err
@@ -161,6 +174,7 @@ func (w *watcher) examine(e *examinedCollective) error {
 	if w.teardown.parent.Load() != nil { // the two-level group's watcher examines the peers
 		return w.comm.asyncError(w.cfg.Name())
 	}
+	// While a launch waits for the comparison of its call, only look for different calls.
 	if call := w.comparer.comparedCall.Load(); call != nil {
 		lastTicket, _ := w.history.lastCall()
 		return e.delayError(w.faults.findMismatch(call, lastTicket))
@@ -183,12 +197,18 @@ func (w *watcher) examine(e *examinedCollective) error {
 		return err
 	}
 	lastTicket, _ := w.history.lastCall()
-	if lastTicket != e.ticket && w.plane.Diagnose(wait, time.Time{}) == nil {
+	if lastTicket == e.ticket {
+		return nil
+	}
+	var longAgo time.Time // a rank that has not launched e is an error at once
+	if w.plane.Diagnose(wait, longAgo) == nil {
 		*e = w.newExaminedCollective(e.wait)
 	}
 	return nil
 }
 
+// isIdle reports whether the group has no unfinished work. While a launch holds the group's lock
+// mu, it returns false, because the launch may not have queued its work yet.
 func isIdle(mu *groupLock, busy *stream.BusyStreams) bool {
 	if !mu.TryLock() {
 		return false

@@ -12,8 +12,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestLateReplayDoesNotTouchReusedBuffers delays a replay on one rank until the other rank has
-// timed out and reused its buffers.
+// TestLateReplayDoesNotTouchReusedBuffers replays a graph late on rank 1, after rank 0 has timed
+// out and reused its buffer. The late replay must not change rank 0's buffer.
 func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	for _, o := range []driver.Operation{driver.AllReduce, driver.AllGather} {
 		for _, hasNoticed := range []bool{true, false} {
@@ -23,22 +23,26 @@ func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	}
 }
 
-// inPlaceCall returns an in-place call for two ranks, whose output is the whole buffer of p.
+// inPlaceCall returns an in-place AllReduce or AllGather of two ranks. Its output is the whole
+// buffer of p.
 func (p *repeatedSum) inPlaceCall(o driver.Operation, rank int) driver.Call {
 	call := p.call(driver.PathDirect)
-	if call.Operation = o; o == driver.AllGather {
+	call.Operation = o
+	if o == driver.AllGather {
 		call.Count /= 2
 		call.Send += uintptr(int64(rank) * 4 * call.Count)
 	}
 	return call
 }
 
-// replayLate replays a graph twice. It delays the second replay on rank 1, until rank 1 has noticed
-// the fault if hasNoticed is set.
+// replayLate replays a graph with a call of operation o twice. Rank 1 makes the second replay
+// after the group has failed. Unless hasNoticed is set, it does so as if it did not know of the
+// failure.
 func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 	const reusedValue = 7 // the value that rank 0 writes to its buffer after the timeout
 	w := newGroup(t, 2, time.Second)
-	graphs, sums := make([]*foreignStream, 2), make([]*repeatedSum, 2)
+	graphs := make([]*foreignStream, 2) // by rank
+	sums := make([]*repeatedSum, 2)     // by rank
 	w.withSum(countFor["bulk"], func(m *testRank, p *repeatedSum) (err error) {
 		call := p.inPlaceCall(o, m.rank)
 		work, err := m.group.Offer(call).(*plan).choose()
@@ -46,7 +50,7 @@ func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 			return err
 		}
 		if launch := work.(*kernels.Launch); !launch.Bulk {
-			return failuref("%s is not a bulk kernel", launch.Kernel)
+			return failuref("the call uses kernel %s, want a bulk kernel", launch.Kernel)
 		}
 		sums[m.rank] = p
 		if graphs[m.rank], err = m.captureForeign(call); err != nil {
@@ -68,7 +72,7 @@ func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 			return nil
 		}
 		<-m.group.(*communicator).stages.kernelsEnded
-		if !hasNoticed {
+		if !hasNoticed { // clear the report, from which kernels of this rank learn of the failure
 			transport, err := m.group.(*communicator).direct.exchange.Transport()
 			if err != nil {
 				return err

@@ -15,12 +15,14 @@ import (
 	"symmem/internal/nccl"
 )
 
+// window implements driver.Window: a segment of memory that all ranks of a group have registered
+// with the group. The peers of a rank are the other ranks of the group.
 type window struct {
 	registrar *registrar
 	key       driver.SegmentKey
-	segment   *memory.Segment
-	handle    nccl.Window // 0 if NCCL has not registered the window
-	useCount  memory.UseCount
+	segment   *memory.Segment // this rank's segment
+	handle    nccl.Window     // 0 if NCCL has not registered the window
+	useCount  memory.UseCount // counts graphs of other libraries that use the window
 	// machineWindow is the same segment's window in levels.machineLevel. It is nil if the group has
 	// no levels (communicators within a machine and between machines).
 	machineWindow *window
@@ -28,15 +30,17 @@ type window struct {
 	suspension windowSuspension
 }
 
-// windowSuspension is guarded by the group's lock.
+// windowSuspension is the state of a window between Suspend and Resume. The group's lock guards
+// it.
 type windowSuspension struct {
-	// While isActive is set, the peers' segments are unmapped, but their addresses stay reserved.
-	isActive     bool
+	// isActive is set while the peers' segments are unmapped, but their addresses stay reserved.
+	isActive bool
+	// mustRegister is set if Resume must register the window with NCCL.
 	mustRegister bool
 }
 
-// mergeResult merges a rank's result into w. symmem's own kernels use a window only if every rank
-// has mapped the segments of all ranks.
+// mergeResult merges the result of registering w on the given rank into w. symmem's own kernels
+// use a window only if every rank has mapped the segments of all ranks.
 func (w *window) mergeResult(rank int, result *registerResult) {
 	if result.Reason != "" && w.notMappedReason == "" {
 		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(result.Reason))
@@ -44,6 +48,8 @@ func (w *window) mergeResult(rank int, result *registerResult) {
 	w.isMappedByAll = w.isMappedByAll && !result.NotMapped
 }
 
+// Deregister deregisters the window and unmaps the peers' segments. If graphs of other libraries
+// use the window, this happens only after they have been destroyed.
 func (w *window) Deregister() error {
 	if w.machineWindow != nil {
 		return errors.Join(w.machineWindow.Deregister(), w.deregisterSelf())
@@ -51,11 +57,13 @@ func (w *window) Deregister() error {
 	return w.deregisterSelf()
 }
 
+// deregisterSelf is Deregister without the machineWindow.
 func (w *window) deregisterSelf() error {
 	r := w.registrar
 	if r.plane.Cause() != nil {
-		// The teardown deregisters the window.
-		if err := r.stages.await(r.stages.kernelsEnded, false); err != nil {
+		// The teardown deregisters the window, before it closes kernelsEnded.
+		const checkOnly = false
+		if err := r.stages.await(r.stages.kernelsEnded, checkOnly); err != nil {
 			return err
 		}
 		if w.deferDeregistration() {
@@ -76,7 +84,8 @@ func (w *window) deregisterSelf() error {
 }
 
 // deferDeregistration defers the deregistration until other libraries have destroyed all graphs
-// that use the window. Without these graphs, it returns false.
+// that use the window. It returns false if no such graph exists, and the caller must deregister
+// the window.
 func (w *window) deferDeregistration() bool {
 	r := w.registrar
 	return r.memory.UseCounts.DeferUntilUnused(&w.useCount, &w.segment.UseCount, func() error {
@@ -91,8 +100,9 @@ func compareWindowKeys(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
 
-// deregister makes the group fail if NCCL returns an error. Otherwise, calls over other memory at
-// these addresses could use the window.
+// deregister deregisters the window from NCCL, if it is registered. An error makes the group fail,
+// because calls over other memory at these addresses could use the window. The caller must hold
+// the group's lock.
 func (w *window) deregister() error {
 	if w.handle == 0 {
 		return nil
@@ -105,7 +115,10 @@ func (w *window) deregister() error {
 	return nil
 }
 
+// peerMappings describes the mappings of the peers' segments on this rank.
 type peerMappings struct {
+	// addresses holds the addresses of the segments of all ranks, by group rank. An address is 0 if
+	// the segment is not mapped, and addresses is nil if there is no direct path.
 	addresses []uintptr
 	// hasMappedAll is set if this rank has mapped all segments. Otherwise mapError is the reason,
 	// or "" if another rank did not share its segment.
@@ -116,9 +129,10 @@ type peerMappings struct {
 	isMappedByAll   bool
 	notMappedReason string
 
-	isUnmapped atomic.Bool
+	isUnmapped atomic.Bool // unmapPeers has been called
 }
 
+// segmentShareKey returns the key under which ranks share a segment with their peers.
 func segmentShareKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 	name := fmt.Sprintf("segment/%s/%d/%d", group.ID, key.Pool, key.Ordinal)
 	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
@@ -157,26 +171,31 @@ func (w *window) mapPeers(ctx context.Context, sharedSegments [][]byte) error {
 	return nil
 }
 
+// PeerAddresses returns the addresses at which this rank has mapped the segments of all ranks, by
+// group rank. After that, the teardown waits for Close before it unmaps them (freeDirectMemory).
 func (w *window) PeerAddresses() ([]uintptr, error) {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch reason := cmp.Or(r.direct.unavailableReason, w.notMappedReason); {
-	case w.isUnmapped.Load():
+	if w.isUnmapped.Load() {
 		return nil, driver.ErrClosed
-	case !w.isMappedByAll:
-		return nil, fmt.Errorf("peers' memory could not be mapped: %s: %w",
-			cmp.Or(reason, errNotShared.Error()), driver.ErrUnsupported)
+	}
+	if !w.isMappedByAll {
+		reason := cmp.Or(r.direct.unavailableReason, w.notMappedReason, errNotShared.Error())
+		return nil, fmt.Errorf("peers' memory could not be mapped: %s: %w", reason,
+			driver.ErrUnsupported)
 	}
 	r.programHasPeerAddresses.Store(true)
 	return slices.Clone(w.addresses[:len(r.cfg.Ranks)]), nil
 }
 
+// Handle returns NCCL's handle of the window (ncclWindow_t).
 func (w *window) Handle() (uintptr, error) {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch cause := r.plane.Cause(); {
+	cause := r.plane.Cause()
+	switch {
 	case cause != nil:
 		return 0, cause
 	case w.handle != 0:
@@ -189,13 +208,16 @@ func (w *window) Handle() (uintptr, error) {
 	return 0, driver.ErrClosed
 }
 
-// unmapPeers must be called after all kernels that use the other ranks' segments have exited.
+// unmapPeers unmaps the other ranks' segments and frees their addresses, once no work of the
+// device can use them. It must be called after all kernels of the group that use them have exited.
+// Only the first call has an effect.
 func (w *window) unmapPeers() error {
 	if w.isUnmapped.Swap(true) {
 		return nil
 	}
 	g := w.registrar.gpu
-	addresses, suspended := w.addresses, w.suspension.isActive
+	addresses := w.addresses
+	isSuspended := w.suspension.isActive
 	w.addresses = make([]uintptr, len(addresses))
 	return g.FreeWhenIdle(func() error {
 		return g.Do(func() error {
@@ -204,7 +226,7 @@ func (w *window) unmapPeers() error {
 				if address == 0 || r == w.registrar.cfg.Rank {
 					continue
 				}
-				if !suspended {
+				if !isSuspended { // otherwise only the address is left
 					errs = append(errs, g.CUDA.Unmap(address, w.segment.Bytes()))
 				}
 				errs = append(errs, g.CUDA.AddressFree(address, w.segment.Bytes()))
@@ -214,7 +236,8 @@ func (w *window) unmapPeers() error {
 	})
 }
 
-// Locate returns the addresses of the same offset in the segments of all ranks.
+// Locate returns the addresses that correspond to an address in this rank's segment: those with
+// the same offset in the segments of all ranks, by group rank.
 func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	for _, segment := range w.addresses {
 		addresses = append(addresses, segment+address-w.segment.Address())
