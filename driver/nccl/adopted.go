@@ -122,7 +122,6 @@ func (a *adoptedCommunicator) Register(
 	return &adoptedWindow{communicator: a, handle: handle}, nil
 }
 
-// adoptedWindow is a segment that is registered with an adopted communicator.
 type adoptedWindow struct {
 	communicator *adoptedCommunicator
 	handle       nccl.Window // 0 if NCCL cannot use windows in the communicator

@@ -75,8 +75,6 @@ var (
 	_ driver.TwoLevels     = (*communicator)(nil)
 )
 
-// The following methods implement interfaces of package driver, which documents them.
-
 func (c *communicator) Named(name string, ordered bool) (driver.Named, error) {
 	return c.plane.Named(name, ordered)
 }

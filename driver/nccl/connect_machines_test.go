@@ -24,7 +24,6 @@ const machinesVariable = "SYMMEM_TEST_MACHINES"
 // therefore disable the comparison.
 func isOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
-// applyMachinesVariable gives each rank a different host ID if machinesVariable is set.
 func applyMachinesVariable() {
 	if !isOneMachine() {
 		hostID = func(rank int) string { return fmt.Sprintf("machine %d", rank) }
@@ -92,7 +91,6 @@ func inSeparateMachinesProcess(t *testing.T) bool {
 	return inChildProcess(t, machinesVariable+"=1", "SOFTGPU_FABRIC=1")
 }
 
-// TestTimeoutNamesAMissingRankOfAnotherMachine connects a group only on rank 0.
 func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 	if !inSeparateMachinesProcess(t) {
 		return

@@ -21,10 +21,8 @@ type step string
 
 const (
 	// stepDrain waits, with a timeout, until no stream has work of the group.
-	stepDrain step = "drain"
-	// stepAbort starts the abort, which then runs in the background.
-	stepAbort step = "abort"
-	// stepDeregister deregisters the windows.
+	stepDrain      step = "drain"
+	stepAbort      step = "abort"
 	stepDeregister step = "deregister"
 	// stepAwaitOwnGraphs waits until symmem's graphs with calls of the group are closed.
 	stepAwaitOwnGraphs step = "await graphs"
@@ -48,7 +46,6 @@ func (s step) isLast() bool {
 	return s == stepFinish || s == stepAbandonStreams || s == stepKeepCommunicator
 }
 
-// progress records which steps have been executed.
 type progress struct {
 	hasDrainTimedOut bool // the last drain has timed out; cleared by an abort of running kernels
 	hasDeregistered  bool // stepDeregister has been executed
@@ -75,7 +72,6 @@ type facts struct {
 	canAbortQuickly bool
 }
 
-// decideStep returns the next step of a teardown.
 func decideStep(f *facts) step {
 	switch {
 	case f.hasStuckKernel && (!f.haveKernelsEnded || !f.hasAborted):
@@ -122,7 +118,6 @@ func decideBeforeAbort(f *facts) step {
 	}
 }
 
-// decideAfterAbort returns the next step after the abort has started.
 func decideAfterAbort(f *facts) step {
 	switch {
 	case f.haveKernelsEnded && f.hasForeignGraphs:

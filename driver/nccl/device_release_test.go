@@ -44,7 +44,6 @@ func checkFailedRelease(t *testing.T) {
 	w.checkSuccessOrFault(errs, "with new memory")
 }
 
-// checkSuccessOrFault fails the test if a rank has returned an error although its group works.
 func (w *testGroup) checkSuccessOrFault(errs []error, situation string) {
 	w.t.Helper()
 	for r, err := range errs {

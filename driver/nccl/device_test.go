@@ -82,7 +82,6 @@ func checkChoices(t *testing.T, choices []choice) {
 	}
 }
 
-// openSingleRank opens the device of a world with one rank, and closes it at the end of the test.
 func openSingleRank(t *testing.T) *Device {
 	t.Helper()
 	d, err := Backend{}.Open(t.Context(), driver.Config{

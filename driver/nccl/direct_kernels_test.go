@@ -48,7 +48,6 @@ func (p *testbed) offers(w layout) map[string][]trial {
 	return callsByKernel
 }
 
-// countLaunch adds the kernels of a plan to m.launched.
 func (m *testRank) countLaunch(p *plan) {
 	for k := p.kernel; k != nil; k = k.next {
 		m.launched[k.function]++
@@ -108,7 +107,6 @@ func kernelsOf(t *testing.T, ranks int) []string {
 	return names
 }
 
-// launchesByName returns the number of launches of each kernel that the rank has launched.
 func (m *testRank) launchesByName(t *testing.T) map[string]int {
 	t.Helper()
 	counts := map[string]int{}

@@ -62,7 +62,6 @@ func checkDescriptors(t *testing.T, before, groups int) {
 	}
 }
 
-// countDescriptors returns the number of file descriptors that the process has open.
 func countDescriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -72,7 +71,6 @@ func countDescriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// freeMemory returns the number of free bytes of each rank's GPU.
 func (w *testGroup) freeMemory() []int64 {
 	w.t.Helper()
 	free := make([]int64, len(w.ranks))

@@ -55,7 +55,6 @@ func elementValue(t driver.DataType, in []byte, i int) float32 {
 	}
 }
 
-// putElement stores v as element i of out, rounded to type t.
 func putElement(t driver.DataType, out []byte, i int, v float32) {
 	switch t {
 	case driver.Float16:
@@ -141,7 +140,6 @@ func fillWithTile(dst, tile []byte, offset int64) {
 	}
 }
 
-// differingFraction returns the fraction of the elements that differ between a and b, from 0 to 1.
 func differingFraction(t driver.DataType, a, b []byte) float64 {
 	size, differingCount := t.Size(), 0
 	for at := 0; at < len(a); at += size {

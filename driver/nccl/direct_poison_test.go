@@ -192,7 +192,6 @@ func (m *testRank) failBlock(w *testGroup, block int) error {
 		m.stream.Synchronize(w.t.Context()))
 }
 
-// checkFailedOutputs checks a rank's output memory after the call of batch b has failed.
 func (p *testbed) checkFailedOutputs(m *testRank, b *batch, launched failedLaunch) error {
 	_, recv := p.fields(m, b.layout)
 	size := int64(b.dataType.Size())

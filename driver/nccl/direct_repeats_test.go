@@ -99,7 +99,6 @@ func (p *testbed) drawSmallTrial() trial {
 	return trial{operation: operations[i], count: p.random.Int64N(1 << p.random.IntN(12))}
 }
 
-// delay delays the stream or the calling goroutine for a short random time, or does nothing.
 func (m *testRank) delay(random *rand.Rand) error {
 	yields := random.IntN(1 << random.IntN(10))
 	spin := func() {

@@ -79,7 +79,6 @@ func TestDirectIsRight(t *testing.T) {
 	t.Logf("tested %d calls", p.tested)
 }
 
-// checkCopies checks the operations that do not reduce.
 func (p *testbed) checkCopies(t driver.DataType) {
 	p.t.Helper()
 	for _, o := range []driver.Operation{driver.AllGather, driver.Broadcast, driver.AllToAll} {
@@ -87,8 +86,6 @@ func (p *testbed) checkCopies(t driver.DataType) {
 	}
 }
 
-// checkReductions checks the operations that reduce, with each reduction that the kernels support
-// for the type.
 func (p *testbed) checkReductions(t driver.DataType) {
 	p.t.Helper()
 	for _, op := range driver.ReductionsOf(t) {
@@ -118,7 +115,6 @@ func (p *testbed) checkOperation(c trial) {
 	}
 }
 
-// checkSmallCounts tests an operation with the smallCounts, in as few batches as possible.
 func (p *testbed) checkSmallCounts(c trial) {
 	p.t.Helper()
 	const compareWhole = true

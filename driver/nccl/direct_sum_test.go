@@ -51,7 +51,6 @@ func (m *testRank) newRepeatedSum(w *testGroup, name uint32, count int64) (*repe
 	return p, errors.Join(m.register(w, s, name), m.setToUnit(w, p, bytes))
 }
 
-// setToUnit sets the elements in the first bytes of p to p.unit.
 func (m *testRank) setToUnit(w *testGroup, p *repeatedSum, bytes int64) error {
 	for at := int64(0); at < bytes; at += pinnedBytes {
 		piece := m.pinned[:min(pinnedBytes, bytes-at)]
@@ -68,7 +67,6 @@ func (m *testRank) setToUnit(w *testGroup, p *repeatedSum, bytes int64) error {
 	return nil
 }
 
-// call returns the call that is made repeatedly.
 func (p *repeatedSum) call(path driver.Path) driver.Call {
 	const digest = 3 // any number, the same on all ranks
 	call := driver.Call{

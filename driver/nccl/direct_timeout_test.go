@@ -45,7 +45,6 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 	}
 }
 
-// errAborted is the cause with which tests abort a group.
 var errAborted = errors.New("this rank aborts")
 
 // TestAbortEndsKernels aborts the group on one rank while kernels wait for the last rank.

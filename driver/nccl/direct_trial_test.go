@@ -20,7 +20,6 @@ type trial struct {
 	digest                 uint64
 }
 
-// layout holds the properties that all trials of a batch share.
 type layout struct {
 	dataType driver.DataType
 	inPlace  bool
@@ -116,7 +115,6 @@ type field struct {
 	base   int64 // byte offset of the first element in the region
 }
 
-// at returns the address of an element.
 func (f field) at(element int64, t driver.DataType) uintptr {
 	return f.memory.segment.Address() + uintptr(f.base+element*int64(t.Size()))
 }

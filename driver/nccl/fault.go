@@ -125,7 +125,6 @@ func (f *faults) checkPeers() {
 	}
 }
 
-// collectiveWait is a wait for a collective. It provides the functions of control.Wait.
 type collectiveWait struct {
 	faults *faults
 	stream *stream.Stream // the stream that must become idle, or nil
@@ -160,7 +159,6 @@ func (w *collectiveWait) findFault() error {
 	return w.faults.findLaunchedMismatch(w.wait.Ticket)
 }
 
-// countsText describes NCCL's operation counts of the ranks for a TimeoutError, or returns "".
 func (w *collectiveWait) countsText() string {
 	f := w.faults
 	if f.rasID == "" || f.plane.Cause() != nil {

@@ -18,19 +18,16 @@ import (
 // to several groups. Each launch of the graph gives each collective a new ticket (its number in
 // the group).
 type graphCalls struct {
-	gpu   *gpu.GPU
-	calls []*capturedCall // in the order of the capture
-	// communicators holds the groups of calls, in the order in which they are locked.
-	communicators []*communicator
-	// recordings numbers the collectives of each group in the capture.
-	recordings map[*communicator]*direct.Recording
-	// orderedCommunicators holds the groups whose LaunchOrder must order the launches of the graph.
+	gpu           *gpu.GPU
+	calls         []*capturedCall                     // in the order of the capture
+	communicators []*communicator                     // the groups of calls, in the order in which they are locked
+	recordings    map[*communicator]*direct.Recording // number the collectives in the capture
+	// orderedCommunicators use a direct.LaunchOrder, which orders the launches of the graph.
 	orderedCommunicators []*communicator
-	// windowCommunicators holds the groups that have calls on the window path in the graph.
+	// windowCommunicators have calls on the window path.
 	windowCommunicators []*communicator
 }
 
-// capturedCall is a collective or a message in a graph.
 type capturedCall struct {
 	plan    *plan
 	message *p2p.CapturedMessage // nil for a collective
@@ -204,7 +201,6 @@ func (gc *graphCalls) queueAfterGraph(
 // these calls.
 func (gc *graphCalls) failCommunicators(callCount int, err error) {
 	for _, call := range gc.calls[:callCount] {
-		// The caller returns err, so the group's cause is not needed.
 		_ = call.plan.c.faults.failAfterQueueError(&call.plan.Call, err)
 	}
 }

@@ -23,7 +23,6 @@ type history struct {
 	launches direct.Launches // of symmem's own kernels, to find the call that a kernel reports
 }
 
-// operationBits is the number of bits for the operation in lastTicketAndOperation.
 const operationBits = 8
 
 // historySize is the number of tickets whose calls are stored. It is a power of two.
@@ -71,7 +70,6 @@ func (h *history) lastCall() (ticket uint64, operation driver.Operation) {
 	return packed >> operationBits, driver.Operation(packed & (1<<operationBits - 1))
 }
 
-// callCountsByPath returns the number of recorded collectives and messages on each path.
 func (h *history) callCountsByPath() (callCounts [driver.Paths]uint64) {
 	for path := range callCounts {
 		callCounts[path] = h.callCounts[path].Load()

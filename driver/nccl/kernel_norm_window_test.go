@@ -32,8 +32,8 @@ func newNormWindows(
 	return w, buffers
 }
 
-// pulledNorms lists norms that use pull kernels in windows: with so many rows, each of 2 ranks
-// reads the other rank's input from the window.
+// pulledNorms lists norms with enough rows that each of 2 ranks reads the other rank's input from
+// the window, with a pull kernel.
 var pulledNorms = []struct {
 	rows, hidden int
 	dataType     driver.DataType
@@ -45,7 +45,6 @@ var pulledNorms = []struct {
 	{513, 7168, driver.Float16, driver.QuantPerRow},
 }
 
-// newPulledNorm returns a case for pulledNorms[i], with special values among its random inputs.
 func newPulledNorm(random *rand.Rand, i int) *formula.NormCase {
 	norm := pulledNorms[i]
 	c := formula.NewNormCase(random, 2, norm.rows, norm.hidden, norm.dataType, norm.quant)

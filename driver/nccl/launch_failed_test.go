@@ -58,7 +58,6 @@ func checkFault(t *testing.T, s driver.Stream) {
 	}
 }
 
-// closeAll closes the streams and devices of both ranks.
 func (p *pairOfRanks) closeAll(t *testing.T) {
 	t.Helper()
 	for r := range p {
@@ -83,7 +82,6 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	if err := graphs[0].Launch(p[0].stream); !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("rank 0: Launch = %v, want the injected failure", err)
 	}
-	// Launch returns the fault, unless rank 1 notices it only later.
 	err := graphs[1].Launch(p[1].stream)
 	switch {
 	case err == nil:

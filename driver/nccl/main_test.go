@@ -21,7 +21,6 @@ import (
 // runs the tests on that.
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
-// runTests returns the exit status.
 func runTests(m *testing.M) int {
 	if err := loadKernelsEagerly(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -65,7 +64,6 @@ func loadKernelsEagerly() error {
 	return syscall.Exec(program, os.Args, append(os.Environ(), loading+"=EAGER"))
 }
 
-// modelName returns the name of the first GPU.
 func modelName() (string, error) {
 	gpus, err := cuda.Load()
 	if err != nil {
@@ -78,7 +76,6 @@ func modelName() (string, error) {
 	return gpu.Name()
 }
 
-// isSoft reports whether name is the name of a software GPU.
 func isSoft(name string) bool { return strings.HasPrefix(name, "Software") }
 
 // needDevices skips the test on a machine with fewer than n GPUs. If the software GPU has fewer

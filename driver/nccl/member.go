@@ -45,7 +45,6 @@ func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 // hostID returns NCCL_HOSTID, or "" if unset. Tests that simulate several machines replace it.
 var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
 
-// machineID returns the value of member.Machine for this process.
 func machineID(rank int, bootID string) (string, error) {
 	if id := hostID(rank); id != "" {
 		return id, nil
@@ -62,9 +61,8 @@ type members struct {
 	cache map[int]*member // by world rank; guarded by mu
 }
 
-// awaitMembers waits until all ranks of a group have published their descriptions, and returns
-// them in the order of ranks, which are world ranks. It returns an error if the ranks cannot form
-// a group.
+// awaitMembers waits for the descriptions of all ranks of a group, and returns them in the order
+// of ranks. It returns an error if these ranks cannot form a group.
 func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	groupMembers, startTime := make([]*member, len(ranks)), time.Now()
 	group := driver.GroupConfig{Ranks: ranks, Rank: slices.Index(ranks, ms.cfg.Rank)}
@@ -117,8 +115,9 @@ func (ms *members) awaitMember(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// checkCompatible returns an error if ranks use different versions of NCCL, or share a GPU
-// although NCCL does not permit it. NCCL would hang with such ranks or return an unclear error.
+// checkCompatible returns an error for ranks with which NCCL would hang or return an unclear
+// error: ranks with different versions of NCCL, or with the same GPU although NCCL does not permit
+// that.
 func checkCompatible(ranks []int, groupMembers []*member) error {
 	firstUsers := map[string]int{} // the first rank that uses a GPU
 	for i, m := range groupMembers {
@@ -196,7 +195,6 @@ func hostNames(groupMembers []*member) []string {
 	return names
 }
 
-// noMessagesError returns the error for a message call in a group that cannot send messages.
 func noMessagesError(group *driver.GroupConfig, groupMembers []*member) error {
 	if reason := noKernelsReason(group, groupMembers); reason != "" {
 		return fmt.Errorf("messages: %s: %w", reason, driver.ErrUnsupported)
@@ -204,7 +202,6 @@ func noMessagesError(group *driver.GroupConfig, groupMembers []*member) error {
 	return fmt.Errorf("messages between ranks on several machines: %w", driver.ErrUnsupported)
 }
 
-// noKernelsReason explains why a rank cannot run the kernels for messages, or returns "".
 func noKernelsReason(group *driver.GroupConfig, groupMembers []*member) string {
 	for i, m := range groupMembers {
 		if m.NoKernelsReason != "" {

@@ -82,7 +82,6 @@ func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 	p.closeAll(t)
 }
 
-// addresses returns the address of each rank's segment.
 func (p *pairOfRanks) addresses() [2]uintptr {
 	return [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
 }

@@ -191,8 +191,7 @@ func (n *ncclComm) resume() error {
 	return release()
 }
 
-// asyncError returns the error that NCCL has found since a call has returned, or nil. group is the
-// name of the group.
+// asyncError returns an error that NCCL has found in the background, or nil.
 func (n *ncclComm) asyncError(group string) error {
 	err := n.library.AsyncError(n.handle)
 	if err == nil || errors.Is(err, nccl.ErrInProgress) {
@@ -201,8 +200,7 @@ func (n *ncclComm) asyncError(group string) error {
 	return fmt.Errorf("group %s: %w", group, err)
 }
 
-// waitError returns the error of a wait that ended because ctx is done: a TimeoutError after its
-// deadline, and the cause of its cancellation otherwise. callText names the call that waited.
+// waitError returns the error of a wait that ended because ctx is done.
 func waitError(ctx context.Context, callText string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", callText, context.Cause(ctx))

@@ -35,8 +35,6 @@ var (
 	_ p2p.Owner    = (*owner)(nil)
 )
 
-// Await waits until stream s is idle, and returns an error if the collective with the given ticket
-// and operation cannot complete.
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
@@ -54,13 +52,8 @@ func (o *owner) Await(
 	return err
 }
 
-// KernelsEnded returns a channel that the teardown closes when the group's kernels have exited, or
-// after a time limit.
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
-// KernelFault returns the cause of the group's failure if one of symmem's own kernels has reported
-// a fault, and nil otherwise. For a level of a two-level group, it returns the cause of the
-// two-level group's failure.
 func (o *owner) KernelFault() error {
 	err := o.faults.checkKernels()
 	if err != nil {
@@ -80,8 +73,8 @@ func (o *owner) UserGroup() stream.Group {
 	return o
 }
 
-// ReplayFault returns the cause of the group's failure if another library has captured calls of
-// the group, which it may be replaying. It returns nil for other groups, and after Close.
+// ReplayFault returns the cause of the group's failure, or nil if no other library has captured
+// calls of the group or if the group has been closed.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.wasCaptured.Load() {
 		return nil
@@ -93,9 +86,8 @@ func (o *owner) ReplayFault() error {
 	return nil
 }
 
-// RecordEvent records an event after the group's latest launch, so that later launches on other
-// streams can wait for it. It does nothing if the latest launch is not on stream s. If isAbandoned
-// is set, it makes later launches ignore the latest one instead. The caller must hold s.Mu.
+// RecordEvent records an event after the group's latest launch if that launch is on stream s. If
+// isAbandoned is set, it makes later launches ignore the launch instead.
 func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	order := &o.direct.order
 	if order.LatestStream() != s {
@@ -129,7 +121,6 @@ func (o *owner) CheckEndedEarly(ticket uint64) error {
 	return o.plane.Cause()
 }
 
-// pollUntil calls isDone until it returns true or the limit has passed.
 func (o *owner) pollUntil(limit time.Duration, isDone func() bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -150,7 +141,6 @@ func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	return !ok || notifier.CanSucceed(ticket) || errors.Is(o.plane.Cause(), driver.ErrClosed)
 }
 
-// needsAllRanks reports whether a call can end only after all ranks have launched it.
 func needsAllRanks(call *driver.Call) bool {
 	// A call without data launches no kernel of NCCL and ends at once.
 	hasKernel := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
@@ -166,11 +156,8 @@ func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 	s.SetLastCall(o, o.history.recordMessage(call), call.Operation)
 }
 
-// FailUnqueued makes the group fail after a message could not be queued because of err. It returns
-// the cause of the failure.
 func (o *owner) FailUnqueued(call *driver.Call, err error) error {
 	return o.faults.failAfterQueueError(call, err)
 }
 
-// FailAfterPeer makes the group fail after another rank has failed. It returns the cause.
 func (o *owner) FailAfterPeer(call *driver.Call) error { return o.faults.failAfterPeer(call) }

@@ -28,7 +28,6 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 			}
 		}
 	}
-	// An AllGather does not reduce, so its ReduceOp is ignored.
 	gather := &plan{Call: driver.Call{Operation: driver.AllGather, ReduceOp: driver.ReduceOps}}
 	if err := gather.Refusal(driver.PathPlain); err != nil {
 		t.Errorf("AllGather with an unknown reduction: Refusal = %v, want nil", err)

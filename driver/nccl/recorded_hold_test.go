@@ -144,7 +144,6 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 		errs = append(errs, errors.New("the segment is still mapped although the graph was destroyed"))
 	}
 	errs = append(errs, d.gpu.ReleasePrimary())
-	// Nothing is left to close at the end of the test.
 	m.stream, m.group, m.arena, m.pinned, m.regions, m.device = nil, nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }

@@ -36,7 +36,6 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	closeGroups(4) // the first groups also allocate memory that is kept
 	countsBefore, freeBefore := countResources(t), w.freeMemory()
 	closeGroups(groups)
-	// Goroutines and mappings end late, and their number varies.
 	maxMore := min(groups, 20)
 	var countsNow map[string]int
 	haveEnded := func() (bool, error) {
@@ -121,8 +120,6 @@ func (w *testGroup) captureAndClose(sums [2]*repeatedSum, mustAbort, destroyFirs
 	})
 }
 
-// countResources returns the numbers of the process's open file descriptors, goroutines and memory
-// mappings.
 func countResources(t *testing.T) map[string]int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")

@@ -42,7 +42,6 @@ func (c *causeChecker) check(err error, checkCause func(error) error) error {
 	return checkCause(err)
 }
 
-// requireCause fails the test if all ranks have returned a PeerError.
 func (c *causeChecker) requireCause(t *testing.T) {
 	t.Helper()
 	if c.causeCount.Load() == 0 {

@@ -22,7 +22,6 @@ type runTimer struct {
 	isClosed        bool         // no more calls are timed
 }
 
-// runSample times one call with two events.
 type runSample struct {
 	begin, end cuda.Event    // recorded before and after the call; 0 before the first use
 	meter      *driver.Meter // gets the duration; nil if the sample is not in use
@@ -78,7 +77,6 @@ func (t *runTimer) startSteps(
 	if s.Closed() || s.Capture != nil {
 		return nil
 	}
-	// If With fails, the call is not timed.
 	_ = t.gpu.With(func(gpu *cuda.Driver) error {
 		sample = t.start(m, s.CUDA, gpu)
 		return nil
@@ -86,8 +84,7 @@ func (t *runTimer) startSteps(
 	return sample
 }
 
-// stopSteps is like stop, for a call whose startSteps has returned sample. It locks the stream and
-// the group.
+// stopSteps is stop for a call whose startSteps has returned sample.
 func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream) {
 	if sample == nil {
 		return
@@ -106,7 +103,6 @@ func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream)
 	})
 }
 
-// findUnused returns a sample that is not in use, or nil.
 func (t *runTimer) findUnused() *runSample {
 	if t.isClosed {
 		return nil
@@ -119,7 +115,6 @@ func (t *runTimer) findUnused() *runSample {
 	return nil
 }
 
-// createEvents creates the events that do not exist yet.
 func (s *runSample) createEvents(gpu *cuda.Driver) (err error) {
 	for _, event := range []*cuda.Event{&s.begin, &s.end} {
 		if *event == 0 && err == nil {
@@ -161,8 +156,7 @@ func (t *runTimer) collect(gpu *cuda.Driver) {
 	}
 }
 
-// collectUnlessBusy calls collect, unless another goroutine holds the group's lock. Later calls of
-// collect will then add the durations.
+// collectUnlessBusy calls collect unless the group's lock is held. A later call then collects.
 func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 	if t.unfinishedCount.Load() == 0 || !mu.TryLock() {
 		return
@@ -174,7 +168,6 @@ func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 	})
 }
 
-// close destroys the events. Calls that start later are not timed.
 func (t *runTimer) close() error {
 	t.isClosed = true
 	if t.samples[0].begin == 0 {

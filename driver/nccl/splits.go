@@ -69,7 +69,6 @@ func singleRankSplits(s *driver.Splits) *driver.Splits {
 // splitBytes is the size of a rank's encoded send count and receive count for one rank.
 const splitBytes = 2 * 8
 
-// encodeSplits encodes the counts of a rank, which the ranks exchange and pass to compareSplits.
 func encodeSplits(s *driver.Splits) (encoded []byte) {
 	for r, sendCount := range s.SendCounts {
 		encoded = binary.LittleEndian.AppendUint64(encoded, uint64(sendCount))

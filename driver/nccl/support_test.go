@@ -168,8 +168,6 @@ func TestRemarkOnMisalignedBuffers(t *testing.T) {
 	})
 }
 
-// TestGroupWithoutWindowNamesItsReason checks that noWindowsReason names the version of NCCL and
-// the first rank on which NCCL has registered no window.
 func TestGroupWithoutWindowNamesItsReason(t *testing.T) {
 	for machines, hint := range map[int]string{
 		1: "symmem doctor", 2: "on 2 machines, because they need GIN",

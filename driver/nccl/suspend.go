@@ -53,7 +53,6 @@ func (w *window) suspendSelf() error {
 	return errors.Join(w.deregister(), w.unmapFirstPeers(len(r.cfg.Ranks)))
 }
 
-// Resume undoes Suspend on all ranks. An error makes the group fail.
 func (w *window) Resume(ctx context.Context) error {
 	r := w.registrar
 	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// suspender releases and restores the memory of a group's communicator and of its levels
-// (communicators within a machine and between machines). Each of these communicators is a target.
+// suspender releases and restores the memory of the targets: a group's communicator and its levels
+// (communicators within a machine and between machines).
 type suspender struct {
 	gpu          *gpu.GPU
 	cfg          *driver.GroupConfig
@@ -28,7 +28,6 @@ type suspender struct {
 	levelTargets func() []suspendTarget
 }
 
-// suspendTarget is a communicator that the group's suspender suspends and resumes.
 type suspendTarget struct {
 	*suspender
 	groupRanks []int // the ranks of the target, as group ranks of the group
@@ -80,7 +79,6 @@ func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	return result, nil
 }
 
-// describeKeptMemory returns the text for NCCL's memory that Suspend does not release.
 func (s *suspender) describeKeptMemory(communicatorCount int) string {
 	_, version := s.comm.library.Version()
 	owner := "the communicator"
@@ -121,7 +119,6 @@ func (s *suspender) withLock(call func() error) error {
 	return call()
 }
 
-// resumeMessage is sent by each rank to the others in Resume.
 type resumeMessage struct {
 	// Refusal explains why the rank could not allocate memory, or is "".
 	Refusal string `json:"refusal,omitempty"`
@@ -203,10 +200,8 @@ func (s *suspender) exchangeResumeMessages(
 	return messages, refusal, nil
 }
 
-// resumeAllocations holds the new memory of each target, in the order of listTargets.
 type resumeAllocations []resumeAllocation
 
-// resumeAllocation is a target with new exchange memory and staging memory.
 type resumeAllocation struct {
 	suspendTarget
 	exchange *direct.Allocation // hides suspender.exchange
@@ -231,7 +226,6 @@ func allocateTargets(targets []suspendTarget) (resumeAllocations, error) {
 	return allocations, nil
 }
 
-// encodeMessages returns the value of resumeMessage.Exchange.
 func (allocations resumeAllocations) encodeMessages() (messages [][]byte) {
 	for _, allocation := range allocations {
 		messages = append(messages, allocation.exchange.EncodeMessage())
@@ -260,7 +254,6 @@ func (allocations resumeAllocations) mapPeers(ctx context.Context, messages [][]
 	return nil
 }
 
-// discard frees the new memory, so that the targets stay suspended.
 func (allocations resumeAllocations) discard() error {
 	var errs []error
 	for _, allocation := range allocations {
@@ -270,7 +263,6 @@ func (allocations resumeAllocations) discard() error {
 	return errors.Join(errs...)
 }
 
-// endExports ends the time in which other ranks can map the new memory.
 func (allocations resumeAllocations) endExports() {
 	for _, allocation := range allocations {
 		allocation.exchange.EndExport()

@@ -82,14 +82,12 @@ func (t *teardown) failParent() error {
 	return cause
 }
 
-// parentGroup is the two-level group of a level.
 type parentGroup struct {
 	group stream.Group
 	plane control.Plane
 	begin func() // begins the teardown of the two-level group
 }
 
-// run executes the steps that decideStep selects, until the last one.
 func (t *teardown) run() {
 	t.closeMemoryFreed = sync.OnceFunc(func() { close(t.stages.memoryFreed) })
 	t.watcherGoroutine.Wait()
@@ -114,7 +112,6 @@ func (t *teardown) run() {
 	t.closeMemoryFreed()
 }
 
-// collectFacts returns the facts from which decideStep selects the next step.
 func (t *teardown) collectFacts() facts {
 	f := facts{progress: t.progress, hasStuckKernel: gpu.Stuck.Load()}
 	isLocked := t.tryLock()

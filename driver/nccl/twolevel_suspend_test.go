@@ -25,7 +25,6 @@ func (w *twoLevelGroup) checkAll() {
 	w.checkParts(driver.ReduceScatter, driver.Int32, count/int64(len(w.ranks)), sum)
 }
 
-// resume resumes the group on all ranks.
 func (w *twoLevelGroup) resume() {
 	w.t.Helper()
 	w.must(func(m *testRank) error { return m.group.(*communicator).suspender.Resume(w.t.Context()) })

@@ -19,8 +19,7 @@ const checkInterval = 2 * time.Millisecond
 // full checks suffice.
 const checksPerFullCheck = 16
 
-// replayCheckInterval is the time between checks while the group has no unfinished work, but
-// another library can launch its calls by replaying graphs.
+// replayCheckInterval is the time between checks while only another library can launch calls.
 const replayCheckInterval = 20 * time.Millisecond
 
 // watcher looks for failures in a goroutine while the group has unfinished work, and makes the
@@ -78,7 +77,6 @@ type workCheck struct {
 	wait   *collectiveWait
 }
 
-// watchWork checks for failures until the group has no unfinished work or has ended.
 func (w *watcher) watchWork(check workCheck) {
 	check.ticker.Reset(checkInterval)
 	defer check.ticker.Stop()
@@ -159,7 +157,6 @@ func (e *examinedCollective) delayError(err error) error {
 	return nil
 }
 
-// newExaminedCollective begins to examine the last collective of the group.
 func (w *watcher) newExaminedCollective(wait *collectiveWait) examinedCollective {
 	ticket, operation := w.history.lastCall()
 	return examinedCollective{ticket: ticket, operation: operation, startTime: time.Now(), wait: wait}

@@ -57,12 +57,11 @@ func (w *window) Deregister() error {
 	return w.deregisterSelf()
 }
 
-// deregisterSelf is Deregister without the machineWindow.
 func (w *window) deregisterSelf() error {
 	r := w.registrar
 	if r.plane.Cause() != nil {
-		// The teardown deregisters the window, before it closes kernelsEnded.
 		const checkOnly = false
+		// The teardown deregisters the window before it closes kernelsEnded.
 		if err := r.stages.await(r.stages.kernelsEnded, checkOnly); err != nil {
 			return err
 		}
@@ -115,7 +114,6 @@ func (w *window) deregister() error {
 	return nil
 }
 
-// peerMappings describes the mappings of the peers' segments on this rank.
 type peerMappings struct {
 	// addresses holds the addresses of the segments of all ranks, by group rank. An address is 0 if
 	// the segment is not mapped, and addresses is nil if there is no direct path.
@@ -132,7 +130,6 @@ type peerMappings struct {
 	isUnmapped atomic.Bool // unmapPeers has been called
 }
 
-// segmentShareKey returns the key under which ranks share a segment with their peers.
 func segmentShareKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 	name := fmt.Sprintf("segment/%s/%d/%d", group.ID, key.Pool, key.Ordinal)
 	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
@@ -189,7 +186,6 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return slices.Clone(w.addresses[:len(r.cfg.Ranks)]), nil
 }
 
-// Handle returns NCCL's handle of the window (ncclWindow_t).
 func (w *window) Handle() (uintptr, error) {
 	r := w.registrar
 	r.mu.Lock()
