@@ -84,7 +84,7 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 			return failuref("Counts = %q, want counts of AllReduce", timeoutErr.Counts)
 		}
 		if !strings.Contains(timeoutErr.Error(), timeoutErr.Counts) {
-			return failuref("got error %v, want an error with the counts %q", timeoutErr, timeoutErr.Counts)
+			return failuref("error = %v, want an error that contains %q", timeoutErr, timeoutErr.Counts)
 		}
 		return nil
 	})

@@ -20,7 +20,7 @@ import (
 type graphCalls struct {
 	gpu           *gpu.GPU
 	calls         []*capturedCall                     // in the order of the capture
-	communicators []*communicator                     // the groups of calls, in the order in which they are locked
+	communicators []*communicator                     // in the order in which they are locked
 	recordings    map[*communicator]*direct.Recording // number the collectives in the capture
 	// orderedCommunicators use a direct.LaunchOrder, which orders the launches of the graph.
 	orderedCommunicators []*communicator

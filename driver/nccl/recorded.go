@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// recorder adds calls of a group to CUDA graphs that other libraries capture. Such a graph is a
-// foreign graph. Callers must hold the locks of the group and the stream.
+// recorder adds calls of a group to CUDA graphs that other libraries capture (foreign graphs).
+// Callers must hold the locks of the group and the stream.
 type recorder struct {
 	gpu               *gpu.GPU
 	cfg               *driver.GroupConfig

@@ -74,8 +74,8 @@ func replayAfterAFault(t *testing.T, count int64) {
 		if err != nil || transport.Exchange[0] == 0 ||
 			!slices.Equal(transport.Exchange, transportBefore.Exchange) ||
 			transport.Report != transportBefore.Report {
-			return failuref("exchange memory before the graph is destroyed = %+v, %v; want %+v", transport,
-				err, transportBefore)
+			return failuref("exchange memory before the graph is destroyed = %+v, %v; want %+v",
+				transport, err, transportBefore)
 		}
 		for _, s := range m.regions {
 			if err := s.window.Deregister(); err != nil {

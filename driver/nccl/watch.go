@@ -204,8 +204,8 @@ func (w *watcher) examine(e *examinedCollective) error {
 	return nil
 }
 
-// isIdle reports whether the group has no unfinished work. While a launch holds the group's lock
-// mu, it returns false, because the launch may not have queued its work yet.
+// isIdle reports whether the group has no unfinished work. It returns false while the group's lock
+// mu is held, because a launch may not have queued its work yet.
 func isIdle(mu *groupLock, busy *stream.BusyStreams) bool {
 	if !mu.TryLock() {
 		return false

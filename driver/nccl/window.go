@@ -115,8 +115,8 @@ func (w *window) deregister() error {
 }
 
 type peerMappings struct {
-	// addresses holds the addresses of the segments of all ranks, by group rank. An address is 0 if
-	// the segment is not mapped, and addresses is nil if there is no direct path.
+	// addresses holds the addresses of the segments of all ranks, by group rank. An address is 0,
+	// and the slice may be nil, if the segment is not mapped.
 	addresses []uintptr
 	// hasMappedAll is set if this rank has mapped all segments. Otherwise mapError is the reason,
 	// or "" if another rank did not share its segment.
