@@ -55,8 +55,8 @@ func (s *windowSupport) disable(rank int, version string) {
 	explanation := "for this group (symmem doctor explains why)"
 	if s.machines > 1 {
 		explanation = fmt.Sprintf("for this group on %d machines, because they need GIN, "+
-			"communication that kernels start (symmem doctor, started by the same launcher, explains why)",
-			s.machines)
+			"communication that kernels start (symmem doctor, started by the same launcher, explains "+
+			"why)", s.machines)
 	}
 	s.noWindowsReason = fmt.Sprintf("NCCL %s has registered no window on rank %d: it has no window "+
 		"kernels %s", version, rank, explanation)
