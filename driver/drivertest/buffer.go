@@ -17,9 +17,10 @@ type buffer struct {
 
 func (b buffer) addressAt(offset int64) uintptr { return b.segment.Address() + uintptr(offset) }
 
+// newBuffer maps a segment of at least minBytes until the world is closed.
 func (r *rank) newBuffer(minBytes int64) buffer {
-	g := r.granularity()
-	size := (minBytes + g - 1) / g * g
+	granularity := r.granularity()
+	size := (minBytes + granularity - 1) / granularity * granularity
 	s, err := r.arena.Map(r.mappedBytes, size)
 	r.must(err)
 	r.mappedBytes += size
@@ -39,10 +40,12 @@ func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) 
 	return w
 }
 
-// The n-th call of nextKey returns the same key on every rank.
+const keyPool = 7 // SegmentKey.Pool of all keys that nextKey returns
+
+// nextKey returns a new key. The n-th call returns the same key on every rank.
 func (r *rank) nextKey() driver.SegmentKey {
 	r.keyCount++
-	return driver.SegmentKey{Pool: 7, Ordinal: r.keyCount}
+	return driver.SegmentKey{Pool: keyPool, Ordinal: r.keyCount}
 }
 
 func (r *rank) write(deviceAddress uintptr, data []byte) {
@@ -64,7 +67,7 @@ func (r *rank) stagingBuffer(count int) []byte {
 	return r.staging[:count]
 }
 
-// The result of read is valid until the rank's next read or write.
+// read returns a copy of device memory. It is valid until the rank's next read or write.
 func (r *rank) read(deviceAddress uintptr, count int64) []byte {
 	if count == 0 {
 		return nil

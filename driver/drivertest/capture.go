@@ -42,18 +42,19 @@ func testCaptureStates(t *testing.T, h Harness) {
 func testRefusedInCapture(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 1, 1<<20, options{})
 	r, buf := bw.ranks[0], bw.send[0]
-	must(t, r.stream.Fill(buf.addressAt(0), 0, 64))
+	const before, inner, outer = 0, 1, 2 // values that the steps of the test write
+	must(t, r.stream.Fill(buf.addressAt(0), before, 64))
 	must(t, r.stream.Synchronize(bw.ctx))
-	innerGraph := r.capture(func() { r.must(r.stream.Fill(buf.addressAt(0), 1, 64)) })
+	innerGraph := r.capture(func() { r.must(r.stream.Fill(buf.addressAt(0), inner, 64)) })
 	outerGraph := r.capture(func() {
 		wantError(t, "synchronizing the stream", r.stream.Synchronize(bw.ctx), driver.ErrCapturing)
 		wantError(t, "launching a graph", innerGraph.Launch(r.stream), driver.ErrCapturing)
-		r.must(r.stream.Fill(buf.addressAt(32), 2, 32))
+		r.must(r.stream.Fill(buf.addressAt(32), outer, 32))
 	})
 	must(t, innerGraph.Close())
 	must(t, outerGraph.Launch(r.stream))
-	r.expectFilled(buf.addressAt(0), 0, 32)
-	r.expectFilled(buf.addressAt(32), 2, 32)
+	r.expectFilled(buf.addressAt(0), before, 32)
+	r.expectFilled(buf.addressAt(32), outer, 32)
 }
 
 func testCapturedWaits(t *testing.T, h Harness) {
@@ -79,7 +80,7 @@ func testCapturedWaits(t *testing.T, h Harness) {
 	}
 	r.expectFilled(b.addressAt(0), 9, 192)
 	if runCount != 3 {
-		t.Errorf("a captured function ran %d times; want 3", runCount)
+		t.Errorf("a captured function ran %d times in 3 launches", runCount)
 	}
 }
 
@@ -104,7 +105,7 @@ func testGraphEvents(t *testing.T, h Harness) {
 	e := r.newEvent()
 	g := r.capture(func() { r.must(r.stream.Record(e)) })
 	if !e.Done() {
-		t.Error("capturing a Record recorded the event, want only launches to record it")
+		t.Error("a captured Record made the event pending before the graph was launched")
 	}
 	for range 3 {
 		gate := r.blockStream(r.stream)
@@ -117,8 +118,8 @@ func testGraphEvents(t *testing.T, h Harness) {
 	}
 }
 
-// testReplays replays a graph that sums the ranks' values and, between replays, makes the same call
-// on another path.
+// testReplays launches a graph that sums the ranks' values on the last path. After some launches,
+// it computes the same sums without a graph, on the first path.
 func testReplays(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 3, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) { checkReplays(bw, r) })
@@ -127,7 +128,7 @@ func testReplays(t *testing.T, h Harness) {
 func checkReplays(bw *bufferWorld, r *rank) {
 	const launches = 1000
 	send, recv := bw.send[r.number], bw.recv[r.number]
-	sum := func(recvOffset int64, path driver.Path) driver.Call {
+	sumCall := func(recvOffset int64, path driver.Path) driver.Call {
 		return r.onSupportedPath(r.group, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Int32, Count: 4000, Path: path,
 			Send: send.addressAt(0), Recv: recv.addressAt(recvOffset),
@@ -137,12 +138,12 @@ func checkReplays(bw *bufferWorld, r *rank) {
 	var runCount atomic.Int32
 	paths := bw.harness.Paths
 	g := r.capture(func() {
-		r.must(r.queueCall(r.group, r.stream, sum(0, paths[len(paths)-1])))
+		r.must(r.queueCall(r.group, r.stream, sumCall(0, paths[len(paths)-1])))
 		r.must(r.stream.Host(func() { runCount.Add(1) }))
 	})
 	for i := range launches {
 		r.setStep("launch %d", i)
-		replayStep(bw, r, g, sum(1<<16, paths[0]), i)
+		replayStep(bw, r, g, sumCall(uncapturedOffset, paths[0]), i)
 	}
 	r.must(r.stream.Synchronize(bw.ctx))
 	if n := runCount.Load(); n != launches {
@@ -150,17 +151,21 @@ func checkReplays(bw *bufferWorld, r *rank) {
 	}
 }
 
-func replayStep(bw *bufferWorld, r *rank, g driver.Graph, directCall driver.Call, i int) {
+const uncapturedOffset = 1 << 16 // of the results of uncaptured calls in the receive buffer
+
+// replayStep launches g. In some steps, it also makes the uncaptured call or checks the results.
+func replayStep(bw *bufferWorld, r *rank, g driver.Graph, uncaptured driver.Call, i int) {
+	const bytes = 4 * 4000 // of checkReplays' 4000 int32 values
 	value := byte(i%20 + r.number)
-	r.must(r.stream.Fill(bw.send[r.number].addressAt(0), value, 16000))
+	r.must(r.stream.Fill(bw.send[r.number].addressAt(0), value, bytes))
 	r.must(g.Launch(r.stream))
 	if i%3 == 0 {
-		r.must(r.queueCall(r.group, r.stream, directCall))
+		r.must(r.queueCall(r.group, r.stream, uncaptured))
 	}
 	if i%30 == 0 {
-		sum := byte(3*(i%20) + 3)
-		r.expectFilled(bw.recv[r.number].addressAt(0), sum, 16000)
-		r.expectFilled(bw.recv[r.number].addressAt(1<<16), sum, 16000)
+		sum := byte(3*(i%20) + 3) // of three ranks' values; no byte overflows
+		r.expectFilled(bw.recv[r.number].addressAt(0), sum, bytes)
+		r.expectFilled(bw.recv[r.number].addressAt(uncapturedOffset), sum, bytes)
 	}
 }
 
@@ -169,19 +174,19 @@ func testRegisterCapturing(t *testing.T, h Harness) {
 	tr := trial{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
 	tr.prepare(h, 2)
 	bw.onEachRank(func(r *rank) {
-		newBuffer := r.newBuffer(1)
+		unregistered := r.newBuffer(1)
 		call := tr.call(r, bw.send[r.number], bw.recv[r.number])
 		r.write(call.Send, tr.inputs[r.number])
 		key := r.nextKey()
 		g := r.capture(func() {
 			r.must(r.queueCall(r.group, r.stream, call))
-			_, err := r.group.Register(bw.ctx, key, newBuffer.segment)
+			_, err := r.group.Register(bw.ctx, key, unregistered.segment)
 			wantError(t, "registering", err, driver.ErrCapturing)
 		})
 		r.must(g.Launch(r.stream))
 		r.expectBytes(call.Recv, tr.wantResults[r.number])
 		r.must(g.Close())
-		r.register(r.group, key, newBuffer)
+		r.register(r.group, key, unregistered)
 	})
 }
 
@@ -191,7 +196,7 @@ func testCloseCapturing(t *testing.T, h Harness) {
 	must(t, err)
 	must(t, s.BeginCapture())
 	must(t, s.Close())
-	r.newWindow(1)
+	r.newWindow(1) // would fail during a capture
 }
 
 func testGraphClosed(t *testing.T, h Harness) {

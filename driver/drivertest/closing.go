@@ -26,7 +26,7 @@ func testGroupClosed(t *testing.T, h Harness) {
 	must(t, err)
 	graph := r.capture(func() { r.must(r.group.Launch(r.stream, plan)) })
 	must(t, r.group.Close())
-	must(t, r.group.Close())
+	must(t, r.group.Close()) // a second Close has no effect
 	<-r.group.Failed()
 	wantError(t, "Cause", r.group.Cause(), driver.ErrClosed)
 	wantError(t, "Launch", r.group.Launch(r.stream, plan), driver.ErrClosed)
@@ -44,7 +44,7 @@ func testGroupClosed(t *testing.T, h Harness) {
 func testCloseDeregisters(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.onEachRank(func(r *rank) {
-		c := r.connect("short-lived", firstNumbers(2), true)
+		c := r.connect("short-lived", firstNumbers(2), checkingCalls)
 		b := r.newBuffer(1)
 		window := r.register(c, r.nextKey(), b)
 		r.must(errors.Join(c.Close(), window.Deregister()))
@@ -54,6 +54,9 @@ func testCloseDeregisters(t *testing.T, h Harness) {
 	})
 }
 
+const checkingCalls = true // argument of rank.connect
+
+// waitingCalls holds calls that wait for the other rank, by name. b has no window.
 var waitingCalls = map[string]func(r *rank, b buffer) error{
 	"a collective": func(r *rank, _ buffer) error {
 		return r.launchAndWait(r.group, r.stream, barrier)
@@ -107,12 +110,13 @@ func testCloseAnytime(t *testing.T, h Harness) {
 	h.require(t, Anytime)
 	w := newWorld(t, h, 2, options{noGroup: true, allowFaults: true})
 	for round := range 60 {
-		w.onEachRank(func(r *rank) { closeGroupInUse(r, fmt.Sprint("round ", round), round) })
+		w.onEachRank(func(r *rank) { closeGroupInUse(r, round) })
 	}
 }
 
-func closeGroupInUse(r *rank, id string, round int) {
-	c := r.connect(id, firstNumbers(2), true)
+// closeGroupInUse connects a group and closes it while other goroutines make calls.
+func closeGroupInUse(r *rank, round int) {
+	c := r.connect(fmt.Sprint("round ", round), firstNumbers(2), checkingCalls)
 	s, err := r.device.NewStream()
 	r.must(err)
 	var callers sync.WaitGroup
@@ -122,7 +126,7 @@ func closeGroupInUse(r *rank, id string, round int) {
 		func() error { _, err := c.Exchange(r.world.ctx, driver.LaneBackground, nil); return err },
 	} {
 		callers.Go(func() {
-			for call() == nil {
+			for call() == nil { // until the group is closed
 				continue
 			}
 		})
@@ -133,14 +137,14 @@ func closeGroupInUse(r *rank, id string, round int) {
 	err = c.Close()
 	callers.Wait()
 	if s.Close() == nil && c.Cause() == nil {
-		r.failf("Cause() = nil and the stream has no error after Close")
+		r.failf("the closed group has no Cause, and its stream has no error")
 	}
 	r.must(err)
 }
 
 func testReopen(t *testing.T, h Harness) {
-	for range 5 {
-		t.Run("open", func(t *testing.T) {
+	for i := range 5 {
+		t.Run(fmt.Sprint("opening ", i), func(t *testing.T) {
 			w := newWorld(t, h, 3, options{checkCalls: true})
 			w.onEachRank(func(r *rank) {
 				r.checkSum(r.group, r.newWindow(1), 4)

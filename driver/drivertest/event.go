@@ -42,7 +42,7 @@ func testEventDone(t *testing.T, h Harness) {
 		gate.open()
 		must(t, e.Synchronize(r.world.ctx))
 		if !e.Done() || !hasRun {
-			t.Errorf("after Synchronize: event done = %v, earlier work done = %v; want true, true",
+			t.Errorf("after Synchronize: event done: %v, earlier work done: %v; want true, true",
 				e.Done(), hasRun)
 		}
 	}
@@ -56,25 +56,25 @@ func testEventDone(t *testing.T, h Harness) {
 func testWaitUsesLastRecord(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e, other := r.newEvent(), r.newStream()
-	first := r.blockStream(r.stream)
+	firstGate := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
 	must(t, other.Wait(e))
-	ran := make(chan struct{})
-	must(t, other.Host(func() { close(ran) }))
-	second := r.blockStream(r.stream)
+	hasRun := make(chan struct{})
+	must(t, other.Host(func() { close(hasRun) }))
+	secondGate := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
 	select {
-	case <-ran:
+	case <-hasRun:
 		t.Error("the other stream did not wait for the event")
 	default:
 	}
-	first.open()
+	firstGate.open()
 	must(t, other.Synchronize(r.world.ctx))
-	<-ran
+	<-hasRun
 	if e.Done() {
 		t.Error("the event is done before its stream reached the second Record")
 	}
-	second.open()
+	secondGate.open()
 	must(t, e.Synchronize(r.world.ctx))
 }
 
@@ -85,7 +85,7 @@ func testEventContext(t *testing.T, h Harness) {
 	must(t, r.stream.Record(e))
 	ctx, cancel := context.WithCancel(r.world.ctx)
 	cancel()
-	wantError(t, "synchronizing", e.Synchronize(ctx), context.Canceled)
+	wantError(t, "synchronizing the event", e.Synchronize(ctx), context.Canceled)
 	gate.open()
 	must(t, e.Synchronize(r.world.ctx))
 }
@@ -95,8 +95,8 @@ func testAlternatingWaits(t *testing.T, h Harness) {
 	streams := []driver.Stream{r.stream, r.newStream()}
 	turn := r.newEvent()
 	var order []int
-	const n = 500
-	for i := range n {
+	const callCount = 500
+	for i := range callCount {
 		s := streams[i%2]
 		must(t, s.Wait(turn))
 		must(t, s.Host(func() { order = append(order, i) }))
@@ -105,7 +105,7 @@ func testAlternatingWaits(t *testing.T, h Harness) {
 	for _, s := range streams {
 		must(t, s.Synchronize(r.world.ctx))
 	}
-	if !slices.Equal(order, firstNumbers(n)) {
+	if !slices.Equal(order, firstNumbers(callCount)) {
 		t.Errorf("functions ran in the order %v, want the order in which they were queued", order)
 	}
 }
@@ -114,8 +114,8 @@ func testFailedRecord(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e, other := r.newEvent(), r.newStream()
 	must(t, other.Close())
-	wantError(t, "recording", other.Record(e), driver.ErrClosed)
+	wantError(t, "recording on a closed stream", other.Record(e), driver.ErrClosed)
 	if !e.Done() {
-		t.Error("the event is not done although Record failed")
+		t.Error("a failed Record made the event pending")
 	}
 }

@@ -21,8 +21,8 @@ var formulaRequirements = []requirement{
 	{"reductions of special values in rounded tree order", testSpecialValues(driver.RoundedTree)},
 }
 
-// formulaTestSize returns the number of elements to try for each type and reduction, and the
-// largest count of a call.
+// formulaTestSize returns the total number of elements to reduce for each type and reduction, and
+// the largest count of a call.
 func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	switch {
 	case os.Getenv("SYMMEM_TEST_FULL") == "1":
@@ -34,8 +34,8 @@ func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	}
 }
 
-// testFormula tries every type and reduction on several numbers of ranks with random arguments, on
-// the paths that support the formula.
+// testFormula returns a test that tries every type and reduction in groups with formula f, on
+// several numbers of ranks, with random arguments, on the paths that support f.
 func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())
@@ -88,7 +88,7 @@ func testSpecialValues(f driver.Formula) func(*testing.T, Harness) {
 }
 
 func trySpecialValues(t *testing.T, h Harness, f driver.Formula, n int) {
-	const combinations = 14 * 14 * 14
+	const combinations = 14 * 14 * 14 // of a float's special values on three ranks
 	bw := newBufferWorld(t, h, n, 8*combinations+4096, options{checkCalls: true, formula: f})
 	triedCalls := 0
 	for _, dataType := range dataTypes {
@@ -105,7 +105,7 @@ func trySpecialValues(t *testing.T, h Harness, f driver.Formula, n int) {
 	}
 }
 
-// randomReduction leaves the data type, the ReduceOp and the formula to the caller.
+// randomReduction returns a random trial. The caller must set dataType, op, formula and seed.
 func randomReduction(random *rand.Rand, n int, maxCount int64) trial {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
 	tr := trial{
@@ -121,7 +121,7 @@ func randomReduction(random *rand.Rand, n int, maxCount int64) trial {
 	return tr
 }
 
-// tryPaths tries a reduction on every path that supports it, and returns their number.
+// tryPaths tries a reduction on every path that supports it, and returns the number of calls.
 func tryPaths(bw *bufferWorld, tr *trial) (triedCalls int) {
 	bw.t.Helper()
 	tr.prepare(bw.harness, len(bw.ranks))

@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-// Part names an optional part of the contract.
+// Part names an optional part of the contract that backends must satisfy.
 type Part string
 
 // The optional parts.
@@ -45,15 +45,15 @@ type Harness struct {
 	// Paths lists the backend's paths (ways to run collectives). The default is plain and window.
 	// If a path does not support a call, most tests use the first one.
 	Paths []driver.Path
-	// Reductions lists, separated by spaces, the reductions of each type that the first path
-	// supports. If it is nil, the path supports all reductions.
+	// Reductions maps each data type to the reductions that the first path supports. The value is a
+	// list of names, separated by spaces. If the map is nil, the path supports all reductions.
 	Reductions map[driver.DataType]string
-	// Missing maps each missing part to the reason, which skipped tests print.
+	// Missing maps each part that the backend lacks to the reason, which skipped tests print.
 	Missing map[Part]string
 	// Unordered means that reductions combine ranks in any order. Tests then use numbers whose sums
 	// and products are exact.
 	Unordered bool
-	// Slow makes tests try only a third of the combinations of types and counts.
+	// Slow makes some tests try fewer combinations of types and counts.
 	Slow bool
 }
 
@@ -80,8 +80,9 @@ func (h Harness) require(t *testing.T, part Part) {
 	}
 }
 
+// hasOperation returns false if o belongs to Messages or Splits and the backend lacks that part.
 func (h Harness) hasOperation(o driver.Operation) bool {
-	part := Part("")
+	part := mandatory
 	switch {
 	case o.PointToPoint():
 		part = Messages
@@ -95,8 +96,10 @@ func (h Harness) hasOperation(o driver.Operation) bool {
 type chapter struct {
 	name         string
 	requirements []requirement
-	part         Part // optional part that the chapter tests
+	part         Part // optional part that the chapter tests, or mandatory
 }
+
+const mandatory Part = "" // stands for everything that is in no optional part
 
 // requirement is a sentence of the contract and its test.
 type requirement struct {
@@ -109,24 +112,24 @@ func Run(t *testing.T, h Harness) {
 	t.Helper()
 	h = h.withDefaults()
 	chapters := []chapter{
-		{"memory", memoryRequirements, ""},
-		{"streams", streamRequirements, ""},
-		{"events", eventRequirements, ""},
-		{"capture", captureRequirements, ""},
-		{"collectives", collectiveRequirements, ""},
-		{"formulas", formulaRequirements, ""},
+		{"memory", memoryRequirements, mandatory},
+		{"streams", streamRequirements, mandatory},
+		{"events", eventRequirements, mandatory},
+		{"capture", captureRequirements, mandatory},
+		{"collectives", collectiveRequirements, mandatory},
+		{"formulas", formulaRequirements, mandatory},
 		{"norms", normRequirements, Norms},
 		{"routes", routeRequirements, Routes},
-		{"groups", groupRequirements, ""},
+		{"groups", groupRequirements, mandatory},
 		{"transfers", transferRequirements, Messages},
 		{"messages", messageRequirements, Messages},
 		{"splits", splitRequirements, Splits},
-		{"windows", windowRequirements, ""},
+		{"windows", windowRequirements, mandatory},
 		{"suspension", suspendRequirements, Suspension},
-		{"mistakes", mistakeRequirements, ""},
-		{"exchange", exchangeRequirements, ""},
-		{"faults", faultRequirements, ""},
-		{"closing", closingRequirements, ""},
+		{"mistakes", mistakeRequirements, mandatory},
+		{"exchange", exchangeRequirements, mandatory},
+		{"faults", faultRequirements, mandatory},
+		{"closing", closingRequirements, mandatory},
 		{"failures", failureRequirements, Failures},
 	}
 	for _, c := range chapters {

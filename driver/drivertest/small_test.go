@@ -42,7 +42,7 @@ func openSmall(_ context.Context, cfg driver.Config) (driver.Device, error) {
 	return &smallDevice{cfg: cfg}, nil
 }
 
-const smallGranule = 256 << 10
+const smallGranule = 256 << 10 // unit of sizes and offsets in bytes
 
 func (d *smallDevice) Info() driver.Info {
 	return driver.Info{
@@ -118,7 +118,7 @@ func (a *smallArena) Keep(bytes int64) error { return a.space.Shrink(bytes) }
 
 func (a *smallArena) Close() error { return a.space.Close() }
 
-// smallSegment is a mapping that peers never access, so Keep does nothing.
+// smallSegment is a mapping in the arena. Peers never access it, so Keep has nothing to end.
 type smallSegment struct {
 	*sys.Mapping
 	unmapped atomic.Bool
@@ -134,5 +134,6 @@ func (s *smallSegment) Unmap() error {
 }
 
 func memoryAt(address uintptr, bytes int64) []byte {
+	// go vet rejects the direct conversion of an integer to a pointer.
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&address)), bytes)
 }

@@ -12,11 +12,10 @@ func testOmittedCall(t *testing.T, h Harness) {
 	for _, omitted := range []driver.Operation{driver.Send, driver.Recv} {
 		t.Run(omitted.String(), func(t *testing.T) {
 			bw := newBufferWorld(t, h, 3, 1<<20, options{
-				checkCalls: true, isStrict: true,
-				allowFaults: true,
+				checkCalls: true, isStrict: true, allowFaults: true,
 			})
 			errs := bw.errorsByRank(func(r *rank) error {
-				for step := range 4 {
+				for step := range omittingStep + 2 {
 					if err := sendExceptOne(bw, r, step, omitted); err != nil {
 						return fmt.Errorf("step %d: %w", step, err)
 					}
@@ -24,20 +23,27 @@ func testOmittedCall(t *testing.T, h Harness) {
 				return nil
 			})
 			for number, err := range errs {
-				var e *driver.MessageError
 				if omitted == driver.Send && errors.Is(err, driver.ErrFault) {
 					continue // another rank may detect the mistake first
 				}
-				if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Number != 3 {
-					t.Errorf("rank %d: got %v, want a MessageError at collective 3", number, err)
+				if !isUnmatchedAt(err, omittingStep+1) {
+					t.Errorf("rank %d: got %v, want a MessageError at collective %d", number, err,
+						omittingStep+1)
 				}
 			}
 		})
 	}
 }
 
-// sendExceptOne sends a message from rank 0 to rank 2 and enters a barrier. In step 2, it skips the
-// omitted operation.
+func isUnmatchedAt(err error, collective uint64) bool {
+	e, ok := errors.AsType[*driver.MessageError](err)
+	return ok && e.Fault == driver.MessagesUnmatched && e.Number == collective
+}
+
+const omittingStep = 2 // number, from 0, of the step that lacks a Send or Recv
+
+// sendExceptOne runs this rank's part of a step: a message from rank 0 to rank 2, followed by a
+// barrier. In omittingStep, it skips the omitted operation.
 func sendExceptOne(bw *bufferWorld, r *rank, step int, omitted driver.Operation) error {
 	var call driver.Call
 	switch r.number {
@@ -47,10 +53,11 @@ func sendExceptOne(bw *bufferWorld, r *rank, step int, omitted driver.Operation)
 		call = messageCall(driver.Recv, 0, 1, bw.recv[2], 0, 100)
 	}
 	stream := r.stream
-	if step == 2 && r.number == 2 {
+	if step == omittingStep && r.number == 2 {
 		stream = r.newStream() // a Recv without a Send would block the rank's stream
 	}
-	if r.number != 1 && !(step == 2 && call.Operation == omitted) {
+	isOmitted := step == omittingStep && call.Operation == omitted
+	if r.number != 1 && !isOmitted {
 		if err := r.queueCall(r.group, stream, call); err != nil {
 			return err
 		}
@@ -58,9 +65,9 @@ func sendExceptOne(bw *bufferWorld, r *rank, step int, omitted driver.Operation)
 	return r.launchAndWait(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
 }
 
-// testMissingSend omits a Send, whose Recv then keeps the receiver from the collective that
-// compares message counts. Another message is never received, so the total numbers of Sends and
-// Recvs are the same.
+// testMissingSend makes rank 2 wait for a message that is never sent. The rank must get an error,
+// although its Recv blocks the stream of the collective that compares message counts. Rank 0 sends
+// a message with a different tag, so that the total numbers of Sends and Recvs are the same.
 func testMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
@@ -80,15 +87,14 @@ func testMissingSend(t *testing.T, h Harness) {
 				}
 				return r.launchAndWait(r.group, r.stream, driver.Call{Operation: driver.Barrier})
 			})
-			var e *driver.MessageError
-			if err := errs[2]; !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched ||
-				e.Number != 1 {
-				t.Errorf("the receiver got %v, want a MessageError at collective 1", err)
+			if !isUnmatchedAt(errs[2], 1) {
+				t.Errorf("the receiver got %v, want a MessageError at collective 1", errs[2])
 			}
 		})
 	}
 }
 
+// testOutOfStep sends a message before a barrier and receives it after the barrier.
 func testOutOfStep(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{isStrict: true, allowFaults: true})
 	must(t, bw.ranks[1].stream.Fill(bw.recv[1].addressAt(0), canary, 256))

@@ -22,7 +22,7 @@ func testReregister(t *testing.T, h Harness) {
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1)
 		for round := range uint32(5) {
-			key := driver.SegmentKey{Pool: 1, Ordinal: 3 + round/2}
+			key := driver.SegmentKey{Pool: 1, Ordinal: 3 + round/2} // each key for two rounds
 			b.window = r.register(r.group, key, b)
 			r.checkSum(r.group, b, byte(round+1))
 			r.must(b.window.Deregister())
@@ -64,8 +64,8 @@ func testNoWindow(t *testing.T, h Harness) {
 		RecvWindow: recv.window,
 	}
 	for name, change := range map[string]func(*driver.Call){
-		"send":    func(c *driver.Call) { c.SendWindow = nil },
-		"receive": func(c *driver.Call) { c.RecvWindow = nil },
+		"no send window":    func(c *driver.Call) { c.SendWindow = nil },
+		"no receive window": func(c *driver.Call) { c.RecvWindow = nil },
 	} {
 		c := call
 		change(&c)
@@ -95,17 +95,18 @@ func testSizesDiffer(t *testing.T, h Harness) {
 func testTwoGroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
-		secondGroup := r.connect("second", []int{1, 0}, true)
+		secondGroup := r.connect("second", []int{1, 0}, checkingCalls)
 		b := r.newWindow(1)
-		bufferInSecond := b
-		key := driver.SegmentKey{Pool: 7, Ordinal: r.keyCount}
+		bufferInSecond := b                                          // the same segment with another window
+		key := driver.SegmentKey{Pool: keyPool, Ordinal: r.keyCount} // the last result of nextKey
 		bufferInSecond.window = r.register(secondGroup, key, b)
 		r.checkSum(r.group, b, 1)
 		r.checkSum(secondGroup, bufferInSecond, 2)
-		if _, err := driver.Prepare(secondGroup, driver.Call{
+		_, err := driver.Prepare(secondGroup, driver.Call{
 			Operation: driver.AllReduce, Count: 1, Path: driver.PathWindow,
 			Send: b.addressAt(0), Recv: b.addressAt(0), SendWindow: b.window, RecvWindow: b.window,
-		}); err == nil {
+		})
+		if err == nil {
 			r.failf("preparing a call with another group's window succeeded, want an error")
 		}
 		r.must(b.window.Deregister())

@@ -14,36 +14,35 @@ import (
 )
 
 const (
-	// longTimeout expires only if a test hangs.
-	longTimeout = 2 * time.Minute
-	// shortTimeout limits waits that should time out.
-	shortTimeout  = 500 * time.Millisecond
-	arenaGranules = 256 // size of a rank's arena in units of Info.Granularity
+	longTimeout   = 2 * time.Minute        // expires only if a test hangs
+	shortTimeout  = 500 * time.Millisecond // for waits that should time out
+	arenaGranules = 256                    // size of a rank's arena in units of Info.Granularity
 )
 
-// world is a set of ranks, each with a device, an arena, a stream and a communicator of all ranks.
+// world is the set of ranks of a test. Each rank has a device, an arena, a stream and, unless
+// noGroup is set, a communicator of all ranks.
 type world struct {
 	options
 	t       *testing.T
 	harness Harness
-	ctx     context.Context
-	ranks   []*rank
+	ctx     context.Context // expires after options.lifetime
+	ranks   []*rank         // by rank number
 }
 
 type options struct {
-	timeout     time.Duration // Config.Timeout; 0 means longTimeout
-	lifetime    time.Duration // limit for the whole test; 0 means longTimeout
-	scatter     uint64
-	checkCalls  bool
-	isStrict    bool
-	formula     driver.Formula
-	noGroup     bool // no communicator
-	allowFaults bool // errors when the world is closed
+	timeout     time.Duration  // Config.Timeout; 0 means longTimeout
+	lifetime    time.Duration  // limit for the whole test; 0 means longTimeout
+	scatter     uint64         // Config.Scatter
+	checkCalls  bool           // GroupConfig.Check
+	isStrict    bool           // GroupConfig.Strict
+	formula     driver.Formula // GroupConfig.Formula
+	noGroup     bool           // leave rank.group nil
+	allowFaults bool           // ignore errors when the world is closed
 }
 
-// newWorld opens n ranks and closes them when the test ends. Without Anytime, the groups of a
-// failed world must be closed before the next world connects, so such worlds need separate
-// subtests.
+// newWorld opens n ranks and closes them when the test ends. After a failure of the world, a test
+// must open the next one in another subtest: a backend that lacks Anytime can connect only after
+// the groups of the failed world have been closed.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
@@ -66,7 +65,8 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	return w
 }
 
-// onEachRank runs a function concurrently on every rank, and ends the test if a rank fails.
+// onEachRank runs f concurrently on every rank, waits for all, and ends the test if f fails on any
+// rank.
 func (w *world) onEachRank(f func(r *rank)) {
 	w.t.Helper()
 	if !w.tryOnEachRank(f) {
@@ -74,7 +74,8 @@ func (w *world) onEachRank(f func(r *rank)) {
 	}
 }
 
-// tryOnEachRank is like onEachRank, but returns false if a rank fails.
+// tryOnEachRank is like onEachRank, but returns whether f succeeded on all ranks. A failure of f
+// ends its goroutine; see rank.failf.
 func (w *world) tryOnEachRank(f func(r *rank)) bool {
 	var running sync.WaitGroup
 	var successCount atomic.Int32
@@ -90,7 +91,7 @@ func (w *world) tryOnEachRank(f func(r *rank)) bool {
 	return int(successCount.Load()) == len(w.ranks)
 }
 
-// errorsByRank is like onEachRank, but returns the errors of f by rank.
+// errorsByRank runs f concurrently on every rank and returns its errors, indexed by rank number.
 func (w *world) errorsByRank(f func(r *rank) error) []error {
 	w.t.Helper()
 	errs := make([]error, len(w.ranks))
@@ -110,7 +111,7 @@ func firstNumbers(n int) []int {
 	return numbers
 }
 
-// gate blocks a stream until it is opened.
+// gate blocks a stream until open is called. See rank.blockStream.
 type gate struct {
 	opened chan struct{}
 	once   sync.Once
