@@ -49,10 +49,9 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
-// createSegmentFile creates a segment's memory, of huge pages if possible, because these cause far
-// fewer page faults.
-//
-// It rejects sizes above the machine's memory, for which the system would kill the process later.
+// createSegmentFile creates a file in memory, of huge pages if possible, because these cause far
+// fewer page faults. It rejects sizes above the machine's memory: the system would create such a
+// file, and kill the process when it uses the memory.
 func createSegmentFile(bytes int64) (*os.File, error) {
 	if total, err := sys.Memory(); err != nil || bytes > total {
 		return nil, errors.Join(err, fmt.Errorf("the machine has only %d bytes of memory", total))
@@ -70,16 +69,17 @@ func createSegmentFile(bytes int64) (*os.File, error) {
 	return f, nil
 }
 
+// segment is a file in memory that is mapped in an arena.
 type segment struct {
 	device *Device
-	file   *os.File
+	file   *os.File // nil after Keep or Unmap; guarded by mu
 	memory *sys.Mapping
 
 	mu            ranked.Mutex[segmentMu] // guards the following fields
-	exportedKeys  map[handoff.Key]bool
+	exportedKeys  map[handoff.Key]bool    // keys under which peers can request the file
 	isUnmapped    bool
 	isSuspended   bool   // Suspend has discarded the pages
-	savedContents []byte // what Resume restores, or nil
+	savedContents []byte // contents for Resume to restore, or nil
 }
 
 func (s *segment) Address() uintptr { return s.memory.Address() }
@@ -96,7 +96,7 @@ func (s *segment) exportFile(key handoff.Key) {
 	s.device.machine.Export(key, s.file)
 }
 
-// Keep closes the segment's file, so that peers can no longer request it.
+// Keep withdraws and closes the file, so that peers can no longer request it. The mapping stays.
 func (s *segment) Keep() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

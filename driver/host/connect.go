@@ -12,17 +12,19 @@ import (
 
 var _ driver.SuspendableCommunicator = (*communicator)(nil)
 
-// Connect joins a group.
+// Connect joins a group and allocates this rank's part of its shared memory.
 func (d *Device) Connect(
 	ctx context.Context, group driver.GroupConfig,
 ) (driver.Communicator, error) {
 	n := len(group.Ranks)
 	group = group.WithTimeout(d.cfg.Timeout)
 	c := &communicator{device: d, cfg: group}
-	c.turns.mu, c.turns.passed = &c.Mu, make(chan struct{})
+	c.turns.mu = &c.Mu
+	c.turns.passed = make(chan struct{})
 	c.registry.setGroup(d, &c.Group, &c.cfg)
 	c.messages.init(c, n)
-	c.split.mover, c.split.registry = &c.mover, &c.registry
+	c.split.mover = &c.mover
+	c.split.registry = &c.registry
 	c.checkCalls.Store(group.Check)
 	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
 		return nil, group.JoinError(err)
@@ -39,7 +41,7 @@ func (d *Device) Connect(
 func (c *communicator) Close() error {
 	sendErr := c.messages.waitUntilSent(c)
 	hadFailed := c.Cause() != nil
-	c.CheckPeers()
+	c.CheckPeers() // makes the group fail if a peer has failed
 	fault := c.Cause()
 	lastTicket, isFirstClose := c.LeaveGroup()
 	if !isFirstClose {
@@ -61,7 +63,7 @@ func (c *communicator) Close() error {
 	}
 	go func() {
 		c.turns.waitForTurn(lastTicket + 1)
-		_ = c.releaseMemory()
+		_ = c.releaseMemory() // Close has already returned
 	}()
 	return errors.Join(sendErr, unmatchedErr, &driver.TimeoutError{
 		InCall: "closing group " + c.cfg.Name() + ": earlier work of this rank still " +
@@ -69,6 +71,7 @@ func (c *communicator) Close() error {
 	})
 }
 
+// releaseMemory unmaps all memory of the group. This rank's collectives must have ended.
 func (c *communicator) releaseMemory() error {
 	c.device.groupTimeouts.Delete(c.cfg.Timeout)
 	return errors.Join(c.registry.unmapAll(), c.Release())
@@ -80,8 +83,9 @@ func (c *communicator) PrepareSuspend() error {
 		return err
 	}
 	defer c.EndUse()
-	m, hasPending := &c.messages, false
-	for i := range m.recvPipes {
+	m := &c.messages
+	hasPending := false
+	for i := range m.recvPipes { // one pipe of each kind per peer
 		pipe := &m.recvPipes[i]
 		if err := pipe.readFrames(nil); err != nil {
 			return err
@@ -109,7 +113,8 @@ func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	}
 	defer c.EndUse()
 	rank := c.cfg.Rank
-	releasedBytes, err := sys.FreePages(unsafe.Add(c.Data(), rank*2*stageBytes), 2*stageBytes)
+	const buffersBytes = 2 * stageBytes // a rank has two staging buffers
+	releasedBytes, err := sys.FreePages(unsafe.Add(c.Data(), rank*buffersBytes), buffersBytes)
 	errs := []error{err}
 	s.Released = releasedBytes
 	for dst := range c.Size() {

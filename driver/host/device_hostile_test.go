@@ -29,7 +29,7 @@ func newRankPair(t *testing.T) *rankPair {
 	return newRankPairWithWaitHook(t, nil)
 }
 
-// newRankPairWithWaitHook is like newRankPair, but rank 0 calls waitHook repeatedly while it waits.
+// newRankPairWithWaitHook is like newRankPair, but rank 0 calls waitHook repeatedly during waits.
 func newRankPairWithWaitHook(t *testing.T, waitHook func() error) *rankPair {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
@@ -102,6 +102,8 @@ func failIfErr(t *testing.T, err error) {
 	}
 }
 
+// TestSocketRefusesUnknownClientsWithoutBlocking connects clients with a wrong token, an invalid
+// request and an incomplete request to rank 0's socket. The ranks must still register segments.
 func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	d := newRankPair(t)
 	address := d.devices[0].machine.Address()
@@ -138,14 +140,16 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	}
 }
 
+// TestSmallSegmentFileCausesErrorOnBothRanks registers a segment of two granules. Its file has one.
 func TestSmallSegmentFileCausesErrorOnBothRanks(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
 	s := [2]*segment{d.segment(0, 2), d.segment(1, 2)}
 	smallFile, err := sys.Memfd("small", granularity)
 	failIfErr(t, err)
-	s[0].file, smallFile = smallFile, s[0].file
-	defer smallFile.Close()
+	rightFile := s[0].file
+	defer rightFile.Close()
+	s[0].file = smallFile // which Unmap closes
 	key := driver.SegmentKey{Pool: 1}
 	for rank, err := range d.runOnBoth(func(rank int) error {
 		_, err := d.groups[rank].Register(d.ctx, key, s[rank])
@@ -179,12 +183,13 @@ func TestOpenRejectsInvalidConfiguration(t *testing.T) {
 }
 
 func TestDeviceCloseRemovesSocketAndDescriptors(t *testing.T) {
-	count := func() int {
+	countDescriptors := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
 		failIfErr(t, err)
 		return len(entries)
 	}
-	countBefore, address := count(), ""
+	countBefore := countDescriptors()
+	var address string
 	t.Run("world", func(t *testing.T) {
 		d := newRankPair(t)
 		d.connect()
@@ -201,7 +206,7 @@ func TestDeviceCloseRemovesSocketAndDescriptors(t *testing.T) {
 		t.Error("the socket still accepts connections")
 		failIfErr(t, conn.Close())
 	}
-	if countAfter := count(); countAfter > countBefore+1 {
+	if countAfter := countDescriptors(); countAfter > countBefore+1 {
 		t.Errorf("%d descriptors are open after Close, want at most %d", countAfter, countBefore+1)
 	}
 }

@@ -19,18 +19,19 @@ func (c *communicator) LaunchInline(s driver.Stream, p driver.Plan) error {
 }
 
 func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error {
-	target, ok := s.(*stream)
+	ownStream, isStream := s.(*stream)
 	ownPlan, isPlan := p.(*plan)
-	if !ok || !isPlan || ownPlan.comm != c {
+	if !isStream || !isPlan || ownPlan.comm != c {
 		return errors.New("launching a collective: the stream or the plan belongs to another " +
 			"backend or group")
 	}
-	if !c.HasFailed() {
-		return target.launch(ownPlan, inline)
+	if c.HasFailed() {
+		return rejectLaunch(c, ownStream)
 	}
-	return rejectLaunch(c, target)
+	return ownStream.launch(ownPlan, inline)
 }
 
+// List returns a plan that runs the calls of the given plans one after another, with one ticket.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	hostPlans := make([]*plan, len(plans))
 	for i, p := range plans {
@@ -45,7 +46,8 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	return &list, nil
 }
 
-// rejectLaunch makes the stream fail, unless this rank has closed the group.
+// rejectLaunch returns the error of a failed group. It makes the stream fail, unless this rank has
+// closed the group.
 func rejectLaunch(c *communicator, s *stream) error {
 	cause := c.Cause()
 	if !errors.Is(cause, driver.ErrClosed) {
@@ -54,17 +56,18 @@ func rejectLaunch(c *communicator, s *stream) error {
 	return cause
 }
 
+// deferredCall is the work of a launched collective that did not run on the caller's thread.
 type deferredCall struct {
 	plan           *plan
-	ticket         uint64
-	checkCalls     bool   // whether the group check calls
-	isBegun        bool   // this rank has posted the first step
-	messageBalance uint64 // result of Counts.Balance, or 0 if not compared
-	beginTime      int64  // result of Meter.Begin if isBegun is set
+	ticket         uint64 // number of the collective in the group, from 1
+	checkCalls     bool   // whether ranks compare their calls
+	isBegun        bool   // whether this rank has posted the first step
+	messageBalance uint64 // result of Counts.Balance, or 0 if ranks do not compare balances
+	beginTime      int64  // result of Meter.Begin, valid if isBegun is set
 }
 
-// assignTicket returns fields for a deferredCall, but not as a struct, so that they stay in
-// registers. The caller must hold c.Mu.
+// assignTicket assigns the next ticket to a call. The results are fields of a deferredCall. They
+// are not returned as a struct, so that they stay in registers. The caller must hold c.Mu.
 func (c *communicator) assignTicket(p *plan) (ticket uint64, check bool, balance uint64) {
 	c.callCounts[p.Path]++
 	if check = c.checkCalls.Load(); check {
@@ -85,9 +88,9 @@ func (c *communicator) newDeferredCall(p *plan) (*deferredCall, error) {
 	}, nil
 }
 
-// runOrDefer runs a collective on the caller's thread if it is the collective's turn and the peers
-// arrive soon. Otherwise, it returns work to queue. It waits without c.Mu, because Close and Abort
-// must be able to end the wait.
+// runOrDefer runs a collective on the caller's thread if all earlier collectives have completed
+// and the peers arrive soon. Otherwise, it returns work to queue. It does not hold c.Mu while it
+// waits, because Close and Abort must be able to end the wait.
 func (c *communicator) runOrDefer(p *plan) (work, error) {
 	c.Mu.Lock()
 	if c.HasFailed() {
@@ -126,40 +129,40 @@ func (c *communicator) failWith(err error) error {
 	return c.Cause()
 }
 
-func (p *deferredCall) run() error {
-	c := p.plan.comm
-	if !c.turns.isTurn(p.ticket) {
-		c.turns.waitForTurn(p.ticket)
+func (d *deferredCall) run() error {
+	c := d.plan.comm
+	if !c.turns.isTurn(d.ticket) {
+		c.turns.waitForTurn(d.ticket)
 	}
-	defer c.turns.endTurn(p.ticket)
-	return c.runDeferred(p)
+	defer c.turns.endTurn(d.ticket)
+	return c.runDeferred(d)
 }
 
-// skip makes the group fail, because this rank has not computed its input. It waits for the
-// collective's turn, so that earlier collectives can complete.
-func (p *deferredCall) skip(cause error) {
-	c := p.plan.comm
-	c.turns.waitForTurn(p.ticket)
-	defer c.turns.endTurn(p.ticket)
+// skip makes the group fail, because the stream's earlier failure has left the call's input
+// incomplete. It first waits until all earlier collectives have completed.
+func (d *deferredCall) skip(cause error) {
+	c := d.plan.comm
+	c.turns.waitForTurn(d.ticket)
+	defer c.turns.endTurn(d.ticket)
 	c.Fail(&driver.PriorError{
-		InCall: c.CallName(p.plan.Operation, p.ticket), Rank: c.cfg.Ranks[c.cfg.Rank], Cause: cause,
+		InCall: c.CallName(d.plan.Operation, d.ticket), Rank: c.cfg.Ranks[c.cfg.Rank], Cause: cause,
 	})
 }
 
-func (c *communicator) runDeferred(p *deferredCall) error {
+func (c *communicator) runDeferred(d *deferredCall) error {
 	if c.HasFailed() {
 		return c.Cause()
 	}
-	if !p.isBegun {
-		p.beginTime = p.plan.callMeter.Begin()
-		c.Begin(p.checkCalls, p.messageBalance)
-		c.postFirstStep(p.plan)
+	if !d.isBegun {
+		d.beginTime = d.plan.callMeter.Begin()
+		c.Begin(d.checkCalls, d.messageBalance)
+		c.postFirstStep(d.plan)
 	}
-	err := c.mover.waitForStep(&p.plan.Call, p.ticket)
+	err := c.mover.waitForStep(&d.plan.Call, d.ticket)
 	if err == nil {
-		err = c.completeList(p.plan, p.ticket)
+		err = c.completeList(d.plan, d.ticket)
 	}
-	p.plan.callMeter.End(p.beginTime)
+	d.plan.callMeter.End(d.beginTime)
 	if err != nil {
 		return c.failWith(err)
 	}
@@ -169,7 +172,7 @@ func (c *communicator) runDeferred(p *deferredCall) error {
 func (c *communicator) postFirstStep(call *plan) {
 	if call.routed != nil {
 		call.routed.pack()
-		call.routed.inner.Digest = call.Digest // of a captured call, if it is one
+		call.routed.inner.Digest = call.Digest // recorded calls have different ones
 		call = &call.routed.inner
 	}
 	if call.isPairwise {
@@ -183,7 +186,7 @@ func (c *communicator) postFirstStep(call *plan) {
 	c.mover.stageAndPost(call, 0)
 }
 
-// All ranks must have posted the first step before completeList.
+// completeList completes a call, whose first step all ranks must have posted, and its list.
 func (c *communicator) completeList(call *plan, ticket uint64) error {
 	err := c.completeOne(call, ticket)
 	for _, next := range call.otherCalls {

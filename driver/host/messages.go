@@ -13,13 +13,13 @@ import (
 // messages matches Sends with Recvs and transfers their data in frames.
 //
 // The receiver stores frames that arrive before their Recv on its heap. If the receiver reads no
-// frames, the sender copies the rest of the message to its heap, and a goroutine sends it. A stream
-// therefore never waits for a Recv that is queued after other work.
+// frames, the sender copies the rest of the message to its own heap, from which a goroutine sends
+// it. A Send therefore does not block its stream until the Recv is called.
 type messages struct {
 	sendPipes []sendPipe // by group rank
 	recvPipes []recvPipe // by group rank
 
-	isClosing atomic.Bool
+	isClosing atomic.Bool // set by waitUntilSent
 
 	matcher         message.Matcher[*recvCall] // guarded by Counts.Mu
 	unfinishedRecvs map[*recvCall]struct{}     // guarded by Counts.Mu
@@ -33,10 +33,11 @@ func (m *messages) init(c *communicator, ranks int) {
 	}
 }
 
+// messageCall holds what Sends and Recvs have in common.
 type messageCall struct {
 	comm             *communicator
 	plan             *plan
-	priorCollectives uint64 // this rank's collectives before this message
+	priorCollectives uint64 // number of this rank's collectives before this message
 	checkCalls       bool   // whether the group compares calls
 }
 
@@ -52,7 +53,8 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 		comm: c, plan: p, priorCollectives: c.LastTicket(), checkCalls: c.checkCalls.Load(),
 	}
 	if p.Operation == driver.Send {
-		// A receiver that sees the next collective must see this count, too.
+		// Count the Send while c.Mu is held, before the next collective gets a ticket. A receiver
+		// that sees the collective must see the count, too.
 		shared := c.pipe(c.cfg.Rank, p.Root)
 		spin.StoreRelease64(&shared.sendCount, shared.sendCount+1)
 	}
@@ -63,10 +65,11 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 	return c.messages.newReceive(call), nil
 }
 
+// messageEnd is a Send or a Recv.
 type messageEnd interface {
 	work
 	// transferNow transfers as much as possible without long waits. callerWaits is set if the
-	// caller is about to wait for the message.
+	// caller is about to wait for the message. done reports whether the transfer is complete.
 	transferNow(callerWaits bool) (done bool, err error)
 }
 
@@ -93,6 +96,7 @@ func (m *messages) newReceive(call messageCall) *recvCall {
 	return r
 }
 
+// assignMessages informs Recvs of the messages that the matcher has assigned to them.
 func assignMessages(claims []message.Claim[*recvCall]) {
 	for _, claim := range claims {
 		claim.Receive.source, claim.Receive.number = claim.Source, claim.Number
@@ -127,11 +131,12 @@ func (m *messages) unmatchedError(c *communicator) error {
 	return control.UnmatchedError(&c.cfg, unclaimed, awaitedRecvs, unreadMessages)
 }
 
-// waitUntilSent waits for the backlogs of all pipes, at most two timeouts if a receiver reads
-// nothing. If the group fails in the meantime, it returns the fault.
+// waitUntilSent waits until the backlogs of all pipes have been sent, or for at most two timeouts
+// if a receiver reads nothing. If the group fails during the wait, it returns the fault.
 func (m *messages) waitUntilSent(c *communicator) error {
 	m.isClosing.Store(true)
-	earlierFault, hasWaited := c.Cause(), false
+	earlierFault := c.Cause()
+	hasWaited := false
 	for i := range m.sendPipes {
 		for {
 			sent := m.sendPipes[i].backlogSentChannel()

@@ -7,17 +7,18 @@ import (
 	"symmem/driver"
 )
 
-// A Dispatch gathers the tokens of all ranks, and each rank keeps those of its experts. A Combine
-// exchanges the rows of all ranks, and each rank adds up those of its tokens. Both run another
-// operation on buffers of their own.
+// routedPlan holds the fields of a plan for a Dispatch or a Combine. In a Dispatch, each rank
+// gathers the tokens of all ranks and keeps the tokens of its experts. In a Combine, the ranks
+// exchange rows, and each rank adds up the rows of its tokens.
 type routedPlan struct {
-	inner    plan // AllGather or AllToAll
-	call     *driver.Call
+	inner    plan         // the AllGather of a Dispatch or the AllToAll of a Combine
+	call     *driver.Call // the Dispatch or Combine
 	ranks    int
 	rank     int
 	rowBytes int
-	owners   []int8 // by expert
-	// send and recv are the buffers of inner; send is nil in a Combine.
+	owners   []int8 // group ranks by expert
+	// send and recv are separate buffers for inner. send is nil in a Combine, which sends from the
+	// caller's buffer.
 	send, recv []byte
 }
 
@@ -59,13 +60,13 @@ func bytesAt(address uintptr, count int) []byte {
 	return unsafe.Slice((*byte)(pointer(address)), count)
 }
 
-// tokenBytes is the size of what a Dispatch copies for each token.
+// tokenBytes returns the size of a token's row, scales, weights and ids.
 func (r *routedPlan) tokenBytes() int {
 	return r.rowBytes + 4*int(r.call.Route.Scales) + 8*r.call.Route.TopK
 }
 
-// pack copies this rank's tokens to the input of the gather: all rows, and then all scales, weights
-// and ids.
+// pack copies the number of this rank's tokens and their data to the input of the AllGather: first
+// all rows, and then all scales, weights and ids. In a Combine, it does nothing.
 func (r *routedPlan) pack() {
 	if r.send == nil {
 		return
@@ -79,11 +80,11 @@ func (r *routedPlan) pack() {
 	}
 }
 
-// routedPart is a tensor that Dispatch copies, with its size per token and its place in the layout.
+// routedPart is a tensor that Dispatch copies.
 type routedPart struct {
-	from  uintptr
-	bytes int
-	to    int64
+	from  uintptr // address of this rank's tensor
+	bytes int     // size per token
+	to    int64   // offset in the receive buffer; see driver.RouteLayout
 }
 
 func (r *routedPlan) parts() [4]routedPart {
@@ -97,7 +98,7 @@ func (r *routedPlan) parts() [4]routedPart {
 	}
 }
 
-// finish computes the result from that of the inner call.
+// finish computes the result of the call from the result of the inner call.
 func (r *routedPlan) finish() {
 	if r.send == nil {
 		r.combine()
@@ -109,19 +110,19 @@ func (r *routedPlan) finish() {
 	counts := output[layout.Counts:]
 	part := len(r.send)
 	for src := range r.ranks {
-		unknown, rows := r.unpack(r.recv[src*part:(src+1)*part], output, src)
-		binary.LittleEndian.PutUint32(counts[4*src:], rows)
+		unknownCount, rowCount := r.unpack(r.recv[src*part:(src+1)*part], output, src)
+		binary.LittleEndian.PutUint32(counts[4*src:], rowCount)
 		if src == r.rank {
-			binary.LittleEndian.PutUint32(counts[4*r.ranks:], unknown)
+			binary.LittleEndian.PutUint32(counts[4*r.ranks:], unknownCount)
 		}
 	}
 }
 
-// unpack copies the tokens of a rank that have experts on this rank. It returns the number of ids
-// of unknown experts, and the number of copied rows.
-func (r *routedPlan) unpack(gathered, output []byte, src int) (unknown, rows uint32) {
+// unpack copies the tokens of rank src that have experts on this rank. It returns the number of
+// src's ids that belong to no expert, and the number of copied rows.
+func (r *routedPlan) unpack(gathered, output []byte, src int) (unknownCount, rows uint32) {
 	route := r.call.Route
-	// Without a comparison, other ranks may have passed another maximum.
+	// If ranks do not compare calls, src may have passed another MaxTokens.
 	tokens := int(min(binary.LittleEndian.Uint64(gathered), uint64(route.MaxTokens)))
 	parts := r.parts()
 	var from [4][]byte
@@ -133,8 +134,8 @@ func (r *routedPlan) unpack(gathered, output []byte, src int) (unknown, rows uin
 	idBytes := parts[3].bytes
 	for token := range tokens {
 		ids := from[3][token*idBytes : (token+1)*idBytes]
-		ranks, unknownHere := r.ranksOf(ids)
-		unknown += unknownHere
+		ranks, unknown := r.ranksOf(ids)
+		unknownCount += unknown
 		if ranks>>r.rank&1 == 0 {
 			continue
 		}
@@ -155,10 +156,10 @@ func (r *routedPlan) unpack(gathered, output []byte, src int) (unknown, rows uin
 	for i := range unused {
 		unused[i] = 0xff
 	}
-	return unknown, rows
+	return unknownCount, rows
 }
 
-const noExpert = 1<<32 - 1 // -1
+const noExpert = 1<<32 - 1 // the bits of the id -1
 
 // ownerOf returns the rank that owns the expert with the id at the start of ids, or -1.
 func (r *routedPlan) ownerOf(ids []byte) int {
@@ -168,8 +169,8 @@ func (r *routedPlan) ownerOf(ids []byte) int {
 	return -1
 }
 
-// ranksOf returns the set of ranks that own a token's experts, and the number of ids of unknown
-// experts.
+// ranksOf returns the ranks that own a token's experts, as a bit set, and the number of ids that
+// belong to no expert.
 func (r *routedPlan) ranksOf(ids []byte) (ranks uint64, unknown uint32) {
 	for i := 0; i < len(ids); i += 4 {
 		switch owner := r.ownerOf(ids[i:]); {

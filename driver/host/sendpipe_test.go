@@ -11,9 +11,9 @@ import (
 	"symmem/driver"
 )
 
-// TestSendsWithoutReceiverAreStored checks that Sends complete without a receiver, that the
-// messages later arrive unchanged although the buffers have been overwritten, and that the memory
-// of the messages is then freed.
+// TestSendsWithoutReceiverAreStored sends several messages before the receiver reads any. The
+// Sends must complete, the messages must arrive unchanged although their buffer has been
+// overwritten, and both ranks must then free the memory that stored the messages.
 func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
@@ -26,9 +26,9 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 		failIfErr(t, d.send(0, driver.Call{Count: size}, data))
 	}
 	pipe := &d.groups[0].(*communicator).messages.sendPipes[1]
-	idle := pipe.backlogSentChannel()
-	if idle == nil {
-		t.Fatal("no message is buffered for the receiver")
+	backlogSent := pipe.backlogSentChannel()
+	if backlogSent == nil {
+		t.Fatal("the sender stores no message for the receiver")
 	}
 	got := make([]byte, size)
 	for i := range messages {
@@ -40,7 +40,7 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 			t.Fatalf("message %d has the wrong contents", i)
 		}
 	}
-	<-idle
+	<-backlogSent
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
 	if pipe.backlogBytes != 0 || pipe.backlog != nil {
@@ -52,14 +52,15 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	}
 }
 
-// TestMessageDuringCloseIsReported sends a message while both ranks close the group. Rank 1's
-// Close stops after it has read the pipe, until rank 0 has sent the message and closed the
-// group. At least one Close must return an error.
+// TestMessageDuringCloseIsReported sends a message from rank 0 while rank 1 closes the group. A
+// goroutine holds a lock that stops rank 1's Close until rank 0 has sent the message and closed
+// the group, too. At least one Close must return an error.
 func TestMessageDuringCloseIsReported(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
 	receiver := d.groups[1].(*communicator)
-	locked, release, closed := make(chan struct{}), make(chan struct{}), make(chan error)
+	locked, release := make(chan struct{}), make(chan struct{})
+	receiverResult := make(chan error)
 	go func() {
 		receiver.Counts.Mu.Lock()
 		defer receiver.Counts.Mu.Unlock()
@@ -67,7 +68,7 @@ func TestMessageDuringCloseIsReported(t *testing.T) {
 		<-release
 	}()
 	<-locked
-	go func() { closed <- receiver.Close() }()
+	go func() { receiverResult <- receiver.Close() }()
 	isClosing := func() bool {
 		receiver.Mu.Lock()
 		defer receiver.Mu.Unlock()
@@ -81,7 +82,7 @@ func TestMessageDuringCloseIsReported(t *testing.T) {
 	failIfErr(t, d.send(0, driver.Call{Count: 8}, make([]byte, 8)))
 	senderErr := d.groups[0].Close()
 	close(release)
-	receiverErr := <-closed
+	receiverErr := <-receiverResult
 	if !errors.As(errors.Join(senderErr, receiverErr), new(*driver.MessageError)) {
 		t.Errorf("Close = %v (sender), %v (receiver); want a MessageError from at least one of them",
 			senderErr, receiverErr)
@@ -103,14 +104,16 @@ func TestCloseSendsStoredMessages(t *testing.T) {
 	}
 }
 
+// TestSendWaitRestartsWhenReceiverReadsFrame calls waitDeadline for a pipe that stays full. The
+// rows are successive calls, and a wait restarts when the number of read frames changes.
 func TestSendWaitRestartsWhenReceiverReadsFrame(t *testing.T) {
 	const ms = uint64(time.Millisecond)
 	pipe := &sendPipe{}
 	for _, c := range []struct {
-		read, now     uint64
-		rest, backlog int64
+		read, now     uint64 // frames that the receiver has read; time in nanoseconds
+		rest, backlog int64  // bytes of the message and of other messages to be sent
 		timeout       time.Duration
-		want          uint64
+		want          uint64 // time in nanoseconds
 	}{
 		{0, 100 * ms, 0, 0, time.Minute, 101 * ms},
 		{0, 500 * ms, 0, 0, time.Minute, 101 * ms}, // the receiver has read nothing more
@@ -129,14 +132,14 @@ func TestSendWaitRestartsWhenReceiverReadsFrame(t *testing.T) {
 	}
 }
 
-// TestThrottledSendsDoNotDelayCollective makes rank 0 send many messages with a large backlog while
-// rank 1 waits for rank 0 in a collective.
+// TestThrottledSendsDoNotDelayCollective makes rank 0 send many messages before it enters a
+// collective in which rank 1 waits. Each Send of the backlogged pipe waits for the receiver.
 func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 	const messages, size = 100, 1 << 18
 	d := newRankPair(t)
 	d.connect()
 	pipe := &d.groups[0].(*communicator).messages.sendPipes[1]
-	pipe.backlogBytes = 1 << 50
+	pipe.backlogBytes = 1 << 50 // makes Sends wait as long as possible
 	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
 	for _, err := range d.runOnBoth(func(rank int) error {
 		if rank == 0 {
@@ -153,6 +156,8 @@ func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 	}
 }
 
+// TestStoredMessageMayBeReceivedLate makes the sender's wait for the receiver time out. Because no
+// stream waits for a stored message, the sender must wait again.
 func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	var isSending atomic.Bool
 	var polls atomic.Int32
@@ -187,20 +192,20 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	}
 }
 
-// TestSendingBacklogStopsWhenGroupFails makes a group fail, as the timeout of a collective would,
-// while a message is in the backlog.
+// TestSendingBacklogStopsWhenGroupFails makes a group fail, as a timeout would, while a message is
+// in the backlog. The goroutine that sends the backlog must then end.
 func TestSendingBacklogStopsWhenGroupFails(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
 	const size = 1 << 20
 	failIfErr(t, d.send(0, driver.Call{Count: size}, make([]byte, size)))
-	idle := d.groups[0].(*communicator).messages.sendPipes[1].backlogSentChannel()
-	if idle == nil {
-		t.Fatal("no message is buffered for the receiver")
+	backlogEnd := d.groups[0].(*communicator).messages.sendPipes[1].backlogSentChannel()
+	if backlogEnd == nil {
+		t.Fatal("the sender stores no message for the receiver")
 	}
 	d.groups[0].Abort(&driver.TimeoutError{InCall: "AllReduce 12"})
 	select {
-	case <-idle:
+	case <-backlogEnd:
 	case <-d.ctx.Done():
 		t.Error("the sender did not stop after the group had failed")
 	}

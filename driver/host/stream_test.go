@@ -15,14 +15,15 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// TestConcurrentSynchronizeCallsReturnFailure synchronizes a failed stream from several goroutines.
-// Each of them must get the error, because each may use the results.
+// TestConcurrentSynchronizeCallsReturnFailure calls Synchronize from several goroutines while the
+// stream's work fails. Every call must return the error, because each caller may use the results.
 func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 	d := newRankPair(t)
 	synctest.Test(t, func(t *testing.T) {
 		s, err := d.devices[0].NewStream()
 		failIfErr(t, err)
-		begin, errs := make(chan struct{}), make(chan error)
+		begin := make(chan struct{}) // closed to let the work fail
+		errs := make(chan error)
 		failIfErr(t, s.Host(func() {
 			<-begin
 			panic("on purpose")
@@ -31,8 +32,8 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 		for range callers {
 			go func() { errs <- s.Synchronize(t.Context()) }()
 		}
-		<-time.After(time.Second) // a goroutine may also sleep while it waits for the lock
-		synctest.Wait()
+		<-time.After(time.Second) // goroutines may sleep while they wait for the lock
+		synctest.Wait()           // until all callers wait for the work
 		close(begin)
 		for range callers {
 			if err := <-errs; err == nil || !strings.Contains(err.Error(), "on purpose") {
@@ -44,22 +45,23 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 	})
 }
 
-// TestQueuedWorkKeepsGoSlicesReachable checks that a Go slice that queued work uses is not
-// garbage-collected. It queues nothing after that work, because later work might also keep the
-// slice reachable.
+// TestQueuedWorkKeepsGoSlicesReachable checks that queued work prevents the garbage collection of
+// a Go slice that it uses. The tested work is the last in the queue, because later work might also
+// keep the slice reachable.
 func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	const bytes = 1 << 16
 	for name, queue := range map[string]func(s *stream, slice, other uintptr) error{
-		"copy from": func(s *stream, slice, other uintptr) error {
+		"copy from the slice": func(s *stream, slice, other uintptr) error {
 			return s.Copy(other, slice, bytes)
 		},
-		"copy to": func(s *stream, slice, other uintptr) error {
+		"copy to the slice": func(s *stream, slice, other uintptr) error {
 			return s.Copy(slice, other, bytes)
 		},
-		"fill": func(s *stream, slice, _ uintptr) error { return s.Fill(slice, 1, bytes) },
+		"fill the slice": func(s *stream, slice, _ uintptr) error { return s.Fill(slice, 1, bytes) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, begin := &stream{device: newRankPair(t).devices[0]}, make(chan struct{})
+			s := &stream{device: newRankPair(t).devices[0]}
+			begin := make(chan struct{})
 			other := make([]byte, bytes)
 			failIfErr(t, s.Host(func() { <-begin }))
 			sliceRef := func() weak.Pointer[byte] {
@@ -81,18 +83,18 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	}
 }
 
-// TestCaptureStartsDeferredWork begins a capture after an inline launch and before the Synchronize
-// that would run the launched work.
+// TestCaptureStartsDeferredWork begins a capture between LaunchInline and the Synchronize that
+// would run the launched work. The work must run anyway, because Synchronize fails.
 func TestCaptureStartsDeferredWork(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
 	launched := make(chan struct{})
 	for _, err := range d.runOnBoth(func(rank int) error {
-		device, err := d.devices[rank].NewStream()
+		newStream, err := d.devices[rank].NewStream()
 		if err != nil {
 			return err
 		}
-		s := device.(*stream)
+		s := newStream.(*stream)
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
 		if err != nil {
 			return err
@@ -104,7 +106,7 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 		if err := d.groups[0].(driver.InlineLauncher).LaunchInline(s, p); err != nil {
 			return err
 		}
-		period := s.busyPeriod
+		period := s.busyPeriod // ends when the work has run
 		if period == nil || !s.deferred {
 			return errors.New("LaunchInline did not leave its work to Synchronize")
 		}
@@ -130,24 +132,26 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 	}
 }
 
+// TestLongestTimeoutOfOpenGroups changes the timeout of a group. longestTimeout must return the
+// timeout of the device or the group, whichever is longer, and ignore the group once it is closed.
 func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	d, err := Backend{}.Open(t.Context(), driver.Config{
 		Size: 1, Store: &drivertest.Store{}, Timeout: processTimeout,
 	})
 	failIfErr(t, err)
 	defer func() { failIfErr(t, d.Close()) }()
-	host := d.(*Device)
-	long := driver.NewLimit(time.Second)
-	c, err := d.Connect(t.Context(), driver.GroupConfig{ID: "g", Ranks: []int{0}, Timeout: long})
+	device := d.(*Device)
+	limit := driver.NewLimit(time.Second)
+	c, err := d.Connect(t.Context(), driver.GroupConfig{ID: "g", Ranks: []int{0}, Timeout: limit})
 	failIfErr(t, err)
-	for _, limit := range []time.Duration{processTimeout / 2, 2 * processTimeout} {
-		long.Set(limit)
-		if got, want := host.longestTimeout(), max(limit, processTimeout); got != want {
-			t.Errorf("longestTimeout() = %v with a group of %v; want %v", got, limit, want)
+	for _, timeout := range []time.Duration{processTimeout / 2, 2 * processTimeout} {
+		limit.Set(timeout)
+		if got, want := device.longestTimeout(), max(timeout, processTimeout); got != want {
+			t.Errorf("longestTimeout() = %v with a group of timeout %v; want %v", got, timeout, want)
 		}
 	}
 	failIfErr(t, c.Close())
-	if got := host.longestTimeout(); got != processTimeout {
+	if got := device.longestTimeout(); got != processTimeout {
 		t.Errorf("longestTimeout() = %v without a group; want %v", got, processTimeout)
 	}
 }

@@ -16,7 +16,8 @@ var (
 	_ driver.SuspendableWindow  = (*window)(nil)
 )
 
-// PrepareSuspend returns ErrBusy if a closed stream is still running work.
+// PrepareSuspend checks that the memory can be released, and copies its contents if save is set.
+// It returns ErrBusy if a closed stream of the device is still running work.
 func (s *segment) PrepareSuspend(save bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,7 +34,7 @@ func (s *segment) PrepareSuspend(save bool) error {
 	return nil
 }
 
-// Suspend frees the pages even if peers have mapped them.
+// Suspend frees the segment's pages, even if peers have mapped them.
 func (s *segment) Suspend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +54,6 @@ func (s *segment) Resume() error {
 	if s.isUnmapped {
 		return fmt.Errorf("resuming a segment: %w", driver.ErrClosed)
 	}
-	saved := s.savedContents
 	if s.isSuspended {
 		if err := sys.Refill(s.file, s.Bytes()); err != nil {
 			return &driver.OutOfMemoryError{Requested: s.Bytes(), Cause: err}
@@ -61,16 +61,16 @@ func (s *segment) Resume() error {
 		if err := s.memory.Protect(true); err != nil {
 			return errors.Join(err, sys.Discard(s.file, 0, s.Bytes()))
 		}
-		copy(s.contents(), saved)
+		copy(s.contents(), s.savedContents)
 	}
 	s.isSuspended, s.savedContents = false, nil
 	return nil
 }
 
-// The caller of checkSuspendable must hold s.mu.
+// checkSuspendable requires that the caller holds s.mu.
 func (s *segment) checkSuspendable() error {
 	switch {
-	case s.isUnmapped || s.file == nil:
+	case s.isUnmapped || s.file == nil: // Keep has closed the file
 		return fmt.Errorf("suspending a segment: %w", driver.ErrClosed)
 	case s.isSuspended:
 		return fmt.Errorf("suspending a segment: %w", driver.ErrSuspended)
@@ -94,19 +94,20 @@ func (w *window) Resume(ctx context.Context) error {
 	defer registry.group.EndUse()
 	ctx, cancel := control.WithDefaultTimeout(ctx, registry.cfg.Timeout.Get())
 	defer cancel()
-	if err := registry.agreeOnMapping(ctx, "resuming a pool", w.setAccess(true)); err != nil {
+	accessErr := w.setAccess(true)
+	if err := registry.agreeOnMapping(ctx, "resuming a pool", accessErr); err != nil {
 		return registry.group.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
 	}
 	return nil
 }
 
-func (w *window) setAccess(access bool) error {
+func (w *window) setAccess(allow bool) error {
 	w.registry.group.Mu.Lock()
 	defer w.registry.group.Mu.Unlock()
 	var errs []error
 	for _, m := range w.peerMappings {
 		if m != nil {
-			errs = append(errs, m.Protect(access))
+			errs = append(errs, m.Protect(allow))
 		}
 	}
 	return errors.Join(errs...)
