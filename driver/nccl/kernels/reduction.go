@@ -6,12 +6,12 @@ import (
 	"symmem/driver"
 )
 
-// types lists the types of elements that kernels can reduce. number is for generic kernels (those
-// for all types). name is in the names of specialized kernels, or "" if there are none.
+// types holds the types of elements that kernels can reduce. Specialized kernels are compiled for
+// one type, and generic kernels for all types.
 var types = map[driver.DataType]struct {
-	number     uint32
-	name       string
-	isUnsigned bool // unsigned, but uses the kernels of a signed type
+	number     uint32 // argument of generic kernels
+	name       string // in the names of specialized kernels, or "" if there are none
+	isUnsigned bool   // the type is unsigned, but uses the kernels of the signed type
 }{
 	driver.Float32: {number: 0, name: "f32"}, driver.Float64: {number: 1},
 	driver.Float16: {number: 2, name: "f16"}, driver.BFloat16: {number: 3, name: "bf16"},
@@ -21,8 +21,8 @@ var types = map[driver.DataType]struct {
 	driver.Uint64: {number: 7, isUnsigned: true},
 }
 
-// Launch.reduction is the number of the operation (enum Op of call.h), plus, for generic kernels,
-// bits of enum Order and number*typeUnit.
+// Launch.reduction is a number of enum Op in src/call.h. For generic kernels, it also includes
+// bits of enum Order, and the number of the data type times typeUnit.
 const (
 	lastSpecializedOp = 2 // Max; only generic kernels support higher numbers
 
@@ -37,14 +37,16 @@ func (l *Launch) setReduction() (err error) {
 	}
 	elementType := types[l.DataType]
 	op, _ := l.ReduceOp.Kernel().Number()
-	if l.reduction = uint32(op); l.ReduceOp.IsAverage() {
+	l.reduction = uint32(op)
+	if l.ReduceOp.IsAverage() {
 		l.divisor = uint32(l.Ranks)
 	}
 	orderBits := uint32(0)
 	if l.Formula == driver.Tree || l.Formula == driver.RoundedTree {
-		orderBits, err = l.findOrderBits()
+		orderBits, err = l.orderBits()
 	}
-	if l.isGeneric = elementType.name == "" || op > lastSpecializedOp || orderBits != 0; l.isGeneric {
+	l.isGeneric = elementType.name == "" || op > lastSpecializedOp || orderBits != 0
+	if l.isGeneric {
 		l.reduction |= orderBits | elementType.number*typeUnit
 	}
 	return err
@@ -56,9 +58,9 @@ func CanReduce(t driver.DataType, op driver.ReduceOp) bool {
 	return isListed && op.Kernel() != 0 && (!elementType.isUnsigned || !op.ComparesUnsigned(t))
 }
 
-// findOrderBits returns 0 if combining elements in the order of ranks gives the same results as a
-// tree. With two ranks, only averages of a RoundedTree differ.
-func (l *Launch) findOrderBits() (uint32, error) {
+// orderBits returns bits of enum Order, or 0 if combining elements in the order of ranks gives the
+// same results as the tree. On two ranks, only averages of a RoundedTree differ.
+func (l *Launch) orderBits() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+
 			"of two", errNoKernel, l.Formula, l.Ranks)
@@ -76,7 +78,7 @@ func (l *Launch) findOrderBits() (uint32, error) {
 }
 
 func (l *Launch) kernelName(family string) string {
-	rankCount := 8
+	rankCount := 8 // also for 3, 5, 6 and 7 ranks
 	if l.Ranks == 2 || l.Ranks == 4 {
 		rankCount = l.Ranks
 	}

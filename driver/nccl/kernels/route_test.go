@@ -9,6 +9,7 @@ import (
 	"symmem/driver"
 )
 
+// routeOf returns a Dispatch or Combine. Its arguments differ, so that tests notice swapped ones.
 func routeOf(o driver.Operation, ranks int, maxTokens int64) Launch {
 	return Launch{
 		Call: &driver.Call{
@@ -26,7 +27,7 @@ func routeOf(o driver.Operation, ranks int, maxTokens int64) Launch {
 // routeNames lists all kernels that Dispatch, Combine, Permute and Unpermute use.
 func routeNames(t *testing.T) map[string]bool {
 	names := map[string]bool{}
-	for _, returns := range []bool{false, true} {
+	for _, returns := range []bool{false, true} { // Permute and Unpermute
 		step, err := Permute(&permutation, returns, 132)
 		if err != nil {
 			t.Fatal(err)
@@ -100,8 +101,8 @@ func TestPermutationsOfManyRanksHaveNoKernel(t *testing.T) {
 	}
 }
 
-// TestRoutesUseLineKernels checks which calls use line kernels. Their lines must fit into exchange
-// memory.
+// TestRoutesUseLineKernels checks which calls use kernels that send rows as lines through exchange
+// memory, and that the lines of all such calls fit into half of that memory.
 func TestRoutesUseLineKernels(t *testing.T) {
 	for _, row := range []struct {
 		tokens, hidden int64
@@ -121,8 +122,9 @@ func TestRoutesUseLineKernels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.HasPrefix(work.Steps(&Transport{})[0].Kernel, "route_line"); got != row.want {
-			t.Errorf("%+v: lines %v, want %v", row, got, row.want)
+		kernel := work.Steps(&Transport{})[0].Kernel
+		if got := strings.HasPrefix(kernel, "route_line"); got != row.want {
+			t.Errorf("%+v: uses a line kernel: %v, want %v", row, got, row.want)
 		}
 	}
 	for hidden := int64(8); hidden <= 1<<16; hidden *= 2 {
@@ -130,7 +132,7 @@ func TestRoutesUseLineKernels(t *testing.T) {
 			l := routeOf(driver.Dispatch, 8, tokens)
 			l.Route.Hidden, l.Symmetric = hidden, false
 			work, err := Choose(l)
-			if err != nil {
+			if err != nil { // more tokens do not fit, either
 				break
 			}
 			chunks := 8 * tokens * work.(*route).chunksPerPlace()
@@ -165,12 +167,12 @@ func TestRoutesFitOnTheGPU(t *testing.T) {
 	}
 }
 
-func TestLargeRoutesNeedWindows(t *testing.T) {
-	outside, alone := routeOf(driver.Dispatch, 2, maxLineTokens+1), routeOf(driver.Dispatch, 1, 10)
-	outside.Symmetric = false
-	for _, l := range []Launch{outside, alone} {
+func TestRoutesWithoutKernel(t *testing.T) {
+	large, alone := routeOf(driver.Dispatch, 2, maxLineTokens+1), routeOf(driver.Dispatch, 1, 10)
+	large.Symmetric = false
+	for name, l := range map[string]Launch{"outside windows": large, "on one rank": alone} {
 		if _, err := Choose(l); !errors.Is(err, errNoKernel) {
-			t.Errorf("Choose for %d ranks = %v, want errNoKernel", l.Ranks, err)
+			t.Errorf("Choose for a Dispatch %s = %v, want errNoKernel", name, err)
 		}
 	}
 }

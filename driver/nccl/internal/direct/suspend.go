@@ -15,9 +15,10 @@ import (
 	"symmem/internal/handoff"
 )
 
-type suspension struct { // guarded by Exchange.mu
+// suspension is the state of a suspended Exchange. Exchange.mu guards the fields.
+type suspension struct {
 	isActive bool // from Suspend until MapPeers has succeeded
-	// hasOwnMemory is set if isActive, but this rank's own memory is mapped again.
+	// hasOwnMemory is set while isActive is set and this rank's own memory is mapped again.
 	hasOwnMemory bool
 	// savedHeader is the start of this rank's memory, where kernels count calls.
 	savedHeader [kernels.HeaderBytes]byte
@@ -31,7 +32,7 @@ func (e *Exchange) Suspend() (released int64, err error) {
 	if e.isClosed() || e.group.Sharing == nil || e.ownAddress() == 0 || e.suspension.isActive {
 		return 0, nil
 	}
-	e.stopCopyGoroutines.Wait() // of Stop, which write to the memory
+	e.stopCopyGoroutines.Wait() // goroutines of Stop, which write to the memory
 	g := e.group.Sharing.GPU
 	header := dl.AddressOf(&e.suspension.savedHeader[0])
 	if err := e.copyHeader(header, e.ownAddress()); err != nil {
@@ -77,8 +78,9 @@ type Allocation struct {
 	shared   memory.Shared
 }
 
-// Allocate allocates this rank's memory at its old address and exports it. It returns nil if the
-// exchange is not suspended. The caller must call EndExport or Discard.
+// Allocate allocates this rank's memory at its old address, restores the header, and exports the
+// memory. It returns nil if the exchange is not suspended; all methods accept a nil Allocation. The
+// caller must call EndExport or Discard.
 func (e *Exchange) Allocate() (*Allocation, error) {
 	e.group.Sharing.GPU.ReclaimBeforeMap() // an earlier Allocate may have left the addresses mapped
 	e.mu.Lock()
@@ -123,7 +125,7 @@ func (e *Exchange) Allocate() (*Allocation, error) {
 	return a, nil
 }
 
-// unmapWhenIdle keeps the memory mapped while the GPU might access it.
+// unmapWhenIdle unmaps exchange memory once the GPU can no longer access it.
 func (e *Exchange) unmapWhenIdle(address uintptr) error {
 	g := e.group.Sharing.GPU
 	return g.FreeWhenIdle(func() error {
@@ -131,7 +133,7 @@ func (e *Exchange) unmapWhenIdle(address uintptr) error {
 	})
 }
 
-// EncodeMessage returns a message with which other ranks can map this rank's memory.
+// EncodeMessage returns the message for MapPeers on other ranks, or nil without an allocation.
 func (a *Allocation) EncodeMessage() []byte {
 	if a == nil {
 		return nil
@@ -184,14 +186,15 @@ func (e *Exchange) unmapPeers(n int) error {
 	})
 }
 
-// EndExport must be called after all ranks have mapped the memory or the group has failed.
+// EndExport ends the export of the memory. It must be called after all ranks have mapped the
+// memory or the group has failed.
 func (a *Allocation) EndExport() {
 	if a != nil {
 		a.shared.Withdraw()
 	}
 }
 
-// Discard frees the memory if another rank could not allocate its memory.
+// Discard frees the memory, because another rank could not allocate its memory.
 func (a *Allocation) Discard() error {
 	if a == nil {
 		return nil

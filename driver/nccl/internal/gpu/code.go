@@ -8,22 +8,23 @@ import (
 	"symmem/internal/ranked"
 )
 
-// CubinFunc returns a cubin (compiled kernels) for a compute capability.
+// CubinFunc returns a cubin (a file of compiled kernels) for a compute capability.
 type CubinFunc func(major, minor int) ([]byte, error)
 
 // Code loads cubins onto a GPU. The context must be current on threads that call Load and Unload.
 type Code struct {
-	CubinFuncs []CubinFunc // a kernel must be in only one cubin
+	CubinFuncs []CubinFunc // no two cubins may have a kernel of the same name
 
 	Mu         ranked.Mutex[codeMu]
-	modules    []cuda.Module            // guarded by Mu
-	functions  map[string]cuda.Function // guarded by Mu
+	modules    []cuda.Module            // loaded cubins; guarded by Mu
+	functions  map[string]cuda.Function // results of Function, by name; guarded by Mu
 	CanOverlap bool                     // kernels can start before earlier ones have exited
 }
 
-// Load also loads each kernel. Otherwise CUDA would do so at the first launch, which could wait for
-// a kernel that never exits. If the process already has one (Stuck), Load itself could wait, and
-// leaves this to CUDA. Launches then return on an H200 with driver 580.
+// Load loads the cubins and their kernels, unless they are loaded. CUDA would otherwise load each
+// kernel at its first launch, which could then wait for another kernel that never exits. If the
+// process already has such a kernel (Stuck), Load itself could wait, so it leaves the loading of
+// kernels to CUDA. On an H200 with driver 580, launches then do not wait.
 func (c *Code) Load(g *GPU) error {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -63,7 +64,7 @@ func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
 	return g.CUDA.ModuleLoadFunctions(module)
 }
 
-// Function returns the kernel with the given name.
+// Function returns the loaded kernel with the given name.
 func (c *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()

@@ -11,9 +11,9 @@ import (
 // Properties holds the constant properties of a GPU.
 type Properties struct {
 	Model           string
-	Major           int // of the compute capability
+	Major           int // major version of the compute capability
 	Multiprocessors int
-	SegmentProp     cuda.AllocationProp // for the memory of every segment
+	SegmentProp     cuda.AllocationProp // properties of every segment's memory
 	// NoFabricReason explains why memory has no fabric handles (for other machines), or is "".
 	NoFabricReason string
 	Granularity    int64         // unit of segment sizes and offsets, in bytes
@@ -30,10 +30,11 @@ func (g *GPU) queryProperties() (err error) {
 	if g.Multiprocessors, err = g.Attribute(cuda.AttributeMultiprocessorCount); err != nil {
 		return err
 	}
-	if g.SegmentProp, err = g.findSegmentProp(); err != nil {
+	if g.SegmentProp, err = g.chooseSegmentProp(); err != nil {
 		return err
 	}
-	if g.Granularity, err = g.CUDA.Granularity(g.SegmentProp, true); err != nil {
+	const recommended = true
+	if g.Granularity, err = g.CUDA.Granularity(g.SegmentProp, recommended); err != nil {
 		return err
 	}
 	g.Granularity = max(g.Granularity, minGranularity)
@@ -41,9 +42,9 @@ func (g *GPU) queryProperties() (err error) {
 	return err
 }
 
-// findSegmentProp returns the properties of NCCL's own allocator, so that NCCL can register
-// segments.
-func (g *GPU) findSegmentProp() (cuda.AllocationProp, error) {
+// chooseSegmentProp returns the properties that NCCL's allocator uses, so that NCCL can register
+// segments. It sets NoFabricReason if memory cannot have fabric handles.
+func (g *GPU) chooseSegmentProp() (cuda.AllocationProp, error) {
 	vmmSupport, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
 		return cuda.AllocationProp{}, err
@@ -58,18 +59,18 @@ func (g *GPU) findSegmentProp() (cuda.AllocationProp, error) {
 	fabricProp.RequestedHandles |= cuda.HandleFabric
 	if err := g.Do(func() error { return g.checkFabric(fabricProp) }); err != nil {
 		g.NoFabricReason = err.Error()
-	} else {
-		prop = fabricProp
+		return prop, nil
 	}
-	return prop, nil
+	return fabricProp, nil
 }
 
-// checkFabric returns an error if memory cannot have a fabric handle.
+// checkFabric returns an error if memory with a fabric handle cannot be allocated.
 func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	if !g.hasAttribute(cuda.AttributeFabricSupported) {
 		return errors.New("the GPU does not support fabric handles")
 	}
-	bytes, err := g.CUDA.Granularity(prop, false)
+	const recommended = false
+	bytes, err := g.CUDA.Granularity(prop, recommended)
 	if err != nil {
 		return err
 	}
@@ -86,13 +87,14 @@ func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 
 func (g *GPU) hasAttribute(attribute cuda.Attribute) bool {
 	value, err := g.Attribute(attribute)
-	return err == nil && value != 0
+	return err == nil && value != 0 // a CUDA version may not know the attribute
 }
 
-// minGranularity is the alignment that NCCL 2.27 requires of windows.
+// minGranularity is the alignment in bytes that NCCL 2.27 requires of windows.
 const minGranularity = 2 << 20
 
-// findAccessors includes the GPUs of all ranks, because the ranks of a process share mappings.
+// findAccessors returns this GPU and all visible GPUs that can access its memory. It includes the
+// GPUs of all ranks, because the ranks of a process share mappings.
 func (g *GPU) findAccessors() ([]cuda.Device, error) {
 	gpuCount, err := g.CUDA.DeviceCount()
 	if err != nil {

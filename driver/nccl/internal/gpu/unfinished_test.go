@@ -15,15 +15,15 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 		ended atomic.Bool
 		mu    sync.Mutex
 		freed []int
-		all   sync.WaitGroup
+		tasks sync.WaitGroup
 	)
 	for range freeCount {
 		g.AddUnfinished(ended.Load)
 	}
 	for range 4 {
-		all.Go(func() {
+		tasks.Go(func() {
 			for done := false; !done; {
-				_, _ = g.Reclaim()
+				_, _ = g.Reclaim() // no deferred function returns an error
 				mu.Lock()
 				done = len(freed) == freeCount
 				mu.Unlock()
@@ -42,14 +42,14 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all.Wait()
+	tasks.Wait()
 	if !slices.IsSorted(freed) {
 		t.Errorf("deferred functions ran in the order %v, want ascending order", freed)
 	}
-	done, err := g.Reclaim()
-	if !done || err != nil || len(g.unfinishedWork)+len(g.deferredFrees) > 0 {
+	allFreed, err := g.Reclaim()
+	if !allFreed || err != nil || len(g.unfinishedWork)+len(g.deferredFrees) > 0 {
 		t.Errorf("Reclaim = %v, %v, with %d unfinished and %d deferred entries left; want true, nil, "+
-			"with none left", done, err, len(g.unfinishedWork), len(g.deferredFrees))
+			"with none left", allFreed, err, len(g.unfinishedWork), len(g.deferredFrees))
 	}
 }
 
@@ -57,8 +57,8 @@ func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 	var (
 		g       GPU
 		ended   atomic.Bool
-		begun   = make(chan struct{})
-		proceed = make(chan struct{})
+		begun   = make(chan struct{}) // closed when the deferred function runs
+		proceed = make(chan struct{}) // closed to let it return
 		first   = make(chan bool)
 	)
 	g.AddUnfinished(ended.Load)
@@ -86,8 +86,8 @@ func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 	case <-time.After(20 * time.Millisecond):
 	}
 	close(proceed)
-	for _, done := range []chan bool{first, second} {
-		if !<-done {
+	for _, allFreed := range []chan bool{first, second} {
+		if !<-allFreed {
 			t.Error("Reclaim = false, want true")
 		}
 	}

@@ -11,19 +11,20 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Arena reserves two ranges of addresses. Each segment is mapped in both, at the same offset. Only
-// segments in the first range can be windows (memory registered with NCCL).
+// Arena is two reserved ranges of addresses, in which segments are mapped. Each segment is mapped
+// in both ranges, at the same offset. Only its addresses in the first range can be registered with
+// NCCL.
 type Arena struct {
 	memory           *Memory
-	bytes            int64
+	bytes            int64   // size of each range
 	base, secondBase uintptr // starts of the ranges
 	isClosed         bool    // guarded by Memory.mu
-	hasContextRef    bool    // whether gpu.Hold has been called; guarded by Memory.mu
+	hasContextRef    bool    // whether keepContext has been called; guarded by Memory.mu
 	useCount         UseCount
 }
 
-// Keep keeps all addresses reserved after the device has been closed, because CUDA can only free a
-// reservation as a whole.
+// Keep prepares for closing the device before the arena. It releases no addresses, because CUDA
+// can only free a reservation as a whole.
 func (a *Arena) Keep(int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()
@@ -31,7 +32,8 @@ func (a *Arena) Keep(int64) error {
 	return nil
 }
 
-// keepContext requires Memory.mu.
+// keepContext keeps the CUDA context until the addresses have been freed. The caller must hold
+// Memory.mu.
 func (a *Arena) keepContext() {
 	if !a.hasContextRef {
 		a.hasContextRef = true
@@ -39,8 +41,8 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// stuckArenaBytes limits arenas while a kernel never exits, because their addresses are never
-// freed.
+// stuckArenaBytes limits the size of an arena in a process with a kernel that never exits, where
+// addresses are never freed.
 const stuckArenaBytes = 64 << 30
 
 // NewArena reserves the addresses of an arena.
@@ -121,8 +123,8 @@ func (a *Arena) free() error {
 	})
 }
 
-// Map allocates a segment and maps it at the offset, or elsewhere if the device scatters segments
-// for tests.
+// Map allocates a segment and maps it at the given offset or, if tests have set Config.Scatter, at
+// a random one.
 func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	m := a.memory
 	granularity := m.gpu.Granularity

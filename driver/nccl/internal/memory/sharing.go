@@ -11,13 +11,13 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Exporter shares GPU memory between ranks of one machine.
+// Exporter shares GPU memory between ranks of one machine, by file descriptors.
 type Exporter struct {
 	GPU     *gpu.GPU
 	Machine *shm.Machine // passes file descriptors between the ranks
 }
 
-// Export exports an allocation until Withdraw. The context must be current.
+// Export lets other ranks fetch an allocation by key, until Withdraw. The context must be current.
 func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := e.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -34,8 +34,8 @@ func (e *Exporter) Withdraw(key handoff.Key, file *os.File) error {
 	return file.Close()
 }
 
-// Fetch maps memory that a rank of this machine exported, at a reserved address or, if reserved is
-// 0, at a new one.
+// Fetch maps bytes bytes of memory that a rank of this machine has exported. It maps them at the
+// given reserved address or, if reserved is 0, at a new one, and returns the address.
 func (e *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {
@@ -56,16 +56,17 @@ func (e *Exporter) Fetch(
 // Sharing shares GPU memory between the ranks of one group.
 type Sharing struct {
 	*Exporter
-	// UseFabric is set if ranks use fabric handles (for other machines), not file descriptors.
+	// UseFabric is set if ranks share memory by fabric handles (for other machines) instead of file
+	// descriptors.
 	UseFabric bool
 }
 
-// Shared is an allocation that other ranks of a group can map, or no allocation (the zero value).
+// Shared is an allocation that other ranks of a group can map. The zero value stands for none.
 type Shared struct {
 	exporter *Exporter
 	key      handoff.Key
 	file     *os.File
-	Fabric   []byte // the fabric handle, or nil if ranks fetch a file descriptor
+	Fabric   []byte // the fabric handle, or nil if ranks fetch the file descriptor
 }
 
 // Share exports an allocation to the other ranks. The context must be current.
@@ -84,7 +85,8 @@ func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: s.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns a message with which other ranks can map the allocation.
+// Encode returns a message for the other ranks. It is empty for the zero Shared. Otherwise, the
+// fabric handle, if any, follows the first byte.
 func (s *Shared) Encode() []byte {
 	if s.exporter == nil {
 		return nil
@@ -99,8 +101,8 @@ func (s *Shared) Withdraw() {
 	}
 }
 
-// MapShared is Fetch for memory that a rank of the group has shared. fabric is the rank's handle,
-// and is used only if UseFabric is set.
+// MapShared is like Fetch, but for memory that a rank of the group has passed to Share. If
+// UseFabric is set, it maps the memory by its fabric handle.
 func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {

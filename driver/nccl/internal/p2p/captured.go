@@ -16,10 +16,10 @@ type CapturedMessage struct {
 	staged     stagedMessage    // for a Send
 	descriptor *kernels.Message // for a Recv
 	state      *gpu.Word        // see End.state
-	lastLaunch *End             // in the latest launch, or nil
+	lastLaunch *End             // the Send or Recv of the latest launch, or nil
 }
 
-// record requires a current CUDA context.
+// record adds the Send or Recv to the capture of s. The CUDA context must be current.
 func (c *CapturedMessage) record(s *stream.Stream) (err error) {
 	m, cudaStream := c.messages, s.CUDA
 	d := m.Device
@@ -36,6 +36,7 @@ func (c *CapturedMessage) record(s *stream.Stream) (err error) {
 	}
 	box := m.outbox.peers[c.plan.Root].mailbox
 	copied := box.deviceAddress(&box.flags(m.Config.Rank).copied[c.staged.slot])
+	// Each launch waits until the receiver has copied the previous launch's message.
 	err = api.StreamWriteValue(cudaStream, c.state.Address(), kernels.MessageWaits)
 	if err != nil {
 		return err
@@ -52,27 +53,31 @@ func (c *CapturedMessage) record(s *stream.Stream) (err error) {
 	return m.outbox.queueSend(c.plan, c.staged, cudaStream)
 }
 
-// Launch assigns a message number to one launch of the graph, and announces the Send or looks for
-// the Recv's message. The caller must hold s.Mu and Group.Mu.
+// Launch numbers the message of one launch of the graph. It announces a Send, or passes a Recv to
+// the inbox. The caller must hold s.Mu and Group.Mu.
 func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 	m, p := c.messages, c.plan
 	if err := m.beginCall(s, p); err != nil {
 		return nil, err
 	}
 	if p.Operation == driver.Send {
-		if err := m.outbox.awaitRoom(p, false); err != nil {
+		const needsSlot = false // the message already has one
+		if err := m.outbox.awaitRoom(p, needsSlot); err != nil {
 			return nil, err
 		}
 	}
 	e := m.newEnd(p)
 	e.state, e.descriptor, e.isCaptured = c.state, c.descriptor, true
-	e.previousLaunch, c.lastLaunch = c.lastLaunch, e
+	e.previousLaunch = c.lastLaunch
+	c.lastLaunch = e
 	m.Owner.NoteMessage(s, p.Call)
 	if p.Operation == driver.Send {
 		words := m.outbox.flagsTo(p.Root)
-		e.arrivedWord, e.copiedWord = &words.arrived[c.staged.slot], &words.copied[c.staged.slot]
+		e.arrivedWord = &words.arrived[c.staged.slot]
+		e.copiedWord = &words.copied[c.staged.slot]
 		e.canOverwriteWord = &m.outbox.peers[p.Root].mailbox.headersFrom(m.Config.Rank).canOverwrite
-		m.outbox.announce(e, c.staged, 1)
+		const inGraph = 1
+		m.outbox.announce(e, c.staged, inGraph)
 		return e, nil
 	}
 	if _, err := m.inbox.post(e); err != nil {
@@ -91,7 +96,7 @@ func (c *CapturedMessage) release() {
 	}
 	if c.plan.Operation == driver.Send && !m.closed {
 		out := &m.outbox.peers[c.plan.Root]
-		out.uncopied = append(out.uncopied, c.staged)
+		out.uncopied = append(out.uncopied, c.staged) // until the last message has been copied
 		m.outbox.reclaim(out, true)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// outbox sends this rank's messages. Its methods require Group.Mu.
+// outbox sends this rank's messages. The callers of its methods must hold Group.Mu.
 type outbox struct {
 	config       *driver.GroupConfig
 	plane        control.Plane // the connection between ranks outside NCCL
@@ -32,10 +32,10 @@ func newOutbox(g *Group, messagePlane control.Messages) *outbox {
 }
 
 type peerOutbox struct {
-	mailbox     *mailbox // of the peer
+	mailbox     *mailbox // the peer's mailbox, or nil if it is not mapped
 	firstUnused uint64   // lowest slot that has never been used
 	freeSlots   []uint64
-	uncopied    []stagedMessage // not copied by the peer, in the order of calls
+	uncopied    []stagedMessage // not known to be copied by the peer, in the order of calls
 }
 
 type stagedMessage struct {
@@ -77,13 +77,13 @@ func (o *outbox) reclaim(out *peerOutbox, checkAll bool) {
 var errNoSlot = fmt.Errorf("graphs that are not closed use all %d slots for Sends to that rank: %w",
 	Slots, driver.ErrUnsupported)
 
-// isOutOfRoom reports whether a Send failed for lack of a slot or memory, and had no effect.
+// isOutOfRoom reports whether a Send had no effect, because there was no slot or memory for it.
 func isOutOfRoom(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errNoSlot)
 }
 
-// reserve waits for a slot and a block of staging memory. The wait for a block is brief, because
-// the peer might itself be waiting for this rank.
+// reserve waits for a slot and a block of staging memory, and takes them for a message. The wait
+// for a block is brief, because the peer might itself be waiting for this rank.
 func (o *outbox) reserve(p *Plan) (staged stagedMessage, err error) {
 	out := &o.peers[p.Root]
 	o.reclaim(out, false)
@@ -103,8 +103,8 @@ func (o *outbox) reserve(p *Plan) (staged stagedMessage, err error) {
 	return staged, nil
 }
 
-// awaitRoom waits for room for a header in the peer's ring, and for a free slot if needsSlot is
-// set.
+// awaitRoom waits for room for a header in the peer's ring and, if needsSlot is set, for a free
+// slot. It does not reserve either.
 func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	out := &o.peers[p.Root]
 	ring := out.mailbox.headersFrom(o.config.Rank)
@@ -114,7 +114,7 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 		if needsSlot && !hasSlot() {
 			o.reclaim(out, true)
 		}
-		if needsSlot && !hasSlot() && len(out.uncopied) == 0 {
+		if needsSlot && !hasSlot() && len(out.uncopied) == 0 { // graphs keep all slots
 			return fmt.Errorf("%s: %w", control.DescribeMessage(o.config, p.Call, 0), errNoSlot)
 		}
 		if ring.hasRoom() && (!needsSlot || hasSlot()) {
@@ -136,8 +136,8 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 
 const growInterval = 10 * time.Millisecond // between attempts to add a segment
 
-// awaitBlock allocates a block. If the device is out of memory, it waits while peers might free
-// blocks.
+// awaitBlock allocates a block of staging memory. If the device is out of memory, it waits a
+// quarter of the timeout while peers might copy messages, whose blocks can then be used again.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
 	b, ok := s.allocateBlock(bytes)
@@ -176,7 +176,7 @@ func (o *outbox) reclaimAll() (hasUncopied bool) {
 	return hasUncopied
 }
 
-const busyPolls = 20 // before pause begins to sleep
+const busyPolls = 20 // number of polls before pause begins to sleep
 
 // pause waits between two polls.
 func pause(polls int) {
@@ -185,7 +185,8 @@ func pause(polls int) {
 	}
 }
 
-// queueSend queues the copy to the staging block. The CUDA context must be current.
+// queueSend queues the copy to the staging block, and a write that marks the message as arrived.
+// The CUDA context must be current.
 func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 	api := o.device.GPU.CUDA
 	box := o.peers[p.Root].mailbox
@@ -198,6 +199,7 @@ func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 	return api.StreamWriteValue(s, box.deviceAddress(arrived), 1)
 }
 
+// announce posts the header of a message. inGraph is 1 for a Send in a graph, and 0 for others.
 func (o *outbox) announce(e *End, staged stagedMessage, inGraph uint64) {
 	p := e.plan
 	h := header{
@@ -231,7 +233,7 @@ func (o *outbox) unreadMessages(peer int) (unread []driver.MessageEnds) {
 	return unread
 }
 
-// firstSegmentBytes is the same on all ranks.
+// firstSegmentBytes returns the size of the first staging segment, which is the same on all ranks.
 func (o *outbox) firstSegmentBytes() int64 {
 	return roundUp(int64(len(o.config.Ranks))*initialBytesPerRank, o.device.GPU.Granularity)
 }

@@ -12,25 +12,26 @@ import (
 )
 
 // staging allocates blocks of device memory, which hold messages until the receivers copy them.
-// Receivers map the first segment when the group connects, and each other segment when it is first
-// used.
+// Blocks are parts of segments. Receivers map the first segment when the group connects, and each
+// other segment when it is first used.
 type staging struct {
 	device   *Device
 	segments []*stagingSegment
-	bytes    int64 // of all segments
+	bytes    int64 // total size of the segments
 }
 
+// stagingSegment is an allocation. Its addresses stay reserved while it is suspended.
 type stagingSegment struct {
 	base      uintptr
 	bytes     int64
 	freeSpans []span   // sorted by offset
-	file      *os.File // of the exported memory; nil while suspended
+	file      *os.File // exported file of the memory; nil while suspended
 }
 
-type span struct{ offset, bytes int64 }
+type span struct{ offset, bytes int64 } // offset is from the start of the segment
 
 type block struct {
-	segment int // from 1, or 0 for an empty message
+	segment int // number of the segment, from 1, or 0 for an empty message
 	span
 }
 
@@ -45,14 +46,15 @@ const (
 
 func roundUp(bytes, unit int64) int64 { return (bytes + unit - 1) / unit * unit }
 
-// allocateBlock uses the smallest free span that is large enough.
+// allocateBlock allocates a block in the smallest free span that is large enough. ok is false if
+// there is none.
 func (s *staging) allocateBlock(bytes int64) (b block, ok bool) {
 	if bytes == 0 {
 		return block{}, true
 	}
 	bytes = roundUp(bytes, blockUnit)
 	var best *stagingSegment
-	spanIndex := 0
+	spanIndex := 0 // in best.freeSpans
 	for i, segment := range s.segments {
 		for k, free := range segment.freeSpans {
 			if free.bytes >= bytes && (best == nil || free.bytes < best.freeSpans[spanIndex].bytes) {
@@ -72,6 +74,7 @@ func (s *staging) allocateBlock(bytes int64) (b block, ok bool) {
 	return b, true
 }
 
+// freeBlock frees a block and merges it with the adjacent free spans.
 func (s *staging) freeBlock(b block) {
 	if b.segment == 0 {
 		return
@@ -132,13 +135,14 @@ func (s *staging) addSegment(config *driver.GroupConfig, bytes int64) error {
 	})
 }
 
-// allocateSegment requires that the segment's addresses are reserved and the CUDA context is
-// current.
+// allocateSegment allocates a segment's memory, maps it at the reserved addresses, and exports it.
+// The CUDA context must be current.
 func (s *staging) allocateSegment(
 	config *driver.GroupConfig, number int, segment *stagingSegment,
 ) error {
 	d := s.device
-	prop := cuda.PinnedMemory(d.GPU.Device, cuda.HandlePosixFD, false)
+	const rdma = false
+	prop := cuda.PinnedMemory(d.GPU.Device, cuda.HandlePosixFD, rdma)
 	handle, err := d.GPU.CUDA.Create(segment.bytes, prop)
 	if err != nil {
 		return fmt.Errorf("allocating memory for messages: %w", err)
@@ -154,7 +158,8 @@ func (s *staging) allocateSegment(
 	return nil
 }
 
-// freeSegments keeps the addresses reserved. The CUDA context must be current.
+// freeSegments frees the memory of the first n segments, but keeps their addresses reserved. The
+// CUDA context must be current.
 func (s *staging) freeSegments(config *driver.GroupConfig, n int) error {
 	d := s.device
 	var errs []error

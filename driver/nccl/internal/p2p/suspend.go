@@ -11,7 +11,7 @@ import (
 	"symmem/internal/control"
 )
 
-// Suspender temporarily releases the staging memory of a group's messages.
+// Suspender releases and restores the staging memory of a group's messages.
 type Suspender struct{ Messages *Messages }
 
 // PrepareSuspend returns ErrBusy if a message from or to this rank has not been delivered.
@@ -32,7 +32,7 @@ func (s *Suspender) PrepareSuspend() error {
 		return err
 	}
 	hasUnmatched := slices.ContainsFunc(m.inbox.unassigned, func(a *announcement) bool {
-		return m.inbox.announcements[a.key()] == a
+		return m.inbox.announcements[a.key()] == a // otherwise, a Recv has matched a
 	})
 	if hasUnmatched || len(m.inbox.recvsWithoutMessage) > 0 || len(m.inbox.matcher.Unclaimed()) > 0 {
 		return fmt.Errorf("a message of group %s has not been received: %w", m.Config.Name(),
@@ -87,7 +87,7 @@ func (s *Suspender) Allocate() error {
 	})
 }
 
-// Deallocate undoes Allocate after another rank ran out of memory.
+// Deallocate undoes Allocate. It is called if another rank ran out of memory.
 func (s *Suspender) Deallocate() error {
 	m := s.Messages
 	if m.messagePlane == nil {
@@ -134,6 +134,7 @@ func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 	})
 }
 
+// listMappedSegments returns the peers' segments that this rank maps unless it is suspended.
 func listMappedSegments(in *inbox) map[slotKey]*peerSegment {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -8,15 +8,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// adoptedState is used only for streams that another library owns.
+// adoptedState is the additional state of a stream that another library owns. For other streams,
+// it is zero.
 type adoptedState struct {
 	isAdopted bool
 	streams   *Streams
 	handle    cuda.Stream
-	// queuedEnd is recorded after work that symmem queues, with Stream.Mu held. It is queried
-	// instead of the stream.
+	// queuedEnd marks the end of the work that symmem has queued. symmem queries it instead of the
+	// stream. It is recorded with Stream.Mu held.
 	queuedEnd Event
-	// queryMu is read-locked during queries.
+	// queryMu is read-locked during CUDA's queries of the stream.
 	queryMu        ranked.RWMutex[adoptionQueryMu]
 	queriesStopped bool // guarded by queryMu
 	Recording      bool // work is being added to the owner's capture; guarded by Stream.Mu
@@ -43,16 +44,16 @@ func (a *adoptedState) IsCapturing() (bool, error) {
 	return status != cuda.CaptureNone, err
 }
 
-// stopQueries also waits for running queries.
+// stopQueries prevents further queries of the stream, and waits for running ones.
 func (a *adoptedState) stopQueries() {
 	a.queryMu.Lock()
 	defer a.queryMu.Unlock()
 	a.queriesStopped = true
 }
 
-// recordEndEvent records a new queuedEnd after all work, including the owner's, unless the stream
-// is being captured. It calls beforeReplace before it replaces the old event. It requires
-// Stream.Mu.
+// recordEndEvent records queuedEnd after all work on the stream, including the owner's. If the
+// stream is being captured, it only returns true. It calls beforeReplace before it replaces the
+// event's old point. The caller must hold Stream.Mu.
 func (a *adoptedState) recordEndEvent(beforeReplace func() error) (capturing bool, err error) {
 	device := a.streams.GPU
 	for {
@@ -67,14 +68,16 @@ func (a *adoptedState) recordEndEvent(beforeReplace func() error) (capturing boo
 		if err != nil {
 			return false, err
 		}
-		// Do not query the new event if the owner has begun a capture since then.
+		// The owner may have begun a capture since the first check. Then do not query the event.
 		if capturing, err = a.IsCapturing(); capturing || err != nil {
 			return capturing, err
 		}
-		if _, err := point.isReached(); !errors.Is(err, cuda.ErrCapturedEvent) {
-			err := beforeReplace()
-			a.queuedEnd.setPoint(point)
-			return false, err
+		_, queryErr := point.isReached()
+		if errors.Is(queryErr, cuda.ErrCapturedEvent) {
+			continue // a capture that has already ended recorded the event
 		}
+		err = beforeReplace()
+		a.queuedEnd.setPoint(point)
+		return false, err
 	}
 }

@@ -8,24 +8,26 @@ import (
 )
 
 // BusyStreams lists the streams on which a communicator may have unfinished work. A goroutine, the
-// watcher, removes idle ones. A launch holds its stream's lock from Add until CUDA has accepted the
-// work, because a locked stream does not count as idle.
+// watcher, removes idle streams. A launch must hold its stream's lock from Add until CUDA has
+// accepted the work. The watcher keeps the stream in that time, because a locked stream does not
+// count as idle.
 type BusyStreams struct {
-	lastAdded atomic.Pointer[Stream] // nil after AllIdle
-	Watching  atomic.Bool            // the watcher is running
+	lastAdded atomic.Pointer[Stream] // stream of the last Add, or nil after AllIdle
+	Watching  atomic.Bool            // whether the watcher is running or about to run
 	Wake      chan struct{}          // a send starts the watcher
 
 	// WindowKernels is set while NCCL kernels that access windows (registered memory) may be
-	// running, and OtherKernels while others may be. OtherKernels stays set after a stream was
-	// closed with unfinished work.
+	// running, and OtherKernels while other kernels may be. If a stream has been closed with
+	// unfinished work, OtherKernels stays set forever.
 	WindowKernels, OtherKernels atomic.Bool
 
-	mu              ranked.Mutex[busyMu]
-	streams         []*Stream // guarded by mu
-	closedWhileBusy bool      // guarded by mu
+	mu              ranked.Mutex[busyMu] // guards the following fields
+	streams         []*Stream
+	closedWhileBusy bool // a removed stream was closed with unfinished work
 }
 
-// IsAdded reports whether Add is unnecessary. It is small enough to be inlined.
+// IsAdded reports whether s is known to be in the list, so that Add is unnecessary. It is small
+// enough to be inlined.
 func (b *BusyStreams) IsAdded(s *Stream) bool {
 	return b.lastAdded.Load() == s && b.Watching.Load()
 }
@@ -60,7 +62,9 @@ func (b *BusyStreams) AllIdle() bool {
 	b.lastAdded.Store(nil)
 	b.streams = slices.DeleteFunc(b.streams, func(s *Stream) bool {
 		idle := s.Idle()
-		b.closedWhileBusy = b.closedWhileBusy || idle && s.closedWhileBusy.Load()
+		if idle && s.closedWhileBusy.Load() {
+			b.closedWhileBusy = true
+		}
 		return idle
 	})
 	if len(b.streams) > 0 {
@@ -73,7 +77,7 @@ func (b *BusyStreams) AllIdle() bool {
 	return true
 }
 
-// Idle reports whether all streams, including s, are idle. The caller must hold the lock of s.
+// Idle reports whether s and all streams in the list are idle. The caller must hold the lock of s.
 func (b *BusyStreams) Idle(s *Stream) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +86,7 @@ func (b *BusyStreams) Idle(s *Stream) bool {
 	})
 }
 
-// Streams lists streams that may have unfinished work.
+// Streams returns the streams that may have unfinished work.
 func (b *BusyStreams) Streams() []*Stream {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -16,21 +16,20 @@ import (
 type Graph struct {
 	streams       *Streams
 	Calls         Calls    // calls of groups (communicators)
-	priorWork     *Event   // recorded before the capture, or nil
+	priorWork     *Event   // end of the work before the capture; nil if the stream was idle
 	endEvents     []*Event // recorded after each launch
-	awaitedPoints []*Point // the graph waits for these
+	awaitedPoints []*Point // points for which the graph waits
 	hostFuncs     []cuda.HostFunc
-	words         []*gpu.Word
+	words         []*gpu.Word // one for each of hostFuncs
 	// HasOtherWaits is set if the graph may wait for anything except calls of groups on its stream.
 	HasOtherWaits bool
-	lastLaunchEnd *Event
+	lastLaunchEnd *Event // nil before the end of the capture
 
-	mu         ranked.Mutex[graphMu]
-	executable cuda.GraphExec // guarded by mu
-	cudaGraph  cuda.Graph     // guarded by mu
-	closed     bool           // guarded by mu
-	// isDestroyed is set once Close has destroyed the graph; guarded by mu.
-	isDestroyed bool
+	mu          ranked.Mutex[graphMu] // guards the following fields
+	executable  cuda.GraphExec        // 0 if there is none
+	cudaGraph   cuda.Graph            // 0 if there is none
+	closed      bool                  // Close has been called
+	isDestroyed bool                  // Close has destroyed the graph
 }
 
 // Calls holds the group calls in a graph.
@@ -45,24 +44,27 @@ type Calls interface {
 	Close(launchesEnded bool)
 }
 
-// addHostFunc makes each launch wait until run has written value to done. Launches can share the
-// word, because they do not overlap.
+// addHostFunc adds a host function to the capture. Each launch calls run on a new goroutine and
+// waits until run has written value to done. All launches use the same word, because they do not
+// overlap.
 func (g *Graph) addHostFunc(stream cuda.Stream, run func(done *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
 	if err != nil {
 		return err
 	}
-	g.words, g.HasOtherWaits = append(g.words, word), true
+	g.words = append(g.words, word)
+	g.HasOtherWaits = true
+	const running, done = 0, 1
 	f := cuda.NewHostFunc(func() {
-		word.Set(0)
-		go run(word, 1)
+		word.Set(running)
+		go run(word, done)
 	})
 	g.hostFuncs = append(g.hostFuncs, f)
 	if err := device.CUDA.LaunchHostFunc(stream, f); err != nil {
 		return err
 	}
-	return device.CUDA.StreamWaitValue(stream, word.Address(), 1, cuda.WaitEqual)
+	return device.CUDA.StreamWaitValue(stream, word.Address(), done, cuda.WaitEqual)
 }
 
 func (g *Graph) endCapture(s *Stream) error {
@@ -79,7 +81,7 @@ func (g *Graph) endCapture(s *Stream) error {
 	return nil
 }
 
-// Launch queues the recorded work on a stream.
+// Launch queues the recorded work on a stream of the same device.
 func (g *Graph) Launch(stream driver.Stream) error {
 	s, err := g.streams.Lookup(stream)
 	if err != nil {
@@ -96,7 +98,7 @@ func (g *Graph) Launch(stream driver.Stream) error {
 	return nil
 }
 
-// launchLocked requires g.mu.
+// launchLocked is Launch for an open graph. The caller must hold g.mu.
 func (g *Graph) launchLocked(s *Stream) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -127,7 +129,7 @@ func (g *Graph) Queue(s *Stream) error {
 	return g.streams.GPU.CUDA.GraphLaunch(g.executable, s.CUDA)
 }
 
-// RecordEvents records the graph's events after a launch, under the conditions of Queue.
+// RecordEvents records the graph's events after Queue. The caller must meet the same conditions.
 func (g *Graph) RecordEvents(s *Stream) error {
 	for _, e := range g.endEvents {
 		if err := e.Record(s.CUDA); err != nil {
@@ -137,7 +139,7 @@ func (g *Graph) RecordEvents(s *Stream) error {
 	return g.lastLaunchEnd.Record(s.CUDA)
 }
 
-// awaitLaunches requires g.mu.
+// awaitLaunches waits for the last launch, for a limited time. The caller must hold g.mu.
 func (g *Graph) awaitLaunches() error {
 	if g.lastLaunchEnd == nil {
 		return nil
@@ -148,9 +150,9 @@ func (g *Graph) awaitLaunches() error {
 	return g.lastLaunchEnd.Synchronize(ctx)
 }
 
-// Close waits, for a limited time, for unfinished launches, and destroys the graph. If CUDA fails
-// to destroy it, the graph keeps what its calls use, because NCCL does, too. A later Close, such as
-// that of the device, tries again.
+// Close waits for unfinished launches, for a limited time, and destroys the graph. If CUDA fails
+// to destroy the graph, Close keeps the resources of its calls, because NCCL keeps them, too. A
+// later Close, such as that of the device, tries again.
 func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -161,7 +163,7 @@ func (g *Graph) Close() error {
 	streams := g.streams
 	waitErr := g.awaitLaunches()
 	if err := streams.GPU.Do(g.destroy); err != nil {
-		streams.addOpenGraph(g) // after a failed EndCapture, it is not there yet
+		streams.addOpenGraph(g) // for CloseGraphs; endCapture does not add g if it fails
 		return errors.Join(waitErr, err)
 	}
 	g.isDestroyed = true
@@ -178,7 +180,8 @@ func (g *Graph) Close() error {
 	return waitErr
 }
 
-// destroy requires g.mu and a current CUDA context.
+// destroy destroys the CUDA graph and its executable. The caller must hold g.mu, and the CUDA
+// context must be current.
 func (g *Graph) destroy() error {
 	api := g.streams.GPU.CUDA
 	if g.executable != 0 {

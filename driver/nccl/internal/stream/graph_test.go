@@ -8,25 +8,26 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestStreamIsBusyDuringForeignCapture queries a stream and an event while another library is
-// capturing in global mode on a stream that symmem has not adopted. CUDA then refuses queries
-// from every thread.
+// TestStreamIsBusyDuringForeignCapture queries a busy stream and its event while another library
+// captures a stream that symmem has not adopted. In global mode, CUDA then refuses queries from
+// every thread. A refused query must not count as idle.
 func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 	streams := newStreams(t)
 	s, err := streams.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}
-	gate, event := make(chan struct{}), streams.NewEvent()
+	gate := make(chan struct{}) // blocks the stream until it is closed
+	event := streams.NewEvent()
 	if err := errors.Join(s.Host(func() { <-gate }), s.Record(event)); err != nil {
 		t.Fatal(err)
 	}
 	g := streams.GPU
-	for i, query := range []func() bool{s.Idle, event.Done} {
+	for name, query := range map[string]func() bool{"Idle": s.Idle, "Done": event.Done} {
 		g.Adopted.Store(false)
 		endCapture := beginForeignCapture(t, g)
 		if query() {
-			t.Errorf("query %d: true before the work has completed", i)
+			t.Errorf("%s() = true before the work has completed", name)
 		}
 		endCapture()
 	}
@@ -36,11 +37,12 @@ func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 	}
 }
 
-// beginForeignCapture begins a capture in global mode on another thread. The returned function ends
-// the capture, without an error if it has been invalidated.
+// beginForeignCapture begins a capture in global mode on another thread. The returned function
+// ends the capture. It reports no error if a query has invalidated the capture.
 func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 	t.Helper()
-	begun, end, ended := make(chan error), make(chan struct{}), make(chan error)
+	begun, ended := make(chan error), make(chan error)
+	end := make(chan struct{})
 	go func() {
 		ended <- g.Do(func() error {
 			stream, err := g.CUDA.StreamCreate()

@@ -18,18 +18,18 @@ import (
 // Streams creates a device's streams and events, and tracks its open graphs.
 type Streams struct {
 	GPU            *gpu.GPU
-	Groups         func() []Group       // open or being torn down
-	LongestTimeout func() time.Duration // of the device and its groups
-	NewCalls       func() Calls         // for a new Graph
+	Groups         func() []Group       // returns the groups that are open or being torn down
+	LongestTimeout func() time.Duration // returns the longest of the device and its groups
+	NewCalls       func() Calls         // returns empty Calls for a new Graph
 	Capturing      atomic.Int32         // number of streams being captured
 	// HappensBefore orders host functions in Go's memory model. A host function loads it before it
 	// runs and increments it afterwards. Code that has seen work complete must load it.
 	HappensBefore atomic.Uint64
 	pool          eventPool
 
-	mu         ranked.Mutex[streamsMu]
-	graphs     map[*Graph]struct{} // open graphs; guarded by mu
-	keptPoints []*Point            // in graphs of other libraries; guarded by mu
+	mu         ranked.Mutex[streamsMu] // guards the following fields
+	graphs     map[*Graph]struct{}     // open graphs
+	keptPoints []*Point                // used by graphs of other libraries until the device closes
 }
 
 // NewStream creates a stream.
@@ -41,7 +41,7 @@ func (streams *Streams) NewStream() (*Stream, error) {
 	return &Stream{streams: streams, gpu: streams.GPU, CUDA: handle}, nil
 }
 
-// Adopt wraps a stream that another library created.
+// Adopt returns a Stream that wraps another library's CUDA stream, or the default stream if 0.
 func (streams *Streams) Adopt(handle uintptr) (*Stream, error) {
 	s := &Stream{
 		streams: streams, gpu: streams.GPU, CUDA: cuda.Stream(handle),
@@ -57,7 +57,7 @@ func (streams *Streams) Adopt(handle uintptr) (*Stream, error) {
 	return s, nil
 }
 
-// Lookup returns stream as a *Stream of this device.
+// Lookup returns stream as a *Stream, or an error if it belongs to another device.
 func (streams *Streams) Lookup(stream driver.Stream) (*Stream, error) {
 	if s, ok := stream.(*Stream); ok && s != nil && s.streams == streams {
 		return s, nil
@@ -70,8 +70,8 @@ var errOtherDevice = errors.New("the stream belongs to another device")
 // NewEvent returns an event that has not been recorded.
 func (streams *Streams) NewEvent() *Event { return &Event{streams: streams} }
 
-// keepInCapture keeps p alive for the graph that another library is capturing, or until the device
-// closes if the CUDA driver cannot report the graph's end.
+// keepInCapture keeps p reachable until the graph that another library is capturing is destroyed.
+// If the CUDA driver cannot report that, it keeps p until the device is closed.
 func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := streams.GPU.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
@@ -94,7 +94,7 @@ func (streams *Streams) runHostFunc(work func(), report func(error), done *gpu.W
 			report(err)
 		}
 		streams.HappensBefore.Add(1)
-		done.Set(value)
+		done.Set(value) // ends the wait of the stream
 	})
 }
 
@@ -107,7 +107,7 @@ func (streams *Streams) addOpenGraph(g *Graph) {
 	streams.graphs[g] = struct{}{}
 }
 
-// CloseGraphs closes all open graphs.
+// CloseGraphs closes all open graphs and returns all errors.
 func (streams *Streams) CloseGraphs() error {
 	streams.mu.Lock()
 	open := slices.Collect(maps.Keys(streams.graphs))
@@ -119,5 +119,5 @@ func (streams *Streams) CloseGraphs() error {
 	return errors.Join(errs...)
 }
 
-// Close destroys the unused CUDA events. The CUDA context must be current.
+// Close destroys the CUDA events in the pool. The CUDA context must be current.
 func (streams *Streams) Close() error { return streams.pool.destroyAll(streams.GPU.CUDA) }

@@ -10,14 +10,14 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Copy copies bytes between addresses of the device or the host.
+// Copy queues a copy of bytes between addresses of the device or the host.
 func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	if copyMustWait(s.gpu, dst, src, bytes) {
-		// Wait here, because the stream is locked during CUDA's copy call, and a group's fault
-		// could not end the wait.
+		// Wait for the stream here. CUDA's copy call would wait while it holds the stream's lock,
+		// so that the fault of a group could not end the wait.
 		if capturing, err := s.recordAllWork(); !capturing && err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
 			_ = gpu.Poll(ctx, s.Idle) // after a timeout, CUDA's copy call waits
@@ -32,15 +32,17 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	})
 }
 
-// maxBufferedCopy is in bytes. Larger copies from pageable memory wait for the stream.
+// maxBufferedCopy is the size in bytes of the largest copy from pageable memory that CUDA buffers.
+// The calls of larger ones wait for the stream.
 const maxBufferedCopy = 64 << 10
 
-// copyMustWait reports whether CUDA's copy call waits for the stream, because memory is pageable.
+// copyMustWait reports whether CUDA's copy call waits for the stream. It does so for copies to
+// pageable memory (which CUDA has not mapped), and for large copies from it.
 func copyMustWait(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
 	return bytes > 0 && (!g.IsMapped(dst) || bytes > maxBufferedCopy && !g.IsMapped(src))
 }
 
-// Fill sets bytes to a value.
+// Fill queues an operation that sets bytes to a value.
 func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
@@ -53,14 +55,14 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	})
 }
 
-// Queue runs a function that queues work on the CUDA stream and does not wait.
+// Queue calls work, which queues work on the CUDA stream and must not wait.
 func Queue(s *Stream, work func(stream cuda.Stream) error) error {
 	return s.submitWork(func() error { return work(s.CUDA) })
 }
 
-// Host runs a function in stream order. A panic in it becomes the stream's error. While another
-// library is capturing the stream, Host returns ErrUnsupported, because launches of that library's
-// graph may overlap.
+// Host queues a function, which runs on the host. If the function panics, the panic becomes the
+// stream's error. While another library is capturing the stream, Host returns ErrUnsupported,
+// because launches of that library's graph may overlap.
 func (s *Stream) Host(work func()) error {
 	return s.submitWork(func() error {
 		if s.Recording {
@@ -83,7 +85,8 @@ func (s *Stream) Host(work func()) error {
 			return err
 		}
 		s.hostFuncCount++
-		// Copy both fields, because Abandon replaces them.
+		// Copy both fields, because Abandon replaces them. Later work of the stream waits until run
+		// has written number to word.
 		word, number := s.hostFuncWord, s.hostFuncCount
 		f := cuda.NewHostFuncOnce(func() { go run(word, number) })
 		if err := s.gpu.CUDA.LaunchHostFunc(s.CUDA, f); err != nil {
@@ -150,7 +153,7 @@ func (s *Stream) Wait(e driver.Event) error {
 	})
 }
 
-// BeginCapture starts to record work instead of running it.
+// BeginCapture makes the stream record work in a graph instead of running it.
 func (s *Stream) BeginCapture() error {
 	return s.submit(func() error {
 		if s.Capture != nil {

@@ -12,7 +12,8 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// Main runs the tests of a package on the machine's GPUs, or on the software GPU if it has none.
+// Main is the body of a package's TestMain. It runs the tests on the machine's GPUs or, if there
+// is no CUDA driver, on the software GPU.
 func Main(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
@@ -30,7 +31,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// Open opens the first GPU, and closes it when the test ends.
+// Open opens the first GPU, and drops it when the test ends.
 func Open(t *testing.T) *gpu.GPU {
 	t.Helper()
 	library, err := cuda.Load()
@@ -41,7 +42,8 @@ func Open(t *testing.T) *gpu.GPU {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := gpu.Open(library, device, time.Minute)
+	const workTimeout = time.Minute
+	g, err := gpu.Open(library, device, workTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +55,9 @@ func Open(t *testing.T) *gpu.GPU {
 	return g
 }
 
-// DelayInternalWork calls call, whose first internal work times out, and then waits for that work.
+// DelayInternalWork calls call while the next internal stream is blocked and g.Timeout is a
+// millisecond, so that call's first internal work times out. It then unblocks the stream and waits
+// for the work.
 func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	t.Helper()
 	err := g.Do(func() error {
@@ -61,11 +65,12 @@ func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 		if err != nil {
 			return err
 		}
-		defer gate.Set(1)
-		var idle cuda.Stream // the next to be used
+		const open = 1
+		defer gate.Set(open)
+		var idle cuda.Stream // the internal stream that will be used next
 		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error { idle = stream; return nil })
 		if err == nil {
-			err = g.CUDA.StreamWaitValue(idle, gate.Address(), 1, cuda.WaitEqual)
+			err = g.CUDA.StreamWaitValue(idle, gate.Address(), open, cuda.WaitEqual)
 		}
 		if err != nil {
 			return err
