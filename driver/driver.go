@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Backend opens devices. It has no state.
+// Backend opens devices of one kind, such as GPUs. It has no state.
 type Backend interface {
 	// Name returns the backend's name, such as "host".
 	Name() string
@@ -16,18 +16,18 @@ type Backend interface {
 
 // Config specifies a rank and its device.
 type Config struct {
-	Rank, Size int
-	LocalRank  int // number on this rank's machine
-	// Device is the number of the visible device, plus 1, or 0 for that of LocalRank.
+	Rank, Size int // number of this rank in the world, from 0, and number of ranks
+	LocalRank  int // number of this rank among those on its machine
+	// Device selects a visible device: its number plus 1, or 0 to choose the device by LocalRank.
 	Device int
 	Store  Store
 	// Timeout limits each wait for a peer without another deadline. It is positive.
 	Timeout time.Duration
-	Late    Late
-	// Scatter, if not 0, is the seed of random segment addresses for tests.
+	Late    Late // when and how to warn of late ranks
+	// Scatter, if not 0, makes arenas map segments at random addresses, for tests. It is the seed.
 	Scatter uint64
-	// Interrupted, if set, is called repeatedly during long waits, possibly with locks held. If it
-	// returns an error, which must wrap ErrInterrupted, the wait ends and its group fails.
+	// Interrupted, if not nil, is called repeatedly during long waits, possibly with locks held. An
+	// error, which must wrap ErrInterrupted, ends the wait and makes its group fail.
 	Interrupted func() error
 }
 
@@ -36,10 +36,10 @@ type Store interface {
 	Set(ctx context.Context, key string, value []byte) error
 	// Get waits until the key has a value.
 	Get(ctx context.Context, key string) ([]byte, error)
-	// Peek is like Get, but does not wait.
+	// Peek is like Get, but does not wait. ok reports whether the key has a value.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
-	// CompareSet stores desired if the current value equals expected, and returns the value
-	// afterwards. A missing key has an empty value.
+	// CompareSet stores desired if the current value equals expected, and returns the key's value
+	// after the call. A missing key has an empty value.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 	// ServedBy returns the world rank that serves the store, or -1 if unknown.
 	ServedBy() int
@@ -47,8 +47,8 @@ type Store interface {
 
 // Info describes a device.
 type Info struct {
-	Backend, Name string
-	Granularity   int64 // of segment sizes in bytes; a power of two
+	Backend, Name string // name of the backend, and model of the device
+	Granularity   int64  // unit of segment sizes in bytes; a power of two
 	// Addressable is set if the CPU can access device memory.
 	Addressable bool
 	// CheckIsFree is set if comparing calls across ranks needs no extra communication.
@@ -58,7 +58,7 @@ type Info struct {
 // Device provides one rank's memory, streams and communicators.
 type Device interface {
 	Info() Info
-	// NewArena reserves a range of addresses.
+	// NewArena reserves a range of addresses. bytes is a multiple of Info.Granularity.
 	NewArena(bytes int64) (Arena, error)
 	NewStream() (Stream, error)
 	NewEvent() (Event, error)
@@ -76,8 +76,8 @@ type Arena interface {
 	// If Config.Scatter is set, Map chooses a random offset. It returns an OutOfMemoryError if the
 	// device has too little memory.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep releases all addresses, where nothing may be mapped, except the given number of bytes at
-	// the start. The device may then be closed before the arena.
+	// Keep shrinks the arena to the given number of bytes at its start. Nothing may be mapped at the
+	// other addresses. The device may then be closed before the arena.
 	Keep(bytes int64) error
 	// Close releases the addresses. All segments must be unmapped.
 	Close() error
@@ -87,10 +87,10 @@ type Arena interface {
 type Segment interface {
 	Address() uintptr
 	Bytes() int64
-	// Keep ends the peers' access and releases everything except the memory, which stays mapped
-	// until Unmap. The segment must have no windows.
+	// Keep ends the peers' access and releases everything except the memory itself, which stays
+	// mapped until Unmap. The segment must have no windows.
 	Keep() error
-	// Unmap releases the memory, which no window and no work may use.
+	// Unmap releases the memory. No window and no work may use it.
 	Unmap() error
 }
 
@@ -106,32 +106,33 @@ type Event interface {
 
 // Stream is an ordered, asynchronous queue of work. An idle stream may run work immediately.
 //
-// A stream fails at the first error, and drops all work until Synchronize has returned the error. A
-// dropped collective or message makes its communicator fail with a PriorError. An event recorded on
-// a failed stream is done and has the error.
+// A stream fails at the first error of its work. It then drops all work until Synchronize has
+// returned the error. A dropped collective or message makes its communicator fail with a
+// PriorError. An event recorded on a failed stream is done, and its Synchronize returns the error.
 type Stream interface {
 	Copy(dst, src uintptr, bytes int64) error
 	Fill(dst uintptr, value byte, bytes int64) error
-	// Host runs a function, which must not call symmem, on the host.
+	// Host runs a function on the host. The function must not call symmem.
 	Host(work func()) error
-	// Record records an event after all queued work. A closed stream accepts it only while work is
-	// queued, and then returns ErrClosed.
+	// Record records an event after all queued work. On a closed stream, it succeeds while work is
+	// queued, and returns ErrClosed afterwards.
 	Record(Event) error
-	// Wait delays later work until the event's last recorded point, without a deadline. If earlier
-	// work of that stream failed, this stream fails with the same error.
+	// Wait delays later work until the event's last recorded point has been reached, without a
+	// deadline. If the event has an error, this stream fails with the same error.
 	Wait(Event) error
-	// WaitIgnoringErrors is like Wait, but this stream does not fail. It is for work that reuses the
-	// memory of the earlier work, but not its results.
+	// WaitIgnoringErrors is like Wait, but ignores the event's error. It is for later work that
+	// reuses the memory of the awaited work, but not its results.
 	WaitIgnoringErrors(Event) error
 	// Fail makes the stream fail, in stream order, with an error that the caller already knows.
 	// Synchronize returns it once, but Close does not.
 	Fail(cause error)
 	// Synchronize waits until the stream is idle and returns the first error of its work, once.
 	Synchronize(ctx context.Context) error
-	// BeginCapture makes the stream record work instead of running it. Then Wait refers to the
-	// event's point at the time of the call, and unlike in CUDA, does not add the event's stream to
-	// the capture.
+	// BeginCapture makes the stream record work instead of running it. A recorded Wait refers to the
+	// event's last point at the time of the call. Unlike in CUDA, it does not add the event's stream
+	// to the capture.
 	BeginCapture() error
+	// EndCapture ends the capture and returns the recorded work.
 	EndCapture() (Graph, error)
 	Capturing() bool
 	// Close waits for queued work, for up to twice Config.Timeout.
@@ -140,6 +141,7 @@ type Stream interface {
 
 // Graph is recorded work that can be run repeatedly.
 type Graph interface {
+	// Launch queues the recorded work on a stream of the same device.
 	Launch(Stream) error
 	// Close releases the graph. The memory that it uses must stay valid until then.
 	Close() error

@@ -5,9 +5,9 @@ import "slices"
 // Operation identifies a collective operation.
 type Operation uint8
 
-// The values of operations are the numbers in symmem.h. Insert a new operation before
-// AllReduceRMSNorm, and add a row to operationTraits. For AllGather, ReduceScatter and AllToAll,
-// Call.Count is the size of one rank's part.
+// The operations. Those before AllReduceRMSNorm have the same numbers in symmem.h. Insert a new
+// operation before AllReduceRMSNorm, and add a row to operationTraits. If a buffer has a part for
+// each rank, Call.Count is the size of a part.
 const (
 	AllReduce Operation = iota
 	AllGather
@@ -25,14 +25,15 @@ const (
 	// Gather and Scatter use the larger buffer only on the root.
 	Gather
 	Scatter
-	// AllReduceRMSNorm has a function in symmem.h instead of a number; see Norm.
+	// AllReduceRMSNorm normalizes the sums of an AllReduce; see Norm. In symmem.h, this operation
+	// and the following ones have functions instead of numbers.
 	AllReduceRMSNorm
 	// ReduceScatterRMSNorm normalizes each rank's part of a ReduceScatter.
 	ReduceScatterRMSNorm
-	// Dispatch and Combine exchange rows of a mixture of experts; see Route. They have no numbers.
+	// Dispatch and Combine exchange rows of a mixture of experts; see Route.
 	Dispatch
 	Combine
-	Operations = iota
+	Operations = iota // number of operations
 )
 
 // Extent describes how many elements a buffer has.
@@ -40,13 +41,14 @@ type Extent uint8
 
 // The extents of buffers. A part has Call.Count elements.
 const (
-	NoPart Extent = iota
+	NoPart Extent = iota // the operation does not use the buffer
 	OnePart
 	AllParts       // one part per rank
 	AllPartsOfRoot // AllParts on the root, NoPart elsewhere
-	BySplits       // as in Call.Splits
+	BySplits       // parts of the sizes in Call.Splits
 )
 
+// traits describes an operation. The methods of Operation document the fields.
 type traits struct {
 	name                        string
 	send, recv                  Extent
@@ -152,8 +154,8 @@ func (o Operation) HasRoot() bool { return o.traits().hasRoot }
 // UsesWindows reports whether a call registers its buffers and uses their windows.
 func (o Operation) UsesWindows() bool { return o.traits().usesWindows }
 
-// HasTuningRules reports whether tuning tables choose the operation's path by size.
-// Operations without rules use those of a related operation.
+// HasTuningRules reports whether tuning tables can have rules that choose the operation's path by
+// size. Other operations with several paths use the rules of a related operation.
 func (o Operation) HasTuningRules() bool {
 	return o.traits().usesWindows && len(o.traits().paths) > 1 && o.HasNumber()
 }
@@ -170,19 +172,19 @@ func (o Operation) WithoutNorm() Operation {
 	}
 }
 
-// HasNorm reports whether a call of the operation needs a Norm.
+// HasNorm reports whether a call of the operation needs Call.Norm.
 func (o Operation) HasNorm() bool { return o != o.WithoutNorm() }
 
 // WaitsForAllRanks reports whether no rank can complete the operation before all have started it.
 func (o Operation) WaitsForAllRanks() bool { return o.traits().waitsForAll }
 
-// HasNumber reports whether symmem.h and Python have a number for the operation.
+// HasNumber reports whether symmem.h and the Python package have a number for the operation.
 func (o Operation) HasNumber() bool { return o < AllReduceRMSNorm }
 
-// Note describes limits on the use of the operation's number in symmem.h, or is empty.
+// Note returns a restriction on the use of the operation's number in symmem.h, or "".
 func (o Operation) Note() string { return o.traits().note }
 
-// HasSplits reports whether a call of the operation needs Splits.
+// HasSplits reports whether a call of the operation needs Call.Splits.
 func (o Operation) HasSplits() bool {
 	send, recv := o.Extents()
 	return send == BySplits || recv == BySplits
@@ -201,10 +203,11 @@ func (o Operation) Extents() (send, recv Extent) { return o.traits().send, o.tra
 // HasInPlace reports whether NCCL permits the operation in place; see Call.InPlace.
 func (o Operation) HasInPlace() bool {
 	send, recv := o.Extents()
-	return send == OnePart && recv != NoPart || recv == OnePart && send != NoPart
+	usesBoth := send != NoPart && recv != NoPart
+	return usesBoth && (send == OnePart || recv == OnePart)
 }
 
-// Parts returns the number of parts in a buffer, or 0 for BySplits.
+// Parts returns the number of parts in a buffer, if this rank uses it, or 0 for BySplits.
 func (e Extent) Parts(ranks int) int64 {
 	switch e {
 	case OnePart:
@@ -216,10 +219,10 @@ func (e Extent) Parts(ranks int) int64 {
 	return 0
 }
 
-// SupportsPath reports whether the operation supports a path; see also Offer.Refusal.
+// SupportsPath reports whether any calls of the operation support a path; see Offer.Refusal.
 func (o Operation) SupportsPath(path Path) bool { return slices.Contains(o.traits().paths, path) }
 
-// Path selects how a collective runs.
+// Path selects how a collective or a message runs.
 type Path uint8
 
 // The paths.
@@ -232,10 +235,10 @@ const (
 	PathDirect
 	// PathTwoLevel runs symmem's GPU kernels within each machine, and NCCL between machines.
 	PathTwoLevel
-	Paths
+	Paths // number of paths
 )
 
-// String returns the path's name.
+// String returns the path's name, or "?" for an invalid path.
 func (p Path) String() string {
 	return [...]string{"plain", "window", "direct", "two-level", "?"}[min(p, Paths)]
 }

@@ -33,6 +33,7 @@ const (
 	ReduceOps = iota
 )
 
+// reduction describes a ReduceOp. The methods of ReduceOp document the fields.
 type reduction struct {
 	name       string
 	alias      string
@@ -41,9 +42,9 @@ type reduction struct {
 	isAverage  bool
 	hasFactor  bool
 	isMinOrMax bool
-	logical    Code
+	logical    Code // number of a ReduceOp
 	nccl       Code
-	kernel     Code // in enum Op of driver/nccl/kernels/src/call.h
+	kernel     Code // number in enum Op of driver/nccl/kernels/src/call.h
 }
 
 var reductions = [ReduceOps]reduction{
@@ -89,7 +90,7 @@ func (op ReduceOp) tableRow() *reduction {
 	return &unknownReduction
 }
 
-// Code is a number in another component's enumeration, plus 1, or 0 if there is none.
+// Code is a number in an enumeration, plus 1, or 0 if the enumeration has no such value.
 type Code uint8
 
 func codeOf[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
@@ -100,13 +101,13 @@ func (c Code) Number() (number uint8, ok bool) { return uint8(c - 1), c != 0 }
 // String returns the reduction's name in nccl-tests.
 func (op ReduceOp) String() string { return op.tableRow().name }
 
-// Alias returns PyTorch's name of the reduction if it differs from String.
+// Alias returns PyTorch's name of the reduction, or "" if it equals String.
 func (op ReduceOp) Alias() string { return op.tableRow().alias }
 
-// Note explains the reduction's name, or is empty.
+// Note returns a remark on the reduction for users, or "".
 func (op ReduceOp) Note() string { return op.tableRow().note }
 
-// Accepts reports whether the reduction is defined for a type.
+// Accepts reports whether the reduction is defined for a data type.
 func (op ReduceOp) Accepts(t DataType) bool {
 	return op < ReduceOps && reductions[op].combine.Accepts(t) &&
 		(t.Float() || !reductions[op].hasFactor)
@@ -124,7 +125,7 @@ func (op ReduceOp) HasFactor() bool { return op.tableRow().hasFactor }
 // IsMinOrMax reports whether the result is always one of the inputs.
 func (op ReduceOp) IsMinOrMax() bool { return op.tableRow().isMinOrMax }
 
-// Logical returns the reduction of bytes 0 and 1 that gives PyTorch's result for booleans.
+// Logical returns the ReduceOp that gives PyTorch's result for booleans, which are bytes 0 and 1.
 func (op ReduceOp) Logical() Code { return op.tableRow().logical }
 
 // NCCL returns the ncclRedOp_t value for the reduction.
@@ -144,7 +145,7 @@ func (op ReduceOp) IsSupportedEverywhere(t DataType) bool {
 	return !op.ComparesUnsigned(t) // symmem's kernels treat unsigned integers as signed
 }
 
-// ComparesUnsigned reports whether the reduction depends on t being unsigned.
+// ComparesUnsigned reports whether the result would differ if t, an unsigned type, were signed.
 func (op ReduceOp) ComparesUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.IsMinOrMax() || op.IsAverage())
 }

@@ -5,13 +5,11 @@ import "slices"
 // Splits divides a buffer, or both buffers of an AllToAllV, into one part per rank. Counts and
 // offsets are in elements and indexed by group rank.
 type Splits struct {
-	// SendCounts and SendOffsets are nil for AllGatherV.
-	SendCounts, SendOffsets []int64
-	// RecvCounts and RecvOffsets are nil for ReduceScatterV.
-	RecvCounts, RecvOffsets []int64
+	SendCounts, SendOffsets []int64 // of the send buffer's parts; nil for AllGatherV
+	RecvCounts, RecvOffsets []int64 // of the receive buffer's parts; nil for ReduceScatterV
 }
 
-// countsAndOffsets returns those of the send buffer for AllToAllV.
+// countsAndOffsets returns the lists of the divided buffer or, for AllToAllV, of the send buffer.
 func (s *Splits) countsAndOffsets(o Operation) (counts, offsets []int64) {
 	if o == AllGatherV {
 		return s.RecvCounts, s.RecvOffsets
@@ -19,10 +17,15 @@ func (s *Splits) countsAndOffsets(o Operation) (counts, offsets []int64) {
 	return s.SendCounts, s.SendOffsets
 }
 
-// WithOffsets returns s or, if s has no offsets, a copy with adjacent parts in group order.
+// WithOffsets returns s or, if s has counts without offsets, a copy with offsets that make the
+// parts adjacent, in group order. s may be nil.
 func (s *Splits) WithOffsets() *Splits {
-	if s == nil || (s.SendCounts == nil || s.SendOffsets != nil) &&
-		(s.RecvCounts == nil || s.RecvOffsets != nil) {
+	if s == nil {
+		return nil
+	}
+	lacksSendOffsets := s.SendCounts != nil && s.SendOffsets == nil
+	lacksRecvOffsets := s.RecvCounts != nil && s.RecvOffsets == nil
+	if !lacksSendOffsets && !lacksRecvOffsets {
 		return s
 	}
 	filled := *s
@@ -44,7 +47,7 @@ func contiguousOffsets(counts []int64) (offsets []int64) {
 	return offsets
 }
 
-// Total returns the number of elements in the divided buffer of AllGatherV or ReduceScatterV.
+// Total returns the sum of the counts for AllGatherV and ReduceScatterV, and 0 for others.
 func (s *Splits) Total(o Operation) int64 {
 	counts, _ := s.countsAndOffsets(o)
 	if !o.SplitsOneBuffer() {
@@ -53,13 +56,15 @@ func (s *Splits) Total(o Operation) int64 {
 	return int64(sumCounts(counts))
 }
 
-// Contiguous reports whether the parts are adjacent and in group order.
+// Contiguous reports whether the parts of the divided buffer are adjacent and in group order. It
+// returns false for AllToAllV.
 func (s *Splits) Contiguous(o Operation) bool {
 	counts, offsets := s.countsAndOffsets(o)
 	return o.SplitsOneBuffer() && slices.Equal(offsets, contiguousOffsets(counts))
 }
 
-// CountOf returns the Call.Count of a rank. The splits may be invalid.
+// CountOf returns the Call.Count of a rank's call with s, which may be invalid. It is 0 for
+// AllToAllV, and if s has no count for the rank.
 func (s *Splits) CountOf(o Operation, rank int) int64 {
 	if counts, _ := s.countsAndOffsets(o); o.SplitsOneBuffer() && rank < len(counts) {
 		return counts[rank]
@@ -67,6 +72,7 @@ func (s *Splits) CountOf(o Operation, rank int) int64 {
 	return 0
 }
 
+// lastPartEnd returns the end of the last part that is not empty, or 0 if there is none.
 func lastPartEnd(counts, offsets []int64) (elements int64) {
 	for i, n := range counts {
 		if n > 0 {

@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// allReduce returns a valid AllReduce of 4096 bytes, as modified by change.
 func allReduce(change func(*Call)) Call {
 	c := Call{
 		Operation: AllReduce, DataType: Float32, Count: 1024, Send: 1 << 20, Recv: 2 << 20,
@@ -21,7 +22,7 @@ func premulSum(change func(*Call)) Call {
 	})
 }
 
-// norm returns an AllReduceRMSNorm of 2 rows of 64 elements, as modified by change.
+// norm returns a valid AllReduceRMSNorm of 2 rows of 64 elements, as modified by change.
 func norm(change func(*Call)) Call {
 	return allReduce(func(c *Call) {
 		c.Operation, c.DataType, c.Count = AllReduceRMSNorm, BFloat16, 128
@@ -30,7 +31,7 @@ func norm(change func(*Call)) Call {
 	})
 }
 
-// allToAllV returns an AllToAllV of two ranks, as modified by change.
+// allToAllV returns a valid AllToAllV of two ranks, as modified by change.
 func allToAllV(change func(*Call)) Call {
 	return allReduce(func(c *Call) {
 		c.Operation, c.Count = AllToAllV, 0
@@ -42,7 +43,7 @@ func allToAllV(change func(*Call)) Call {
 	})
 }
 
-// allGatherV returns rank 1's call of an AllGatherV on two ranks, as modified by change.
+// allGatherV returns rank 1's call of a valid AllGatherV on two ranks, as modified by change.
 func allGatherV(change func(*Call)) Call {
 	return allReduce(func(c *Call) {
 		c.Operation, c.Count = AllGatherV, 5
@@ -59,18 +60,20 @@ func TestSpans(t *testing.T) {
 		call       Call
 		send, recv int64 // in elements, on rank 1 of 2
 	}{
-		"AllReduce":          {allReduce(func(*Call) {}), 1024, 1024},
-		"AllToAllV":          {allToAllV(func(*Call) {}), 3, 4},
-		"empty splits":       {allToAllV(func(c *Call) { c.Splits.SendCounts = []int64{0, 0} }), 0, 4},
-		"AllGatherV":         {allGatherV(func(*Call) {}), 5, 7},
-		"parts with gaps":    {allGatherV(func(c *Call) { c.Splits.RecvOffsets[1] = 100 }), 5, 105},
-		"Gather on the root": {rooted(Gather, 1), 10, 20}, "Gather elsewhere": {rooted(Gather, 0), 10, 0},
+		"AllReduce":           {allReduce(func(*Call) {}), 1024, 1024},
+		"AllToAllV":           {allToAllV(func(*Call) {}), 3, 4},
+		"empty splits":        {allToAllV(func(c *Call) { c.Splits.SendCounts = []int64{0, 0} }), 0, 4},
+		"AllGatherV":          {allGatherV(func(*Call) {}), 5, 7},
+		"parts with gaps":     {allGatherV(func(c *Call) { c.Splits.RecvOffsets[1] = 100 }), 5, 105},
+		"Gather on the root":  {rooted(Gather, 1), 10, 20},
+		"Gather elsewhere":    {rooted(Gather, 0), 10, 0},
 		"Scatter on the root": {rooted(Scatter, 1), 20, 10},
 		"Scatter elsewhere":   {rooted(Scatter, 0), 0, 10},
 		"Reduce":              {rooted(Reduce, 0), 10, 10},
 	} {
-		if send, recv := row.call.Spans(2, 1); send != 4*row.send || recv != 4*row.recv {
-			t.Errorf("%s: Spans(2, 1) = %d, %d; want %d, %d", name, send, recv, 4*row.send, 4*row.recv)
+		wantSend, wantRecv := 4*row.send, 4*row.recv // bytes of float32 elements
+		if send, recv := row.call.Spans(2, 1); send != wantSend || recv != wantRecv {
+			t.Errorf("%s: Spans(2, 1) = %d, %d; want %d, %d", name, send, recv, wantSend, wantRecv)
 		}
 	}
 }
@@ -103,7 +106,7 @@ func TestValidateRejectsInvalidCalls(t *testing.T) {
 		"another rank's count":        allGatherV(func(c *Call) { c.Count = 2 }),
 		"no counts":                   allGatherV(func(c *Call) { c.Splits = nil }),
 		"counts for a sum":            allGatherV(func(c *Call) { c.Operation = AllReduce }),
-		"lists of AllToAllV":          allGatherV(func(c *Call) { c.Splits.SendCounts = []int64{2, 5} }),
+		"counts for both buffers":     allGatherV(func(c *Call) { c.Splits.SendCounts = []int64{2, 5} }),
 		"one offset":                  allGatherV(func(c *Call) { c.Splits.RecvOffsets = []int64{0} }),
 		"splits for the wrong buffer": allGatherV(func(c *Call) { c.Operation = ReduceScatterV }),
 		"in place in another part": allReduce(func(c *Call) {
@@ -120,7 +123,7 @@ func TestValidateRejectsInvalidCalls(t *testing.T) {
 		"no norm":                     norm(func(c *Call) { c.Norm = nil }),
 		"norm for a sum":              norm(func(c *Call) { c.Operation = AllReduce }),
 		"norm of floats":              norm(func(c *Call) { c.DataType = Float32 }),
-		"rows of 60 values":           norm(func(c *Call) { c.Norm.Hidden, c.Count = 60, 120 }),
+		"rows of 60 elements":         norm(func(c *Call) { c.Norm.Hidden, c.Count = 60, 120 }),
 		"empty rows":                  norm(func(c *Call) { c.Norm.Hidden, c.Count = 0, 0 }),
 		"long rows":                   norm(func(c *Call) { c.Norm.Hidden, c.Count = 1<<15, 1<<16 }),
 		"too many rows":               norm(func(c *Call) { c.Norm.Rows, c.Count = 1<<58, 0 }),
@@ -179,9 +182,11 @@ func TestEveryOperationHasTraits(t *testing.T) {
 			t.Errorf("operation %d has traits %+v, want a name and paths", o, row)
 		}
 	}
-	if got := Operation(Operations).String(); got != "Operation(?)" ||
-		Operation(Operations).SupportsPath(PathPlain) {
-		t.Errorf("an operation without a row has name %q and supports a path: %v", got,
-			Operation(Operations).SupportsPath(PathPlain))
+	const unknown = Operation(Operations)
+	if got, want := unknown.String(), "Operation(?)"; got != want {
+		t.Errorf("the name of an unknown operation is %q, want %q", got, want)
+	}
+	if unknown.SupportsPath(PathPlain) {
+		t.Error("an unknown operation supports the plain path")
 	}
 }

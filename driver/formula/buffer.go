@@ -9,8 +9,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Reduce returns the reduction of the ranks' inputs, which are in group order and native byte
-// order.
+// Reduce returns the reduction of the ranks' inputs. inputs holds the bytes of each rank's
+// elements, in group order.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	if len(inputs) == 1 && !op.HasFactor() {
 		return bytes.Clone(inputs[0])
@@ -50,7 +50,8 @@ var canonicalNaN = math.Float32frombits(0x7FFFFFFF)
 func reduceElements[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte, canonicalNaN T,
 ) []byte {
-	output, values := bytes.Clone(inputs[0]), make([]T, len(inputs))
+	output := bytes.Clone(inputs[0])
+	values := make([]T, len(inputs)) // one element of each rank
 	elementsByRank := elementsOfAll[T](inputs)
 	for i := range elementsOf[T](output) {
 		for r := range values {
@@ -61,6 +62,7 @@ func reduceElements[T reduce.Number](
 	return output
 }
 
+// reduceHalves reduces elements of a 16-bit type as float32 values.
 func reduceHalves(
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte,
 	toFloat32 func(uint16) float32, to16Bits func(float32) uint16,
@@ -69,7 +71,8 @@ func reduceHalves(
 	if f == driver.RoundedTree {
 		round = func(v float32) float32 { return toFloat32(to16Bits(v)) }
 	}
-	output, values := bytes.Clone(inputs[0]), make([]float32, len(inputs))
+	output := bytes.Clone(inputs[0])
+	values := make([]float32, len(inputs))
 	elementsByRank := elementsOfAll[uint16](inputs)
 	for i := range elementsOf[uint16](output) {
 		for r := range values {
@@ -83,13 +86,14 @@ func reduceHalves(
 func elementsOfAll[T any](inputs [][]byte) [][]T {
 	var elementsByRank [][]T
 	for _, in := range inputs {
-		aligned := bytes.Clone(in)
+		aligned := bytes.Clone(in) // allocations are aligned, but in may not be
 		elementsByRank = append(elementsByRank, elementsOf[T](aligned))
 	}
 	return elementsByRank
 }
 
-// The bytes must be aligned to an element.
+// elementsOf returns the elements whose bytes are b, without a copy. b must be aligned to an
+// element.
 func elementsOf[T any](b []byte) []T {
 	var element T
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))),

@@ -14,6 +14,7 @@ import (
 	"symmem/internal/reduce"
 )
 
+// floats returns the bytes of float32 values.
 func floats(values ...float32) []byte {
 	var out []byte
 	for _, v := range values {
@@ -22,8 +23,8 @@ func floats(values ...float32) []byte {
 	return out
 }
 
-// TestSumsDependOnOrderOfFormula compares sums with results computed by hand, where 2^24 + 1 is
-// rounded to 2^24.
+// TestSumsDependOnOrderOfFormula compares sums with results computed by hand. In float32, 2^24 + 1
+// is rounded to 2^24.
 func TestSumsDependOnOrderOfFormula(t *testing.T) {
 	const big = 1 << 24
 	inputs := [][]byte{floats(big), floats(1), floats(1), floats(1)}
@@ -45,7 +46,7 @@ func TestFloat16IsRoundedOnceOrAfterEachAddition(t *testing.T) {
 	// From 2048 on, float16 represents only even integers.
 	inputs := [][]byte{value(2048), value(1), value(1), value(1)}
 	for f, want := range map[driver.Formula]float32{
-		driver.RankOrder:   2052, // 2051 lies between 2050 and 2052, and rounds to even
+		driver.RankOrder:   2052, // 2051 is halfway between 2050 and 2052, and rounds to even
 		driver.Tree:        2052,
 		driver.RoundedTree: 2050, // 2049 is rounded to 2048, and 2048 + 2 is exact
 	} {
@@ -56,17 +57,17 @@ func TestFloat16IsRoundedOnceOrAfterEachAddition(t *testing.T) {
 }
 
 func TestZerosNaNsAndAveragesFollowDocumentation(t *testing.T) {
-	zero, nan := math.Float32frombits(1<<31), math.Float32frombits(0xFFC01234)
+	negativeZero, nan := math.Float32frombits(1<<31), math.Float32frombits(0xFFC01234)
 	infinity := float32(math.Inf(1))
 	for _, c := range []struct {
 		op   driver.ReduceOp
 		a, b float32
-		want uint32
+		want uint32 // bits
 	}{
-		{driver.Sum, zero, zero, 1 << 31},
-		{driver.Sum, zero, 0, 0},
-		{driver.Min, 0, zero, 1 << 31},
-		{driver.Max, zero, 0, 0},
+		{driver.Sum, negativeZero, negativeZero, 1 << 31},
+		{driver.Sum, negativeZero, 0, 0},
+		{driver.Min, 0, negativeZero, 1 << 31},
+		{driver.Max, negativeZero, 0, 0},
 		{driver.Max, nan, 1, 0x7FFFFFFF},
 		{driver.Sum, infinity, -infinity, 0x7FFFFFFF},
 		{driver.Prod, infinity, 0, 0x7FFFFFFF},
@@ -80,18 +81,19 @@ func TestZerosNaNsAndAveragesFollowDocumentation(t *testing.T) {
 	for f := range driver.RoundedTree + 1 {
 		sums := formula.Reduce(f, driver.PremulSum, driver.Float32, [][]byte{floats(4)})
 		if want := floats(4 * float32(formula.Factor(driver.PremulSum))); !bytes.Equal(sums, want) {
-			t.Errorf("%v: a single rank got %x with a factor, want %x", f, sums, want)
+			t.Errorf("%v: the premul_sum of a single rank is %x, want %x", f, sums, want)
 		}
 	}
 	single := [][]byte{floats(nan)}
 	average := formula.Reduce(driver.RankOrder, driver.Avg, driver.Float32, single)
 	if !bytes.Equal(average, single[0]) {
-		t.Errorf("a single rank got %x, want its own input", average)
+		t.Errorf("the average of a single rank is %x, want its input %x", average, single[0])
 	}
-	bytesOfTwo := [][]byte{{100, 0xFF}, {100, 0xFE}}
-	sums := formula.Reduce(driver.RankOrder, driver.Avg, driver.Int8, bytesOfTwo)
-	if want := []byte{0xE4, 0xFF}; !bytes.Equal(sums, want) { // 200 wraps to -56; -3 / 2 is -1
-		t.Errorf("averages of int8: got %x, want %x", sums, want)
+	int8s := [][]byte{{100, 0xFF}, {100, 0xFE}} // 100 and -1, 100 and -2
+	averages := formula.Reduce(driver.RankOrder, driver.Avg, driver.Int8, int8s)
+	// 100 + 100 wraps to -56, and -56 / 2 is -28. -3 / 2 is -1.
+	if want := []byte{0xE4, 0xFF}; !bytes.Equal(averages, want) {
+		t.Errorf("averages of int8: got %x, want %x", averages, want)
 	}
 }
 
@@ -103,7 +105,7 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 	nan := math.Float32frombits(0x7FFFFFFF)
 	for _, c := range []struct {
 		f    driver.Formula
-		x    []float32
+		in   []float32 // by rank
 		want float32
 	}{
 		{driver.RankOrder, []float32{3e38, 3e38}, 3e38},
@@ -124,28 +126,28 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 		},
 	} {
 		var inputs [][]byte
-		for _, x := range c.x {
-			inputs = append(inputs, floats(x))
+		for _, v := range c.in {
+			inputs = append(inputs, floats(v))
 		}
 		got := formula.Reduce(c.f, driver.Avg, driver.Float32, inputs)
 		if !bytes.Equal(got, floats(c.want)) {
-			t.Errorf("%v average of %v: got %x, want %x", c.f, c.x, got, floats(c.want))
+			t.Errorf("%v average of %v: got %x, want %x", c.f, c.in, got, floats(c.want))
 		}
 	}
 }
 
-// TestAverageOfLargestNumbersIsFinite averages the largest elements. If their average is finite, so
-// are averages of smaller elements, because rounding is monotonic.
+// TestAverageOfLargestNumbersIsFinite averages the largest finite elements. If their average is
+// finite, averages of smaller elements are finite, too, because rounding is monotonic.
 func TestAverageOfLargestNumbersIsFinite(t *testing.T) {
-	for dt, largest := range map[driver.DataType]uint64{
+	for dt, largestBits := range map[driver.DataType]uint64{
 		driver.Float64: 0x7FEFFFFFFFFFFFFF, driver.Float32: 0x7F7FFFFF, driver.Float16: 0x7BFF,
 		driver.BFloat16: 0x7F7F,
 	} {
-		one := formula.AppendBits(nil, dt, largest)
-		infinity := formula.AppendBits(nil, dt, largest+1)
+		largest := formula.AppendBits(nil, dt, largestBits)
+		infinity := formula.AppendBits(nil, dt, largestBits+1)
 		for ranks := 2; ranks <= 1024; ranks++ {
 			for _, f := range formulas(ranks) {
-				got := formula.Reduce(f, driver.Avg, dt, slices.Repeat([][]byte{one}, ranks))
+				got := formula.Reduce(f, driver.Avg, dt, slices.Repeat([][]byte{largest}, ranks))
 				if bytes.Equal(got, infinity) {
 					t.Fatalf("%v: the %v average on %d ranks is infinite", dt, f, ranks)
 				}
@@ -154,6 +156,7 @@ func TestAverageOfLargestNumbersIsFinite(t *testing.T) {
 	}
 }
 
+// formulas returns the formulas that groups of the given size can have.
 func formulas(ranks int) []driver.Formula {
 	if ranks&(ranks-1) != 0 {
 		return []driver.Formula{driver.RankOrder}
@@ -161,6 +164,8 @@ func formulas(ranks int) []driver.Formula {
 	return []driver.Formula{driver.RankOrder, driver.Tree, driver.RoundedTree}
 }
 
+// TestHostKernelsComputeFormula compares the results of the host's kernels with the formulas. It
+// also checks that sums of the inputs depend on the order of additions.
 func TestHostKernelsComputeFormula(t *testing.T) {
 	const count = 5003
 	for _, dt := range reduce.DataTypes() {
@@ -180,8 +185,8 @@ func TestHostKernelsComputeFormula(t *testing.T) {
 				slices.Reverse(reversed)
 				share := differingShare(want, formula.Reduce(driver.RankOrder, op, dt, reversed), dt)
 				if op == driver.Sum && dt.Float() && ranks > 2 && share < 0.1 {
-					t.Errorf("%s: a fraction %.3f of the elements differs in reverse order, want 0.1", name,
-						share)
+					t.Errorf("%s: in reverse order, a share of %.3f of the elements differs, want 0.1",
+						name, share)
 				}
 			}
 		}
@@ -205,8 +210,9 @@ func checkTrees(
 			Op: op.Combine(), DataType: dt, IsRounded: f == driver.RoundedTree,
 			IsAverage: op.IsAverage(), IsScaled: op.HasFactor(), Factor: formula.Factor(op),
 		}
-		tree.Reduce(srcs[1:2], srcs, len(inputs[0])/dt.Size())
-		if !bytes.Equal(copies[1], formula.Reduce(f, op, dt, inputs)) {
+		const dst = 1 // the result replaces this input
+		tree.Reduce(srcs[dst:dst+1], srcs, len(inputs[0])/dt.Size())
+		if !bytes.Equal(copies[dst], formula.Reduce(f, op, dt, inputs)) {
 			t.Errorf("%s: the host's %v result differs from the formula", name, f)
 		}
 	}
@@ -222,7 +228,8 @@ func pointers(buffers [][]byte) (all []unsafe.Pointer) {
 func reduceWithKernels(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) []byte {
 	out := make([]byte, len(inputs[0]))
 	srcs := pointers(inputs)
-	dsts, count := []unsafe.Pointer{unsafe.Pointer(&out[0])}, len(out)/dt.Size()
+	dsts := []unsafe.Pointer{unsafe.Pointer(&out[0])}
+	count := len(out) / dt.Size()
 	switch {
 	case op.IsAverage():
 		reduce.Average(dt, dsts, srcs, count, reduce.Hint{})
@@ -234,12 +241,14 @@ func reduceWithKernels(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) 
 	return out
 }
 
+// differingShare returns the fraction of the elements of a and b that differ.
 func differingShare(a, b []byte, dt driver.DataType) float64 {
-	size, n := dt.Size(), 0
+	size := dt.Size()
+	differingBytes := 0
 	for i := 0; i < len(a); i += size {
 		if !bytes.Equal(a[i:i+size], b[i:i+size]) {
-			n++
+			differingBytes += size
 		}
 	}
-	return float64(n*size) / float64(len(a))
+	return float64(differingBytes) / float64(len(a))
 }

@@ -9,9 +9,10 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Input returns a rank's test input, which is the same in every run. Integers have random bits.
-// Most floats are x and -x on two ranks and small on the others, so the sum depends on the order of
-// additions. The others have any magnitude, random bits, or special values.
+// Input returns a rank's test input, which depends only on the arguments. Integers have random
+// bits. Most floats are x on one rank, -x on another, and small on the other ranks, so that their
+// sum depends on the order of additions. The rest have random magnitudes, random bits, or special
+// values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	sharedRandom := rand.New(rand.NewPCG(seed, uint64(t)))
 	rankRandom := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
@@ -37,14 +38,14 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return input
 }
 
-// SpecialInput returns a rank's input of special values, which is the same in every run. Ranks 0 to
-// 2 have all combinations of three special values. Rank n+3 has the values of rank n, shifted by
-// one position in specialValues.
+// SpecialInput returns a rank's input of special values. If count is large enough, ranks 0 to 2
+// have all combinations of three special values. Rank n+3 has the values of rank n, shifted by one
+// position in specialValues.
 func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 	values := specialValues[t]
 	input := make([]byte, 0, count*int64(t.Size()))
 	for i := range count {
-		for range rank % 3 {
+		for range rank % 3 { // digit number rank%3 of i, with len(values) as the base
 			i /= int64(len(values))
 		}
 		input = AppendBits(input, t, values[(i+int64(rank/3))%int64(len(values))])
@@ -57,7 +58,8 @@ var smallExponent = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }
 
-// choice must be the same on all ranks.
+// cancelingValue returns a large value on one rank, its negative on another, and a small value on
+// the others. choice determines the two ranks, and must be the same on all ranks.
 func cancelingValue(
 	t driver.DataType, choice uint64, smallFactor float64, rank, ranks int,
 ) float64 {
@@ -74,7 +76,7 @@ func cancelingValue(
 	}
 }
 
-// AppendFloat appends v, rounded to the floating-point type t.
+// AppendFloat appends the bytes of v, rounded to the floating-point type t.
 func AppendFloat(dst []byte, t driver.DataType, v float64) []byte {
 	switch t {
 	case driver.Float64:
@@ -102,9 +104,9 @@ func AppendBits(dst []byte, t driver.DataType, bits uint64) []byte {
 	}
 }
 
-// specialValues holds zeros, the smallest and largest subnormal and normal numbers, one,
-// infinities, and quiet and signaling NaNs. For integers, it holds the values at which arithmetic
-// wraps.
+// specialValues maps each data type to the bits of its special values. Those of floats are zeros,
+// the smallest and largest subnormal and normal numbers, one, infinities, and a quiet and a
+// signaling NaN. Those of integers are the values at which arithmetic wraps.
 var specialValues = map[driver.DataType][]uint64{
 	driver.Float64: {
 		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000001,

@@ -7,15 +7,16 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormRow holds one row of the results of a norm. Elements are stored as bits.
+// NormRow holds the results of a norm for one row, with elements as bits. NormCase.Want holds the
+// results for all rows.
 type NormRow struct {
 	Residual, Output []uint16
-	Quantized        []uint8
-	Scales           []float32 // only if the call computes scales
+	Quantized        []uint8   // nil without quantization
+	Scales           []float32 // nil if the call does not compute scales
 }
 
-// Norm computes a row from the rounded sums of all ranks' inputs. driver.QuantStatic uses
-// staticScale.
+// Norm returns the results of a norm for one row. sums has the bits of the rounded sums of all
+// ranks' inputs. staticScale is the scale for driver.QuantStatic, and is ignored for other kinds.
 func Norm(
 	n *driver.Norm, t driver.DataType, sums, residual, weight []uint16, staticScale float32,
 ) NormRow {
@@ -24,7 +25,7 @@ func Norm(
 		decode, round = reduce.Float16Value, reduce.Float16Bits
 	}
 	encode := func(v float32) uint16 {
-		if v != v {
+		if v != v { // NaN
 			v = canonicalNaN
 		}
 		return round(v)
@@ -53,14 +54,15 @@ const (
 	warpCount    = 16
 )
 
-// sumSquares adds the squares of a row in the order of the GPU kernel: each thread adds those of
-// its packs, and trees add up the lanes of each warp and then the warps.
+// sumSquares returns the sum of the squares of a row's elements. It adds in the order of the GPU
+// kernel: each thread adds the squares of its packs (runs of packSize elements), a tree adds the
+// sums of the lanes of each warp, and another tree adds the sums of the warps.
 func sumSquares(row []float32) float32 {
 	var sums [warpCount][lanesPerWarp]float32
 	for i, v := range row {
 		thread := i / packSize % (warpCount * lanesPerWarp)
 		sum := &sums[thread/lanesPerWarp][thread%lanesPerWarp]
-		// The square has at most 22 bits, so this rounds like a fused multiply-add.
+		// The square is exact (at most 22 bits), so this rounds like a fused multiply-add.
 		*sum = float32(float64(v)*float64(v) + float64(*sum))
 	}
 	var totals [warpCount]float32
@@ -81,16 +83,16 @@ func sumSquares(row []float32) float32 {
 }
 
 func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
-	group := len(row)
+	groupSize := len(row)
 	switch q {
 	case driver.QuantNone:
 		return
 	case driver.QuantPerGroup:
-		group = driver.QuantGroup
+		groupSize = driver.QuantGroup
 	case driver.QuantStatic, driver.QuantPerRow:
 	}
-	for first := 0; first < len(row); first += group {
-		values, scale := row[first:first+group], staticScale
+	for first := 0; first < len(row); first += groupSize {
+		values, scale := row[first:first+groupSize], staticScale
 		if q.ComputesScales() {
 			scale = computeScale(values)
 			r.Scales = append(r.Scales, scale)

@@ -32,6 +32,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 
 const headerPath = "cmd/libsymmem/symmem.h"
 
+// templateOfFile maps each generated file, relative to the module's root, to its template.
 var templateOfFile = map[string]string{
 	"terms.go":                      "root.tmpl",
 	"internal/tuning/operations.go": "tuning.tmpl",
@@ -39,15 +40,17 @@ var templateOfFile = map[string]string{
 	headerPath:                      "header.tmpl",
 }
 
+// term is a reduction or an operation that the generated files list.
 type term struct {
-	Go              string // in package driver
-	Name            string // in Python and, in capitals, in C
-	Alias           string // in PyTorch, if different
-	Note            string // restricts the use of the term
-	Doc             string // in package driver
-	Number          int
-	Logical         string // the equivalent for booleans, which are stored as bytes
-	Numbered, Tuned bool
+	Go       string // name of the constant in package driver
+	Name     string // name in Python and, in capitals, in C
+	Alias    string // name in PyTorch, or "" if it is the same
+	Note     string // restriction on the use of the term, or ""
+	Doc      string // doc comment of a reduction in package driver
+	Number   int
+	Logical  string // Name of the equivalent reduction for booleans (stored as bytes), or ""
+	Numbered bool   // see driver.Operation.HasNumber
+	Tuned    bool   // see driver.Operation.HasTuningRules
 }
 
 type terms struct{ Reductions, Operations []term }
@@ -58,21 +61,22 @@ func generate(root string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := map[string][]byte{}
-	for name, source := range templateOfFile {
+	contents := map[string][]byte{}
+	for path, templateName := range templateOfFile {
 		var text bytes.Buffer
-		if err := templates.ExecuteTemplate(&text, source, data); err != nil {
+		if err := templates.ExecuteTemplate(&text, templateName, data); err != nil {
 			return nil, err
 		}
-		all[name] = text.Bytes()
-		if strings.HasSuffix(name, ".go") {
-			if all[name], err = format.Source(text.Bytes()); err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
+		contents[path] = text.Bytes()
+		if strings.HasSuffix(path, ".go") {
+			if contents[path], err = format.Source(text.Bytes()); err != nil {
+				return nil, fmt.Errorf("%s: %w", path, err)
 			}
 		}
 	}
-	all[headerPath], err = replaceEnumerations(filepath.Join(root, headerPath), all[headerPath])
-	return all, err
+	enumerations := contents[headerPath]
+	contents[headerPath], err = replaceEnumerations(filepath.Join(root, headerPath), enumerations)
+	return contents, err
 }
 
 func loadTerms(folder string) (*terms, error) {
@@ -108,6 +112,7 @@ func toSnakeCase(name string) string {
 
 type constant struct{ name, doc string }
 
+// constantsBefore returns the constants that precede the constant end in its declaration.
 func constantsBefore(path, end string) ([]constant, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 	if err != nil {
@@ -130,7 +135,8 @@ func constantsBefore(path, end string) ([]constant, error) {
 	return nil, fmt.Errorf("%s has no constant %s", path, end)
 }
 
-// Each generated enumeration follows a comment that names the generator, and ends with "};".
+// replaceEnumerations returns the contents of the file at path, with each enumeration replaced by
+// the one with the same comment in enumerations. An enumeration ends with "};".
 func replaceEnumerations(path string, enumerations []byte) ([]byte, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
