@@ -30,9 +30,10 @@ var elementCounts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
 
 var dataTypes = reduce.DataTypes()
 
+// bufferWorld is a world with registered buffers.
 type bufferWorld struct {
 	*world
-	send, recv []buffer
+	send, recv []buffer // one of each per rank, by rank number
 }
 
 func newBufferWorld(t *testing.T, h Harness, n int, bytes int64, o options) *bufferWorld {
@@ -91,11 +92,12 @@ func (bw *bufferWorld) shouldTry(tr *trial) bool {
 // isExact reports whether the result must equal the expected result bit for bit.
 func (bw *bufferWorld) isExact(tr *trial) bool {
 	n := len(bw.ranks)
-	return !bw.harness.Unordered || !tr.op.IsAverage() || n&(n-1) == 0
+	isPowerOfTwo := n&(n-1) == 0
+	return !bw.harness.Unordered || !tr.op.IsAverage() || isPowerOfTwo
 }
 
-// testRankCount tests all operations on n ranks with every type and count, and AllReduce with every
-// reduction of three types. Otherwise, successive calls use different reductions.
+// testRankCount returns a test of all operations on n ranks with every type and count. It combines
+// only some of them with every reduction; see tryReductions.
 func testRankCount(n int) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		bw := newBufferWorld(t, h, n, 4<<20, options{checkCalls: true})
@@ -111,30 +113,31 @@ func testRankCount(n int) func(*testing.T, Harness) {
 	}
 }
 
+// tryReductions tries AllReduce with all reductions for three types, and with one for other types.
+// index selects the reduction.
 func (bw *bufferWorld) tryReductions(dataType driver.DataType, count int64, index int) {
 	bw.t.Helper()
 	ops := driver.ReductionsOf(dataType)
 	for i, op := range ops {
-		switch dataType {
-		case driver.Float32, driver.BFloat16, driver.Int8:
-		default:
-			if i != (index+int(dataType))%len(ops) {
-				continue
-			}
+		tryAll := dataType == driver.Float32 || dataType == driver.BFloat16 ||
+			dataType == driver.Int8
+		if !tryAll && i != (index+int(dataType))%len(ops) {
+			continue
 		}
 		tr := trial{operation: driver.AllReduce, dataType: dataType, op: op, count: count}
 		bw.tryAllVariants(tr)
 	}
 }
 
-// tryOtherOperations tries the operations other than AllReduce, but the largest count only for two
-// types.
+// tryOtherOperations tries the operations other than AllReduce, with one reduction and one root,
+// which index selects. It tries the largest count only for two types.
 func (bw *bufferWorld) tryOtherOperations(dataType driver.DataType, count int64, index int) {
 	bw.t.Helper()
 	ops := driver.ReductionsOf(dataType)
 	op := ops[(index+int(dataType))%len(ops)]
 	root := (index + int(dataType)) % len(bw.ranks)
-	if count > 5000 && dataType != driver.Float64 && dataType != driver.Uint8 {
+	const maxCount = 5000 // for the other types
+	if count > maxCount && dataType != driver.Float64 && dataType != driver.Uint8 {
 		return
 	}
 	for _, o := range []driver.Operation{
@@ -200,7 +203,8 @@ func testBarrier(t *testing.T, h Harness) {
 	})
 }
 
-// Each call of testTwoStreams sends the data that the previous call received on the other stream.
+// testTwoStreams alternates between two streams. Each call sends the data that the previous call,
+// on the other stream, has received.
 func testTwoStreams(t *testing.T, h Harness) {
 	const n, count, rounds = 3, 3000, 20
 	bw := newBufferWorld(t, h, n, 1<<20, options{checkCalls: true})
@@ -216,7 +220,8 @@ func (bw *bufferWorld) alternateStreams(
 	r.write(buffers[0].addressAt(0), repeatFloat(1, count))
 	done := r.newEvent()
 	for round := range rounds {
-		s, src, dst := streams[round%2], buffers[round%2], buffers[(round+1)%2]
+		s := streams[round%2]
+		src, dst := buffers[round%2], buffers[(round+1)%2]
 		call := driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Float64, Count: count,
 			Path: bw.harness.Paths[round/2%len(bw.harness.Paths)], Digest: uint64(round),

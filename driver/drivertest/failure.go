@@ -65,10 +65,11 @@ func testEventFails(t *testing.T, h Harness) {
 	must(t, e.Synchronize(r.world.ctx))
 }
 
-// testWaitFails checks that WaitIgnoringErrors, unlike Wait, does not make its stream fail.
+// testWaitFails calls Wait and WaitIgnoringErrors before or after a failure of the awaited stream.
+// Only the stream that called Wait must fail.
 func testWaitFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
-	for _, afterFailure := range []bool{false, true} {
+	for _, waitsAfterFailure := range []bool{false, true} {
 		s, gate := newFailingStream(r)
 		e, waitStream, ignoringStream := r.newEvent(), r.newStream(), r.newStream()
 		must(t, s.Record(e))
@@ -76,12 +77,12 @@ func testWaitFails(t *testing.T, h Harness) {
 			gate.open()
 			wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errOnPurpose)
 		}
-		if afterFailure {
+		if waitsAfterFailure {
 			failStream()
 		}
 		must(t, waitStream.Wait(e))
 		must(t, ignoringStream.WaitIgnoringErrors(e))
-		if !afterFailure {
+		if !waitsAfterFailure {
 			failStream()
 		}
 		wantError(t, "waiting", waitStream.Synchronize(r.world.ctx), errOnPurpose)
@@ -104,15 +105,16 @@ func testSkippedCollective(t *testing.T, h Harness) {
 		case r.number == 0 && !errors.Is(err, errOnPurpose):
 			r.failf("got %v from the stream, want %v", err, errOnPurpose)
 		case r.number == 1 && faultOwner(err) != "world":
-			r.failf("the stream's error does not name the group's owner: %v", err)
+			r.failf("the stream's error is no Fault with the group's owner: %v", err)
 		case faultOwner(r.group.Cause()) != "world":
-			r.failf("the cause does not name the group's owner: %v", r.group.Cause())
+			r.failf("the cause is no Fault with the group's owner: %v", r.group.Cause())
 		case r.number == 0 && (!errors.As(r.group.Cause(), &prior) || prior.Rank != 0):
 			r.failf("got cause %v, want a PriorError from rank 0", r.group.Cause())
 		}
 	})
 }
 
+// faultOwner returns the owner of the Fault in err, or nil if there is none.
 func faultOwner(err error) any {
 	var fault *driver.Fault
 	if !errors.As(err, &fault) {
@@ -164,18 +166,18 @@ func testLaunchDoesNotWait(t *testing.T, h Harness) {
 	busy, e := r.newStream(), r.newEvent()
 	gate := r.blockStream(busy)
 	must(t, busy.Record(e))
-	ran := make(chan struct{})
+	hasRun := make(chan struct{})
 	g := r.capture(func() {
 		must(t, r.stream.Wait(e))
-		must(t, r.stream.Host(func() { close(ran) }))
+		must(t, r.stream.Host(func() { close(hasRun) }))
 	})
 	must(t, g.Launch(r.stream)) // while the event's stream is blocked
 	select {
-	case <-ran:
+	case <-hasRun:
 		t.Error("the stream ran work before the event it must wait for")
 	default:
 	}
 	gate.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
-	<-ran
+	<-hasRun
 }

@@ -22,7 +22,8 @@ var mistakeRequirements = []requirement{
 	{"after a mismatch the group is unusable", testMismatchFinal},
 }
 
-// misplacedCall returns an AllReduce whose buffers have a different offset on every rank.
+// misplacedCall returns an AllReduce whose buffers have different offsets on the ranks, which is a
+// mistake.
 func misplacedCall(bw *bufferWorld, r *rank, path driver.Path, count int64) driver.Call {
 	offset := int64(r.number) << 17
 	send, recv := bw.send[r.number], bw.recv[r.number]
@@ -33,7 +34,8 @@ func misplacedCall(bw *bufferWorld, r *rank, path driver.Path, count int64) driv
 	})
 }
 
-// testUncheckedBuffers sums numbers that depend on the offset.
+// testUncheckedBuffers fills the buffers with numbers that depend on the offset, so that a call
+// with misplaced buffers gives a wrong sum.
 func testUncheckedBuffers(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
@@ -77,8 +79,8 @@ func checkMismatch(
 		if !errors.As(err, &mismatches[r.number]) {
 			r.failf("got %v, want a MismatchError", err)
 		}
-		if s := mismatches[r.number].Number; s != 3 {
-			r.failf("MismatchError.Number = %d, want 3", s)
+		if number := mismatches[r.number].Number; number != 3 {
+			r.failf("MismatchError.Number = %d, want 3", number)
 		}
 	})
 	bw.onEachRank(func(r *rank) {
@@ -101,10 +103,10 @@ func expectNoResult(r *rank, path driver.Path, output uintptr, before byte, byte
 	r.expectFilled(output, before, bytes)
 }
 
-// poison is the byte with which an aborted kernel fills its output.
-const poison = 0xff
+const poison = 0xff // the byte with which a direct kernel that failed fills its output
 
-// If possible, mismatchRankCount includes a third rank that is not involved in the mistake.
+// mismatchRankCount returns the number of ranks for tests of mistakes. If possible, it includes a
+// third rank that is not involved in the mistake.
 func mismatchRankCount(h Harness) int { return max(2, min(3, h.Ranks)) }
 
 func testCheckedMistake(t *testing.T, h Harness) {
@@ -180,6 +182,7 @@ func testCheckOff(t *testing.T, h Harness) {
 	})
 }
 
+// testCheckOrder queues a call that differs between the ranks before it calls SetCheck(false).
 func testCheckOrder(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, allowFaults: true})
 	bw.onEachRank(func(r *rank) {

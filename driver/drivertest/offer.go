@@ -20,17 +20,18 @@ func testEqualRefusals(t *testing.T, h Harness) {
 	})
 	for i := range min(len(refusals[0]), len(refusals[1])) {
 		if refusals[0][i] != refusals[1][i] {
-			t.Fatalf("refusals differ: %s; %s", refusals[0][i], refusals[1][i])
+			t.Fatalf("refusals differ: rank 0: %s; rank 1: %s", refusals[0][i], refusals[1][i])
 		}
 	}
 	if len(refusals[0]) != len(refusals[1]) {
-		t.Errorf("%d and %d calls were offered", len(refusals[0]), len(refusals[1]))
+		t.Errorf("the ranks offered %d and %d calls, want the same number", len(refusals[0]),
+			len(refusals[1]))
 	}
 }
 
 func testReductions(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 4<<20, options{})
-	path := bw.harness.Paths[0]
+	firstPath := bw.harness.Paths[0]
 	for _, dataType := range dataTypes {
 		if _, isListed := h.Reductions[dataType]; !isListed && h.Reductions != nil {
 			t.Errorf("the harness lists no reductions of %v", dataType)
@@ -39,7 +40,7 @@ func testReductions(t *testing.T, h Harness) {
 	bw.onEachRank(func(r *rank) {
 		bw.offerAllCalls(r, func(tr *trial, refusal error) {
 			isListed := !tr.operation.Reduces() || h.hasReduction(tr.dataType, tr.op)
-			if tr.path != path || !bw.harness.hasOperation(tr.operation) {
+			if tr.path != firstPath || !bw.harness.hasOperation(tr.operation) {
 				return
 			}
 			if isListed && refusal != nil {
@@ -52,6 +53,8 @@ func testReductions(t *testing.T, h Harness) {
 	})
 }
 
+// offerAllCalls prepares all combinations of arguments on all paths, without launching the calls.
+// It passes each result of Offer.Refusal to handleRefusal.
 func (bw *bufferWorld) offerAllCalls(
 	r *rank, handleRefusal func(tr *trial, refusal error),
 ) {
@@ -76,13 +79,17 @@ func (bw *bufferWorld) offerToPaths(
 	r *rank, tr *trial, handleRefusal func(tr *trial, refusal error),
 ) {
 	for tr.path = range driver.Paths {
-		if !tr.operation.SupportsPath(tr.path) || tr.isUnregistered && tr.path == driver.PathWindow {
+		if tr.isUnregistered && tr.path == driver.PathWindow {
+			continue
+		}
+		if !tr.operation.SupportsPath(tr.path) {
 			continue
 		}
 		handleRefusal(tr, bw.tryPrepare(r, tr))
 	}
 }
 
+// tryPrepare returns the refusal of a call or, if there is none, checks the prepared plan.
 func (bw *bufferWorld) tryPrepare(r *rank, tr *trial) (refusal error) {
 	call := tr.uncheckedCall(r, bw.send[r.number], bw.recv[r.number])
 	if call.Operation.PointToPoint() {
@@ -92,7 +99,8 @@ func (bw *bufferWorld) tryPrepare(r *rank, tr *trial) (refusal error) {
 		call.SendWindow, call.RecvWindow = nil, nil
 	}
 	offer := r.group.Offer(call)
-	if refusal := offer.Refusal(tr.path); refusal != nil {
+	refusal = offer.Refusal(tr.path)
+	if refusal != nil {
 		if !errors.Is(refusal, driver.ErrUnsupported) {
 			r.failf("%v: Refusal = %v, want ErrUnsupported", tr, refusal)
 		}

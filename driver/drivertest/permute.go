@@ -14,15 +14,15 @@ import (
 	"symmem/internal/reduce"
 )
 
-// permuteTrial is a Permute and an Unpermute of an output of Dispatch that the test makes up. The
-// group may be larger than the world, because they use only the memory of one rank.
+// permuteTrial is a Permute and an Unpermute of random data in place of the output of a Dispatch.
+// Its group may be larger than the world, because the calls use only the memory of one rank.
 type permuteTrial struct {
 	driver.Permutation
 	device   driver.Permuter
-	counts   []int32 // rows by source rank
-	ids      []int32
-	input    []byte // with the layout of Dispatched
-	computed []byte
+	counts   []int32 // numbers of rows by source rank
+	ids      []int32 // TopK ids for each place
+	input    []byte  // contents of Dispatched
+	computed []byte  // contents of Computed
 }
 
 const permuteBufferBytes = 24 << 20
@@ -30,21 +30,21 @@ const permuteBufferBytes = 24 << 20
 func newPermuteTrial(r *rank, random *rand.Rand) *permuteTrial {
 	tr := &permuteTrial{}
 	var isPermuter bool
-	if tr.device, isPermuter = r.device.(driver.Permuter); !isPermuter {
+	tr.device, isPermuter = r.device.(driver.Permuter)
+	if !isPermuter {
 		r.failf("the device is no driver.Permuter")
 	}
 	var addresses [4]uintptr
 	for i := range addresses {
 		addresses[i] = r.newBuffer(permuteBufferBytes).addressAt(canaryCount)
 	}
-	tr.Dispatched, tr.Permuted, tr.Computed, tr.Returned =
-		addresses[0], addresses[1], addresses[2], addresses[3]
+	tr.Dispatched, tr.Permuted = addresses[0], addresses[1]
+	tr.Computed, tr.Returned = addresses[2], addresses[3]
 	tr.draw(random)
 	return tr
 }
 
-// draw draws a shape and the output of a dispatch. A third of the time, all rows have the same
-// expert.
+// draw draws a random shape and random data.
 func (tr *permuteTrial) draw(random *rand.Rand) {
 	tr.Ranks = 1 + random.IntN(8)
 	tr.Rank = random.IntN(tr.Ranks)
@@ -56,14 +56,14 @@ func (tr *permuteTrial) draw(random *rand.Rand) {
 		TopK:    1 + random.IntN(driver.MaxTopK),
 		Experts: []int{1 + random.IntN(64), driver.MaxExperts}[random.IntN(2)],
 	}
-	if random.IntN(4) == 0 { // rows of several parts
+	if random.IntN(4) == 0 { // a few long rows
 		tr.Route.Hidden, tr.Route.MaxTokens = 16*(100+random.Int64N(100)), 1+random.Int64N(4)
 		tr.Route.TopK, tr.Route.Experts = min(tr.Route.TopK, 4), min(tr.Route.Experts, 10)
 	}
 	tr.drawRows(random)
 }
 
-// drawRows draws the output of another dispatch of the same shape.
+// drawRows draws random data of the same shape. A third of the time, all ids are the same.
 func (tr *permuteTrial) drawRows(random *rand.Rand) {
 	first := tr.Route.FirstExpert(tr.Ranks, tr.Rank)
 	own := tr.Route.FirstExpert(tr.Ranks, tr.Rank+1) - first
@@ -73,9 +73,9 @@ func (tr *permuteTrial) drawRows(random *rand.Rand) {
 	for i := range tr.input {
 		tr.input[i] = byte(random.Uint32())
 	}
-	hot := -1
+	onlyID := -1 // unless it is -1, the id of all rows
 	if random.IntN(3) == 0 && own > 0 {
-		hot = first + random.IntN(own)
+		onlyID = first + random.IntN(own)
 	}
 	tr.counts, tr.ids = nil, nil
 	for range tr.Ranks {
@@ -87,9 +87,9 @@ func (tr *permuteTrial) drawRows(random *rand.Rand) {
 		for i := range tr.Route.MaxTokens * int64(tr.Route.TopK) {
 			id := -1
 			switch {
-			case i >= rows*int64(tr.Route.TopK):
-			case hot >= 0:
-				id = hot
+			case i >= rows*int64(tr.Route.TopK): // a place without a row
+			case onlyID >= 0:
+				id = onlyID
 			case own > 0 && random.IntN(3) > 0:
 				id = first + random.IntN(own)
 			}
@@ -118,7 +118,7 @@ func (tr *permuteTrial) String() string {
 		tr.Route.Describe(), tr.Route.Scales, tr.Route.Hidden, tr.DataType, tr.counts, tr.Rank, tr.Align)
 }
 
-// wantPermuted returns the output of Permute. What it does not write is filled with canaries.
+// wantPermuted returns the output of Permute, with canaries in the places that it does not write.
 func (tr *permuteTrial) wantPermuted() []byte {
 	rowBytes, _ := tr.RowBytes()
 	from, to := tr.Route.Layout(tr.Ranks, rowBytes), tr.Layout()
@@ -132,7 +132,7 @@ func (tr *permuteTrial) wantPermuted() []byte {
 	}
 	set(to.Received, tr.counts...)
 	first := int32(tr.Route.FirstExpert(tr.Ranks, tr.Rank))
-	row := int64(0)
+	row := int64(0) // of the output
 	for expert := range int32(tr.Route.MostExperts(tr.Ranks)) {
 		row = (row + tr.Align - 1) / tr.Align * tr.Align
 		set(to.Firsts+4*int64(expert), int32(row))
@@ -158,7 +158,8 @@ func (tr *permuteTrial) wantPermuted() []byte {
 	return want
 }
 
-// wantReturned returns the output of Unpermute after a Permute with the given output.
+// wantReturned returns the output of Unpermute after a Permute with the given output. It contains
+// canaries in the places that Unpermute does not write.
 func (tr *permuteTrial) wantReturned(permuted []byte) []byte {
 	to, hidden := tr.Layout(), int(tr.Route.Hidden)
 	word := func(at int64) uint32 { return binary.LittleEndian.Uint32(permuted[at:]) }
@@ -203,6 +204,7 @@ func (tr *permuteTrial) write(r *rank) {
 	}
 }
 
+// output returns the memory that Permute or, if returns is set, Unpermute writes.
 func (tr *permuteTrial) output(returns bool) driver.Span {
 	spans := tr.Spans(returns)
 	return spans[len(spans)-1]
@@ -220,7 +222,8 @@ func (tr *permuteTrial) check(r *rank) {
 	permuted := tr.wantPermuted()
 	edge := bytes.Repeat([]byte{canary}, canaryCount)
 	for i, want := range [][]byte{permuted, tr.wantReturned(permuted)} {
-		output := tr.output(i == 1)
+		returns := i == 1
+		output := tr.output(returns)
 		r.setStep("%s rows of %v", output.Name, tr)
 		r.expectBytes(output.Address-canaryCount, slices.Concat(edge, want, edge))
 	}

@@ -8,14 +8,14 @@ import (
 )
 
 type plannedMessage struct {
-	src, dst, tag          int
+	src, dst, tag          int // src and dst are ranks
 	bytes                  int64
-	sendStream, recvStream int
+	sendStream, recvStream int // indexes in the streams of src and dst
 	contents               int // seed of the contents
 }
 
-// testRandomMessages makes each rank send and receive random messages in the order of a list, on
-// random streams.
+// testRandomMessages draws a list of messages between random ranks. Each rank makes its calls in
+// the order of the list, on random streams.
 func testRandomMessages(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -28,14 +28,15 @@ func testRandomMessages(t *testing.T, h Harness) {
 				recvStream: random.IntN(streamCount), contents: i,
 			}
 			p.dst = (p.src + 1 + random.IntN(n-1)) % n
-			if p.bytes = random.Int64N(2000); random.IntN(6) == 0 {
-				p.bytes = random.Int64N(60 << 10)
+			p.bytes = random.Int64N(2000)
+			if random.IntN(6) == 0 {
+				p.bytes = random.Int64N(60 << 10) // less than slotBytes
 			}
 			messages[i] = p
 		}
 		bw := newBufferWorld(t, h, n, 8<<20, options{checkCalls: round != 1})
 		if !bw.tryOnEachRank(func(r *rank) { sendAndReceiveAll(bw, r, messages, streamCount) }) {
-			t.Fatalf("seed %d, round %d", seed, round)
+			t.Fatalf("messages of seed %d, round %d", seed, round)
 		}
 	}
 }
@@ -44,9 +45,9 @@ func testRandomMessages(t *testing.T, h Harness) {
 const slotBytes = 64 << 10
 
 func sendAndReceiveAll(bw *bufferWorld, r *rank, messages []plannedMessage, streamCount int) {
-	streamsOfRank := []driver.Stream{r.stream}
+	streams := []driver.Stream{r.stream}
 	for range streamCount - 1 {
-		streamsOfRank = append(streamsOfRank, r.newStream())
+		streams = append(streams, r.newStream())
 	}
 	for i, p := range messages {
 		if p.src == r.number {
@@ -56,22 +57,22 @@ func sendAndReceiveAll(bw *bufferWorld, r *rank, messages []plannedMessage, stre
 	}
 	for i, p := range messages {
 		offset := int64(i) * slotBytes
-		var stream int
+		var streamIndex int
 		var call driver.Call
 		switch r.number {
 		case p.src:
 			call = messageCall(driver.Send, p.dst, p.tag, bw.send[r.number], offset, p.bytes)
-			stream = p.sendStream
+			streamIndex = p.sendStream
 		case p.dst:
 			call = messageCall(driver.Recv, p.src, p.tag, bw.recv[r.number], offset, p.bytes)
-			stream = p.recvStream
+			streamIndex = p.recvStream
 		default:
 			continue
 		}
 		call.Digest = uint64(i)
-		r.must(r.queueCall(r.group, streamsOfRank[stream], call))
+		r.must(r.queueCall(r.group, streams[streamIndex], call))
 	}
-	for _, s := range streamsOfRank {
+	for _, s := range streams {
 		r.must(s.Synchronize(bw.ctx))
 	}
 	for i, p := range messages {

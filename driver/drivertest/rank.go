@@ -11,20 +11,19 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// rank holds one rank's device and resources. Methods without an error result call failf if an
-// operation fails.
+// rank holds one rank's device and resources. Methods that return no error call failf instead.
 type rank struct {
 	world         *world
 	number        int
-	isInGoroutine bool
-	step          string // for failure messages
+	isInGoroutine bool   // whether onEachRank is running a function of this rank
+	step          string // current step of the test, for failure messages
 	device        driver.Device
 	arena         driver.Arena
 	stream        driver.Stream
 	group         driver.Communicator
-	mappedBytes   int64 // of the arena
-	keyCount      uint32
-	launchCount   int    // calls of launchAndWait
+	mappedBytes   int64  // total size of the segments that newBuffer has mapped
+	keyCount      uint32 // number of calls of nextKey
+	launchCount   int    // number of calls of launchAndWait
 	staging       []byte // host memory for copies
 	closeFuncs    []func() error
 }
@@ -36,7 +35,7 @@ func (r *rank) must(err error) {
 	}
 }
 
-// failf marks the test as failed, and ends the rank's goroutine or the test.
+// failf marks the test as failed. It ends the rank's goroutine or, outside onEachRank, the test.
 func (r *rank) failf(format string, args ...any) {
 	r.world.t.Helper()
 	r.world.t.Errorf("rank %d%s: "+format, append([]any{r.number, r.step}, args...)...)
@@ -105,7 +104,7 @@ func (r *rank) capture(queueWork func()) driver.Graph {
 	return g
 }
 
-// onClose registers a function that is called, in reverse order, when the world is closed.
+// onClose registers a function to call when the world is closed. Later functions are called first.
 func (r *rank) onClose(f func() error) { r.closeFuncs = append(r.closeFuncs, f) }
 
 func (r *rank) close() error {
@@ -124,7 +123,8 @@ func (r *rank) blockStream(s driver.Stream) *gate {
 	return g
 }
 
-// onSupportedPath selects the harness's first path if c does not support call.Path.
+// onSupportedPath returns call or, if c does not support call.Path, the call on the harness's
+// first path.
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
 	if !call.Operation.SupportsPath(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
 		call.Path = r.world.harness.Paths[0]
@@ -159,14 +159,15 @@ func (r *rank) queueCall(c driver.Communicator, s driver.Stream, call driver.Cal
 	return c.Launch(s, plan)
 }
 
-// The size of rank i's payload is sizes[i].
+// exchangePayloads exchanges payloads and checks them. sizes[i] is the size of rank i's payload.
 func (r *rank) exchangePayloads(lane driver.Lane, round int, sizes []int) error {
 	return controltest.ExchangeAndCheck(func(payload []byte) ([][]byte, error) {
 		return r.group.Exchange(r.world.ctx, lane, payload)
 	}, r.number, round, sizes)
 }
 
-// checkSum runs an AllReduce over a window, with every input element set to value.
+// checkSum runs an AllReduce over a window and checks its result. Every input element is value. It
+// does nothing if the backend has no window path.
 func (r *rank) checkSum(c driver.Communicator, b buffer, value byte) {
 	const count = 20000
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {

@@ -97,7 +97,7 @@ func testTwoGroups(t *testing.T, h Harness) {
 	w.onEachRank(func(r *rank) {
 		secondGroup := r.connect("second", []int{1, 0}, checkingCalls)
 		b := r.newWindow(1)
-		bufferInSecond := b                                          // the same segment with another window
+		bufferInSecond := b
 		key := driver.SegmentKey{Pool: keyPool, Ordinal: r.keyCount} // the last result of nextKey
 		bufferInSecond.window = r.register(secondGroup, key, b)
 		r.checkSum(r.group, b, 1)
