@@ -140,7 +140,7 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	}
 }
 
-// TestSmallSegmentFileCausesErrorOnBothRanks registers a segment of two granules. Its file has one.
+// TestSmallSegmentFileCausesErrorOnBothRanks registers segments of two granules. One file has one.
 func TestSmallSegmentFileCausesErrorOnBothRanks(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()

@@ -8,20 +8,20 @@ import (
 	"symmem/internal/reduce"
 )
 
-// normalizer computes what follows the all-reduce in an AllReduceRMSNorm, with the same bits as
-// package formula.
+// normalizer computes the results of a norm after the ranks' inputs have been added up. The
+// results have the same bits as those of package formula. All calls reuse the fields.
 type normalizer struct {
 	row, residuals, weights []float32 // one row each
 	roundedRow              []uint16
 	squareSums              [threadCount]float32 // by thread of the GPU's kernels
 }
 
-// The GPU's kernels use threadCount threads to add up a row's squares.
 const (
-	threadCount    = 512
+	threadCount    = 512 // threads of the GPU's kernels that add up a row's squares
 	threadsPerWarp = 32
 )
 
+// normalize computes all results of a norm from the sums in call.Recv.
 func (n *normalizer) normalize(call *plan) {
 	norm, t := call.Norm, call.DataType
 	hidden := int(norm.Hidden)
@@ -56,6 +56,7 @@ func matrixRow[T uint8 | uint16](matrix uintptr, row, hidden int) []T {
 	return unsafe.Slice((*T)(unsafe.Add(pointer(matrix), row*bytes)), hidden)
 }
 
+// addResidual sets n.row and residual to the rounded sum of both arguments.
 func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 	toFloat32(t, n.row, sums)
 	toFloat32(t, n.residuals, residual)
@@ -74,8 +75,8 @@ func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint1
 	roundRow(t, n.row, output)
 }
 
-// sumSquares adds the squares of n.row in the order of the GPU's kernels: each thread adds those of
-// every 512th pack of 8 elements, and trees combine the threads' sums.
+// sumSquares returns the sum of the squares of n.row, in the order of the GPU's kernels: each
+// thread adds the squares of every 512th pack of 8 elements, and trees combine the threads' sums.
 func (n *normalizer) sumSquares() float32 {
 	sums := &n.squareSums
 	clear(sums[:])
@@ -103,13 +104,13 @@ func (n *normalizer) sumSquares() float32 {
 
 func (n *normalizer) quantize(norm *driver.Norm, row int) {
 	quantized := matrixRow[uint8](norm.Quantized, row, len(n.row))
-	group := len(n.row)
+	groupSize := len(n.row)
 	if norm.Quant == driver.QuantPerGroup {
-		group = driver.QuantGroup
+		groupSize = driver.QuantGroup
 	}
-	for first := 0; first < len(n.row); first += group {
-		values := n.row[first : first+group]
-		index := int64(row)*norm.ScaleStrides[0] + int64(first/group)*norm.ScaleStrides[1]
+	for first := 0; first < len(n.row); first += groupSize {
+		values := n.row[first : first+groupSize]
+		index := int64(row)*norm.ScaleStrides[0] + int64(first/groupSize)*norm.ScaleStrides[1]
 		scale := (*float32)(unsafe.Add(pointer(norm.Scales), 4*index))
 		if norm.Quant.ComputesScales() {
 			*scale = computeScale(values)
@@ -124,7 +125,7 @@ func (n *normalizer) quantize(norm *driver.Norm, row int) {
 func computeScale(values []float32) float32 {
 	largest := float32(driver.MinMagnitude)
 	for _, v := range values {
-		if v != v {
+		if v != v { // NaN
 			return canonicalNaN
 		}
 		if v = max(v, -v); v > largest {
@@ -134,9 +135,10 @@ func computeScale(values []float32) float32 {
 	return largest / driver.MaxE4M3
 }
 
-// canonicalNaN is the NaN in all float32 results, and canonicalNaN16 in both 16-bit types.
+// canonicalNaN is the NaN in all float32 results.
 var canonicalNaN = math.Float32frombits(0x7fffffff)
 
+// canonicalNaN16 holds the bits of the NaN in all results of 16-bit types.
 const canonicalNaN16 = 0x7fff
 
 func toFloat32(t driver.DataType, dst []float32, src []uint16) {
@@ -151,7 +153,7 @@ func toFloat32(t driver.DataType, dst []float32, src []uint16) {
 	}
 }
 
-// roundRow rounds row to a 16-bit type and stores it in dst.
+// roundRow rounds the values in row to a 16-bit type, and stores their bits in dst.
 func roundRow(t driver.DataType, row []float32, dst []uint16) {
 	for i, v := range row {
 		switch {

@@ -12,24 +12,24 @@ import (
 type plan struct {
 	driver.Call
 	comm           *communicator
-	send, recv     *window
-	elementSize    int64   // in bytes
-	partCount      int64   // parts that this rank contributes
-	bytes          int64   // size of these parts or, in an AllToAllV, of the send buffer
-	longestPart    int64   // in elements
-	chunkLength    int64   // elements of each part that are staged in one step
-	isLineSized    bool    // the input fits into the line that each rank posts
-	isPairwise     bool    // parts can differ in size between pairs of ranks
-	useWindows     bool    // peers read the buffers in windows, without staging
-	reduceWhole    bool    // every rank reduces the whole buffer
-	yieldProcessor bool    // the first barrier yields the processor instead of polling
-	otherCalls     []*plan // the other calls of a list
-	isMessage      bool
+	send, recv     *window     // windows of the buffers, or nil
+	elementSize    int64       // in bytes
+	partCount      int64       // number of parts that this rank contributes
+	bytes          int64       // size of these parts or, in an AllToAllV, of the send buffer
+	longestPart    int64       // size of the longest part in elements
+	chunkLength    int64       // elements of each part that are staged in one step
+	isLineSized    bool        // the input fits into the line that each rank posts
+	isPairwise     bool        // parts can differ in size between pairs of ranks
+	useWindows     bool        // peers read the buffers in windows, without staging
+	reduceWhole    bool        // every rank reduces the whole buffer
+	yieldProcessor bool        // the first barrier yields the processor instead of polling
+	otherCalls     []*plan     // the other calls of a list
+	isMessage      bool        // the call is a Send or a Recv
 	routed         *routedPlan // for Dispatch and Combine
 	callMeter      driver.Meter
 }
 
-// SetMeter has no effect on messages.
+// SetMeter makes the plan report its runs to m, except for messages.
 func (p *plan) SetMeter(m driver.Meter) { p.callMeter = m }
 
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
@@ -71,7 +71,8 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// All ranks get the same sizes, except in an AllToAllV.
+// setParts sets the numbers and sizes of the parts. They are the same on all ranks, except in an
+// AllToAllV.
 func (p *plan) setParts() {
 	p.elementSize, p.longestPart = int64(p.DataType.Size()), p.Count
 	isUneven := p.Operation.SplitsOneBuffer()
@@ -127,6 +128,7 @@ func (p *plan) setWindows() error {
 	return nil
 }
 
+// groupWindow returns w as a window of the plan's group.
 func (p *plan) groupWindow(w driver.Window) (*window, error) {
 	own, ok := w.(*window)
 	if !ok || own.registry != &p.comm.registry {
@@ -136,6 +138,7 @@ func (p *plan) groupWindow(w driver.Window) (*window, error) {
 	return own, nil
 }
 
+// setSplitWindow sets the fields of an AllToAllV. Large send buffers in a window are not staged.
 func (p *plan) setSplitWindow() error {
 	p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
 	if p.SendWindow == nil || p.bytes <= p.comm.tuning.maxStagedInWindow || p.Send == p.Recv {

@@ -20,20 +20,23 @@ import (
 
 const processTimeout = 60 * time.Second
 
+// processes holds the processes of all ranks, by rank.
 type processes struct {
 	t         *testing.T
 	processes []*process
 }
 
+// process is a rank that runs in another process.
 type process struct {
 	t       *testing.T
 	rank    int
 	command *exec.Cmd
-	input   io.Closer
-	lines   *bufio.Scanner
-	address string
+	input   io.Closer      // standard input; the process exits when it is closed
+	lines   *bufio.Scanner // standard output, one output per line
+	address string         // of the rank's hand-off socket
 }
 
+// startProcesses starts a rank process for each rank, and waits until all are running the program.
 func startProcesses(t *testing.T, size int, program string, timeout time.Duration) *processes {
 	t.Helper()
 	socket := "unix:" + filepath.Join(t.TempDir(), "store")
@@ -42,21 +45,21 @@ func startProcesses(t *testing.T, size int, program string, timeout time.Duratio
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	f := &processes{t: t}
+	all := &processes{t: t}
 	for rank := range size {
-		f.processes = append(f.processes, start(t, rank, []string{
+		all.processes = append(all.processes, start(t, rank, []string{
 			programVariable + "=" + program, storeVariable + "=" + socket,
 			fmt.Sprintf("%s=%d %d", rankVariable, rank, size),
 			timeoutVariable + "=" + timeout.String(),
 		}))
 	}
-	for _, p := range f.processes {
+	for _, p := range all.processes {
 		p.address = p.waitFor("open").Address
 	}
-	for _, p := range f.processes {
+	for _, p := range all.processes {
 		p.waitFor("running")
 	}
-	return f
+	return all
 }
 
 // start starts this test binary as a rank. The rank is killed when the test ends.
@@ -95,15 +98,15 @@ func start(t *testing.T, rank int, environment []string) *process {
 func (p *process) waitFor(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
-		var n output
-		if err := json.Unmarshal(p.lines.Bytes(), &n); err != nil {
+		var o output
+		if err := json.Unmarshal(p.lines.Bytes(), &o); err != nil {
 			p.t.Fatalf("rank %d printed %q: %v", p.rank, p.lines.Text(), err)
 		}
-		if n.Event == event {
-			return n
+		if o.Event == event {
+			return o
 		}
-		if n.Event == "outcome" {
-			p.t.Fatalf("rank %d finished before event %q: %+v", p.rank, event, n)
+		if o.Event == "outcome" {
+			p.t.Fatalf("rank %d finished before event %q: %+v", p.rank, event, o)
 		}
 	}
 	p.t.Fatalf("rank %d exited without event %q: %v", p.rank, event, p.lines.Err())
@@ -118,8 +121,9 @@ func (p *process) signal(s syscall.Signal) {
 }
 
 // checkErrorsNameVictim checks the outcomes of all ranks except the victim. At least one rank must
-// have an error of the given kind that names the victim; the others may have learned of the fault
-// from that rank. All of them must have completed an exchange on the fault lane without the victim.
+// have an error of the given kind that names the victim. The other ranks may instead have an error
+// because that rank has failed. All of them must have completed an exchange on the fault lane
+// without the victim.
 func (f *processes) checkErrorsNameVictim(kind string, victim int) {
 	f.t.Helper()
 	namingErrors := 0
@@ -131,17 +135,17 @@ func (f *processes) checkErrorsNameVictim(kind string, victim int) {
 		if p.rank == victim {
 			continue
 		}
-		n := p.waitFor("outcome")
+		outcome := p.waitFor("outcome")
 		switch {
-		case n.Kind == kind && slices.Equal(n.Ranks, []int{victim}):
+		case outcome.Kind == kind && slices.Equal(outcome.Ranks, []int{victim}):
 			namingErrors++
-		case n.Kind != "fault":
+		case outcome.Kind != "fault":
 			f.t.Errorf("rank %d got a %q error that names ranks %v (%s), want a %q error for rank %d",
-				p.rank, n.Kind, n.Ranks, n.Text, kind, victim)
+				p.rank, outcome.Kind, outcome.Ranks, outcome.Text, kind, victim)
 		}
-		if !slices.Equal(n.Present, present) {
-			f.t.Errorf("rank %d: ranks present on the fault lane = %v, want %v", p.rank, n.Present,
-				present)
+		if !slices.Equal(outcome.Present, present) {
+			f.t.Errorf("rank %d: ranks present on the fault lane = %v, want %v", p.rank,
+				outcome.Present, present)
 		}
 	}
 	if namingErrors == 0 {
@@ -152,7 +156,7 @@ func (f *processes) checkErrorsNameVictim(kind string, victim int) {
 func (f *processes) checkNoLeaks() {
 	f.t.Helper()
 	for _, p := range f.processes {
-		_ = p.command.Wait()
+		_ = p.command.Wait() // a killed rank causes an error
 		if err := p.command.Process.Signal(syscall.Signal(0)); err == nil {
 			f.t.Errorf("rank %d is still running", p.rank)
 		}

@@ -22,24 +22,25 @@ const (
 	timeoutVariable = "SYMMEM_HOST_TEST_TIMEOUT"
 )
 
-// output is a line that a rank writes for its test.
+// output is a line that a rank process writes to standard output for its test, in JSON.
 type output struct {
 	// Event is "open" when the device is open, "running" once the program has run roundsToRun
 	// rounds, and "outcome" at the end.
 	Event string
 	// Address is the address of the hand-off socket, if Event is "open".
 	Address string
-	// Kind is the kind of error that ended the program.
+	// Kind is the kind of error that ended the program: "start", "close", or a result of
+	// controltest.KindOf.
 	Kind string
 	// Ranks lists the ranks that the error names.
 	Ranks []int
-	Text  string
+	Text  string // the error's text
 	// Present holds, for each rank, whether it took part in the final exchange on the fault lane.
 	Present []bool
 }
 
-func (n output) write() {
-	line, err := json.Marshal(n)
+func (o output) write() {
+	line, err := json.Marshal(o)
 	if err != nil {
 		panic(err)
 	}
@@ -56,7 +57,7 @@ type rankProcess struct {
 }
 
 // programs maps the name of each program to a function that runs one round of it. Ranks repeat
-// rounds until there is a fault.
+// rounds until one returns an error.
 var programs = map[string]func(a *rankProcess, round int) error{
 	"collectives":   (*rankProcess).runCollective,
 	"registrations": (*rankProcess).register,
@@ -67,6 +68,7 @@ var programs = map[string]func(a *rankProcess, round int) error{
 // roundsToRun is the number of rounds after which a rank reports that it is running.
 const roundsToRun = 20
 
+// runRank runs the program of a rank process and returns the exit status.
 func runRank() int {
 	// The test holds the other end of standard input, so this process exits when the test does.
 	go func() {
@@ -140,8 +142,8 @@ func (a *rankProcess) join() (err error) {
 	return err
 }
 
-// runCollective alternates between the two paths, and between sizes that need one step and sizes
-// that need many.
+// runCollective runs an AllReduce. Successive rounds use different paths, and sizes that need one
+// step or many.
 func (a *rankProcess) runCollective(round int) error {
 	return a.launch(driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Path: driver.Path(round % 2),
@@ -182,13 +184,13 @@ func (a *rankProcess) passMessage(round int) error {
 	if a.rank == 0 {
 		steps = []driver.Operation{driver.Send, driver.Recv}
 	}
-	for _, o := range steps {
+	for _, operation := range steps {
 		peer := (a.rank + 1) % a.size
-		if o == driver.Recv {
+		if operation == driver.Recv {
 			peer = (a.rank + a.size - 1) % a.size
 		}
 		call := driver.Call{
-			Operation: o, Root: peer, Count: int64(50_000 * (round % 3)), Digest: 1,
+			Operation: operation, Root: peer, Count: int64(50_000 * (round % 3)), Digest: 1,
 			Send: a.segment.Address(), Recv: a.segment.Address(),
 		}
 		if err := a.launch(call); err != nil {
@@ -201,19 +203,20 @@ func (a *rankProcess) passMessage(round int) error {
 // finish exchanges with the other ranks on the fault lane, closes the device, and writes err as the
 // outcome.
 func (a *rankProcess) finish(err error) {
-	n := output{Event: "outcome", Text: err.Error()}
-	n.Kind, n.Ranks = controltest.KindOf(err)
+	outcome := output{Event: "outcome", Text: err.Error()}
+	outcome.Kind, outcome.Ranks = controltest.KindOf(err)
 	ctx, cancel := context.WithTimeout(context.Background(), a.device.cfg.Timeout)
 	defer cancel()
-	reports, err := a.group.Exchange(ctx, driver.LaneFault, []byte("here"))
+	const report = "here"
+	reports, err := a.group.Exchange(ctx, driver.LaneFault, []byte(report))
 	if err != nil {
-		n.Text += "; " + err.Error()
+		outcome.Text += "; " + err.Error()
 	}
 	for _, r := range reports {
-		n.Present = append(n.Present, string(r) == "here")
+		outcome.Present = append(outcome.Present, string(r) == report)
 	}
 	if err := errors.Join(a.group.Close(), a.device.Close()); err != nil {
-		n.Kind, n.Text = "close", err.Error()
+		outcome.Kind, outcome.Text = "close", err.Error()
 	}
-	n.write()
+	outcome.write()
 }

@@ -13,6 +13,7 @@ import (
 	"symmem/internal/sys"
 )
 
+// registry holds the windows of a communicator.
 type registry struct {
 	device  *Device
 	group   *shm.Group
@@ -85,13 +86,14 @@ func (reg *registry) unmapAll() error {
 	return errors.Join(errs...)
 }
 
-// The key does not depend on the group, because all groups map the same memory.
+// fileKey returns the key for the hand-off of a segment's file. It does not depend on the group,
+// because all groups map the same memory.
 func (reg *registry) fileKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }
 
-// After an error of mapWindow, the caller must first inform the other ranks and then unmap the
-// incomplete window.
+// mapWindow maps the segments of all other ranks. After an error, it returns an incomplete window,
+// which the caller must unmap after it has informed the other ranks.
 func (reg *registry) mapWindow(
 	ctx context.Context, key driver.SegmentKey, ownSegment *segment,
 ) (*window, error) {
@@ -128,7 +130,8 @@ func (reg *registry) mapPeer(
 	return sys.Map(f, 0, bytes)
 }
 
-// agreeOnMapping returns an error on every rank if mapping failed on any rank.
+// agreeOnMapping exchanges the ranks' results of a mapping. It returns an error on every rank if
+// mapping failed on any rank.
 func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapErr error) error {
 	if errors.As(mapErr, new(*driver.TimeoutError)) {
 		return reg.group.Fail(mapErr) // no time is left for an exchange
@@ -177,7 +180,8 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return addresses, nil
 }
 
-// The buffers of both ranks must have the same offset in their segments.
+// addressOn returns the address in this process of the buffer of rank r that corresponds to this
+// rank's buffer at ownAddress. Both buffers have the same offset in their segments.
 func (w *window) addressOn(r int, ownAddress uintptr) unsafe.Pointer {
 	return unsafe.Add(w.bases[r], ownAddress-uintptr(w.bases[w.registry.cfg.Rank]))
 }
