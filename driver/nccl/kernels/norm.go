@@ -9,17 +9,20 @@ import (
 )
 
 const (
-	// maxRowThreads limits the threads that normalize one row, as in src/norm.h.
+	// maxRowThreads is the largest number of threads that normalize one row, as in src/norm.h.
 	maxRowThreads = 512
-	packBytes     = 16
+	packBytes     = 16 // size of driver.NormUnit elements
 )
 
+// chooseNorm chooses one kernel for the whole norm or, if that is slower or impossible, the kernel
+// that computes the sums. newLocalStep returns the second kernel.
 func chooseNorm(l *Launch) error {
 	if l.Norm.Rows > math.MaxInt32 { // kernels count rows in 32 bits
 		return fmt.Errorf("%w for %d rows", errNoKernel, l.Norm.Rows)
 	}
 	normCall, sumCall := l.Call, *l.Call
-	sumCall.Operation, l.Call = l.Operation.WithoutNorm(), &sumCall
+	sumCall.Operation = l.Operation.WithoutNorm()
+	l.Call = &sumCall
 	err := l.Choose()
 	l.Call = normCall
 	switch {
@@ -35,9 +38,9 @@ func chooseNorm(l *Launch) error {
 	return nil
 }
 
-// choosePulledNorm chooses the kernel with which ranks read each other's rows in symmetric memory,
-// if there are too many rows for line kernels. In an all-reduce on 2 ranks it returns false if the
-// output would overwrite rows that the peer may still read.
+// choosePulledNorm chooses the kernel with which ranks read each other's rows in symmetric memory.
+// It returns false if the kernel does not support the call or is slower. In an all-reduce, the
+// output must not overwrite rows that the peer may still read.
 func choosePulledNorm(l *Launch) bool {
 	norm := l.Norm
 	if !l.Bulk || l.isGeneric || norm.Hidden < minPulledHidden || norm.Hidden > maxPulledHidden {
@@ -61,8 +64,8 @@ const (
 	maxPulledHidden = 8192 // each thread of a block has one pack
 )
 
-// isAllReduceFaster returns true for a few long rows, which an all-reduce spreads over many blocks.
-// A reduce-scatter and another kernel are slower.
+// isAllReduceFaster reports whether an all-reduce and a local kernel are faster than a fused
+// kernel. They are for a few long rows, which an all-reduce spreads over many blocks.
 func isAllReduceFaster(l *Launch) bool {
 	rowBytes := 2 * l.Norm.Hidden
 	return l.Operation == driver.AllReduceRMSNorm && l.Norm.Rows < minFusedRows &&
@@ -71,15 +74,17 @@ func isAllReduceFaster(l *Launch) bool {
 
 const (
 	minFusedRows     = 16
-	maxFusedRowBytes = 32 << 10 // sent by a block
+	maxFusedRowBytes = 32 << 10 // bytes that a block sends for a row
 )
 
-// chooseFusedNorm returns false if the rows do not fit into exchange memory.
+// chooseFusedNorm chooses a line kernel for the whole norm. It returns false if the rows do not
+// fit into exchange memory.
 func chooseFusedNorm(l *Launch) bool {
 	norm := l.Norm
 	rowBytes := 2 * norm.Hidden
 	// One-shot and scatter kernels send whole rows once, and two-shot kernels parts of rows twice.
-	partBytes, shotCount, scatters := rowBytes, int64(1), l.Operation == driver.ReduceScatterRMSNorm
+	partBytes, shotCount := rowBytes, int64(1)
+	scatters := l.Operation == driver.ReduceScatterRMSNorm
 	if l.Ranks > 2 && !scatters && l.partBytes > maxNormOneShotBytes/int64(l.Ranks-1) {
 		packCount := (norm.Hidden/driver.NormUnit + int64(l.Ranks) - 1) / int64(l.Ranks)
 		partBytes, shotCount = packCount*packBytes, 2
@@ -114,7 +119,8 @@ func normWarpCount(norm *driver.Norm) int {
 	return int(min((norm.Hidden/driver.NormUnit+warp-1)/warp, maxRowThreads/warp))
 }
 
-// maxNormBlocks leaves space on the GPU for a small call of another group.
+// maxNormBlocks returns the largest number of blocks. It leaves space on the GPU for a small call
+// of another group.
 func maxNormBlocks(l *Launch) int {
 	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareDivisor)
 }
@@ -128,7 +134,8 @@ func addQuantSuffix(family string, norm *driver.Norm) string {
 	return family
 }
 
-// newLocalStep returns the kernel after the sums of a norm.
+// newLocalStep returns the launch of the kernel that completes a norm after the ranks' inputs have
+// been added up.
 func newLocalStep(l *Launch, t *Transport) Step {
 	s := Step{
 		Kernel: addQuantSuffix("norm_local", l.Norm) + "_" + types[l.DataType].name,
@@ -140,7 +147,7 @@ func newLocalStep(l *Launch, t *Transport) Step {
 	return s
 }
 
-// Local kernels may occupy 1/waitingBlockDivisor of the GPU while they wait for the sums.
+// waitingBlockDivisor limits local kernels that wait for the sums to 1/4 of the GPU.
 const waitingBlockDivisor = 4
 
 const maxLocalBlocks = 1 << 16 // each block loops over its rows

@@ -8,7 +8,7 @@ import (
 	"symmem/driver"
 )
 
-// norms lists norms and the kernels that must be chosen for them.
+// norms lists norms in memory outside windows, and the kernels that must be chosen for them.
 var norms = []struct {
 	name         string
 	ranks        int
@@ -30,13 +30,14 @@ func TestChooseNorms(t *testing.T) {
 		l, err := choose(normOf(c.ranks, c.rows, c.hidden))
 		switch {
 		case err != nil && !strings.Contains(err.Error(), c.want):
-			t.Errorf("%s: Choose = %v, want %s", c.name, err, c.want)
+			t.Errorf("%s: got the error %v, want %s", c.name, err, c.want)
 		case err == nil && l.Kernel != c.want:
-			t.Errorf("%s: Choose chose %s, want %s", c.name, l.Kernel, c.want)
+			t.Errorf("%s: got the kernel %s, want %s", c.name, l.Kernel, c.want)
 		}
 	}
 }
 
+// normOf returns a norm on GPUs with 132 multiprocessors. Its buffers are in no windows.
 func normOf(ranks int, rows, hidden int64) Launch {
 	return Launch{
 		Call: &driver.Call{
@@ -47,7 +48,7 @@ func normOf(ranks int, rows, hidden int64) Launch {
 	}
 }
 
-// symmetricNormOf is normOf with both buffers in windows.
+// symmetricNormOf returns a norm like normOf, but with both buffers in windows.
 func symmetricNormOf(ranks int, rows, hidden int64) Launch {
 	l := normOf(ranks, rows, hidden)
 	l.Symmetric, l.Send, l.Recv = true, 1<<20, 1<<40

@@ -30,7 +30,7 @@ const (
 	// largeRouteBytes is the minimum size of a rank's rows for which calls use more blocks, as in
 	// chooseBulk.
 	largeRouteBytes = 8 << 20
-	// maxLineTokens is the maximum number of tokens in the tables of line kernels.
+	// maxLineTokens is the number of tokens for which the tables of line kernels have space.
 	maxLineTokens = 512
 )
 
@@ -46,8 +46,9 @@ func chooseRoute(l Launch) (Work, error) {
 	if l.Operation == driver.Dispatch {
 		family = "dispatch"
 	}
-	switch fits, isFast := r.checkLines(); {
-	case fits && (isFast || !l.Symmetric):
+	fits, isFastest := r.checkLines()
+	switch {
+	case fits && (isFastest || !l.Symmetric):
 		limit := r.resident()
 		r.l.setGrid(l.Route.MaxTokens*r.chunksPerPlace(), limit.blocks, limit)
 		r.l.Kernel = l.kernelName("route_line_" + family)
@@ -67,8 +68,8 @@ func chooseRoute(l Launch) (Work, error) {
 	return r, nil
 }
 
-// resident returns the largest grid of a line kernel. Its blocks leave space for a small call of
-// another group: on each multiprocessor, or, with many ranks, on every fourth one.
+// resident returns the largest grid of a line kernel. It leaves space for a small call of another
+// group: on each multiprocessor or, with more than 4 ranks, on every fourth one.
 func (r *route) resident() gridSize {
 	blocks := r.l.Multiprocessors
 	if r.l.Ranks > 4 {
@@ -78,14 +79,14 @@ func (r *route) resident() gridSize {
 }
 
 // checkLines reports whether line kernels support the call, and whether they are the fastest.
-func (r *route) checkLines() (fits, isFast bool) {
+func (r *route) checkLines() (fits, isFastest bool) {
 	tokens, chunks := r.l.Route.MaxTokens, r.chunksPerPlace()
 	regions := int64(r.l.Ranks) * tokens * chunks * wideLines * lineBytes
 	fits = tokens <= maxLineTokens && MaxRanks*lineBytes+regions <= halfBytes
 	return fits, tokens*chunks*wideLines*lineDataBytes <= maxPartBytes
 }
 
-// chunksPerPlace returns the number of chunks of a place in line kernels.
+// chunksPerPlace returns the number of chunks in which line kernels send the data of a token.
 func (r *route) chunksPerPlace() int64 {
 	chunks := countChunks(r.rowBytes(), wideLines)
 	if call := r.l.Route; r.l.Operation == driver.Dispatch {
@@ -123,7 +124,7 @@ func (r *route) params(t *Transport) cuda.Params {
 	}
 	args.setOwners(call, l)
 	args.chunks = uint32(r.chunksPerPlace())
-	args.inverse = uint32((1<<31 + r.chunksPerPlace() - 1) / r.chunksPerPlace())
+	args.inverse = uint32((1<<31 + r.chunksPerPlace() - 1) / r.chunksPerPlace()) // 2^31 / chunks
 	copy(args.exchange[:], t.Exchange)
 	var window driver.Window
 	if l.Operation == driver.Dispatch {
@@ -137,9 +138,10 @@ func (r *route) params(t *Transport) cuda.Params {
 	return cuda.ParamsOf(&args)
 }
 
-// setOwners describes which rank owns an expert, so that kernels need no division.
+// setOwners sets the arguments from which kernels compute an expert's owner without a division.
 func (a *routeArguments) setOwners(call *driver.Route, l *Launch) {
 	each, more := call.Experts/l.Ranks, call.Experts%l.Ranks
+	// Kernels multiply by the inverse, which is scaled by 2^20.
 	inverse := func(divisor int) uint32 { return uint32((1<<20 + divisor - 1) / max(divisor, 1)) }
 	a.split, a.more = uint32(more*(each+1)), uint32(more)
 	a.high, a.low = inverse(each+1), inverse(each)

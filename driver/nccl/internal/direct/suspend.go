@@ -79,8 +79,8 @@ type Allocation struct {
 }
 
 // Allocate allocates this rank's memory at its old address, restores the header, and exports the
-// memory. It returns nil if the exchange is not suspended; all methods accept a nil Allocation. The
-// caller must call EndExport or Discard.
+// memory. It returns nil if the exchange is not suspended; all methods accept a nil Allocation.
+// The caller must call EndExport or Discard.
 func (e *Exchange) Allocate() (*Allocation, error) {
 	e.group.Sharing.GPU.ReclaimBeforeMap() // an earlier Allocate may have left the addresses mapped
 	e.mu.Lock()

@@ -18,7 +18,7 @@ type GPU struct {
 	anyThreadDriver *cuda.Driver // makes the context current in each call
 	context         cuda.Context
 	Adopted         atomic.Bool   // whether another library is known to use streams of the GPU
-	Timeout         time.Duration // of waits for internal work
+	Timeout         time.Duration // limit for waits for internal work
 	InternalStreams InternalStreams
 	Words           Pinned[Word]
 	Properties
@@ -27,8 +27,8 @@ type GPU struct {
 	referenceCount int
 	unfinishedWork []*unfinishedItem
 	deferredFrees  []func() error
-	reclaiming     chan struct{} // closed when the current call of deferredFrees[0] ends, or nil
-	unreported     error         // from ReportInReclaim
+	reclaiming     chan struct{} // closed when the running call of deferredFrees[0] ends, or nil
+	unreported     error         // errors for the next Reclaim to return
 }
 
 func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
@@ -42,7 +42,8 @@ func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	}, nil
 }
 
-// Borrow is Do with a context that is retained only during the calls.
+// Borrow runs calls on a thread where the device's primary context is current. It retains the
+// context only during the calls.
 func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
 	g, err := retain(library, device)
 	if err != nil {
@@ -99,8 +100,8 @@ func (g *GPU) IsHeld() bool {
 	return g.referenceCount > 0
 }
 
-// With passes a driver for the GPU's context. It is cheaper than Do, but each call of the driver
-// can run on a different thread.
+// With runs calls with a driver for the GPU's context. It is cheaper than Do, but each call of the
+// driver can run on a different thread.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThreadDriver)
@@ -108,9 +109,9 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Query is With, but if CUDA refuses because another library is capturing in global mode, it sets
-// Adopted and repeats the query, now in relaxed mode. The refused query has invalidated that
-// capture.
+// Query runs a query with With. If CUDA refuses the query because another library is capturing in
+// global mode, Query sets Adopted and repeats the query, now in relaxed mode. The refused query
+// has invalidated the library's capture.
 func (g *GPU) Query(query func(gpu *cuda.Driver) error) error {
 	err := g.With(query)
 	if !errors.Is(err, cuda.ErrCaptureUnsupported) {
@@ -179,7 +180,7 @@ func (g *GPU) MapAt(address uintptr, handle cuda.Handle, bytes int64) error {
 	return nil
 }
 
-// Unmap undoes Map.
+// Unmap undoes Map, which returned the address.
 func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	return errors.Join(g.CUDA.Unmap(address, bytes), g.CUDA.AddressFree(address, bytes))
 }

@@ -9,8 +9,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// InternalStreams runs each piece of internal work on an idle stream, so it waits neither for work
-// of callers nor for other internal work. The context must be current on threads that call its
+// InternalStreams runs the backend's internal work on streams that are not used for anything else.
+// Concurrent calls of Run use different streams, so internal work waits neither for work of
+// callers nor for other internal work. The context must be current on threads that call the
 // methods.
 type InternalStreams struct {
 	mu   ranked.Mutex[internalStreamsMu]
@@ -18,8 +19,8 @@ type InternalStreams struct {
 }
 
 // Run calls queue, which may wait for other ranks, and waits until the queued work has completed,
-// even if queue fails. After the GPU's timeout, it abandons the stream and keeps memory
-// mapped (GPU.AddUnfinished).
+// even if queue fails. After the GPU's timeout, it abandons the stream, and memory stays mapped
+// until the work has completed.
 func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	stream, err := s.take(g.CUDA)
 	if err != nil {

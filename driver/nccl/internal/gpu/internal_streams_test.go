@@ -23,11 +23,12 @@ func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		defer gate.Set(1)
+		const open = 1
+		defer gate.Set(open)
 		timeout := g.Timeout
 		g.Timeout = time.Millisecond
 		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
-			return g.CUDA.StreamWaitValue(stream, gate.Address(), 1, cuda.WaitEqual)
+			return g.CUDA.StreamWaitValue(stream, gate.Address(), open, cuda.WaitEqual)
 		})
 		g.Timeout = timeout
 		if !errors.Is(err, context.DeadlineExceeded) {
@@ -36,15 +37,15 @@ func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 		if !g.MustKeepMemory() {
 			t.Error("MustKeepMemory = false while the abandoned work runs")
 		}
-		next, err := g.Words.Take(g.CUDA)
+		written, err := g.Words.Take(g.CUDA)
 		if err != nil {
 			return err
 		}
-		defer g.Words.Put(next)
+		defer g.Words.Put(written)
 		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
-			return g.CUDA.StreamWriteValue(stream, next.Address(), 1)
+			return g.CUDA.StreamWriteValue(stream, written.Address(), 1)
 		})
-		if next.Value() != 1 {
+		if written.Value() != 1 {
 			t.Error("Run returned before its work had completed")
 		}
 		return err
@@ -58,11 +59,11 @@ func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 	}
 }
 
-// TestInternalStreamsAwaitWorkAfterAnError queues work and then returns an error. The caller may
-// free the memory that the work uses, so Run must wait for the work.
+// TestInternalStreamsAwaitWorkAfterAnError calls Run with a function that queues work and returns
+// an error. The caller may free the memory that the work uses, so Run must wait for the work.
 func TestInternalStreamsAwaitWorkAfterAnError(t *testing.T) {
 	g := gputest.Open(t)
-	errQueue := errors.New("the second call fails")
+	errQueue := errors.New("queueing failed")
 	err := g.Do(func() error {
 		gate, err := g.Words.Take(g.CUDA)
 		if err != nil {
@@ -89,11 +90,12 @@ func TestInternalStreamsAwaitWorkAfterAnError(t *testing.T) {
 	}
 }
 
-// TestInternalStreamsDoNotWaitForEachOther runs work while a queue function waits, as NCCL's calls
-// wait for a stopped rank.
+// TestInternalStreamsDoNotWaitForEachOther calls Run while the queue function of another Run
+// waits, like an NCCL call that waits for a stopped rank.
 func TestInternalStreamsDoNotWaitForEachOther(t *testing.T) {
 	g := gputest.Open(t)
-	queueing, proceed, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
+	queueing, proceed := make(chan struct{}), make(chan struct{})
+	ended := make(chan error, 2) // results of the two Runs
 	run := func(queue func()) {
 		ended <- g.Do(func() error {
 			return g.InternalStreams.Run(g, func(cuda.Stream) error { queue(); return nil })

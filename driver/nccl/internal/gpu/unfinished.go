@@ -7,7 +7,8 @@ import (
 
 type unfinishedItem struct{ isDone func() bool }
 
-// AddUnfinished registers unfinished work. isDone is called on any goroutine until it returns true.
+// AddUnfinished makes MustKeepMemory return true until isDone does. isDone is called on any
+// goroutine, and reports whether some work has completed.
 func (g *GPU) AddUnfinished(isDone func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -41,7 +42,8 @@ func (g *GPU) MustKeepMemory() bool {
 	}
 }
 
-// FreeWhenIdle calls free now, or later in Reclaim if memory must stay mapped.
+// FreeWhenIdle calls free now or, if memory must stay mapped, in a later Reclaim. It then returns
+// nil, and Reclaim returns the error of free.
 func (g *GPU) FreeWhenIdle(free func() error) error {
 	mustKeep := g.MustKeepMemory()
 	g.mu.Lock()
@@ -69,9 +71,9 @@ func (g *GPU) takeUnreported() error {
 	return err
 }
 
-// Reclaim calls deferred functions in order while memory need not stay mapped. allFreed reports
-// whether none is left. err includes the errors given to ReportInReclaim. The caller must not hold
-// any lock of the backend.
+// Reclaim calls the functions that FreeWhenIdle has deferred, in order, unless memory must stay
+// mapped. allFreed reports whether none is left. err includes the errors given to ReportInReclaim.
+// The caller must not hold any lock of the backend.
 func (g *GPU) Reclaim() (allFreed bool, err error) {
 	err = g.takeUnreported()
 	for !g.MustKeepMemory() {
@@ -89,8 +91,8 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 	return false, err
 }
 
-// ReclaimBeforeMap is Reclaim for calls that map memory. It keeps errors for a later call that
-// frees memory: an error would make the caller fail on this rank only.
+// ReclaimBeforeMap is Reclaim for calls that map memory. It keeps errors for the next Reclaim. If
+// it returned them, the caller would fail on this rank only.
 func (g *GPU) ReclaimBeforeMap() {
 	if _, err := g.Reclaim(); err != nil {
 		g.ReportInReclaim(err)
@@ -109,8 +111,8 @@ func (g *GPU) beginFree() (free func() error, ended <-chan struct{}) {
 	return g.deferredFrees[0], nil
 }
 
-// endFree removes the first deferred function only after its call, so that FreeWhenIdle does not
-// overtake it.
+// endFree removes the first deferred function after its call. Until then, FreeWhenIdle defers
+// other functions, so that they do not overtake it.
 func (g *GPU) endFree() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -9,17 +9,17 @@ import (
 )
 
 // Hold keeps the objects that a graph of another library uses until the graph is destroyed. If the
-// CUDA driver cannot report that, the hold ends when the device is closed.
+// CUDA driver cannot report the destruction, the Hold ends when the device is closed.
 type Hold struct {
 	holds     *Holds
-	captureID uint64      // CUDA's ID
-	useCounts []*UseCount // guarded by UseCounts.mu
-	// plainUses counts uses outside windows (memory registered with NCCL). Only the goroutine that
-	// captures the graph changes it.
+	captureID uint64      // CUDA's ID of the capture
+	useCounts []*UseCount // counts that include the graph; guarded by UseCounts.mu
+	// plainUses holds an entry for each use of an object outside windows (memory registered with
+	// NCCL). Only the goroutine that captures the graph changes it.
 	plainUses []*UseCount
 }
 
-// Holds contains the holds of a group.
+// Holds contains the Holds of a group's calls in graphs of other libraries.
 type Holds struct {
 	UseCounts *UseCounts
 
@@ -27,8 +27,8 @@ type Holds struct {
 	activeHolds    sync.WaitGroup
 }
 
-// GetOrBegin returns nil if the stream is not being captured. It must not be called concurrently.
-// The CUDA context must be current.
+// GetOrBegin returns the Hold of the graph that is being captured on the stream, or nil without a
+// capture. It must not be called concurrently. The CUDA context must be current.
 func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
 	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
@@ -46,7 +46,8 @@ func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 }
 
 func (h *Hold) begin(graph cuda.Graph) error {
-	hs, uc := h.holds, h.holds.UseCounts
+	hs := h.holds
+	uc := hs.UseCounts
 	uc.mu.Lock()
 	if hs.holdsByCapture == nil {
 		hs.holdsByCapture = map[uint64]*Hold{}
@@ -67,9 +68,11 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// end is called on a CUDA thread that must not call CUDA, so a new goroutine frees objects.
+// end ends the hold. CUDA calls it on a thread that must not call CUDA, so a new goroutine frees
+// unused objects.
 func (h *Hold) end() {
-	hs, uc := h.holds, h.holds.UseCounts
+	hs := h.holds
+	uc := hs.UseCounts
 	uc.mu.Lock()
 	delete(hs.holdsByCapture, h.captureID)
 	unused := append(decrementAll(h.useCounts), uc.removePlainCalls(h.plainUses)...)

@@ -20,7 +20,7 @@ type Segment struct {
 	mu            ranked.Mutex[segmentMu] // guards the following fields
 	isUnmapped    bool
 	isSuspended   bool
-	savedContents []byte // to be restored by Resume, or nil
+	savedContents []byte // contents for Resume to restore, or nil
 }
 
 // Address returns the address of the first mapping.
@@ -31,7 +31,8 @@ func (s *Segment) Bytes() int64 { return s.bytes }
 
 func (s *Segment) secondAddress() uintptr { return s.arena.secondBase + uintptr(s.offset) }
 
-// allocateAndMap allocates memory filled with zeros.
+// allocateAndMap allocates memory, maps it at both addresses, and fills it with zeros. The CUDA
+// context must be current.
 func (s *Segment) allocateAndMap() error {
 	m := s.arena.memory
 	handle, err := s.allocate()
@@ -71,7 +72,8 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// free unmaps both mappings once no kernel can use the memory. CUDA then frees the memory.
+// free unmaps both mappings once no kernel can use the memory. CUDA then frees the memory. It does
+// nothing if the segment is suspended.
 func (s *Segment) free() error {
 	g := s.arena.memory.gpu
 	if s.isSuspended { // does not change once isUnmapped is set
@@ -88,8 +90,8 @@ func (s *Segment) free() error {
 // Keep does nothing, because a segment holds no handle.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory once no graph of another library and no captured call on NCCL's plain path
-// uses it.
+// Unmap frees the memory, at once or after the last graph that uses it has been destroyed: a graph
+// of another library, or a graph with a call on NCCL's plain path.
 func (s *Segment) Unmap() error {
 	_, reclaimErr := s.arena.memory.gpu.Reclaim()
 	return errors.Join(reclaimErr, s.unmap())
@@ -115,10 +117,12 @@ func (s *Segment) markUnmapped() error {
 	return nil
 }
 
-// unmapUnused must not be called with s.mu held, because it may wait for other ranks.
+// unmapUnused frees memory that no graph uses. The caller must not hold s.mu, because unmapUnused
+// may wait for other ranks.
 func (s *Segment) unmapUnused() error {
 	m := s.arena.memory
-	err := m.releaseCaptured(&s.UseCount, true)
+	const isUnmapping = true
+	err := m.releaseCaptured(&s.UseCount, isUnmapping)
 	m.remove(s)
 	return errors.Join(err, s.free())
 }

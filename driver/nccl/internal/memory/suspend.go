@@ -12,9 +12,10 @@ import (
 
 var _ driver.SuspendableSegment = (*Segment)(nil)
 
-// PrepareSuspend copies the contents to host memory if save is set. It returns ErrBusy if a kernel
-// of a closed stream or group may still use the memory, or if NCCL may have mapped the memory on
-// other ranks for a graph, whose kernels would access the old memory after Resume.
+// PrepareSuspend checks that the memory can be released, and copies the contents to host memory if
+// save is set. It returns ErrBusy if a kernel of a closed stream or group may still use the
+// memory. It also returns ErrBusy if NCCL may have mapped the memory on other ranks for a graph:
+// after Resume, the graph's kernels would access the old memory.
 func (s *Segment) PrepareSuspend(save bool) error {
 	g := s.arena.memory.gpu
 	if _, err := g.Reclaim(); err != nil {
@@ -25,7 +26,8 @@ func (s *Segment) PrepareSuspend(save bool) error {
 			"memory on other ranks: close the graph, or start the program with NCCL_GRAPH_REGISTER=0: %w",
 			driver.ErrBusy)
 	}
-	if err := s.arena.memory.releaseCaptured(&s.UseCount, false); err != nil {
+	const isUnmapping = false
+	if err := s.arena.memory.releaseCaptured(&s.UseCount, isUnmapping); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -50,7 +52,7 @@ func (s *Segment) PrepareSuspend(save bool) error {
 	return nil
 }
 
-// Suspend unmaps both mappings. CUDA frees the memory after the other ranks have unmapped it.
+// Suspend unmaps both mappings. CUDA frees the memory once the other ranks have unmapped it, too.
 func (s *Segment) Suspend() error {
 	g := s.arena.memory.gpu
 	s.mu.Lock()
@@ -79,7 +81,7 @@ func (s *Segment) Resume() error {
 			return fmt.Errorf("mapping %d bytes again: %w", s.bytes, err)
 		}
 		if err := s.restoreContents(); err != nil {
-			err = errors.Join(err, s.free())
+			err = errors.Join(err, s.free()) // before isSuspended is set, or free does nothing
 			s.isSuspended = true
 			return fmt.Errorf("restoring a segment: %w", err)
 		}
@@ -103,7 +105,7 @@ func (s *Segment) allocateAndMapAgain() error {
 	return err
 }
 
-// copyContents copies the segment to or from hostMemory. dst or src must be its address.
+// copyContents copies the segment to or from hostMemory. dst and src are the addresses of both.
 func (s *Segment) copyContents(hostMemory []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {

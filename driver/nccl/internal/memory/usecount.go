@@ -7,18 +7,18 @@ import (
 	"symmem/internal/ranked"
 )
 
-// UseCount counts the users of an object: graphs of other libraries, and objects that depend on it.
-// UseCounts.mu guards the fields.
+// UseCount counts the users of an object, which keep it from being freed. Users are graphs of
+// other libraries, calls in graphs, and objects that depend on it. UseCounts.mu guards the fields.
 type UseCount struct {
 	userCount int
-	// deferredFree is called once userCount is 0. Until it has returned, the object is a user of
-	// dependsOn.
+	// deferredFree, if not nil, must be called once userCount is 0, to free the object.
 	deferredFree func() error
-	dependsOn    *UseCount
-	// plainCallCount counts calls in graphs that use the object outside windows (memory registered
-	// with NCCL). They are also users.
+	// dependsOn is the object of which this one is a user until deferredFree has returned, or nil.
+	dependsOn *UseCount
+	// plainCallCount is the number of users that are calls in graphs and use the object outside
+	// windows (memory registered with NCCL).
 	plainCallCount int
-	// wasCaptured is set if NCCL may have mapped the object on other ranks for such a call.
+	// wasCaptured is set if NCCL may have mapped the object on other ranks for one of these calls.
 	wasCaptured bool
 }
 
@@ -30,9 +30,10 @@ type UseCounts struct {
 	holdsUntilClose []*Hold // for graphs whose destruction the driver does not report
 }
 
-// DeferUntilUnused returns false if u has no users, and the caller must then call free. Otherwise
-// it defers the call until u has no users, and ignores later calls for u. Until free has returned,
-// u is a user of dependsOn, which can be nil. The next GPU.Reclaim returns the error of free.
+// DeferUntilUnused defers a call of free until u has no users. If u has none now, it returns
+// false, and the caller must call free. After the first deferral, it ignores the arguments. Until
+// free has returned, u is a user of dependsOn, which can be nil. The next GPU.Reclaim returns the
+// error of free.
 func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func() error) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -60,7 +61,7 @@ func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount) {
 }
 
 // EndPlainCalls undoes AddPlainCalls after the graph has been destroyed, and frees unused objects.
-// It may wait for other ranks, and changes the slice.
+// It may wait for other ranks. It overwrites the slice.
 func (uc *UseCounts) EndPlainCalls(useCounts []*UseCount) {
 	uc.mu.Lock()
 	unused := uc.removePlainCalls(useCounts)
@@ -68,7 +69,7 @@ func (uc *UseCounts) EndPlainCalls(useCounts []*UseCount) {
 	uc.runAllDeferred(unused)
 }
 
-// removePlainCalls is decrementAll for plain calls. It requires mu.
+// removePlainCalls is decrementAll for plain calls. The caller must hold mu.
 func (uc *UseCounts) removePlainCalls(useCounts []*UseCount) (unused []*UseCount) {
 	for _, u := range useCounts {
 		u.plainCallCount--
@@ -91,7 +92,8 @@ func (m *Memory) releaseCaptured(u *UseCount, isUnmapping bool) error {
 	return err
 }
 
-// clearCaptured returns false if open graphs use the object, or if no graph has used it.
+// clearCaptured clears wasCaptured if no open graph uses the object in a plain call. It reports
+// whether it has cleared the flag.
 func (uc *UseCounts) clearCaptured(u *UseCount) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -114,7 +116,8 @@ func (uc *UseCounts) hasUsers(u *UseCount) bool {
 	return u.userCount > 0
 }
 
-// decrementAll returns those that are now 0 and have a deferred function. It requires UseCounts.mu.
+// decrementAll removes a user from each object. It returns the objects that have no users left and
+// must be freed, in the memory of the argument. The caller must hold UseCounts.mu.
 func decrementAll(useCounts []*UseCount) (unused []*UseCount) {
 	return slices.DeleteFunc(useCounts, func(u *UseCount) bool {
 		u.userCount--
@@ -128,6 +131,7 @@ func (uc *UseCounts) runAllDeferred(unused []*UseCount) {
 	}
 }
 
+// runDeferred frees an object and then the objects on which it depends, unless they have users.
 func (uc *UseCounts) runDeferred(u *UseCount) {
 	for u != nil {
 		uc.mu.Lock()
@@ -149,7 +153,8 @@ func (uc *UseCounts) runDeferred(u *UseCount) {
 	}
 }
 
-// EndRemainingHolds must be called when the device is closed.
+// EndRemainingHolds ends the holds for graphs whose destruction cannot be observed. It must be
+// called when the device is closed.
 func (uc *UseCounts) EndRemainingHolds() {
 	uc.mu.Lock()
 	holds := uc.holdsUntilClose

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/control"
 )
 
-// Examine returns an error if a stream is waiting for a message that can never complete.
+// Examine returns an error if a stream is waiting for a Send or a Recv that can never complete.
 func (m *Messages) Examine() error {
 	if m.messagePlane == nil {
 		return nil
@@ -44,7 +44,8 @@ func (m *Messages) Examine() error {
 	return err
 }
 
-// examineMessage checks a Recv, or a captured Send that waits until its last message is copied.
+// examineMessage returns an error if the Send or Recv of a waiting stream can never complete. A
+// captured Send waits until the message of the previous launch has been copied.
 func (m *Messages) examineMessage(e *End) error {
 	p := e.plan
 	var err error
@@ -69,22 +70,25 @@ func (m *Messages) examineMessage(e *End) error {
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	readErr := m.inbox.readHeaders()
-	var unmatched *driver.MessageError
-	if readErr != nil || !m.inbox.isWaiting(e) ||
-		errors.As(err, &unmatched) && (e.announcement != nil || m.inbox.hasCandidate(e)) {
+	if readErr != nil || !m.inbox.isWaiting(e) {
 		return readErr
+	}
+	hasMessage := e.announcement != nil || m.inbox.hasCandidate(e)
+	if hasMessage && errors.As(err, new(*driver.MessageError)) {
+		return nil
 	}
 	return err
 }
 
-// UnmatchedError lists each Send without a Recv, and each Recv without a Send, before a group
-// closes.
+// UnmatchedError returns an error that lists each Send without a Recv and each Recv without a
+// Send. It is called before a group closes.
 func (m *Messages) UnmatchedError() error {
 	if m.messagePlane == nil || m.Plane.Cause() != nil {
 		return nil
 	}
 	var unread []driver.MessageEnds
-	if m.Mu.TryLock() { // a call may hold the lock during a wait
+	// A call may hold the lock during a wait. Then do not list unread messages.
+	if m.Mu.TryLock() {
 		for peer := range m.outbox.peers {
 			unread = append(unread, m.outbox.unreadMessages(peer)...)
 		}
@@ -96,7 +100,8 @@ func (m *Messages) UnmatchedError() error {
 	if m.inbox.mailbox == nil {
 		return nil // the teardown has freed it
 	}
-	if err := errors.Join(m.inbox.readHeaders(), m.inbox.passToMatcher(true)); err != nil {
+	const all = true // even incomplete messages
+	if err := errors.Join(m.inbox.readHeaders(), m.inbox.passToMatcher(all)); err != nil {
 		return err
 	}
 	atomic.StoreUint32(&m.inbox.mailbox.wakeup().closed, 1)

@@ -18,13 +18,13 @@ type Stream struct {
 	CUDA    cuda.Stream // guarded by Mu
 
 	Mu              ranked.Spin[streamMu]
-	Capture         *Graph      // being captured, or nil; guarded by Mu
+	Capture         *Graph      // graph being captured, or nil; guarded by Mu
 	closed          atomic.Bool // written with Mu held
-	closedWhileBusy atomic.Bool // with unfinished work
+	closedWhileBusy atomic.Bool // set if Close left unfinished work
 	waitState
 	lastCall // guarded by Mu
 	launchingGroups
-	// Mu guards the next two fields. The nth host function writes n to hostFuncWord.
+	// Mu guards the next two fields. The nth host function writes n to hostFuncWord at its end.
 	hostFuncCount uint32
 	hostFuncWord  *gpu.Word // allocated at the first use
 	adoptedState
@@ -36,7 +36,8 @@ type waitState struct{ isWaitedFor atomic.Bool } // written with Stream.Mu held
 // IsWaitedFor reports whether a caller has waited for all work of the stream and got no error.
 func (w *waitState) IsWaitedFor() bool { return w.isWaitedFor.Load() }
 
-// ClearWaitedFor must be called before more work is queued, with Stream.Mu held.
+// ClearWaitedFor makes IsWaitedFor return false. It must be called before more work is queued,
+// with Stream.Mu held.
 func (w *waitState) ClearWaitedFor() {
 	if w.isWaitedFor.Load() { // avoids an atomic write in most launches
 		w.isWaitedFor.Store(false)
@@ -53,6 +54,7 @@ func (s *Stream) Handle() uintptr {
 // Closed reports whether Close has closed the stream.
 func (s *Stream) Closed() bool { return s.closed.Load() }
 
+// submit makes CUDA calls for an open stream, with its lock held.
 func (s *Stream) submit(calls func() error) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -62,6 +64,8 @@ func (s *Stream) submit(calls func() error) error {
 	return s.gpu.Do(calls)
 }
 
+// submitWork makes calls that queue or record work. On an adopted stream, it also sets s.Recording
+// and records events before and after them.
 func (s *Stream) submitWork(calls func() error) error {
 	return s.submit(func() (err error) {
 		if s.isAdopted && s.Capture == nil {
@@ -77,7 +81,7 @@ func (s *Stream) submitWork(calls func() error) error {
 	})
 }
 
-// CheckOpen requires s.Mu.
+// CheckOpen returns an error if the stream is closed. The caller must hold s.Mu.
 func (s *Stream) CheckOpen() error {
 	if s.closed.Load() {
 		return fmt.Errorf("stream: %w", driver.ErrClosed)
@@ -116,8 +120,8 @@ func (s *Stream) RecordGroups(except Group) error {
 	return nil
 }
 
-// RecordQueued must be called after work has been queued, with s.Mu held and the CUDA context
-// current. It records queuedEnd on an adopted stream, unless the stream is being captured.
+// RecordQueued records queuedEnd on an adopted stream, unless the stream is being captured. It
+// must be called after work has been queued, with s.Mu held and the CUDA context current.
 func (s *Stream) RecordQueued() error {
 	if !s.isAdopted || s.Recording || s.Capture != nil {
 		return nil

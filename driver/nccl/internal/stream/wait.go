@@ -25,7 +25,8 @@ func (s *Stream) Idle() bool {
 // IdleLocked is Idle for callers that hold s.Mu.
 func (s *Stream) IdleLocked() bool { return hasEnded(s.query()) }
 
-// query requires s.Mu. During a capture, CUDA allows no query, so it queries an older event.
+// query reports whether all work has completed. During a capture, CUDA allows no query of the
+// stream, so it queries the event before the capture. The caller must hold s.Mu.
 func (s *Stream) query() (done bool, err error) {
 	switch {
 	case s.closed.Load():
@@ -59,8 +60,8 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if !s.isAdopted {
 		return nil
 	}
-	// Another library can replay calls of these groups on any stream, so each stream returns each
-	// fault once.
+	// Another library can replay calls of these groups on any stream, so every adopted stream
+	// returns each fault once.
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
 			s.ReportFault(g, err)
@@ -71,7 +72,8 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 
 func (s *Stream) awaitWork(ctx context.Context) error {
 	s.Mu.Lock()
-	last, wasWaitedFor := s.lastCall, s.IsWaitedFor()
+	last := s.lastCall
+	wasWaitedFor := s.IsWaitedFor()
 	s.Mu.Unlock()
 	err := last.await(ctx, s)
 	s.Mu.Lock()
@@ -102,7 +104,7 @@ func (s *Stream) awaitWork(ctx context.Context) error {
 			}
 		}
 	}
-	if s.Mu.TryLock() {
+	if s.Mu.TryLock() { // otherwise, a call may be queueing more work
 		s.isWaitedFor.Store(s.IdleLocked())
 		s.Mu.Unlock()
 	}
@@ -138,8 +140,8 @@ func (s *Stream) Abandon() {
 	if s.Capture != nil || s.IdleLocked() {
 		return
 	}
-	// On an adopted stream, the unfinished work may be the owner's. Memory then stays mapped until
-	// the process exits, which is better than a blocked call.
+	// On an adopted stream, the unfinished work may be the owner's, and no kernel may be stuck.
+	// Memory then stays mapped until the process exits, which is better than a blocked call.
 	gpu.Stuck.Store(true)
 	if s.isAdopted {
 		return
@@ -169,7 +171,7 @@ func (s *Stream) Drop() error {
 	return s.close(func() (capturing bool, err error) { return true, nil })
 }
 
-// close calls recordEnd to record an event after all work of the stream.
+// close closes the stream. It calls recordEnd to record an event after all work of the stream.
 func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 	s.Mu.Lock()
 	if s.closed.Load() {
@@ -232,7 +234,7 @@ func (s *Stream) MarkUnfinished() error {
 	return s.markUnfinishedLocked()
 }
 
-// markUnfinishedLocked requires s.Mu.
+// markUnfinishedLocked is MarkUnfinished for callers that hold s.Mu.
 func (s *Stream) markUnfinishedLocked() error {
 	end, err := gpu.Get(s.gpu, func() (*Event, error) { return new(Event).RecordAfter(s, true) })
 	s.gpu.AddUnfinished(func() bool { return err == nil && end.Done() })
