@@ -6,18 +6,19 @@ import (
 )
 
 const (
-	callsPerSample = 128
-	// Reading the clock twice takes less than 1% of the time of a call of this size.
+	callsPerSample = 128 // a power of two
+	// alwaysTimedBytes is the size from which all calls are timed. Reading the clock twice takes
+	// less than 1% of the time of such a call.
 	alwaysTimedBytes = 1 << 20
-	averagedSamples  = 16
+	averagedSamples  = 16 // in moving averages
 )
 
 // CallTimer counts calls of one kind and measures the time of some: the first, every 128th after
 // it, and each of at least 1 MiB. It is safe for concurrent use.
 type CallTimer struct {
-	calls, bytes atomic.Uint64
-	samples      atomic.Uint64
-	nanoseconds  atomic.Uint64
+	calls, bytes atomic.Uint64 // of all calls
+	samples      atomic.Uint64 // number of timed calls
+	nanoseconds  atomic.Uint64 // total time of the timed calls
 	recentTime   atomic.Uint64 // moving average in nanoseconds, times averagedSamples
 	recentBytes  atomic.Uint64 // moving average, times averagedSamples
 }
@@ -28,7 +29,7 @@ var processStart = time.Now()
 type Meter struct {
 	timer      *CallTimer
 	bytes      int64
-	addToTotal bool // of CallTimer.bytes
+	addToTotal bool // whether calls add bytes to CallTimer.bytes
 }
 
 // Meter returns a Meter for calls of the given size in bytes.
@@ -36,7 +37,7 @@ func (c *CallTimer) Meter(bytes int64) Meter {
 	return Meter{timer: c, bytes: bytes, addToTotal: true}
 }
 
-// MeterWithoutBytes is faster than Meter, but leaves CallTimes.Bytes unchanged.
+// MeterWithoutBytes returns a Meter that does not add to CallTimes.Bytes, which is faster.
 func (c *CallTimer) MeterWithoutBytes(bytes int64) Meter { return Meter{timer: c, bytes: bytes} }
 
 // Count counts a call without timing it.
@@ -53,7 +54,7 @@ func (m *Meter) countCall() uint64 {
 	return m.timer.calls.Add(1)
 }
 
-// Begin counts a call and returns its start time, or 0 if the call is not timed.
+// Begin counts a call. It returns a start time for End, or 0 if the call is not timed.
 func (m *Meter) Begin() int64 {
 	if m.timer == nil {
 		return 0
@@ -68,7 +69,7 @@ func (m *Meter) begin() int64 {
 	return int64(time.Since(processStart))
 }
 
-// End records the end of a call that Begin counted.
+// End records the time of a call. begin is the result of Begin.
 func (m *Meter) End(begin int64) {
 	if begin != 0 {
 		m.end(begin)
@@ -79,8 +80,8 @@ func (m *Meter) end(begin int64) {
 	m.Add(time.Duration(int64(time.Since(processStart)) - begin))
 }
 
-// Sample counts a call, and reports whether the caller should pass its time to Add: for the second
-// call, because the first may load code, and every 128th after it.
+// Sample counts a call, and reports whether the caller should pass the call's time to Add. It
+// returns true for the second call, because the first may load code, and for every 128th after it.
 func (m *Meter) Sample() bool {
 	return m.timer != nil && m.countCall()&(callsPerSample-1) == 2
 }
@@ -106,8 +107,8 @@ func updateAverage(recent *atomic.Uint64, value uint64, isFirst bool) {
 // CallTimes holds the values of a CallTimer.
 type CallTimes struct {
 	Calls, Bytes uint64
-	// Samples counts the timed calls, and Time is their total time. RecentTime and RecentBytes are
-	// moving averages.
+	// Samples is the number of timed calls, and Time is their total time. RecentTime and RecentBytes
+	// are moving averages of the time and the size of timed calls.
 	Samples     uint64
 	Time        time.Duration
 	RecentTime  time.Duration

@@ -26,14 +26,14 @@ type GroupConfig struct {
 	Formula Formula
 	// Timeout limits each wait for a peer without another deadline. It defaults to Config.Timeout.
 	Timeout *Limit
-	// Machines holds the ranks' host names in group order, "" if unknown, or is nil on a single
-	// machine.
+	// Machines holds the ranks' host names in group order. It is nil if all ranks are on one
+	// machine. A name is "" if it is not known.
 	Machines []string
 	// Owner, if not nil, identifies the group in its Faults.
 	Owner any
 }
 
-// WithTimeout returns g, with a new Limit if g.Timeout is nil.
+// WithTimeout returns a copy of g. If g.Timeout is nil, the copy has a new Limit of fallback.
 func (g GroupConfig) WithTimeout(fallback time.Duration) GroupConfig {
 	if g.Timeout == nil {
 		g.Timeout = NewLimit(fallback)
@@ -41,10 +41,14 @@ func (g GroupConfig) WithTimeout(fallback time.Duration) GroupConfig {
 	return g
 }
 
-// Fault wraps err, which made the group fail, in a Fault, unless it is nil or already wrapped.
+// Fault wraps err, which made the group fail, in a Fault with the group's Owner. It returns err if
+// there is no owner, or if err is nil or already wrapped.
 func (g GroupConfig) Fault(err error) error {
+	if err == nil || g.Owner == nil {
+		return err
+	}
 	var f *Fault
-	if err == nil || g.Owner == nil || errors.As(err, &f) && f.Owner == g.Owner {
+	if errors.As(err, &f) && f.Owner == g.Owner {
 		return err
 	}
 	return &Fault{Owner: g.Owner, Err: err}
@@ -58,16 +62,16 @@ func (g GroupConfig) Name() string {
 	return strings.TrimPrefix(strings.TrimLeft(g.ID, "/"), " ")
 }
 
-// JoinError adds "joining group NAME" to an error, unless its text begins with it.
+// JoinError adds the prefix "joining group NAME" to an error, unless its text has the prefix.
 func (g GroupConfig) JoinError(err error) error {
-	call := "joining group " + g.Name()
-	if strings.HasPrefix(err.Error(), call) {
+	prefix := "joining group " + g.Name()
+	if strings.HasPrefix(err.Error(), prefix) {
 		return err
 	}
-	return fmt.Errorf("%s: %w", call, err)
+	return fmt.Errorf("%s: %w", prefix, err)
 }
 
-// World converts ranks of the group to world ranks.
+// World converts group ranks to world ranks.
 func (g GroupConfig) World(ranks []int) []int {
 	world := make([]int, len(ranks))
 	for i, r := range ranks {
@@ -76,7 +80,8 @@ func (g GroupConfig) World(ranks []int) []int {
 	return world
 }
 
-// MachinesOf returns the known host names of world ranks, or nil on a single machine.
+// MachinesOf returns the known host names of world ranks, by world rank. It returns nil if none is
+// known or all ranks are on one machine.
 func (g GroupConfig) MachinesOf(world []int) map[int]string {
 	var machines map[int]string
 	for _, rank := range world {
@@ -92,7 +97,8 @@ func (g GroupConfig) MachinesOf(world []int) map[int]string {
 	return machines
 }
 
-// Mismatch returns the error for a call that differs from those of the given group ranks.
+// Mismatch returns the error for a call with the given number that differs from the calls of the
+// given group ranks.
 func (g GroupConfig) Mismatch(number uint64, call *Call, others ...int) *MismatchError {
 	return &MismatchError{
 		Number: number, Call: call, Others: g.World(others), Group: g.Name(), Members: g.Ranks,
@@ -110,7 +116,7 @@ const (
 	// LaneFault is for causes of failures. An exchange on it makes the communicator fail, so that
 	// all waits on every rank end with ErrFault. It does not wait for late or lost ranks.
 	LaneFault
-	Lanes
+	Lanes // number of lanes
 )
 
 // Communicator connects the ranks of a group, which must make its collective calls in the same
@@ -133,10 +139,10 @@ type Communicator interface {
 	// Offer prepares a call, without waits or side effects. The call must be valid, and its windows
 	// must contain its buffers.
 	Offer(call Call) Offer
-	// Launch queues a prepared collective. It returns the collective's error if that runs
-	// immediately. Otherwise, Stream.Synchronize returns the error.
+	// Launch queues a prepared call. If the call runs immediately, Launch returns its error.
+	// Otherwise, Stream.Synchronize returns the error.
 	Launch(stream Stream, plan Plan) error
-	// Launched counts the calls on each path, including replays of graphs.
+	// Launched returns the number of calls on each path, including calls in replays of graphs.
 	Launched() [Paths]uint64
 	// SetCheck changes GroupConfig.Check for later calls.
 	SetCheck(on bool)
@@ -157,9 +163,9 @@ type Communicator interface {
 
 // Decisions lets the ranks of a failed group agree on one cause of the failure.
 type Decisions interface {
-	// Decide proposes a cause of at most MaxPayload bytes and returns the first proposal of any
-	// rank, without waiting. If that cannot be stored or read, it returns proposal. A nil proposal
-	// only reads the decision, which is nil if there is none yet.
+	// Decide proposes a cause of at most MaxPayload bytes. It returns the decision, which is the
+	// first proposal of any rank, without waiting. If the decision cannot be stored or read, it
+	// returns proposal. A nil proposal only reads the decision, which is nil if there is none yet.
 	Decide(proposal []byte) (decision []byte)
 	// Departed returns the world ranks that will send no more messages to the group: lost ranks
 	// have exited or disconnected, and left ranks have called Close or Abort. It does not wait.
@@ -169,7 +175,7 @@ type Decisions interface {
 // MaxPayload is the maximum size of a payload in bytes.
 const MaxPayload = 1 << 20
 
-// SegmentKey identifies a segment on all ranks.
+// SegmentKey identifies segments that the ranks register together.
 type SegmentKey struct {
 	Pool    uint64 // the same on all ranks
 	Ordinal uint32 // number in the pool, never reused

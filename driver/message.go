@@ -15,23 +15,27 @@ type MessageFault string
 
 // The kinds of a MessageError.
 const (
-	// MessagesUnmatched: a Send or a Recv has no counterpart. Sent and Received count calls.
+	// MessagesUnmatched means that a Send or a Recv has no counterpart. Sent and Received are
+	// numbers of calls.
 	MessagesUnmatched MessageFault = "unmatched"
-	// MessagesOutOfStep: a Send and its Recv were called after different numbers of collectives,
-	// which are in Sent and Received.
+	// MessagesOutOfStep means that a Send and its Recv were called after different numbers of
+	// collectives, which are in Sent and Received.
 	MessagesOutOfStep MessageFault = "out of step"
-	// MessagesDiffer: a Send and its Recv have different sizes, in bytes.
+	// MessagesDiffer means that a Send and its Recv have different sizes. Sent and Received are in
+	// bytes.
 	MessagesDiffer MessageFault = "sizes differ"
-	// MessageTypesDiffer: a Send and its Recv have different types, as DataTypes.
+	// MessageTypesDiffer means that a Send and its Recv have different types. Sent and Received are
+	// DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
-	// SplitsDiffer: a rank sends more or fewer elements in an AllToAllV than the receiver expects.
+	// SplitsDiffer means that a rank sends more or fewer elements in an AllToAllV than the receiver
+	// expects. Sent and Received are numbers of elements.
 	SplitsDiffer MessageFault = "splits differ"
 )
 
 // MessageError reports messages whose Send and Recv do not match.
 type MessageError struct {
 	Fault MessageFault
-	Group string
+	Group string // name for error texts
 	// Number is the number, from 1, of the collective that detected the mismatch, or 0.
 	Number uint64
 	Ends   []MessageEnds
@@ -58,7 +62,7 @@ func (e *MessageError) Sort() {
 	})
 }
 
-const maxListedEnds = 8
+const maxListedEnds = 8 // in the text of a MessageError
 
 func (e *MessageError) Error() string {
 	var b strings.Builder

@@ -3,33 +3,34 @@ package driver
 import "fmt"
 
 // Norm holds the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm in addition to those of a
-// Call. The operation adds the sum of all ranks' inputs to the residual. The output is the new
-// residual, with each element multiplied by its weight and divided by the root mean square of its
-// row, and can be quantized. Package formula defines the bits of all results. In a
-// ReduceScatterRMSNorm, each rank has its own rows, in the order of ranks, and Send has the rows of
-// all ranks. A row gets the same bits in both operations.
+// Call. The operation first adds the sum of all ranks' inputs to the residual. The output is the
+// new residual, with each element multiplied by its weight and divided by the root mean square of
+// its row. The output can be quantized. Package formula defines the bits of all results.
+//
+// In a ReduceScatterRMSNorm, Send has the rows of all ranks, in the order of ranks, and each rank
+// gets the results for its rows. A row gets the same bits in both operations.
 //
 // In the Call, Count is Rows*Hidden, DataType is BFloat16 or Float16, and ReduceOp is Sum. The call
 // may be in place. The other buffers must not overlap one another, Send or Recv. On the direct
-// path, Send and Recv must be in windows if the rows do not fit into the exchange memory; for
-// a ReduceScatterRMSNorm, only Send must be.
+// path, buffers must be in windows if the rows do not fit into the exchange memory: Send and Recv
+// of an AllReduceRMSNorm, or Send of a ReduceScatterRMSNorm.
 //
 // If a rank's call fails on the direct path, its outputs are filled with bytes of value 0xff. On
 // other paths, its residual and quantized output are unchanged.
 type Norm struct {
-	// Hidden is the number of elements per row, a multiple of NormUnit and, for QuantPerGroup, of
-	// QuantGroup.
+	// Rows is the number of rows of the output. Hidden is the number of elements per row, a multiple
+	// of NormUnit and, for QuantPerGroup, of QuantGroup.
 	Rows, Hidden int64
 	// Epsilon is added to the mean of the squares, and WeightBias to each weight.
 	Epsilon    float32
 	WeightBias float32
-	// Residual has Rows*Hidden elements, which are overwritten. Weight has Hidden elements.
+	// Residual points to Rows*Hidden elements, which are overwritten, and Weight to Hidden elements.
 	Residual, Weight uintptr
 	Quant            Quant
-	// If OnlyQuantized is set, Recv is undefined after the call.
+	// OnlyQuantized omits the output that is not quantized. Recv is then undefined after the call.
 	OnlyQuantized bool
-	// Quantized receives Rows*Hidden bytes (e4m3). Scales points to float32 values, which
-	// QuantStatic reads and other kinds write.
+	// Quantized points to Rows*Hidden bytes, which receive e4m3 elements. Scales points to float32
+	// values, which QuantStatic reads and the other kinds write.
 	Quantized, Scales uintptr
 	// ScaleStrides holds the distances, in elements, between the scales of neighboring rows and
 	// groups.
@@ -77,15 +78,15 @@ const (
 	MinMagnitude = 1e-10
 )
 
-// Span is a range of memory that a norm uses in addition to the input and the output.
+// Span is a range of memory that a call uses in addition to Send and Recv.
 type Span struct {
 	Name    string
 	Address uintptr
 	Bytes   int64
-	Align   uintptr
+	Align   uintptr // in bytes
 }
 
-// Spans returns the residual, the weight, the quantized output and the scales, without memory if n
+// Spans returns the residual, the weight, the quantized output and the scales. They are empty if n
 // is nil or has no rows.
 func (n *Norm) Spans() [4]Span {
 	spans := [4]Span{
@@ -171,13 +172,16 @@ func (n *Norm) validateQuant() error {
 	return nil
 }
 
-// isDisjoint may be false for disjoint layouts with interleaved rows and columns.
+// isDisjoint reports whether the elements of a matrix with the given strides do not overlap. It
+// may return false for disjoint layouts in which rows and columns are interleaved.
 func isDisjoint(rows, rowStride, columns, columnStride int64) bool {
 	if rows > 1 && rowStride < 1 || columns > 1 && columnStride < 1 {
 		return false
 	}
-	return rows == 1 || columns == 1 || rowStride > (columns-1)*columnStride ||
-		columnStride > (rows-1)*rowStride
+	if rows == 1 || columns == 1 {
+		return true
+	}
+	return rowStride > (columns-1)*columnStride || columnStride > (rows-1)*rowStride
 }
 
 func (n *Norm) validateBuffers(c *Call, ranks, rank int) error {
@@ -221,7 +225,8 @@ func (n *Norm) DefaultScaleStrides() [2]int64 {
 	return [2]int64{1, 0}
 }
 
-// Describe returns the arguments that must be the same on all ranks, except the shape.
+// Describe returns a description of the arguments that must be the same on all ranks, except Rows
+// and Hidden.
 func (n *Norm) Describe() string {
 	text := fmt.Sprintf("epsilon %g", n.Epsilon)
 	if n.WeightBias != 0 {

@@ -2,24 +2,24 @@ package driver
 
 import "math"
 
-// Permutation holds the arguments of a Permuter. A pair is a row that Dispatch has received and one
-// of its ids that is an expert of this rank.
+// Permutation holds the arguments of the methods of Permuter, Permute and Unpermute. A pair is a
+// row that Dispatch has received and one of its ids that is an expert of this rank.
 //
 // Permute copies each row once for each of its pairs. The rows of an expert are adjacent, in the
-// order of the ids in memory: by rank, place and index. Unpermute multiplies the row that an expert
-// has computed for each pair by the pair's weight, and stores, at the place of each dispatched row,
-// the sum over its pairs in the order of the ids. Products and sums are float32, and the result is
-// rounded once. Places without a row are not written.
+// order of the ids in memory: by rank, place and index. An expert then computes a row for each
+// pair. Unpermute multiplies the computed rows by the weights of their pairs. At the place of each
+// dispatched row, it stores the sum over the row's pairs, in the order of the ids. Products and
+// sums are float32, and the result is rounded once. Places without a row are not written.
 type Permutation struct {
 	// Route holds the arguments of the Dispatch. Tokens and the addresses are not used.
 	Route Route
-	// DataType is that of the dispatched rows. Rows of Unpermute are BFloat16.
+	// DataType is the type of the dispatched rows. Rows of Unpermute are BFloat16.
 	DataType    DataType
 	Rank, Ranks int
-	// The first row of each expert is a multiple of Align.
+	// Align is the alignment, in rows, of the first row of each expert.
 	Align int64
-	// Dispatched has the layout of RouteLayout, and Permuted that of PermutedLayout. Computed has
-	// the rows that experts computed, at the numbers of the permuted rows, and Returned has the
+	// Dispatched has the layout of RouteLayout, and Permuted the layout of PermutedLayout. Computed
+	// has the rows that experts computed, in the order of the permuted rows, and Returned has the
 	// shape of Combine's Send. Permute uses the first two, and Unpermute the last three.
 	Dispatched, Permuted, Computed, Returned uintptr
 }
@@ -27,14 +27,17 @@ type Permutation struct {
 // MaxPermuteAlign is the largest Permutation.Align.
 const MaxPermuteAlign = 1 << 12
 
-// PermutedLayout describes the output of Permute, by offsets in bytes. Capacity is the number of
-// rows, which suffices for all pairs. Rows, Scales, Weights and Experts have an entry for each row.
-// Experts has the number of the row's expert among those of this rank, or -1 for rows without a
-// pair, whose other entries are not written. Firsts has the first row of each expert, and then the
-// end of the last one. Counts has the number of pairs of each expert. Both are sized for the rank
-// with the most experts; experts that this rank lacks have no rows. Places has the row of each
-// id of Dispatch's output, or -1. Received has the number of dispatched rows from each rank. All
-// numbers are int32, and Weights are float32.
+// PermutedLayout describes the output of Permute. Capacity is the number of rows, which suffices
+// for all pairs. Bytes is the size of the output. The other fields are offsets of arrays, in
+// bytes.
+//
+// Rows, Scales, Weights and Experts have an entry for each row. Experts has the number of the
+// row's expert among the experts of this rank. For a row without a pair, it has -1, and the other
+// entries are not written. Firsts has the first row of each expert, and then the end of the last
+// expert's rows. Counts has the number of pairs of each expert. Firsts and Counts are sized for
+// the rank with the most experts; experts that this rank lacks have no rows. Places has the row of
+// each id of Dispatch's output, or -1. Received has the number of dispatched rows from each rank.
+// All numbers are int32, and Weights are float32.
 type PermutedLayout struct {
 	Rows, Scales, Weights, Experts, Places, Firsts, Counts, Received, Bytes int64
 	Capacity                                                                int64
@@ -66,7 +69,7 @@ func (r *Route) PermutedLayout(ranks int, rowBytes, align int64) (l PermutedLayo
 	return l
 }
 
-// RowBytes returns the sizes of dispatched and of computed rows.
+// RowBytes returns the sizes in bytes of a dispatched and of a computed row.
 func (p *Permutation) RowBytes() (dispatched, computed int64) {
 	return p.Route.Hidden * int64(p.DataType.Size()), p.Route.Hidden * int64(BFloat16.Size())
 }
@@ -77,7 +80,8 @@ func (p *Permutation) Layout() PermutedLayout {
 	return p.Route.PermutedLayout(p.Ranks, dispatched, p.Align)
 }
 
-// Spans returns the memory that Permute or Unpermute uses. The last span is the output.
+// Spans returns the memory that Permute or, if returns is set, Unpermute uses. The last span is
+// the output.
 func (p *Permutation) Spans(returns bool) []Span {
 	dispatched, computed := p.RowBytes()
 	permuted := p.Layout()
@@ -94,7 +98,8 @@ func (p *Permutation) Spans(returns bool) []Span {
 	}
 }
 
-// Validate returns an error that matches ErrInvalid unless every backend can run the call.
+// Validate returns an error that matches ErrInvalid unless every backend that implements Permuter
+// can run Permute or, if returns is set, Unpermute.
 func (p *Permutation) Validate(returns bool) error {
 	switch {
 	case !p.DataType.Valid():

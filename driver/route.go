@@ -2,10 +2,11 @@ package driver
 
 import "fmt"
 
-// Route holds the arguments of Dispatch and Combine in addition to those of a Call. Each token of a
-// rank has TopK expert ids. Each rank owns a contiguous range of experts; see FirstExpert. Dispatch
-// copies the row of a token once to every rank that owns one of its experts. Combine returns the
-// rows that these ranks computed, and adds them up.
+// Route holds the arguments of Dispatch and Combine in addition to those of a Call. Each token of
+// a rank has a row and TopK expert ids. Each rank owns a contiguous range of experts; see
+// FirstExpert. Dispatch copies the row of a token to every rank that owns one or more of its
+// experts, once. These ranks then compute a new row for the token. Combine returns the new rows to
+// the token's rank, and adds them up.
 //
 // In Dispatch, Send has Tokens rows, and Recv has the layout of RouteLayout. In Combine, Send has
 // MaxTokens rows for each rank, at the places of the dispatched rows, and Recv has Tokens rows. On
@@ -13,20 +14,21 @@ import "fmt"
 // or if the rows do not fit into the exchange memory. In the Call, Count is MaxTokens*Hidden. All
 // fields except Tokens and the addresses are the same on all ranks.
 //
-// An id of -1 means no expert. Other ids that belong to no expert are ignored. Dispatch counts
+// An id of -1 means no expert. Other ids that belong to no expert are ignored, but Dispatch counts
 // them.
 //
 // If a rank's call fails on the direct path, each id in its output is valid or -1, and the rest of
 // its outputs is undefined. On other paths, its outputs are unchanged.
 type Route struct {
+	// Tokens is the number of this rank's tokens, and MaxTokens the limit for all ranks.
 	Tokens, MaxTokens int64
 	// Hidden is the number of elements per row.
 	Hidden int64
 	// Scales is the number of float32 scales per row.
 	Scales        int64
 	TopK, Experts int
-	// IDs points to TopK int32 values per token, Weights to TopK float32 values, and RowScales to
-	// Scales float32 values. Combine uses only IDs.
+	// IDs points to TopK int32 values for each token, Weights to TopK float32 values, and RowScales
+	// to Scales float32 values. Combine uses only IDs.
 	IDs, Weights, RowScales uintptr
 }
 
@@ -40,8 +42,8 @@ const (
 	RouteAlign     = 16
 )
 
-// FirstExpert returns the first expert of a rank in a group of the given size. If the numbers do
-// not divide, the first ranks own one expert more than the last ones.
+// FirstExpert returns the first expert of a rank in a group of the given size. If the number of
+// experts is not a multiple of the size, the first ranks own one expert more than the others.
 func (r *Route) FirstExpert(ranks, rank int) int {
 	return r.Experts/ranks*rank + min(rank, r.Experts%ranks)
 }
@@ -58,14 +60,14 @@ func (r *Route) Owner(ranks, expert int) int {
 	}
 }
 
-// RouteLayout describes the receive buffer of a Dispatch, by offsets in bytes. Rows, Scales,
-// Weights and IDs have MaxTokens places for each rank, in group order. The rows of a rank fill its
-// first places, in the order of its tokens. Ids of the other places are -1. Counts has int32
-// values: the number of rows from each rank, and then the number of this rank's ids, other than -1,
-// that belong to no expert.
+// RouteLayout describes the receive buffer of a Dispatch. The fields are the offsets of its
+// arrays, and its size, in bytes. Rows, Scales, Weights and IDs have MaxTokens places for each
+// sending rank, in group order. The rows of a rank fill its first places, in the order of its
+// tokens. Ids of the other places are -1. Counts has int32 values: the number of rows from each
+// rank, and then the number of this rank's ids, other than -1, that belong to no expert.
 type RouteLayout struct{ Rows, Scales, Weights, IDs, Counts, Bytes int64 }
 
-const layoutAlign = 128
+const layoutAlign = 128 // alignment of the arrays in bytes
 
 // Layout returns the layout for rows of the given size in bytes.
 func (r *Route) Layout(ranks int, rowBytes int64) (l RouteLayout) {
@@ -89,15 +91,15 @@ func (r *Route) Layout(ranks int, rowBytes int64) (l RouteLayout) {
 // spans returns the sizes in bytes of a call's send and receive buffers.
 func (r *Route) spans(c *Call, ranks int) (send, recv int64) {
 	rowBytes := r.Hidden * int64(c.DataType.Size())
-	own := r.Tokens * rowBytes
+	tokenRows := r.Tokens * rowBytes
 	if c.Operation == Combine {
-		return int64(ranks) * r.MaxTokens * rowBytes, own
+		return int64(ranks) * r.MaxTokens * rowBytes, tokenRows
 	}
-	return own, r.Layout(ranks, rowBytes).Bytes
+	return tokenRows, r.Layout(ranks, rowBytes).Bytes
 }
 
-// Spans returns the memory of the ids, weights and scales that the operation reads. It is empty if
-// r is nil or this rank has no tokens.
+// Spans returns the memory of the ids, weights and scales that the operation reads. All spans are
+// empty if r is nil or this rank has no tokens. The last span is always empty.
 func (r *Route) Spans(o Operation) [4]Span {
 	spans := [4]Span{{Name: "ids"}, {Name: "weights"}, {Name: "scales"}, {Name: "unused"}}
 	if r == nil || r.Tokens == 0 {
@@ -160,7 +162,7 @@ func (r *Route) validateShape(t DataType) error {
 	return nil
 }
 
-// Describe returns the arguments that must be the same on all ranks.
+// Describe returns a description of the arguments that must be the same on all ranks.
 func (r *Route) Describe() string {
 	text := fmt.Sprintf("%d of %d experts, at most %d tokens", r.TopK, r.Experts, r.MaxTokens)
 	if r.Scales > 0 {

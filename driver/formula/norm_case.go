@@ -9,27 +9,27 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormCase holds the inputs of a norm on all ranks, and the outputs that every rank must get or, in
-// a ReduceScatterRMSNorm, that one rank must get. 16-bit elements are stored as bits. The addresses
-// in Norm are not set.
+// NormCase is a test case of a norm: the inputs of all ranks, and the outputs. In an
+// AllReduceRMSNorm, all ranks must get the same outputs. A case of a ReduceScatterRMSNorm has the
+// outputs of one rank. 16-bit elements are stored as bits. The addresses in Norm are not set.
 type NormCase struct {
 	driver.Norm
 	Operation driver.Operation
-	Rank      int // in a ReduceScatterRMSNorm
+	Rank      int // the rank with the outputs in a ReduceScatterRMSNorm
 	DataType  driver.DataType
-	InPlace   bool // the output replaces the input, as always if OnlyQuantized is set
+	InPlace   bool // the output replaces the input; always set if OnlyQuantized is
 	// Inputs holds each rank's Send. ResidualBefore and Weights are the same on all ranks, except
 	// for the ResidualBefore of a ReduceScatterRMSNorm.
 	Inputs                  [][]uint16
 	ResidualBefore, Weights []uint16
 	Scale                   float32 // for QuantStatic
-	Want                    NormRow // all rows
+	Want                    NormRow // outputs of all rows
 
 	hasSpecialValues bool
 }
 
-// UnwrittenScale is the value before a call of the scales, except for QuantStatic, and of the gaps
-// between them.
+// UnwrittenScale is the value that the scales and the gaps between them have before a call, except
+// for QuantStatic.
 const UnwrittenScale = -1
 
 // NewNormCase returns a case of the given shape with random values and sums in rank order.
@@ -122,8 +122,8 @@ func (c *NormCase) replaceElements(random *rand.Rand, rows []uint16) {
 	}
 }
 
-// Scatter returns the cases of all ranks for a ReduceScatterRMSNorm with the arguments of c, as
-// many rows on each rank, and other random values.
+// Scatter returns the cases of all ranks for a ReduceScatterRMSNorm with the arguments of c. Each
+// rank gets as many rows as c has. The values are random and differ from those of c.
 func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
 	ranks, count := len(c.Inputs), int(c.Rows*c.Hidden)
 	draw := func(n int) []uint16 {
@@ -151,7 +151,8 @@ func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
 func (c *NormCase) SetWant(f driver.Formula) {
 	c.Want = NormRow{}
 	var inputs [][]byte
-	first, count := c.Rank*len(c.ResidualBefore), len(c.ResidualBefore) // Rank is 0 in all-reduces
+	count := len(c.ResidualBefore)
+	first := c.Rank * count // Rank is 0 in an AllReduceRMSNorm
 	for _, rows := range c.Inputs {
 		inputs = append(inputs, Bytes(rows[first:first+count]))
 	}
@@ -175,7 +176,7 @@ func (c *NormCase) SetWant(f driver.Formula) {
 	}
 }
 
-// ScalesBefore returns the values that a test must store in the scales before the call.
+// ScalesBefore returns the values that a test must store at Norm.Scales before the call.
 func (c *NormCase) ScalesBefore() []float32 {
 	scales := make([]float32, len(c.Want.Scales))
 	for i := range scales {
@@ -187,7 +188,7 @@ func (c *NormCase) ScalesBefore() []float32 {
 	return scales
 }
 
-// Bytes returns the bytes of elements, without a copy.
+// Bytes returns the memory of elements as bytes, without a copy.
 func Bytes[T uint8 | uint16 | float32](elements []T) []byte {
 	var element T
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(elements))),
