@@ -33,7 +33,7 @@ func testAddresses(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.granularity()
 	for i, bytes := range []int64{g, 3 * g, 2 * g} {
-		offset := int64(10*i) * g
+		offset := int64(10*i) * g // leaves gaps between the segments
 		s, err := r.arena.Map(offset, bytes)
 		must(t, err)
 		if want := r.arena.Address() + uintptr(offset); s.Address() != want {
@@ -77,7 +77,7 @@ func testUnmapTwice(t *testing.T, h Harness) {
 	wantError(t, "unmapping again", s.Unmap(), driver.ErrClosed)
 }
 
-// excessiveBytes exceeds the memory of any machine, but fits into an address space.
+// excessiveBytes is more than the memory of any machine, but fits into an address space.
 const excessiveBytes = 32 << 40
 
 func testOutOfMemory(t *testing.T, h Harness) {
@@ -90,12 +90,12 @@ func testOutOfMemory(t *testing.T, h Harness) {
 		must(t, s.Unmap())
 		t.Fatalf("mapping %d bytes succeeded, want an error", int64(excessiveBytes))
 	}
-	wantError(t, "mapping too much", err, driver.ErrOutOfMemory)
+	wantError(t, "mapping too many bytes", err, driver.ErrOutOfMemory)
 	oom, ok := errors.AsType[*driver.OutOfMemoryError](err)
 	if !ok || oom.Requested != excessiveBytes {
 		t.Errorf("got %#v, want an OutOfMemoryError for %d bytes", err, int64(excessiveBytes))
 	}
-	s, err = arena.Map(0, r.granularity())
+	s, err = arena.Map(0, r.granularity()) // the failed call has not used the addresses
 	must(t, err)
 	r.expectFilled(s.Address(), 0, r.granularity())
 	must(t, s.Unmap())
@@ -103,13 +103,16 @@ func testOutOfMemory(t *testing.T, h Harness) {
 
 func testScatter(t *testing.T, h Harness) {
 	h.require(t, Scatter)
-	w := newWorld(t, h, 2, options{scatter: 4711, noGroup: true})
+	const seed = 4711
+	w := newWorld(t, h, 2, options{scatter: seed, noGroup: true})
 	w.onEachRank(func(r *rank) {
 		g := r.granularity()
 		for i := range 16 {
 			b := r.newBuffer(2 * g)
-			low, high := r.arena.Address(), r.arena.Address()+uintptr(arenaGranules*g)
-			if a := b.segment.Address(); a < low || a+uintptr(2*g) > high {
+			arenaBegin := r.arena.Address()
+			arenaEnd := arenaBegin + uintptr(arenaGranules*g)
+			begin := b.segment.Address()
+			if begin < arenaBegin || begin+uintptr(2*g) > arenaEnd {
 				t.Errorf("rank %d: segment %d is outside the arena", r.number, i)
 			}
 			// A segment that overlapped an earlier one would not contain zeros.

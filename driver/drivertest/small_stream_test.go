@@ -11,15 +11,19 @@ import (
 )
 
 // closedChannel is the tail of a stream that has no work.
-var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+var closedChannel = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
 
-// smallWork is a piece of work on a stream. If failed is not nil, the stream has failed with that
-// error, and the work must be skipped. If smallWork returns an error, the stream fails.
-type smallWork func(failed error) error
+// smallWork is a piece of work on a stream. streamErr is the stream's error. If it is not nil, the
+// work must be skipped. If smallWork returns an error, the stream fails.
+type smallWork func(streamErr error) error
 
-// smallStep creates the work of one call. It is called immediately or, if the call is captured, at
-// each launch of the graph. Its error is returned to the caller of that call or launch. If the work
-// is nil, nothing is queued.
+// smallStep creates the work of one call. It is called immediately or, if the call is captured, in
+// each launch of the graph. The call or launch returns the error. If the work is nil, nothing is
+// queued.
 type smallStep func() (smallWork, error)
 
 // smallStream runs each piece of work in a goroutine that waits for the previous one.
@@ -30,10 +34,11 @@ type smallStream struct {
 	tail     chan struct{} // closed when all work is done; guarded by mu
 	err      error         // the failure, until Synchronize returns it; guarded by mu
 	reported bool          // whether the caller already knows err; guarded by mu
-	capture  *smallGraph   // guarded by mu
+	capture  *smallGraph   // graph being captured, or nil; guarded by mu
 	closed   bool          // guarded by mu
 }
 
+// queue queues or records the work of a call.
 func (s *smallStream) queue(step smallStep) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,20 +52,22 @@ func (s *smallStream) queue(step smallStep) error {
 	return s.enqueue(step)
 }
 
+// enqueue queues the work of a step. The caller must hold s.mu.
 func (s *smallStream) enqueue(step smallStep) error {
 	work, err := step()
 	if work == nil {
 		return err
 	}
-	before, done := s.tail, make(chan struct{})
+	before := s.tail
+	done := make(chan struct{})
 	s.tail = done
 	go func() {
 		defer close(done)
 		<-before
 		s.mu.Lock()
-		failed := s.err
+		streamErr := s.err
 		s.mu.Unlock()
-		if err := work(failed); err != nil && failed == nil {
+		if err := work(streamErr); err != nil && streamErr == nil {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.err = err
@@ -72,11 +79,11 @@ func (s *smallStream) enqueue(step smallStep) error {
 // queueWork queues work that a failed stream skips.
 func (s *smallStream) queueWork(work func() error) error {
 	return s.queue(func() (smallWork, error) {
-		return func(failed error) (err error) {
-			if failed == nil {
-				err = work()
+		return func(streamErr error) error {
+			if streamErr != nil {
+				return nil
 			}
-			return err
+			return work()
 		}, nil
 	})
 }
@@ -105,6 +112,7 @@ func (s *smallStream) Host(work func()) error {
 }
 
 func (s *smallStream) Fail(cause error) {
+	// An error means that the stream is closed. Fail then has no effect.
 	_ = s.queueWork(func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -117,8 +125,8 @@ func (s *smallStream) Record(e driver.Event) error {
 	return s.queue(func() (smallWork, error) {
 		p := &smallPoint{done: make(chan struct{})}
 		e.(*smallEvent).point.Store(p)
-		return func(failed error) error {
-			p.err = failed
+		return func(streamErr error) error {
+			p.err = streamErr
 			close(p.done)
 			return nil
 		}, nil
