@@ -14,11 +14,11 @@ type event struct {
 	lastPoint *point // nil before the first Record; guarded by mu
 }
 
-// point is a position in a stream's work.
+// point is a position in a stream's work. It implements work.
 type point struct {
-	lazy    *lazyRecv // the Recv before the point, if the stream was lazy
-	reached chan struct{}
-	err     error // error of earlier work; set before reached is closed
+	lazy    *lazyRecv     // the Recv before the point, if the stream was lazy, or nil
+	reached chan struct{} // closed when the stream reaches the point
+	err     error         // error of earlier work; set before reached is closed
 }
 
 func (p *point) isReached() bool {
@@ -73,7 +73,8 @@ func (p *point) skip(cause error) {
 	close(p.reached)
 }
 
-// Record is allowed on a closed stream while earlier work is queued.
+// Record records an event after all queued work. It is allowed on a closed stream while earlier
+// work is queued.
 func (s *stream) Record(e driver.Event) error {
 	hostEvent, ok := e.(*event)
 	if !ok {
@@ -94,13 +95,15 @@ func (s *stream) Record(e driver.Event) error {
 	if s.busyPeriod == nil {
 		s.runOrSkip(p)
 	} else {
+		const inline = false
 		p.lazy = s.lazy
-		s.enqueue(p, false)
+		s.enqueue(p, inline)
 	}
 	hostEvent.setPoint(p)
 	return nil
 }
 
+// eventWait is the work of a Wait.
 type eventWait struct {
 	point        *point
 	ignoreErrors bool
@@ -116,9 +119,15 @@ func (w *eventWait) run() error {
 
 func (w *eventWait) skip(error) {}
 
-func (s *stream) Wait(e driver.Event) error { return s.waitForEvent(e, false) }
+func (s *stream) Wait(e driver.Event) error {
+	const ignoreErrors = false
+	return s.waitForEvent(e, ignoreErrors)
+}
 
-func (s *stream) WaitIgnoringErrors(e driver.Event) error { return s.waitForEvent(e, true) }
+func (s *stream) WaitIgnoringErrors(e driver.Event) error {
+	const ignoreErrors = true
+	return s.waitForEvent(e, ignoreErrors)
+}
 
 func (s *stream) waitForEvent(e driver.Event, ignoreErrors bool) error {
 	hostEvent, ok := e.(*event)

@@ -27,16 +27,16 @@ func (d *rankPair) launchRecv(rank int, dst []byte) (*stream, *event) {
 	return s.(*stream), e
 }
 
-// TestRecvEndsWithoutWaiter queues a Recv for which nobody waits: its event must be done, and work
-// queued after it must run.
+// TestRecvEndsWithoutWaiter queues two Recvs without a call that waits for them. The event after
+// the first must become done, and the work after the second must run.
 func TestRecvEndsWithoutWaiter(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
 	got, later := make([]byte, 1000), make([]byte, 1000)
 	_, e := d.launchRecv(0, got)
 	s, _ := d.launchRecv(0, later)
-	ran := make(chan struct{})
-	failIfErr(t, s.Host(func() { close(ran) }))
+	hasRun := make(chan struct{})
+	failIfErr(t, s.Host(func() { close(hasRun) }))
 	want := bytes.Repeat([]byte{7}, len(got))
 	for range 2 {
 		failIfErr(t, d.send(1, driver.Call{Count: int64(len(want))}, want))
@@ -47,25 +47,24 @@ func TestRecvEndsWithoutWaiter(t *testing.T) {
 		}
 		runtime.Gosched()
 	}
-	<-ran
+	<-hasRun
 	if !bytes.Equal(got, want) || !bytes.Equal(later, want) {
-		t.Errorf("got %v and %v, want only 7", got[:3], later[:3])
+		t.Errorf("the messages begin with %v and %v, want only bytes of 7", got[:3], later[:3])
 	}
 }
 
-// TestSeveralCallersWaitForRecv waits for the same Recv in several ways at once. One of the callers
-// receives the message on its own thread, or a worker does.
+// TestSeveralCallersWaitForRecv waits for the same Recv in several ways at once. One of the
+// callers, or a worker, receives the message on its thread. All waits must end after that.
 func TestSeveralCallersWaitForRecv(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
 	for round := range 200 {
-		size := 1 + round*2000%(2*pipeFrames*frameBytes)
+		size := 1 + round*2000%(2*pipeFrames*frameBytes) // up to twice the size of the pipe
 		sent, got := bytes.Repeat([]byte{byte(round)}, size), make([]byte, size)
 		s, e := d.launchRecv(0, got)
 		other, err := d.devices[0].NewStream()
 		failIfErr(t, err)
-		errs := make(chan error)
-		for _, wait := range []func() error{
+		waits := []func() error{
 			func() error { return e.Synchronize(d.ctx) },
 			func() error { return e.Synchronize(d.ctx) },
 			func() error { return s.Synchronize(d.ctx) },
@@ -75,7 +74,9 @@ func TestSeveralCallersWaitForRecv(t *testing.T) {
 				}
 				return other.Synchronize(d.ctx)
 			},
-		} {
+		}
+		errs := make(chan error)
+		for _, wait := range waits {
 			go func() {
 				err := wait()
 				if err == nil && !bytes.Equal(got, sent) {
@@ -85,7 +86,7 @@ func TestSeveralCallersWaitForRecv(t *testing.T) {
 			}()
 		}
 		failIfErr(t, d.send(1, driver.Call{Count: int64(size)}, sent))
-		for range 4 {
+		for range waits {
 			failIfErr(t, <-errs)
 		}
 	}
@@ -97,8 +98,11 @@ func TestRecvFailsWhileNobodyWaits(t *testing.T) {
 	d.connect()
 	_, e := d.launchRecv(0, make([]byte, 1000))
 	cause := d.groups[0].(*communicator).Fail(driver.ErrAborted)
-	if err := e.Synchronize(d.ctx); err == nil || cause == nil {
-		t.Errorf("Synchronize = %v after the fault %v, want an error", err, cause)
+	if cause == nil {
+		t.Error("Fail = nil, want the fault")
+	}
+	if err := e.Synchronize(d.ctx); err == nil {
+		t.Errorf("Synchronize = nil after the fault %v, want an error", cause)
 	}
 }
 
@@ -117,7 +121,8 @@ func TestFailedRecvIsDetached(t *testing.T) {
 	end, err := p.(*plan).newMessageWork()
 	failIfErr(t, err)
 	r := end.(*recvCall)
-	if done, err := r.transferNow(false); done || err != nil || !r.canBeLate() {
+	const callerWaits = false
+	if done, err := r.transferNow(callerWaits); done || err != nil || !r.canBeLate() {
 		t.Fatalf("transferNow = %v, %v; want a Recv that can be late", done, err)
 	}
 	_ = c.Fail(driver.ErrAborted)

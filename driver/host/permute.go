@@ -6,6 +6,7 @@ import (
 	"symmem/driver"
 )
 
+// queuePermutation queues a Permute or, if returns is set, an Unpermute.
 func queuePermutation(s driver.Stream, p *driver.Permutation, returns bool) error {
 	own, err := hostStream(s)
 	if err != nil {
@@ -26,7 +27,8 @@ func queuePermutation(s driver.Stream, p *driver.Permutation, returns bool) erro
 	return own.submit(memoryWork(func() { call.run(call) }), alwaysReady)
 }
 
-// permutation holds slices, so that Go memory stays reachable.
+// permutation is a queued Permute or Unpermute. It refers to the buffers by slices, so that Go
+// memory stays reachable.
 type permutation struct {
 	driver.Permutation
 	from                                     driver.RouteLayout
@@ -36,7 +38,7 @@ type permutation struct {
 	run                                      func(*permutation)
 }
 
-// part returns an array in a layout.
+// part returns the count elements of an array at an offset, in bytes, in memory.
 func part[T any](memory []byte, offset, count int64) []T {
 	if count == 0 {
 		return nil
@@ -44,7 +46,8 @@ func part[T any](memory []byte, offset, count int64) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&memory[offset])), count)
 }
 
-// permute visits all ids twice: it counts the pairs of each expert, and then places them.
+// permute computes the output of Permute. It visits all ids twice: first to count the pairs of
+// each expert, and then to copy the rows.
 func (p *permutation) permute() {
 	r, ranks := &p.Route, int64(p.Ranks)
 	k := int64(r.TopK)
@@ -58,8 +61,9 @@ func (p *permutation) permute() {
 	}
 	first := r.FirstExpert(p.Ranks, p.Rank)
 	own := r.FirstExpert(p.Ranks, p.Rank+1) - first
-	// each calls visit for the ids of all dispatched rows, with the number of the expert or -1.
-	each := func(visit func(id int64, expert int)) {
+	// visitIDs calls visit for each id of the dispatched rows, with its index, and the number of the
+	// expert on this rank or -1.
+	visitIDs := func(visit func(id int64, expert int)) {
 		for rank, rows := range received {
 			begin := int64(rank) * r.MaxTokens * k
 			for id := begin; id < begin+int64(rows)*k; id++ {
@@ -73,7 +77,7 @@ func (p *permutation) permute() {
 	}
 	counts := part[int32](p.permuted, p.to.Counts, int64(r.MostExperts(p.Ranks)))
 	clear(counts)
-	each(func(_ int64, expert int) {
+	visitIDs(func(_ int64, expert int) {
 		if expert >= 0 {
 			counts[expert]++
 		}
@@ -83,19 +87,21 @@ func (p *permutation) permute() {
 		places[i] = -1
 	}
 	rows := part[int32](p.permuted, p.to.Experts, p.to.Capacity)
-	each(func(id int64, expert int) {
+	visitIDs(func(id int64, expert int) {
 		if expert < 0 {
 			return
 		}
 		row := next[expert]
 		next[expert]++
-		places[id], rows[row], permutedWeights[row] = row, int32(expert), weights[id]
+		places[id] = row
+		rows[row] = int32(expert)
+		permutedWeights[row] = weights[id]
 		p.copyRow(int64(row), id/k)
 	})
 }
 
-// placeExperts writes and returns the first row of each expert. It sets the expert of every
-// row to -1.
+// placeExperts writes and returns the first row of each expert. It sets the expert of every row to
+// -1.
 func (p *permutation) placeExperts(counts []int32) (next []int32) {
 	firsts := part[int32](p.permuted, p.to.Firsts, int64(len(counts)+1))
 	end := int32(0)

@@ -10,29 +10,31 @@ import (
 )
 
 // An AllToAllV copies data in steps through the ranks' staging buffers. In the first step, every
-// rank publishes its splits, from which all ranks compute what each rank stages in each step. A
-// rank whose send buffer is in a window stages no data, but publishes the buffer's position.
+// rank publishes its splits. From these, all ranks compute the data that each rank stages in each
+// step. A rank whose send buffer is in a window stages no data, but publishes the buffer's
+// position.
 
-// splitTable is at the start of a rank's staging buffer.
+// splitTable holds the splits that a rank publishes at the start of its staging buffer.
 type splitTable struct {
-	// If isInWindow is 1, the other ranks read the send buffer at offset in the window of pool and
-	// segment.
+	// isInWindow is 1 if the other ranks read the send buffer in a window, and 0 otherwise. pool and
+	// segment are the window's key, and offset is the position of the buffer in the window in bytes.
 	isInWindow    uint64
 	pool, segment uint64
 	offset        uint64
 	rows          [maxRanks]splitRow // by group rank
 }
 
-// splitRow counts the elements that a rank sends to one peer and expects from it. sendOffset, in
-// elements, is the position of the sent part in the send buffer.
+// splitRow holds the numbers of elements that a rank sends to one peer and expects from it.
+// sendOffset is the position, in elements, of the sent part in the send buffer.
 type splitRow struct{ send, recv, sendOffset uint64 }
 
+// splitExchange runs the AllToAllVs of a communicator.
 type splitExchange struct {
 	mover          *mover
 	registry       *registry
 	source         unsafe.Pointer // the send buffer, or a copy of it in an in-place call
-	unstagedCounts []int64        // by sender and receiver
-	partsOffset    int64          // of the first part in a staging buffer
+	unstagedCounts []int64        // elements still to be staged, at [sender*ranks+receiver]
+	partsOffset    int64          // offset of the first part in a staging buffer in bytes
 }
 
 func tableBytes(ranks int) int64 {
@@ -46,11 +48,13 @@ func (s *splitExchange) table(rank int, step uint64) *splitTable {
 	return (*splitTable)(s.mover.stage(rank, step))
 }
 
+// postSplits publishes this rank's splits and stages the first data.
 func (s *splitExchange) postSplits(call *plan) {
 	m := s.mover
 	ranks, ownRank := len(m.stages), m.rank
 	if s.unstagedCounts == nil {
-		s.unstagedCounts, s.partsOffset = make([]int64, ranks*ranks), tableBytes(ranks)
+		s.unstagedCounts = make([]int64, ranks*ranks)
+		s.partsOffset = tableBytes(ranks)
 	}
 	clear(s.unstagedCounts)
 	s.source = pointer(call.Send)
@@ -79,7 +83,8 @@ func (s *splitExchange) postSplits(call *plan) {
 	s.stageParts(call)
 }
 
-// stagedPerPart returns how many elements of each part a rank stages in the current step.
+// stagedPerPart returns the maximum number of elements of each part that a rank stages in the
+// current step. size is the size of an element in bytes.
 func (s *splitExchange) stagedPerPart(ranks, rank int, size int64) int64 {
 	parts := int64(0)
 	for _, unstaged := range s.unstagedCounts[rank*ranks : (rank+1)*ranks] {
@@ -91,6 +96,7 @@ func (s *splitExchange) stagedPerPart(ranks, rank int, size int64) int64 {
 	return (stageBytes - s.partsOffset) / size / max(1, parts) / unit * unit
 }
 
+// stageParts copies this rank's next data to its staging buffer and begins the next step.
 func (s *splitExchange) stageParts(call *plan) {
 	m := s.mover
 	ranks, ownRank := len(m.stages), m.rank
@@ -141,8 +147,9 @@ func (s *splitExchange) completeExchange(call *plan, ticket uint64) error {
 	return m.waitForStep(&call.Call, ticket)
 }
 
-// compareCounts stores the send counts in s.unstagedCounts. If the group compares calls, it checks
-// the counts of all ranks, so that all ranks get the same error.
+// compareCounts reads the splits of all ranks, and sets s.unstagedCounts. It returns an error if
+// counts differ. If the group compares calls, it compares the counts of all ranks, so that all
+// ranks get the same error. Otherwise, it compares only those of this rank.
 func (s *splitExchange) compareCounts(call *plan, ticket uint64) error {
 	m := s.mover
 	ranks, ownRank := len(m.stages), m.rank
@@ -202,6 +209,7 @@ func (s *splitExchange) copyFromWindows(call *plan, step uint64) (usedWindows bo
 	return usedWindows, nil
 }
 
+// partInWindow returns the address of the part that a rank sends to this rank from a window.
 func (s *splitExchange) partInWindow(
 	rank int, t *splitTable, bytes, size uint64,
 ) (unsafe.Pointer, error) {
@@ -211,6 +219,7 @@ func (s *splitExchange) partInWindow(
 		Pool: spin.LoadAcquire64(&t.pool), Ordinal: uint32(spin.LoadAcquire64(&t.segment)),
 	}
 	w := s.registry.findWindow(key)
+	// The order of the conditions prevents overflows.
 	if w == nil || first > maxSplitCount || offset > uint64(w.bytes) ||
 		first*size > uint64(w.bytes)-offset || bytes > uint64(w.bytes)-offset-first*size {
 		return nil, fmt.Errorf("rank %d of the world sends from segment %d, which is too short or not "+
@@ -219,7 +228,8 @@ func (s *splitExchange) partInWindow(
 	return unsafe.Add(w.bases[rank], offset+first*size), nil
 }
 
-// copyStaged copies this rank's parts of the staged data.
+// copyStaged copies the data that is staged for this rank. hasMore reports whether any rank must
+// stage more.
 func (s *splitExchange) copyStaged(call *plan) (hasMore bool) {
 	m := s.mover
 	ranks, ownRank := len(m.stages), m.rank
