@@ -9,10 +9,12 @@ import (
 	"testing"
 )
 
-// multiprocessorRegisters are allocated to threads in units of eight.
-const multiprocessorRegisters = 64 << 10
+const (
+	multiprocessorRegisters = 64 << 10 // registers of a multiprocessor
+	registerUnit            = 8        // a thread gets a multiple of this number
+)
 
-// familyOf returns the family of a line kernel, as in Launch.resident, or "".
+// familyOf returns the family of a line kernel, as in Launch.resident, or "" for other kernels.
 func familyOf(kernel string) string {
 	if strings.HasSuffix(kernel, "_any") && !strings.HasPrefix(kernel, "bulk") {
 		return kernel
@@ -25,7 +27,7 @@ func familyOf(kernel string) string {
 	return ""
 }
 
-// requiredThreads returns how many threads of a kernel must fit on a multiprocessor.
+// requiredThreads returns the number of threads of a kernel that must fit on a multiprocessor.
 func requiredThreads(kernel string) int {
 	ranks, err := strconv.Atoi(kernel[strings.LastIndex(kernel, "_")+1:])
 	if strings.HasSuffix(kernel, "_any") {
@@ -39,7 +41,7 @@ func requiredThreads(kernel string) int {
 	case strings.HasPrefix(kernel, "norm_"):
 		return (maxRowWarps + 1) * warp
 	case strings.HasPrefix(kernel, "route_line_") && ranks <= 4:
-		return routeThreads + 4*warp // of a small call of another group
+		return routeThreads + 4*warp // leaves space for a small call of another group
 	case familyOf(kernel) == "" || err != nil:
 		return maxRowThreads
 	}
@@ -49,8 +51,9 @@ func requiredThreads(kernel string) int {
 	return (grid.blocks + multiprocessors - 1) / multiprocessors * grid.threads
 }
 
-// An entry of .nv.info has a format, an attribute, a size, and data of that size: for register
-// counts, a symbol's index and the number of registers.
+// The values of the format and the attribute in an entry of section .nv.info with a register
+// count. An entry has a format, an attribute, the size of the data, and data: here, the index of
+// the kernel's symbol and the number of registers.
 const (
 	sized         = 0x04
 	registerCount = 0x2f
@@ -70,10 +73,10 @@ func TestKernelsFitBlocks(t *testing.T) {
 			maps.Copy(counts, registerCounts(t, object))
 		}
 		for kernel, count := range counts {
-			n := (count + 7) / 8 * 8
-			if threads := requiredThreads(kernel); n*threads > multiprocessorRegisters {
+			registers := (count + registerUnit - 1) / registerUnit * registerUnit
+			if threads := requiredThreads(kernel); registers*threads > multiprocessorRegisters {
 				t.Errorf("%s: %s has %d registers per thread, too many for %d threads on a "+
-					"multiprocessor", architecture(major), kernel, n, threads)
+					"multiprocessor", architecture(major), kernel, registers, threads)
 			}
 		}
 		if len(counts) == 0 {

@@ -11,6 +11,7 @@ import (
 	"symmem/internal/sys"
 )
 
+// startDelivery starts deliverMessages if a Recv is waiting for a message.
 func (in *inbox) startDelivery() {
 	if in.isDelivering || in.stopped || len(in.recvsWithoutMessage) == 0 {
 		return
@@ -19,8 +20,9 @@ func (in *inbox) startDelivery() {
 	in.goroutines.Go(in.deliverMessages)
 }
 
-// deliverMessages returns once no Recv is waiting, or once the group has failed or closed. It must
-// not call CUDA, because the call might wait for a stream that is itself waiting for a message.
+// deliverMessages accepts messages for waiting Recvs and starts their copies. It returns once no
+// Recv is waiting, or once the group has failed or closed. It must not call CUDA, because the call
+// might wait for a stream that is itself waiting for a message.
 func (in *inbox) deliverMessages() {
 	ranked.AssertMayWait()
 	w := in.mailbox.wakeup()
@@ -45,13 +47,13 @@ func (in *inbox) deliverMessages() {
 }
 
 const (
-	spinPolls  = 50
-	yieldPolls = 200 // after spinPolls
+	spinPolls  = 50  // polls without a pause
+	yieldPolls = 200 // polls after spinPolls that yield the processor; later polls sleep
 	maxSleep   = 10 * time.Millisecond
 )
 
-// pause sleeps only briefly if hasAnnounced is set: a GPU that completes a message does not wake
-// this rank, unlike a rank that announces one.
+// pause waits between two polls. A rank that announces a message wakes this rank, but a GPU that
+// completes an announced message does not. The sleep is therefore short if hasAnnounced is set.
 func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 	switch {
 	case polls < spinPolls && runtime.NumCPU() > 1:
@@ -68,8 +70,9 @@ func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 	}
 }
 
-// acceptMessages returns the Recvs whose messages have arrived. hasAnnounced is set if a message
-// for another Recv has been announced.
+// acceptMessages accepts messages that have arrived, and returns their Recvs. hasAnnounced is set
+// if a message for another Recv has been announced. mustContinue is not set once no Recv is waiting
+// or the group has ended.
 func (in *inbox) acceptMessages() (accepted []*End, hasAnnounced, mustContinue bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -100,8 +103,8 @@ func (in *inbox) acceptMessages() (accepted []*End, hasAnnounced, mustContinue b
 	return accepted, hasAnnounced, in.isDelivering, err
 }
 
-// accept fills in the descriptor from which the GPU copies the message. It returns false if that is
-// not possible yet.
+// accept claims the message of a Recv and fills in the descriptor from which the GPU copies it. It
+// returns false if that is not possible yet.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announcement
 	if a == nil || !e.canAccept() || !a.ownsFlags() || !in.isComplete(a) {
@@ -120,7 +123,8 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 	if !in.claimMessage(a) {
 		return false, nil
 	}
-	e.descriptor.To, e.descriptor.Bytes = uint64(e.plan.Address), a.bytes
+	e.descriptor.To = uint64(e.plan.Address)
+	e.descriptor.Bytes = a.bytes
 	e.descriptor.Taken = uint64(in.mailbox.deviceAddress(&in.mailbox.flags(a.source).copied[a.slot]))
 	e.markHandled()
 	a.isAccepted, a.previousInSlot = true, nil
@@ -139,7 +143,8 @@ func (in *inbox) canBeOverwritten(a *announcement) bool {
 	return a.inGraph != 0 && atomic.LoadUint32(&in.mailbox.headersFrom(a.source).canOverwrite) != 0
 }
 
-// claimMessage returns false if the sender has withdrawn the message.
+// claimMessage prevents the sender from withdrawing a message. It returns false if the sender has
+// already withdrawn it or might overwrite it.
 func (in *inbox) claimMessage(a *announcement) bool {
 	arrived := &in.mailbox.flags(a.source).arrived[a.slot]
 	if !atomic.CompareAndSwapUint32(arrived, 1, 0) {
@@ -152,7 +157,8 @@ func (in *inbox) claimMessage(a *announcement) bool {
 	return true
 }
 
-// startCopy must be called without in.mu, because it calls the user's function.
+// startCopy calls Call.Arrived and starts the GPU's copy of an accepted message. The caller must
+// not hold in.mu, because Arrived is the user's function.
 func (in *inbox) startCopy(e *End) {
 	if onArrival := e.plan.Arrived; onArrival != nil {
 		if err := driver.Guard("Call.Arrived", func() { onArrival(e.source) }); err != nil {

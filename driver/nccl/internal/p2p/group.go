@@ -16,12 +16,12 @@ import (
 // Owner is the communicator that owns the messages.
 type Owner interface {
 	stream.Group
-	// NoteMessage adds a call to the group's history. The caller must hold the locks of the stream
-	// and the owner.
+	// NoteMessage adds a Send or Recv to the group's history. The caller must hold the locks of the
+	// stream and the owner.
 	NoteMessage(s *stream.Stream, call *driver.Call)
 	// FailUnqueued makes the group fail after a call that could not be queued.
 	FailUnqueued(call *driver.Call, err error) error
-	// FailAfterPeer makes the group fail after a peer has failed. It returns the call's error.
+	// FailAfterPeer makes the group fail after a peer has failed. It returns the error for the call.
 	FailAfterPeer(call *driver.Call) error
 }
 
@@ -56,6 +56,7 @@ type Device struct {
 	closers []func() error // guarded by mu
 }
 
+// onClose registers a function to call when the device closes.
 func (d *Device) onClose(closer func() error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,10 +72,10 @@ func (d *Device) TakeClosers() []func() error {
 	return closers
 }
 
-// Plan is a Send or a Recv with its buffer's address.
+// Plan is a Send or a Recv with the address of its buffer.
 type Plan struct {
 	*driver.Call
-	Address uintptr // outside all windows (memory registered with NCCL)
+	Address uintptr // an address outside all windows (memory registered with NCCL)
 }
 
 func (p *Plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }

@@ -25,20 +25,20 @@ type inbox struct {
 	ended        <-chan struct{} // see Group.Ended
 
 	mailbox *mailbox
-	file    *os.File // of the mailbox, while peers may still map it
+	file    *os.File // the mailbox's file, while peers may still map it
 
 	mu                  ranked.Mutex[inboxMu] // guards the following fields
 	matcher             message.Matcher[*End]
 	announcements       map[messageKey]*announcement // messages without a Recv
-	awaitingHeader      map[messageKey]*End          // receives whose header has not been read
-	unassigned          []*announcement              // not yet passed to the matcher
-	anySourceRecvs      int                          // receives from any source without a message
+	awaitingHeader      map[messageKey]*End          // Recvs without their message's header
+	unassigned          []*announcement              // messages not yet passed to the matcher
+	anySourceRecvs      int                          // Recvs from any source without a message
 	lastInSlot          map[slotKey]*announcement    // latest message in a slot of a graph
 	peerSegments        map[slotKey]*peerSegment
 	recvsWithoutMessage []*End
-	unfinishedRecvs     []*End // not known to be complete
-	isDelivering        bool
-	stopped             bool // delivery must not start again
+	unfinishedRecvs     []*End // Recvs not known to be complete
+	isDelivering        bool   // deliverMessages is running
+	stopped             bool   // delivery must not start again
 
 	goroutines sync.WaitGroup
 }
@@ -55,6 +55,7 @@ func newInbox(g *Group, messagePlane control.Messages) (*inbox, error) {
 	return in, err
 }
 
+// readHeaders reads the new headers in the mailbox and adds their messages.
 func (in *inbox) readHeaders() (err error) {
 	for source := range in.config.Ranks {
 		if source == in.config.Rank || in.mailbox == nil {
@@ -78,7 +79,8 @@ func (in *inbox) readHeaders() (err error) {
 		}
 	}
 	if in.anySourceRecvs > 0 && err == nil {
-		err = in.passToMatcher(false)
+		const all = false
+		err = in.passToMatcher(all)
 	}
 	return err
 }
@@ -103,8 +105,9 @@ func (in *inbox) addAnnouncement(a *announcement) error {
 	return nil
 }
 
-// passToMatcher passes messages to the matcher in the order of their headers. If all is not set, it
-// skips incomplete ones, because their streams may be waiting for a Recv from any source.
+// passToMatcher passes messages to the matcher in the order of their headers. Unless all is set,
+// it skips incomplete messages, because the streams of their Sends may be blocked. A Recv from any
+// source must not wait for them.
 func (in *inbox) passToMatcher(all bool) error {
 	unmatched := in.unassigned
 	in.unassigned = nil
@@ -125,7 +128,7 @@ func (in *inbox) passToMatcher(all bool) error {
 	return errors.Join(errs...)
 }
 
-// hasCandidate is for a Recv from any source.
+// hasCandidate reports whether a message may match a Recv from any source.
 func (in *inbox) hasCandidate(e *End) bool {
 	return slices.ContainsFunc(in.unassigned, func(a *announcement) bool {
 		return int(a.tag) == e.plan.Tag && in.announcements[a.key()] == a &&
@@ -195,8 +198,9 @@ func (in *inbox) post(e *End) (accepted bool, err error) {
 	return accepted, err
 }
 
-// addReceive must be called before the Recv's wait is queued. After that, CUDA calls may block
-// until the wait is over if another thread is in a CUDA call that waits for all streams.
+// addReceive starts the delivery of a Recv's message. It must be called before the Recv's wait is
+// queued. After that, CUDA calls may block until the wait is over if another thread is in a CUDA
+// call that waits for all streams.
 func (in *inbox) addReceive(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -213,11 +217,12 @@ func (in *inbox) removeReceive(e *End) {
 	if !e.isCaptured {
 		e.refuse()
 	}
-	isRecv := func(other *End) bool { return other == e }
-	in.unfinishedRecvs = slices.DeleteFunc(in.unfinishedRecvs, isRecv)
-	in.recvsWithoutMessage = slices.DeleteFunc(in.recvsWithoutMessage, isRecv)
+	isE := func(other *End) bool { return other == e }
+	in.unfinishedRecvs = slices.DeleteFunc(in.unfinishedRecvs, isE)
+	in.recvsWithoutMessage = slices.DeleteFunc(in.recvsWithoutMessage, isE)
 }
 
+// pruneReceives forgets complete Recvs and frees their descriptors.
 func (in *inbox) pruneReceives() {
 	in.unfinishedRecvs = slices.DeleteFunc(in.unfinishedRecvs, func(e *End) bool {
 		isComplete := e.isComplete()
@@ -247,6 +252,7 @@ func (in *inbox) hasUnanswered() bool {
 	})
 }
 
+// stop ends the delivery and waits for its goroutines.
 func (in *inbox) stop() {
 	in.mu.Lock()
 	in.stopped = true

@@ -10,10 +10,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// segmentBytes is the size of the peer's staging memory in these tests.
-const segmentBytes = 4 << 20
+// The peer's staging memory in these tests.
+const (
+	segmentAddress = 1 << 30
+	segmentBytes   = 4 << 20
+)
 
-// TestPostRejectsInvalidHeaders writes headers that a correct peer would never write.
+// TestPostRejectsInvalidHeaders posts a Recv after the peer has announced a message with a header
+// that a correct peer would never write.
 func TestPostRejectsInvalidHeaders(t *testing.T) {
 	for name, corrupt := range map[string]func(h *header){
 		"wrong size of a mapped segment":     func(h *header) { h.size, h.offset = 1<<40, 1<<39 },
@@ -32,7 +36,7 @@ func TestPostRejectsInvalidHeaders(t *testing.T) {
 			corrupt(&h)
 			in.announceFromPeer(&h)
 			if accepted, err := in.post(newRecv(8)); err == nil || accepted {
-				t.Errorf("post = %v, %v; want an error", accepted, err)
+				t.Errorf("post = %v, %v; want false and an error", accepted, err)
 			}
 		})
 	}
@@ -52,11 +56,12 @@ func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
 	if accepted, err := in.post(e); err != nil || !accepted {
 		t.Fatalf("post = %v, %v; want true", accepted, err)
 	}
-	if src := e.descriptor.From; src != 1<<30+64 {
-		t.Errorf("post copies the message from %#x, want %#x", src, 1<<30+64)
+	if got, want := e.descriptor.From, uint64(segmentAddress+64); got != want {
+		t.Errorf("post copies the message from %#x, want %#x", got, want)
 	}
 }
 
+// TestUnreadMessagesAreLimitedToSlots corrupts the number of posted headers in a closed mailbox.
 func TestUnreadMessagesAreLimitedToSlots(t *testing.T) {
 	in := newTestInbox(t)
 	o := outbox{
@@ -71,7 +76,7 @@ func TestUnreadMessagesAreLimitedToSlots(t *testing.T) {
 }
 
 // newTestInbox returns the inbox of rank 1 in a group of two ranks, without a GPU. Rank 0's staging
-// memory appears to be mapped at address 1 GiB.
+// memory appears to be mapped at segmentAddress.
 func newTestInbox(t *testing.T) *inbox {
 	t.Helper()
 	f, err := sys.Memfd("symmem-mailbox", mailboxBytes(2))
@@ -94,10 +99,13 @@ func newTestInbox(t *testing.T) *inbox {
 		announcements:  map[messageKey]*announcement{},
 		awaitingHeader: map[messageKey]*End{},
 		lastInSlot:     map[slotKey]*announcement{},
-		peerSegments:   map[slotKey]*peerSegment{{0, 1}: {address: 1 << 30, bytes: segmentBytes}},
+		peerSegments: map[slotKey]*peerSegment{
+			{source: 0, number: 1}: {address: segmentAddress, bytes: segmentBytes},
+		},
 	}
 }
 
+// announceFromPeer makes a complete message with a header from rank 0 arrive.
 func (in *inbox) announceFromPeer(h *header) {
 	atomic.StoreUint32(&in.mailbox.flags(0).arrived[0], 1)
 	in.mailbox.headersFrom(0).post(h)

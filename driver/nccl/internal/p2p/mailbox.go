@@ -29,11 +29,11 @@ type header struct {
 	tag, number, bytes uint64
 	digest             uint64 // hash of the sender's call; must match the receiver's
 	collectivesBefore  uint64 // number of earlier collectives of the sender
-	segment            uint64 // staging segment, from 1, or 0 for an empty message
-	size               uint64 // of the segment
-	offset             uint64 // of the message in the segment
+	segment            uint64 // number of the staging segment, from 1, or 0 for an empty message
+	size               uint64 // size of the segment in bytes
+	offset             uint64 // offset of the message in the segment in bytes
 	slot               uint64 // index in flags
-	inGraph            uint64 // 1 for a Send in a graph, which always uses the same slot
+	inGraph            uint64 // 1 for a Send in a graph, which always uses the same slot, or 0
 }
 
 // flags holds two words for each slot, which GPUs write. arrived is 1 from the arrival of a message
@@ -53,9 +53,10 @@ type headerRing struct {
 	headers      [Slots]header // header n, from 1, is at index n % Slots
 }
 
+// wakeup is the part of a mailbox with which peers wake its owner.
 type wakeup struct {
-	wakeCount    uint32
-	sleeperCount int32
+	wakeCount    uint32 // futex word
+	sleeperCount int32  // goroutines of the owner that sleep
 	closed       uint32 // 1 once the owner no longer reads headers
 	_            [pageBytes - 12]byte
 }
@@ -63,8 +64,8 @@ type wakeup struct {
 type mailbox struct {
 	memory       *sys.Mapping
 	ranks        int
-	pinnedHost   uintptr // host address of flags registered with CUDA
-	pinnedDevice uintptr // their device address
+	pinnedHost   uintptr // host address of the flags that are registered with CUDA, or 0
+	pinnedDevice uintptr // device address of the same flags
 }
 
 func mailboxBytes(ranks int) int64 {
@@ -85,6 +86,7 @@ func (m *mailbox) headersFrom(sender int) *headerRing {
 	return (*headerRing)(unsafe.Add(m.memory.Base(), offset))
 }
 
+// deviceAddress returns the GPU's address of a word in registered flags.
 func (m *mailbox) deviceAddress(word *uint32) uintptr {
 	return m.pinnedDevice + uintptr(unsafe.Pointer(word)) - m.pinnedHost
 }
@@ -96,7 +98,7 @@ func (w *wakeup) wake() {
 	}
 }
 
-// post must be called only if hasRoom returns true.
+// post adds a header. It must be called only if hasRoom returns true.
 func (r *headerRing) post(h *header) {
 	next := spin.LoadAcquire64(&r.postedCount) + 1
 	r.headers[next%Slots] = *h
@@ -119,9 +121,9 @@ func (m *mailbox) pin(d *Device, firstSender, senders int) error {
 	return err
 }
 
-// close must be called after all work that uses the mailbox. If CUDA cannot unregister the memory,
-// for example during a capture by another library, the mailbox stays mapped, because CUDA would
-// refuse to register other memory at these addresses.
+// close unmaps the mailbox. It must be called after all work that uses the mailbox. If CUDA cannot
+// unregister the memory, for example during a capture by another library, the mailbox stays
+// mapped. CUDA would otherwise refuse to register other memory at these addresses.
 func (m *mailbox) close(d *Device) error {
 	if m.pinnedHost != 0 {
 		err := d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinnedHost) })

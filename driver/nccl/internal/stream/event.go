@@ -16,17 +16,18 @@ type Event struct {
 	streams *Streams
 
 	mu       ranked.Mutex[eventMu]
-	point    *Point // last recorded, or nil; guarded by mu
-	isShared bool   // another event uses the point
+	point    *Point // last recorded point, or nil; guarded by mu
+	isShared bool   // whether another event uses the point; guarded by mu
 }
 
-// Done is like Query, but also returns true after an error of the device.
+// Done reports whether the stream has reached the last recorded point or the device has failed.
 func (e *Event) Done() bool { return hasEnded(e.Query()) }
 
-// hasEnded reports whether work has ended, by the result of a query. After an error of the device,
-// it has; if a capture forbids the query, it may be running.
+// hasEnded reports whether the work of a query has ended, by the results of the query. After an
+// error of the device, no work is running. If a capture forbids the query, work may be running.
 func hasEnded(done bool, err error) bool {
-	return done || err != nil && !errors.Is(err, cuda.ErrCaptureUnsupported)
+	isDeviceError := err != nil && !errors.Is(err, cuda.ErrCaptureUnsupported)
+	return done || isDeviceError
 }
 
 // Query reports whether the stream has reached the last recorded point.
@@ -53,7 +54,8 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	return nil
 }
 
-// Record requires the stream's lock and a current CUDA context.
+// Record records the event on a stream. The caller must hold the stream's lock, and the CUDA
+// context must be current.
 func (e *Event) Record(stream cuda.Stream) (err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -76,6 +78,7 @@ func (e *Event) setPoint(point *Point) {
 	e.point, e.isShared = point, false
 }
 
+// sharePoint makes e use the last recorded point of another event.
 func (e *Event) sharePoint(other *Event) {
 	other.mu.Lock()
 	point := other.point
@@ -86,10 +89,10 @@ func (e *Event) sharePoint(other *Event) {
 	e.point, e.isShared = point, true
 }
 
-// RecordAfter returns an event that marks the end of the work queued on s. If another library owns
-// s and keepPoint is false, that is s.queuedEnd, which later work moves. Otherwise it is e. The
-// calling group must hold the lock that its RecordEvent method acquires, so that the stream cannot
-// begin a capture or be destroyed. The CUDA context must be current.
+// RecordAfter returns an event that marks the end of the work queued on s. The event is e, unless
+// another library owns s and keepPoint is false. In that case, it is s.queuedEnd, which later work
+// moves. The calling group must hold the lock that its RecordEvent method acquires, so that the
+// stream cannot begin a capture or be destroyed. The CUDA context must be current.
 func (e *Event) RecordAfter(s *Stream, keepPoint bool) (*Event, error) {
 	switch {
 	case !s.isAdopted:
@@ -114,8 +117,9 @@ func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
 	return api.StreamWaitEvent(stream, e.point.Handle)
 }
 
-// newFixedPoint returns a new point that follows the event's current point. A graph waits for it,
-// because a later Record can move the current point. The CUDA context must be current.
+// newFixedPoint returns a new point that follows the event's current point, or nil if the event
+// has none. A graph waits for the new point, because a later Record can move the current one. The
+// CUDA context must be current.
 func (e *Event) newFixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -146,8 +150,8 @@ func (streams *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// NewPointAfter returns a point that follows the events for which wait makes a new stream wait. An
-// existing stream might be capturing. The CUDA context must be current.
+// NewPointAfter returns a point that follows the events for which wait makes a stream wait. It
+// uses a new stream, because an existing one might be capturing. The CUDA context must be current.
 func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := streams.NewPoint()
 	if err != nil {
@@ -158,7 +162,7 @@ func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Poi
 		return nil, err
 	}
 	return p, errors.Join(wait(temporary), streams.GPU.CUDA.EventRecord(p.Handle, temporary),
-		streams.GPU.CUDA.StreamDestroy(temporary)) // CUDA finishes its work first
+		streams.GPU.CUDA.StreamDestroy(temporary)) // CUDA completes the stream's work first
 }
 
 func (p *Point) isReached() (done bool, err error) {
