@@ -11,23 +11,24 @@ import (
 // Plan is a prepared call of one communicator. It is immutable, can be launched any number of
 // times, and is valid until one of the call's windows is deregistered.
 type Plan interface {
+	// Prepared returns the call, which must not be changed.
 	Prepared() *Call
 }
 
 // Offer prepares one call of a communicator for a path. It is not safe for concurrent use.
 type Offer interface {
 	// Refusal returns nil if the path supports the call, and otherwise an error that matches
-	// ErrUnsupported. A path is refused if its results could differ from those of the group's
-	// Formula. The result is the same on all ranks: it depends only on the operation, type,
+	// ErrUnsupported. It refuses a path whose results could differ from those of the group's
+	// Formula. Refusal returns the same on all ranks: it depends only on the operation, type,
 	// reduction, count, presence of windows, and alignment of the offsets in the windows. For
 	// PathWindow, Refusal assumes that SendWindow and RecvWindow are set.
 	Refusal(path Path) error
-	// Take returns a plan for a path that Refusal permits, after which the Offer must not be used.
-	// On PathWindow, it returns ErrOutOfRange if a buffer is outside the group's windows.
+	// Take returns a plan for a path that Refusal does not refuse. The Offer must not be used after
+	// that. On PathWindow, Take returns ErrOutOfRange if a buffer is outside the group's windows.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
-// Prepare returns a plan for a call with a Path and a Digest.
+// Prepare returns a plan for call on call.Path, with call.Digest.
 func Prepare(c Communicator, call Call) (Plan, error) {
 	offer := c.Offer(call)
 	if err := offer.Refusal(call.Path); err != nil {
@@ -41,7 +42,7 @@ type Call struct {
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	// Factor is for PremulSum, the same on all ranks, and 0 for other reductions.
+	// Factor is the factor of a PremulSum, the same on all ranks. It is 0 for other reductions.
 	Factor float64
 	// Path selects how the call runs. Digest is a hash of everything that must be the same on all
 	// ranks. Offer.Take sets both.
@@ -50,18 +51,18 @@ type Call struct {
 	// Root is the group rank of the root or, for Send and Recv, of the peer. For Recv, it may be
 	// AnySource.
 	Root int
-	// Tag identifies messages between two ranks. The k-th Send with a tag matches the k-th Recv,
-	// counted on all streams together.
+	// Tag distinguishes messages between two ranks. The k-th Send with a tag matches the k-th Recv
+	// with the tag, counted on all streams together.
 	Tag int
-	// Count is in elements. For AllToAllV, it is 0. For AllGatherV and ReduceScatterV, it is this
-	// rank's count in Splits.
+	// Count is the number of elements of a buffer, or of a part if a buffer has parts. For
+	// AllToAllV, it is 0. For AllGatherV and ReduceScatterV, it is this rank's count in Splits.
 	Count  int64
 	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV
 	// Arrived, if set, is called with the sender's group rank when a Recv has received its message,
 	// before later work on the stream. It must not call the backend. If it panics, the group fails.
 	Arrived    func(source int) `json:"-"`
 	Send, Recv uintptr          // addresses of this rank's buffers
-	// SendWindow and RecvWindow contain the buffers. Both are nil on PathPlain, or if either buffer
+	// SendWindow and RecvWindow contain the buffers. Both are nil on PathPlain, and if either buffer
 	// is outside all windows. An AllToAllV uses only SendWindow. AllGatherV and ReduceScatterV use
 	// only the window of the divided buffer.
 	SendWindow, RecvWindow Window `json:"-"`
@@ -75,22 +76,23 @@ type Call struct {
 	Keep any `json:"-"`
 }
 
-// Spans returns the sizes in bytes of one rank's buffers. In Broadcast and Reduce, every rank has
-// both.
+// Spans returns the sizes in bytes of one rank's send and receive buffers. In Broadcast and
+// Reduce, every rank has both buffers.
 func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	if c.Route != nil {
 		return c.Route.spans(c, ranks)
 	}
 	size := int64(c.DataType.Size())
-	src, dst := c.Operation.Extents()
-	send, recv = c.elementCount(src, ranks, rank)*size, c.elementCount(dst, ranks, rank)*size
+	sendExtent, recvExtent := c.Operation.Extents()
+	send = c.elementCount(sendExtent, ranks, rank) * size
+	recv = c.elementCount(recvExtent, ranks, rank) * size
 	if c.Splits == nil {
 		return send, recv
 	}
-	if src == BySplits {
+	if sendExtent == BySplits {
 		send = lastPartEnd(c.Splits.SendCounts, c.Splits.SendOffsets) * size
 	}
-	if dst == BySplits {
+	if recvExtent == BySplits {
 		recv = lastPartEnd(c.Splits.RecvCounts, c.Splits.RecvOffsets) * size
 	}
 	return send, recv
@@ -111,21 +113,21 @@ func (c *Call) elementCount(e Extent, ranks, rank int) int64 {
 	return e.Parts(ranks) * c.Count
 }
 
-// InPlace reports whether the buffers are the same, or the smaller is the rank's part of the
-// larger. NCCL permits no other overlap.
+// InPlace reports whether both buffers are the same, or the smaller buffer is the rank's part of
+// the larger one. NCCL permits no other overlap.
 func (c *Call) InPlace(rank int) bool {
-	part := int64(rank) * c.Count
+	offset := int64(rank) * c.Count // of the rank's part in the larger buffer, in elements
 	if c.Splits != nil {
 		if _, offsets := c.Splits.countsAndOffsets(c.Operation); rank < len(offsets) {
-			part = offsets[rank]
+			offset = offsets[rank]
 		}
 	}
-	bytes := uintptr(part * int64(c.DataType.Size()))
+	offsetBytes := uintptr(offset * int64(c.DataType.Size()))
 	switch send, recv := c.Operation.Extents(); {
 	case send < recv && send == OnePart:
-		return c.Send == c.Recv+bytes
+		return c.Send == c.Recv+offsetBytes
 	case send > recv && recv == OnePart:
-		return c.Recv == c.Send+bytes
+		return c.Recv == c.Send+offsetBytes
 	default:
 		return c.Send == c.Recv
 	}
@@ -166,7 +168,7 @@ func sumCounts(counts []int64) (sum uint64) {
 	return sum
 }
 
-// Describe describes the call without addresses and the arguments of a norm.
+// Describe returns a description of the call without its addresses and the arguments of a norm.
 func (c *Call) Describe() event.Call {
 	op := c.Operation
 	d := event.Call{

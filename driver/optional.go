@@ -30,25 +30,25 @@ import "context"
 
 // Availability is implemented by a Backend that does not work on every machine.
 type Availability interface {
-	// Available returns the reason if the backend does not work on this machine.
+	// Available returns nil if the backend works on this machine, and otherwise the reason why not.
 	Available() error
 }
 
 // RankLimit is implemented by a Backend that limits the ranks on a machine.
 type RankLimit interface {
-	// LocalRanks returns the limit, or 0 for none.
+	// LocalRanks returns the maximum number of ranks on this machine, or 0 if there is no limit.
 	LocalRanks() (int, error)
 }
 
 // Numbered is implemented by a Device that has a number.
 type Numbered interface {
-	// Ordinal returns the number, from 0, among the visible devices.
+	// Ordinal returns the device's number, from 0, among the visible devices.
 	Ordinal() int
 }
 
 // Versioned is implemented by a Device that runs collectives with another library.
 type Versioned interface {
-	// Library returns a name and version such as "NCCL 2.28.9".
+	// Library returns the library's name and version, such as "NCCL 2.28.9".
 	Library() string
 }
 
@@ -70,22 +70,23 @@ type Adopter interface {
 
 // Recorder is implemented by a Communicator that supports captures of adopted streams.
 type Recorder interface {
-	// Record adds a collective to the capture that the stream's owner has begun. Ranks compare it
-	// now, but not at replays. Its windows and segments stay mapped until the graph and its
+	// Record adds a collective to the capture that the stream's owner has begun. Ranks compare their
+	// calls now, but not at replays. Its windows and segments stay mapped until the graph and its
 	// executables are destroyed. After one of them is closed, replays produce no result.
 	Record(stream Stream, plan Plan) error
 }
 
-// InlineLauncher is implemented by a Communicator whose calls can run on the waiting thread.
+// InlineLauncher is implemented by a Communicator whose calls can run on the thread that waits for
+// them in Synchronize.
 type InlineLauncher interface {
-	// LaunchInline is like Launch, but the caller must next call Synchronize on the same stream,
-	// which may run the collective. Then the group's timeout and Config.Interrupted limit the wait,
-	// not the context.
+	// LaunchInline is like Launch, but the caller must next call Synchronize on the same stream.
+	// Synchronize may run the collective. The group's timeout and Config.Interrupted then limit the
+	// wait, instead of the context.
 	LaunchInline(stream Stream, plan Plan) error
 }
 
-// LazyWindows is implemented by a Communicator that creates the library's windows on demand,
-// because that takes milliseconds.
+// LazyWindows is implemented by a Communicator that creates the library's windows only on demand,
+// because their creation takes milliseconds.
 type LazyWindows interface {
 	// UseWindows creates windows over all segments, even those registered later. It is collective,
 	// and a second call does nothing. During a capture, it returns ErrCapturing. Other errors make
@@ -115,14 +116,14 @@ type NativeWindow interface {
 
 // MessageCounts is implemented by a Communicator that counts this rank's messages.
 type MessageCounts interface {
-	// MessagesBefore returns how many messages this rank had sent and received before a collective,
-	// which must not have completed. Each entry has only Sent or Received.
+	// MessagesBefore returns the numbers of messages that this rank had sent and received before a
+	// collective, which must not have completed. Each entry sets either Sent or Received.
 	MessagesBefore(collective uint64) []MessageEnds
 }
 
 // Remarker is implemented by an Offer that can describe its call.
 type Remarker interface {
-	// Remark describes the call on a supported path. It may be empty.
+	// Remark returns a description of the call on a supported path, or "".
 	Remark(path Path) string
 }
 
@@ -141,13 +142,13 @@ type LossListener interface {
 
 // Inspector is implemented by a Communicator that can describe its waits for peers.
 type Inspector interface {
-	// Inspect describes the current waits, without waiting.
+	// Inspect returns a description of the current waits. It does not wait.
 	Inspect() Inspection
 }
 
 // Inspection describes the ranks of a group.
 type Inspection struct {
-	// Waits describes this rank's waits, oldest first. Short ones may be missing.
+	// Waits describes this rank's waits, oldest first. Short waits may be missing.
 	Waits []LateWarning
 	// Activity describes what other ranks are doing, by world rank, if known.
 	Activity map[int]string
@@ -156,7 +157,7 @@ type Inspection struct {
 	StopWord uintptr
 }
 
-// Timed is implemented by a Plan whose runs the backend can time.
+// Timed is implemented by a Plan if the backend can measure the time of its runs.
 type Timed interface {
 	// SetMeter makes the backend report runs, except replays of graphs, to m. It must be called
 	// before the plan is launched.

@@ -13,8 +13,9 @@ const (
 	MaxTag = 1<<31 - 1
 )
 
-// Validate returns an error if no backend can run the call in a group of the given size. The error
-// matches ErrOutOfRange for a count that is too large, and ErrInvalid otherwise.
+// Validate returns an error if no backend can run this rank's call. ranks is the size of the
+// group, and rank the group rank. The error matches ErrOutOfRange if the count is too large, and
+// ErrInvalid otherwise.
 func (c *Call) Validate(ranks, rank int) error {
 	switch {
 	case c.Operation >= Operations:
@@ -53,11 +54,13 @@ func (c *Call) validateRanks(ranks, rank int) error {
 	return nil
 }
 
+// validateExtras checks the fields that only some operations use.
 func (c *Call) validateExtras(ranks, rank int) error {
+	usesFactor := c.Operation.Reduces() && c.ReduceOp.HasFactor()
 	switch {
-	case c.Operation.Reduces() && c.ReduceOp.HasFactor() && !isValidFactor(c.Factor):
+	case usesFactor && !isValidFactor(c.Factor):
 		return invalidError("factor %v: %v needs a finite factor other than 0", c.Factor, c.ReduceOp)
-	case c.Factor != 0 && !(c.Operation.Reduces() && c.ReduceOp.HasFactor()):
+	case c.Factor != 0 && !usesFactor:
 		return invalidError("factor %v: only %v accepts a factor", c.Factor, PremulSum)
 	case c.Tag < 0 || c.Tag > MaxTag:
 		return invalidError("tag %d is not between 0 and %d", c.Tag, MaxTag)
@@ -99,6 +102,7 @@ func (c *Call) validateSplits(ranks, rank int) error {
 	return nil
 }
 
+// rangesOverlap reports whether two ranges of addresses overlap. Empty ranges do not.
 func rangesOverlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
 	return aBytes > 0 && bBytes > 0 && a < b+uintptr(bBytes) && b < a+uintptr(aBytes)
 }
