@@ -20,16 +20,16 @@ func testPayloads(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
 	for _, lane := range []driver.Lane{driver.LaneControl, driver.LaneBackground} {
 		w.onEachRank(func(r *rank) {
-			for round, n := range []int{0, 1, 8 << 10, 8<<10 + 1, driver.MaxPayload, 100, 0} {
-				r.must(r.exchangePayloads(lane, round, []int{n, n, n}))
+			for round, bytes := range []int{0, 1, 8 << 10, 8<<10 + 1, driver.MaxPayload, 100, 0} {
+				r.must(r.exchangePayloads(lane, round, []int{bytes, bytes, bytes}))
 			}
 		})
 	}
-	faultWorld := newWorld(t, h, 3, options{})
-	faultWorld.allowFaults = true
+	// An exchange on LaneFault makes the group fail.
+	faultWorld := newWorld(t, h, 3, options{allowFaults: true})
 	faultWorld.onEachRank(func(r *rank) {
-		for round, n := range []int{1, 8<<10 + 1} {
-			r.must(r.exchangePayloads(driver.LaneFault, round, []int{n, n, n}))
+		for round, bytes := range []int{1, 8<<10 + 1} {
+			r.must(r.exchangePayloads(driver.LaneFault, round, []int{bytes, bytes, bytes}))
 		}
 	})
 }
@@ -58,8 +58,8 @@ func testPayloadTooLarge(t *testing.T, h Harness) {
 	})
 }
 
-// testLanes makes rank 0 wait on the background lane (channel for small messages), and checks that
-// other calls complete in the meantime.
+// testLanes makes rank 0 wait on the background lane. Calls on the control lane, and collectives,
+// must complete during the wait.
 func testLanes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	release := make(chan struct{})
@@ -95,8 +95,7 @@ func testMixed(t *testing.T, h Harness) {
 }
 
 func testExchangeCanceled(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{})
-	w.allowFaults = true
+	w := newWorld(t, h, 2, options{allowFaults: true})
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
 	_, err := w.ranks[0].group.Exchange(ctx, driver.LaneControl, nil)

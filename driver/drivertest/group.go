@@ -14,6 +14,7 @@ var groupRequirements = []requirement{
 	{"connecting a group without this rank returns an error", testNotMember},
 }
 
+// checkAllGather gathers the world ranks of a group's members.
 func checkAllGather(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.write(b.addressAt(0), []byte{byte(r.number)})
 	call := driver.Call{
@@ -22,7 +23,7 @@ func checkAllGather(r *rank, c driver.Communicator, members []int, b buffer) {
 	}
 	r.setStep("group %v", members)
 	r.must(r.launchAndWait(c, r.stream, call))
-	want := make([]byte, 0, len(members))
+	var want []byte
 	for _, m := range members {
 		want = append(want, byte(m))
 	}
@@ -35,7 +36,7 @@ func testSubgroups(t *testing.T, h Harness) {
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1 << 20)
 		half := halves[r.number%2]
-		c := r.connect(fmt.Sprint("half ", r.number%2), half, true)
+		c := r.connect(fmt.Sprint("half ", r.number%2), half, checkingCalls)
 		for range 50 {
 			checkAllGather(r, c, half, b)
 			checkAllGather(r, r.group, firstNumbers(4), b)
@@ -48,7 +49,7 @@ func testGroupOrder(t *testing.T, h Harness) {
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1 << 20)
 		members := []int{2, 0, 1}
-		c := r.connect("reordered", members, true)
+		c := r.connect("reordered", members, checkingCalls)
 		checkAllGather(r, c, members, b)
 	})
 }
@@ -58,7 +59,7 @@ func testReconnect(t *testing.T, h Harness) {
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1 << 20)
 		for generation := range 3 {
-			c := r.connect(fmt.Sprint("generation ", generation), firstNumbers(2), true)
+			c := r.connect(fmt.Sprint("generation ", generation), firstNumbers(2), checkingCalls)
 			checkAllGather(r, c, firstNumbers(2), b)
 			r.must(c.Close())
 		}

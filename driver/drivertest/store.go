@@ -33,7 +33,8 @@ func (s *Store) set(key string, value []byte) {
 	}
 }
 
-// CompareSet stores desired if the current value is expected, and returns the value after the call.
+// CompareSet stores desired if the current value equals expected. It returns the value after the
+// call.
 func (s *Store) CompareSet(
 	_ context.Context, key string, expected, desired []byte,
 ) ([]byte, error) {
@@ -66,7 +67,7 @@ func (s *Store) Peek(_ context.Context, key string) (value []byte, isSet bool, e
 	return value, isSet, nil
 }
 
-// ServedBy returns -1.
+// ServedBy returns -1, because no rank serves the store.
 func (s *Store) ServedBy() int { return -1 }
 
 // lookup returns a value or, if there is none, a channel that the next Set closes.

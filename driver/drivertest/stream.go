@@ -22,14 +22,14 @@ func testStreamOrder(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1 << 20)
 	gate := r.blockStream(r.stream)
-	const n = 100
-	for i := range byte(n) {
+	const writes = 100
+	for i := range byte(writes) {
 		must(t, r.stream.Fill(b.addressAt(0), i, 64))
 		must(t, r.stream.Copy(b.addressAt(64*(int64(i)+1)), b.addressAt(0), 64))
 	}
 	gate.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
-	for i := range byte(n) {
+	for i := range byte(writes) {
 		r.expectFilled(b.addressAt(64*(int64(i)+1)), i, 64)
 	}
 }
@@ -37,15 +37,15 @@ func testStreamOrder(t *testing.T, h Harness) {
 func testHostOrder(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	var order []int
-	const n = 100
-	for i := range n {
+	const callCount = 100
+	for i := range callCount {
 		must(t, r.stream.Host(func() { order = append(order, i) }))
-		if i%10 == 0 {
+		if i%10 == 0 { // the next function finds an idle stream
 			must(t, r.stream.Synchronize(r.world.ctx))
 		}
 	}
 	must(t, r.stream.Synchronize(r.world.ctx))
-	if !slices.Equal(order, firstNumbers(n)) {
+	if !slices.Equal(order, firstNumbers(callCount)) {
 		t.Errorf("functions ran in the order %v, want the order in which they were queued", order)
 	}
 }
@@ -109,7 +109,7 @@ func testStreamClosed(t *testing.T, h Harness) {
 	must(t, err)
 	must(t, s.Close())
 	if _, err := s.EndCapture(); err == nil {
-		t.Error("EndCapture succeeded, want an error")
+		t.Error("EndCapture of a closed stream succeeded, want an error")
 	}
 	for call, err := range map[string]error{
 		"Copy":              s.Copy(b.addressAt(0), b.addressAt(64), 64),

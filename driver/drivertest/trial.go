@@ -10,6 +10,7 @@ import (
 	"symmem/driver/formula"
 )
 
+// trial is a call on all ranks, with the inputs and the expected results.
 type trial struct {
 	operation      driver.Operation
 	dataType       driver.DataType
@@ -19,7 +20,7 @@ type trial struct {
 	path           driver.Path
 	isInPlace      bool
 	isUnregistered bool  // the call has no windows
-	shift          int64 // elements before the start of each buffer
+	shift          int64 // number of elements before the start of each buffer
 	// Each formula (order of additions) other than AnyFormula gives a different result for the
 	// inputs that Input draws from seed.
 	formula          driver.Formula
@@ -27,8 +28,8 @@ type trial struct {
 	hasSpecialInputs bool
 	isReplayed       bool // the call is captured and replayed
 
-	inputs      [][]byte // by rank
-	wantResults [][]byte // contents of receive buffers, or nil if the call does not write them
+	inputs      [][]byte // contents of send buffers by rank
+	wantResults [][]byte // contents of receive buffers by rank; nil if the call writes nothing
 }
 
 func (tr *trial) String() string {
@@ -46,6 +47,7 @@ func (tr *trial) String() string {
 		tr.op, tr.count, tr.root, tr.path, place, tr.shift)
 }
 
+// prepare sets inputs and wantResults for n ranks.
 func (tr *trial) prepare(h Harness, n int) {
 	tr.inputs, tr.wantResults = nil, make([][]byte, n)
 	for r := range n {
@@ -93,12 +95,14 @@ func (tr *trial) prepare(h Harness, n int) {
 			}
 			return slices.Concat(parts...)
 		})
+	// The other operations have no results, or tests that do not use prepare.
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllToAllV:
 	case driver.AllReduceRMSNorm, driver.ReduceScatterRMSNorm, driver.Dispatch, driver.Combine:
 	}
 }
 
-// In splitCounts, some parts are empty, and no part has more elements than the trial's count.
+// splitCounts returns counts and offsets of different parts. Some parts are empty, and no part has
+// more elements than the trial's count.
 func (tr *trial) splitCounts(n int) (counts, offsets []int64) {
 	end := int64(0)
 	for r := range n {
@@ -140,8 +144,8 @@ const (
 	canaryCount = 64
 )
 
-// call returns a rank's call on the trial's path or, if it does not support the call, on the
-// harness's first path.
+// call returns a rank's call on the trial's path or, if that path does not support the call, on
+// the harness's first path.
 func (tr *trial) call(r *rank, send, recv buffer) driver.Call {
 	call := r.onSupportedPath(r.group, tr.uncheckedCall(r, send, recv))
 	call.Digest = callDigest(&call)
@@ -151,7 +155,7 @@ func (tr *trial) call(r *rank, send, recv buffer) driver.Call {
 // uncheckedCall returns a rank's call on the trial's path, which may not support the call.
 func (tr *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	size := int64(tr.dataType.Size())
-	part := int64(r.number) * tr.count * size
+	partOffset := int64(r.number) * tr.count * size // of this rank's part, in bytes
 	start := canaryCount + tr.shift*size
 	call := driver.Call{
 		Operation: tr.operation, DataType: tr.dataType, ReduceOp: tr.op, Path: tr.path,
@@ -164,14 +168,14 @@ func (tr *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	tr.setCounts(&call, len(r.world.ranks), r.number)
 	if call.Splits != nil {
 		_, offsets := tr.splitCounts(len(r.world.ranks))
-		part = offsets[r.number] * size
+		partOffset = offsets[r.number] * size
 	}
-	switch src, dst := tr.operation.Extents(); {
+	switch sendExtent, recvExtent := tr.operation.Extents(); {
 	case !tr.isInPlace:
-	case src == driver.OnePart && dst > src:
-		call.Send, call.SendWindow = call.Recv+uintptr(part), recv.window
-	case dst == driver.OnePart && src > dst:
-		call.Recv, call.RecvWindow = call.Send+uintptr(part), send.window
+	case sendExtent == driver.OnePart && recvExtent > sendExtent:
+		call.Send, call.SendWindow = call.Recv+uintptr(partOffset), recv.window
+	case recvExtent == driver.OnePart && sendExtent > recvExtent:
+		call.Recv, call.RecvWindow = call.Send+uintptr(partOffset), send.window
 	default:
 		call.Send, call.SendWindow = call.Recv, recv.window
 	}
@@ -181,6 +185,7 @@ func (tr *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	return call
 }
 
+// callDigest returns a Digest of the arguments that must be the same on all ranks.
 func callDigest(c *driver.Call) uint64 {
 	h := fnv.New64a()
 	d := c.Describe()
@@ -214,7 +219,8 @@ func (tr *trial) launchOrReplay(r *rank, call driver.Call) {
 	r.must(errors.Join(err, r.stream.Synchronize(r.world.ctx), graph.Close()))
 }
 
-// oldContents holds the buffer's contents before an in-place call.
+// checkResult compares the receive buffer and the canaries around it with the expected contents.
+// oldContents holds the contents of the receive buffer before an in-place call.
 func (tr *trial) checkResult(r *rank, call driver.Call, oldContents []byte) {
 	want := tr.wantResults[r.number]
 	switch _, recvBytes := call.Spans(len(r.world.ranks), r.number); {
