@@ -70,18 +70,19 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestInlineLaunchLeavesWaitToCaller waits until rank 0 sleeps in Synchronize before rank 1
-// makes the call. By then, rank 0 has queued more work on its stream.
+// TestInlineLaunchLeavesWaitToCaller calls LaunchInline on rank 0, and on rank 1 once rank 0
+// sleeps in Synchronize. Rank 0 must also run the work that it has queued after the collective.
 func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
 	group1 := d.groups[1].(*communicator)
 	for _, err := range d.runOnBoth(func(rank int) error {
-		device, err := d.devices[rank].NewStream()
+		newStream, err := d.devices[rank].NewStream()
 		if err != nil {
 			return err
 		}
-		s, ran := device.(*stream), false
+		s := newStream.(*stream)
+		hasRun := false
 		for rank == 1 && !group1.IsAsleep(0) {
 			runtime.Gosched()
 		}
@@ -96,14 +97,14 @@ func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 			if !s.deferred {
 				t.Error("LaunchInline left the work to another goroutine")
 			}
-			if err := s.Host(func() { ran = true }); err != nil {
+			if err := s.Host(func() { hasRun = true }); err != nil {
 				return err
 			}
 		}
 		if err := s.Synchronize(t.Context()); err != nil {
 			return err
 		}
-		if rank == 0 && !ran {
+		if rank == 0 && !hasRun {
 			t.Error("Synchronize returned before the work queued after the collective had run")
 		}
 		return s.Close()
