@@ -11,7 +11,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-const maxTensorCount = 8 // in one launch
+const maxTensorCount = 8 // maximum number of tensors in a launch
 
 // partsArguments and the following types have the layouts of structs in src/call.h. at holds the
 // offsets of the ranks' parts.
@@ -57,7 +57,7 @@ type rowsLaunch struct {
 	kernel          string
 	blocks, threads int
 	sections        []partSection
-	chunkCount      int64 // in all sections; used by line kernels
+	chunkCount      int64 // total of all sections; used by line kernels
 }
 
 // partSection is a range of bytes in each rank's part of a call. It ends early where a part does.
@@ -101,8 +101,9 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	return rows, nil
 }
 
-// maxGatherBytes limits gathers in line kernels. On four H200 GPUs, four launches that fill
-// exchange memory are faster than NCCL's all-gathers, but eight launches are slower.
+// maxGatherBytes returns the largest size of a gather in line kernels. On four H200 GPUs, four
+// launches that fill exchange memory are faster than NCCL's all-gathers, but eight launches are
+// slower.
 func maxGatherBytes(ranks int) int64 { return 4 * oneShotLimit(ranks) }
 
 func (rows *Rows) largestPartBytes(call *driver.Call) int64 {
@@ -110,7 +111,7 @@ func (rows *Rows) largestPartBytes(call *driver.Call) int64 {
 	return slices.Max(parts.bytes[:])
 }
 
-// splitIntoLaunches must have the same results on all ranks.
+// splitIntoLaunches sets rows.launches. It must have the same results on all ranks.
 func (rows *Rows) splitIntoLaunches(calls []*driver.Call) {
 	maxChunks := halfBytes / int64(rows.common.Ranks) / (wideLines * lineBytes)
 	var current rowsLaunch
@@ -135,7 +136,8 @@ func (rows *Rows) splitIntoLaunches(calls []*driver.Call) {
 	rows.addLaunch(current)
 }
 
-// addLaunch is called even without data, because a launch is needed to compare the calls.
+// addLaunch adds a launch and chooses its kernel and grid. It is called even without data, because
+// a launch is needed to compare the calls.
 func (rows *Rows) addLaunch(launch rowsLaunch) {
 	l, family := &rows.common, "rows"
 	if l.Bulk {
@@ -153,6 +155,7 @@ func (rows *Rows) addLaunch(launch rowsLaunch) {
 	rows.launches = append(rows.launches, launch)
 }
 
+// makeParts returns the offsets and sizes of the ranks' parts of a section, in bytes.
 func (rows *Rows) makeParts(section partSection) (parts partsArguments) {
 	call, elementBytes := section.call, int64(section.call.DataType.Size())
 	for r := range rows.common.Ranks {

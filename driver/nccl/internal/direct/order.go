@@ -15,11 +15,11 @@ import (
 // must hold the communicator's mu. Drivers passed to methods must use the GPU's context.
 type LaunchOrder struct {
 	mu ranked.Mutex[orderMu] // held from reading to setting latestStream in a launch
-	// latestStream is the stream of the latest launch while an event can be recorded there. Later,
-	// latestEvent marks the launch's end. Writers hold mu and the lock of latestStream.
+	// latestStream is the stream of the latest launch while an event can be recorded there, and nil
+	// afterwards. Writers hold mu and the lock of latestStream.
 	latestStream atomic.Pointer[stream.Stream]
-	latestEvent  *stream.Event
-	reusedEvent  stream.Event // to avoid allocations
+	latestEvent  *stream.Event // end of the latest launch once latestStream is nil, or nil
+	reusedEvent  stream.Event  // storage for events, to avoid allocations
 	// IsLatestOnlyNCCL is set if the latest launch consists only of NCCL kernels.
 	IsLatestOnlyNCCL bool
 	// replayEvent is set once another library has captured a call. Each later launch or replay
@@ -27,8 +27,8 @@ type LaunchOrder struct {
 	replayEvent *stream.Point
 }
 
-// Begin must be called before a launch is queued on stream s. It makes s wait for the latest
-// launch, unless both launches consist only of NCCL kernels.
+// Begin makes stream s wait for the latest launch, unless both that launch and the next one
+// consist only of NCCL kernels. It must be called before the next launch is queued on s.
 func (o *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, isOnlyNCCL bool, gpu *cuda.Driver,
 ) error {
@@ -54,11 +54,12 @@ func (o *LaunchOrder) Begin(
 	return nil
 }
 
-// waitForLatest requires o.mu.
+// waitForLatest makes a stream wait for the latest launch. The caller must hold o.mu.
 func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error) {
 	event := o.latestEvent
 	if latestStream := o.LatestStream(); latestStream != nil {
-		if event, err = o.reusedEvent.RecordAfter(latestStream, false); err != nil {
+		const keepPoint = false
+		if event, err = o.reusedEvent.RecordAfter(latestStream, keepPoint); err != nil {
 			return err
 		}
 	}
@@ -68,7 +69,8 @@ func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error)
 	return event.StreamWait(s, gpu)
 }
 
-// End must be called after a launch has been queued on stream s.
+// End records the event for which later replays wait, if any. It must be called after a launch has
+// been queued on stream s.
 func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	if o.replayEvent == nil {
 		return nil
@@ -76,8 +78,8 @@ func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(o.replayEvent.Handle, s.CUDA)
 }
 
-// makeReplayEvent creates an event to which graphs of other libraries refer. These graphs keep the
-// communicator that owns the event alive.
+// makeReplayEvent creates replayEvent, unless it exists. Graphs of other libraries refer to it,
+// and keep the communicator that owns the event alive.
 func (o *LaunchOrder) makeReplayEvent(streams *stream.Streams) error {
 	if o.replayEvent != nil {
 		return nil
@@ -102,7 +104,8 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	if o.LatestStream() != s {
 		return nil
 	}
-	event, err := o.reusedEvent.RecordAfter(s, true)
+	const keepPoint = true
+	event, err := o.reusedEvent.RecordAfter(s, keepPoint)
 	if err == nil {
 		o.latestEvent = event
 		o.latestStream.Store(nil)

@@ -11,37 +11,40 @@ import (
 // Recordings numbers the captures (CUDA graphs under construction) that contain calls of a group.
 // Callers of its methods must hold the communicator's mu.
 type Recordings struct {
-	captureCount uint64 // the same on all ranks
-	// foreignRecordings are captures of other libraries. The most recently used one is last.
+	captureCount uint64 // number of captures so far, the same on all ranks
+	// foreignRecordings holds captures of other libraries. The most recently used one is last.
 	foreignRecordings []*Recording
 }
 
-// MaxOpenRecordings limits the captures of other libraries, whose ends symmem does not see.
+// MaxOpenRecordings is the number of captures of other libraries that Recordings keeps. symmem
+// does not see their ends.
 const MaxOpenRecordings = 16
 
 // Recording is a capture that contains calls of a group.
 type Recording struct {
-	captureID    uint64 // CUDA's ID, or 0 for a capture of symmem
-	lastPosition driver.Recorded
+	captureID    uint64          // CUDA's ID, or 0 for a capture of symmem
+	lastPosition driver.Recorded // position of the last call
 
-	lastStream      cuda.Stream
-	lastCallNodes   []cuda.Node // at which the last call ends
-	eventRecordNode cuda.Node   // records LaunchOrder.replayEvent
+	// Only captures of other libraries use the following fields.
+	lastStream      cuda.Stream // stream of the last call
+	lastCallNodes   []cuda.Node // nodes at which the last call ends
+	eventRecordNode cuda.Node   // node that records LaunchOrder.replayEvent, or 0
 }
 
-// NewRecording is called with captureID 0 for a capture of symmem.
+// NewRecording returns the recording of a new capture. captureID is 0 for a capture of symmem.
 func (r *Recordings) NewRecording(captureID uint64) *Recording {
 	r.captureCount++
 	return &Recording{captureID: captureID, lastPosition: driver.Recorded{Capture: r.captureCount}}
 }
 
-// IsKnown reports whether GetOrBegin would find the capture.
+// IsKnown reports whether GetOrBegin would return an existing recording.
 func (r *Recordings) IsKnown(captureID uint64) bool {
 	hasID := func(recording *Recording) bool { return recording.captureID == captureID }
 	return slices.ContainsFunc(r.foreignRecordings, hasID)
 }
 
-// GetOrBegin returns the recording of another library's capture.
+// GetOrBegin returns the recording of another library's capture, which may be new. It forgets the
+// least recently used one if there are too many.
 func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	for i, recording := range r.foreignRecordings {
 		if recording.captureID == captureID {
@@ -62,6 +65,8 @@ func (r *Recording) NextPosition() driver.Recorded {
 	return r.lastPosition
 }
 
+// waitForPrevious makes the next call in the capture follow the previous call or, if there is
+// none, the group's launches before each replay.
 func (r *Recording) waitForPrevious(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -97,8 +102,9 @@ func (r *Recording) recordLatest(
 	r.lastStream, r.lastCallNodes = s, capture.Dependencies
 	dependencies := capture.Dependencies
 	if r.eventRecordNode != 0 {
-		if gpu.GraphRemoveDependencies(capture.Graph, previousNodes,
-			repeatNode(r.eventRecordNode, len(previousNodes))) == nil {
+		removeErr := gpu.GraphRemoveDependencies(capture.Graph, previousNodes,
+			repeatNode(r.eventRecordNode, len(previousNodes)))
+		if removeErr == nil {
 			return gpu.GraphAddDependencies(capture.Graph, capture.Dependencies,
 				repeatNode(r.eventRecordNode, len(capture.Dependencies)))
 		}

@@ -71,8 +71,8 @@ func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 }
 
 // acceptMessages accepts messages that have arrived, and returns their Recvs. hasAnnounced is set
-// if a message for another Recv has been announced. mustContinue is not set once no Recv is waiting
-// or the group has ended.
+// if a message for another Recv has been announced. mustContinue is not set once no Recv is
+// waiting or the group has ended.
 func (in *inbox) acceptMessages() (accepted []*End, hasAnnounced, mustContinue bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -16,7 +16,7 @@ type End struct {
 	plan     *Plan
 	control.Message
 	isCompared bool // whether the Send and the Recv are compared
-	isCaptured bool // in a CUDA graph, which then owns the words below
+	isCaptured bool // whether the End is in a CUDA graph, which then owns the words below
 	// state is kernels.MessageWaits while the stream of a Recv or a captured Send waits. It is nil
 	// for other Sends.
 	state *gpu.Word
@@ -26,9 +26,9 @@ type End struct {
 
 	// inbox.mu guards the following fields.
 
-	waitStart      time.Time // since when the stream is known to wait
-	releaseStart   time.Time // of a Send
-	previousLaunch *End      // in the graph's previous launch, or nil
+	waitStart      time.Time // when the stream was first known to wait, or 0
+	releaseStart   time.Time // when release was first called for a Send, or 0
+	previousLaunch *End      // the End of the graph's previous launch, or nil
 	// isHandled is set once a Recv has accepted its message or has been refused, or once the stream
 	// has completed a Send.
 	isHandled bool
@@ -53,8 +53,13 @@ func (e *End) isComplete() bool {
 
 // checkWait reports whether the stream is known to be waiting, and sets waitStart.
 func (e *End) checkWait() bool {
-	if e.isHandled || e.previousLaunch != nil && !e.previousLaunch.isHandled || e.state == nil ||
-		e.state.Value() != kernels.MessageWaits {
+	if e.isHandled || e.state == nil {
+		return false
+	}
+	if e.previousLaunch != nil && !e.previousLaunch.isHandled {
+		return false
+	}
+	if e.state.Value() != kernels.MessageWaits {
 		return false
 	}
 	if e.waitStart.IsZero() {
@@ -78,6 +83,7 @@ func (e *End) release() {
 	}
 }
 
+// refuse ends the wait of a Recv without a copy.
 func (e *End) refuse() {
 	if e.isHandled || !e.canAccept() {
 		return
@@ -98,17 +104,18 @@ func (e *End) canAccept() bool {
 
 func (e *End) markHandled() {
 	if e.isCaptured {
-		e.state.Set(0) // to detect the wait of the next launch
+		e.state.Set(0) // so that checkWait detects the wait of the next launch
 	}
 	e.isHandled, e.previousLaunch = true, nil
 }
 
-// AddReceive must be called for a graph's Recv before the graph is launched.
+// AddReceive starts the delivery for a graph's Recv. It must be called before the graph is
+// launched.
 func (e *End) AddReceive() { e.messages.inbox.addReceive(e) }
 
 // RemoveReceive removes a graph's Recv that could not be launched.
 func (e *End) RemoveReceive() { e.messages.inbox.removeReceive(e) }
 
-// AddSend must be called for a graph's Send after the graph has been launched. The CUDA context
-// must be current, and the caller must hold the stream's lock.
+// AddSend adds a graph's Send to the unfinished ones. It must be called after the graph has been
+// launched. The CUDA context must be current, and the caller must hold the stream's lock.
 func (e *End) AddSend(s *stream.Stream) error { return e.messages.addSend(s, e) }
