@@ -41,7 +41,7 @@ func (streams *Streams) NewStream() (*Stream, error) {
 	return &Stream{streams: streams, gpu: streams.GPU, CUDA: handle}, nil
 }
 
-// Adopt returns a Stream that wraps another library's CUDA stream, or the default stream if 0.
+// Adopt returns a Stream for a CUDA stream of another library. Handle 0 is the default stream.
 func (streams *Streams) Adopt(handle uintptr) (*Stream, error) {
 	s := &Stream{
 		streams: streams, gpu: streams.GPU, CUDA: cuda.Stream(handle),
