@@ -2,23 +2,27 @@ package alloc
 
 import "slices"
 
+// rebuilder performs one call of Core.Rebuild.
 type rebuilder struct {
-	placer        *placer
-	streams       *streamTable
-	uses          *useTable
-	keptRanges    []Range
+	placer     *placer
+	streams    *streamTable
+	uses       *useTable
+	keptRanges []Range // see Arrangement.KeptRanges; sorted
+	// oldFullRanges holds Core.fullRanges before the call, and newFullRanges after it.
 	oldFullRanges map[uint32]Range
 	newFullRanges map[uint32]Range
 }
 
+// heldRecord describes a held block: one that is live, or parked with pins.
 type heldRecord struct {
 	id       uint32
-	streamID uint32
+	streamID uint32 // stream that owned the block before Rebuild
 	isLive   bool
-	Range
+	Range    // full range of the block; see fullRange
 }
 
-// fullRange returns the range of a block before Rebuild shortened it.
+// fullRange returns the range of a block, including any part that an earlier Rebuild cut off.
+// fullRanges is Core.fullRanges.
 func fullRange(b Block, fullRanges map[uint32]Range) Range {
 	if r, isShortened := fullRanges[uint32(b.Handle)]; isShortened {
 		return r
@@ -26,15 +30,18 @@ func fullRange(b Block, fullRanges map[uint32]Range) Range {
 	return Range{b.Segment, b.Offset, b.Size}
 }
 
+// rebuildResult is the state of a segment after Rebuild.
 type rebuildResult uint8
 
 const (
-	segmentAbsent rebuildResult = iota
-	segmentUsable
-	segmentRetired // has blocks, but serves no requests
-	segmentEmpty   // has no blocks and can be unmapped
+	segmentAbsent  rebuildResult = iota // not mapped on this rank
+	segmentUsable                       // serves requests
+	segmentRetired                      // has blocks, but serves no requests
+	segmentEmpty                        // has no blocks and can be unmapped
 )
 
+// rebuildSegment creates the regions and blocks of a segment. extent describes the segment in the
+// Arrangement, where 0 bytes mean that it must be retired. heldBlocks are sorted by offset.
 func (r *rebuilder) rebuildSegment(
 	ordinal int32, extent Extent, heldBlocks []heldRecord,
 ) rebuildResult {
@@ -59,7 +66,8 @@ func (r *rebuilder) rebuildSegment(
 	return segmentEmpty
 }
 
-// dropAllButHeld returns the held (live or pinned) blocks of each segment.
+// dropAllButHeld drops all regions, and all blocks that are not held. It returns the held blocks
+// by segment ordinal and offset.
 func (r *rebuilder) dropAllButHeld(segmentCount int) [][]heldRecord {
 	p := r.placer
 	held := make([][]heldRecord, segmentCount)
@@ -103,10 +111,12 @@ func (r *rebuilder) heldBlocksOf(ordinal int32) (held []heldRecord) {
 	return held
 }
 
+// createRegions divides a segment into regions of spans with the same owner, and fills them with
+// blocks.
 func (r *rebuilder) createRegions(ordinal int32, heldBlocks []heldRecord, keptRanges []Range) {
 	s := &r.placer.segments[ordinal]
-	s.indexID &= 1 // now stream 0 is the owner; the bit for small requests stays
-	owners := r.ownersOf(s, heldBlocks)
+	s.indexID &= 1 // stream 0's index, for requests as small as before
+	owners := r.assignOwners(s, heldBlocks)
 	previousID := uint32(0)
 	for firstSpan := 0; firstSpan < len(owners); {
 		endSpan := firstSpan + 1
@@ -127,8 +137,9 @@ func (r *rebuilder) createRegions(ordinal int32, heldBlocks []heldRecord, keptRa
 	}
 }
 
-// ownersOf returns each span's stream id, and numbers these streams.
-func (r *rebuilder) ownersOf(s *segment, heldBlocks []heldRecord) []uint32 {
+// assignOwners returns the id of the stream that owns each span: the stream of the span's live
+// blocks, or 0. It also numbers these streams.
+func (r *rebuilder) assignOwners(s *segment, heldBlocks []heldRecord) []uint32 {
 	owners := make([]uint32, (s.bytes+spanBytes-1)/spanBytes)
 	for _, held := range heldBlocks {
 		if held.isLive {
@@ -141,7 +152,9 @@ func (r *rebuilder) ownersOf(s *segment, heldBlocks []heldRecord) []uint32 {
 
 func (r *rebuilder) addRegion(ordinal int32, streamID uint32) uint32 {
 	p := r.placer
-	s, regionID, sentinelID := &p.segments[ordinal], p.newRegion(), p.newBlock()
+	s := &p.segments[ordinal]
+	regionID := p.newRegion()
+	sentinelID := p.newBlock()
 	indexID := 2*streamID + s.indexID&1
 	p.regions[regionID] = region{
 		origin: s.base, dirtyEnd: s.base, reservedEnd: s.base,
@@ -151,12 +164,16 @@ func (r *rebuilder) addRegion(ordinal int32, streamID uint32) uint32 {
 	if p.indexes[indexID] == nil {
 		p.indexes[indexID] = new(sizeIndex)
 	}
-	b := &p.blocks[sentinelID]
-	b.packed, b.unitsAndPrev, b.next = uint64(unusedRecord), uint64(sentinelID), sentinelID
+	// An empty list: the sentinel is its own neighbor, and has no units.
+	sentinel := &p.blocks[sentinelID]
+	sentinel.packed = uint64(unusedRecord)
+	sentinel.unitsAndPrev = uint64(sentinelID)
+	sentinel.next = sentinelID
 	return regionID
 }
 
-// fillRegion creates the blocks of a region and returns the remaining held blocks.
+// fillRegion adds the held blocks that begin in a region, and creates blocks between them. It
+// returns the remaining held blocks.
 func (r *rebuilder) fillRegion(
 	regionID uint32, regionRange Range, heldBlocks []heldRecord, keptRanges []Range,
 ) []heldRecord {
@@ -166,12 +183,15 @@ func (r *rebuilder) fillRegion(
 		if len(heldBlocks) > 0 {
 			end = min(end, heldBlocks[0].Offset)
 		}
-		isKept, boundary := findRange(keptRanges, regionRange.Segment, offset)
+		isKept, boundary := checkKept(keptRanges, regionRange.Segment, offset)
 		var id uint32
 		if end == offset {
-			id, end, heldBlocks = heldBlocks[0].id, r.shortenedEnd(heldBlocks[0]), heldBlocks[1:]
+			id = heldBlocks[0].id
+			end = r.shortenBlock(heldBlocks[0])
+			heldBlocks = heldBlocks[1:]
 		} else {
-			id, end = p.newBlock(), min(end, boundary)
+			id = p.newBlock()
+			end = min(end, boundary)
 		}
 		r.appendBlock(regionID, id, Range{regionRange.Segment, offset, end - offset}, isKept)
 		offset = end
@@ -181,9 +201,10 @@ func (r *rebuilder) fillRegion(
 	return heldBlocks
 }
 
-// shortenedEnd returns the end of a held block's record: for a parked block, the end of its first
-// span, because another stream can own the next one.
-func (r *rebuilder) shortenedEnd(held heldRecord) int64 {
+// shortenBlock returns the end of a held block after Rebuild. A parked block ends at the latest
+// with its first span, because another stream can own the next span. If this cuts off a part,
+// shortenBlock records the full range.
+func (r *rebuilder) shortenBlock(held heldRecord) int64 {
 	end := min(held.end(), (held.Offset/spanBytes+1)*spanBytes)
 	if held.isLive || end == held.end() {
 		return held.end()
@@ -192,8 +213,9 @@ func (r *rebuilder) shortenedEnd(held heldRecord) int64 {
 	return end
 }
 
-// findRange returns the end of the range that contains offset, or the start of the next range.
-func findRange(ranges []Range, ordinal int32, offset int64) (isInRange bool, boundary int64) {
+// checkKept reports whether an offset of a segment is in one of the sorted ranges. boundary is the
+// end of this range or else the start of the next range, or MaxSize if the segment has no more.
+func checkKept(ranges []Range, ordinal int32, offset int64) (isKept bool, boundary int64) {
 	for _, r := range ranges {
 		switch {
 		case r.Segment != ordinal || r.end() <= offset:
@@ -206,7 +228,8 @@ func findRange(ranges []Range, ordinal int32, offset int64) (isInRange bool, bou
 	return false, MaxSize
 }
 
-// appendBlock accepts blocks in any state.
+// appendBlock adds a block at the end of a region. A held block keeps its state. A new block
+// becomes parked if isKept is true, and free otherwise.
 func (r *rebuilder) appendBlock(regionID, id uint32, extent Range, isKept bool) {
 	p := r.placer
 	region, b, fields := &p.regions[regionID], &p.blocks[id], &p.rareFields[id]
@@ -219,11 +242,13 @@ func (r *rebuilder) appendBlock(regionID, id uint32, extent Range, isKept bool) 
 	b.next = region.sentinel
 	p.blocks[last].next = id
 	sentinel.setPrev(id)
-	if fields.isKept = isKept; isKept {
+	fields.isKept = isKept
+	if isKept {
 		b.packed |= hasRareFieldsBit
 	}
+	isHeld := b.state() >= Live
 	switch {
-	case b.state() >= Live:
+	case isHeld:
 	case isKept:
 		*fields = rareFields{isKept: true}
 		b.packed = uint64(Parked) | hasRareFieldsBit
@@ -234,7 +259,8 @@ func (r *rebuilder) appendBlock(regionID, id uint32, extent Range, isKept bool) 
 	r.countBlock(extent.Segment, b, fields)
 }
 
-// For a block in a retired segment, countBlock changes only pinnedBytes.
+// countBlock adds a live or parked block to the counts. A block in a retired segment counts only
+// towards pinnedBytes.
 func (r *rebuilder) countBlock(ordinal int32, b *block, fields *rareFields) {
 	counts := &r.placer.counts
 	if fields.pins > 0 {

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestRequestRoundTrip(t *testing.T) {
+func TestDecodeRequestReturnsEncodedTokenAndKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var token Token
 		copy(token[:], rapid.SliceOfN(rapid.Byte(), len(token), len(token)).Draw(t, "token"))
@@ -22,44 +22,49 @@ func TestRequestRoundTrip(t *testing.T) {
 	})
 }
 
+// unknownStatus is not a status of the protocol.
+const unknownStatus = 77
+
 func TestDecodeResponseReturnsErrorForStatus(t *testing.T) {
 	for name, c := range map[string]struct {
 		frame []byte
 		want  error
 	}{
-		"found":                    {encodeResponse(statusFound), nil},
-		"unknown key":              {encodeResponse(statusUnknown), ErrUnknownKey},
-		"refused":                  {encodeResponse(statusRefused), ErrRefused},
-		"unknown status":           {encodeResponse(77), ErrProtocol},
-		"wrong protocol ID":        {make([]byte, responseBytes), ErrProtocol},
-		"truncated frame":          {encodeResponse(statusFound)[:responseBytes-1], ErrProtocol},
-		"frame with an extra byte": {append(encodeResponse(statusFound), 0), ErrProtocol},
-		"no frame":                 {nil, ErrProtocol},
+		"a found file":             {encodeResponse(statusFound), nil},
+		"an unknown key":           {encodeResponse(statusUnknown), ErrUnknownKey},
+		"a refused request":        {encodeResponse(statusRefused), ErrRefused},
+		"an unknown status":        {encodeResponse(unknownStatus), ErrProtocol},
+		"protocol ID 0":            {make([]byte, responseBytes), ErrProtocol},
+		"a truncated frame":        {encodeResponse(statusFound)[:responseBytes-1], ErrProtocol},
+		"a frame with extra bytes": {append(encodeResponse(statusFound), 0), ErrProtocol},
+		"an empty frame":           {nil, ErrProtocol},
 	} {
 		if err := decodeResponse(c.frame); !errors.Is(err, c.want) {
-			t.Errorf("%s: got error %v, want %v", name, err, c.want)
+			t.Errorf("decodeResponse of %s = %v, want %v", name, err, c.want)
 		}
 	}
 }
 
-func TestNamespacesOfDifferentNamesDiffer(t *testing.T) {
-	seen := map[uint64]string{}
+func TestNamespaceOfIdentifiesName(t *testing.T) {
+	names := map[uint64]string{} // by namespace
 	for _, name := range []string{"", "group/0", "group/1", "group/10", "pool", "group/"} {
-		if other, ok := seen[NamespaceOf(name)]; ok {
+		if other, ok := names[NamespaceOf(name)]; ok {
 			t.Errorf("%q and %q have the same namespace", name, other)
 		}
-		seen[NamespaceOf(name)] = name
+		names[NamespaceOf(name)] = name
 	}
 	if first, second := NamespaceOf("pool"), NamespaceOf("pool"); first != second {
 		t.Errorf("NamespaceOf(\"pool\") = %#x, then %#x; want the same value", first, second)
 	}
 }
 
+// FuzzDecodeRequest checks that decodeRequest returns ErrProtocol and zero values, or else a
+// request that is encoded as the same frame.
 func FuzzDecodeRequest(f *testing.F) {
-	good := encodeRequest(Token{1, 2, 3}, Key{Namespace: 4, Number: 5})
-	f.Add(good)
-	f.Add(good[:len(good)-1])
-	f.Add(append(good, 0))
+	validFrame := encodeRequest(Token{1, 2, 3}, Key{Namespace: 4, Number: 5})
+	f.Add(validFrame)
+	f.Add(validFrame[:len(validFrame)-1])
+	f.Add(append(validFrame, 0))
 	f.Add([]byte("GET / HTTP/1.1\r\n"))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, frame []byte) {
@@ -71,20 +76,20 @@ func FuzzDecodeRequest(f *testing.F) {
 			return
 		}
 		if string(encodeRequest(token, key)) != string(frame) {
-			t.Fatalf("%x was decoded to a request with a different encoding", frame)
+			t.Fatalf("decodeRequest(%x) = %v, %+v, which is encoded differently", frame, token, key)
 		}
 	})
 }
 
 func FuzzDecodeResponse(f *testing.F) {
-	for _, status := range []uint32{statusFound, statusUnknown, statusRefused, 1 << 31} {
+	for _, status := range []uint32{statusFound, statusUnknown, statusRefused, unknownStatus} {
 		f.Add(encodeResponse(status))
 	}
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		err := decodeResponse(frame)
 		if err == nil && string(frame) != string(encodeResponse(statusFound)) {
-			t.Fatalf("%x was decoded as a successful response", frame)
+			t.Fatalf("decodeResponse(%x) = nil, want an error", frame)
 		}
 	})
 }

@@ -12,18 +12,21 @@ import (
 	"symmem/internal/spin"
 )
 
-// lane is this rank's end of an independent sequence of exchanges.
+// lane is this rank's state of a driver.Lane, an independent sequence of exchanges.
 type lane struct {
-	mu   ranked.Mutex[laneMu] // serializes exchanges and guards the fields below
-	step uint64               // last step posted
-	err  error                // first error, after which ranks may be in different steps
-	// absent marks group ranks that send no more fault reports.
-	absent []bool
-	// slotsRead counts the slots read from each rank's log of fault reports.
+	mu ranked.Mutex[laneMu] // serializes exchanges and guards the fields below
+	// step is the last step that this rank has posted. On LaneFault, it is the number of slots that
+	// this rank has written to its log of reports.
+	step uint64
+	err  error // first error; later exchanges fail, because ranks may be in different steps
+	// absent and slotsRead are used only on LaneFault. absent marks group ranks that are expected to
+	// send no more reports. slotsRead counts the slots read from each rank's log.
+	absent    []bool
 	slotsRead map[*block]uint64
 }
 
-// Exchange implements control.Plane.
+// Exchange sends payload to all ranks and returns the payloads of all ranks, as control.Plane
+// specifies.
 func (g *Group) Exchange(
 	ctx context.Context, laneID driver.Lane, payload []byte,
 ) ([][]byte, error) {
@@ -35,6 +38,7 @@ func (g *Group) Exchange(
 	}
 	defer g.EndUse()
 	if laneID == driver.LaneFault {
+		// Ranks report faults only after a failure, so this rank fails if it has not yet.
 		g.fail(&driver.PeerError{InCall: control.ExchangeName(g.cfg, laneID)})
 	} else if err := g.Cause(); err != nil {
 		return nil, err
@@ -57,15 +61,16 @@ func (g *Group) Exchange(
 	return got, err
 }
 
-// exchange performs as many steps as the largest payload needs.
+// exchange is one call of Exchange. Each step transfers at most chunkBytes of every rank's
+// payload. The largest payload determines the number of steps.
 type exchange struct {
 	g            *Group
 	laneID       driver.Lane
 	lane         *lane
-	payload      []byte
-	received     [][]byte
-	sizes        []uint64
-	ignoreFaults bool
+	payload      []byte   // of this rank
+	received     [][]byte // received parts of payloads, by group rank
+	sizes        []uint64 // sizes of whole payloads in bytes, by group rank
+	ignoreFaults bool     // wait even after a rank has failed
 }
 
 func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {
@@ -84,6 +89,8 @@ func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {
 	}
 }
 
+// postChunk begins the next step with the part of this rank's payload from offset, which may be
+// beyond its end.
 func (e *exchange) postChunk(offset int) error {
 	if e.g.peerFailed() {
 		return e.g.peerFault(e.callText)
@@ -102,8 +109,10 @@ func (e *exchange) postChunk(offset int) error {
 
 func (e *exchange) callText() string { return control.ExchangeName(e.g.cfg, e.laneID) }
 
+// slot returns the slot in a rank's block for the current step. Steps use two slots in turn.
 func (e *exchange) slot(b *block) *slot { return &b.lanes[e.laneID][e.lane.step&1] }
 
+// collectChunks waits until all ranks have posted the current step, and receives their chunks.
 func (e *exchange) collectChunks(ctx context.Context, isFirst bool) error {
 	err := e.g.waitSlowly(ctx, &slowWait{
 		word: func(b *block) *uint64 { return &e.slot(b).step }, want: e.lane.step,
@@ -140,7 +149,8 @@ func (e *exchange) appendChunk(r int, s *slot, isFirst bool) error {
 }
 
 // Decide proposes a cause of the group's failure, unless proposal is nil, and returns the first
-// proposal of any rank.
+// proposal of any rank. It returns proposal if no rank has proposed a cause, or if the group is
+// closed or a proposal is too large.
 func (g *Group) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload || g.BeginUse() != nil {
 		return proposal
@@ -150,7 +160,7 @@ func (g *Group) Decide(proposal []byte) []byte {
 	if proposal != nil && atomic.LoadUint32(decider) == 0 {
 		g.propose(decider, proposal)
 	}
-	rank := int(atomic.LoadUint32(decider)) - 1
+	rank := int(atomic.LoadUint32(decider)) - 1 // of the first proposal, or -1
 	if rank < 0 || rank >= len(g.blocks) {
 		return proposal
 	}
@@ -162,15 +172,17 @@ func (g *Group) Decide(proposal []byte) []byte {
 	return append([]byte{}, d.data[:size]...)
 }
 
+// propose publishes this rank's proposal, and makes this rank the decider if there is none yet.
 func (g *Group) propose(decider *uint32, proposal []byte) {
 	mu := &g.lanes[driver.LaneFault].mu
 	mu.Lock()
 	defer mu.Unlock()
 	if atomic.LoadUint32(decider) != 0 {
-		return // another proposal, or this rank's, which must not change
+		return // if this rank is the decider, other ranks may already read its proposal
 	}
 	d := &g.ownBlock.decision
 	copy(d.data[:], proposal)
 	spin.StoreRelease64(&d.size, uint64(len(proposal)))
+	// If the swap fails, another rank's proposal was first, and Decide returns that proposal.
 	atomic.CompareAndSwapUint32(decider, 0, uint32(g.cfg.Rank)+1)
 }

@@ -13,6 +13,8 @@ import (
 	"symmem/internal/sys"
 )
 
+// TestLongWaitSleepsAndIsWoken lets rank 1 wait until it sleeps. Rank 0 then makes the same call,
+// which must wake rank 1.
 func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 	waits := map[string]func(p *plane) error{
 		"in a comparison": func(p *plane) error {
@@ -27,14 +29,14 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newRankPair(t)
 			d.join()
-			for _, err := range d.runOnBoth(func(rank int) error {
+			errs := d.runOnBoth(func(rank int) error {
 				for rank == 0 && !d.planes[0].IsAsleep(1) {
 					runtime.Gosched()
 				}
 				return wait(d.planes[rank])
-			}) {
-				check(t, err)
-			}
+			})
+			check(t, errs[0])
+			check(t, errs[1])
 			if n := atomic.LoadInt32(&d.planes[1].ownBlock.wakeup.sleeping); n != 0 {
 				t.Errorf("wakeup.sleeping = %d after the wait, want 0", n)
 			}
@@ -50,7 +52,7 @@ func TestOnlySleepersAreWoken(t *testing.T) {
 	before := atomic.LoadUint32(&wakeup.word)
 	waker.wakeSleepers()
 	if after := atomic.LoadUint32(&wakeup.word); after != before {
-		t.Errorf("wakeSleepers woke a rank that was not sleeping %d times, want 0", after-before)
+		t.Errorf("wakeSleepers woke a rank that was not asleep %d times, want 0", after-before)
 	}
 	atomic.AddInt32(&wakeup.sleeping, 1)
 	waker.wakeSleepers()
@@ -64,7 +66,7 @@ func TestRankIsMissingUntilItPostsTheStep(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
 	g := &d.planes[0].Group
-	g.step++
+	g.step++ // rank 0 begins a step that rank 1 has not posted
 	if n := g.countMissing(g.otherBlocks); n != 1 {
 		t.Errorf("countMissing = %d before the other rank posts, want 1", n)
 	}
@@ -78,17 +80,17 @@ func TestBriefWaitIsBounded(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
 	g := &d.planes[0].Group
-	g.step++
-	g.budget.briefYields = 1 << 40
+	g.step++ // rank 0 begins a step that rank 1 has not posted
+	g.budget.briefYields = 1 << 40 // only briefTime limits the wait
 	for _, poll := range []bool{false, true} {
 		if g.awaitBriefly(g.otherBlocks, poll) {
-			t.Errorf("awaitBriefly(poll=%v) = true for a step that no rank has posted", poll)
+			t.Errorf("awaitBriefly(poll=%v) = true for a step that the other rank has not posted", poll)
 		}
 	}
 }
 
-// TestPollLongerEndsWithContext lets the first check of the context post the awaited word, which a
-// later poll would find.
+// TestPollLongerEndsWithContext uses a context that has ended. The first call of its Err method
+// writes the awaited word, so that PollLonger would return true if it polled again.
 func TestPollLongerEndsWithContext(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -96,8 +98,11 @@ func TestPollLongerEndsWithContext(t *testing.T) {
 	ctx := endedContext{
 		t.Context(), func() { spin.StoreRelease64(&word, 1) }, context.Canceled,
 	}
-	if d.planes[0].Group.PollLonger(ctx, &word, 1) || word != 1 {
-		t.Errorf("PollLonger polled after the context ended, or never checked it: word = %d", word)
+	if d.planes[0].Group.PollLonger(ctx, &word, 1) {
+		t.Error("PollLonger polled after the context had ended")
+	}
+	if word != 1 {
+		t.Error("PollLonger did not check whether the context had ended")
 	}
 }
 
@@ -105,39 +110,42 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
 	g := &d.planes[0].Group
-	collective := &slowWait{collective: 3, operation: driver.AllReduce}
+	status := &g.ownBlock.status
+	checkCollective := func(when string, want uint64) {
+		t.Helper()
+		if got := spin.LoadAcquire64(&status.inCollective); got != want {
+			t.Errorf("%s: status.inCollective = %d, want %d", when, got, want)
+		}
+	}
+	const begin = 1 // when the waits begin; any time will do
+	collective3 := &slowWait{collective: 3, operation: driver.AllReduce}
 	exchange := &slowWait{isExchange: true}
-	g.publishWait(collective, 1)
-	g.publishWait(exchange, 2)
+	g.publishWait(collective3, begin)
+	g.publishWait(exchange, begin)
 	g.unpublishWait(&slowWait{})
 	g.unpublishWait(exchange)
-	status := &g.ownBlock.status
-	if n := spin.LoadAcquire64(&status.inCollective); n != 3 {
-		t.Errorf("the status has collective %d, want 3", n)
-	}
+	checkCollective("after the exchange", 3)
 	if n := spin.LoadAcquire64(&status.inExchange); n != 0 {
-		t.Errorf("status.inExchange = %d, want 0", n)
+		t.Errorf("after the exchange: status.inExchange = %d, want 0", n)
 	}
-	later := &slowWait{collective: 7, operation: driver.AllGather}
-	middle := &slowWait{collective: 5}
-	g.publishWait(later, 5)
-	g.publishWait(middle, 6)
-	n, o := spin.LoadAcquire64(&status.inCollective), spin.LoadAcquire64(&status.operation)
-	if n != 7 || driver.Operation(o) != driver.AllGather {
-		t.Errorf("the status has %v %d, want AllGather 7", driver.Operation(o), n)
+	collective7 := &slowWait{collective: 7, operation: driver.AllGather}
+	collective5 := &slowWait{collective: 5}
+	g.publishWait(collective7, begin)
+	g.publishWait(collective5, begin)
+	checkCollective("with 3 waits", 7)
+	operation := driver.Operation(spin.LoadAcquire64(&status.operation))
+	if operation != driver.AllGather {
+		t.Errorf("with 3 waits: status.operation = %v, want AllGather", operation)
 	}
-	g.unpublishWait(middle)
-	g.unpublishWait(later)
-	if n := spin.LoadAcquire64(&status.inCollective); n != 3 {
-		t.Errorf("the status has collective %d, want 3 again", n)
-	}
-	g.unpublishWait(collective)
-	if n := spin.LoadAcquire64(&status.inCollective); n != 0 {
-		t.Errorf("the status has collective %d, want none", n)
-	}
+	g.unpublishWait(collective5)
+	g.unpublishWait(collective7)
+	checkCollective("with 1 wait", 3)
+	g.unpublishWait(collective3)
+	checkCollective("without waits", 0)
 }
 
-// The Err method of an endedContext calls onErr and then returns err.
+// endedContext is a context with a given error. Its Err method first calls onErr, which can change
+// what the caller of Err sees next.
 type endedContext struct {
 	context.Context
 	onErr func()
@@ -150,28 +158,31 @@ func (c endedContext) Err() error {
 }
 
 func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
-	for _, ended := range []error{context.DeadlineExceeded, context.Canceled} {
+	for _, ctxErr := range []error{context.DeadlineExceeded, context.Canceled} {
 		d := newRankPair(t)
 		d.join()
 		arrived := false
-		ctx := endedContext{t.Context(), func() { arrived = true }, ended}
+		ctx := endedContext{t.Context(), func() { arrived = true }, ctxErr}
 		err := d.planes[0].checkWait(ctx, &slowWait{
 			awaited: []int{1}, isReady: func() bool { return arrived }, begin: sys.Monotonic(),
 			timeout: time.Hour, callText: func() string { return "waiting" },
 		})
 		if err != nil {
-			t.Errorf("%v: got %v, want the wait to succeed", ended, err)
+			t.Errorf("checkWait with a context that ended with %q = %v, want nil", ctxErr, err)
 		}
 	}
 }
 
+// TestStatesAreRereadAfterFailure makes rank 1 fail while rankStates reads the states for the
+// first time.
 func TestStatesAreRereadAfterFailure(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
 	g := &d.planes[0].Group
 	readings := 0
 	states := g.rankStates(&slowWait{awaited: []int{1}, isReady: func() bool {
-		if readings++; readings == 1 {
+		readings++
+		if readings == 1 {
 			atomic.StoreUint32(&g.blocks[1].wakeup.failed, uint32(control.FailedAfterPeer))
 		}
 		return false
