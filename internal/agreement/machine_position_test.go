@@ -2,6 +2,7 @@ package agreement
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -12,18 +13,21 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxRounds returns the maximum number of rounds for n events: one for the votes, those that search
-// n+1 possible positions, and one for the events.
+// maxRounds returns the maximum number of rounds that an agreement on n events needs: one for the
+// votes, one for the differing events, and in between those that search n+1 possible positions of
+// the first difference. Each of these divides the number of possible positions by maxProbes+1.
 func maxRounds(n int) int {
+	const voteRounds, eventRounds = 1, 1
 	probeRounds := 0
-	for outcomes := n + 1; outcomes > 1; outcomes = (outcomes + maxProbes) / (maxProbes + 1) {
+	for positions := n + 1; positions > 1; positions = (positions + maxProbes) / (maxProbes + 1) {
 		probeRounds++
 	}
-	return 1 + probeRounds + 1
+	return voteRounds + probeRounds + eventRounds
 }
 
-// Each function in changes changes a history at event p.
-var changes = map[string]func([]event.Event, int) []event.Event{
+// changes contains functions that return a changed history. They change it at event p, and may
+// modify their argument.
+var changes = map[string]func(events []event.Event, p int) []event.Event{
 	"a different size": func(events []event.Event, p int) []event.Event {
 		events[p].Size += 512
 		return events
@@ -37,6 +41,8 @@ var changes = map[string]func([]event.Event, int) []event.Event{
 	"an earlier end": func(events []event.Event, p int) []event.Event { return events[:p] },
 }
 
+// firstDifference returns the first position at which a and b differ, or the length of the shorter
+// history.
 func firstDifference(a, b []event.Event) int {
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
@@ -47,27 +53,21 @@ func firstDifference(a, b []event.Event) int {
 }
 
 func TestFirstDifferingEventIsFound(t *testing.T) {
-	names := slices.Sorted(func(yield func(string) bool) {
-		for name := range changes {
-			if !yield(name) {
-				return
-			}
-		}
-	})
+	names := slices.Sorted(maps.Keys(changes)) // in the same order in every run
 	rapid.Check(t, func(rt *rapid.T) {
-		ranks := rapid.IntRange(1, 9).Draw(rt, "ranks")
+		rankCount := rapid.IntRange(1, 9).Draw(rt, "ranks")
 		length := rapid.IntRange(1, 5000).Draw(rt, "events")
 		history := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), length)
 		position := rapid.IntRange(0, length-1).Draw(rt, "position")
-		rank := rapid.IntRange(0, ranks-1).Draw(rt, "rank")
+		changedRank := rapid.IntRange(0, rankCount-1).Draw(rt, "rank")
 		change := rapid.SampledFrom(names).Draw(rt, "change")
 		agreedPosition := rapid.IntRange(0, position).Draw(rt, "agreed position")
 
 		changedHistory := changes[change](slices.Clone(history), position)
-		ledgers := make([]*ledger.Ledger, ranks)
+		ledgers := make([]*ledger.Ledger, rankCount)
 		for i := range ledgers {
 			events := history
-			if i == rank {
+			if i == changedRank {
 				events = changedHistory
 			}
 			ledgers[i] = newLedger(0, events)
@@ -83,28 +83,31 @@ func TestFirstDifferingEventIsFound(t *testing.T) {
 		if want := maxRounds(length - agreedPosition); rounds > want {
 			rt.Fatalf("got %d rounds for %d events, want at most %d", rounds, length-agreedPosition, want)
 		}
-		checkFirstDifference(rt, outcomes[0], ranks, rank,
-			firstDifference(history, changedHistory), history, changedHistory)
+		checkFirstDifference(
+			rt, outcomes[0].Divergence, rankCount, changedRank, history, changedHistory)
 	})
 }
 
+// checkFirstDifference checks the divergence of a group in which one rank has changedHistory and
+// all others have history.
 func checkFirstDifference(
-	rt *rapid.T, v *Outcome, ranks, rank, position int, history, changedHistory []event.Event,
+	rt *rapid.T, d *Divergence, rankCount, changedRank int, history, changedHistory []event.Event,
 ) {
-	if ranks == 1 {
-		if v.Divergence != nil {
-			rt.Fatalf("a single rank diverged: %v", v.Divergence)
+	if rankCount == 1 {
+		if d != nil {
+			rt.Fatalf("got divergence %v in a group of one rank, want none", d)
 		}
 		return
 	}
-	d := v.Divergence
+	position := firstDifference(history, changedHistory)
 	if d == nil || d.Kind != KindPlacement || d.Position != uint64(position) || d.Last != d.Position {
 		rt.Fatalf("got %+v, want a divergence at event %d", d, position)
 	}
-	if ranks > 2 && !slices.Equal(d.Deviant, []int{rank}) {
-		rt.Fatalf("got deviant ranks %v, want %d", d.Deviant, rank)
+	// With two ranks, neither has a majority.
+	if rankCount > 2 && !slices.Equal(d.Deviant, []int{changedRank}) {
+		rt.Fatalf("got deviant ranks %v, want %d", d.Deviant, changedRank)
 	}
-	want := func(events []event.Event) string {
+	wantText := func(events []event.Event) string {
 		if position < len(events) {
 			return events[position].String()
 		}
@@ -113,25 +116,28 @@ func checkFirstDifference(
 	for _, v := range d.Variants {
 		for _, r := range v.Ranks {
 			events := history
-			if r == rank {
+			if r == changedRank {
 				events = changedHistory
 			}
-			if v.Text != want(events) {
-				rt.Fatalf("report has %q for rank %d, want %q", v.Text, r, want(events))
+			if v.Text != wantText(events) {
+				rt.Fatalf("got text %q for rank %d, want %q", v.Text, r, wantText(events))
 			}
 		}
 	}
 }
 
+// TestPrefixIgnoresEventsAfterCommonPosition gives ranks histories of different lengths. Rank 0
+// has a different event at a position that other histories may not reach.
 func TestPrefixIgnoresEventsAfterCommonPosition(t *testing.T) {
+	const maxLength = 3000
 	rapid.Check(t, func(rt *rapid.T) {
-		ranks := rapid.IntRange(2, 6).Draw(rt, "ranks")
-		history := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), 3000)
-		position := rapid.IntRange(0, 2999).Draw(rt, "position")
-		ledgers := make([]*ledger.Ledger, ranks)
-		commonLength := 3000
+		rankCount := rapid.IntRange(2, 6).Draw(rt, "ranks")
+		history := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), maxLength)
+		position := rapid.IntRange(0, maxLength-1).Draw(rt, "position")
+		ledgers := make([]*ledger.Ledger, rankCount)
+		commonLength := maxLength
 		for i := range ledgers {
-			length := rapid.IntRange(0, 3000).Draw(rt, "length")
+			length := rapid.IntRange(0, maxLength).Draw(rt, "length")
 			commonLength = min(commonLength, length)
 			events := slices.Clone(history[:length])
 			if i == 0 && position < length {
@@ -145,7 +151,8 @@ func TestPrefixIgnoresEventsAfterCommonPosition(t *testing.T) {
 			digest, _ := ledgers[0].DigestAt(uint64(commonLength))
 			want := []AgreedPrefix{{Ledger: 1, Position: uint64(commonLength), Digest: digest}}
 			if diff := cmp.Diff(want, v.Agreed); diff != "" || v.Divergence != nil {
-				rt.Fatalf("got divergence %v, agreed prefixes differ (-want +got):\n%s", v.Divergence, diff)
+				rt.Fatalf("got divergence %v, want none; agreed prefixes differ (-want +got):\n%s",
+					v.Divergence, diff)
 			}
 			return
 		}
@@ -155,6 +162,7 @@ func TestPrefixIgnoresEventsAfterCommonPosition(t *testing.T) {
 	})
 }
 
+// TestDroppedEventsAreReportedAsRange uses ledgers that keep only the latest events.
 func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		length := rapid.IntRange(200, 20000).Draw(rt, "events")
@@ -181,8 +189,8 @@ func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 }
 
 func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
-	// Ranks 0 and 1 have agreed with each other, and so have ranks 2 and 3, up to the same
-	// position. But the histories of the two pairs differ before it.
+	// Ranks 0 and 1 have agreed with each other up to event 400, and so have ranks 2 and 3. But the
+	// histories of the two pairs differ at event 10.
 	history := randomHistory(newRand(7), 500)
 	changedHistory := slices.Clone(history)
 	changedHistory[10].Size++

@@ -6,10 +6,11 @@ import (
 	"slices"
 )
 
-// Extent describes a segment, with 0 bytes after Trim.
+// Extent is the size and use of a segment. The zero Extent describes a segment that serves no
+// requests: it has been removed or retired.
 type Extent struct {
 	Bytes int64
-	Small bool // serves small requests, with Stepped sizing
+	Small bool // with Stepped sizing, whether the segment serves only small requests
 }
 
 // Range is a part of a segment, in bytes.
@@ -25,17 +26,17 @@ func (r Range) compare(other Range) int {
 		cmp.Compare(r.Size, other.Size))
 }
 
-// HeldBlock describes a live or pinned block.
+// HeldBlock describes a block that is live, pinned or both.
 type HeldBlock struct {
 	Range
-	Live   bool // false for a parked block
+	Live   bool // false if the block is parked
 	Pinned bool
-	// Stream numbers the stream of a live block: 0 for Stream 0, and from 1 in the order of the
-	// first live blocks in the Inventory.
+	// Stream identifies the stream of a live block on all ranks: 0 for Stream 0, and other streams
+	// from 1 in the order of their first live blocks in the Inventory.
 	Stream uint32
 }
 
-// Inventory lists a Core's segments and blocks. Ranks compare theirs.
+// Inventory lists the segments and held blocks of one rank's Core, for CommonLayout.
 type Inventory struct {
 	Segments []Extent    // sorted by ordinal
 	Blocks   []HeldBlock // sorted by segment and offset
@@ -43,23 +44,27 @@ type Inventory struct {
 
 // Arrangement describes the common layout of several Cores.
 type Arrangement struct {
-	// Segments lists the segments by ordinal. One with 0 bytes is retired: it serves no requests.
+	// Segments lists the segments by ordinal. A segment with 0 bytes is retired: it serves no more
+	// requests.
 	Segments []Extent
 	// KeptRanges lists ranges that stay allocated until the next Rebuild: parked blocks, and live
 	// blocks that are pinned only on some ranks.
 	KeptRanges []Range
 }
 
-// Conflict describes a range with a live block or segment that differs between ranks.
+// Conflict describes a range with a live block on some ranks. On others, the range has another
+// block or none, or the segment or the block's stream differs.
 type Conflict struct {
 	Range
-	Descriptions []string // by rank
+	Descriptions []string // contents of the range, by rank
 }
 
 // CommonLayout returns an Arrangement with which all ranks place blocks identically after Rebuild,
-// or a Conflict if a live block differs. The result depends only on the inventories.
+// or a Conflict if a live block differs. The inventories must be those of all ranks, in the same
+// order on every rank.
 //
-// Segments that differ between ranks are retired. A graph that pins a part keeps one mapped.
+// Segments that differ between ranks are retired. They stay mapped while they contain a pinned
+// block.
 func CommonLayout(inventories []Inventory) (Arrangement, *Conflict) {
 	if c := findConflict(inventories); c != nil {
 		return Arrangement{}, c
@@ -83,8 +88,8 @@ func CommonLayout(inventories []Inventory) (Arrangement, *Conflict) {
 			}
 		}
 	}
-	for r, count := range pinCounts {
-		if count < len(inventories) {
+	for r, ranks := range pinCounts {
+		if ranks < len(inventories) {
 			arrangement.KeptRanges = append(arrangement.KeptRanges, r)
 		}
 	}
@@ -100,10 +105,10 @@ func CommonLayout(inventories []Inventory) (Arrangement, *Conflict) {
 	return arrangement, nil
 }
 
-// spanID identifies 2 MiB of a segment, which always have the same owner stream.
+// spanID identifies a span: 2 MiB of a segment that always belong to one stream.
 type spanID struct {
 	segment int32
-	number  int64
+	number  int64 // from 0
 }
 
 const spanBytes = int64(spanUnits) << unitShift
@@ -114,8 +119,8 @@ func (r Range) eachSpan(visit func(spanID)) {
 	}
 }
 
-// rangesToKeep returns a range per span of a parked block. A span without live blocks is kept
-// whole, because its owner can differ between ranks.
+// rangesToKeep returns the ranges that must stay allocated for a parked block, one for each of its
+// spans. A span without live blocks is kept whole, because its owner can differ between ranks.
 func (r Range) rangesToKeep(liveSpans map[spanID]bool, segmentBytes int64) (ranges []Range) {
 	r.eachSpan(func(s spanID) {
 		start, end := s.number*spanBytes, min((s.number+1)*spanBytes, segmentBytes)
@@ -127,6 +132,8 @@ func (r Range) rangesToKeep(liveSpans map[spanID]bool, segmentBytes int64) (rang
 	return ranges
 }
 
+// commonSegment returns the Extent of a segment if it is the same on all ranks, or else the zero
+// Extent.
 func commonSegment(inventories []Inventory, ordinal int) Extent {
 	for _, inventory := range inventories {
 		if ordinal >= len(inventory.Segments) ||
@@ -137,6 +144,7 @@ func commonSegment(inventories []Inventory, ordinal int) Extent {
 	return inventories[0].Segments[ordinal]
 }
 
+// mergeOverlapping returns the sorted union of ranges. It sorts its argument.
 func mergeOverlapping(ranges []Range) []Range {
 	slices.SortFunc(ranges, Range.compare)
 	var merged []Range
@@ -151,6 +159,8 @@ func mergeOverlapping(ranges []Range) []Range {
 	return merged
 }
 
+// findConflict returns the first range with a live block that is not the same on all ranks, or
+// nil.
 func findConflict(inventories []Inventory) *Conflict {
 	streamsByRange := make([]map[Range]uint32, len(inventories))
 	var liveRanges []Range
@@ -165,13 +175,13 @@ func findConflict(inventories []Inventory) *Conflict {
 	}
 	slices.SortFunc(liveRanges, Range.compare)
 	for _, r := range slices.Compact(liveRanges) {
-		isSame := commonSegment(inventories, int(r.Segment)).Bytes > 0
+		isCommon := commonSegment(inventories, int(r.Segment)).Bytes > 0
+		firstStream := streamsByRange[0][r]
 		for i := range inventories {
 			stream, hasBlock := streamsByRange[i][r]
-			firstStream := streamsByRange[0][r]
-			isSame = isSame && hasBlock && stream == firstStream
+			isCommon = isCommon && hasBlock && stream == firstStream
 		}
-		if !isSame {
+		if !isCommon {
 			return newConflict(inventories, r)
 		}
 	}

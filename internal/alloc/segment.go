@@ -7,29 +7,30 @@ import (
 
 // Segment describes a range of mapped memory.
 type Segment struct {
-	Ordinal int32 // number of earlier segments
+	Ordinal int32 // from 0; never reused
 	Bytes   int64
-	Address uint64
-	Stream  Stream // stream for which it was mapped
+	Address uint64 // as passed to AddSegment
+	Stream  Stream // stream for which the segment was mapped
 }
 
 type segment struct {
-	base        uint64
-	bytes       int64 // 0 once Trim has removed the segment
+	base        uint64 // position in the arena, in units
+	bytes       int64  // 0 once Trim or Rebuild has removed the segment
 	address     uint64
-	indexID     uint32
-	firstRegion uint32 // 0 once Trim has removed the segment
-	isRetired   bool
+	indexID     uint32 // index of the stream for which the segment was mapped
+	firstRegion uint32 // 0 once Trim or Rebuild has removed the segment
+	isRetired   bool   // see Arrangement.Segments
 }
 
-// AddSegment adds a segment that the caller has mapped at address (used only with AddressOrder),
-// and returns its ordinal.
+// AddSegment adds the segment that growth describes and returns its ordinal. The caller must have
+// mapped the segment at address. The address affects placement only with AddressOrder.
 //
 // Errors: ErrSize, ErrAddress, *OutOfMemoryError if Capacity would be exceeded, ErrExhausted.
 func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	c.mergeLastFreed()
 	c.reports.clear()
-	bytes, indexID, ordinal := growth.Bytes, growth.indexID, int32(len(c.segments))
+	bytes, indexID := growth.Bytes, growth.indexID
+	ordinal := int32(len(c.segments))
 	if bytes < max(1, growth.minBytes) || bytes > MaxSize || bytes%Unit != 0 ||
 		int(indexID) >= len(c.indexes) {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
@@ -57,15 +58,16 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	return ordinal, nil
 }
 
-// View describes a block in any state.
+// View describes a block in any state. Handle is 0 if the block is free.
 type View struct {
 	Block
 	State  State
-	Stream Stream
-	Pins   int32
+	Stream Stream // stream that owns the block's memory
+	Pins   int32  // calls of Pin without an Unpin
 }
 
-// Blocks yields the blocks of a segment by offset. The Core must not change during the iteration.
+// Blocks yields all blocks of a segment in the order of their offsets. The Core must not change
+// during the iteration.
 func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	c.mergeLastFreed()
 	return func(yield func(View) bool) {
@@ -77,8 +79,9 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	}
 }
 
-// Trim removes segments without allocated blocks, newest first, while at least minMappedBytes stay
-// mapped. The returned slice is valid until the next change of the Core.
+// Trim removes segments without allocated blocks, newest first, and returns them, so that the
+// caller can unmap them. It keeps at least minMappedBytes mapped. The returned slice is valid
+// until the next change of the Core.
 func (c *Core) Trim(minMappedBytes int64) []Segment {
 	c.mergeLastFreed()
 	c.reports.clear()
@@ -97,11 +100,12 @@ func (c *Core) Trim(minMappedBytes int64) []Segment {
 	return c.reports.trimmed
 }
 
-// Inventory lists all segments, and the live or pinned blocks. Error: ErrDeferred.
+// Inventory lists all segments, and the blocks that are live or pinned. It returns ErrDeferred if
+// the Core has deferred blocks.
 func (c *Core) Inventory() (Inventory, error) {
 	c.mergeLastFreed()
 	var inventory Inventory
-	numbers := map[Stream]uint32{0: 0}
+	streamNumbers := map[Stream]uint32{0: 0} // see HeldBlock.Stream
 	for ordinal := range c.segments {
 		s := &c.segments[ordinal]
 		if s.bytes == 0 || s.isRetired {
@@ -120,10 +124,10 @@ func (c *Core) Inventory() (Inventory, error) {
 				Range: fullRange(v.Block, c.fullRanges), Live: v.State == Live, Pinned: v.Pins > 0,
 			}
 			if held.Live {
-				if _, isKnown := numbers[v.Stream]; !isKnown {
-					numbers[v.Stream] = uint32(len(numbers))
+				if _, isKnown := streamNumbers[v.Stream]; !isKnown {
+					streamNumbers[v.Stream] = uint32(len(streamNumbers))
 				}
-				held.Stream = numbers[v.Stream]
+				held.Stream = streamNumbers[v.Stream]
 			}
 			inventory.Blocks = append(inventory.Blocks, held)
 		}
@@ -131,14 +135,14 @@ func (c *Core) Inventory() (Inventory, error) {
 	return inventory, nil
 }
 
-// Rebuild changes the layout to an Arrangement from CommonLayout. Live and pinned blocks keep their
-// positions and handles. A span (2 MiB of a segment) with a live block belongs to this block's
-// stream. All other memory is clean and belongs to stream 0. Streams get new numbers.
+// Rebuild changes the layout to an Arrangement from CommonLayout. Live and pinned blocks keep
+// their positions and handles. A span (2 MiB of a segment) with a live block belongs to this
+// block's stream. All other memory is clean and belongs to stream 0. Streams get new numbers.
 //
-// The caller must first wait for each stream and call StreamCompleted. It can unmap the returned
-// segments, which are retired and have no blocks.
+// The caller must first wait for each stream and call StreamCompleted. Rebuild returns segments
+// that are retired and have no blocks. It has removed them, and the caller can unmap them.
 //
-// Error: ErrDeferred, which leaves the Core unchanged.
+// Error: ErrDeferred if there are deferred blocks. The Core is then unchanged.
 func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 	c.mergeLastFreed()
 	c.reports.clear()

@@ -4,9 +4,9 @@
 // A program is a list of ops that all ranks perform: allocations, frees, collectives, messages,
 // copies, events and graphs. A generator draws it, with events that order accesses to buffers, and
 // possibly with a mistake of one rank. A model predicts the contents of buffers and the errors. A
-// player performs the program on one rank, and a verdict compares the results with the model. Kinds
-// of programs (mistakes, messages, uneven, graphs, recoveries) have different ops. Tests with
-// signals use simpler programs, and those of docs/reference/failures.md use a table.
+// player performs the program on one rank, and a verdict compares the results with the model.
+// Kinds of programs (mistakes, messages, uneven, graphs, recoveries) have different ops. Tests
+// with signals use simpler programs, and those of docs/reference/failures.md use a table.
 //
 // Without flags, a test runs a few dozen programs. Longer runs print their progress:
 //
@@ -40,10 +40,10 @@ var (
 	allFlag    = flag.Bool("all", false, "continue after a failure and count failures")
 )
 
-var isRaceDetectorOn bool
+var isRaceDetectorOn bool // set in a file that is compiled only with -race
 
-// TestMain fails if the tests leak goroutines. In a process that a test has started as a rank, it
-// performs that rank's role.
+// TestMain runs the tests and fails if they leak goroutines. In a process that a test has started
+// as a rank of a program, TestMain performs the rank's part instead.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(runRole(role))
@@ -51,18 +51,23 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// batch describes how a test runs programs of one kind.
 type batch struct {
-	defaultCount int
-	// programsPerWorld programs run in one world (a job of several processes), one after another.
+	defaultCount int // number of programs without the flag -programs
+	// programsPerWorld is the number of programs that run one after another in one world, a job of
+	// several processes.
 	programsPerWorld int
-	// run runs programs, beginning with number first, and returns their failures.
+	// run runs the given number of programs, beginning with number first, and returns their
+	// failures.
 	run func(ctx context.Context, first, programs int) error
 }
 
+// newDraws returns the source of the random choices that make up a program.
 func newDraws(seed uint64, number int) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, uint64(number)))
 }
 
+// test runs the programs that the flags select, several at the same time.
 func (b batch) test(t *testing.T) {
 	t.Helper()
 	programs := *programsFlag
@@ -72,18 +77,20 @@ func (b batch) test(t *testing.T) {
 	t.Logf("seed %d, programs %d to %d", *seedFlag, *fromFlag, *fromFlag+programs-1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var next, done, failed atomic.Int64
+	// Numbers of programs, except failed, which counts failed calls of run.
+	var begun, done, failed atomic.Int64
 	var slowest slowestProgram
 	defer startProgress(t.Name(), programs, &done, &failed)()
 	var workers sync.WaitGroup
 	for range min(*atOnceFlag, programs) {
 		workers.Go(func() {
 			for ctx.Err() == nil {
-				begun := int(next.Add(int64(b.programsPerWorld))) - b.programsPerWorld
-				if begun >= programs {
+				earlier := int(begun.Add(int64(b.programsPerWorld))) - b.programsPerWorld
+				if earlier >= programs {
 					return
 				}
-				first, n := *fromFlag+begun, min(b.programsPerWorld, programs-begun)
+				first := *fromFlag + earlier
+				n := min(b.programsPerWorld, programs-earlier)
 				start := time.Now()
 				err := b.run(ctx, first, n)
 				if err != nil && ctx.Err() != nil {
@@ -116,8 +123,8 @@ func repeatCommand(t *testing.T, first, programs int) string {
 
 const progressInterval = 5 * time.Second
 
-// startProgress prints the progress of a verbose test at regular intervals. stop prints a last
-// line.
+// startProgress prints the progress of a verbose test at regular intervals until stop is called,
+// which prints a last line.
 func startProgress(name string, programs int, done, failed *atomic.Int64) (stop func()) {
 	if !testing.Verbose() {
 		return func() {}
@@ -148,9 +155,10 @@ func startProgress(name string, programs int, done, failed *atomic.Int64) (stop 
 	}
 }
 
+// slowestProgram records which program, or series of programs in one world, took longest.
 type slowestProgram struct {
 	mu       sync.Mutex
-	number   int           // guarded by mu
+	number   int           // of the first program; guarded by mu
 	duration time.Duration // guarded by mu
 }
 

@@ -14,42 +14,46 @@ import (
 	"symmem/driver"
 )
 
-// fault describes what one rank, the victim, does while the other ranks are in a collective.
+// fault describes what one rank, the victim, does before it calls a collective in which the other
+// ranks wait.
 type fault struct {
-	// isLate is set if the other ranks must time out. The world then has a short timeout, and a
-	// stopped victim is resumed only after it.
+	// isLate is set if the victim is so late that the other ranks must time out. The world then has
+	// a short timeout, after which a stopped victim is resumed.
 	isLate bool
 	// isStopped is set if the victim stops itself with a signal. Unless isLate is set, it is
 	// resumed after pageDelay.
-	isStopped   bool
+	isStopped bool
+	// wantSuccess is set if the collective must succeed on all ranks.
 	wantSuccess bool
-	// level is the check level of the test on GPUs. With -all-cells, all levels are tested.
+	// level is the check level of the test on GPUs without -all-cells.
 	level string
-	// isPromised reports whether the documentation promises the outcome. nil means that it always
-	// does.
+	// isPromised reports whether the documentation promises the outcome at a check level and on a
+	// path. nil means that it always does.
 	isPromised func(level string, path symmem.PathChoice) bool
-	// inject causes the fault before the collective, which the victim skips if shouldCall is false.
+	// inject performs the fault. The victim then calls the collective if shouldCall is true.
 	inject func(r *pageRank, c *cell) (shouldCall bool, err error)
-	// checkError returns what is wrong with another rank's error, or "".
+	// checkError describes how an error of another rank differs from the promised one. It returns ""
+	// if the error is right. It is nil if wantSuccess is set.
 	checkError func(p *pageTask, err error) string
 }
 
 const (
-	// pageTimeout is for faults in which no rank must time out.
+	// pageTimeout is the timeout of worlds in which no rank must time out.
 	pageTimeout = time.Minute
-	// pageDelay is a delay within the timeout.
+	// pageDelay is how late a victim is that must not cause a timeout.
 	pageDelay = 300 * time.Millisecond
-	// pageNamingLimit bounds the time until an error names a dead rank. A wait that does not notice
-	// the death lasts until pageTimeout.
+	// pageNamingLimit bounds the time until an error names a killed rank. It is shorter than
+	// pageTimeout, to detect waits that do not notice that the rank is dead.
 	pageNamingLimit = pageTimeout / 2
 )
 
+// pageFaults holds the faults by name.
 var pageFaults = map[string]fault{
 	"killed": {
 		level: "off",
 		inject: func(*pageRank, *cell) (bool, error) {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {}
+			select {} // until the signal arrives
 		},
 		checkError: func(_ *pageTask, err error) string {
 			var lost *symmem.RankLostError
@@ -88,7 +92,8 @@ var pageFaults = map[string]fault{
 	"differs": {
 		level: "every",
 		isPromised: func(level string, path symmem.PathChoice) bool {
-			return level == "every" || path == symmem.PathDirect // kernels of this path always compare
+			// Kernels of the direct path compare calls at every level.
+			return level == "every" || path == symmem.PathDirect
 		},
 		inject: func(_ *pageRank, c *cell) (bool, error) {
 			c.count, c.graph = c.count-1, nil
@@ -122,8 +127,8 @@ var pageFaults = map[string]fault{
 	},
 }
 
-// stopSelf stops this process before its first cell. It signals the calling thread, so that Tgkill
-// does not return before the process has stopped.
+// stopSelf stops this process before its first cell, until another process resumes it. It signals
+// the calling thread, so that Tgkill does not return before the process has stopped.
 func stopSelf(r *pageRank, c *cell) (bool, error) {
 	if c != r.cells[0] {
 		return true, nil
@@ -141,25 +146,31 @@ func checkLateError(_ *pageTask, err error) string {
 	return ""
 }
 
-// checkDivergence requires a DivergenceError with both calls. Below the level "every", only kernels
-// compare calls, and a rank whose kernel detected no difference may show just one.
+// checkDivergence requires a DivergenceError that describes both calls. At levels below "every",
+// only kernels compare calls, and the error of a rank whose kernel detected no difference may
+// describe only one call.
 func checkDivergence(p *pageTask, err error) string {
 	var diverged *symmem.DivergenceError
-	if !errors.As(err, &diverged) || p.Level == "every" && len(diverged.Sides) != 2 {
+	wantCalls := 1
+	if p.Level == "every" {
+		wantCalls = 2
+	}
+	if !errors.As(err, &diverged) || wantCalls == 2 && len(diverged.Sides) != 2 {
 		return "no DivergenceError that names both calls"
 	}
-	named := 0
+	namedCalls := 0
 	for _, count := range []int{pageElements, pageElements - 1} {
 		if strings.Contains(err.Error(), fmt.Sprintf("of %d float32", count)) {
-			named++
+			namedCalls++
 		}
 	}
-	if named == 0 || p.Level == "every" && named == 1 {
-		return fmt.Sprintf("the error names %d of the 2 calls", named)
+	if namedCalls < wantCalls {
+		return fmt.Sprintf("the error names %d of the 2 calls", namedCalls)
 	}
 	return ""
 }
 
+// timeout returns the timeout of ranks in a world with this fault.
 func (f *fault) timeout(w *pageWorld) time.Duration {
 	if f.isLate {
 		return w.shortTimeout

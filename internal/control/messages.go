@@ -8,42 +8,46 @@ import (
 	"symmem/internal/message"
 )
 
-// Messages is an optional interface of a Plane on one machine. It counts messages and finds out why
-// one does not arrive. With GroupConfig.Strict, Compare includes message counts.
+// Messages is an optional interface of a Plane. It numbers messages and diagnoses waits for them.
+// Only planes on one machine implement it. If GroupConfig.Strict is set, their Compare also
+// compares message counts.
 type Messages interface {
 	driver.MessageCounts
-	// Count numbers a Send or Recv when it is called. Calls with the same peer must be serialized.
+	// Count counts a new call of Send or Recv and returns its number. Calls of Count with the same
+	// peer must be serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage returns why a message from peer may never arrive, or nil. It warns of late
-	// ranks. since is the start of the wait. peer can be AnySource. The error is a RankLostError,
-	// TimeoutError, DeadlockError or PeerError.
+	// DiagnoseMessage returns an error if a message from peer may never arrive, or nil: a
+	// RankLostError, TimeoutError, DeadlockError or PeerError. It also warns of late ranks. peer is
+	// a group rank or AnySource, and since is the start of the wait.
 	DiagnoseMessage(peer int, since time.Time, callText func() string) error
-	// HasCalledMore reports whether the peer (for AnySource, every other rank) has called more than
-	// the given number of collectives. Messages that it announced before can then be read.
+	// HasCalledMore reports whether the peer has called more than the given number of collectives.
+	// For AnySource, all other ranks must have done so. If the result is true, all messages that the
+	// peer announced before this collective can be read.
 	HasCalledMore(peer int, collectives uint64) bool
 	// IsLost reports whether the peer's process exited before the peer left the group.
 	IsLost(peer int) bool
 }
 
-// Message identifies a call of Send or Recv.
+// Message identifies one rank's call of Send or Recv.
 type Message struct {
-	// Number counts the calls with this peer and tag from 1.
+	// Number is the number of this call among those with the same operation, peer and tag, from 1.
 	Number uint64
-	// After is the number of collectives called before.
+	// After is the number of collectives that the rank called before.
 	After uint64
 }
 
-// MessageEnd is the Send or the Recv of a message.
+// MessageEnd describes the Send or the Recv of a message.
 type MessageEnd struct {
 	Digest uint64 // hash of the call
 	After  uint64 // see Message.After
-	Bytes  uint64 // message size
+	Bytes  uint64 // size of the message
 	// Type is the element type, or 0 if one end's type is unknown.
 	Type driver.DataType
 }
 
-// CompareEnds returns an error if the two ends of a message (its Send and its Recv, call) do not
-// match. compareCalls includes types and digests.
+// CompareEnds compares the Send of a message with its Recv, and returns an error if they do not
+// match. call is the Recv, source the sender's group rank, and number the Message.Number of both.
+// Types and digests are compared only if compareCalls is true.
 func CompareEnds(
 	g *driver.GroupConfig, sent, received MessageEnd, call *driver.Call, source int, number uint64,
 	compareCalls bool,
@@ -69,12 +73,14 @@ func CompareEnds(
 	return err
 }
 
-// DescribeMessage describes a Send or Recv in errors. number is Message.Number, or 0 if unknown.
+// DescribeMessage returns a description of a Send or Recv for errors. number is Message.Number, or
+// 0 if unknown.
 func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) string {
-	preposition, peer, numberText := "to", "any rank", ""
+	preposition := "to"
 	if call.Operation == driver.Recv {
 		preposition = "from"
 	}
+	peer, numberText := "any rank", ""
 	if call.Root != driver.AnySource {
 		peer = fmt.Sprintf("rank %d of the world", g.Ranks[call.Root])
 	}
@@ -85,8 +91,9 @@ func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) st
 		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
 }
 
-// MessageSegment returns the segment of a message: a Send matches only Recvs in its segment. In
-// strict groups, each collective begins a segment. after is Message.After.
+// MessageSegment returns the number of the segment that contains a message with the given
+// Message.After. A Send matches only Recvs in the same segment. In strict groups, each collective
+// begins a segment. Other groups have only segment 0.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
@@ -94,15 +101,15 @@ func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	return after
 }
 
-// AwaitedRecv describes a Recv without a message. Number is 0 if it is unknown.
+// AwaitedRecv describes a Recv whose message has not arrived.
 type AwaitedRecv struct {
-	Source, Tag int
-	Number      uint64
+	Source, Tag int    // Source is a group rank or AnySource
+	Number      uint64 // Message.Number, or 0 if it is unknown
 }
 
-// UnmatchedError returns an error about the messages left when a group ends, or nil. This rank has
-// called no Recv for unreceived messages, and others for those in unreceivedByPeers. Awaited
-// messages have not arrived.
+// UnmatchedError returns an error that lists Sends without a Recv and Recvs without a Send when a
+// group ends, or nil if there are none. unreceived lists messages that this rank has not received,
+// awaited its Recvs, and unreceivedByPeers messages that other ranks have not received.
 func UnmatchedError(
 	g *driver.GroupConfig, unreceived []message.Arrival, awaited []AwaitedRecv,
 	unreceivedByPeers []driver.MessageEnds,

@@ -10,7 +10,7 @@ import (
 // PathVariable is the environment variable that holds the path of libcuda.
 const PathVariable = "SYMMEM_CUDA"
 
-// Driver calls libcuda. It is immutable and safe for concurrent use.
+// Driver calls the functions of a loaded libcuda. It is immutable and safe for concurrent use.
 type Driver struct {
 	table
 	memory
@@ -19,12 +19,15 @@ type Driver struct {
 	modules
 }
 
-func newDriver(t table) *Driver {
-	return &Driver{t, memory{t}, streams{t}, graphs{t}, modules{t}}
+func newDriver(functions table) *Driver {
+	return &Driver{
+		functions, memory{functions}, streams{functions}, graphs{functions}, modules{functions},
+	}
 }
 
-// Load opens and initialises libcuda. The default path is $SYMMEM_CUDA or libcuda.so.1. If the
-// process has already loaded libcuda, Load uses that copy. It needs no CUDA context.
+// Load opens and initialises libcuda. It uses the first of paths that can be opened. Without
+// paths, it uses $SYMMEM_CUDA or else libcuda.so.1. If the process has already loaded a library of
+// that name, Load uses the loaded one. It needs no CUDA context.
 //
 // If there is no suitable library, the error matches ErrNoDriver. If cuInit fails, the error
 // matches its Code, such as ErrNoDevice.
@@ -44,13 +47,14 @@ func Load(paths ...string) (*Driver, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
 	d := newDriver(functions)
-	if err := d.call(initialize, 0); err != nil {
+	const noFlags = 0
+	if err := d.call(initialize, noFlags); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// Path returns the path of the library's file.
+// Path returns the path of libcuda, or its name if the path is unknown.
 func (d *Driver) Path() string { return d.library.Path() }
 
 // Version returns the newest CUDA version that the driver supports, such as 12090 for 12.9.
@@ -65,7 +69,7 @@ func (d *Driver) DeviceCount() (int, error) {
 	return int(count), err
 }
 
-// Device returns the visible GPU with the given number, from 0.
+// Device returns a visible GPU. ordinal counts visible GPUs from 0.
 func (d *Driver) Device(ordinal int) (Device, error) {
 	handle, err := getValue[int32](&d.table, deviceGet, uintptr(ordinal))
 	return Device{d, int32(ordinal), handle}, err
@@ -80,7 +84,7 @@ func (d *Driver) SetCurrent(context Context) error {
 }
 
 // InContext returns a Driver that makes a context current before each call, so that goroutines do
-// not have to lock their threads. It is not for calls that must run on the same thread as an
+// not have to lock their threads. Do not use it for calls that must run on the same thread as an
 // earlier call.
 func (d *Driver) InContext(context Context) *Driver {
 	functions := d.table
@@ -88,7 +92,8 @@ func (d *Driver) InContext(context Context) *Driver {
 	return newDriver(functions)
 }
 
-// ContextStep returns a step that makes a context current before a call of another C library.
+// ContextStep returns a step that makes a context current, for dl.Symbol.CallAfterStep. It can
+// precede calls of any C library.
 func (d *Driver) ContextStep(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),
@@ -101,7 +106,7 @@ func (d *Driver) Current() (Context, error) {
 	return getValue[Context](&d.table, ctxGetCurrent)
 }
 
-// MemGetInfo returns the free and total memory of the current device in bytes.
+// MemGetInfo returns the free and total memory, in bytes, of the current context's device.
 func (d *Driver) MemGetInfo() (free, total int64, err error) {
 	freeCell, totalCell := dl.NewCell(int64(0)), dl.NewCell(int64(0))
 	err = d.call(memGetInfo, freeCell.Address(), totalCell.Address())

@@ -13,17 +13,18 @@ type Stream uintptr
 
 type streams struct{ table }
 
-// StreamCreate creates a stream that does not wait for the default stream.
+// StreamCreate creates a stream that does not synchronize with the default stream.
 func (s *streams) StreamCreate() (Stream, error) {
 	const nonBlocking = 1 // CU_STREAM_NON_BLOCKING
 	return getValue[Stream](&s.table, streamCreate, nonBlocking)
 }
 
-// StreamDestroy destroys a stream. Queued work still runs.
+// StreamDestroy destroys a stream without waiting for its work, which still runs.
 func (s *streams) StreamDestroy(stream Stream) error {
 	return s.call(streamDestroy, uintptr(stream))
 }
 
+// StreamQuery reports whether all work of a stream has completed.
 func (s *streams) StreamQuery(stream Stream) (done bool, err error) {
 	return s.query(streamQuery, uintptr(stream))
 }
@@ -32,17 +33,17 @@ func (s *streams) StreamSynchronize(stream Stream) error {
 	return s.call(streamSynchronize, uintptr(stream))
 }
 
-// StreamWaitEvent makes later work wait for the event's last EventRecord.
+// StreamWaitEvent makes later work of a stream wait for the last EventRecord of an event.
 func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
-	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), 0)
+	const noFlags = 0
+	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), noFlags)
 }
-
-const waitExternal = 1 // CU_EVENT_WAIT_EXTERNAL
 
 // StreamWaitEventExternal makes each launch of a captured graph wait for an event that is recorded
 // outside the capture.
 func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
-	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), waitExternal)
+	const external = 1 // CU_EVENT_WAIT_EXTERNAL
+	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), external)
 }
 
 // WaitFlags selects the condition of StreamWaitValue (CUstreamWaitValue_flags).
@@ -50,22 +51,25 @@ type WaitFlags uint32
 
 // The wait conditions.
 const (
-	// WaitGreaterOrEqual waits until int32(word-value) >= 0, so a counter may wrap around.
+	// WaitGreaterOrEqual waits until int32(word-value) >= 0, so that word can be a counter that
+	// wraps around.
 	WaitGreaterOrEqual WaitFlags = 0
 	WaitEqual          WaitFlags = 1
 )
 
-// StreamWaitValue makes later work wait until a word of device or page-locked memory satisfies the
-// condition.
+// StreamWaitValue makes later work of a stream wait until a word of device or page-locked memory
+// satisfies the condition. word is its address.
 func (s *streams) StreamWaitValue(
 	stream Stream, word uintptr, value uint32, flags WaitFlags,
 ) error {
 	return s.call(streamWaitValue32, uintptr(stream), word, uintptr(value), uintptr(flags))
 }
 
-// StreamWriteValue makes a stream write a word, even in a peer's memory, after earlier writes.
+// StreamWriteValue makes a stream write value to the address word, which can be in another GPU's
+// memory. Earlier writes of the stream are visible before it.
 func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) error {
-	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), 0)
+	const defaultFlags = 0 // CU_STREAM_WRITE_VALUE_DEFAULT: with a barrier before the write
+	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), defaultFlags)
 }
 
 func (s *streams) LaunchHostFunc(stream Stream, work HostFunc) error {
@@ -81,7 +85,7 @@ type EventFlags uint32
 // EventDisableTiming makes an event cheaper, but unusable for EventElapsedTime.
 const EventDisableTiming EventFlags = 2
 
-// EventCreate creates an event, for which EventQuery returns true until it is recorded.
+// EventCreate creates an event. EventQuery returns true for an event that has not been recorded.
 func (s *streams) EventCreate(flags EventFlags) (Event, error) {
 	return getValue[Event](&s.table, eventCreate, uintptr(flags))
 }
@@ -106,43 +110,44 @@ func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	return time.Duration(float64(milliseconds.Take()) * float64(time.Millisecond)), err
 }
 
-// CaptureMode selects which unsafe calls fail and invalidate a capture (CUstreamCaptureMode).
-// Unsafe calls, such as EventQuery, could wait for captured work.
+// CaptureMode selects the threads whose unsafe calls fail and invalidate a capture
+// (CUstreamCaptureMode). Calls such as EventQuery are unsafe, because they can wait for captured
+// work.
 type CaptureMode int32
 
 // The capture modes.
 const (
-	CaptureGlobal      CaptureMode = 0 // those of all threads
-	CaptureThreadLocal CaptureMode = 1 // those of the capturing thread
-	CaptureRelaxed     CaptureMode = 2 // none
+	CaptureGlobal      CaptureMode = 0 // all threads
+	CaptureThreadLocal CaptureMode = 1 // the capturing thread
+	CaptureRelaxed     CaptureMode = 2 // no thread
 )
 
 // CaptureStatus is the capture state of a stream (CUstreamCaptureStatus).
 type CaptureStatus int32
 
-// The capture states. An invalidated capture still needs EndCapture.
+// The capture states.
 const (
 	CaptureNone        CaptureStatus = 0
 	CaptureActive      CaptureStatus = 1
-	CaptureInvalidated CaptureStatus = 2
+	CaptureInvalidated CaptureStatus = 2 // EndCapture must still be called
 )
 
-// BeginCapture makes a stream record work into a graph. Unless the mode is CaptureRelaxed, the same
-// thread must call EndCapture.
+// BeginCapture makes a stream record work into a graph instead of executing it, until EndCapture.
+// Unless the mode is CaptureRelaxed, EndCapture must be called on the same thread.
 func (s *streams) BeginCapture(stream Stream, mode CaptureMode) error {
 	return s.call(streamBeginCapture, uintptr(stream), uintptr(mode))
 }
 
-// EndCapture returns the graph, which the caller owns. If the capture was invalidated, it returns
-// an error such as ErrCaptureInvalidated.
+// EndCapture ends the capture of a stream and returns the graph, which the caller owns. If the
+// capture was invalidated, it returns an error such as ErrCaptureInvalidated.
 func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	graph := dl.NewCell(Graph(0))
 	err := s.call(streamEndCapture, uintptr(stream), graph.Address())
 	return graph.Take(), err
 }
 
-// CaptureStatus never invalidates a capture. For the default stream, it returns ErrCaptureImplicit
-// while another stream is being captured.
+// CaptureStatus returns the capture state of a stream. It never invalidates a capture. For the
+// default stream, it returns ErrCaptureImplicit while another stream is being captured.
 func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 	status := dl.NewCell(CaptureNone)
 	err := s.call(streamIsCapturing, uintptr(stream), status.Address())
@@ -152,30 +157,32 @@ func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 // Capture describes the capture of a stream.
 type Capture struct {
 	Status CaptureStatus
-	ID     uint64 // unique among the captures of the process; 0 if there is none
+	ID     uint64 // unique among the captures of the process; 0 if Status is CaptureNone
 	// The caller may add nodes and dependencies to Graph, but must not destroy it.
 	Graph        Graph
 	Dependencies []Node // nodes on which the stream's next work depends
 }
 
+// CaptureInfo describes the capture of a stream. Graph and Dependencies are set only if Status is
+// CaptureActive.
 func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	status, id := dl.NewCell(CaptureNone), dl.NewCell(uint64(0))
 	graph, nodes := dl.NewCell(Graph(0)), dl.NewCell(uintptr(0))
 	count, edges := dl.NewCell(uint64(0)), dl.NewCell(uintptr(0))
 	var err error
 	if s.symbols[streamGetCaptureInfo3] != 0 {
-		// The call fails without the argument edges if edges of the captured graph have data.
+		// Without the argument edges, the call would fail if edges of the captured graph have data.
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), nodes.Address(), edges.Address(), count.Address())
 	} else {
 		err = s.call(streamGetCaptureInfo, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), nodes.Address(), count.Address())
 	}
-	edges.Take()
+	edges.Take() // not used
 	capture := Capture{Status: status.Take(), ID: id.Take(), Graph: graph.Take()}
 	dependencies, n := nodes.Take(), count.Take()
 	if err != nil || capture.Status != CaptureActive {
-		// CUDA does not set these outputs.
+		// CUDA has not set these results.
 		capture.Graph, dependencies = 0, 0
 		if capture.Status == CaptureNone {
 			capture.ID = 0

@@ -6,18 +6,21 @@ import (
 	"symmem/internal/dl"
 )
 
+// table calls the functions that a library exports.
 type table struct {
 	library    *dl.Library
-	symbols    []dl.Symbol // indexed by function
-	stepBefore dl.Step     // runs before each call, on the same thread
+	symbols    []dl.Symbol // by function; 0 if an optional function is missing
+	stepBefore dl.Step     // precedes each call, on the same thread
 }
 
-// The error of findSymbols lists the missing functions, except optional ones.
+// findSymbols fills t.symbols. It returns a MissingError for each missing function that is not
+// optional.
 func (t *table) findSymbols() error {
 	var missing []error
 	for f, name := range names {
 		symbol, ok := t.library.Find(name)
-		if !ok && f < int(firstOptional) {
+		isOptional := f >= int(firstOptional)
+		if !ok && !isOptional {
 			missing = append(missing, &MissingError{name, t.library.Path()})
 		}
 		t.symbols = append(t.symbols, symbol)
@@ -33,17 +36,18 @@ func (t *table) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// The first argument of the function is the address of the result. args are the others.
+// getValue calls a function whose first parameter is a pointer to the result, and returns the
+// result. args are the other arguments.
 func getValue[T any](t *table, f function, args ...uintptr) (T, error) {
 	var zero T
 	cell := dl.NewCell(zero)
-	all := append(make([]uintptr, 0, 8), cell.Address())
-	err := t.call(f, append(all, args...)...)
+	allArgs := append(make([]uintptr, 0, 8), cell.Address())
+	err := t.call(f, append(allArgs, args...)...)
 	return cell.Take(), err
 }
 
-// callError returns the error for a status of CallAfterStep. If ok is false, the status is that of
-// stepBefore.
+// callError returns the error for the results of CallAfterStep: status is that of f, or of
+// stepBefore if ok is false.
 func (t *table) callError(f function, status int32, ok bool) error {
 	if !ok {
 		return t.stepBefore.NewError(status)
@@ -51,7 +55,8 @@ func (t *table) callError(f function, status int32, ok bool) error {
 	return t.newError(f, Code(status))
 }
 
-// query returns false without an error if the result is ErrNotReady.
+// query calls a function that reports whether work is done: Success means true, and ErrNotReady
+// false.
 func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	status, ok := t.symbols[f].CallAfterStep(&t.stepBefore, handle)
 	switch {
@@ -71,6 +76,8 @@ func (t *table) newError(f function, code Code) error {
 	}
 }
 
+// describeCode returns the text that f, cuGetErrorName or cuGetErrorString, has for a code. It
+// returns "" for an unknown code.
 func (t *table) describeCode(f function, code Code) string {
 	text := dl.NewCell(uintptr(0))
 	result := Code(t.symbols[f].Call(uintptr(code), text.Address()))

@@ -13,24 +13,25 @@ import (
 	"symmem/internal/sys"
 )
 
-// Peer is a connection to another process's Server. It is safe for concurrent use.
+// Peer is a connection to the Server of another process. It is safe for concurrent use.
 //
-// After a request fails or times out, the Peer closes the connection: a late response must not be
-// taken for that to the next request, which reconnects.
+// If a request fails or times out, the Peer closes the connection, so that a late response cannot
+// be mistaken for the response to the next request. The next request reconnects.
 type Peer struct {
 	address string
 	token   Token
 	pid     int
 	pidfd   *os.File // see Watch
 
-	request chan struct{} // contains a value while no request is in progress
+	idle chan struct{} // contains a value while no request is in progress
 
 	mu     sync.Mutex
 	conn   *net.UnixConn // nil while disconnected; guarded by mu
 	closed bool          // guarded by mu
 }
 
-// Dial connects to a Server of the same user.
+// Dial connects to a Server. The error matches ErrRefused if the Server's process belongs to
+// another user.
 func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	conn, pid, err := dial(ctx, address)
 	if err != nil {
@@ -43,14 +44,14 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 		return nil, err
 	}
 	p := &Peer{
-		address: address, token: token, pid: pid, pidfd: pidfd, request: make(chan struct{}, 1),
+		address: address, token: token, pid: pid, pidfd: pidfd, idle: make(chan struct{}, 1),
 		conn: conn,
 	}
-	p.endRequest()
+	p.idle <- struct{}{}
 	return p, nil
 }
 
-// dial connects to a process of the same user and returns its ID.
+// dial connects to a Server and returns the ID of its process, which must belong to the same user.
 func dial(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", address)
 	if err != nil {
@@ -72,7 +73,8 @@ func dial(ctx context.Context, address string) (*net.UnixConn, int, error) {
 // PID returns the ID of the peer's process.
 func (p *Peer) PID() int { return p.pid }
 
-// Watch returns a descriptor that becomes readable when the process exits. Only Close closes it.
+// Watch returns a descriptor that becomes readable when the peer's process exits. The caller must
+// not close it. Close does.
 func (p *Peer) Watch() *os.File { return p.pidfd }
 
 // Fetch returns the file that the peer has exported under key. The caller must close it.
@@ -94,24 +96,26 @@ func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	return p.checkResponse(f, response)
 }
 
-// beginRequest waits for the end of other requests, whose deadlines may be later.
+// beginRequest waits until no other request is in progress. Other requests can have later
+// deadlines, so it returns the error of ctx if ctx ends first.
 func (p *Peer) beginRequest(ctx context.Context) error {
 	select {
-	case <-p.request:
-		return nil // also after the deadline of ctx
+	case <-p.idle:
+		return nil // even if ctx has ended: requestFile allows answerTime more
 	default:
 	}
 	select {
-	case <-p.request:
+	case <-p.idle:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (p *Peer) endRequest() { p.request <- struct{}{} }
+func (p *Peer) endRequest() { p.idle <- struct{}{} }
 
-// connect reconnects to the same process if necessary. It must be called during a request.
+// connect returns the connection, after reconnecting to the same process if necessary. It must be
+// called during a request.
 func (p *Peer) connect(ctx context.Context) (*net.UnixConn, error) {
 	p.mu.Lock()
 	conn, closed := p.conn, p.closed
@@ -151,12 +155,13 @@ func (p *Peer) disconnect() error {
 	return conn.Close()
 }
 
-// answerTime is allowed after the deadline, during which this process may have been stopped, to
-// send a request, and again to read the answer.
+// answerTime is how long requestFile may take after the deadline of its context to send a request,
+// and again to read the response: the process may have been stopped until after the deadline.
 const answerTime = 100 * time.Millisecond
 
-// requestFile may return no file. It ends at once if ctx is canceled. After the deadline of ctx, it
-// allows answerTime more for sending, and again for the answer, and then returns the error of ctx.
+// requestFile sends a request and reads the response and the file that comes with it, or nil. It
+// returns at once if ctx is canceled. If it needs more than answerTime after the deadline, it
+// returns the error of ctx.
 func requestFile(
 	ctx context.Context, conn *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
@@ -169,14 +174,14 @@ func requestFile(
 			err = cmp.Or(ctx.Err(), context.DeadlineExceeded)
 		}
 	}()
-	// SetDeadline fails only on a closed connection, which needs no deadline.
 	stop := context.AfterFunc(ctx, func() {
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			_ = conn.SetDeadline(time.Unix(1, 0))
+			past := time.Unix(1, 0) // makes pending calls return
+			_ = conn.SetDeadline(past) // fails only if the connection is closed
 		}
 	})
 	defer stop()
-	// After its deadline, a connection sends and reads nothing more.
+	// extendDeadline reports whether a call that returned err should be repeated with more time.
 	extendDeadline := func(err error) bool {
 		return errors.Is(err, os.ErrDeadlineExceeded) &&
 			!errors.Is(ctx.Err(), context.Canceled) &&
@@ -196,7 +201,8 @@ func requestFile(
 	return f, err
 }
 
-// checkResponse returns f, or closes it and returns an error.
+// checkResponse returns f if the response reports success. Otherwise, it closes f and returns an
+// error.
 func (p *Peer) checkResponse(f *os.File, response []byte) (*os.File, error) {
 	err := decodeResponse(response)
 	if err == nil && f == nil {
@@ -211,7 +217,7 @@ func (p *Peer) checkResponse(f *os.File, response []byte) (*os.File, error) {
 	return nil, fmt.Errorf("getting shared memory from process %d: %w", p.pid, err)
 }
 
-// Close makes a pending request fail.
+// Close closes the connection and the descriptor of Watch. A request in progress fails.
 func (p *Peer) Close() error {
 	p.mu.Lock()
 	p.closed = true

@@ -15,24 +15,27 @@ import (
 	"symmem/internal/sys"
 )
 
-// requestTimeout begins with the first byte of a request.
-const requestTimeout = 10 * time.Second
+const (
+	// requestTimeout bounds the time from the first byte of a request to the end of its response.
+	requestTimeout = 10 * time.Second
+	// acceptRetryPause is the time between a failed attempt to accept a connection and the next.
+	acceptRetryPause = 10 * time.Millisecond
+)
 
-const acceptRetryPause = 10 * time.Millisecond
-
-// Server sends exported files to other processes. It is safe for concurrent use.
+// Server sends exported files to other processes that know its token. It is safe for concurrent
+// use.
 type Server struct {
 	token      Token
 	listener   *net.UnixListener
 	goroutines sync.WaitGroup
 
 	mu          sync.Mutex       // guards the fields below
-	exports     map[Key]*os.File // closed by callers of Export
-	connections map[*net.UnixConn]bool
+	exports     map[Key]*os.File       // the files belong to the callers of Export
+	connections map[*net.UnixConn]bool // the open connections; all values are true
 	closed      bool
 }
 
-// Listen starts a server on a new abstract socket.
+// Listen starts a server on a Unix socket with a new random name in the abstract namespace.
 func Listen(token Token) (*Server, error) {
 	var name [16]byte
 	rand.Read(name[:])
@@ -53,14 +56,15 @@ func Listen(token Token) (*Server, error) {
 // Address returns the address for Dial.
 func (s *Server) Address() string { return s.listener.Addr().String() }
 
-// Export offers a file until Withdraw. The caller must keep it open until then.
+// Export lets peers fetch a file under a key, until Withdraw. The caller must keep the file open
+// until then.
 func (s *Server) Export(key Key, f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.exports[key] = f
 }
 
-// Withdraw ends an export. Peers that have fetched the file keep it.
+// Withdraw ends the export of a file. Peers that have fetched the file can still use it.
 func (s *Server) Withdraw(key Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +91,7 @@ func (s *Server) acceptConnections() {
 			return
 		}
 		if err != nil {
-			// Temporary: no descriptor is free, or the client has disconnected.
+			// The error is temporary: no descriptor is free, or the client has disconnected.
 			time.Sleep(acceptRetryPause)
 			continue
 		}
@@ -98,6 +102,8 @@ func (s *Server) acceptConnections() {
 	}
 }
 
+// addConnection registers a connection so that Close can close it. It closes the connection and
+// returns false if the peer belongs to another user, or if the server is closed.
 func (s *Server) addConnection(conn *net.UnixConn) bool {
 	peer, err := sys.PeerOf(conn)
 	s.mu.Lock()
@@ -114,7 +120,7 @@ func (s *Server) handleRequests(conn *net.UnixConn) {
 	defer s.removeConnection(conn)
 	request := make([]byte, requestBytes)
 	for {
-		// A peer may keep its connection open for hours between requests.
+		// Peers may keep their connections open for hours between requests: set no deadline.
 		conn.SetReadDeadline(time.Time{})
 		if _, err := io.ReadFull(conn, request[:1]); err != nil {
 			return
@@ -129,18 +135,18 @@ func (s *Server) handleRequests(conn *net.UnixConn) {
 	}
 }
 
-// respond returns false if the connection must be closed.
+// respond answers a request, and reports whether the connection can be used for more requests.
 func (s *Server) respond(conn *net.UnixConn, request []byte) bool {
 	token, key, err := decodeRequest(request)
 	if err != nil {
 		return false
 	}
 	if subtle.ConstantTimeCompare(token[:], s.token[:]) != 1 {
-		_ = sys.SendFile(conn, encodeResponse(statusRefused), nil)
+		_ = sys.SendFile(conn, encodeResponse(statusRefused), nil) // the connection ends anyway
 		return false
 	}
-	// Hold the lock: the kernel must have its own reference to the file when Withdraw returns and
-	// its caller closes the file.
+	// Hold the lock until the file is sent: after Withdraw, the caller of Export may close the file,
+	// so the kernel must already have a reference to it.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.exports[key]

@@ -8,14 +8,15 @@ import (
 	"testing"
 )
 
-// capability describes a kind of name on which users depend, and which tests must use.
+// capability describes a kind of names on which users depend, such as flags. Tests must use each
+// name.
 type capability struct {
-	kind         string
-	declarations string         // files, as a pattern
-	section      *regexp.Regexp // matches the declarations in a file; nil means the whole file
-	name         *regexp.Regexp // matches a declaration; the first group is the name
-	tests        []string
-	prefix       string // precedes the name in tests
+	kind         string         // in errors
+	declarations string         // pattern of the files that declare the names
+	section      *regexp.Regexp // matches the part of the files to search; nil means everything
+	name         *regexp.Regexp // matches a declaration; its first group is the name
+	tests        []string       // patterns of the files that must use the names
+	prefix       string         // text before a name in tests
 }
 
 var capabilities = []capability{
@@ -26,6 +27,7 @@ var capabilities = []capability{
 	},
 	{
 		kind: "flag", declarations: "cmd/symmem/*.go", prefix: "--",
+		// It matches, for example, flags.BoolVar(&f.json, "json" and Flags().IntVarP(&n, "count".
 		name:  regexp.MustCompile(`lags(?:\(\))?\.\w*VarP?\([^"]*"([a-z-]+)"`),
 		tests: []string{"cmd/symmem/*_test.go", "cmd/symmem/testdata/*/*", "bench/gpu/*.sh"},
 	},
@@ -42,8 +44,8 @@ var capabilities = []capability{
 	},
 }
 
-// exemptNames lists names that no test must use: the root command, names that symmem uses to start
-// ranks, and flags that are tested without the command.
+// exemptNames lists names that tests need not use: the root command, names with which symmem
+// starts ranks, and flags whose effect is tested without the command.
 var exemptNames = map[string]bool{
 	"symmem": true, "pin": true, "started": true,
 	"in-place": true, "min-bytes": true, "nccl": true, "prove": true, "redop": true,
@@ -60,21 +62,22 @@ func TestEveryCapabilityHasATest(t *testing.T) {
 		if c.section != nil {
 			declarations = c.section.FindString(declarations)
 		}
-		names := c.name.FindAllStringSubmatch(declarations, -1)
-		if len(names) == 0 {
+		matches := c.name.FindAllStringSubmatch(declarations, -1)
+		if len(matches) == 0 {
 			t.Errorf("found no %s in %s", c.kind, c.declarations)
 		}
-		for _, m := range names {
-			used := regexp.MustCompile(`(^|\W)` + c.prefix + m[1] + `\b`)
-			if !exemptNames[m[1]] && !used.MatchString(tests.String()) {
-				t.Errorf("no test in %v uses the %s %s%s", c.tests, c.kind, c.prefix, m[1])
+		for _, match := range matches {
+			name := match[1]
+			use := regexp.MustCompile(`(^|\W)` + c.prefix + name + `\b`)
+			if !exemptNames[name] && !use.MatchString(tests.String()) {
+				t.Errorf("no test in %v uses the %s %s%s", c.tests, c.kind, c.prefix, name)
 			}
 		}
 	}
 }
 
-// textOf returns the concatenated contents of the files that match a pattern. It skips Go tests
-// unless the pattern ends in _test.go.
+// textOf returns the concatenated contents of the files that match a pattern, relative to the
+// module's root. If the pattern ends in _test.go, it reads only Go tests, and otherwise none.
 func textOf(t *testing.T, pattern string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern)))
@@ -83,7 +86,8 @@ func textOf(t *testing.T, pattern string) string {
 	}
 	var all strings.Builder
 	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") != strings.HasSuffix(pattern, "_test.go") {
+		isTest := strings.HasSuffix(file, "_test.go")
+		if isTest != strings.HasSuffix(pattern, "_test.go") {
 			continue
 		}
 		text, err := os.ReadFile(file)

@@ -22,26 +22,27 @@ var faultRequirements = []requirement{
 	{"Departed lists ranks that have left", testDepartedRanks},
 }
 
-// testWaitsEnd checks that the other ranks' waits end when rank 0 calls failPlane.
+// testWaitsEnd checks that the waits of the other ranks end when rank 0 calls failPlane.
 func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error) {
 	t.Helper()
-	g := newGroup(t, join, 4, hangTimeout)
-	names := []string{"", "a comparison", "a wait for work", "an exchange"}
+	waits := []string{"a comparison", "a wait for work", "an exchange"} // of ranks 1 to 3
+	g := newGroup(t, join, 1+len(waits), hangTimeout)
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		if i == 0 {
 			return failPlane(p)
 		}
-		// The other ranks wait in different calls, which may be detected as a deadlock before the
-		// fault.
-		err := waitFunctions[names[i]](p)
+		name := waits[i-1]
+		err := waitFunctions[name](p)
+		// Ranks that wait in different calls can detect a deadlock before they detect the fault.
 		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.DeadlockError)) {
-			return fmt.Errorf("%s: got %w, want ErrFault", names[i], err)
+			return fmt.Errorf("%s: got %w, want ErrFault or a DeadlockError", name, err)
 		}
 		<-p.Failed()
 		return nil
 	})
 }
 
+// testAbort also checks that all waits of a plane fail after Abort.
 func testAbort(t *testing.T, join Join) {
 	for _, cause := range []error{nil, errors.New("a cause")} {
 		want := cause
@@ -52,7 +53,7 @@ func testAbort(t *testing.T, join Join) {
 			p.Abort(cause)
 			<-p.Failed()
 			if ticket, ok := p.TrySubmit(); ok {
-				return fmt.Errorf("TrySubmit of a failed plane returned ticket %d", ticket)
+				return fmt.Errorf("TrySubmit after Abort returned ticket %d, want none", ticket)
 			}
 			for name, wait := range waitFunctions {
 				if err := wait(p); !errors.Is(err, want) {
@@ -68,7 +69,7 @@ func testFail(t *testing.T, join Join) {
 	cause := errors.New("a GPU has fallen off the bus")
 	testWaitsEnd(t, join, func(p control.Plane) error {
 		if err := p.Fail(cause); !errors.Is(err, cause) {
-			return fmt.Errorf("got %w, want the argument of Fail", err)
+			return fmt.Errorf("Fail returned %w, want its argument", err)
 		}
 		<-p.Failed()
 		return nil
@@ -82,7 +83,7 @@ func testFirstFault(t *testing.T, join Join) {
 	checkError(t, "the first Fail", p.Fail(first), first)
 	checkError(t, "the second Fail", p.Fail(second), second)
 	p.Abort(nil)
-	checkError(t, "the cause", p.Cause(), first)
+	checkError(t, "Cause", p.Cause(), first)
 	waitForPeerFailure(g.planes[1])
 }
 
@@ -93,12 +94,12 @@ func testFaultReportsAfterLeave(t *testing.T, join Join) {
 		if i == 0 {
 			return nil
 		}
-		got, err := p.Exchange(g.ctx, driver.LaneFault, []byte("here"))
+		reports, err := p.Exchange(g.ctx, driver.LaneFault, []byte("here"))
 		if err != nil {
 			return err
 		}
-		if got[0] != nil || string(got[1]) != "here" || string(got[2]) != "here" {
-			return fmt.Errorf("got fault reports %q, want one from each rank except the first", got)
+		if reports[0] != nil || string(reports[1]) != "here" || string(reports[2]) != "here" {
+			return fmt.Errorf("got fault reports %q, want one from each rank except rank 0", reports)
 		}
 		return nil
 	})
@@ -120,6 +121,8 @@ func testFirstProposalWins(t *testing.T, join Join) {
 	}
 }
 
+// proposal returns a proposal that consists of bytes with the value rank. Its size differs between
+// ranks, too.
 func proposal(rank int) []byte {
 	return bytes.Repeat([]byte{byte(rank)}, driver.MaxPayload-rank)
 }
@@ -132,39 +135,40 @@ func testDecisionOutlivesProposer(t *testing.T, join Join) {
 	}
 	g.planes[1].Abort(nil)
 	if got := g.planes[1].Decide([]byte("first")); string(got) != "first" {
-		t.Errorf("Decide(first) = %q; want first", got)
+		t.Errorf("Decide(first) = %q before any other proposal; want first", got)
 	}
 	must(t, g.planes[1].Close())
 	for _, p := range []control.Plane{g.planes[0], g.planes[2]} {
 		if got := p.Decide(nil); string(got) != "first" {
-			t.Errorf("Decide(nil) = %q; want first", got)
+			t.Errorf("Decide(nil) = %q after the proposer has left; want first", got)
 		}
 		if got := p.Decide([]byte("second")); string(got) != "first" {
-			t.Errorf("Decide(second) = %q; want first", got)
+			t.Errorf("Decide(second) = %q after the decision; want first", got)
 		}
 	}
-	large := make([]byte, driver.MaxPayload+1)
-	if got := g.planes[0].Decide(large); len(got) != len(large) {
-		t.Errorf("Decide returned %d bytes for a proposal that is too large; want %d",
-			len(got), len(large))
+	tooLarge := make([]byte, driver.MaxPayload+1)
+	if got := g.planes[0].Decide(tooLarge); len(got) != len(tooLarge) {
+		t.Errorf("Decide returned %d bytes for a proposal of %d bytes, want the proposal",
+			len(got), len(tooLarge))
 	}
 }
 
 func testDepartedRanks(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	p := g.planes[0]
+	wantLeft := worldRanks(3)[1:2] // group rank 1
 	if lostRanks, leftRanks := p.Departed(); len(lostRanks)+len(leftRanks) > 0 {
 		t.Errorf("Departed() = %v, %v; want none", lostRanks, leftRanks)
 	}
 	must(t, g.planes[1].Close())
 	for {
 		lostRanks, leftRanks := p.Departed()
-		if slices.Equal(leftRanks, worldRanks(3)[1:2]) && len(lostRanks) == 0 {
+		if slices.Equal(leftRanks, wantLeft) && len(lostRanks) == 0 {
 			return
 		}
 		if g.ctx.Err() != nil || len(lostRanks) > 0 {
-			t.Fatalf("Departed() = lost ranks %v, left ranks %v; want rank %d to have left",
-				lostRanks, leftRanks, worldRanks(3)[1])
+			t.Fatalf("Departed() = lost ranks %v, left ranks %v; want none and %v",
+				lostRanks, leftRanks, wantLeft)
 		}
 		runtime.Gosched()
 	}

@@ -3,7 +3,6 @@ package controltest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -20,57 +19,61 @@ var missingRequirements = []requirement{
 	{"Inspect lists the ranks that a rank is waiting for", testInspection},
 }
 
-// All ranks wait for the last one. The first to time out gets an error about the late rank. The
-// others can get an ErrFault. Once the late rank has detected this failure, its wait must fail.
+// testMissingRank lets all ranks except the last wait for the last. The first rank that times out
+// must get an error about the late rank, but the others may get ErrFault. When the late rank has
+// detected the failure, its wait must fail, too.
 func testMissingRank(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		t.Run("from "+name, func(t *testing.T) {
 			const lateRank = 2
 			g := newGroup(t, join, lateRank+1, shortTimeout)
-			timeouts := 0
-			for _, err := range g.runOnEach(func(i int, p control.Plane) error {
+			errs := g.runOnEach(func(i int, p control.Plane) error {
 				if i == lateRank {
 					return nil
 				}
 				defer func() { <-p.Failed() }()
 				return wait(p)
-			})[:lateRank] {
+			})
+			timeouts := 0
+			for _, err := range errs[:lateRank] {
 				timeouts += CountTimeouts(t, err, worldRanks(lateRank + 1)[lateRank])
 			}
 			if timeouts == 0 {
 				t.Error("no rank got a TimeoutError")
 			}
 			waitForPeerFailure(g.planes[lateRank])
-			checkError(t, "the late rank", wait(g.planes[lateRank]), driver.ErrFault)
+			checkError(t, "the wait of the late rank", wait(g.planes[lateRank]), driver.ErrFault)
 		})
 	}
 }
 
+// testActivityOfMissingRank lets rank 0 wait for work 2, which rank 1 does not submit because it
+// waits for work 1.
 func testActivityOfMissingRank(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, shortTimeout)
 	errs := g.runOnEach(func(i int, p control.Plane) error {
-		wait := unfinishedWait(p.Submit())
+		ticket := p.Submit()
 		if i == 0 {
-			wait = unfinishedWait(p.Submit())
+			ticket = p.Submit()
 		}
-		return p.Await(context.Background(), wait)
+		return p.Await(context.Background(), unfinishedWait(ticket))
 	})
 	late, ok := errors.AsType[*driver.TimeoutError](errs[0])
 	if !ok {
 		t.Fatalf("got %v, want a TimeoutError", errs[0])
 	}
-	rank := worldRanks(2)[1]
-	if activity := late.Activity[rank]; !strings.Contains(activity, "AllGather 1 for ") {
-		t.Errorf("activity of rank %d = %q, want AllGather 1", rank, activity)
+	missingRank := worldRanks(2)[1]
+	if activity := late.Activity[missingRank]; !strings.Contains(activity, "AllGather 1 for ") {
+		t.Errorf("activity of rank %d = %q, want AllGather 1", missingRank, activity)
 	}
-	want := fmt.Sprint([]int{rank})
-	if fmt.Sprint(late.Missing) != want || late.Waited < shortTimeout {
-		t.Errorf("got %+v, want missing ranks %s after at least %v", late, want, shortTimeout)
+	if !slices.Equal(late.Missing, []int{missingRank}) || late.Waited < shortTimeout {
+		t.Errorf("got %+v, want missing rank %d after at least %v", late, missingRank, shortTimeout)
 	}
-	checkError(t, "the missing rank", errs[1], driver.ErrFault)
+	checkError(t, "the wait of the missing rank", errs[1], driver.ErrFault)
 }
 
-// Rank 1 has no time to arrive, so it must not be named, even though it is missing.
+// testWaitAfterDeadline lets rank 0 begin waits after their deadline. Rank 1 then has had no time
+// to arrive, so the error must not name it, even though it is missing.
 func testWaitAfterDeadline(t *testing.T, join Join) {
 	waits := map[string]func(context.Context, control.Plane) error{
 		"an exchange": func(ctx context.Context, p control.Plane) error {
@@ -95,7 +98,8 @@ func testWaitAfterDeadline(t *testing.T, join Join) {
 	}
 }
 
-// All ranks wait for the last one, which inspects one of them and then aborts the group.
+// testInspection lets all ranks except the last wait for the last, which inspects rank 0 and then
+// aborts the group.
 func testInspection(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		t.Run("in "+name, func(t *testing.T) {
@@ -113,19 +117,26 @@ func testInspection(t *testing.T, join Join) {
 	}
 }
 
-func awaitInspection(t *testing.T, p control.Plane, rank int) {
+// awaitInspection calls Inspect until it lists a wait for one world rank only, and checks the
+// descriptions.
+func awaitInspection(t *testing.T, p control.Plane, awaitedRank int) {
+	const otherRanks = 2 // in the group of testInspection
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
 	for begin := time.Now(); time.Since(begin) < hangTimeout/2; <-ticks.C {
 		inspection := p.Inspect()
-		if len(inspection.Waits) == 0 || !slices.Equal(inspection.Waits[0].Ranks, []int{rank}) {
+		if len(inspection.Waits) == 0 {
 			continue
 		}
-		if wait := inspection.Waits[0]; wait.InCall == "" || wait.Activity[rank] == "" ||
-			len(inspection.Activity) != 2 {
-			t.Errorf("Inspect = %+v; want a description of what each rank is doing", inspection)
+		wait := inspection.Waits[0]
+		if !slices.Equal(wait.Ranks, []int{awaitedRank}) {
+			continue
+		}
+		if wait.InCall == "" || wait.Activity[awaitedRank] == "" ||
+			len(inspection.Activity) != otherRanks {
+			t.Errorf("Inspect = %+v, want a description of what each rank is doing", inspection)
 		}
 		return
 	}
-	t.Errorf("Inspect = %+v; want a wait for rank %d", p.Inspect(), rank)
+	t.Errorf("Inspect = %+v, want a wait for rank %d", p.Inspect(), awaitedRank)
 }

@@ -21,18 +21,28 @@ var valueRequirements = []requirement{
 	{"Gather of ordered values detects a deadlock with a rank in a collective", testOrderedValues},
 }
 
+// Values of the argument ordered of Named.
+const (
+	unordered = false
+	ordered   = true
+)
+
+// gather calls Gather for a name with words that begin with first, and returns the words of all
+// ranks. Entries beyond the number of ranks are 0.
 func gather(
 	ctx context.Context, p control.Plane, name string, first uint64,
 ) ([]driver.Words, error) {
-	all := make([]driver.Words, 8)
-	n, err := p.Named(name, false)
+	const maxRanks = 8
+	all := make([]driver.Words, maxRanks)
+	n, err := p.Named(name, unordered)
 	if err != nil {
 		return nil, err
 	}
 	return all, n.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
 }
 
-// gatherAndCheck gathers values that differ between ranks, and checks the results.
+// gatherAndCheck gathers values that depend on the rank and the round, and checks the results. i
+// is the group rank of the caller.
 func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
 	value := func(rank int) uint64 { return uint64(1000*round + rank) }
 	all, err := gather(g.ctx, g.planes[i], name, value(i))
@@ -63,8 +73,8 @@ func testGatheredWords(t *testing.T, join Join) {
 	})
 }
 
-// Rank 0 waits for values of one name. Meanwhile, gathers of another name, exchanges and
-// comparisons must complete.
+// testIndependentNames lets rank 0 wait for values of one name. Meanwhile, gathers of another
+// name, exchanges and comparisons must complete.
 func testIndependentNames(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	quickDone := make(chan struct{})
@@ -98,7 +108,7 @@ func testOrderOfNames(t *testing.T, join Join) {
 		results := make(chan error, len(names))
 		for k := range names {
 			name := names[(k+i)%2]
-			if _, err := g.planes[i].Named(name, false); err != nil {
+			if _, err := g.planes[i].Named(name, unordered); err != nil {
 				return err
 			}
 			go func() {
@@ -120,22 +130,24 @@ func testInvalidNames(t *testing.T, join Join) {
 	longest := strings.Repeat("n", driver.MaxValueName)
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		for _, name := range []string{"", longest + "n"} {
-			if _, err := p.Named(name, false); !errors.Is(err, driver.ErrInvalid) {
+			if _, err := p.Named(name, unordered); !errors.Is(err, driver.ErrInvalid) {
 				return fmt.Errorf("a name of %d bytes: got %w, want ErrInvalid", len(name), err)
 			}
 		}
+		// Leave one name. The names may differ between ranks.
 		for k := range driver.MaxValueNames - 1 {
-			if _, err := p.Named(fmt.Sprint(k+i), false); err != nil { // names differ between ranks
+			if _, err := p.Named(fmt.Sprint(k+i), unordered); err != nil {
 				return err
 			}
 		}
 		if err := g.gatherAndCheck(i, longest, 1); err != nil {
 			return err
 		}
-		if _, err := p.Named("one more", false); !errors.Is(err, driver.ErrInvalid) {
+		if _, err := p.Named("one more", unordered); !errors.Is(err, driver.ErrInvalid) {
 			return fmt.Errorf("one name above the limit: got %w, want ErrInvalid", err)
 		}
-		return errors.Join(g.gatherAndCheck(i, "7", 1), checkOpen(p))
+		existing := "7"
+		return errors.Join(g.gatherAndCheck(i, existing, 1), checkOpen(p))
 	})
 }
 
@@ -144,39 +156,41 @@ func testCanceledGather(t *testing.T, join Join) {
 	ctx, cancel := context.WithCancel(g.ctx)
 	cancel()
 	_, err := gather(ctx, g.planes[0], "alone", 1)
-	checkError(t, "the canceled value", err, context.Canceled)
-	checkError(t, "the cause", g.planes[0].Cause(), context.Canceled)
+	checkError(t, "Gather with a canceled context", err, context.Canceled)
+	checkError(t, "Cause", g.planes[0].Cause(), context.Canceled)
 	_, err = gather(g.ctx, g.planes[1], "alone", 1)
-	checkError(t, "the value of the other rank", err, driver.ErrFault)
+	checkError(t, "Gather on the other rank", err, driver.ErrFault)
 	_, err = gather(g.ctx, g.planes[0], "alone", 1)
-	checkError(t, "the next value", err, context.Canceled)
+	checkError(t, "Gather of the failed plane", err, context.Canceled)
 }
 
 func testClosedGather(t *testing.T, join Join) {
 	g := newGroup(t, join, 1, hangTimeout)
-	n, err := g.planes[0].Named("kept", false)
+	n, err := g.planes[0].Named("kept", unordered)
 	must(t, err)
 	must(t, g.planes[0].Close())
 	checkError(t, "Gather", n.Gather(g.ctx, driver.Words{}, make([]driver.Words, 1)),
 		driver.ErrClosed)
-	_, err = g.planes[0].Named("kept", false)
+	_, err = g.planes[0].Named("kept", unordered)
 	checkError(t, "Named", err, driver.ErrClosed)
 }
 
+// testOrderedValues lets rank 0 gather ordered values while rank 1 waits in a collective that rank
+// 0 has not launched.
 func testOrderedValues(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	errs := g.runOnEach(func(i int, p control.Plane) error {
 		if i == 1 {
 			return p.Await(g.ctx, unfinishedWait(p.Submit()))
 		}
-		n, err := p.Named("in order", true)
+		n, err := p.Named("in order", ordered)
 		if err != nil {
 			return err
 		}
 		return n.Gather(g.ctx, driver.Words{}, make([]driver.Words, 2))
 	})
 	if !errors.As(errs[0], new(*driver.DeadlockError)) {
-		t.Errorf("got %v, want a DeadlockError", errs[0])
+		t.Errorf("the rank in Gather got %v, want a DeadlockError", errs[0])
 	}
 	if !errors.Is(errs[1], driver.ErrFault) {
 		t.Errorf("the rank in the collective got %v, want ErrFault", errs[1])

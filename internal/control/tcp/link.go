@@ -5,22 +5,25 @@ import (
 	"sync"
 )
 
-// link sends frames (encoded messages) to one rank. A sender never waits for a rank that does not
-// read. The queue needs no limit: before a rank begins an exchange, it has received all other
-// ranks' messages of the previous one.
+// link is a connection to another rank with a queue of frames (encoded messages) to send. Methods
+// that add to the queue never wait for the other rank to read.
+//
+// The queue needs no limit: a rank begins an exchange only when it has received the messages of
+// all ranks for the previous exchange.
 type link struct {
 	rank int // group rank at the other end
-	// attempt counts handshakes from 1. It is set only at the accepting end.
+	// attempt is the number of the handshake that created the connection, from 1. At the end that
+	// connected, it is 0.
 	attempt uint32
 	conn    *net.TCPConn
 
 	mu           sync.Mutex
 	queue        [][]byte      // guarded by mu
-	isStatusDue  bool          // a status is to be sent; guarded by mu
-	request      uint64        // the kindAskStatus that this status answers, or 0; guarded by mu
-	isLastQueued bool          // no frame may follow; guarded by mu
-	wake         chan struct{} // has an entry if there is something to send
-	closed       chan struct{} // closed when no more is read
+	isStatusDue  bool          // whether to send a status after the queue; guarded by mu
+	request      uint64        // step of the kindAskStatus to answer, or 0; guarded by mu
+	isLastQueued bool          // whether the queue is complete; guarded by mu
+	wake         chan struct{} // contains a value if writeFrames has something to send
+	closed       chan struct{} // closed when this rank reads no more messages
 }
 
 func newLink(rank int, conn *net.TCPConn) *link {
@@ -29,7 +32,7 @@ func newLink(rank int, conn *net.TCPConn) *link {
 	}
 }
 
-// send drops frames after one with isLast.
+// send queues a frame. isLast marks the last frame of the link: send drops later frames.
 func (l *link) send(frame []byte, isLast bool) {
 	l.mu.Lock()
 	if !l.isLastQueued {
@@ -39,6 +42,7 @@ func (l *link) send(frame []byte, isLast bool) {
 	l.wakeWriter()
 }
 
+// sendStatus makes writeFrames send this rank's status at the time of sending.
 func (l *link) sendStatus() {
 	l.mu.Lock()
 	l.isStatusDue = true
@@ -46,7 +50,7 @@ func (l *link) sendStatus() {
 	l.wakeWriter()
 }
 
-// answer sends a status for a kindAskStatus.
+// answer sends a status in answer to the kindAskStatus with step request.
 func (l *link) answer(request uint64) {
 	l.mu.Lock()
 	l.request = request
@@ -61,14 +65,16 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// takeQueue empties the queue. If a status is due, it appends the frame of encodeStatus, which it
-// calls without mu, because that locks groupState.mu.
+// takeQueue empties the queue and returns its frames, with a status at the end if one is due. It
+// calls encodeStatus without holding mu, because encodeStatus locks groupState.mu. hasLast reports
+// whether no frames will follow.
 func (l *link) takeQueue(
 	encodeStatus func(request uint64) []byte,
 ) (frames net.Buffers, hasLast bool) {
 	l.mu.Lock()
 	frames, hasLast = l.queue, l.isLastQueued
-	isStatusDue, request := l.isStatusDue && !hasLast, l.request
+	isStatusDue := l.isStatusDue && !hasLast
+	request := l.request
 	l.queue, l.isStatusDue, l.request = nil, false, 0
 	l.mu.Unlock()
 	if isStatusDue {
@@ -77,7 +83,8 @@ func (l *link) takeQueue(
 	return frames, hasLast
 }
 
-// writeFrames ignores errors, which the reading goroutine gets, too.
+// writeFrames sends queued frames until it has sent the last one, or until closed is closed or a
+// write fails. It reports no error, because the goroutine that reads from conn gets one, too.
 func (l *link) writeFrames(encodeStatus func(request uint64) []byte) {
 	for {
 		select {
