@@ -19,12 +19,13 @@ type message struct {
 	phase phase
 	round uint64
 	// In phaseVote, value holds the mode and the tag, and detail the call site. In phaseEvents,
-	// value holds the answer for a position, and detail the digests of the requests from there.
+	// value holds the answer for a position, and detail the digests of the requests from this
+	// position.
 	value, call, detail []byte
-	ledger, position    uint64
+	ledger, position    uint64 // ledger id, and position of an event in the ledger
 	flags               uint64 // in phaseVote: Config.Flags
 
-	votes   []vote   // in phaseVote, by ledger id
+	votes   []vote   // in phaseVote, sorted by ledger id
 	answers []answer // in phaseProbe
 }
 
@@ -33,12 +34,13 @@ func (m *message) encode() []byte {
 	for _, part := range [][]byte{m.value, m.call, m.detail} {
 		b = appendWithLength(b, part)
 	}
-	// Both types have fixed sizes, so binary.Append cannot fail.
+	// Votes and answers have fixed sizes, so binary.Append cannot fail.
 	b, _ = binary.Append(b, binary.LittleEndian, m.votes)
 	b, _ = binary.Append(b, binary.LittleEndian, m.answers)
 	return b
 }
 
+// decodeMessage decodes the result of encode. Errors wrap ErrProtocol.
 func decodeMessage(b []byte) (*message, error) {
 	r := &reader{rest: b}
 	if v := r.readUint64("version"); r.err == nil && v != wireVersion {
@@ -53,7 +55,8 @@ func decodeMessage(b []byte) (*message, error) {
 	case phaseVote:
 		m.votes = readList[vote](r, MaxLedgers, "votes")
 		for i, v := range m.votes {
-			if !v.isValid() || i > 0 && v.ID <= m.votes[i-1].ID {
+			isSorted := i == 0 || v.ID > m.votes[i-1].ID
+			if !v.isValid() || !isSorted {
 				r.fail("vote")
 			}
 		}
@@ -69,12 +72,12 @@ func decodeMessage(b []byte) (*message, error) {
 	return m, r.err
 }
 
-// Summary combines the payloads of a round.
+// Summary combines the payloads of all ranks in a round.
 type Summary struct {
 	phase            phase
 	round            uint64
 	ledger, position uint64
-	ranks, absent    []int
+	ranks, absent    []int // group ranks with and without a payload
 
 	flags            uint64           // in phaseVote
 	tags, ids, calls contributions    // in phaseVote; ids holds the lists of ledger ids
@@ -83,8 +86,9 @@ type Summary struct {
 	events           contributions    // in phaseEvents
 }
 
-// Merge combines the payloads of a round, indexed by rank. Absent ranks have nil payloads. Errors
-// wrap [ErrProtocol].
+// Merge combines the payloads of a round, indexed by rank. The payloads of absent ranks are nil.
+// It returns an error that wraps [ErrProtocol] if a payload is invalid, if payloads do not belong
+// to the same round, or if all ranks are absent.
 func Merge(payloads [][]byte) (*Summary, error) {
 	s := &Summary{}
 	for rank, p := range payloads {
@@ -106,15 +110,17 @@ func Merge(payloads [][]byte) (*Summary, error) {
 	return s, nil
 }
 
+// add adds the payload of a rank. The first payload determines the step to which the others must
+// belong.
 func (s *Summary) add(rank int, m *message) error {
-	if len(s.ranks) == 0 {
+	isFirst := len(s.ranks) == 0
+	if isFirst {
 		s.phase, s.round, s.ledger, s.position = m.phase, m.round, m.ledger, m.position
 	}
 	if m.phase != s.phase || m.round != s.round || m.ledger != s.ledger || m.position != s.position {
 		return protocolError("the payloads of rounds %d and %d are for different steps",
 			s.round, m.round)
 	}
-	isFirst := len(s.ranks) == 0
 	s.ranks = append(s.ranks, rank)
 	switch s.phase {
 	case phaseVote:
@@ -123,12 +129,13 @@ func (s *Summary) add(rank int, m *message) error {
 		return s.addAnswers(m, isFirst)
 	case phaseEvents:
 		s.events.add(rank, m.value, m.detail)
-	case phaseDone:
+	case phaseDone: // no rank sends a payload, so decodeMessage rejects this phase
 	}
 	return nil
 }
 
-// addVotes discards all votes if ranks vote on different ledgers.
+// addVotes adds the votes of a rank. If ranks vote on different ledgers, it discards the votes of
+// all ranks, and ids shows the difference.
 func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 	s.flags |= m.flags
 	s.tags.add(rank, m.value, nil)
@@ -150,6 +157,8 @@ func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 	}
 }
 
+// addAnswers adds the answers of a rank, which must be for the same positions as those of other
+// ranks.
 func (s *Summary) addAnswers(m *message, isFirst bool) error {
 	if isFirst {
 		s.results = make([]positionResult, len(m.answers))

@@ -6,19 +6,20 @@ import (
 	"unsafe"
 )
 
+// cellBytes is the maximum size of a value in a Cell.
 const cellBytes = 128
 
-// cellMemory is aligned for all types.
+// cellMemory is the memory of a Cell. Its alignment, 8 bytes, is sufficient for all numbers.
 type cellMemory [cellBytes / 8]uint64
 
 var unusedCells = sync.Pool{New: func() any { return new(cellMemory) }}
 
-// Cell is heap memory for a value that C reads or writes.
+// Cell holds a value that C reads or writes, in heap memory.
 //
-// T must consist of numbers, because the garbage collector does not see Go pointers in a cell.
+// T must contain no Go pointers, because the garbage collector does not see pointers in a cell.
 type Cell[T any] struct{ address *cellMemory }
 
-// NewCell returns a cell that holds a value of at most 128 bytes.
+// NewCell returns a cell that holds value. It panics if value has more than 128 bytes.
 func NewCell[T any](value T) Cell[T] {
 	if unsafe.Sizeof(value) > cellBytes {
 		panic("dl: the value is larger than a cell")
@@ -33,7 +34,7 @@ func (c Cell[T]) value() *T { return (*T)(unsafe.Pointer(c.address)) }
 // Address returns the address of the value.
 func (c Cell[T]) Address() uintptr { return uintptr(unsafe.Pointer(c.address)) }
 
-// Take returns the value and releases the cell. It must be called once, after C has used the
+// Take returns the value and releases the cell. It must be called once, when C no longer uses the
 // memory.
 func (c Cell[T]) Take() T {
 	value := *c.value()
@@ -41,15 +42,16 @@ func (c Cell[T]) Take() T {
 	return value
 }
 
-// The compiler cannot know that alwaysFalse is never set, so AddressOf's argument is in heap
-// memory.
+// AddressOf seems to store its argument in escapedPointer, so that the compiler allocates the
+// variable in heap memory, which does not move. The compiler cannot know that alwaysFalse is never
+// set.
 var (
 	alwaysFalse    bool
 	escapedPointer unsafe.Pointer
 )
 
-// AddressOf returns the address of a variable in heap memory, which the caller must keep reachable
-// while C uses it.
+// AddressOf returns the address of a variable, which it forces into heap memory. The caller must
+// keep the variable reachable while C uses it.
 func AddressOf[T any](p *T) uintptr {
 	if alwaysFalse {
 		atomic.StorePointer(&escapedPointer, unsafe.Pointer(p))
@@ -65,16 +67,18 @@ func CString(s string) *byte {
 	return &b[0]
 }
 
+// pointerTo converts an address of C memory. It avoids the direct conversion, which go vet
+// rejects.
 func pointerTo(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }
 
-// Bytes returns C memory as a slice, which is valid until C frees the memory.
+// Bytes returns C memory as a slice, without a copy. It is valid until C frees the memory.
 func Bytes(address uintptr, length int) []byte {
 	return unsafe.Slice((*byte)(pointerTo(address)), length)
 }
 
-// GoString returns a copy of a C string, or "" for address 0.
+// GoString returns a copy of a zero-terminated C string, or "" for address 0.
 func GoString(address uintptr) string {
 	if address == 0 {
 		return ""
@@ -86,5 +90,5 @@ func GoString(address uintptr) string {
 	return string(Bytes(address, length))
 }
 
-// Load returns the value at a C address, which must be readable and aligned for T.
+// Load returns the value in C memory at an address, which must be aligned for T.
 func Load[T any](address uintptr) T { return *(*T)(pointerTo(address)) }

@@ -8,26 +8,27 @@ import (
 	"testing"
 )
 
-// size holds the numbers of methods of a type and of files that contain them.
+// size holds the number of methods of a type, and the number of files that contain them.
 type size struct{ methods, files int }
 
-// exceptions lists the types that exceed the limits. They must not grow. An entry must be removed
-// when its type is small enough.
+// exceptions holds the limits of types that exceed the usual limits, which are maxMethods and
+// maxMethodFiles. An entry must be removed when its type is small enough.
 var exceptions = map[string]size{
-	".Group": {56, 3}, // 48 are exported; one for each operation
+	".Group": {56, 3}, // 48 methods are exported: each operation has one
 }
 
+// methodSet describes the methods of a type.
 type methodSet struct {
-	name  string // the folder, a dot and the type
+	name  string // the package's folder, a dot and the type's name
 	count int
 	files []string
 	// embedders lists the types of the package that embed a pointer to this type. Their methods
 	// are counted too, because they can use all fields of this type.
 	embedders []string
-	last      finding // position of the last method
+	last      finding // last method, without a text
 }
 
-// methodsOf returns the methods of all types by name. It ignores tests.
+// methodsOf returns the methods of all types by methodSet.name. It ignores tests.
 func methodsOf(files []*file) map[string]*methodSet {
 	all := map[string]*methodSet{}
 	lookUp := func(name string) *methodSet {
@@ -62,7 +63,8 @@ func methodsOf(files []*file) map[string]*methodSet {
 	return all
 }
 
-// recordEmbedders records s if it is a struct that embeds pointers.
+// recordEmbedders adds the type that s declares to the embedders of each type to which it embeds a
+// pointer. lookUp returns the methodSet of a name.
 func recordEmbedders(f *file, s ast.Spec, lookUp func(string) *methodSet) {
 	declared, ok := s.(*ast.TypeSpec)
 	if !ok {
@@ -75,24 +77,27 @@ func recordEmbedders(f *file, s ast.Spec, lookUp func(string) *methodSet) {
 	embedder := f.folder() + "." + declared.Name.Name
 	for _, field := range body.Fields.List {
 		name := receiverName(field.Type)
-		if _, pointer := field.Type.(*ast.StarExpr); pointer && len(field.Names) == 0 && name != "" {
+		_, isPointer := field.Type.(*ast.StarExpr)
+		isEmbedded := len(field.Names) == 0
+		if isPointer && isEmbedded && name != "" {
 			embedded := lookUp(f.folder() + "." + name)
 			embedded.embedders = append(embedded.embedders, embedder)
 		}
 	}
 }
 
+// sizeOf returns the size of m, including the methods of its embedders but not their files.
 func sizeOf(all map[string]*methodSet, m *methodSet) size {
 	s := size{m.count, len(m.files)}
 	for _, embedder := range m.embedders {
-		if v := all[embedder]; v != nil {
-			s.methods += v.count
+		if methods := all[embedder]; methods != nil {
+			s.methods += methods.count
 		}
 	}
 	return s
 }
 
-// fitsInto reports whether neither number exceeds the limit.
+// fitsInto reports whether neither number of s exceeds that of limit.
 func (s size) fitsInto(limit size) bool {
 	return s.methods <= limit.methods && s.files <= limit.files
 }
@@ -108,7 +113,8 @@ func limitOf(name string) size {
 func largeTypes(files []*file) (found []finding) {
 	all := methodsOf(files)
 	for name, m := range all {
-		s, limit := sizeOf(all, m), limitOf(name)
+		s := sizeOf(all, m)
+		limit := limitOf(name)
 		if m.count == 0 || s.fitsInto(limit) {
 			continue
 		}
@@ -133,7 +139,8 @@ func TestExceptionsAreNecessary(t *testing.T) {
 	}
 }
 
-// receiverName returns the name of a receiver's type, without a star and type parameters.
+// receiverName returns the name of the type of a receiver or field, without a star and type
+// arguments. It returns "" for types without a name and types of other packages.
 func receiverName(t ast.Expr) string {
 	switch t := t.(type) {
 	case *ast.StarExpr:

@@ -10,7 +10,8 @@ import (
 	"symmem/driver"
 )
 
-// Payload returns a payload that differs for each rank and round.
+// Payload returns a test payload of the given size in bytes. Its contents depend on the rank and
+// the round.
 func Payload(rank, round, size int) []byte {
 	p := make([]byte, size)
 	for i := range p {
@@ -19,19 +20,19 @@ func Payload(rank, round, size int) []byte {
 	return p
 }
 
-// ExchangeAndCheck exchanges Payload and checks all received payloads. sizes holds their sizes by
-// rank.
+// ExchangeAndCheck calls exchange with the Payload of a group rank, and checks that the results
+// are the Payloads of all ranks. sizes holds the payload sizes by group rank.
 func ExchangeAndCheck(
 	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
 ) error {
-	got, err := exchange(Payload(rank, round, sizes[rank]))
+	received, err := exchange(Payload(rank, round, sizes[rank]))
 	if err != nil {
 		return err
 	}
-	if len(got) != len(sizes) {
-		return fmt.Errorf("got %d payloads, want %d", len(got), len(sizes))
+	if len(received) != len(sizes) {
+		return fmt.Errorf("round %d: got %d payloads, want %d", round, len(received), len(sizes))
 	}
-	for sender, p := range got {
+	for sender, p := range received {
 		if !bytes.Equal(p, Payload(sender, round, sizes[sender])) {
 			return fmt.Errorf("round %d: wrong payload of %d bytes from group rank %d, want %d bytes",
 				round, len(p), sender, sizes[sender])
@@ -40,31 +41,34 @@ func ExchangeAndCheck(
 	return nil
 }
 
-// CheckReports checks received fault reports: Payload for round 1 from each rank for which
-// presentRanks is true, and nil from the others.
-func CheckReports(got [][]byte, rank, size int, presentRanks []bool) error {
+// CheckReports checks the fault reports that a rank has received. Each rank for which presentRanks
+// is true must have sent Payload(sender, 1, size), and the others nothing.
+func CheckReports(reports [][]byte, rank, size int, presentRanks []bool) error {
 	for sender, isPresent := range presentRanks {
-		if !isPresent && got[sender] != nil {
-			return fmt.Errorf("rank %d has a report from rank %d, which is absent", rank, sender)
+		report := reports[sender]
+		if !isPresent && report != nil {
+			return fmt.Errorf("rank %d got a report from rank %d, which is absent", rank, sender)
 		}
-		if isPresent && !bytes.Equal(got[sender], Payload(sender, 1, size)) {
-			return fmt.Errorf("rank %d has a wrong report of %d bytes from rank %d, want %d bytes",
-				rank, len(got[sender]), sender, size)
+		if isPresent && !bytes.Equal(report, Payload(sender, 1, size)) {
+			return fmt.Errorf("rank %d got a wrong report of %d bytes from rank %d, want %d bytes",
+				rank, len(report), sender, size)
 		}
 	}
 	return nil
 }
 
-// CountTimeouts returns 1 for a TimeoutError about the late rank, and 0 for another rank's fault or
-// for a rank that had no time to wait, which names no rank.
+// CountTimeouts checks the error of a rank that waited for a late rank, and returns 1 if it is a
+// TimeoutError about the late rank. It returns 0 for ErrFault, because another rank may time out
+// first, and for a TimeoutError that lists no missing rank, because its rank had no time to wait.
 func CountTimeouts(t testing.TB, err error, lateRank int) int {
 	t.Helper()
 	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
-		if len(timeout.Missing) == 0 && len(timeout.Activity) == 1 {
+		hadNoTime := len(timeout.Missing) == 0 && len(timeout.Activity) == 1
+		if hadNoTime {
 			return 0
 		}
 		if !slices.Equal(timeout.Missing, []int{lateRank}) || timeout.Activity[lateRank] == "" {
-			t.Errorf("got %v, want an error about rank %d and its activity", timeout, lateRank)
+			t.Errorf("got %v, want a TimeoutError about rank %d and its activity", timeout, lateRank)
 		}
 		return 1
 	}
@@ -74,8 +78,8 @@ func CountTimeouts(t testing.TB, err error, lateRank int) int {
 	return 0
 }
 
-// CheckDeadlocks requires a DeadlockError, with the activity of other ranks, from at least one of
-// the ranks that waited for each other. The rest must match ErrFault.
+// CheckDeadlocks checks the errors of ranks that waited for each other. At least one must be a
+// DeadlockError that describes the activity of other ranks. The others may match ErrFault.
 func CheckDeadlocks(t testing.TB, errs []error) {
 	t.Helper()
 	deadlocks := 0

@@ -17,25 +17,26 @@ import (
 )
 
 const (
-	// dialTimeout bounds attempts to reach a rank.
+	// dialTimeout bounds the time of all attempts to reach a rank.
 	dialTimeout = 20 * time.Second
-	// endedTimeout bounds them if every connection is refused or closed by the other side. A busy
-	// rank, which closes some connections, accepts one within this time.
+	// endedTimeout bounds this time if every connection is refused or closed by the other side. A
+	// busy rank closes some connections, but accepts one within this time.
 	endedTimeout = 8 * time.Second
-	// dialStagger is the delay between attempts to reach different addresses.
+	// dialStagger is the delay between the connections of an attempt to different addresses.
 	dialStagger = 200 * time.Millisecond
-	dialPause   = 500 * time.Millisecond
+	// dialPause is the time between attempts.
+	dialPause = 500 * time.Millisecond
 )
 
-// dialer connects to one lower-numbered rank. It is used by one goroutine.
+// dialer connects to one rank with a lower number. It is used by one goroutine.
 type dialer struct {
 	*joiner
-	rank    int
-	attempt uint32 // handshakes so far
+	rank    int    // group rank to connect to
+	attempt uint32 // number of handshakes so far
 }
 
-// dialAll connects to all lower-numbered ranks. It looks up one at a time: a pending lookup
-// occupies a connection to the store.
+// dialAll connects to all ranks with lower numbers, and calls fail for each error. It looks up one
+// address at a time, because a pending lookup occupies a connection to the store.
 func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	for r := range j.cfg.Group.Rank {
 		value, err := j.cfg.Store.Get(ctx, j.addressKey(r))
@@ -54,19 +55,22 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	}
 }
 
-// dial tries all addresses until one answers, for up to dialTimeout or endedTimeout.
+// dial connects to the rank at one of its addresses, which are separated by spaces. It repeats
+// failed attempts for up to dialTimeout or endedTimeout, unless every address refuses the
+// connection.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	begin := time.Now()
-	for endedSince := begin; ; {
+	endedSince := begin // time since which every connection has been refused or closed
+	for {
 		l, errs := d.tryAddresses(ctx, strings.Fields(addresses))
 		if l != nil {
 			return l, nil
 		}
-		if all(errs, isRefused) {
+		if allMatch(errs, isRefused) {
 			return nil, d.rankLostError(d.cfg.Group.Ranks[d.rank],
 				fmt.Sprintf("its addresses %q refuse connections", addresses))
 		}
-		if !all(errs, isEnded) {
+		if !allMatch(errs, isEnded) {
 			endedSince = time.Now()
 		}
 		err := errors.Join(errs...)
@@ -94,6 +98,7 @@ func (d *dialer) unreachableError(addresses string, err error) error {
 		d.describeRank(d.rank), addresses, err, advice)
 }
 
+// describeRank returns a text such as "rank 3 on node7". r is a group rank.
 func (j *joiner) describeRank(r int) string {
 	text := fmt.Sprintf("rank %d", j.cfg.Group.Ranks[r])
 	if name := j.joinList.Machine(j.cfg.Group.Ranks[r]); name != "" {
@@ -103,7 +108,8 @@ func (j *joiner) describeRank(r int) string {
 }
 
 // tryAddresses connects to all addresses concurrently, but performs one handshake at a time. It
-// keeps the first connection whose handshake succeeds.
+// returns a link for the first connection whose handshake succeeds, or nil and the errors of all
+// addresses.
 func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, []error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -153,23 +159,23 @@ func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Co
 	return conn, err
 }
 
-// isRefused reports whether no process listens at the address. The end of a connection during its
-// handshake does not show that: a rank with too many connections closes some.
+// isRefused reports whether err means that no process listens at the address. An error during the
+// handshake does not: a rank with too many connections closes some of them.
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// isEnded reports whether a connection was refused, or closed by the other side. A proxy closes
-// connections if it cannot reach the rank.
+// isEnded reports whether err means that the connection was refused, or closed by the other side.
+// A proxy also closes connections if it cannot reach the rank.
 func isEnded(err error) bool {
 	return isRefused(err) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-func all(errs []error, is func(error) bool) bool {
-	return !slices.ContainsFunc(errs, func(err error) bool { return !is(err) })
+func allMatch(errs []error, matches func(error) bool) bool {
+	return !slices.ContainsFunc(errs, func(err error) bool { return !matches(err) })
 }
 
-// handshake sends the first half of the token and verifies the second. It closes the connection on
-// failure.
+// handshake exchanges halves of the group's token with the other end of a connection: it sends the
+// first half and verifies the second. If it fails, it closes the connection.
 func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
