@@ -13,7 +13,7 @@ import (
 // Kind classifies a divergence.
 type Kind uint8
 
-// The kinds of divergence, in the order of the checks.
+// The kinds of divergence, in the order in which an agreement checks them.
 const (
 	// KindTag means that the ranks are executing different operations.
 	KindTag Kind = iota + 1
@@ -37,32 +37,34 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Variant is a value, such as an event, that some ranks sent.
+// Variant is one of several different values, such as events, that ranks sent.
 type Variant struct {
-	Ranks []int
-	// Text describes an event as [event.Event.String] does.
+	Ranks []int // ranks that sent the value
+	// Text describes the value. For an event, it is the result of [event.Event.String].
 	Text string
 	// Site is the call site (file:line), or empty.
 	Site     string
-	Event    event.Event
+	Event    event.Event // if HasEvent is true
 	HasEvent bool
 }
 
-// DivergenceError reports a difference between ranks, in the same text on all participating ranks.
+// DivergenceError reports a difference between ranks. It is the same on all ranks that took part
+// in the agreement.
 type DivergenceError struct {
 	Group string
 	Kind  Kind
 	// Ledger is the pool's ID, for KindPlacement and KindPending.
 	Ledger uint64
-	// Position is that of the first differing event, for KindPlacement. If Last is greater, the
-	// event is between the two, in a part that a rank no longer keeps.
+	// Position is the position of the first differing event, for KindPlacement. If Last is greater
+	// than Position, the event is between Position and Last, in a part of the history that a rank no
+	// longer keeps.
 	Position, Last uint64
-	// Variants lists up to 16 variants, by their lowest rank.
+	// Variants lists up to 16 variants, sorted by the lowest rank of each.
 	Variants []Variant
-	// OtherRanks lists ranks whose variants do not fit.
+	// OtherRanks lists the ranks that sent a value that is not in Variants.
 	OtherRanks []int
-	// Deviant lists the ranks that differ from the majority, if there is one. Ranks without a call
-	// are ignored if others report different calls.
+	// Deviant lists the ranks that differ from the majority. It is empty if there is no majority.
+	// Ranks without a call are ignored if others report different calls.
 	Deviant []int
 	// Difference is set for KindPlacement.
 	Difference Difference
@@ -76,7 +78,11 @@ func (d *DivergenceError) Error() string {
 	var b strings.Builder
 	b.WriteString(d.headingText())
 	for i, v := range d.Variants {
-		b.WriteString([]string{": ", "; "}[min(i, 1)])
+		if i == 0 {
+			b.WriteString(": ")
+		} else {
+			b.WriteString("; ")
+		}
 		have := chooseVerb(v.Ranks, "has", "have")
 		fmt.Fprintf(&b, "%s %s %q", d.Names.ranks(v.Ranks), have, v.Text)
 		if v.Site != "" {
@@ -112,7 +118,7 @@ func (d *DivergenceError) headingText() string {
 		d.Group, d.Pool(), d.Position)
 }
 
-// Pool returns the pool's name for KindPlacement and KindPending, or "".
+// Pool returns the name of the pool for KindPlacement and KindPending, and "" for other kinds.
 func (d *DivergenceError) Pool() string {
 	if d.Kind != KindPlacement && d.Kind != KindPending {
 		return ""
@@ -120,6 +126,7 @@ func (d *DivergenceError) Pool() string {
 	return d.Names.poolName(d.Ledger)
 }
 
+// closingText returns the end of the report: the difference, advice and the absent ranks.
 func (d *DivergenceError) closingText() string {
 	out := ""
 	usualIndex, deviantIndex := d.indexesOfUsualAndDeviant()
@@ -147,12 +154,15 @@ func (d *DivergenceError) closingText() string {
 	return out
 }
 
+// hasKind reports whether a differing event has the given kind.
 func (d *DivergenceError) hasKind(kind event.Kind) bool {
 	return d.Kind == KindPlacement && slices.ContainsFunc(d.Variants, func(v Variant) bool {
 		return v.HasEvent && v.Event.Kind == kind
 	})
 }
 
+// ranksWithTextOf returns the ranks of all variants that have the same Text as variant i. Variants
+// with the same Text can differ in Site.
 func (d *DivergenceError) ranksWithTextOf(i int) []int {
 	var out []int
 	for _, v := range d.Variants {
@@ -164,8 +174,10 @@ func (d *DivergenceError) ranksWithTextOf(i int) []int {
 	return out
 }
 
-// indexesOfUsualAndDeviant returns the most frequent variant (on a tie, that of the lowest rank)
-// and the first other one, or -1.
+// indexesOfUsualAndDeviant returns the index of the variant whose Text most ranks sent, and of the
+// first variant with another Text. If several are equally frequent, the first is the usual
+// variant. An index is -1 if there is no such variant. Variants for which reportsNoCall is true
+// are ignored.
 func (d *DivergenceError) indexesOfUsualAndDeviant() (usualIndex, deviantIndex int) {
 	usualIndex, deviantIndex = -1, -1
 	maxRanks := 0
@@ -182,13 +194,14 @@ func (d *DivergenceError) indexesOfUsualAndDeviant() (usualIndex, deviantIndex i
 	return usualIndex, deviantIndex
 }
 
-// reportsNoCall reports whether only v has no call. A fault may have stopped its ranks before their
-// calls.
+// reportsNoCall reports whether v only means that its ranks called no collective, while others
+// called different ones. A fault may have stopped these ranks before their calls.
 func (d *DivergenceError) reportsNoCall(v Variant) bool {
 	return d.Kind == KindCollective && v.Text == noCall && len(d.Variants) > 2
 }
 
-func (d *DivergenceError) findDeviantRanks(rankCount int) {
+// setDeviant sets d.Deviant. rankCount is the number of ranks that sent a value.
+func (d *DivergenceError) setDeviant(rankCount int) {
 	usualIndex, _ := d.indexesOfUsualAndDeviant()
 	for _, v := range d.Variants {
 		if d.reportsNoCall(v) {
@@ -196,7 +209,7 @@ func (d *DivergenceError) findDeviantRanks(rankCount int) {
 		}
 	}
 	if usualIndex < 0 || 2*len(d.ranksWithTextOf(usualIndex)) <= rankCount {
-		return
+		return // no majority
 	}
 	for _, v := range d.Variants {
 		if v.Text != d.Variants[usualIndex].Text && !d.reportsNoCall(v) {
@@ -213,26 +226,29 @@ func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
 	}
 }
 
-// text converts a contribution's value to a Variant's text.
+// diverge ends the agreement with a divergence in the contributions. describe returns the
+// Variant.Text of a contribution's value. The results are those of Machine.Step, without a
+// payload.
 func (m *Machine) diverge(
-	kind Kind, id uint64, v contributions, text func([]byte) (string, error),
+	kind Kind, id uint64, v contributions, describe func(value []byte) (string, error),
 ) ([]byte, *Outcome, error) {
 	d := m.newDivergence(kind, id)
 	rankCount := len(v.otherRanks)
 	for _, c := range v.list {
-		description, err := text(c.value)
+		text, err := describe(c.value)
 		if err != nil {
 			return nil, nil, err
 		}
 		d.Variants = append(d.Variants,
-			Variant{Ranks: c.ranks, Text: description, Site: string(c.detail)})
+			Variant{Ranks: c.ranks, Text: text, Site: string(c.detail)})
 		rankCount += len(c.ranks)
 	}
 	d.OtherRanks = v.otherRanks
-	d.findDeviantRanks(rankCount)
+	d.setDeviant(rankCount)
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
+// describeTag returns the tag in a message's value, which follows a byte with the mode.
 func describeTag(value []byte) (string, error) {
 	if len(value) < 1 || len(value) > 1+MaxTag || value[0] > byte(ModePrefix) {
 		return "", protocolError("the tag has a wrong size or an unknown mode")

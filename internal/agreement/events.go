@@ -8,6 +8,7 @@ import (
 	"symmem/internal/ledger"
 )
 
+// maxComparedEvents is the number of events from a difference whose requests classify compares.
 const maxComparedEvents = 9
 
 // maxDetailBytes is the maximum size of a detail: request digests or a call site.
@@ -17,12 +18,13 @@ const maxDetailBytes = max(8*maxComparedEvents, event.MaxSiteBytes)
 const (
 	answerEvent   byte = iota + 1 // followed by the event and its call site
 	answerEnd                     // followed by the length of the shorter history
-	answerDigest                  // followed by a digest, because the event is no longer kept
-	answerNotKept                 // neither event nor digest is kept
+	answerDigest                  // followed by a position and the digest of the events before it
+	answerNotKept                 // followed by nothing: neither event nor digest is kept
 )
 
-// startEventsPhase asks each rank for its event at the first difference or, if its position is not
-// known exactly, for the digest after the last possible position.
+// startEventsPhase returns this rank's payload for phaseEvents: its event at the first difference.
+// If the position of the difference is not known exactly, the payload contains the digest after
+// the last possible position instead.
 func (m *Machine) startEventsPhase() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	search := m.searches[0]
@@ -38,6 +40,8 @@ func (m *Machine) startEventsPhase() ([]byte, *Outcome, error) {
 	return msg.encode(), nil, nil
 }
 
+// encodeEventAnswer encodes the event at a position or, if it is no longer kept, the digest after
+// it.
 func encodeEventAnswer(source snapshotSource, position uint64) []byte {
 	if e, ok := source.EventAt(position); ok {
 		return event.Append([]byte{answerEvent}, &e)
@@ -45,6 +49,7 @@ func encodeEventAnswer(source snapshotSource, position uint64) []byte {
 	return encodeDigestAnswer(source, position+1)
 }
 
+// encodeDigestAnswer encodes the digest of the events before a position.
 func encodeDigestAnswer(source snapshotSource, position uint64) []byte {
 	if source.end < position {
 		return appendUint64s([]byte{answerEnd}, source.end)
@@ -55,6 +60,8 @@ func encodeDigestAnswer(source snapshotSource, position uint64) []byte {
 	return []byte{answerNotKept}
 }
 
+// requestDigestsFrom encodes the digests of the requests of at most maxComparedEvents events from
+// a position.
 func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	var out []byte
 	for i := range uint64(maxComparedEvents) {
@@ -67,10 +74,13 @@ func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	return out
 }
 
+// handleEvents ends the agreement with a divergence in a pool's history. The results are those of
+// Machine.Step.
 func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	search := m.searches[0]
 	isPositionKnown := search.first == search.last
-	if s.ledger != search.id || isPositionKnown != (s.position == search.first) {
+	askedForFirst := s.position == search.first
+	if s.ledger != search.id || askedForFirst != isPositionKnown {
 		return nil, nil, protocolError("the ranks sent events at the wrong position, %d", s.position)
 	}
 	d := m.newDivergence(KindPlacement, search.id)
@@ -87,13 +97,14 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 		return nil, nil, protocolError("ranks with different digests sent the same event, number %d",
 			search.first)
 	}
-	d.findDeviantRanks(len(s.ranks))
+	d.setDeviant(len(s.ranks))
 	if isPositionKnown {
 		d.Difference = classify(d, s.events)
 	}
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
+// decodeAnswer decodes an answer that one or more ranks sent.
 func decodeAnswer(c contribution) (Variant, error) {
 	v := Variant{Ranks: c.ranks}
 	if len(c.value) == 0 {
@@ -110,7 +121,8 @@ func decodeAnswer(c contribution) (Variant, error) {
 		if err != nil {
 			return v, protocolError("%w", err)
 		}
-		v.Event, v.HasEvent, v.Site, v.Text = e, true, e.Site, e.String()
+		v.Event, v.HasEvent = e, true
+		v.Site, v.Text = e.Site, e.String()
 	case kind == answerEnd && len(body) == 8:
 		v.Text = fmt.Sprintf("no event: history ends at %d", binary.LittleEndian.Uint64(body))
 	case kind == answerDigest && len(body) == 16:

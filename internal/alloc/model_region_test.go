@@ -5,6 +5,7 @@ import (
 	"slices"
 )
 
+// request records that a stream has made a request, in whose order streams are numbered.
 func (m *model) request(s Stream) {
 	m.addStream(s)
 	if s != 0 && !slices.Contains(m.requesters, s) {
@@ -16,16 +17,18 @@ func (m *model) returnedBlock(b *modelBlock) ReturnedBlock {
 	return ReturnedBlock{b.block(), uint32(slices.Index(m.requesters, b.region.stream) + 1)}
 }
 
+// reserve reserves the best free block for a stream, up to the rounded size.
 func (m *model) reserve(rounded int64, stream Stream) {
 	if m.rules.config.Sizing == Stepped {
-		return // Streams do not share segments.
+		return // streams do not share segments, so no memory must be kept from others
 	}
 	b := m.best(rounded, stream)
 	b.region.floor = max(b.region.floor, b.offset+rounded)
 	b.region.high = max(b.region.high, b.offset+rounded)
 }
 
-// markClean lowers a stream's high-water marks to the end of the used blocks.
+// markClean lowers the high-water mark of each region of a stream to the end of its last block
+// that is used or reserved.
 func (m *model) markClean(stream Stream) {
 	for _, r := range m.regions() {
 		if r.stream == stream {
@@ -39,6 +42,7 @@ func (m *model) markClean(stream Stream) {
 	}
 }
 
+// regions lists all regions by segment and offset.
 func (m *model) regions() (all []*modelRegion) {
 	for _, b := range m.allBlocks() {
 		if len(all) == 0 || all[len(all)-1] != b.region {
@@ -48,23 +52,27 @@ func (m *model) regions() (all []*modelRegion) {
 	return all
 }
 
-// tails returns the clean end of each region.
+// tails returns the clean part of each region, which is at its end. If a region is not clean at
+// all, low is not below end.
 func (s *modelSegment) tails() (all []modelTail) {
 	for i, b := range s.blocks {
-		if i == 0 || s.blocks[i-1].region != b.region {
-			all = append(all, modelTail{s, b.region, max(b.offset, b.region.high), b.offset + b.size})
+		isFirstOfRegion := i == 0 || s.blocks[i-1].region != b.region
+		if isFirstOfRegion {
+			all = append(all, modelTail{segment: s, region: b.region, low: max(b.offset, b.region.high)})
 		}
 		all[len(all)-1].end = b.offset + b.size
 	}
 	return all
 }
 
+// modelTail is a range of a segment from which a stream can take the end.
 type modelTail struct {
 	segment  *modelSegment
-	region   *modelRegion
-	low, end int64
+	region   *modelRegion // nil if the range is a gap
+	low, end int64        // offsets
 }
 
+// compareTails orders ranges by size and then by position.
 func compareTails(a, b modelTail) int {
 	return cmp.Or(cmp.Compare(a.end-a.low, b.end-b.low),
 		cmp.Compare(a.segment.Ordinal, b.segment.Ordinal), cmp.Compare(a.low, b.low))
@@ -79,26 +87,29 @@ func (t modelTail) start(rounded int64) int64 {
 	return (t.end - rounded) / (2 * mib) * (2 * mib)
 }
 
-// joinRegions merges clean regions into the previous region, and neighboring regions of one stream.
+// joinRegions merges clean regions into the previous region, and neighboring regions of one
+// stream.
 func (m *model) joinRegions() {
 	for _, s := range m.segments {
 		for i := 1; i < len(s.blocks); i++ {
-			low, b := s.blocks[i-1], s.blocks[i]
+			region, next := s.blocks[i-1].region, s.blocks[i].region
+			isNextClean := next.high <= s.blocks[i].offset
 			switch {
-			case low.region == b.region:
+			case region == next:
 				continue
-			case b.region.high <= b.offset:
-				s.relabel(b.region, low.region)
-			case low.region.stream == b.region.stream:
-				low.region.high = b.region.high
-				low.region.floor = max(low.region.floor, b.region.floor)
-				s.relabel(b.region, low.region)
+			case isNextClean:
+				s.relabel(next, region)
+			case region.stream == next.stream:
+				region.high = next.high
+				region.floor = max(region.floor, next.floor)
+				s.relabel(next, region)
 			}
 		}
 		s.mergeFree()
 	}
 }
 
+// relabel moves the blocks of one region to another.
 func (s *modelSegment) relabel(old, replacement *modelRegion) {
 	for _, b := range s.blocks {
 		if b.region == old {
@@ -107,7 +118,8 @@ func (s *modelSegment) relabel(old, replacement *modelRegion) {
 	}
 }
 
-// takeCleanMemory gives a stream a free block of clean memory and returns it, or nil.
+// takeCleanMemory gives a stream clean memory of other streams, and returns a free block that is
+// large enough, or nil.
 func (m *model) takeCleanMemory(rounded int64, stream Stream) *modelBlock {
 	if m.rules.config.Sizing == Stepped {
 		return nil
@@ -143,7 +155,8 @@ func (m *model) takeCleanMemory(rounded int64, stream Stream) *modelBlock {
 	return m.best(rounded, stream)
 }
 
-// seize gives a stream free memory of other streams and returns these streams.
+// seize gives a stream free memory of streams except spared, and returns the streams that owned
+// it.
 func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 	m.begin()
 	if m.rules.config.Sizing == Stepped {
@@ -183,7 +196,8 @@ func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 	return owners
 }
 
-// gaps returns the free memory that a stream may seize, which excludes memory of the stream spared.
+// gaps returns the ranges of free memory that a stream may seize. They exclude reserved memory and
+// memory of the stream spared.
 func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
 	end := int64(-1)
 	for _, b := range s.blocks {
@@ -201,7 +215,7 @@ func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
 	return all
 }
 
-// splitRegion splits a region at an offset, unless the region begins there.
+// splitRegion splits the region that contains an offset, unless a region begins there.
 func (s *modelSegment) splitRegion(offset int64) {
 	s.splitBlock(offset)
 	for i, b := range s.blocks {
@@ -221,6 +235,7 @@ func (s *modelSegment) splitRegion(offset int64) {
 	}
 }
 
+// splitBlock splits the block that contains an offset, unless a block begins there.
 func (s *modelSegment) splitBlock(offset int64) {
 	for i, b := range s.blocks {
 		if b.offset < offset && offset < b.offset+b.size {

@@ -9,6 +9,7 @@ import (
 	"symmem"
 )
 
+// graphs is the kind of programs that capture and replay graphs; see TestGraphsOnAGPU.
 var graphs = kind{
 	programsPerWorld: 5, timeLimit: 5 * time.Minute,
 	drawWorld: func(t *task) (int, symmem.Options) {
@@ -23,24 +24,25 @@ var graphs = kind{
 
 func (t *task) graphsRanks() int { return 2 + t.worldDraws().IntN(3) }
 
-// graphs draws a program of tallies (sums in place) without events that order them. The first
-// libraryStreamCount streams belong to another library.
+// graphs draws a program of tallies, which are sums in place, and of graphs that contain tallies.
+// No events order the tallies. The first libraryStreamCount streams belong to another library. The
+// program has no mistake.
 func (t *task) graphs(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, newLayout(t.graphsRanks()))
 	paths := []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow, symmem.PathDirect}
-	g.p.path = paths[min(d.IntN(5), 2)]
-	equal := d.IntN(2) == 0
-	var counts []int
+	g.p.path = paths[min(d.IntN(5), 2)] // PathDirect in 3 of 5 programs
+	areBuffersEqual := d.IntN(2) == 0
+	var counts []int // elements of each tally, by buffer
 	for i := range 1 + d.IntN(4) {
 		count := int(max(1, d.Int64N(1+(t.MaxBytes/4)>>d.IntN(14))))
-		foreign := d.IntN(2) == 0
-		if equal && i > 0 {
-			count, foreign = counts[0], g.p.buffers[0].isForeign
+		isForeign := d.IntN(2) == 0
+		if areBuffersEqual && i > 0 {
+			count, isForeign = counts[0], g.p.buffers[0].isForeign
 		}
 		counts = append(counts, count)
-		g.buffer(4*count*g.p.ranks, foreign)
-		g.tally(libraryStreamCount, i)
+		g.buffer(4*count*g.p.ranks, isForeign)
+		g.addTally(libraryStreamCount, i)
 		g.add(op{kind: syncOp, stream: libraryStreamCount, recvStream: libraryStreamCount})
 	}
 	for i := range 2 + d.IntN(3) {
@@ -61,11 +63,12 @@ func (t *task) graphs(number int) (*program, mistake) {
 	}
 	for range 10 + d.IntN(40) {
 		if d.IntN(3) == 0 {
-			g.tally(d.IntN(maxStreams), d.IntN(len(counts)))
+			g.addTally(d.IntN(maxStreams), d.IntN(len(counts)))
 			continue
 		}
 		o := op{kind: launchOp, graph: d.IntN(len(g.p.graphs)), stream: d.IntN(maxStreams)}
-		if g.p.graphs[o.graph].branches > 0 {
+		isCapturedByLibrary := g.p.graphs[o.graph].branches > 0
+		if isCapturedByLibrary {
 			o.stream %= libraryStreamCount
 		}
 		o.recvStream = o.stream
@@ -74,16 +77,18 @@ func (t *task) graphs(number int) (*program, mistake) {
 	return &g.p, mistake{}
 }
 
-func (g *generator) tally(stream, buffer int) {
+// addTally adds a tally of a buffer on a stream.
+func (g *generator) addTally(stream, buffer int) {
 	g.add(op{kind: tallyOp, stream: stream, recvStream: stream, send: buffer, recv: buffer})
 }
 
 // TestGraphsOnAGPU replays graphs that symmem or another library has captured, between other calls
-// on several streams. Sums have up to 64 MiB on GPUs, and up to 256 KiB on the software GPU.
+// on several streams. Sums are smaller on the software GPU.
 func TestGraphsOnAGPU(t *testing.T) {
 	base := task{Kind: "graphs", MaxBytes: 64 << 20}
 	if os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
 		base.MaxBytes = 256 << 10
 	}
-	graphs.testOnAGPU(t, 20, base)
+	const defaultPrograms = 20
+	graphs.testOnAGPU(t, defaultPrograms, base)
 }

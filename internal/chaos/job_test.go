@@ -26,8 +26,8 @@ const (
 	jobVariable  = "SYMMEM_CHAOS_JOB"
 )
 
-// roles maps each role to a rank's main function, which returns an error only if it could not run
-// the task. Failures of symmem are written to standard output.
+// roles maps each role to the main function of its ranks. The function writes failures of symmem
+// to standard output. It returns an error only if it could not perform the task.
 var roles = map[string]func(task []byte) error{
 	"page":     pageRankMain,
 	"programs": programsRankMain,
@@ -35,6 +35,7 @@ var roles = map[string]func(task []byte) error{
 	"signals":  signalsRankMain,
 }
 
+// runRole runs this process as a rank and returns its exit code.
 func runRole(role string) int {
 	err := restartOnMachine()
 	if err == nil {
@@ -47,20 +48,23 @@ func runRole(role string) int {
 	return 0
 }
 
+// job describes processes of this program that a test starts as ranks.
 type job struct {
-	role  string
+	role  string // see roles
 	ranks int
-	task  any
-	// After timeLimit, the job counts as hung, and its ranks print the stacks of their goroutines.
+	task  any // passed to the role's function as JSON
+	// timeLimit is the time after which the job is considered to hang. Its ranks then print the
+	// stacks of their goroutines.
 	timeLimit time.Duration
 	// machines is the number of pretended machines, or 0 for the real one.
 	machines  int
-	variables []string
+	variables []string // additional environment variables, as NAME=value
 	// onLine is called for each line of standard output. Calls do not overlap.
 	onLine func(line string)
-	// id identifies the job in its processes' environment and in the name of its store.
+	// id identifies the job in the environment of its processes and in the name of its store. It is
+	// set by run.
 	id string
-	// folder is for the ranks' temporary files; "" means the default.
+	// folder is the folder for temporary files of the ranks, or "" for the default.
 	folder string
 }
 
@@ -85,6 +89,8 @@ func (j *job) environment() ([]string, error) {
 		taskVariable+"="+string(task), jobVariable+"="+j.id), nil
 }
 
+// run runs the job until all ranks have exited. It returns an error if the job hangs, or if a rank
+// fails and has not been killed with SIGKILL.
 func (j *job) run(ctx context.Context) (launch.Result, error) {
 	j.id = rand.Text()
 	env, err := j.environment()
@@ -94,32 +100,32 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	signals, ended := make(chan os.Signal, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var watch sync.WaitGroup
-	var hung bool
-	watch.Go(func() { hung = j.watch(ended, signals, cancel) })
+	var watcher sync.WaitGroup
+	var isHung bool // read after the watcher has ended
+	watcher.Go(func() { isHung = j.watch(ended, signals, cancel) })
 	stderr := &bytes.Buffer{}
 	result, err := launch.Run(ctx, launch.Spec{
 		Ranks: j.ranks, Command: []string{os.Args[0]}, Env: env, OmitPrefix: true,
 		Stdout: lineWriter(j.onLine), Stderr: stderr, Signals: signals, Grace: j.timeLimit,
 	})
 	close(ended)
-	watch.Wait()
+	watcher.Wait()
 	switch {
-	case hung:
+	case isHung:
 		return result, fmt.Errorf("%w: still running after %v\n%s", errHang, j.timeLimit, stderr)
 	case err != nil:
 		return result, err
 	}
-	for _, e := range result.Exits {
-		if e.Code != 0 && e.Signal != syscall.SIGKILL {
-			return result, fmt.Errorf("%v\n%s", e, stderr)
+	for _, exit := range result.Exits {
+		if exit.Code != 0 && exit.Signal != syscall.SIGKILL {
+			return result, fmt.Errorf("%v\n%s", exit, stderr)
 		}
 	}
 	return result, nil
 }
 
-// ignoreLauncher returns options for a rank without a launcher: rank 0 serves the store, and the
-// ranks must detect exits themselves.
+// ignoreLauncher changes the options and the environment of a rank as if no launcher had started
+// it: rank 0 serves the store, and the ranks must themselves detect that a process has exited.
 func ignoreLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	if o.Rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
 		return o, err
@@ -133,10 +139,12 @@ func ignoreLauncher(o symmem.Options) (_ symmem.Options, err error) {
 
 func storeSocket(job string) string { return "symmem-chaos-" + job }
 
+// dumpTime is the time in which the ranks of a hanging job can print their stacks.
 const dumpTime = 5 * time.Second
 
-// watch makes the ranks of a hanging job print their stacks, and then kills them.
-func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) (hung bool) {
+// watch waits until ended is closed. If this takes longer than timeLimit, it makes the ranks print
+// their stacks, kills them, and returns true.
+func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) (isHung bool) {
 	select {
 	case <-ended:
 		return false
@@ -151,25 +159,28 @@ func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) 
 	return true
 }
 
-// stateTime bounds the time from a stop signal until the process has stopped.
-const stateTime = 30 * time.Second
+// stopTime bounds the time from a stop signal until the process has stopped.
+const stopTime = 30 * time.Second
 
+// awaitStopped waits until a process has been stopped by a signal.
 func awaitStopped(pid int) error {
-	for deadline := time.Now().Add(stateTime); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(stopTime); time.Now().Before(deadline); {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
 			return err
 		}
-		// The state follows the command name, which is in parentheses.
-		if _, state, ok := strings.Cut(string(stat), ") "); ok && strings.HasPrefix(state, "T") {
+		// The state follows the name of the command, which is in parentheses.
+		_, state, _ := strings.Cut(string(stat), ") ")
+		if strings.HasPrefix(state, "T") {
 			return nil
 		}
 		<-time.After(time.Millisecond)
 	}
-	return fmt.Errorf("process %d has not stopped within %v", pid, stateTime)
+	return fmt.Errorf("process %d has not stopped within %v", pid, stopTime)
 }
 
-// lineWriter calls the function with each line. It relies on the launcher to write whole lines.
+// lineWriter is an io.Writer that calls the function with each line, without its end. Each Write
+// must contain whole lines, as those of package launch do.
 type lineWriter func(line string)
 
 func (fn lineWriter) Write(text []byte) (int, error) {

@@ -8,6 +8,7 @@ import (
 	"symmem"
 )
 
+// mistakes is the kind of programs in which a rank may make a mistake; see TestMistakes.
 var mistakes = kind{
 	programsPerWorld: 1, timeLimit: 60 * time.Second,
 	drawWorld:     (*task).mistakesWorld,
@@ -23,28 +24,28 @@ var mistakes = kind{
 }
 
 func (t *task) mistakesWorld() (ranks int, o symmem.Options) {
+	const (
+		correctTimeout = 30 * time.Second // longer than any wait without a mistake
+		mistakeTimeout = 4 * time.Second
+	)
 	p, m := t.mistakes(t.First)
 	d := t.worldDraws()
+	paths := []symmem.PathChoice{symmem.PathAuto, symmem.PathWindow, symmem.PathPlain}
 	o = symmem.Options{
-		// no correct program waits this long
-		Check: symmem.CheckEvery, Timeout: 30 * time.Second,
-		Path: []symmem.PathChoice{
-			symmem.PathAuto, symmem.PathWindow, symmem.PathPlain,
-		}[d.IntN(3)],
-		Scatter: uint64(d.IntN(2)) * (1 + d.Uint64N(1<<40)),
+		Check: symmem.CheckEvery, Timeout: correctTimeout, Path: paths[d.IntN(len(paths))],
+		Scatter: uint64(d.IntN(2)) * (1 + d.Uint64N(1<<40)), // 0 in half of the worlds
 	}
 	if m.kind != noMistake {
-		o.Timeout = 4 * time.Second
+		o.Timeout = mistakeTimeout
 	}
 	return p.ranks, o
 }
 
-const mistakesOps = 24
-
+// mistakes draws a program and its mistake.
 func (t *task) mistakes(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	ranks := 2 + d.IntN(3)
-	colors := make([][]int, d.IntN(3))
+	colors := make([][]int, d.IntN(3)) // see layout.colors
 	for i := range colors {
 		for range ranks {
 			colors[i] = append(colors[i], d.IntN(2))
@@ -53,28 +54,35 @@ func (t *task) mistakes(number int) (*program, mistake) {
 	g := newGenerator(d, newLayout(ranks, colors...))
 	g.p.shouldRegisterPool = g.IntN(2) == 0
 	elements := 12 * []int{1, 10, 300, 4000}[g.IntN(4)]
-	buffers := 4 + g.IntN(5)
-	foreign := buffers - g.IntN(3)
-	for b := range buffers {
-		g.buffer(4*elements, b >= foreign)
+	bufferBytes := 4 * elements
+	bufferCount := 4 + g.IntN(5)
+	firstForeign := bufferCount - g.IntN(3)
+	for b := range bufferCount {
+		isForeign := b >= firstForeign
+		g.buffer(bufferBytes, isForeign)
 	}
 	for i, members := range g.p.groups {
 		if len(members) > 1 {
 			g.groups = append(g.groups, i)
 		}
 	}
+	const capturedByOp = false // capture the graphs before the first op
 	for range g.IntN(3) {
-		g.drawGraph(false)
+		g.drawGraph(capturedByOp)
 	}
-	for range mistakesOps {
+	const opCount = 24
+	for range opCount {
 		g.drawOp()
 	}
 	return &g.p, drawMistake(d, &g.p,
 		noMistake, killNow, killLater, abortNow, wrongCount, wrongType, skipCall)
 }
 
-// One rank may make a mistake: it is killed, aborts a group, passes a different count or type to a
-// call, or skips a call. Calls use the results of earlier calls on any stream and in any group,
-// without synchronization. Every result without an error must be correct, and work that depends on
-// the failed call must report an error.
-func TestMistakes(t *testing.T) { mistakes.test(t, 24, task{Kind: "mistakes"}, nil) }
+// TestMistakes runs programs in which one rank may make a mistake: it is killed, aborts a group,
+// passes a different count or type to a call, or skips a call. Calls use the results of earlier
+// calls on any stream and in any group, without synchronization. Every result without an error
+// must be correct, and work that depends on the failed call must report an error.
+func TestMistakes(t *testing.T) {
+	const defaultPrograms = 24
+	mistakes.test(t, defaultPrograms, task{Kind: "mistakes"}, nil)
+}

@@ -39,22 +39,22 @@ var documentRules = []rule{
 	},
 }
 
-// undocumentedPackages returns the packages that have no doc comment in any file. A test whose
-// package name is NAME_test belongs to package NAME.
+// undocumentedPackages returns a finding for each package that has no doc comment in any file. A
+// test whose package name is NAME_test belongs to package NAME.
 func undocumentedPackages(files []*file) []finding {
-	first, documented := map[string]*file{}, map[string]bool{}
+	firstFiles, isDocumented := map[string]*file{}, map[string]bool{} // by package
 	for _, f := range files {
 		name := path.Join(f.folder(), strings.TrimSuffix(f.syntax.Name.Name, "_test"))
-		if current := first[name]; current == nil || f.path < current.path {
-			first[name] = f
+		if first := firstFiles[name]; first == nil || f.path < first.path {
+			firstFiles[name] = f
 		}
 		if f.syntax.Doc != nil {
-			documented[name] = true
+			isDocumented[name] = true
 		}
 	}
 	var all []finding
-	for name, f := range first {
-		if !documented[name] {
+	for name, f := range firstFiles {
+		if !isDocumented[name] {
 			all = append(all, f.find(f.syntax.Package, "package %s has no doc comment", name))
 		}
 	}
@@ -83,7 +83,8 @@ func undocumentedNames(f *file) []finding {
 	return all
 }
 
-// isVisible reports whether users of the package can call a function.
+// isVisible reports whether a function must be documented, because users of the package can call
+// it. Methods of unexported types and standardMethods need no comment.
 func isVisible(d *ast.FuncDecl) bool {
 	if d.Recv == nil {
 		return d.Name.IsExported()
@@ -103,6 +104,8 @@ func isVisible(d *ast.FuncDecl) bool {
 	}
 }
 
+// undocumentedSpecs returns a finding for each exported name without a comment. A comment on a
+// group of declarations documents all of its names.
 func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
 	if d.Doc != nil || d.Tok == token.IMPORT {
 		return nil
@@ -118,7 +121,7 @@ func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
 	return all
 }
 
-// namesOf returns the names in a declaration that has no comment.
+// namesOf returns the names that s declares if it has no comment, or else nil.
 func namesOf(s ast.Spec) []*ast.Ident {
 	switch s := s.(type) {
 	case *ast.TypeSpec:

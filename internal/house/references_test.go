@@ -12,15 +12,18 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// maxBackwardReferences limits the references from a file of a package to an earlier file, if the
-// files are in the best order. A reader should see a declaration before those that it uses.
+// maxBackwardReferences limits the number of backward references in a package: uses of
+// declarations in earlier files, if the files are in the best order for reading. A reader should
+// see the use of a declaration before the declaration.
 const maxBackwardReferences = 10
 
-// reference leads from a file to a declaration in another file.
+// reference records that the file src uses a declaration in another file of the package, dst.
 type reference struct{ src, dst string }
 
+// TestReferencesBetweenFilesOfBackends checks that few references are backward in each package of
+// the backends. It counts the uses of one file by another as a single reference.
 func TestReferencesBetweenFilesOfBackends(t *testing.T) {
-	all, err := packages.Load(&packages.Config{
+	backends, err := packages.Load(&packages.Config{
 		Mode: packages.NeedName | packages.NeedFiles | packages.NeedSyntax | packages.NeedTypes |
 			packages.NeedTypesInfo | packages.NeedImports | packages.NeedDeps,
 		Context: t.Context(), Dir: "../..",
@@ -28,24 +31,24 @@ func TestReferencesBetweenFilesOfBackends(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := 0
-	for _, p := range all {
+	total := 0
+	for _, p := range backends {
 		references := referencesOf(p)
-		seen += len(references)
+		total += len(references)
 		if backward := backwardReferences(references); len(backward) > maxBackwardReferences {
 			t.Errorf("%s: %d references lead to earlier files, but at most %d are allowed; move the "+
 				"declarations or invert the dependencies: %v", p.PkgPath, len(backward), maxBackwardReferences,
 				backward)
 		}
 	}
-	if seen < 100 {
-		t.Errorf("found only %d references, want 100 or more", seen)
+	if total < 100 { // otherwise, the test would prove nothing
+		t.Errorf("found only %d references, want 100 or more", total)
 	}
 }
 
 func TestBackwardReferences(t *testing.T) {
 	for _, test := range []struct {
-		references string
+		references string // two letters for each: the names of src and dst
 		backward   int
 	}{
 		{"ab bc ac", 0}, {"ab ba", 1}, {"ab bc ca", 1}, {"ab ba bc cb ac ca", 3}, {"ab cb ba dc cd", 2},
@@ -60,6 +63,7 @@ func TestBackwardReferences(t *testing.T) {
 	}
 }
 
+// referencesOf returns the sorted references between the files of a package.
 func referencesOf(p *packages.Package) []reference {
 	found := map[reference]bool{}
 	for _, f := range p.Syntax {
@@ -70,51 +74,55 @@ func referencesOf(p *packages.Package) []reference {
 				return true
 			}
 			if used := p.TypesInfo.Uses[name]; used != nil && used.Pkg() == p.Types {
-				found[reference{src, filepath.Base(p.Fset.Position(used.Pos()).Filename)}] = true
+				dst := filepath.Base(p.Fset.Position(used.Pos()).Filename)
+				found[reference{src, dst}] = true
 			}
 			return true
 		})
 	}
-	maps.DeleteFunc(found, func(a reference, _ bool) bool { return a.src == a.dst })
+	maps.DeleteFunc(found, func(r reference, _ bool) bool { return r.src == r.dst })
 	return slices.SortedFunc(maps.Keys(found), func(a, b reference) int {
 		return cmp.Or(cmp.Compare(a.src, b.src), cmp.Compare(a.dst, b.dst))
 	})
 }
 
-// backwardReferences returns the backward references in an order of the files with few of them. It
-// moves each file to its best position until no move is an improvement.
+// backwardReferences searches an order of the files with few backward references, and returns
+// these references. It moves each file to its best position until no move is an improvement.
 func backwardReferences(references []reference) (backward []reference) {
 	var order []string
-	for _, a := range references {
-		order = append(order, a.src, a.dst)
+	for _, r := range references {
+		order = append(order, r.src, r.dst)
 	}
 	slices.Sort(order)
 	order = slices.Compact(order)
-	for backward = backwardIn(order, references); ; {
-		before := len(backward)
-		for _, f := range slices.Clone(order) {
-			rest := slices.DeleteFunc(slices.Clone(order), func(o string) bool { return o == f })
+	backward = backwardIn(order, references)
+	for {
+		countBefore := len(backward)
+		for _, moved := range slices.Clone(order) {
+			others := slices.DeleteFunc(slices.Clone(order), func(f string) bool { return f == moved })
 			for i := range order {
-				tried := slices.Insert(slices.Clone(rest), i, f)
-				if n := backwardIn(tried, references); len(n) < len(backward) {
-					order, backward = tried, n
+				newOrder := slices.Insert(slices.Clone(others), i, moved)
+				newBackward := backwardIn(newOrder, references)
+				if len(newBackward) < len(backward) {
+					order, backward = newOrder, newBackward
 				}
 			}
 		}
-		if len(backward) == before {
+		if len(backward) == countBefore {
 			return backward
 		}
 	}
 }
 
+// backwardIn returns the references that are backward if the files are in the given order.
 func backwardIn(order []string, references []reference) (backward []reference) {
 	position := map[string]int{}
 	for i, f := range order {
 		position[f] = i
 	}
-	for _, a := range references {
-		if position[a.src] > position[a.dst] {
-			backward = append(backward, a)
+	for _, r := range references {
+		if position[r.src] > position[r.dst] {
+			backward = append(backward, r)
 		}
 	}
 	return backward

@@ -16,17 +16,19 @@ import (
 	"symmem/internal/sys"
 )
 
+// joinState is the state of one call of Group.join.
 type joinState struct {
 	g        *Group
 	begin    time.Time
 	joinList control.JoinList
-	cancel   context.CancelCauseFunc
-	// awaitedRank is the world rank that Join waits for, or -1. isExchanging is set in the first
-	// exchange, which waits for all ranks.
+	cancel   context.CancelCauseFunc // ends the call when a rank is lost
+	// awaitedRank is the world rank that the call waits for, or -1. isExchanging is set during the
+	// exchange of all ranks with which the call ends.
 	awaitedRank  atomic.Int64
 	isExchanging atomic.Bool
 }
 
+// awaitedRanks lists the world ranks that the call is known to wait for.
 func (j *joinState) awaitedRanks() (ranks []int) {
 	if rank := j.awaitedRank.Load(); rank >= 0 {
 		return []int{int(rank)}
@@ -42,6 +44,8 @@ func (j *joinState) awaitedRanks() (ranks []int) {
 	return ranks
 }
 
+// join connects this rank to the other ranks of g and maps the control region, with dataBytes of
+// data after the blocks. It returns when all ranks have mapped the region.
 func (g *Group) join(ctx context.Context, dataBytes int64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -68,7 +72,7 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	if err != nil {
 		return err
 	}
-	defer stopExport() // all ranks have then mapped the region
+	defer stopExport() // after countProcessors, all ranks have mapped the region
 	j.awaitedRank.Store(-1)
 	j.isExchanging.Store(true)
 	if j.g.processors, err = j.countProcessors(ctx); err != nil {
@@ -78,6 +82,8 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	return nil
 }
 
+// explainError returns an error that names the lost or late ranks that caused err, if they are
+// known.
 func (j *joinState) explainError(ctx context.Context, err error) error {
 	if errors.As(err, new(*driver.RankLostError)) {
 		return err
@@ -96,8 +102,8 @@ func (j *joinState) explainError(ctx context.Context, err error) error {
 	}
 	var awaited []int
 	switch {
-	case isTimeout && len(timeoutErr.Missing) == 0: // this rank was late itself
-		return err
+	case isTimeout && len(timeoutErr.Missing) == 0:
+		return err // this rank was late, so the others had no time to arrive
 	case isTimeout:
 		awaited, err = timeoutErr.Missing, context.DeadlineExceeded
 	case j.awaitedRank.Load() >= 0:
@@ -106,8 +112,8 @@ func (j *joinState) explainError(ctx context.Context, err error) error {
 	return j.joinList.TimeoutError(time.Since(j.begin), awaited, err)
 }
 
-// explainEndedExport is for a rank 0 that no longer exports the region, usually because it has
-// timed out. The error lists a third rank that may be the reason.
+// explainEndedExport returns the error if group rank 0 no longer exports the region, usually
+// because it has timed out. The error lists other ranks for which rank 0 may have waited.
 func (j *joinState) explainEndedExport(err error) error {
 	firstRank := []int{j.g.cfg.Ranks[0]}
 	absent := j.joinList.AbsentRanks()
@@ -115,7 +121,7 @@ func (j *joinState) explainEndedExport(err error) error {
 		absent = j.joinList.Blockers(firstRank)
 	}
 	if slices.Equal(absent, firstRank) {
-		return err // no third rank is absent
+		return err // only rank 0 itself is absent
 	}
 	return &driver.AbsentError{
 		InCall: j.callText(), Waited: time.Since(j.begin).Round(time.Millisecond), Ranks: absent,
@@ -123,6 +129,8 @@ func (j *joinState) explainEndedExport(err error) error {
 	}
 }
 
+// connectPeers connects to the other ranks, one after another. If one of their processes exits
+// during the call of join, join ends with a RankLostError.
 func (j *joinState) connectPeers(ctx context.Context) error {
 	for i, rank := range j.g.cfg.Ranks {
 		if i == j.g.cfg.Rank {
@@ -145,8 +153,8 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 
 func (j *joinState) callText() string { return "joining group " + j.g.cfg.Name() }
 
-// mapRegion maps the control region, which group rank 0 creates and exports until stopExport is
-// called.
+// mapRegion maps the control region. Group rank 0 creates it and exports it to the other ranks,
+// until stopExport is called.
 func (j *joinState) mapRegion(
 	ctx context.Context, bytes int64,
 ) (stopExport func(), err error) {
@@ -161,7 +169,8 @@ func (j *joinState) mapRegion(
 	}
 	f, err := j.g.peers[0].fetchFile(ctx, key)
 	if errors.Is(err, handoff.ErrUnknownKey) {
-		// Usually a rank is lost, which this rank detects within exitDelay.
+		// The usual reason is that a rank is lost. This rank detects that within exitDelay, and ctx
+		// then ends with a better error.
 		select {
 		case <-ctx.Done():
 		case <-time.After(exitDelay):
@@ -179,6 +188,8 @@ func (j *joinState) mapRegion(
 	return func() {}, j.g.setRegion(sys.Map(f, 0, bytes))
 }
 
+// createRegion performs mapRegion on group rank 0. It sets readyKey when the region can be
+// fetched.
 func (j *joinState) createRegion(
 	ctx context.Context, key handoff.Key, readyKey string, bytes int64,
 ) (stopExport func(), err error) {
@@ -216,19 +227,21 @@ func (g *Group) setRegion(m *sys.Mapping, err error) error {
 	return nil
 }
 
-// After the exchange in countProcessors, all ranks have mapped the region.
+// countProcessors returns the number of processors on which any rank of the group may run. Its
+// exchange also ensures that all ranks have mapped the region.
 func (j *joinState) countProcessors(ctx context.Context) (int, error) {
-	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), 1)
+	const unknownProcessors = 1
+	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), unknownProcessors)
 	own, err := sys.AffinityMask()
 	if err != nil {
 		return 0, err
 	}
-	all, err := j.exchangeIgnoringFaults(ctx, own)
+	masks, err := j.exchangeIgnoringFaults(ctx, own)
 	if err != nil {
 		return 0, err
 	}
 	var union [sys.AffinityMaskBytes]byte
-	for r, mask := range all {
+	for r, mask := range masks {
 		if len(mask) != len(union) {
 			return 0, fmt.Errorf("rank %d lists its processors in %d bytes instead of %d",
 				j.g.cfg.Ranks[r], len(mask), len(union))
@@ -244,8 +257,8 @@ func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	return count, nil
 }
 
-// exchangeIgnoringFaults performs the first exchange, which other ranks' faults do not end: each
-// rank detects which rank is lost or late.
+// exchangeIgnoringFaults performs the first exchange. It does not end when another rank fails, so
+// that every rank itself detects which rank is lost or late.
 func (j *joinState) exchangeIgnoringFaults(ctx context.Context, payload []byte) ([][]byte, error) {
 	l := &j.g.lanes[driver.LaneControl]
 	l.mu.Lock()

@@ -16,7 +16,7 @@ import (
 // hangTimeout expires only if a test hangs.
 const hangTimeout = 60 * time.Second
 
-// rankPair has two ranks in this process.
+// rankPair holds two ranks in this process. planes is set by join.
 type rankPair struct {
 	t        *testing.T
 	ctx      context.Context
@@ -48,6 +48,7 @@ func newRankPair(t *testing.T) *rankPair {
 	return d
 }
 
+// runOnBoth calls f for both ranks at the same time and returns the results by rank.
 func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
 	other := make(chan error)
 	go func() { other <- f(1) }()
@@ -57,15 +58,15 @@ func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
 
 func (d *rankPair) join() {
 	d.t.Helper()
-	for _, err := range d.runOnBoth(func(rank int) error {
+	errs := d.runOnBoth(func(rank int) error {
 		p, err := d.machines[rank].Join(d.ctx, pairGroup(rank))
 		if err == nil {
 			d.planes[rank] = p.(*plane)
 		}
 		return err
-	}) {
-		check(d.t, err)
-	}
+	})
+	check(d.t, errs[0])
+	check(d.t, errs[1])
 }
 
 func pairGroup(rank int) driver.GroupConfig {
@@ -79,6 +80,8 @@ func check(t *testing.T, err error) {
 	}
 }
 
+// TestJoinFailsIfControlRegionHasWrongSize exports a region as rank 0 of another version would,
+// and lets rank 1 join.
 func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
 	d := newRankPair(t)
 	small, err := sys.Memfd("small", 4096)
@@ -96,6 +99,7 @@ func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
 
 func TestJoinFailsAcrossMachines(t *testing.T) {
 	d := newRankPair(t)
+	// Replace the description of rank 1's machine, which follows its address.
 	value, err := d.store.Get(d.ctx, rankKey(1))
 	check(t, err)
 	address, _, _ := strings.Cut(string(value), " ")
@@ -119,17 +123,19 @@ func TestOpenRefusesTokenOfWrongSize(t *testing.T) {
 func TestInvalidGroupSizesAreRefused(t *testing.T) {
 	d := newRankPair(t)
 	for name, group := range map[string]driver.GroupConfig{
-		"no ranks":       {},
-		"rank too small": {Ranks: []int{0, 1}, Rank: -1},
-		"rank too large": {Ranks: []int{0, 1}, Rank: 2},
-		"too many ranks": {Ranks: make([]int, MaxRanks+1)},
+		"no ranks":         {},
+		"a negative rank":  {Ranks: []int{0, 1}, Rank: -1},
+		"too large a rank": {Ranks: []int{0, 1}, Rank: 2},
+		"too many ranks":   {Ranks: make([]int, MaxRanks+1)},
 	} {
 		if _, err := d.machines[0].Join(d.ctx, group); err == nil {
-			t.Errorf("%s: Join succeeded, want an error", name)
+			t.Errorf("Join of a group with %s succeeded, want an error", name)
 		}
 	}
 }
 
+// TestReasonsWhyMemoryIsNotShared compares descriptions of machines. Each consists of the boot ID
+// and the namespaces of the network and of processes.
 func TestReasonsWhyMemoryIsNotShared(t *testing.T) {
 	const ours = "boot net:[1] pid:[1]"
 	for theirs, want := range map[string]string{
@@ -139,7 +145,7 @@ func TestReasonsWhyMemoryIsNotShared(t *testing.T) {
 		"boot net:[1]":          "another machine",
 	} {
 		if got := explainNotShared(ours, theirs); !strings.Contains(got.Error(), want) {
-			t.Errorf("explainNotShared(%q, %q) = %v, want %q", ours, theirs, got, want)
+			t.Errorf("explainNotShared(%q, %q) = %v, want an error with %q", ours, theirs, got, want)
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"symmem/internal/dl"
 )
 
+// recorder is the C part of a Recorder. Each recorded function calls record. The other functions
+// implement the methods of Recorder.
 const recorder = `
 #include <stddef.h>
 #include <stdint.h>
@@ -50,12 +52,13 @@ void recorder_reset(void) {
 void *recorder_last_call(void) { return &last_call; }
 `
 
-// declaration matches a declaration such as "int f(int a, void *b)".
+// declaration matches a declaration such as "int f(int a, void *b)". Its groups are the type, the
+// name and the parameters.
 var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
-// Source returns C code that defines the declared functions, which record their calls. All must
-// return int, and each declaration starts on a new line. prelude contains the C types that they
-// use.
+// Source returns the C code of a shared object that records calls of the declared functions. All
+// functions must return int and have at most 16 parameters. Each declaration must start on a new
+// line, and may continue after ",\n\t". prelude declares the C types of the parameters.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var code strings.Builder
@@ -75,6 +78,7 @@ func Source(t testing.TB, prelude, declarations string) string {
 	return code.String()
 }
 
+// countParams returns the number of parameters in a list such as "int a, void *b".
 func countParams(params string) int {
 	if params == "void" {
 		return 0
@@ -82,6 +86,8 @@ func countParams(params string) int {
 	return strings.Count(params, ",") + 1
 }
 
+// castArguments returns C expressions that convert the parameters to int64_t, or "0" if there are
+// none, because a C array cannot be empty.
 func castArguments(params string) string {
 	if countParams(params) == 0 {
 		return "0"
@@ -100,6 +106,7 @@ type Recorder struct {
 	library *dl.Library
 }
 
+// lastCall has the layout of struct last_call in recorder.
 type lastCall struct {
 	name   [64]byte
 	count  int64
@@ -111,10 +118,10 @@ type lastCall struct {
 type Call struct {
 	Name   string
 	Args   []int64       // truncated to the declared types
-	Memory [16][256]byte // of the arguments selected by RecordMemory
+	Memory [16][256]byte // by argument; zero except for those that RecordMemory has selected
 }
 
-// Open opens the shared object at a path and resets it.
+// Open opens the shared object at a path and calls Reset.
 func Open(t testing.TB, path string) *Recorder {
 	t.Helper()
 	library, err := dl.Open(path)
@@ -141,7 +148,8 @@ func (r *Recorder) Reset() { r.t.Helper(); r.call("recorder_reset") }
 // SetResult sets the value that all functions return.
 func (r *Recorder) SetResult(code int) { r.t.Helper(); r.call("recorder_result", uintptr(code)) }
 
-// SetOutput makes functions write bytes to the memory to which an argument points.
+// SetOutput makes functions write bytes, at most 256, to the memory to which an argument points.
+// index counts arguments from 0.
 func (r *Recorder) SetOutput(index int, bytes []byte) {
 	r.t.Helper()
 	copied := append([]byte(nil), bytes...)
@@ -149,7 +157,8 @@ func (r *Recorder) SetOutput(index int, bytes []byte) {
 	runtime.KeepAlive(copied)
 }
 
-// RecordMemory makes functions record the memory to which an argument points.
+// RecordMemory makes functions record the given number of bytes, at most 256, to which an argument
+// points.
 func (r *Recorder) RecordMemory(index, bytes int) {
 	r.t.Helper()
 	r.call("recorder_memory", uintptr(index), uintptr(bytes))
