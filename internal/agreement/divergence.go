@@ -48,8 +48,8 @@ type Variant struct {
 	HasEvent bool
 }
 
-// DivergenceError reports a difference between ranks. It is the same on all ranks that took part
-// in the agreement.
+// DivergenceError reports a difference between ranks. Its text is the same on all ranks that took
+// part in the agreement.
 type DivergenceError struct {
 	Group string
 	Kind  Kind

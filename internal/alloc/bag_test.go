@@ -6,43 +6,47 @@ import (
 	"testing"
 )
 
-// TestBlocksOfOneSizeAreAllocatedByPosition keeps up to 2,000 free blocks of one size. It allocates
-// and frees random blocks, and finally merges all of them.
+// TestBlocksOfOneSizeAreAllocatedByPosition allocates and frees random blocks of one size, of
+// which up to 2,000 are free. Each Alloc must return the free block with the lowest offset.
 func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 	const size, count = 4096, 4000
+	const stream = 0
 	c := newCore(t, Default())
 	all := make([]Block, count)
 	for i := range all {
-		all[i] = mustAlloc(t, c, size, 0)
+		all[i] = mustAlloc(t, c, size, stream)
 	}
-	// The even blocks stay live until the end, to keep the odd ones from merging.
+	// The test uses the blocks with odd indexes. Those with even indexes stay live until the end, so
+	// that free blocks do not merge.
 	random := rand.New(rand.NewPCG(5, 6))
-	var free []int64
-	held := map[int64]Block{}
+	var freeOffsets []int64         // sorted
+	liveBlocks := map[int64]Block{} // by offset
+	offsets := make([]int64, 0, count/2)
 	for i := 1; i < count; i += 2 {
-		held[all[i].Offset] = all[i]
-	}
-	offsets := make([]int64, 0, len(held))
-	for i := 1; i < count; i += 2 {
+		liveBlocks[all[i].Offset] = all[i]
 		offsets = append(offsets, all[i].Offset)
 	}
 	for step := range 20_000 {
-		// Phases of 2,500 steps that mostly free alternate with phases that mostly allocate.
-		allocTenths := 3 + step/2500%2*4
-		if len(free) > 0 && random.IntN(10) < allocTenths {
-			v := mustAlloc(t, c, size, 0)
-			if want := free[0]; v.Offset != want {
-				t.Fatalf("step %d: got offset %d, want the lowest free one, %d", step, v.Offset, want)
+		// In turn, 30% and 70% of 2,500 steps allocate a block. The others free a block if the one
+		// that they select is live.
+		allocTenths := 3
+		if step/2500%2 == 1 {
+			allocTenths = 7
+		}
+		if len(freeOffsets) > 0 && random.IntN(10) < allocTenths {
+			block := mustAlloc(t, c, size, stream)
+			if want := freeOffsets[0]; block.Offset != want {
+				t.Fatalf("step %d: got offset %d, want the lowest free, %d", step, block.Offset, want)
 			}
-			held[v.Offset] = v
-			free = free[1:]
-		} else if v, ok := held[offsets[random.IntN(len(offsets))]]; ok {
-			if _, err := c.Free(v); err != nil {
+			liveBlocks[block.Offset] = block
+			freeOffsets = freeOffsets[1:]
+		} else if block, ok := liveBlocks[offsets[random.IntN(len(offsets))]]; ok {
+			if _, err := c.Free(block); err != nil {
 				t.Fatal(err)
 			}
-			delete(held, v.Offset)
-			i, _ := slices.BinarySearch(free, v.Offset)
-			free = slices.Insert(free, i, v.Offset)
+			delete(liveBlocks, block.Offset)
+			i, _ := slices.BinarySearch(freeOffsets, block.Offset)
+			freeOffsets = slices.Insert(freeOffsets, i, block.Offset)
 		}
 		if step%500 == 0 {
 			if err := c.Verify(); err != nil {
@@ -60,11 +64,15 @@ func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 	}
 }
 
+// TestBagsReuseKeyArrays frees many blocks of one size after another. The arrays of keys for the
+// free blocks of a size must be used again for other sizes.
 func TestBagsReuseKeyArrays(t *testing.T) {
 	c := newCore(t, Default())
-	const count = 2000
-	round := func(size int64) {
-		all := make([]Block, 2*count)
+	// allocAndFree allocates blocks and frees first every other one, so that all of these are free
+	// blocks of the given size at the same time.
+	allocAndFree := func(size int64) {
+		const freeCount = 2000
+		all := make([]Block, 2*freeCount)
 		for i := range all {
 			all[i] = mustAlloc(t, c, size, 0)
 		}
@@ -79,12 +87,12 @@ func TestBagsReuseKeyArrays(t *testing.T) {
 			}
 		}
 	}
-	round(Unit)
-	keys := len(c.keys)
-	for size := int64(2); size < 20; size++ {
-		round(size * Unit)
+	allocAndFree(Unit)
+	keysBefore := len(c.keys)
+	for units := int64(2); units < 20; units++ {
+		allocAndFree(units * Unit)
 	}
-	if grown := len(c.keys) - keys; grown > keys {
-		t.Errorf("18 more sizes added %d keys, want at most %d", grown, keys)
+	if added := len(c.keys) - keysBefore; added > keysBefore {
+		t.Errorf("18 more sizes added %d keys, want at most %d", added, keysBefore)
 	}
 }

@@ -6,49 +6,52 @@ import (
 	"pgregory.net/rapid"
 )
 
-// rank simulates a rank whose driver chooses the addresses of segments.
+// rank simulates a rank with a driver that chooses the addresses of segments.
 type rank struct {
 	core      *Core
-	addresses []uint64 // for future segments
-	held      []Block
+	addresses []uint64 // of future segments
+	live      []Block  // in the order of allocation
 }
 
+// alloc allocates a block, from a new segment if necessary, and appends it to r.live.
 func (r *rank) alloc(t rapid.TB, size int64, stream Stream) {
-	v, grow, err := r.core.Alloc(size, stream)
-	if err == nil && grow.Bytes > 0 {
+	block, growth, err := r.core.Alloc(size, stream)
+	if err == nil && growth.Bytes > 0 {
 		address := r.addresses[0]
 		r.addresses = append(r.addresses[1:], address)
-		if _, err = r.core.AddSegment(grow, address); err == nil {
-			v, _, err = r.core.Alloc(size, stream)
+		if _, err = r.core.AddSegment(growth, address); err == nil {
+			block, _, err = r.core.Alloc(size, stream)
 		}
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.held = append(r.held, v)
+	r.live = append(r.live, block)
 }
 
+// free frees r.live[i].
 func (r *rank) free(t rapid.TB, i int) {
-	if _, err := r.core.Free(r.held[i]); err != nil {
+	if _, err := r.core.Free(r.live[i]); err != nil {
 		t.Fatal(err)
 	}
-	r.held = append(r.held[:i], r.held[i+1:]...)
+	r.live = append(r.live[:i], r.live[i+1:]...)
 }
 
 // newRanks returns two ranks whose drivers assign segment addresses in opposite orders.
 func newRanks(tb rapid.TB, config Config) (ranks [2]rank) {
-	const n = 1 << 10
+	const addressCount = 1 << 10
 	for i := range ranks {
 		c, err := New(config)
 		if err != nil {
 			tb.Fatal(err)
 		}
 		ranks[i].core = c
-		for k := range uint64(n) {
+		for k := range uint64(addressCount) {
 			if i == 1 {
-				k = n - 1 - k
+				k = addressCount - 1 - k
 			}
-			ranks[i].addresses = append(ranks[i].addresses, (k+1)<<36)
+			address := (k + 1) << 36 // far apart, because segments must not overlap
+			ranks[i].addresses = append(ranks[i].addresses, address)
 		}
 	}
 	return ranks
@@ -60,9 +63,9 @@ func TestPlacementDoesNotDependOnSegmentAddresses(t *testing.T) {
 		config.Sizing = Sizing(rapid.IntRange(0, 1).Draw(t, "sizing"))
 		pair := newRanks(t, config)
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
-			live := len(pair[0].held)
-			if live > 0 && rapid.IntRange(0, 2).Draw(t, "kind") == 0 {
-				i := rapid.IntRange(0, live-1).Draw(t, "victim")
+			liveCount := len(pair[0].live)
+			if liveCount > 0 && rapid.IntRange(0, 2).Draw(t, "kind") == 0 {
+				i := rapid.IntRange(0, liveCount-1).Draw(t, "victim")
 				pair[0].free(t, i)
 				pair[1].free(t, i)
 				continue
@@ -71,29 +74,30 @@ func TestPlacementDoesNotDependOnSegmentAddresses(t *testing.T) {
 			stream := Stream(rapid.IntRange(0, 1).Draw(t, "stream"))
 			pair[0].alloc(t, size, stream)
 			pair[1].alloc(t, size, stream)
-			if pair[0].held[live] != pair[1].held[live] {
-				t.Fatalf("rank 0 placed %+v, rank 1 placed %+v", pair[0].held[live], pair[1].held[live])
+			block0, block1 := pair[0].live[liveCount], pair[1].live[liveCount]
+			if block0 != block1 {
+				t.Fatalf("rank 0 placed %+v, but rank 1 placed %+v", block0, block1)
 			}
 		}
 	})
 }
 
-// placeAfterReuse fills two segments on each of two ranks and frees the first block of each
-// segment. It returns the block that each rank allocates next, from one of these equally large
-// blocks.
+// placeAfterReuse fills two segments on each of two ranks, frees the first block of each segment,
+// and then allocates a block of the same size. It returns the last block of each rank.
 func placeAfterReuse(tb testing.TB, policy Policy) [2]Block {
 	tb.Helper()
+	const stream = 0
 	pair := newRanks(tb, Config{Policy: policy, First: 2 * mib})
 	var placed [2]Block
 	for i := range pair {
 		r := &pair[i]
-		for range 4 {
-			r.alloc(tb, mib, 0)
+		for range 4 { // two blocks per segment
+			r.alloc(tb, mib, stream)
 		}
 		r.free(tb, 0)
-		r.free(tb, 1)
-		r.alloc(tb, mib, 0)
-		placed[i] = r.held[2]
+		r.free(tb, 1) // the third block, because the first is no longer in r.live
+		r.alloc(tb, mib, stream)
+		placed[i] = r.live[2]
 	}
 	return placed
 }
@@ -104,6 +108,6 @@ func TestAddressOrderDivergesAndCreationOrderDoesNot(t *testing.T) {
 			got[0].Segment, got[1].Segment)
 	}
 	if got := placeAfterReuse(t, CreationOrder); got[0] != got[1] || got[0].Segment != 0 {
-		t.Errorf("CreationOrder placed %+v and %+v; want segment 0 on both", got[0], got[1])
+		t.Errorf("CreationOrder placed %+v and %+v; want equal blocks in segment 0", got[0], got[1])
 	}
 }

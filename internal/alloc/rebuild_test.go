@@ -21,20 +21,20 @@ type divergingRank struct {
 // blocks, so ranks with the same blocks make the same call.
 func (r *divergingRank) step(t rapid.TB, op, pick int, size int64) {
 	stream := r.streams[pick%len(r.streams)]
-	if len(r.held) == 0 {
+	if len(r.live) == 0 {
 		op = 0
 	}
 	switch op {
 	case 0, 1, 2:
 		r.alloc(t, size, stream)
 	case 3, 4:
-		r.free(t, pick%len(r.held))
+		r.free(t, pick%len(r.live))
 	case 5:
-		if err := r.core.Use(r.held[pick%len(r.held)].Handle, stream); err != nil {
+		if err := r.core.Use(r.live[pick%len(r.live)].Handle, stream); err != nil {
 			t.Fatal(err)
 		}
 	case 6:
-		v := r.held[pick%len(r.held)]
+		v := r.live[pick%len(r.live)]
 		if _, err := r.core.Pin(v.Handle); err != nil {
 			t.Fatal(err)
 		}
@@ -137,19 +137,19 @@ func TestRebuiltCoresPlaceBlocksIdentically(t *testing.T) {
 
 // diverge makes calls on one rank that do not change its live blocks.
 func diverge(t *rapid.T, r *divergingRank) {
-	before := len(r.held)
+	before := len(r.live)
 	for range rapid.IntRange(0, 20).Draw(t, "calls on one rank") {
 		op := rapid.SampledFrom([]int{0, 0, 3, 5, 6, 7, 8}).Draw(t, "op on one rank")
 		pick := rapid.IntRange(0, 1000).Draw(t, "pick on one rank")
 		if op == 3 {
-			if len(r.held) == before {
+			if len(r.live) == before {
 				continue
 			}
-			pick = before + pick%(len(r.held)-before)
+			pick = before + pick%(len(r.live)-before)
 		}
 		r.step(t, op, pick, rapid.Int64Range(1, 3*mib).Draw(t, "size on one rank"))
 	}
-	for len(r.held) > before {
+	for len(r.live) > before {
 		r.free(t, before)
 	}
 }
@@ -170,7 +170,7 @@ func stepAll(t *rapid.T, all []*divergingRank) {
 func checkSamePlacement(t *rapid.T, all []*divergingRank) {
 	var places [2][]Range
 	for i, r := range all {
-		for _, v := range r.held {
+		for _, v := range r.live {
 			places[i] = append(places[i], Range{v.Segment, v.Offset, v.Size})
 			if live, err := r.core.LiveBlock(v.Handle); err != nil || live != v {
 				t.Fatalf("LiveBlock = %+v, %v; want %+v", live, err, v)
@@ -190,7 +190,7 @@ func TestBlockLiveOnOneRankIsConflict(t *testing.T) {
 		all := newDivergingRanks(t)
 		stepTogether(t, "together", all...)
 		all[1].alloc(t, 5*kib, 0)
-		extra := all[1].held[len(all[1].held)-1]
+		extra := all[1].live[len(all[1].live)-1]
 		_, conflict := commonLayout(t, all)
 		if conflict == nil || conflict.Range != (Range{extra.Segment, extra.Offset, extra.Size}) {
 			t.Fatalf("CommonLayout returned conflict %+v, want one at %+v", conflict, extra)
@@ -202,7 +202,7 @@ func TestRebuildRefusesDeferredBlocks(t *testing.T) {
 	two := newRanks(t, Config{First: mib})
 	r := &two[0]
 	r.alloc(t, kib, 0)
-	if err := r.core.Use(r.held[0].Handle, 1); err != nil {
+	if err := r.core.Use(r.live[0].Handle, 1); err != nil {
 		t.Fatal(err)
 	}
 	r.free(t, 0)

@@ -14,13 +14,13 @@ import (
 // Module is loaded code (CUmodule).
 type Module uintptr
 
-// Function is a kernel of a module (CUfunction), which exists as long as the module.
+// Function is a kernel of a module (CUfunction). It is valid until the module is unloaded.
 type Function uintptr
 
 type modules struct{ table }
 
-// ModuleLoadData loads PTX, which the driver compiles, or machine code (a cubin) into the current
-// context. The code must end with a zero byte.
+// ModuleLoadData loads code into the current context: PTX, which the driver compiles, or machine
+// code (a cubin). image must end with a zero byte.
 func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	if len(image) == 0 || image[len(image)-1] != 0 {
 		return 0, errors.New("loading a module: the code does not end with a zero byte")
@@ -30,6 +30,7 @@ func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	return module, err
 }
 
+// ModuleGetFunction returns the kernel with the given name.
 func (m *modules) ModuleGetFunction(module Module, name string) (Function, error) {
 	text := dl.CString(name)
 	function, err := getValue[Function](&m.table, moduleGetFunction, uintptr(module),
@@ -38,9 +39,9 @@ func (m *modules) ModuleGetFunction(module Module, name string) (Function, error
 	return function, err
 }
 
-// ModuleLoadFunctions loads all kernels of a module onto the device. Otherwise, CUDA loads each
-// kernel at its first launch, which may wait for all running kernels (CUDA C++ Programming Guide,
-// "Lazy Loading"). Before CUDA 12.4, it does nothing.
+// ModuleLoadFunctions loads all kernels of a module onto the device. Without it, CUDA loads each
+// kernel at its first launch, and may then wait for all running kernels (CUDA C++ Programming
+// Guide, "Lazy Loading"). With drivers older than CUDA 12.4, ModuleLoadFunctions does nothing.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
 		if m.symbols[f] == 0 {
@@ -59,33 +60,36 @@ func (m *modules) ModuleLoadFunctions(module Module) error {
 	return err
 }
 
-// ModuleUnload unloads code, which no queued work and no graph may use.
+// ModuleUnload unloads a module. Queued work and graphs must not use its kernels.
 func (m *modules) ModuleUnload(module Module) error { return m.call(moduleUnload, uintptr(module)) }
 
-// Params holds a kernel's arguments as the bytes of a structure.
+// Params holds the arguments of a kernel: the bytes of a structure with a field for each argument.
 type Params struct{ packed []byte }
 
-// ParamsOf copies a structure with the same layout in C and Go, which must contain only numbers.
+// ParamsOf copies the arguments in a structure. It must contain only numbers and have the same
+// layout in C and Go.
 func ParamsOf[T any](structure *T) Params {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(structure)), unsafe.Sizeof(*structure))
 	return Params{slices.Clone(bytes)}
 }
 
-// WithUint64 returns a copy of p in which the integer at the given offset is v.
+// WithUint64 returns a copy of p in which the argument at the given offset, in bytes, is v.
 func (p *Params) WithUint64(offset int, v uint64) Params {
 	packed := slices.Clone(p.packed)
 	binary.NativeEndian.PutUint64(packed[offset:], v)
 	return Params{packed}
 }
 
-// MaxParams is the number of argument bytes that every device supports.
+// MaxParams is the maximum size of arguments in bytes. Every device supports it.
 const MaxParams = 4096
 
+// launchArguments is memory for a launch, which CUDA reads during the call.
 type launchArguments struct {
-	extra  [5]uintptr // names and values of options
-	size   uint64
-	params [MaxParams]byte
+	extra  [5]uintptr      // options of the launch, with the addresses of params and size
+	size   uint64          // number of bytes used in params
+	params [MaxParams]byte // arguments of the kernel
 
+	// config and attribute are used only by LaunchOverlapping.
 	config    launchConfig
 	attribute launchAttribute
 }
@@ -103,6 +107,7 @@ func (l *launchArguments) setParams(params *Params) {
 
 var launchPool = sync.Pool{New: func() any { return new(launchArguments) }}
 
+// Names of options in launchArguments.extra (CU_LAUNCH_PARAM_... in cuda.h).
 const (
 	launchParamEnd     = 0
 	launchParamPointer = 1
@@ -147,15 +152,15 @@ func (d Device) CanOverlapLaunches() (bool, error) {
 }
 
 // LaunchOverlapping is like LaunchKernel, but the kernel may start before its predecessor in the
-// stream has completed (programmatic dependent launch). It must wait for the predecessor with
-// griddepcontrol.wait of PTX. The device must support CanOverlapLaunches.
+// stream has completed (programmatic dependent launch). The kernel must wait for its predecessor
+// with griddepcontrol.wait of PTX. CanOverlapLaunches must be true for the device.
 func (m *modules) LaunchOverlapping(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
 	l := launchPool.Get().(*launchArguments)
 	defer launchPool.Put(l)
 	l.setParams(params)
-	l.attribute = launchAttribute{id: attributeOverlap, value: [64]byte{1}}
+	l.attribute = launchAttribute{id: attributeOverlap, value: [64]byte{1}} // 1 allows the overlap
 	l.config = launchConfig{
 		grid: [3]uint32{uint32(blocks), 1, 1}, block: [3]uint32{uint32(threads), 1, 1},
 		stream: stream, attributes: dl.AddressOf(&l.attribute), count: 1,
@@ -163,8 +168,8 @@ func (m *modules) LaunchOverlapping(
 	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), 0, dl.AddressOf(&l.extra))
 }
 
-// LaunchKernel queues a kernel with a one-dimensional grid and copies the arguments. If they exceed
-// MaxParams bytes, it panics.
+// LaunchKernel queues a kernel with a grid of blocks, each with the given number of threads. It
+// copies the arguments. It panics if they have more than MaxParams bytes.
 func (m *modules) LaunchKernel(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {

@@ -30,16 +30,17 @@ func TestOpenReturnsFirstExistingLibrary(t *testing.T) {
 		t.Fatal(err)
 	}
 	if library.Name() != "libm.so.6" {
-		t.Errorf("opened %s, want libm.so.6", library.Name())
+		t.Errorf("Name() = %s, want libm.so.6", library.Name())
 	}
 	if _, ok := library.Find("cos"); !ok {
-		t.Error("libm has no cos")
+		t.Error("Find(\"cos\") failed in libm")
 	}
 	if _, ok := library.Find("cosine_of_nothing"); ok {
 		t.Error("Find(\"cosine_of_nothing\") succeeded in libm")
 	}
 }
 
+// TestPathIsMappedFile checks Path against the kernel's list of mapped files.
 func TestPathIsMappedFile(t *testing.T) {
 	library, err := dl.Open("libc.so.6")
 	if err != nil {
@@ -50,7 +51,7 @@ func TestPathIsMappedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !filepath.IsAbs(library.Path()) || !strings.Contains(string(maps), library.Path()+"\n") {
-		t.Errorf("Path() = %s, want a mapped file", library.Path())
+		t.Errorf("Path() = %s, want the absolute path of a mapped file", library.Path())
 	}
 }
 
@@ -73,10 +74,11 @@ func TestOpenErrorNamesAllAttempts(t *testing.T) {
 }
 
 func TestOpenRefusesEmptyNames(t *testing.T) {
-	for name, names := range map[string][]string{
-		"no names": nil, "an empty name, with which dlopen returns the main program": {""},
+	for description, names := range map[string][]string{
+		"no names":      nil,
+		"an empty name": {""}, // for which dlopen would return the main program
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(description, func(t *testing.T) {
 			if _, err := dl.Open(names...); err == nil {
 				t.Errorf("Open(%q) succeeded, want an error", names)
 			}
@@ -84,6 +86,8 @@ func TestOpenRefusesEmptyNames(t *testing.T) {
 	}
 }
 
+// TestOpenReturnsLoadedLibrary opens a library by its path and then by its soname, the name that
+// it contains.
 func TestOpenReturnsLoadedLibrary(t *testing.T) {
 	soname := "libsymmem_" + rand.Text() + ".so.1" // unique, because libraries are never unloaded
 	path := dltest.Compile(t, "libresident.so", "int answer(void) { return 42; }",
@@ -95,7 +99,7 @@ func TestOpenReturnsLoadedLibrary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Open now accepts the soname, although there is no file with this name.
+	// No file has the soname, so Open can find only the loaded library.
 	loaded, err := dl.Open(soname)
 	if err != nil {
 		t.Fatal(err)
@@ -103,10 +107,14 @@ func TestOpenReturnsLoadedLibrary(t *testing.T) {
 	if loaded.Path() != opened.Path() {
 		t.Errorf("the loaded library has path %s, want %s", loaded.Path(), opened.Path())
 	}
-	a, _ := opened.Find("answer")
-	b, _ := loaded.Find("answer")
-	if a != b || a.Call() != 42 {
-		t.Errorf("Find = %#x in the opened library, %#x in the loaded one; want the same", a, b)
+	openedAnswer, _ := opened.Find("answer")
+	loadedAnswer, _ := loaded.Find("answer")
+	if openedAnswer != loadedAnswer {
+		t.Errorf("Find = %#x in the opened library and %#x in the loaded library; want equal addresses",
+			openedAnswer, loadedAnswer)
+	}
+	if got := openedAnswer.Call(); got != 42 {
+		t.Errorf("answer() = %d, want 42", got)
 	}
 }
 

@@ -176,7 +176,7 @@ func requestFile(
 	}()
 	stop := context.AfterFunc(ctx, func() {
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			past := time.Unix(1, 0) // makes pending calls return
+			past := time.Unix(1, 0)    // makes pending calls return
 			_ = conn.SetDeadline(past) // fails only if the connection is closed
 		}
 	})

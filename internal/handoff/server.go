@@ -29,7 +29,7 @@ type Server struct {
 	listener   *net.UnixListener
 	goroutines sync.WaitGroup
 
-	mu          sync.Mutex       // guards the fields below
+	mu          sync.Mutex             // guards the fields below
 	exports     map[Key]*os.File       // the files belong to the callers of Export
 	connections map[*net.UnixConn]bool // the open connections; all values are true
 	closed      bool

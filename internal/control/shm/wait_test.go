@@ -80,7 +80,7 @@ func TestBriefWaitIsBounded(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
 	g := &d.planes[0].Group
-	g.step++ // rank 0 begins a step that rank 1 has not posted
+	g.step++                       // rank 0 begins a step that rank 1 has not posted
 	g.budget.briefYields = 1 << 40 // only briefTime limits the wait
 	for _, poll := range []bool{false, true} {
 		if g.awaitBriefly(g.otherBlocks, poll) {

@@ -19,10 +19,10 @@ var (
 	seedFlag   = flag.Uint64("fault-seed", 43, "seed for random network faults")
 )
 
-// faultCounts counts the faults in a test by kind.
+// faultCounts counts the faults in a test, and the clusters with certain outcomes.
 type faultCounts struct {
 	mu     sync.Mutex
-	counts map[string]int // guarded by mu
+	counts map[string]int // by kind of fault, notJudged or failed; guarded by mu
 }
 
 func (f *faultCounts) add(kind string) {
@@ -31,13 +31,13 @@ func (f *faultCounts) add(kind string) {
 	f.counts[kind]++
 }
 
-// These two kinds count clusters, not faults. A cluster is not judged if the host was too busy.
+// Outcomes of clusters. A cluster is not judged if the host was too busy.
 const (
 	notJudged = "clusters not judged"
 	failed    = "clusters failed"
 )
 
-// check limits the clusters that were not judged, because they can hide defects.
+// check fails the test if too many clusters were not judged, because these can hide defects.
 func (f *faultCounts) check(t *testing.T, clusters int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,23 +47,24 @@ func (f *faultCounts) check(t *testing.T, clusters int) {
 	}
 }
 
-// One in clustersPerUnjudged clusters may be left unjudged.
+// clustersPerUnjudged is the number of clusters for each one that may be left unjudged.
 const clustersPerUnjudged = 10
 
 func (f *faultCounts) summary() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	sum, text := 0, ""
+	faults, text := 0, ""
 	for _, kind := range slices.Sorted(maps.Keys(f.counts)) {
 		if kind != notJudged && kind != failed {
-			sum += f.counts[kind]
+			faults += f.counts[kind]
 		}
 		text += fmt.Sprintf("; %d %s", f.counts[kind], kind)
 	}
-	return fmt.Sprintf("%d faults%s", sum, text)
+	return fmt.Sprintf("%d faults%s", faults, text)
 }
 
-// Each random cluster suffers several faults that heal, and then one that does not.
+// TestRandomNetworkFaults runs clusters until it has planned -faults faults. Each cluster suffers
+// up to three faults that heal, and then one that does not.
 func TestRandomNetworkFaults(t *testing.T) {
 	counts := &faultCounts{counts: map[string]int{}}
 	planned, clusters := 0, 0
@@ -84,21 +85,21 @@ func TestRandomNetworkFaults(t *testing.T) {
 	}
 }
 
-// runRandomCluster draws all random choices from r.
+// runRandomCluster draws a cluster and its faults from r, and checks what the ranks report.
 func runRandomCluster(t *testing.T, r *rand.Rand, healingFaultCount int, counts *faultCounts) {
 	cfg := netlab.Config{
 		Machines: 2 + r.IntN(7), Interfaces: 1 + r.IntN(2), IPv6: r.IntN(2) == 0, Seed: r.Uint64(),
 		ClockStep: time.Duration(r.IntN(10_000)) * time.Second,
 	}
+	maxDelays := []time.Duration{200 * time.Microsecond, 5 * time.Millisecond, 50 * time.Millisecond}
 	link := netlab.Link{
 		MinDelay: 100 * time.Microsecond, Loss: float64(r.IntN(2)) / 100,
-		MaxDelay: []time.Duration{
-			200 * time.Microsecond, 5 * time.Millisecond, 50 * time.Millisecond,
-		}[r.IntN(3)],
+		MaxDelay: maxDelays[r.IntN(len(maxDelays))],
 	}
 	t.Logf("%d machines with %d ranks, %+v, link %+v", cfg.Machines, *ranksFlag, cfg, link)
+	rankCount := cfg.Machines * *ranksFlag
 	c := newCluster(t, cfg, *ranksFlag, link, machineRank{
-		Timeout: hangTimeout, Pause: time.Duration(cfg.Machines**ranksFlag) * 5 * time.Millisecond,
+		Timeout: hangTimeout, Pause: time.Duration(rankCount) * 5 * time.Millisecond,
 	})
 	t.Cleanup(func() {
 		if t.Skipped() {
@@ -116,15 +117,18 @@ func runRandomCluster(t *testing.T, r *rand.Rand, healingFaultCount int, counts 
 	c.injectLastFault(r, counts)
 }
 
-// injectHealingFault checks that all ranks continue.
+// injectHealingFault disturbs the network for a while, and checks that all ranks continue. link
+// describes the undisturbed network.
 func (c *cluster) injectHealingFault(r *rand.Rand, link netlab.Link, counts *faultCounts) {
 	c.t.Helper()
 	length := time.Duration(r.Int64N(int64(healedPartition)))
-	a := r.IntN(len(c.lab.Machines))
-	b := (a + 1 + r.IntN(len(c.lab.Machines)-1)) % len(c.lab.Machines)
-	kind := []string{
+	machineCount := len(c.lab.Machines)
+	a := r.IntN(machineCount)
+	b := (a + 1 + r.IntN(machineCount-1)) % machineCount // another machine
+	kinds := []string{
 		"healed cuts of a machine", "healed cuts of a link", "bursts of loss", "bursts of delay",
-	}[r.IntN(4)]
+	}
+	kind := kinds[r.IntN(len(kinds))]
 	c.t.Logf("%s for %v: machine %d (and %d)", kind, length, a, b)
 	switch kind {
 	case "healed cuts of a machine":
@@ -143,15 +147,18 @@ func (c *cluster) injectHealingFault(r *rand.Rand, link netlab.Link, counts *fau
 	counts.add(kind)
 }
 
-// injectLastFault checks the reports of all survivors.
+// injectLastFault causes a fault that does not heal, and checks the reports of all ranks that
+// survive.
 func (c *cluster) injectLastFault(r *rand.Rand, counts *faultCounts) {
 	c.t.Helper()
 	machine := r.IntN(len(c.lab.Machines))
-	kind := []string{
+	kinds := []string{
 		"silent machines", "killed machines", "partitions", "killed ranks", "orderly ends",
-	}[r.IntN(5)]
+	}
+	kind := kinds[r.IntN(len(kinds))]
 	c.t.Logf("%s: machine %d", kind, machine)
-	killedRank, begin := -1, time.Now()
+	killedRank := -1 // no single rank
+	begin := time.Now()
 	switch kind {
 	case "silent machines":
 		c.lab.Isolate(machine, netlab.Link{Cut: true})
@@ -170,13 +177,14 @@ func (c *cluster) injectLastFault(r *rand.Rand, counts *faultCounts) {
 	}
 	for other := range c.lab.Machines {
 		for _, rank := range c.ranksOf(other) {
-			switch {
-			case other != machine && (kind == "killed machines" || killedRank >= 0),
-				killedRank >= 0 && rank != killedRank:
-				e, ok := c.checkReport(rank, begin, machine)
-				if ok && killedRank >= 0 && !slices.Equal(e.Ranks, []int{killedRank}) {
-					c.t.Errorf("rank %d reports ranks %v; want rank %d: %s", rank, e.Ranks, killedRank, e.Text)
-				}
+			seesKilledMachine := kind == "killed machines" && other != machine
+			seesKilledRank := killedRank >= 0 && rank != killedRank
+			if !seesKilledMachine && !seesKilledRank {
+				continue
+			}
+			e, ok := c.checkReport(rank, begin, machine)
+			if ok && killedRank >= 0 && !slices.Equal(e.Ranks, []int{killedRank}) {
+				c.t.Errorf("rank %d reports ranks %v; want rank %d: %s", rank, e.Ranks, killedRank, e.Text)
 			}
 		}
 		if kind == "partitions" && other == machine {

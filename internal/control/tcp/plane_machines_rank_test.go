@@ -43,13 +43,14 @@ const (
 	eventStarted = "started" // the process is running
 	eventJoined  = "joined"  // the rank has joined the group
 	eventRounds  = "rounds"  // roundsPerEvent more rounds have completed
-	eventFailed  = "failed"  // the rank got an error
+	eventFailed  = "failed"  // a round has returned an error
 	eventEnded   = "ended"   // the rank has left; this is its last event
 )
 
 func (e machineEvent) write() { _ = json.NewEncoder(os.Stdout).Encode(e) }
 
-// runMachineRank runs a rank and exits if a test started this process.
+// runMachineRank runs a rank and exits if a test started this process as a rank. Otherwise, it
+// does nothing.
 func runMachineRank() {
 	text := os.Getenv(machineRankVariable)
 	if text == "" {
@@ -64,6 +65,7 @@ func runMachineRank() {
 	os.Exit(0)
 }
 
+// run returns the rank's last event.
 func (r *machineRank) run() machineEvent {
 	ctx, cancel := context.WithTimeout(context.Background(), r.Timeout)
 	defer cancel()
@@ -87,8 +89,8 @@ func (r *machineRank) run() machineEvent {
 			return r.failedToJoin(err)
 		}
 	}
-	guarded, stop := member.Guard(ctx, ranks)
-	p, err := Join(guarded, Config{
+	guardedCtx, stop := member.Guard(ctx, ranks) // ends when a rank is lost
+	p, err := Join(guardedCtx, Config{
 		Store: store, Timeout: r.Timeout,
 		Group: driver.GroupConfig{ID: "machines", Ranks: ranks, Rank: r.Rank},
 	})
@@ -109,6 +111,7 @@ func (r *machineRank) run() machineEvent {
 	return last
 }
 
+// failedToJoin returns the last event of a rank that could not connect to the store or join.
 func (r *machineRank) failedToJoin(err error) machineEvent {
 	e := machineEvent{Event: eventEnded, Text: err.Error()}
 	e.Kind, e.Ranks = controltest.KindOf(err)
@@ -123,38 +126,41 @@ func (r *machineRank) failedToJoin(err error) machineEvent {
 	return e
 }
 
-// A rank reports eventRounds after every roundsPerEvent rounds.
+// roundsPerEvent is the number of rounds after which a rank writes eventRounds.
 const roundsPerEvent = 2
 
-// runRounds runs rounds until one fails or a rank proposes to finish. This rank does so after it
-// has read a line from standard input.
+// runRounds runs rounds until a round fails or any rank proposes to finish. This rank proposes it
+// after it has read a line from standard input. rounds is the number of completed rounds.
 func (r *machineRank) runRounds(p *Plane) (rounds int, err error) {
-	var finish atomic.Bool
+	var shouldFinish atomic.Bool
 	go func() {
-		finish.Store(bufio.NewScanner(os.Stdin).Scan())
+		shouldFinish.Store(bufio.NewScanner(os.Stdin).Scan())
 	}()
-	value, err := p.Named("round", false)
+	const ordered = false
+	value, err := p.Named("round", ordered)
 	if err != nil {
 		return 0, err
 	}
 	for pause := time.NewTicker(max(r.Pause, 1)); ; <-pause.C {
-		done, err := r.runRound(p, value, rounds, finish.Load())
+		done, err := r.runRound(p, value, rounds, shouldFinish.Load())
 		if done || err != nil {
 			return rounds, err
 		}
-		if rounds++; rounds%roundsPerEvent == 0 {
+		rounds++
+		if rounds%roundsPerEvent == 0 {
 			machineEvent{Event: eventRounds, Round: rounds}.write()
 		}
 	}
 }
 
+// roundMessage is the payload of a rank in the exchange of a round.
 type roundMessage struct {
 	Rank, Round int
-	Finish      bool
+	Finish      bool // whether the rank proposes to finish
 }
 
-// runRound exchanges messages and values, compares a call, and checks the received data. It reports
-// whether any rank has proposed to finish.
+// runRound exchanges messages and values, compares a call, and checks the received data. done
+// reports whether any rank has proposed to finish.
 func (r *machineRank) runRound(
 	p *Plane, value driver.Named, round int, finish bool,
 ) (done bool, err error) {
@@ -186,8 +192,8 @@ func (r *machineRank) runRound(
 	return done, p.Compare(p.Submit(), &driver.Call{Digest: uint64(round)})
 }
 
-// report exchanges the ranks' fault reports and returns this rank's last event, with the lost ranks
-// of all reports.
+// report exchanges the fault reports of all ranks and returns this rank's last event. The event
+// lists the ranks that any report lists as lost.
 func (r *machineRank) report(p *Plane, err error) machineEvent {
 	machineEvent{Event: eventFailed, Text: err.Error()}.write()
 	e := machineEvent{Event: eventEnded, Text: err.Error()}
@@ -198,19 +204,20 @@ func (r *machineRank) report(p *Plane, err error) machineEvent {
 	if exchangeErr != nil {
 		e.Text += "; exchanging reports: " + exchangeErr.Error()
 	}
-	var lost []int
+	var lostRanks []int
 	for rank := range reports {
-		one := make([][]byte, len(reports))
-		one[rank] = reports[rank]
-		var found *driver.RankLostError
-		if errors.As(control.DecodeFailures(p.cfg.Group.Ranks, one, "work"), &found) {
-			lost = append(lost, found.Ranks...)
-			e.Text += "; " + found.Error()
+		oneReport := make([][]byte, len(reports))
+		oneReport[rank] = reports[rank]
+		err := control.DecodeFailures(p.cfg.Group.Ranks, oneReport, "work")
+		var lost *driver.RankLostError
+		if errors.As(err, &lost) {
+			lostRanks = append(lostRanks, lost.Ranks...)
+			e.Text += "; " + lost.Error()
 		}
 	}
-	if len(lost) > 0 {
-		slices.Sort(lost)
-		e.Kind, e.Ranks = "lost", slices.Compact(lost)
+	if len(lostRanks) > 0 {
+		slices.Sort(lostRanks)
+		e.Kind, e.Ranks = "lost", slices.Compact(lostRanks)
 	}
 	return e
 }

@@ -10,6 +10,8 @@ import (
 	"symmem/internal/netlab"
 )
 
+const ranksPerMachine = 2
+
 // TestSilentMachineIsReported cuts a machine off from the network before it kills the machine's
 // processes, so that no other machine learns of their end.
 func TestSilentMachineIsReported(t *testing.T) {
@@ -18,7 +20,7 @@ func TestSilentMachineIsReported(t *testing.T) {
 		t.Run(fmt.Sprintf("machine %d of 3", machine), func(t *testing.T) {
 			t.Parallel()
 			rank := machineRank{Timeout: hangTimeout}
-			c := newCluster(t, netlab.Config{Machines: 3}, 2, lanLink, rank)
+			c := newCluster(t, netlab.Config{Machines: 3}, ranksPerMachine, lanLink, rank)
 			c.awaitRounds()
 			begin := time.Now()
 			c.lab.Isolate(machine, netlab.Link{Cut: true})
@@ -32,9 +34,12 @@ func TestSilentMachineIsReported(t *testing.T) {
 	}
 }
 
+// TestPartitionReportsOtherSide cuts machine 2 off from machines 0 and 1. Ranks on each side must
+// report the ranks on the other side as lost.
 func TestPartitionReportsOtherSide(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, netlab.Config{Machines: 3}, 2, lanLink, machineRank{Timeout: hangTimeout})
+	c := newCluster(t, netlab.Config{Machines: 3}, ranksPerMachine, lanLink,
+		machineRank{Timeout: hangTimeout})
 	c.awaitRounds()
 	begin := time.Now()
 	c.lab.Isolate(2, netlab.Link{Cut: true})
@@ -43,16 +48,16 @@ func TestPartitionReportsOtherSide(t *testing.T) {
 	c.checkLost(2, begin, 0, 1)
 }
 
-// The link between two machines, whose clocks differ, delays, reorders and drops packets, and fails
-// temporarily.
+// TestBadNetworkIsNotAFault connects two machines, whose clocks differ, with a link that delays,
+// reorders and drops packets, and fails temporarily.
 func TestBadNetworkIsNotAFault(t *testing.T) {
 	t.Parallel()
-	for _, v6 := range []bool{false, true} {
-		t.Run(fmt.Sprintf("IPv6 %t", v6), func(t *testing.T) {
+	for _, isIPv6 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("IPv6 %t", isIPv6), func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, netlab.Config{
-				Machines: 2, IPv6: v6, Seed: 43, ClockStep: 5000 * time.Second,
-			}, 2, wanLink, machineRank{Timeout: hangTimeout})
+				Machines: 2, IPv6: isIPv6, Seed: 43, ClockStep: 5000 * time.Second,
+			}, ranksPerMachine, wanLink, machineRank{Timeout: hangTimeout})
 			c.awaitRounds()
 			c.lab.Set(0, 1, netlab.Link{Cut: true})
 			time.AfterFunc(healedPartition, func() { c.lab.Set(0, 1, wanLink) })
@@ -63,14 +68,14 @@ func TestBadNetworkIsNotAFault(t *testing.T) {
 	}
 }
 
-// healedPartition is the length of a network partition that connections must survive. It is shorter
-// than sys.SilenceLimit, so that data is sent again before the limit.
+// healedPartition is the length of a network partition that connections must survive. It is enough
+// shorter than sys.SilenceLimit that data is sent again before the limit.
 const healedPartition = 2500 * time.Millisecond
 
 // TestPartitionWhileJoiningHeals cuts the machines off from each other before their ranks join.
 func TestPartitionWhileJoiningHeals(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, netlab.Config{Machines: 2}, 2, netlab.Link{Cut: true},
+	c := newCluster(t, netlab.Config{Machines: 2}, ranksPerMachine, netlab.Link{Cut: true},
 		machineRank{Timeout: hangTimeout})
 	c.awaitAll(eventNamed(eventStarted))
 	time.AfterFunc(time.Second, func() { c.lab.SetAll(lanLink) })
@@ -78,10 +83,11 @@ func TestPartitionWhileJoiningHeals(t *testing.T) {
 	c.finish()
 }
 
-// Each machine has two interfaces, and one machine's first interface is disconnected.
+// TestOtherInterfaceIsUsed connects two machines with two interfaces each, of which the first
+// interface of machine 0 is disconnected.
 func TestOtherInterfaceIsUsed(t *testing.T) {
 	t.Parallel()
-	c := newIdleCluster(t, netlab.Config{Machines: 2, Interfaces: 2}, 2)
+	c := newIdleCluster(t, netlab.Config{Machines: 2, Interfaces: 2}, ranksPerMachine)
 	c.lab.CutInterface(0, 0)
 	c.start(machineRank{
 		Timeout: hangTimeout,
@@ -91,11 +97,13 @@ func TestOtherInterfaceIsUsed(t *testing.T) {
 	c.finish()
 }
 
-// TestMissingStoreIsReported isolates the machine that serves the store before the ranks connect.
+// TestMissingStoreIsReported isolates machine 0, where rank 0 serves the store, before the ranks
+// connect. The ranks of machine 1 must report rank 0 as late, and the ranks of machine 0 all ranks
+// of machine 1.
 func TestMissingStoreIsReported(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
-	c := newCluster(t, netlab.Config{Machines: 2}, 2, netlab.Link{Cut: true},
+	c := newCluster(t, netlab.Config{Machines: 2}, ranksPerMachine, netlab.Link{Cut: true},
 		machineRank{Timeout: timeout})
 	for _, r := range c.ranksOf(1) {
 		e, _, ok := c.ranks[r].await(time.Now().Add(timeout+detectionLimit), eventNamed(eventEnded))
@@ -116,9 +124,10 @@ func TestMissingStoreIsReported(t *testing.T) {
 	}
 }
 
+// TestNATIsRefused translates the address of machine 1 (node-b).
 func TestNATIsRefused(t *testing.T) {
 	t.Parallel()
-	c := newIdleCluster(t, netlab.Config{Machines: 2}, 2)
+	c := newIdleCluster(t, netlab.Config{Machines: 2}, ranksPerMachine)
 	c.lab.TranslateAddress(1, netip.MustParseAddr("10.77.0.99"))
 	c.start(machineRank{Timeout: hangTimeout})
 	for _, p := range c.ranks {

@@ -30,8 +30,8 @@ func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
 func BenchmarkPlane(b *testing.B) { controltest.Bench(b, joinAsMember) }
 
-// TestWithdrawAsksOnlyIfNeeded withdraws a ticket that the impostor has submitted. It has sent its
-// status, so an answer cannot change the result, and Withdraw must not ask for one.
+// TestWithdrawAsksOnlyIfNeeded withdraws a ticket that the impostor, the other rank, has
+// submitted. The victim knows this from a status, so Withdraw must not ask for another status.
 func TestWithdrawAsksOnlyIfNeeded(t *testing.T) {
 	i := newImpostor(t)
 	p := i.joinVictim()
@@ -46,11 +46,14 @@ func TestWithdrawAsksOnlyIfNeeded(t *testing.T) {
 		t.Error("Withdraw = true for a ticket that all ranks have submitted, want false")
 	}
 	p.Abort(nil)
-	for k := kind(0); k != kindFail; {
+	for {
 		m, err := readFrame(i.conn)
 		check(t, err)
-		if k = m.kind; k == kindAskStatus {
+		if m.kind == kindAskStatus {
 			t.Error("Withdraw has asked for a status that cannot change its result")
+		}
+		if m.kind == kindFail {
+			break // sent by Abort, after all messages of Withdraw
 		}
 	}
 }
@@ -72,24 +75,29 @@ func TestLeastSubmittedIsFinal(t *testing.T) {
 	record := func(submitted uint64) rankRecord {
 		return rankRecord{status: status{submitted: submitted}}
 	}
-	left, lost, current := record(4), record(4), record(4)
-	left.hasLeft, lost.isLost, current.answered = true, true, 1
+	left, lost, answered := record(4), record(4), record(4)
+	left.hasLeft = true
+	lost.isLost = true
+	answered.answered = 1
 	for name, c := range map[string]struct {
-		first, second rankRecord
+		first, second rankRecord // of ranks 1 and 2
 		least         uint64
 		isFinal       bool
 	}{
 		"all have submitted 5":            {record(6), record(5), 5, true},
 		"one may have submitted more":     {record(4), record(5), 4, false},
-		"one has answered":                {record(4), current, 4, true},
+		"one has answered":                {record(4), answered, 4, true},
 		"one has left":                    {left, record(4), 4, true},
 		"one is lost":                     {record(4), lost, 4, true},
 		"one is behind another that left": {left, record(3), 3, false},
 	} {
 		p := &Plane{statusRequests: 1}
 		p.records = []rankRecord{{}, c.first, c.second}
-		if least, isFinal := leastSubmitted(p, 5); least != c.least || isFinal != c.isFinal {
-			t.Errorf("%s: got %d, %t; want %d, %t", name, least, isFinal, c.least, c.isFinal)
+		const submitted = 5 // by this rank, rank 0
+		least, isFinal := leastSubmitted(p, submitted)
+		if least != c.least || isFinal != c.isFinal {
+			t.Errorf("%s: leastSubmitted = %d, %t; want %d, %t",
+				name, least, isFinal, c.least, c.isFinal)
 		}
 	}
 }

@@ -12,24 +12,25 @@ import (
 	"symmem/internal/control"
 )
 
+// groupState is what one rank knows about its group.
 type groupState struct {
 	cfg     Config
 	ownRank int // group rank
 
-	submitted          atomic.Uint64
+	submitted          atomic.Uint64 // last ticket of this rank
 	peerFailedOrClosed atomic.Bool
 	failSignal         chan struct{} // closed when cause is set
 
 	mu              sync.Mutex // guards the fields below
-	cause           error      // fault of this rank
+	cause           error      // error with which this rank failed, or nil
 	closed          bool
 	records         []rankRecord  // by group rank
-	waits           []*waitState  // shown in this rank's status
-	maxTicket       uint64        // highest ticket for other ranks
-	changeSignal    chan struct{} // closed when records change, or nil
+	waits           []*waitState  // waits of this rank
+	maxTicket       uint64        // highest ticket that other ranks may see; see Withdraw
+	changeSignal    chan struct{} // closed at the next change; nil if there is no wait for a change
 	stallDetector   stallDetector
-	lastWarning     time.Time
-	statusesArrived bool // since the last tick
+	lastWarning     time.Time // of a late rank
+	statusesArrived bool      // whether a status has arrived since the last tick
 }
 
 func (s *groupState) setMachines(names []string) {
@@ -44,7 +45,8 @@ func (s *groupState) Cause() error {
 	return s.cause
 }
 
-// recordFault records the first fault and returns true for it. The caller must hold s.mu.
+// recordFault records err if it is the first fault of this rank, and reports whether it is. The
+// caller must hold s.mu.
 func (s *groupState) recordFault(err error) bool {
 	if s.cause != nil {
 		return false
@@ -66,7 +68,7 @@ func (s *groupState) checkUsable(lane driver.Lane) error {
 	return s.cause
 }
 
-// markLost ignores ranks that have left.
+// markLost marks ranks as lost, except those that have left the group.
 func (s *groupState) markLost(ranks ...int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +81,7 @@ func (s *groupState) markLost(ranks ...int) {
 	s.wakeAll()
 }
 
-// The caller must hold s.mu.
+// wakeAll wakes all waits of this rank. The caller must hold s.mu.
 func (s *groupState) wakeAll() {
 	if s.changeSignal != nil {
 		close(s.changeSignal)
@@ -87,20 +89,21 @@ func (s *groupState) wakeAll() {
 	}
 }
 
-// wakeWaitsFor wakes waits that a message may have ended. It does not examine all ranks for every
-// message: a post wakes a wait only if it is the last missing one, and a status that answers no
-// request wakes waits at the next tick. The caller must hold s.mu.
+// wakeWaitsFor wakes waits that a message from a rank may have ended. To wake them rarely, it
+// wakes none for a post that other ranks' posts must follow, and leaves it to the next tick for a
+// status that answers no request. The caller must hold s.mu.
 func (s *groupState) wakeWaitsFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:
 		if s.records[rank].stepsOn(m.track).received != m.step {
-			return // the step has failed
+			return // the rank failed before this step, so addPost ignored the post
 		}
 		for _, w := range s.waits {
 			if w.step != m.step || w.track != m.track {
 				continue
 			}
-			if w.missingPosts--; w.missingPosts <= 0 {
+			w.missingPosts--
+			if w.missingPosts <= 0 {
 				s.wakeAll()
 			}
 		}
@@ -114,7 +117,8 @@ func (s *groupState) wakeWaitsFor(rank int, m message) {
 	}
 }
 
-// recordsChanged returns a channel that is closed at the next change. The caller must hold s.mu.
+// recordsChanged returns a channel that is closed at the next call of wakeAll. The caller must
+// hold s.mu.
 func (s *groupState) recordsChanged() <-chan struct{} {
 	if s.changeSignal == nil {
 		s.changeSignal = make(chan struct{})
@@ -122,8 +126,8 @@ func (s *groupState) recordsChanged() <-chan struct{} {
 	return s.changeSignal
 }
 
-// tick wakes the waits after a stall, so that those that have timed out return before another one.
-// It also wakes them after statuses, which may show a deadlock.
+// tick wakes the waits if this process had stalled, so that those that have timed out return
+// before another stall. It also wakes them if statuses have arrived, which may show a deadlock.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,8 +137,8 @@ func (s *groupState) tick(now time.Time) {
 	}
 }
 
-// ownStatus shows the highest ticket of this rank's waits (see publishLatest in package shm). The
-// caller must hold s.mu.
+// ownStatus returns this rank's status. Of several waits for collectives, it describes the one
+// with the highest ticket (see publishLatest in package shm). The caller must hold s.mu.
 func (s *groupState) ownStatus() status {
 	current := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {
@@ -151,11 +155,13 @@ func (s *groupState) ownStatus() status {
 	return current
 }
 
-// The caller must hold s.mu.
+// removeWait removes w from s.waits. The caller must hold s.mu.
 func (s *groupState) removeWait(w *waitState) {
 	s.waits = slices.DeleteFunc(s.waits, func(o *waitState) bool { return o == w })
 }
 
+// hasUnacknowledgedFault reports whether a rank that still takes part in the group may not know
+// that this rank has failed.
 func hasUnacknowledgedFault(s *groupState) bool {
 	for rank := range s.records {
 		r := &s.records[rank]
@@ -167,7 +173,8 @@ func hasUnacknowledgedFault(s *groupState) bool {
 	return false
 }
 
-// ranksYetToReport marks ranks that can send no more reports as absent.
+// ranksYetToReport returns the group ranks whose next report has not arrived. It excludes ranks
+// that can send no more reports, and marks them as absent.
 func (s *groupState) ranksYetToReport() []int {
 	var ranks []int
 	for r := range s.records {
@@ -184,10 +191,11 @@ func (s *groupState) ranksYetToReport() []int {
 	return ranks
 }
 
+// decideTimeout bounds the time in which the store must answer Decide.
 const decideTimeout = 3 * time.Second
 
 // Decide proposes a cause of the group's failure, unless proposal is nil, and returns the first
-// proposal of any rank or, without the store, proposal.
+// proposal of any rank. It returns proposal if the store does not answer or proposal is too large.
 func (s *groupState) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload {
 		return proposal

@@ -1,5 +1,5 @@
-// Command lines counts lines of Go code by package, excluding tests. Only lines that contain a
-// token are counted, so comments and blank lines are ignored.
+// Command lines prints the number of lines of Go code in each package of a folder, which is the
+// current one by default. It ignores tests, comments and blank lines.
 //
 //	go run ./internal/house/lines [FOLDER]
 package main
@@ -29,7 +29,7 @@ func main() {
 }
 
 func run(tree fs.FS, out io.Writer) error {
-	counts, err := count(tree)
+	counts, err := countByFolder(tree)
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,8 @@ func run(tree fs.FS, out io.Writer) error {
 	return err
 }
 
-func count(tree fs.FS) (map[string]int, error) {
+// countByFolder returns the number of lines in each folder with Go code.
+func countByFolder(tree fs.FS) (map[string]int, error) {
 	counts := map[string]int{}
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -60,20 +61,20 @@ func count(tree fs.FS) (map[string]int, error) {
 	return counts, err
 }
 
-// countLines counts the lines that contain a token or a part of one.
+// countLines returns the number of lines that contain a token or a part of a token.
 func countLines(source []byte) int {
 	set := token.NewFileSet()
-	file := set.AddFile("", -1, len(source))
+	file := set.AddFile("", set.Base(), len(source))
 	var s scanner.Scanner
-	s.Init(file, source, nil, 0)
-	lines := map[int]bool{}
+	s.Init(file, source, nil, 0) // ignore errors and comments
+	lines := map[int]bool{}      // numbers of lines with a token
 	for {
 		pos, kind, text := s.Scan()
 		if kind == token.EOF {
 			return len(lines)
 		}
 		if kind == token.SEMICOLON && text == "\n" {
-			continue // at the end of a line
+			continue // added by the scanner at the end of a line
 		}
 		first := file.Line(pos)
 		for i := range strings.Count(text, "\n") + 1 {
