@@ -1,9 +1,11 @@
 package alloc
 
-// Stream is the caller's name for a stream. It can differ between ranks, unlike Core.Number.
+// Stream is the caller's name for a stream. Ranks may use different names for the same
+// stream; its Core.Number is the same on all ranks.
 type Stream int32
 
-// Handle identifies a block until it is freed. It is never 0, and is reused after 1<<32 blocks.
+// Handle identifies a block until the block is freed. It is never 0. A value can occur again only
+// after 1<<32 other blocks.
 type Handle uint64
 
 func makeHandle(id, generation uint32) Handle {
@@ -18,7 +20,8 @@ type Block struct {
 	Handle  Handle
 }
 
-// State is the state of a block. Core.Use adds a use.
+// State is the state of a block. A block has uses if Core.Use has been called for other streams,
+// and is pinned between Core.Pin and Core.Unpin.
 //
 //	free ──Alloc──> live ──Free──────────────────────────────> free
 //	                 │ ├──Free while pinned──> parked ──Unpin──> free or deferred
@@ -28,7 +31,7 @@ type State uint8
 
 // The states of a block.
 const (
-	unusedRecord State = iota
+	unusedRecord State = iota // not a block: a sentinel or an unused entry of blockTable
 	Free               // ready for an Alloc of its stream
 	Live               // allocated
 	Parked             // freed while pinned
@@ -40,23 +43,26 @@ func (s State) String() string {
 	return [...]string{"unused record", "free", "live", "parked", "deferred"}[s]
 }
 
-// Ids have 26 bits, to share a word with a position or size. Id 0 is unused.
+// Ids of blocks and regions have 26 bits, so that one fits into a word with a position or size. Id
+// 0 means none.
 const (
 	idBits    = 26
 	idMask    = 1<<idBits - 1
 	maxBlocks = 1 << idBits
 )
 
+// maxPosition limits the position of a block in the arena, in units.
 const maxPosition = uint64(1) << (64 - idBits)
 
-// block has half a cache line, so that reading it causes at most one cache miss.
+// block describes a block, or is an unused record. Its size is half a cache line, so that reading
+// it causes at most one cache miss.
 type block struct {
-	positionAndRegion uint64 // position in units in the arena; low bits: the region
-	unitsAndPrev      uint64 // size in units; low bits: the previous block in the region
-	next              uint32
+	positionAndRegion uint64 // position in the arena, in units; the low idBits hold the region's id
+	unitsAndPrev      uint64 // size in units; the low idBits hold the id of the previous block
+	next              uint32 // id of the next block in the region, or of the next unused record
 	generation        uint32 // number of blocks that used this record before
-	// The lowest bits of packed hold the state, then hasRareFieldsBit. The others hold the slot of
-	// a free block's key (see bag), or the bytes requested for another block.
+	// packed holds the state in its lowest bits, followed by hasRareFieldsBit. The other bits hold
+	// the slot of a free block's key (see bag), or the requested bytes of a block in another state.
 	packed uint64
 }
 
@@ -67,12 +73,13 @@ const (
 	slotShift        = 4
 )
 
-// rareFields are used only in pinned, kept, deferred or shared blocks.
+// rareFields holds the fields of a block that are used only if it is pinned, kept or deferred, or
+// has uses.
 type rareFields struct {
 	pins                       int32
-	firstUse                   uint32
-	prevDeferred, nextDeferred uint32
-	isKept                     bool // stays allocated until the next Rebuild
+	firstUse                   uint32 // id of the first use in useTable.uses, or 0
+	prevDeferred, nextDeferred uint32 // ids of the owner's other deferred blocks, or 0
+	isKept                     bool   // whether the block stays allocated until the next Rebuild
 }
 
 func (b *block) position() uint64  { return b.positionAndRegion >> idBits }
@@ -88,20 +95,22 @@ func (b *block) requested() int64 { return int64(b.packed >> requestedShift) }
 
 func (b *block) slot() uint32 { return uint32(b.packed >> slotShift) }
 
-// key orders blocks by position.
+// key returns a number that contains the block's id and orders blocks by position.
 func (b *block) key(id uint32) uint64 { return b.positionAndRegion&^idMask | uint64(id) }
 
 func (b *block) setRange(positionAndRegion, units uint64) {
 	b.positionAndRegion, b.unitsAndPrev = positionAndRegion, units<<idBits|b.unitsAndPrev&idMask
 }
 
+// blockTable holds the records of all blocks.
 type blockTable struct {
-	blocks           []block
-	rareFields       []rareFields
-	firstUnusedBlock uint32
+	blocks           []block      // by id
+	rareFields       []rareFields // by id
+	firstUnusedBlock uint32       // first in a list of unused records, linked by next; or 0
 }
 
-// newBlock can reallocate the table.
+// newBlock returns the id of an unused record. It can reallocate the table, which invalidates
+// pointers to blocks.
 func (t *blockTable) newBlock() uint32 {
 	if id := t.firstUnusedBlock; id != 0 {
 		t.firstUnusedBlock = t.blocks[id].next
@@ -112,19 +121,23 @@ func (t *blockTable) newBlock() uint32 {
 	return uint32(len(t.blocks) - 1)
 }
 
-// dropBlock keeps the generation, so that stale handles are detected.
+// dropBlock makes a record unused. It keeps the generation, so that old handles are still
+// detected.
 func (t *blockTable) dropBlock(b *block, id uint32) {
 	b.packed = uint64(unusedRecord)
 	b.next = t.firstUnusedBlock
 	t.firstUnusedBlock = id
 }
 
+// resolveHandle returns the id of a live, parked or deferred block. Errors: ErrFreed, ErrForeign.
 func (t *blockTable) resolveHandle(h Handle) (uint32, error) {
-	id := uint32(h)
+	id, generation := uint32(h), uint32(h>>32)
 	if id == 0 || int(id) >= len(t.blocks) {
 		return 0, ErrForeign
 	}
-	switch newerBy := int32(uint32(h>>32) - t.blocks[id].generation); {
+	// Generations wrap around, so compare their difference.
+	newerBy := int32(generation - t.blocks[id].generation)
+	switch {
 	case newerBy < 0:
 		return 0, ErrFreed
 	case newerBy > 0 || t.blocks[id].state() < Live:
@@ -133,6 +146,7 @@ func (t *blockTable) resolveHandle(h Handle) (uint32, error) {
 	return id, nil
 }
 
+// resolveLive returns the id of a live block. Errors: ErrFreed, ErrForeign.
 func (t *blockTable) resolveLive(h Handle) (uint32, error) {
 	id, err := t.resolveHandle(h)
 	if err == nil && t.blocks[id].state() != Live {

@@ -11,48 +11,49 @@ import (
 	"symmem"
 )
 
-// The files page*_test.go test the tables of docs/reference/failures.md. A cell states which errors
-// a fault of one rank causes on the other ranks, at one check level and on one path (algorithm),
-// where the collective is called directly (eager) or replayed in a graph. Each fault is tested in
-// all worlds, on the host and on GPUs.
+// The files page*_test.go test the tables of docs/reference/failures.md, the page. A cell states
+// which errors a fault of one rank causes on the other ranks. It applies to one check level, to
+// one path (algorithm), and to collectives that are called directly (eager) or replayed in a
+// graph. Each fault is tested in all worlds, on the host and on GPUs.
 
 var allCellsFlag = flag.Bool("all-cells", false,
 	"test each fault on GPUs at every check level instead of one")
 
-// pageTask selects a world, a check level and a fault, but all paths, eager and replayed.
+// pageTask selects the cells that one job tests: those of a world, a check level and a fault.
 type pageTask struct {
-	World, Level, Fault string
+	World, Level, Fault string // keys of pageWorlds and pageFaults, and one of pageLevels
 }
 
 const (
-	pageRanks = 3
-	// pageVictim has the fault.
-	pageVictim = 2
+	pageRanks  = 3           // number of ranks
+	pageVictim = 2           // rank with the fault
+	pageLimit  = time.Minute // time after which a job is considered to hang
 )
-
-const pageLimit = time.Minute
 
 var pageLevels = []string{"off", "registration", "every"}
 
 // pageWorld describes a backend and its promised outcomes.
 type pageWorld struct {
 	backend string
-	// machines is the number of pretended machines, or 0.
+	// machines is the number of pretended machines, or 0 for the real one.
 	machines int
 	paths    []symmem.PathChoice
-	// shortTimeout is for faults that must cause a timeout.
+	// shortTimeout is the timeout of a world with a fault that must cause a timeout.
 	shortTimeout time.Duration
-	// areErrorsPropagated is set if an error spreads to streams that wait for the failed call,
-	// whose later work is skipped. Otherwise, only the call's group and stream report it.
+	// areErrorsPropagated is set if an error spreads to streams that wait for the failed call. Their
+	// later work is then skipped. Otherwise, only the group and the stream of the call report it.
 	areErrorsPropagated bool
-	// followingWorkEnds is set if work queued after the failed call ends, skipped or executed.
+	// followingWorkEnds is set if work that is queued after the failed call ends, whether it is
+	// skipped or executed.
 	followingWorkEnds bool
-	// unpromisedCallsEnd is set if calls end even in cells without a promise.
+	// unpromisedCallsEnd is set if calls end even in cells for which the page promises nothing.
+	// Other worlds do not test these cells.
 	unpromisedCallsEnd bool
 }
 
-// On GPUs, the window path has a separate world, because NCCL's window kernels keep running after
-// an abort until the process exits, and may block other kernels.
+// pageWorlds holds the worlds by name. On GPUs, the window path has a separate world, because
+// NCCL's window kernels keep running after an abort until the process exits, and may block other
+// kernels.
 var pageWorlds = map[string]*pageWorld{
 	"host": {
 		backend: "host", shortTimeout: 1200 * time.Millisecond,
@@ -73,6 +74,7 @@ var pageWorlds = map[string]*pageWorld{
 	},
 }
 
+// TestPage tests all cells on the host.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	for _, level := range pageLevels {
@@ -85,8 +87,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageOnAGPU uses the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, or else the software GPU,
-// whose window kernels ignore aborts like those of NCCL.
+// TestPageOnAGPU tests cells on the GPUs of this machine if SYMMEM_TEST_BACKEND is nccl.
+// Otherwise, it uses the software GPU, whose window kernels ignore aborts like those of NCCL.
 func TestPageOnAGPU(t *testing.T) {
 	t.Parallel()
 	env := gpuVariables(t, "SOFTGPU_DEAF=1")
@@ -94,7 +96,8 @@ func TestPageOnAGPU(t *testing.T) {
 		for _, level := range pageLevels {
 			for name, f := range pageFaults {
 				task := pageTask{World: world, Level: level, Fault: name}
-				if len(task.cells()) == 0 || level != f.level && !*allCellsFlag {
+				isSelected := *allCellsFlag || level == f.level
+				if !isSelected || len(task.cells()) == 0 {
 					continue
 				}
 				t.Run(level+"/"+name+"/"+world, func(t *testing.T) {
@@ -106,20 +109,23 @@ func TestPageOnAGPU(t *testing.T) {
 	}
 }
 
+// cells returns the cells to test, on all paths of the world, eager and replayed.
 func (p pageTask) cells() (cells []*cell) {
 	w, f := pageWorlds[p.World], pageFaults[p.Fault]
 	for _, path := range w.paths {
-		promised := f.isPromised == nil || f.isPromised(p.Level, path)
-		if !promised && !w.unpromisedCallsEnd {
+		isPromised := f.isPromised == nil || f.isPromised(p.Level, path)
+		if !isPromised && !w.unpromisedCallsEnd {
 			continue
 		}
-		for _, replayed := range []bool{false, true} {
-			cells = append(cells, newCell(path, replayed, promised))
+		for _, isReplayed := range []bool{false, true} {
+			cells = append(cells, newCell(path, isReplayed, isPromised))
 		}
 	}
 	return cells
 }
 
+// run starts the ranks with additional environment variables, and checks that every rank reports
+// on every cell without an error.
 func (p pageTask) run(t *testing.T, env []string) {
 	t.Helper()
 	cells := p.cells()
@@ -137,20 +143,22 @@ func (p pageTask) run(t *testing.T, env []string) {
 	if _, err := j.run(t.Context()); err != nil {
 		t.Error(err)
 	}
-	reporters := map[string][]int{}
+	reporters := map[string][]int{} // ranks that have reported on a cell, by its name
 	for _, r := range reports {
 		reporters[r.Cell] = append(reporters[r.Cell], r.Rank)
 		if len(r.Bad) > 0 {
 			t.Errorf("%s, rank %d: %s", r.Cell, r.Rank, strings.Join(r.Bad, "; "))
 		}
 	}
-	ranks := []int{0, 1, 2}
+	wantReporters := []int{0, 1, 2}
 	if p.Fault == "killed" {
-		ranks = ranks[:pageVictim]
+		wantReporters = wantReporters[:pageVictim]
 	}
 	for _, c := range cells {
-		if slices.Sort(reporters[c.name]); !slices.Equal(reporters[c.name], ranks) {
-			t.Errorf("%s: got reports of ranks %v, want %v", c.name, reporters[c.name], ranks)
+		got := reporters[c.name]
+		slices.Sort(got)
+		if !slices.Equal(got, wantReporters) {
+			t.Errorf("%s: got reports of ranks %v, want %v", c.name, got, wantReporters)
 		}
 	}
 }

@@ -9,22 +9,24 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// rtldNoload makes dlopen return only loaded libraries, in glibc and musl.
-const rtldNoload = 0x4
-
-// rtldLinkMap makes dlinfo return a library's entry in the loader's list (glibc's dlfcn.h).
-const rtldLinkMap = 2
+const (
+	// rtldNoload is RTLD_NOLOAD of glibc and musl: dlopen returns a library only if it is loaded.
+	rtldNoload = 0x4
+	// rtldLinkMap is RTLD_DI_LINKMAP of glibc: dlinfo returns the library's entry in the loader's
+	// list of libraries.
+	rtldLinkMap = 2
+)
 
 // Library is a shared object that stays loaded until the process exits. It is safe for concurrent
 // use.
 type Library struct {
 	handle uintptr
-	name   string
-	path   string
+	name   string // see Name
+	path   string // see Path
 }
 
-// Open opens the first of the named shared objects that can be loaded. It returns an already loaded
-// library of that name instead of a second copy.
+// Open opens the first of the named shared objects that can be loaded. If a library of that name
+// has already been loaded, Open returns it instead of a second copy.
 func Open(names ...string) (*Library, error) {
 	var errs []error
 	for _, name := range names {
@@ -43,7 +45,7 @@ func Open(names ...string) (*Library, error) {
 	return nil, errors.Join(errs...)
 }
 
-// FindLoaded returns a shared object that the process has already loaded.
+// FindLoaded returns the shared object with the given name if the process has already loaded it.
 func FindLoaded(name string) (l *Library, ok bool) {
 	handle, err := open(name, purego.RTLD_NOW|rtldNoload)
 	if err != nil {
@@ -52,10 +54,11 @@ func FindLoaded(name string) (l *Library, ok bool) {
 	return newLibrary(handle, name), true
 }
 
-// open locks the thread, because dlerror returns the thread's last error.
+// open calls dlopen. It locks the thread, because dlerror returns the last error of the thread.
 func open(name string, mode int) (uintptr, error) {
 	if name == "" {
-		return 0, errors.New("the name is empty") // dlopen would return the main program
+		// For an empty name, dlopen would return the main program.
+		return 0, errors.New("the name is empty")
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -66,6 +69,7 @@ func newLibrary(handle uintptr, name string) *Library {
 	return &Library{handle: handle, name: name, path: pathOf(handle, name)}
 }
 
+// pathOf returns the result of Library.Path.
 func pathOf(handle uintptr, name string) string {
 	dlinfo, ok := FindDefault("dlinfo")
 	if !ok {
@@ -78,7 +82,8 @@ func pathOf(handle uintptr, name string) string {
 		return name
 	}
 	// struct link_map of C begins with the load address and a pointer to the path.
-	path := GoString(Load[[2]uintptr](address)[1])
+	linkMap := Load[[2]uintptr](address)
+	path := GoString(linkMap[1])
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
 	}
@@ -88,11 +93,11 @@ func pathOf(handle uintptr, name string) string {
 	return name
 }
 
-// Path returns the absolute path of the library's file without symbolic links or, if unknown, its
-// name.
+// Path returns the absolute path of the library's file, without symbolic links. If the path is
+// unknown, it returns Name.
 func (l *Library) Path() string { return l.path }
 
-// Name returns the name under which the library was opened.
+// Name returns the name with which the library was opened.
 func (l *Library) Name() string { return l.name }
 
 // Find returns a function that the library or one of its dependencies exports.

@@ -10,13 +10,15 @@ import (
 	"strings"
 )
 
-// In rankedFolders, every lock has a rank in the lock order.
+// rankedFolders lists the packages in which every lock must have a rank in the lock order.
 var rankedFolders = []string{
 	"", "driver/host", "driver/nccl", "driver/nccl/internal/direct", "driver/nccl/internal/gpu",
 	"driver/nccl/internal/memory",
 	"driver/nccl/internal/p2p", "driver/nccl/internal/stream", "internal/control/shm",
 }
 
+// Files of examples: the documentation of two locks, and declarations of their ranks that are in
+// the same order, in the opposite order, or include a third lock.
 const (
 	lockedDoc = "// Package p has locks.\n//\n// # Lock order\n//\n//\ta.mu\n//\tb.mu\n//\n// So.\n" +
 		"package p\n"
@@ -40,10 +42,10 @@ var lockRules = []rule{
 					return true
 				}
 				pkg, ok := s.X.(*ast.Ident)
-				kind := ""
-				if ok {
-					kind = pkg.Name + "." + s.Sel.Name
+				if !ok {
+					return true
 				}
+				kind := pkg.Name + "." + s.Sel.Name
 				if kind == "sync.Mutex" || kind == "sync.RWMutex" || kind == "spin.Lock" {
 					all = append(all, f.find(n.Pos(), "%s has no rank: see internal/ranked", kind))
 				}
@@ -76,7 +78,8 @@ var lockRules = []rule{
 	},
 }
 
-// misdocumentedLocks compares the ranks in each locks.go with the list in the package's doc.go.
+// misdocumentedLocks returns a finding for each locks.go whose locks, in the order of their ranks,
+// are not the same as in the package's doc.go.
 func misdocumentedLocks(files []*file) []finding {
 	var all []finding
 	for _, f := range files {
@@ -97,35 +100,37 @@ func misdocumentedLocks(files []*file) []finding {
 	return all
 }
 
-// rankedNames returns the locks in a file in the order of their ranks, without the package name.
+// rankedNames returns the names of the locks in a locks.go in the order of their ranks, without
+// the package name. It finds them in calls such as ranked.SHM.At(2, "shm.Counts.Mu").
 func rankedNames(f *file) []string {
-	names := map[int]string{}
-	var orders []int
+	names := map[int]string{} // by rank
+	var ranks []int
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
 		if !ok || len(call.Args) != 2 {
 			return true
 		}
-		position, isPosition := call.Args[0].(*ast.BasicLit)
+		rank, isRank := call.Args[0].(*ast.BasicLit)
 		name, isName := call.Args[1].(*ast.BasicLit)
-		if !isPosition || !isName || position.Kind != token.INT || name.Kind != token.STRING {
+		if !isRank || !isName || rank.Kind != token.INT || name.Kind != token.STRING {
 			return true
 		}
-		order, _ := strconv.Atoi(position.Value)
+		number, _ := strconv.Atoi(rank.Value) // an integer literal
 		_, shortName, _ := strings.Cut(strings.Trim(name.Value, `"`), ".")
-		names[order] = shortName
-		orders = append(orders, order)
+		names[number] = shortName
+		ranks = append(ranks, number)
 		return true
 	})
-	sort.Ints(orders)
+	sort.Ints(ranks)
 	var sorted []string
-	for _, order := range orders {
-		sorted = append(sorted, names[order])
+	for _, rank := range ranks {
+		sorted = append(sorted, names[rank])
 	}
 	return sorted
 }
 
-// documentedNames returns the indented lines below "# Lock order" in a package's documentation.
+// documentedNames returns the names of the locks in a package's documentation: the indented lines
+// below the heading "Lock order".
 func documentedNames(f *file) (names []string) {
 	_, text, _ := strings.Cut(f.syntax.Doc.Text(), "# Lock order\n")
 	for line := range strings.Lines(text) {

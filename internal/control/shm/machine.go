@@ -18,23 +18,24 @@ import (
 	"symmem/internal/sys"
 )
 
-// Machine connects this rank to others on its machine. They find each other through a store, watch
-// each other's processes and exchange descriptors.
+// Machine connects this rank to the other ranks on its machine. They find each other through a
+// store, watch each other's processes and exchange file descriptors.
 type Machine struct {
 	cfg driver.Config
 	*handoff.Server
 	token handoff.Token // shared by all ranks; created by rank 0
-	// sharesProcess is set if another rank runs in this process, as in tests. Waits then call Go's
-	// scheduler.
+	// sharesProcess is set if another rank runs in this process, as in tests. Waits then yield to
+	// other goroutines instead of other processes.
 	sharesProcess atomic.Bool
 
 	mu        ranked.Mutex[machineMu]
 	peers     map[int]*peer // by world rank; guarded by mu
-	closed    bool
-	exitCount atomic.Uint32
+	closed    bool          // guarded by mu
+	exitCount atomic.Uint32 // processes of peers that have exited
 }
 
-// Open publishes this rank's address. It waits for the token from rank 0.
+// Open returns a Machine that other ranks can reach. It waits until rank 0 has stored the token,
+// and publishes this rank's address in the store.
 func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	m := &Machine{cfg: cfg}
 	if err := m.publishAddress(ctx); err != nil {
@@ -43,6 +44,7 @@ func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	return m, nil
 }
 
+// publishAddress starts the Server, and stores its address and this rank's machineID.
 func (m *Machine) publishAddress(ctx context.Context) error {
 	if err := m.shareToken(ctx); err != nil {
 		return err
@@ -75,8 +77,8 @@ func (m *Machine) shareToken(ctx context.Context) error {
 
 func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
 
-// machineID identifies the boot and the namespaces for networks and processes. Ranks with different
-// IDs cannot exchange descriptors or watch each other.
+// machineID returns the machine's boot ID and the network and PID namespaces of this process,
+// separated by spaces. Ranks with different IDs cannot exchange descriptors or watch each other.
 func machineID() (string, error) {
 	boot, err := sys.BootID()
 	network, netErr := sys.Namespace("net")
@@ -87,6 +89,7 @@ func machineID() (string, error) {
 	return boot + " " + network + " " + processes, nil
 }
 
+// explainNotShared returns an error that explains how the machineID of a peer differs.
 func explainNotShared(ownID, peerID string) error {
 	own, peer := strings.Fields(ownID), strings.Fields(peerID)
 	switch {
@@ -101,6 +104,7 @@ func explainNotShared(ownID, peerID string) error {
 		"(shareProcessNamespace: true in the pod; docker run --pid host or --pid container:NAME)")
 }
 
+// ensurePeer returns the connection to a world rank, and creates it if there is none.
 func (m *Machine) ensurePeer(ctx context.Context, rank int) (*peer, error) {
 	m.mu.Lock()
 	p := m.peers[rank]
@@ -115,7 +119,7 @@ func (m *Machine) ensurePeer(ctx context.Context, rank int) (*peer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if existing := m.peers[rank]; existing != nil {
-		return existing, p.close()
+		return existing, p.close() // a concurrent call has connected, too
 	}
 	if m.peers == nil {
 		m.peers = map[int]*peer{}
@@ -147,7 +151,7 @@ func (m *Machine) dial(ctx context.Context, rank int) (*peer, error) {
 	return newPeer(rank, h, &m.exitCount), nil
 }
 
-// Close closes all connections and ends all exports of files.
+// Close closes all connections and the Server. It can be called more than once.
 func (m *Machine) Close() error {
 	var errs []error
 	m.mu.Lock()
@@ -185,8 +189,8 @@ func (m *Machine) yield() {
 	sys.Yield()
 }
 
-// checkInterrupt calls Options.Interrupted. A panic becomes an error, because the caller may hold
-// locks.
+// checkInterrupt calls Config.Interrupted, if set, and returns its error. It converts a panic to
+// an error, because the caller may hold locks.
 func (m *Machine) checkInterrupt() (err error) {
 	callback := m.cfg.Interrupted
 	if callback == nil {

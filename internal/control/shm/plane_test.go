@@ -11,7 +11,7 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// member is a plane that closes its machine, too.
+// member is a plane with a Machine that no other plane uses. Close closes both.
 type member struct {
 	control.Plane
 	machine *Machine
@@ -40,6 +40,8 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 
 func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
+// TestSameMachine changes the machine ID that rank 1 has published, and then asks for a rank that
+// does not exist.
 func TestSameMachine(t *testing.T) {
 	d := newRankPair(t)
 	checkSame := func(want bool) {
@@ -50,21 +52,23 @@ func TestSameMachine(t *testing.T) {
 			t.Errorf("SameMachine = %v, want %v", got, want)
 		}
 	}
-	checkSame(true)
+	const same, different = true, false
+	checkSame(same)
 	value, err := d.store.Get(d.ctx, rankKey(1))
 	check(t, err)
 	check(t, d.store.Set(d.ctx, rankKey(1), append(value, "elsewhere"...)))
-	checkSame(false)
+	checkSame(different)
 	ctx, cancel := context.WithCancel(d.ctx)
 	cancel()
-	if _, err := d.machines[0].SameMachine(ctx, []int{2}); err == nil ||
-		!strings.Contains(err.Error(), "rank 2") {
-		t.Errorf("got %v, want an error about rank 2, which is absent", err)
+	_, err = d.machines[0].SameMachine(ctx, []int{2})
+	if err == nil || !strings.Contains(err.Error(), "rank 2") {
+		t.Errorf("SameMachine with a canceled context: got %v, want an error about rank 2", err)
 	}
 }
 
 // TestWithdrawKeepsTicketsSubmittedByAllRanks calls Withdraw when both ranks have submitted the
-// same tickets, which must stay, and again when only one rank has submitted the latest ticket.
+// same tickets, which it must not revoke. It calls Withdraw again when only rank 0 has submitted
+// another.
 func TestWithdrawKeepsTicketsSubmittedByAllRanks(t *testing.T) {
 	d := newRankPair(t)
 	d.join()

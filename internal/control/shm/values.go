@@ -16,25 +16,30 @@ import (
 
 var _ driver.Values = (*Group)(nil)
 
+// namedValue implements driver.Named. Every rank posts its words in one of its slots. The n-th
+// Gather of a name is step n.
 type namedValue struct {
 	g          *Group
 	name       string
-	isOrdered  bool
+	isOrdered  bool   // see driver.Values.Named
 	digest     uint64 // hash of the name; posted with every line
-	slotNumber int    // in block.values
-	step       uint64 // last step posted
+	slotNumber int    // index of ownSlot in block.values
+	step       uint64 // last step that this rank has posted
 	ownSlot    *valueSlot
-	// peerSlots holds other ranks' slots for this name, by group rank, or nil until found.
+	// peerSlots holds the slots of other ranks for this name, by group rank. An entry is nil until
+	// this rank has found the slot.
 	peerSlots  []atomic.Pointer[valueSlot]
 	otherRanks []int // group ranks
 }
 
+// newNamedValue publishes a name in this rank's next unused slot.
 func newNamedValue(g *Group, name string, isOrdered bool) *namedValue {
-	digest := fnv.New64a()
-	digest.Write([]byte(name))
+	hash := fnv.New64a()
+	hash.Write([]byte(name))
+	slotNumber := len(g.namedValues)
 	n := &namedValue{
-		g: g, name: name, isOrdered: isOrdered, digest: digest.Sum64(), slotNumber: len(g.namedValues),
-		ownSlot:    &g.ownBlock.values[len(g.namedValues)],
+		g: g, name: name, isOrdered: isOrdered, digest: hash.Sum64(), slotNumber: slotNumber,
+		ownSlot:    &g.ownBlock.values[slotNumber],
 		peerSlots:  make([]atomic.Pointer[valueSlot], len(g.blocks)),
 		otherRanks: g.OtherRanks(),
 	}
@@ -43,6 +48,7 @@ func newNamedValue(g *Group, name string, isOrdered bool) *namedValue {
 	return n
 }
 
+// nameText returns the name, or "" if its size is invalid.
 func (s *valueSlot) nameText() string {
 	size := spin.LoadAcquire64(&s.size)
 	if size > driver.MaxValueName {
@@ -55,10 +61,10 @@ func (s *valueSlot) hasName(name string) bool {
 	return spin.LoadAcquire64(&s.size) == uint64(len(name)) && string(s.name[:len(name)]) == name
 }
 
-var zeroStep uint64
+var zeroStep uint64 // never changes
 
-// stepWord returns the word in which a rank posts the current step. It is zeroStep until the rank
-// has used the name.
+// stepWord returns the word in which a rank posts the current step. It returns the address of
+// zeroStep if the rank has not used the name yet.
 func (n *namedValue) stepWord(rank int) *uint64 {
 	if n.peerSlots[rank].Load() == nil {
 		n.findSlot(rank)
@@ -69,12 +75,15 @@ func (n *namedValue) stepWord(rank int) *uint64 {
 	return &zeroStep
 }
 
+// findSlot sets peerSlots[rank] if the rank has used the name.
 func (n *namedValue) findSlot(rank int) {
 	b := n.g.blocks[rank]
 	for i := range b.values {
-		switch s := &b.values[i]; {
-		case spin.LoadAcquire64(&s.size) == 0:
-			return
+		s := &b.values[i]
+		isUnused := spin.LoadAcquire64(&s.size) == 0
+		switch {
+		case isUnused:
+			return // the later slots are also unused
 		case s.hasName(n.name):
 			n.peerSlots[rank].Store(s)
 			return
@@ -110,13 +119,13 @@ func (n *namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dr
 				n.callText(), g.cfg.Ranks[r], spin.LoadAcquire64(n.stepWord(r))))
 		}
 	}
-	// All ranks have read the line of the next step.
+	// The next step uses the other line, which all ranks have read before they posted this step.
 	spin.PrefetchWrite(unsafe.Pointer(&n.ownSlot.lines[(n.step+1)&1]))
 	return nil
 }
 
-// copyWords returns false if the line does not belong to this step and name, or changed during the
-// copy.
+// copyWords copies the words that a rank has posted in the current step. It returns false if the
+// line does not belong to this step and name, or has changed during the copy.
 func (n *namedValue) copyWords(rank int, words *driver.Words) bool {
 	l := &n.peerSlots[rank].Load().lines[n.step&1]
 	for i := range words {
@@ -126,8 +135,11 @@ func (n *namedValue) copyWords(rank int, words *driver.Words) bool {
 	return spin.LoadAcquire64(&l.digest) == n.digest && spin.LoadAcquire64(&l.step) == n.step
 }
 
+// waitSlowly waits until all other ranks have posted the current step. Meanwhile, this rank's
+// status shows the name.
 func (n *namedValue) waitSlowly(ctx context.Context) error {
-	s, value := &n.g.ownBlock.status, uint64(n.slotNumber)+1
+	s := &n.g.ownBlock.status
+	value := uint64(n.slotNumber) + 1 // see status.value
 	spin.StoreRelease64(&s.valueSince, sys.Monotonic())
 	spin.StoreRelease64(&s.value, value)
 	defer atomic.CompareAndSwapUint64(&s.value, value, 0)
@@ -141,6 +153,7 @@ func (n *namedValue) callText() string {
 	return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), n.step, n.g.cfg.Name())
 }
 
+// describeValue describes the Gather in which a rank waits, or returns "".
 func (b *block) describeValue() string {
 	number := spin.LoadAcquire64(&b.status.value)
 	if number == 0 || number > driver.MaxValueNames {

@@ -14,6 +14,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
+// cpuTime returns the CPU time that this process has used.
 func cpuTime(b *testing.B) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -22,37 +23,38 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// BenchmarkScale measures the CPU time of groups of several sizes, whose ranks are in this process
-// and connect over the loopback interface. "join" is the time per rank of joining, "death" is the
-// time per rank after one rank is lost, and "exchange" is the time per message.
+// BenchmarkScale measures the CPU time that groups of several sizes use. The ranks are in this
+// process and connect over the loopback interface. The metrics are the time per rank for joining
+// the group ("join"), the time per message of an exchange ("exchange"), and the time per rank from
+// the loss of a rank until all ranks have exchanged fault reports ("death").
 func BenchmarkScale(b *testing.B) {
-	for _, n := range []int{16, 32, 64, 128} {
-		if testing.Short() && n > 32 {
-			continue // they would take half a minute
+	for _, rankCount := range []int{16, 32, 64, 128} {
+		if testing.Short() && rankCount > 32 {
+			continue // larger groups would take half a minute
 		}
-		b.Run(fmt.Sprintf("ranks=%d", n), func(b *testing.B) {
+		b.Run(fmt.Sprintf("ranks=%d", rankCount), func(b *testing.B) {
 			for b.Loop() {
-				benchScale(b, n)
+				benchScale(b, rankCount)
 			}
 		})
 	}
 }
 
-const exchangeCount = 10
-
-func benchScale(b *testing.B, n int) {
+func benchScale(b *testing.B, rankCount int) {
+	const exchangeCount = 10
 	store, dial := newBenchStore(b)
-	planes := make([]*Plane, n)
+	planes := make([]*Plane, rankCount)
+	// runOnEach calls f for all ranks at the same time and returns the CPU time of these calls.
 	runOnEach := func(f func(rank int) error) time.Duration {
 		begin := cpuTime(b)
-		check(b, errors.Join(ranktest.CollectErrors(n, f)...))
+		check(b, errors.Join(ranktest.CollectErrors(rankCount, f)...))
 		return cpuTime(b) - begin
 	}
-	ranks := make([]int, n)
+	ranks := make([]int, rankCount)
 	for r := range ranks {
 		ranks[r] = r
 	}
-	join := runOnEach(func(rank int) (err error) {
+	joinTime := runOnEach(func(rank int) (err error) {
 		client := dial()
 		planes[rank], err = Join(b.Context(), Config{
 			Store: client, Timeout: hangTimeout, Host: "127.0.0.1",
@@ -60,17 +62,18 @@ func benchScale(b *testing.B, n int) {
 		})
 		return errors.Join(err, client.Close())
 	})
-	exchange := runOnEach(func(rank int) error {
+	payload := make([]byte, 142)
+	exchangeTime := runOnEach(func(rank int) error {
 		for range exchangeCount {
-			_, err := planes[rank].Exchange(b.Context(), driver.LaneControl, make([]byte, 142))
+			_, err := planes[rank].Exchange(b.Context(), driver.LaneControl, payload)
 			if err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	death := runOnEach(func(rank int) error {
-		if rank == 0 {
+	deathTime := runOnEach(func(rank int) error {
+		if rank == 0 { // which the other ranks lose
 			for _, l := range planes[0].links[1:] {
 				_ = l.conn.Close()
 			}
@@ -87,13 +90,14 @@ func benchScale(b *testing.B, n int) {
 	})
 	runOnEach(func(rank int) error { return planes[rank].Close() })
 	check(b, store.Close())
-	pairs := float64(n * (n - 1))
-	b.ReportMetric(float64(join.Microseconds())/float64(n), "join-µs/rank")
-	b.ReportMetric(float64(exchange.Microseconds())/(exchangeCount*pairs), "exchange-µs/message")
-	b.ReportMetric(float64(death.Microseconds())/float64(n), "death-µs/rank")
+	messageCount := exchangeCount * rankCount * (rankCount - 1)
+	perRank := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(rankCount) }
+	b.ReportMetric(perRank(joinTime), "join-µs/rank")
+	b.ReportMetric(float64(exchangeTime.Microseconds())/float64(messageCount), "exchange-µs/message")
+	b.ReportMetric(perRank(deathTime), "death-µs/rank")
 }
 
-// newBenchStore serves a store over TCP. dial returns a new client.
+// newBenchStore starts a server of a store. dial returns a new client of the store.
 func newBenchStore(b *testing.B) (server *rendezvous.Server, dial func() *rendezvous.Client) {
 	token := rendezvous.NewToken()
 	server, err := rendezvous.Listen("127.0.0.1:0", token)
