@@ -7,7 +7,8 @@ import (
 	"symmem/event"
 )
 
-// Difference guesses how the first differing event differs. Only the report uses it.
+// Difference classifies the first differing event of two histories. It is a guess for the text of
+// a DivergenceError.
 type Difference uint8
 
 const (
@@ -44,7 +45,8 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// describe returns the difference to the usual ranks, those with the most frequent variant.
+// describe returns a sentence on how the deviant ranks differ from the usual ranks, which have the
+// most frequent variant.
 func (d Difference) describe(n Names, deviantRanks, usualRanks []int) string {
 	have := chooseVerb(deviantRanks, "has", "have")
 	a, b := n.shortRanks(deviantRanks), n.shortRanks(usualRanks)
@@ -77,8 +79,8 @@ func (d Difference) describe(n Names, deviantRanks, usualRanks []int) string {
 	return ""
 }
 
-// classify compares the most frequent variant with the first other one. Details in events hold
-// digests of the requests from the differing event on.
+// classify compares the most frequent variant of d with the first other variant. The details in
+// events hold digests of each rank's requests, from the differing event on.
 func classify(d *DivergenceError, events contributions) Difference {
 	if d.freesSameBlock() {
 		return DifferenceHeldBlock
@@ -87,24 +89,25 @@ func classify(d *DivergenceError, events contributions) Difference {
 	if usualIndex < 0 || deviantIndex < 0 {
 		return DifferenceUnknown
 	}
-	u, v := d.Variants[usualIndex], d.Variants[deviantIndex]
+	usual, deviant := d.Variants[usualIndex], d.Variants[deviantIndex]
 	switch {
-	case u.HasEvent && !v.HasEvent:
+	case usual.HasEvent && !deviant.HasEvent:
 		return DifferenceMissingEvent
-	case !u.HasEvent && v.HasEvent:
+	case !usual.HasEvent && deviant.HasEvent:
 		return DifferenceExtraEvent
-	case !u.HasEvent:
+	case !usual.HasEvent:
 		return DifferenceUnknown
-	case u.Event.SameRequest(&v.Event):
-		if u.Event.Kind == event.KindFree {
-			return DifferenceUnrelatedEvent // The ranks freed different blocks.
+	case usual.Event.SameRequest(&deviant.Event):
+		if usual.Event.Kind == event.KindFree {
+			return DifferenceUnrelatedEvent // the ranks freed different blocks
 		}
 		return DifferencePlace
 	}
-	return classifyByAlignment(u.Event, v.Event,
+	return classifyByAlignment(usual.Event, deviant.Event,
 		decodeUint64s(events.list[usualIndex].detail), decodeUint64s(events.list[deviantIndex].detail))
 }
 
+// freesSameBlock reports whether all ranks freed the same block.
 func (d *DivergenceError) freesSameBlock() bool {
 	for _, v := range d.Variants {
 		if !v.HasEvent || !v.Event.SameFree(&d.Variants[0].Event) {
@@ -114,10 +117,15 @@ func (d *DivergenceError) freesSameBlock() bool {
 	return len(d.Variants) > 1
 }
 
-// classifyByAlignment compares the request lists as if the deviant ranks had changed, added,
-// omitted or swapped an event, and chooses the case with the most matches, preferably a change.
-func classifyByAlignment(u, v event.Event, usualRequests, deviantRequests []uint64) Difference {
-	bestCount, d := countMatches(usualRequests, deviantRequests, 1, 1), classifyChangedEvent(u, v)
+// classifyByAlignment compares the requests of usual and deviant ranks, which begin with the
+// differing events. It compares them as if the deviant ranks had changed, added, omitted or
+// swapped an event, and returns the case in which most of the later requests match, preferably a
+// change.
+func classifyByAlignment(
+	usual, deviant event.Event, usualRequests, deviantRequests []uint64,
+) Difference {
+	d := classifyChangedEvent(usual, deviant)
+	bestCount := countMatches(usualRequests, deviantRequests, 1, 1)
 	if n := countMatches(usualRequests, deviantRequests, 0, 1); n > bestCount {
 		bestCount, d = n, DifferenceExtraEvent
 	}
@@ -132,18 +140,22 @@ func classifyByAlignment(u, v event.Event, usualRequests, deviantRequests []uint
 	return d
 }
 
-func classifyChangedEvent(u, v event.Event) Difference {
+// classifyChangedEvent returns the difference between two events with different requests.
+func classifyChangedEvent(a, b event.Event) Difference {
+	isSameSize := a.Size == b.Size && a.Requested == b.Requested
 	switch {
-	case u.Kind != v.Kind:
+	case a.Kind != b.Kind:
 		return DifferenceUnrelatedEvent
-	case u.Stream != v.Stream && u.Size == v.Size && u.Requested == v.Requested:
+	case a.Stream != b.Stream && isSameSize:
 		return DifferenceStream
-	case u.Stream == v.Stream:
+	case a.Stream == b.Stream:
 		return DifferenceSize
 	}
 	return DifferenceUnrelatedEvent
 }
 
+// countMatches returns the number of equal elements at the same distances from startA in a and
+// startB in b.
 func countMatches(a, b []uint64, startA, startB int) int {
 	n := 0
 	for startA < len(a) && startB < len(b) {

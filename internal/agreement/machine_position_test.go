@@ -91,7 +91,8 @@ func TestFirstDifferingEventIsFound(t *testing.T) {
 // checkFirstDifference checks the divergence of a group in which one rank has changedHistory and
 // all others have history.
 func checkFirstDifference(
-	rt *rapid.T, d *DivergenceError, rankCount, changedRank int, history, changedHistory []event.Event,
+	rt *rapid.T, d *DivergenceError, rankCount, changedRank int,
+	history, changedHistory []event.Event,
 ) {
 	if rankCount == 1 {
 		if d != nil {

@@ -32,10 +32,10 @@ type State uint8
 // The states of a block.
 const (
 	unusedRecord State = iota // not a block: a sentinel or an unused entry of blockTable
-	Free               // ready for an Alloc of its stream
-	Live               // allocated
-	Parked             // freed while pinned
-	Deferred           // freed while other streams can still use it
+	Free                      // ready for an Alloc of its stream
+	Live                      // allocated
+	Parked                    // freed while pinned
+	Deferred                  // freed while other streams can still use it
 )
 
 // String returns the state in lower case.

@@ -11,11 +11,12 @@ import (
 type Core struct {
 	lifetimes
 	hasKeptMemory bool // see HasKeptMemory
-	// fullRanges holds the ranges before Rebuild shortened blocks.
+	// fullRanges holds the original ranges of blocks that Rebuild has shortened, by block id.
 	fullRanges map[uint32]Range
 }
 
-// New returns an empty Core. Error: ErrConfig.
+// New returns a Core without segments. It returns an error that wraps ErrConfig if config is
+// invalid.
 func New(config Config) (*Core, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -25,6 +26,7 @@ func New(config Config) (*Core, error) {
 		placer: placer{
 			layout: layout{
 				freeBlocks: freeBlocks{
+					// Id 0 is not used in the tables.
 					blockTable: blockTable{
 						blocks: make([]block, 1, 64), rareFields: make([]rareFields, 1, 64),
 					},
@@ -43,7 +45,8 @@ func New(config Config) (*Core, error) {
 	return c, nil
 }
 
-// Stats takes time proportional to the number of streams.
+// Stats returns counts and sizes of segments and blocks. It takes time proportional to the number
+// of streams.
 func (c *Core) Stats() Stats {
 	c.mergeLastFreed()
 	counts := &c.counts
@@ -62,7 +65,7 @@ func (c *Core) Stats() Stats {
 	return s
 }
 
-// LiveBlock returns the live block of a handle. Errors: ErrFreed, ErrForeign.
+// LiveBlock returns the live block that a handle identifies. Errors: ErrFreed, ErrForeign.
 func (c *Core) LiveBlock(h Handle) (Block, error) {
 	id, err := c.resolveLive(h)
 	if err != nil {
@@ -71,11 +74,12 @@ func (c *Core) LiveBlock(h Handle) (Block, error) {
 	return c.blockView(id), nil
 }
 
-// Owner returns the Number of the stream that owns the block returned last.
+// Owner returns the Number of the stream that owns the block that the latest call returned.
 func (c *Core) Owner() uint32 { return c.lastOwner }
 
-// FreeHandle frees a block. It becomes Free, Parked if it is pinned, or Deferred if other streams
-// can still use it: the caller must then record the events in EventsToRecord.
+// FreeHandle frees a block and returns its new state. The block becomes Parked if it is pinned. It
+// becomes Deferred if other streams can still use it, and the caller must then record the events
+// in EventsToRecord. Otherwise, it becomes Free.
 //
 // Errors: ErrDoubleFree, ErrForeign. Both leave the Core unchanged.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
@@ -86,7 +90,8 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 			region := c.regionOf(b)
 			view := region.blockView(b, id)
 			c.lastOwner = region.owner
-			if b.packed&hasRareFieldsBit != 0 {
+			canBeParkedOrDeferred := b.packed&hasRareFieldsBit != 0
+			if canBeParkedOrDeferred {
 				c.prepareFree()
 				c.lastAllocated = 0
 				c.counts.liveCount--
@@ -103,6 +108,7 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 	return Block{}, unusedRecord, c.newFreeError(h)
 }
 
+// newFreeError returns the error for a handle that does not identify a live block.
 func (c *Core) newFreeError(h Handle) error {
 	_, err := c.resolveHandle(h)
 	if err == nil || errors.Is(err, ErrFreed) {
@@ -111,7 +117,8 @@ func (c *Core) newFreeError(h Handle) error {
 	return fmt.Errorf("freeing a block by its handle: %w", err)
 }
 
-// Pin keeps a block allocated for a captured graph, until an equal number of Unpins.
+// Pin keeps the memory of a live block allocated for a captured graph, even after Free, until
+// Unpin has been called as often as Pin.
 //
 // Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(h Handle) (Block, error) {
@@ -130,7 +137,8 @@ func (c *Core) Pin(h Handle) (Block, error) {
 	return c.blockView(id), nil
 }
 
-// Unpin undoes one Pin. The last one of a parked block frees or defers it.
+// Unpin undoes one Pin, and returns the block and its new state. The last Unpin of a parked block
+// frees or defers it.
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
 func (c *Core) Unpin(h Handle) (Block, State, error) {
@@ -145,7 +153,8 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 	}
 	view, b, fields := c.blockView(id), &c.blocks[id], &c.rareFields[id]
 	c.lastOwner = c.regionOf(b).owner
-	if fields.pins--; fields.pins > 0 {
+	fields.pins--
+	if fields.pins > 0 {
 		return view, b.state(), nil
 	}
 	c.counts.pinnedBytes -= b.size()
@@ -172,7 +181,8 @@ func (c *Core) Use(h Handle, stream Stream) error {
 		return fmt.Errorf("using a block: %w", err)
 	}
 	streamID := c.ensureStream(stream)
-	if streamID == c.indexIDOf(&c.blocks[id])/2 || c.renewUse(&c.rareFields[id], streamID) {
+	isOwner := streamID == c.indexIDOf(&c.blocks[id])/2
+	if isOwner || c.renewUse(&c.rareFields[id], streamID) {
 		return nil
 	}
 	c.addUse(&c.rareFields[id], streamID)
@@ -180,7 +190,8 @@ func (c *Core) Use(h Handle, stream Stream) error {
 	return nil
 }
 
-// RenewUse updates a live block's use on a stream, as if it had just been recorded.
+// RenewUse updates the use of a live block on a stream, as if it had just been recorded. It does
+// nothing if there is no such block or use.
 func (c *Core) RenewUse(h Handle, stream Stream) {
 	id, err := c.resolveLive(h)
 	streamID, isKnown := c.streamIDs[stream]
@@ -189,7 +200,8 @@ func (c *Core) RenewUse(h Handle, stream Stream) {
 	}
 }
 
-// Mark identifies a point in the history of a Core.
+// Mark identifies a point in the history of a Core, by the numbers of its earlier uses, deferrals
+// and frees.
 type Mark struct{ useCount, deferralCount, freeCount uint64 }
 
 // Covers reports whether the event of a deferred block was recorded before the mark.
@@ -205,7 +217,7 @@ func (c *Core) IsUnchangedSince(m Mark) bool {
 
 // StreamCompleted records that all work that a stream had queued before the mark is complete, and
 // that the host has waited for it. It frees the deferred blocks that no stream uses any more.
-// ReturnedBlocks lists them by their stream's number and their Deferral.
+// ReturnedBlocks lists them, sorted by the number of their owner stream and by their Deferral.
 func (c *Core) StreamCompleted(stream Stream, mark Mark) {
 	c.mergeLastFreed()
 	c.reports.clear()

@@ -11,10 +11,12 @@ type lifetimes struct {
 	streamTable
 	useTable
 	reports
-	deferralCount    uint64
-	deferringStreams []uint32
+	deferralCount    uint64   // number of blocks deferred so far
+	deferringStreams []uint32 // memory for the result of streamsWithDeferrals
 }
 
+// indexFor returns the id of the index that serves requests of a size on a stream. It selects the
+// stream.
 func (l *lifetimes) indexFor(stream Stream, roundedBytes int64) uint32 {
 	if stream != l.selectedStream {
 		l.selectStream(stream)
@@ -22,12 +24,14 @@ func (l *lifetimes) indexFor(stream Stream, roundedBytes int64) uint32 {
 	return l.selectedIndex + l.config.smallIndexBit(roundedBytes)
 }
 
+// selectStream makes a stream the one of the latest request, and numbers it if it is new.
 func (l *lifetimes) selectStream(stream Stream) {
 	streamID := l.ensureStream(stream)
 	l.assignNumber(streamID)
 	l.selectedStream, l.selectedIndex = stream, streamID*2
 }
 
+// ensureStream returns the id of a stream, which it adds if it is unknown.
 func (l *lifetimes) ensureStream(stream Stream) uint32 {
 	streamID, isKnown := l.streamIDs[stream]
 	if !isKnown {
@@ -37,6 +41,7 @@ func (l *lifetimes) ensureStream(stream Stream) uint32 {
 	return streamID
 }
 
+// prepareFree completes the previous call: it clears the reports and merges lastFreed.
 func (l *lifetimes) prepareFree() {
 	if l.reports.hasEntries {
 		l.reports.clear()
@@ -46,6 +51,8 @@ func (l *lifetimes) prepareFree() {
 	}
 }
 
+// freeOrPark parks a freed block if it is pinned or kept. Otherwise, it calls freeOrDefer. It
+// returns the new state.
 func (l *lifetimes) freeOrPark(b *block, id uint32) State {
 	if l.rareFields[id].pins > 0 || l.rareFields[id].isKept {
 		b.setState(Parked)
@@ -55,6 +62,8 @@ func (l *lifetimes) freeOrPark(b *block, id uint32) State {
 	return l.freeOrDefer(id)
 }
 
+// freeOrDefer defers a freed block if other streams can still use it. Otherwise, it makes the
+// block free. It returns the new state.
 func (l *lifetimes) freeOrDefer(id uint32) State {
 	l.removeCompleteUses(&l.rareFields[id], l.streams)
 	if l.rareFields[id].firstUse != 0 {
@@ -65,7 +74,8 @@ func (l *lifetimes) freeOrDefer(id uint32) State {
 	return Free
 }
 
-// streamsWithDeferrals returns the ids of streams with deferred blocks, by number.
+// streamsWithDeferrals returns the ids of streams with deferred blocks, sorted by the streams'
+// numbers. The result is valid until the next call.
 func (l *lifetimes) streamsWithDeferrals() []uint32 {
 	l.deferringStreams = l.deferringStreams[:0]
 	for id := range l.streams {
@@ -79,6 +89,7 @@ func (l *lifetimes) streamsWithDeferrals() []uint32 {
 	return l.deferringStreams
 }
 
+// deferFree defers a block and reports an event to record for each of its uses.
 func (l *lifetimes) deferFree(id uint32) {
 	l.deferralCount++
 	l.reports.hasEntries = true
@@ -100,8 +111,8 @@ func (l *lifetimes) deferFree(id uint32) {
 	l.counts.deferredBytes += b.size()
 }
 
-// endDeferral ends a deferred block's use on a stream, and frees it after its last use. It ignores
-// blocks with a deferral number above lastDeferral.
+// endDeferral ends the use of a deferred block on a stream, and frees the block if this was its
+// last use. It does nothing if the number of the deferral is above lastDeferral.
 func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
 	fields := &l.rareFields[id]
 	if l.removeUse(fields, streamID, lastDeferral) && fields.firstUse == 0 {
@@ -110,6 +121,7 @@ func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
 	}
 }
 
+// freeDeferred removes a deferred block from its owner's list and makes it free.
 func (l *lifetimes) freeDeferred(id uint32) {
 	b, fields := &l.blocks[id], &l.rareFields[id]
 	owner := &l.streams[l.indexIDOf(b)/2]
@@ -127,8 +139,8 @@ func (l *lifetimes) freeDeferred(id uint32) {
 	l.makeFree(b, id)
 }
 
-// freeAndReportWaits frees a deferred block before its uses are complete. Waits gets the events at
-// the end of these uses.
+// freeAndReportWaits frees a deferred block before its uses are complete. It adds the events at
+// the end of these uses to those for which the next user of the memory must wait.
 func (l *lifetimes) freeAndReportWaits(id uint32) {
 	fields := &l.rareFields[id]
 	for useID := fields.firstUse; useID != 0; useID = l.uses[useID].next {
@@ -140,7 +152,8 @@ func (l *lifetimes) freeAndReportWaits(id uint32) {
 	l.freeDeferred(id)
 }
 
-// reportReturned must precede makeFree, which can drop the record.
+// reportReturned adds a block to ReturnedBlocks. It must be called before makeFree, which can drop
+// the block's record.
 func (l *lifetimes) reportReturned(id uint32) {
 	l.reports.hasEntries = true
 	region := l.regionOf(&l.blocks[id])

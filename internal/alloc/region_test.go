@@ -10,7 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// footprint returns the total size of all spans below the dirty end of their region.
+// footprint returns the number of bytes that are not clean: the total size of all spans that begin
+// below the dirty end of their region.
 func (c *Core) footprint() (bytes int64) {
 	for _, owned := range c.footprintByOwner() {
 		bytes += owned
@@ -18,6 +19,7 @@ func (c *Core) footprint() (bytes int64) {
 	return bytes
 }
 
+// footprintByOwner returns the footprint of each stream, by its number.
 func (c *Core) footprintByOwner() map[uint32]int64 {
 	c.mergeLastFreed()
 	bytes := map[uint32]int64{}
@@ -31,11 +33,13 @@ func (c *Core) footprintByOwner() map[uint32]int64 {
 	return bytes
 }
 
-// maxSegments returns the maximum number of segments for mapped bytes.
+// maxSegments returns the maximum number of segments in which a pool may map the given number of
+// bytes, if its first segment has first bytes.
 func maxSegments(mapped, first int64) int { return bits.Len64(uint64(mapped/first)-1) + 2 }
 
+// TestMappedMemoryIsBoundedByUse allocates one block on each stream.
 func TestMappedMemoryIsBoundedByUse(t *testing.T) {
-	for _, row := range []struct {
+	for _, test := range []struct {
 		streams int
 		size    func(stream int) int64
 	}{
@@ -46,18 +50,19 @@ func TestMappedMemoryIsBoundedByUse(t *testing.T) {
 		{1000, func(s int) int64 { return int64(1+s%40) * mib / 2 }},
 		{1000, func(s int) int64 { return int64(1+s*s%97) * mib / 8 }},
 	} {
-		t.Run(fmt.Sprint(row.streams), func(t *testing.T) {
-			c, needed := newCore(t, Default()), int64(0)
-			for s := range row.streams {
-				mustAlloc(t, c, row.size(s), Stream(s))
-				needed += row.size(s)
+		t.Run(fmt.Sprint(test.streams), func(t *testing.T) {
+			c := newCore(t, Default())
+			needed := int64(0)
+			for s := range test.streams {
+				mustAlloc(t, c, test.size(s), Stream(s))
+				needed += test.size(s)
 			}
 			n := c.Stats()
-			limit := max(64*mib, 2*needed+int64(row.streams)*2*mib)
+			limit := max(64*mib, 2*needed+int64(test.streams)*2*mib)
 			t.Logf("%d MiB on %d streams: %d MiB mapped in %d segments",
-				needed/mib, row.streams, n.Mapped/mib, n.Segments)
+				needed/mib, test.streams, n.Mapped/mib, n.Segments)
 			if n.Mapped > limit || n.Segments > maxSegments(n.Mapped, 64*mib) {
-				t.Errorf("mapped %d bytes in %d segments, want at most %d in %d",
+				t.Errorf("mapped %d bytes in %d segments, want at most %d bytes in %d segments",
 					n.Mapped, n.Segments, limit, maxSegments(n.Mapped, 64*mib))
 			}
 			if err := c.Verify(); err != nil {
@@ -67,6 +72,8 @@ func TestMappedMemoryIsBoundedByUse(t *testing.T) {
 	}
 }
 
+// TestSynchronizedStreamsShareMemory uses streams one after another. The work of each stream is
+// complete before the next stream allocates blocks.
 func TestSynchronizedStreamsShareMemory(t *testing.T) {
 	c := newCore(t, Default())
 	for s := range Stream(1000) {
@@ -92,16 +99,16 @@ func TestMemoryFreedAfterMarkIsNotClean(t *testing.T) {
 	}
 	c.StreamCompleted(1, mark)
 	if _, growth, _ := c.Alloc(mib, 2); growth.Bytes == 0 {
-		t.Error("a stream got memory that another stream may still use")
+		t.Error("stream 2 got memory that stream 1 may still use")
 	}
 	c.StreamCompleted(1, c.Mark())
 	if _, growth, _ := c.Alloc(mib, 2); growth.Bytes != 0 {
-		t.Errorf("grew by %d bytes although there is clean memory", growth.Bytes)
+		t.Errorf("Alloc requested %d bytes although there is clean memory", growth.Bytes)
 	}
 }
 
-// A pool may grow only if no range of clean memory is large enough for the request. It may map at
-// most three times the footprint if streams are not synchronized.
+// TestGrowthIsBounded checks that a pool requests a segment only if no range of clean memory is
+// large enough. If streams are not synchronized, it may map at most three times the footprint.
 func TestGrowthIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := rapid.SampledFrom([]int64{2 * mib, 8 * mib, 64 * mib}).Draw(t, "first")
@@ -139,7 +146,8 @@ func TestGrowthIsBounded(t *testing.T) {
 	})
 }
 
-// allocBounded allocates a block and checks the Growth.
+// allocBounded allocates a block. If Alloc requests a segment, it checks that the segment is
+// necessary and not too large.
 func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 	mapped := c.Stats().Mapped
 	v, growth, err := c.Alloc(size, s)
@@ -151,8 +159,8 @@ func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 		for r := range c.regions {
 			if region := &c.regions[r]; region.sentinel != 0 {
 				base, end := c.regionBounds(uint32(r))
-				clean := max(region.dirtyEnd, base) - region.origin
-				low := region.origin + uint64(roundUp(int64(clean), int64(spanUnits)))
+				cleanOffset := max(region.dirtyEnd, base) - region.origin
+				low := region.origin + uint64(roundUp(int64(cleanOffset), int64(spanUnits)))
 				if low < end && end-low >= need {
 					t.Fatalf("grew for a request of %d bytes although region %d has %d clean units", size, r,
 						end-low)
@@ -169,17 +177,21 @@ func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 	return v
 }
 
-// The bound is twice the sum of the streams' peak footprints, plus 2 MiB for each stream. Clean
-// ranges that are too small for a request count as mapped, so the test permits an eighth more.
+// TestMappedMemoryOfRandomPrograms checks that pools map hardly more than a bound: twice the sum
+// of the streams' peak footprints, plus 2 MiB for each stream. Clean ranges that are too small for
+// a request count as mapped, so the test permits an eighth more.
 func TestMappedMemoryOfRandomPrograms(t *testing.T) {
 	for _, streams := range []int{1, 10, 100, 1000} {
-		worst := 0.0
+		worst := 0.0 // largest ratio of mapped memory to the bound
 		for seed := range uint64(5) {
 			d := rand.New(rand.NewPCG(seed, 1))
-			c, live, peaks := newCore(t, Default()), []Block(nil), map[uint32]int64{}
+			c := newCore(t, Default())
+			var live []Block
+			peaks := map[uint32]int64{} // peak footprint of each stream, by its number
 			for range min(4*streams, 1000) + 200 {
 				s := Stream(d.IntN(streams))
-				limit := []int64{64 * kib, 2 * mib, 24 * mib, 40 * mib}[d.IntN(4)]
+				maxSizes := []int64{64 * kib, 2 * mib, 24 * mib, 40 * mib}
+				maxSize := maxSizes[d.IntN(len(maxSizes))]
 				switch op := d.IntN(10); {
 				case op < 4 && len(live) > 0:
 					i := d.IntN(len(live))
@@ -190,7 +202,7 @@ func TestMappedMemoryOfRandomPrograms(t *testing.T) {
 				case op == 4:
 					c.StreamCompleted(s, c.Mark())
 				default:
-					live = append(live, mustAlloc(t, c, 1+d.Int64N(limit), s))
+					live = append(live, mustAlloc(t, c, 1+d.Int64N(maxSize), s))
 				}
 				sum := int64(0)
 				for owner, bytes := range c.footprintByOwner() {
@@ -204,8 +216,9 @@ func TestMappedMemoryOfRandomPrograms(t *testing.T) {
 			}
 		}
 		t.Logf("%d streams: mapped at most %.3f of the bound", streams, worst)
-		if worst > 1.125 {
-			t.Errorf("%d streams: mapped %.3f of the bound; want at most 1.125", streams, worst)
+		const maxRatio = 1.125
+		if worst > maxRatio {
+			t.Errorf("%d streams: mapped %.3f of the bound; want at most %v", streams, worst, maxRatio)
 		}
 	}
 }

@@ -7,9 +7,10 @@ import (
 	"testing"
 )
 
-// eagerLoading implements the functions that load kernels eagerly. The last hexadecimal digit of
-// a module's handle is the number of kernels in the module. A kernel's handle is the module's
-// handle plus a multiple of 16. failing is the number of the call that fails.
+// eagerLoading implements the functions of CUDA that ModuleLoadFunctions calls. The last
+// hexadecimal digit of a module's handle is the number of its kernels. The handle of a kernel is
+// that of its module plus 16 times its number, from 1. failing is the number of the call that
+// fails, from 1, or 0.
 const eagerLoading = `
 static int64_t loaded[8], count, calls, failing;
 static CUresult step(void) { return ++calls == failing ? 2 : 0; }
@@ -33,11 +34,13 @@ void fail(int64_t call) {
 }
 `
 
+// invoke calls a function of the library, such as fail in eagerLoading.
 func invoke(d *Driver, name string, args ...uintptr) uintptr {
 	symbol, _ := d.library.Find(name)
 	return symbol.Call(args...)
 }
 
+// loadedFunctions returns the kernels that have been loaded since the last call of fail.
 func loadedFunctions(d *Driver) (functions []Function) {
 	for {
 		f := Function(invoke(d, "loaded_at", uintptr(len(functions))))
@@ -48,46 +51,54 @@ func loadedFunctions(d *Driver) (functions []Function) {
 	}
 }
 
+const noCall = 0 // argument of fail
+
 func TestModuleLoadFunctionsLoadsAll(t *testing.T) {
 	driver, _ := load(t, declarations, eagerLoading)
-	for _, want := range [][]Function{
-		nil,
-		{Function(address) + 17},
-		{Function(address) + 19, Function(address) + 35, Function(address) + 51},
-	} {
-		invoke(driver, "fail", 0)
-		err := driver.ModuleLoadFunctions(Module(address) + Module(len(want)))
+	for _, kernelCount := range []Module{0, 1, 3} {
+		module := Module(address) + kernelCount
+		var want []Function
+		for number := range kernelCount {
+			want = append(want, Function(module+16*(number+1)))
+		}
+		invoke(driver, "fail", noCall)
+		err := driver.ModuleLoadFunctions(module)
 		if got := loadedFunctions(driver); err != nil || !slices.Equal(got, want) {
 			t.Errorf("ModuleLoadFunctions loaded %#x and returned %v; want %#x, nil", got, err, want)
 		}
 	}
 }
 
+const moduleWithTwoKernels = Module(address) + 2
+
 func TestModuleLoadFunctionsStopsAtFirstError(t *testing.T) {
 	driver, _ := load(t, declarations, eagerLoading)
-	for i, want := range []string{
+	for i, failingFunction := range []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad", "cuFuncLoad",
 	} {
-		invoke(driver, "fail", uintptr(i+1))
-		err := driver.ModuleLoadFunctions(Module(address) + 2)
-		var typed *Error
-		if !errors.As(err, &typed) || typed.Call != want {
-			t.Errorf("if call %d fails, ModuleLoadFunctions = %v, want an error from %s", i+1, err, want)
+		failing := uintptr(i + 1)
+		invoke(driver, "fail", failing)
+		err := driver.ModuleLoadFunctions(moduleWithTwoKernels)
+		var callErr *Error
+		if !errors.As(err, &callErr) || callErr.Call != failingFunction {
+			t.Errorf("if call %d fails, ModuleLoadFunctions = %v, want an error from %s",
+				failing, err, failingFunction)
 		}
-		if n := invoke(driver, "calls_made"); n != uintptr(i+1) {
-			t.Errorf("if call %d fails, ModuleLoadFunctions makes %d calls, want %d", i+1, n, i+1)
+		if n := invoke(driver, "calls_made"); n != failing {
+			t.Errorf("if call %d fails, ModuleLoadFunctions makes %d calls, want %d", failing, n, failing)
 		}
 	}
 }
 
+// TestModuleLoadFunctionsOnOldDriver renames a function, as if the driver did not have it.
 func TestModuleLoadFunctionsOnOldDriver(t *testing.T) {
 	for _, missing := range []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad",
 	} {
 		driver, _ := load(t, declarations, strings.ReplaceAll(eagerLoading, missing+"(", "other("))
-		err := driver.ModuleLoadFunctions(Module(address) + 2)
+		err := driver.ModuleLoadFunctions(moduleWithTwoKernels)
 		if n := invoke(driver, "calls_made"); n != 0 || err != nil {
-			t.Errorf("without %s, ModuleLoadFunctions makes %d calls and returns %v; want 0, nil",
+			t.Errorf("without %s, ModuleLoadFunctions makes %d calls and returns %v; want 0 calls, nil",
 				missing, n, err)
 		}
 	}

@@ -24,13 +24,15 @@ const (
 	// has received all posts.
 	kindComplete
 	kindReport // fault report
-	kindStatus // with the step of the kindAskStatus that it answers, or 0
-	kindAskStatus
+	// kindStatus contains the sender's status. Its step is that of the kindAskStatus that it
+	// answers, or 0.
+	kindStatus
+	kindAskStatus // asks for a kindStatus; its step numbers the sender's requests from 1
 	// kindFail announces a failure. Its step is a control.Reason, and its payload the sender's
 	// status.
 	kindFail
-	kindFailAck
-	kindLeave // the sender leaves; with its last status
+	kindFailAck // acknowledges kindFail
+	kindLeave   // last message of a rank that leaves; its payload is the sender's last status
 )
 
 // track identifies a sequence of steps that all ranks perform: exchanges on one driver.Lane,
@@ -42,7 +44,7 @@ const (
 	trackBackground track = "background"
 	trackCalls      track = "calls"
 	trackCompare    track = "compare"
-	valuePrefix           = "value "
+	valuePrefix           = "value " // begins the tracks of named values
 )
 
 var laneTracks = [driver.LaneFault]track{
@@ -50,7 +52,8 @@ var laneTracks = [driver.LaneFault]track{
 	driver.LaneCalls: trackCalls,
 }
 
-// payloadSizes returns the limits of payloads, and false for an unknown track.
+// payloadSizes returns the minimum and maximum size, in bytes, of a payload on the track. ok is
+// false if the track is unknown.
 func (t track) payloadSizes() (minSize, maxSize int, ok bool) {
 	switch {
 	case t == trackCompare:
@@ -71,16 +74,18 @@ const (
 	statusBytes = 5 * wordBytes
 )
 
+// message is what one rank sends to another in a frame.
 type message struct {
 	kind    kind
-	track   track
-	step    uint64
+	track   track  // for kindPost and kindComplete; otherwise ""
+	step    uint64 // step of the track, from 1, or another number (see kind)
 	payload []byte
 }
 
 // isValidSize reports whether a message can have a payload of this size.
 func (m *message) isValidSize(size int) bool {
-	minSize, maxSize, ok := 0, 0, m.track == ""
+	minSize, maxSize := 0, 0
+	ok := m.track == ""
 	switch m.kind {
 	case kindPost:
 		minSize, maxSize, ok = m.track.payloadSizes()
@@ -106,9 +111,10 @@ func (m *message) encode() []byte {
 	return append(b, m.payload...)
 }
 
-// readFrame validates the sizes before it reads the next part of the frame.
+// readFrame reads a message. It validates each size before it reads the part of the frame with
+// this size, so that a peer cannot make it allocate much memory.
 func readFrame(r io.Reader) (message, error) {
-	var b [headerBytes + math.MaxUint8]byte
+	var b [headerBytes + math.MaxUint8]byte // the header and the name of the track
 	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
 		return message{}, err
 	}
@@ -122,7 +128,8 @@ func readFrame(r io.Reader) (message, error) {
 	if _, err := io.ReadFull(r, name); err != nil {
 		return message{}, err
 	}
-	if m.track = track(name); !m.isValidSize(int(size)) {
+	m.track = track(name)
+	if !m.isValidSize(int(size)) {
 		return message{}, fmt.Errorf("invalid frame of kind %d on track %q with %d bytes: %w",
 			m.kind, m.track, size, ErrProtocol)
 	}
@@ -142,17 +149,19 @@ func decodeWords(b []byte, words []uint64) {
 	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail: the size was checked
 }
 
+// status describes the progress of a rank for the other ranks.
 type status struct {
-	submitted uint64
-	// inCollective is a ticket (number of a collective) while the rank waits in it, or else 0.
+	submitted uint64 // last ticket that the rank has submitted
+	// inCollective is the ticket of the collective in which the rank waits, or 0.
 	inCollective uint64
-	operation    driver.Operation
+	operation    driver.Operation // of the collective
 	// inExchange is the step of driver.LaneControl in which the rank waits, or 0.
 	inExchange uint64
-	since      time.Time
+	since      time.Time // begin of the wait, on the clock of this machine
 }
 
-// encode converts since to a duration, because machines' clocks differ.
+// encode encodes the status at the time now. It converts since to a duration, because the clocks
+// of machines differ.
 func (s *status) encode(now time.Time) []byte {
 	waited := uint64(0)
 	if s.inCollective != 0 || s.inExchange != 0 {
@@ -166,6 +175,6 @@ func decodeStatus(p []byte, now time.Time) status {
 	decodeWords(p, w[:])
 	return status{
 		submitted: w[0], inCollective: w[1], operation: driver.Operation(w[2]), inExchange: w[3],
-		since: now.Add(-time.Duration(w[4] & (1<<62 - 1))),
+		since: now.Add(-time.Duration(w[4] & (1<<62 - 1))), // the mask prevents negative durations
 	}
 }

@@ -13,12 +13,13 @@ import (
 	"symmem/driver"
 )
 
+// encodeFrame encodes a message with a payload of four bytes.
 func encodeFrame(k kind, t track) []byte {
 	m := message{kind: k, track: t, step: 3, payload: []byte("here")}
 	return m.encode()
 }
 
-// corruptFrame overwrites bytes of a valid frame at offset.
+// corruptFrame returns a valid frame in which replacement overwrites the bytes from offset.
 func corruptFrame(offset int, replacement ...byte) []byte {
 	b := encodeFrame(kindPost, trackControl)
 	copy(b[offset:], replacement)
@@ -26,7 +27,8 @@ func corruptFrame(offset int, replacement ...byte) []byte {
 }
 
 func TestReadFrameRejectsInvalidHeaders(t *testing.T) {
-	if _, err := readFrame(bytes.NewReader(corruptFrame(0))); err != nil {
+	validFrame := corruptFrame(0)
+	if _, err := readFrame(bytes.NewReader(validFrame)); err != nil {
 		t.Fatalf("readFrame of a valid frame: got %v, want no error", err)
 	}
 	for name, b := range map[string][]byte{
@@ -56,8 +58,9 @@ func TestReadFrameRejectsInvalidHeaders(t *testing.T) {
 }
 
 func TestReadFrameRejectsTruncatedFrames(t *testing.T) {
-	for n := range corruptFrame(0) {
-		_, err := readFrame(bytes.NewReader(corruptFrame(0)[:n]))
+	validFrame := corruptFrame(0)
+	for n := range validFrame {
+		_, err := readFrame(bytes.NewReader(validFrame[:n]))
 		if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("frame truncated to %d bytes: got %v, want io.EOF or io.ErrUnexpectedEOF",
 				n, err)
@@ -65,8 +68,8 @@ func TestReadFrameRejectsTruncatedFrames(t *testing.T) {
 	}
 }
 
-// FuzzReadFrame checks that every message that readFrame accepts encodes to the bytes that were
-// read.
+// FuzzReadFrame checks that each message that readFrame returns is encoded as the bytes that
+// readFrame has read. It also applies the messages to a rankRecord, which must not panic.
 func FuzzReadFrame(f *testing.F) {
 	for _, m := range []message{
 		{kind: kindPost, track: trackBackground, step: 1 << 40, payload: []byte("here")},
@@ -82,15 +85,17 @@ func FuzzReadFrame(f *testing.F) {
 		f.Add(m.encode())
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, record := bytes.NewReader(data), rankRecord{}
+		r := bytes.NewReader(data)
+		var record rankRecord
 		for {
-			before := r.Len()
+			start := len(data) - r.Len()
 			m, err := readFrame(r)
 			if err != nil {
 				return
 			}
-			if !bytes.Equal(m.encode(), data[len(data)-before:len(data)-r.Len()]) {
-				t.Fatalf("%+v does not encode to the bytes read", m)
+			end := len(data) - r.Len()
+			if !bytes.Equal(m.encode(), data[start:end]) {
+				t.Fatalf("%+v is not encoded as the bytes that were read, %x", m, data[start:end])
 			}
 			if record.applyMessage(m, time.Now()) != nil {
 				return
@@ -116,15 +121,16 @@ func TestStatusRoundTrip(t *testing.T) {
 		}
 		got := decodeStatus(want.encode(now), now)
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(status{})); diff != "" {
-			t.Fatal(diff)
+			t.Fatalf("the decoded status differs (-want +got):\n%s", diff)
 		}
 	})
 }
 
+// TestInvalidAgeIsNotInFuture decodes a duration that would be negative as a time.Duration.
 func TestInvalidAgeIsNotInFuture(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	b := decodeStatus(bytes.Repeat([]byte{255}, statusBytes), now)
-	if b.since.After(now) {
-		t.Errorf("since = %v, want a time no later than %v", b.since, now)
+	s := decodeStatus(bytes.Repeat([]byte{255}, statusBytes), now)
+	if s.since.After(now) {
+		t.Errorf("since = %v, want a time no later than %v", s.since, now)
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxPosts limits a rank's unread posts: one for this rank's step, and one for the next, which
-	// the other rank may have begun.
+	// maxPosts limits the unread posts of a rank on a track: one for the step in which this rank is,
+	// and one for the next step, which the other rank may have begun.
 	maxPosts = 2
 	// maxReports and maxReportBytes suffice for one fault report of the largest size and a hundred
 	// small ones.
@@ -19,37 +19,38 @@ const (
 	maxReportBytes = 2 * driver.MaxPayload
 )
 
-// rankRecord derives the state of one rank from its messages.
+// rankRecord holds what the messages of one rank show about it.
 //
-// No messages are read after kindLeave. A rank is lost if its connection closes before. A rank that
-// has failed may still leave or be lost.
+// No messages are read after kindLeave. A rank is lost if its connection closes without kindLeave.
+// A rank that has failed may still leave or be lost.
 type rankRecord struct {
-	status
-	tracks map[track]*steps
-	// valueNameCount counts tracks of named values.
-	valueNameCount           int
-	reports                  [][]byte
-	reportBytes, reportsRead int
-	// isAbsent means that no more reports are expected.
-	isAbsent bool
-	answered uint64 // the last request for a status that the rank has answered
+	status         // latest status
+	tracks         map[track]*steps
+	valueNameCount int      // number of tracks of named values
+	reports        [][]byte // all fault reports
+	reportBytes    int      // total size of reports
+	reportsRead    int      // number of reports that nextReport has returned
+	isAbsent       bool     // whether no more reports are expected
+	answered       uint64   // number of the last kindAskStatus that the rank has answered
 
 	failed          control.Reason
 	hasLeft, isLost bool
-	hasAckedFault   bool
+	hasAckedFault   bool // whether the rank knows that this rank has failed
 }
 
+// steps records the steps of one rank on a track.
 type steps struct {
-	received uint64   // last step with a post
-	posts    [][]byte // unread payloads
-	// completed is the last step with all posts. In another rank's record, it is set only when that
-	// rank fails.
+	received uint64   // last step that the rank has posted
+	posts    [][]byte // payloads that takePost has not returned
+	// completed is the last step for which the rank has received the posts of all ranks. For other
+	// ranks, it is set only when they fail.
 	completed uint64
 	// isOrdered is set in this rank's record if the rank launches no collective while it waits.
 	isOrdered bool
 }
 
-// addSteps returns the steps on a track, which may be new.
+// addSteps returns the steps on a track, which it adds if it is new. It returns an error if a
+// track of a named value is invalid.
 func (r *rankRecord) addSteps(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
@@ -75,6 +76,7 @@ func (r *rankRecord) stepsOn(t track) steps {
 	return steps{}
 }
 
+// applyMessage updates the record with a message of the rank. Errors wrap ErrProtocol.
 func (r *rankRecord) applyMessage(m message, now time.Time) error {
 	switch m.kind {
 	case kindPost:
@@ -85,7 +87,7 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 		}
 	case kindStatus:
 		r.status, r.answered = decodeStatus(m.payload, now), max(r.answered, m.step)
-	case kindAskStatus: // see Plane.handle
+	case kindAskStatus: // Plane.handle answers it
 	case kindFail:
 		if m.step > uint64(control.FailedAfterPeer) {
 			return fmt.Errorf("a rank has failed for reason %d: %w", m.step, ErrProtocol)
@@ -123,7 +125,7 @@ func (r *rankRecord) addPost(m message) error {
 	return nil
 }
 
-// takePost requires at least one post.
+// takePost removes and returns the oldest post. There must be one.
 func (s *steps) takePost() []byte {
 	first := s.posts[0]
 	s.posts = s.posts[1:]
@@ -144,6 +146,7 @@ func (r *rankRecord) hasRoomFor(bytes int) bool {
 	return len(r.reports) < maxReports && r.reportBytes+bytes <= maxReportBytes
 }
 
+// nextReport returns the oldest report that has not been read, or false if there is none.
 func (r *rankRecord) nextReport() ([]byte, bool) {
 	if r.reportsRead == len(r.reports) {
 		return nil, false
@@ -152,7 +155,8 @@ func (r *rankRecord) nextReport() ([]byte, bool) {
 	return r.reports[r.reportsRead-1], true
 }
 
-// state returns the state for control.Judge, but without Missing.
+// state returns the state of the rank for control.Judge, but does not set Missing. w is the wait
+// of this rank that Judge examines.
 func (r *rankRecord) state(w *waitState, now time.Time) control.RankState {
 	return control.RankState{
 		Failed: r.failed, Completed: w.step != 0 && r.stepsOn(w.track).completed >= w.step,
