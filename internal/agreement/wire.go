@@ -10,7 +10,7 @@ import (
 var ErrProtocol = errors.New("agreement protocol violated")
 
 const (
-	// wireVersion changes with the encoding. Ranks refuse other versions.
+	// wireVersion is the version of the encoding. Ranks refuse payloads with another version.
 	wireVersion = 3
 
 	// MaxLedgers is the maximum number of ledgers in one agreement.
@@ -19,10 +19,10 @@ const (
 	// MaxTag is the maximum size of a tag in bytes.
 	MaxTag = 200
 
-	// maxPosition prevents overflow in arithmetic on positions.
+	// maxPosition limits positions in ledgers, so that arithmetic on them does not overflow.
 	maxPosition = 1 << 62
 
-	// maxValue limits an encoded tag, call or event, in bytes.
+	// maxValue is the maximum size in bytes of an encoded tag, call or event.
 	maxValue = 512
 )
 
@@ -30,10 +30,10 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrProtocol)...)
 }
 
-// reader returns zero values after the first error.
+// reader decodes a payload. After the first error, its methods return zero values.
 type reader struct {
-	rest []byte
-	err  error
+	rest []byte // part that has not been read
+	err  error  // first error
 }
 
 func (r *reader) fail(field string) {
@@ -53,17 +53,20 @@ func (r *reader) readUint64(field string) uint64 {
 	return v
 }
 
+// readBytes reads a size and this number of bytes, at most limit.
 func (r *reader) readBytes(limit int, field string) []byte {
-	n := r.readUint64(field)
-	if n > uint64(min(limit, len(r.rest))) {
+	size := r.readUint64(field)
+	if size > uint64(min(limit, len(r.rest))) {
 		r.fail(field)
 		return nil
 	}
-	v := r.rest[:n:n]
-	r.rest = r.rest[n:]
+	v := r.rest[:size:size]
+	r.rest = r.rest[size:]
 	return v
 }
 
+// readList reads the rest of the payload as a list of at most limit elements. T must have a fixed
+// size.
 func readList[T any](r *reader, limit int, field string) []T {
 	var zero T
 	size := binary.Size(zero)
@@ -80,13 +83,14 @@ func readList[T any](r *reader, limit int, field string) []T {
 	return list
 }
 
+// appendWithLength appends what readBytes reads.
 func appendWithLength(dst, v []byte) []byte {
 	return append(appendUint64s(dst, uint64(len(v))), v...)
 }
 
 func appendUint64s(dst []byte, values ...uint64) []byte {
-	for _, w := range values {
-		dst = binary.LittleEndian.AppendUint64(dst, w)
+	for _, v := range values {
+		dst = binary.LittleEndian.AppendUint64(dst, v)
 	}
 	return dst
 }

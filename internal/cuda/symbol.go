@@ -1,16 +1,19 @@
 package cuda
 
-// function identifies a function of libcuda by its index in names.
+// function identifies a function of libcuda. Its value is the index of the function's name in
+// names.
 type function uint8
 
 var names []string
 
+// declare appends a name to names. It is called only for the variables below.
 func declare(name string) function {
 	names = append(names, name)
 	return function(len(names) - 1)
 }
 
-// Suffixes such as _v2 mark functions whose parameters have changed; macros in cuda.h add them.
+// The functions that symmem calls. Suffixes such as _v2 mark functions whose parameters have
+// changed. In C, macros of cuda.h add them.
 var (
 	initialize                      = declare("cuInit")
 	driverGetVersion                = declare("cuDriverGetVersion")
@@ -79,7 +82,7 @@ var (
 	moduleUnload                    = declare("cuModuleUnload")
 	launchKernel                    = declare("cuLaunchKernel")
 	launchKernelEx                  = declare("cuLaunchKernelEx")
-	// The following functions are missing in some driver versions.
+	// The following functions are optional: some driver versions do not have them.
 	deviceGetUUID2           = declare("cuDeviceGetUuid_v2")
 	streamGetCaptureInfo3    = declare("cuStreamGetCaptureInfo_v3")
 	streamUpdateCapture      = declare("cuStreamUpdateCaptureDependencies")
@@ -96,5 +99,5 @@ var (
 	graphRetainUserObject    = declare("cuGraphRetainUserObject")
 )
 
-// firstOptional is the first function in names that is missing in some driver versions.
+// firstOptional is the first optional function. Functions before it are in all supported drivers.
 var firstOptional = deviceGetUUID2

@@ -10,29 +10,27 @@ import (
 	"symmem/internal/control"
 )
 
-// waitState describes a wait for work or for a step of a track.
+// waitState describes a wait of this rank, for work or for a step of a track.
 type waitState struct {
-	callText func() string
+	callText func() string // describes the call in errors
 	// track and step identify the post (message for one step) that this rank expects from every
 	// rank. step is 0 in a wait for work.
 	track        track
 	step         uint64
-	missingPosts int // posts that have not arrived
-	// isOrdered is set if this rank launches no collective during the wait. isAgreement is set in
-	// exchanges on driver.LaneControl. isForWork is set in waits for work.
-	isOrdered   bool
-	isAgreement bool
-	collective  uint64
-	operation   driver.Operation
-	begin       time.Time
-	timeout     time.Duration
-	isForWork   bool
+	missingPosts int  // number of posts that have not arrived
+	isOrdered    bool // whether this rank launches no collective during the wait
+	isAgreement  bool // whether the wait is part of an exchange on driver.LaneControl
+	isForWork    bool
+	collective   uint64           // ticket that all ranks must submit, or 0
+	operation    driver.Operation // of the collective
+	begin        time.Time
+	timeout      time.Duration
 	// sincePeerFailure is negative until this wait notices the failure of a peer.
 	sincePeerFailure time.Duration
 }
 
-// missing lists group ranks that have not reached the step or submitted the collective. The caller
-// must hold s.mu.
+// missing lists the group ranks that have not posted the step or, without a step, have not
+// submitted the collective. The caller must hold s.mu.
 func (s *groupState) missing(w *waitState) []int {
 	var ranks []int
 	for r := range s.records {
@@ -48,18 +46,20 @@ func (s *groupState) missing(w *waitState) []int {
 	return ranks
 }
 
-// wait waits until no rank is missing, up to the deadline of ctx or the group's timeout. The caller
-// must hold s.mu, which is released during waits.
+// wait waits until no rank is missing, up to the deadline of ctx or the group's timeout. The
+// caller must hold s.mu, which is released during waits.
 func (s *groupState) wait(ctx context.Context, w *waitState) error {
-	w.begin, w.timeout = time.Now(), s.cfg.Group.Timeout.Get()
-	if deadline, has := ctx.Deadline(); has {
+	w.begin = time.Now()
+	w.timeout = s.cfg.Group.Timeout.Get()
+	if deadline, ok := ctx.Deadline(); ok {
 		w.timeout = max(0, deadline.Sub(w.begin))
 	}
 	w.missingPosts = len(s.missing(w))
 	s.waits = append(s.waits, w)
 	defer s.removeWait(w)
 	for {
-		status, ctxErr := s.waitStatus(w, time.Now()), ctx.Err()
+		status := s.waitStatus(w, time.Now())
+		ctxErr := ctx.Err()
 		status.NoteDeadline(ctx, ctxErr)
 		states := s.rankStates(w)
 		if len(s.missing(w)) == 0 {
@@ -74,7 +74,8 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 		case verdict.Warning != nil:
 			s.warn(verdict.Warning)
 		case status.DeadlinePassed || status.Waited >= status.Timeout:
-			s.awaitChange(nil, statusInterval) // for unread messages
+			// Unread messages may show that the wait is over, so Judge returns no error yet.
+			s.awaitChange(nil, statusInterval)
 		default:
 			nextWarning := status.Late.Next(status.Waited, status.SinceWarning)
 			s.awaitChange(ctx.Done(), status.Timeout-status.Waited, nextWarning)
@@ -82,8 +83,8 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	}
 }
 
-// awaitChange waits until a record changes, done is closed, or the shortest nonnegative duration
-// has passed. The caller must hold s.mu, which is released during the wait.
+// awaitChange waits until a record changes, done is closed, or the shortest of limits has passed.
+// It ignores negative limits. The caller must hold s.mu, which is released during the wait.
 func (s *groupState) awaitChange(done <-chan struct{}, limits ...time.Duration) {
 	changed := s.recordsChanged()
 	var expired <-chan time.Time
@@ -102,7 +103,7 @@ func (s *groupState) awaitChange(done <-chan struct{}, limits ...time.Duration) 
 	}
 }
 
-// The caller must hold s.mu, which is released during the callback.
+// warn calls Config.Late.Warn. The caller must hold s.mu, which is released during the callback.
 func (s *groupState) warn(warning *driver.LateWarning) {
 	s.lastWarning = time.Now()
 	s.mu.Unlock()
@@ -127,9 +128,11 @@ func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus 
 	return status
 }
 
-// rankStates may return outdated activities of other ranks. The caller must hold s.mu.
+// rankStates returns the states of all ranks, by group rank. The activities of other ranks may be
+// outdated. The caller must hold s.mu.
 func (s *groupState) rankStates(w *waitState) []control.RankState {
-	states, now := make([]control.RankState, len(s.records)), time.Now()
+	states := make([]control.RankState, len(s.records))
+	now := time.Now()
 	for r := range s.records {
 		states[r] = s.records[r].state(w, now)
 	}
@@ -151,6 +154,7 @@ func (s *groupState) peerFailed() bool {
 	})
 }
 
+// interruptedError returns the error for a wait whose context has ended.
 func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +163,8 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	return control.InterruptedWaitError(&status, s.rankStates(w), context.Cause(ctx))
 }
 
-// newWorkWait adds statusDelay to the timeout: other ranks' submissions arrive with that delay.
+// newWorkWait returns the state of a wait for work. It adds statusDelay to the timeout, because
+// this rank learns of other ranks' submissions with this delay.
 func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	return &waitState{
 		callText: w.CallText, collective: w.Ticket, operation: w.Operation, begin: begin,
@@ -167,6 +172,8 @@ func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	}
 }
 
+// beginWait shows w in this rank's status until endWait. It returns an error if the plane is
+// closed.
 func (s *groupState) beginWait(w *waitState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,8 +196,8 @@ func (s *groupState) checkWait(w *waitState) error {
 	return s.judgeWait(w, time.Now())
 }
 
-// judgeWait warns of late ranks. It returns an error if the work may never complete. The caller
-// must hold s.mu, which is released during a warning.
+// judgeWait returns an error if the work may never complete, or nil. It also warns of late ranks.
+// The caller must hold s.mu, which is released during a warning.
 func (s *groupState) judgeWait(w *waitState, now time.Time) error {
 	status := s.waitStatus(w, now)
 	verdict := control.Judge(&status, s.rankStates(w))
