@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// mistake describes how one rank deviates from the program.
+// mistake describes how one rank deviates from the program. The zero mistake is none.
 type mistake struct {
 	kind mistakeKind
 	rank int
@@ -44,8 +44,9 @@ func (m mistake) String() string {
 		m.bodyIndex)
 }
 
-// drawMistake draws a mistake at a collective of the program. It skips no call before an identical
-// one, because symmem cannot detect that.
+// drawMistake draws a mistake of one of the kinds at a collective of the program. It returns none
+// if it finds no suitable call. It never skips a call before an identical call, because symmem
+// cannot detect that.
 func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	for range 100 {
 		m := mistake{kind: kinds[d.IntN(len(kinds))], rank: d.IntN(p.ranks)}
@@ -61,7 +62,7 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 		}
 		switch m.kind {
 		case wrongCount:
-			if o.count == 1 {
+			if o.count == 1 { // no smaller count is possible
 				continue
 			}
 		case skipCall:
@@ -71,6 +72,7 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 		default:
 		}
 		if m.kind == wrongCount || m.kind == wrongType {
+			// A wrong argument in a graph affects all launches of the graph.
 			m.opIndex = p.firstLaunch(m.opIndex)
 		}
 		return m
@@ -78,35 +80,37 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	return mistake{}
 }
 
-// firstLaunch returns the index of the first op that launches the same graph, or index for other
-// ops.
+// firstLaunch returns the index of the first op that launches the same graph as the op at index.
+// If this op launches no graph, it returns index.
 func (p *program) firstLaunch(index int) int {
-	if o := &p.ops[index]; o.kind == launchOp {
-		for i := range p.ops {
-			if p.ops[i].kind == launchOp && p.ops[i].graph == o.graph {
-				return i
-			}
-		}
+	o := &p.ops[index]
+	if o.kind != launchOp {
+		return index
 	}
-	return index
+	return slices.IndexFunc(p.ops, func(other op) bool {
+		return other.kind == launchOp && other.graph == o.graph
+	})
 }
 
-// isUndetectable reports whether the next call in some group of the rank looks like the skipped
-// one.
+// isUndetectable reports whether skipping the call of m cannot be detected, because the rank's
+// next call in the same group looks like the skipped call.
 func (p *program) isUndetectable(m *mistake) bool {
 	for g := range p.groups {
 		if !slices.Contains(p.groups[g], m.rank) {
 			continue
 		}
-		all, own := p.calls(g, m.opIndex, len(p.ops)), p.calls(g, m.opIndex+1, len(p.ops))
-		if len(all) > len(own) && len(own) > 0 && all[0].kind == own[0].kind &&
-			all[0].count == own[0].count {
+		withSkipped := p.calls(g, m.opIndex, len(p.ops))
+		later := p.calls(g, m.opIndex+1, len(p.ops))
+		isInGroup := len(withSkipped) > len(later)
+		if isInGroup && len(later) > 0 && withSkipped[0].kind == later[0].kind &&
+			withSkipped[0].count == later[0].count {
 			return true
 		}
 	}
 	return false
 }
 
+// calls returns the collectives of a group in the ops from first to before end.
 func (p *program) calls(group, first, end int) (calls []op) {
 	for i := first; i < end; i++ {
 		for _, o := range p.body(&p.ops[i]) {

@@ -7,44 +7,48 @@ import (
 	"symmem/internal/dl"
 )
 
-// Device is a GPU. Its methods need no current context.
+// Device is a GPU, or an instance of a GPU that MIG divides. Its methods need no current context.
 type Device struct {
 	driver  *Driver
-	ordinal int32
+	ordinal int32 // see Ordinal
 	handle  int32 // CUdevice
 }
 
-// Ordinal returns the device's number among the visible GPUs.
+// Ordinal returns the device's number among the visible GPUs, from 0.
 func (d Device) Ordinal() int { return int(d.ordinal) }
 
-// Name returns NVIDIA's name of the device.
+// textBytes is the size of the memory for a name or a PCI address.
+const textBytes = 128
+
+// Name returns the device's product name, such as "NVIDIA H200".
 func (d Device) Name() (string, error) {
-	text := dl.NewCell([128]byte{})
-	err := d.driver.call(deviceGetName, text.Address(), 128, uintptr(d.handle))
+	text := dl.NewCell([textBytes]byte{})
+	err := d.driver.call(deviceGetName, text.Address(), textBytes, uintptr(d.handle))
 	return trimNUL(text.Take()), err
 }
 
 // PCIBusID returns the device's PCI address, such as 0000:1b:00.0.
 func (d Device) PCIBusID() (string, error) {
-	text := dl.NewCell([128]byte{})
-	err := d.driver.call(deviceGetPCIBusID, text.Address(), 128, uintptr(d.handle))
+	text := dl.NewCell([textBytes]byte{})
+	err := d.driver.call(deviceGetPCIBusID, text.Address(), textBytes, uintptr(d.handle))
 	return trimNUL(text.Take()), err
 }
 
-func trimNUL(text [128]byte) string {
+// trimNUL returns the text before the first zero byte.
+func trimNUL(text [textBytes]byte) string {
 	before, _, _ := bytes.Cut(text[:], []byte{0})
 	return string(before)
 }
 
-// UUID returns the device's UUID in the format of nvidia-smi, without the prefix. Since CUDA 11.4,
-// it is that of the MIG instance (part of a GPU), if there is one.
+// UUID returns the device's UUID in the format of nvidia-smi, without the prefix "GPU-" or "MIG-".
+// With drivers older than CUDA 11.4, the UUID of a MIG instance is that of the whole GPU.
 func (d Device) UUID() (string, error) {
-	f := deviceGetUUID
+	getUUID := deviceGetUUID
 	if d.driver.symbols[deviceGetUUID2] != 0 {
-		f = deviceGetUUID2
+		getUUID = deviceGetUUID2
 	}
 	cell := dl.NewCell([16]byte{})
-	err := d.driver.call(f, cell.Address(), uintptr(d.handle))
+	err := d.driver.call(getUUID, cell.Address(), uintptr(d.handle))
 	uuid := cell.Take()
 	return fmt.Sprintf("%x-%x-%x-%x-%x", uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:]), err
 }
@@ -77,7 +81,7 @@ func (d Device) Attribute(attribute Attribute) (int, error) {
 	return int(value), err
 }
 
-// ComputeCapability returns the compute capability, such as 9 and 0.
+// ComputeCapability returns the two parts of the compute capability, such as 9 and 0 for 9.0.
 func (d Device) ComputeCapability() (major, minor int, err error) {
 	if major, err = d.Attribute(AttributeComputeCapabilityMajor); err != nil {
 		return 0, 0, err
@@ -86,7 +90,7 @@ func (d Device) ComputeCapability() (major, minor int, err error) {
 	return major, minor, err
 }
 
-// CanAccessPeer reports whether work on this device can access the memory of peer.
+// CanAccessPeer reports whether work on this device can access the memory of the device peer.
 func (d Device) CanAccessPeer(peer Device) (bool, error) {
 	canAccess, err := getValue[int32](&d.driver.table, deviceCanAccessPeer, uintptr(d.handle),
 		uintptr(peer.handle))
@@ -110,7 +114,8 @@ func (d Device) P2PAttribute(attribute P2PAttribute, peer Device) (int, error) {
 }
 
 // RetainPrimary returns the device's primary context, which CUDA's runtime, PyTorch and NCCL use.
-// The first call creates it, in several hundred milliseconds. Each call needs a ReleasePrimary.
+// The first call creates it, which takes several hundred milliseconds. Call ReleasePrimary once
+// for each call.
 func (d Device) RetainPrimary() (Context, error) {
 	return getValue[Context](&d.driver.table, devicePrimaryCtxRetain, uintptr(d.handle))
 }

@@ -1,5 +1,6 @@
-// Package house contains only tests. They check imports, file sizes, names and documentation. Each
-// rule is tested with small modules that comply with it or violate it.
+// Package house contains only tests, which check the rules of this project for imports, file
+// sizes, names and documentation. Each rule is itself tested with small modules that comply with
+// it or violate it.
 package house
 
 import (
@@ -18,10 +19,11 @@ import (
 
 const module = "symmem"
 
+// file is a Go file of the module.
 type file struct {
 	path   string // slash-separated, relative to the module's root
 	source string
-	set    *token.FileSet
+	set    *token.FileSet // positions in syntax
 	syntax *ast.File
 }
 
@@ -37,6 +39,7 @@ func (f *file) isTest() bool { return strings.HasSuffix(f.path, "_test.go") }
 
 func (f *file) isGenerated() bool { return ast.IsGenerated(f.syntax) }
 
+// find returns a finding at a position of the file.
 func (f *file) find(at token.Pos, format string, args ...any) finding {
 	return finding{f.path, f.set.Position(at).Line, fmt.Sprintf(format, args...)}
 }
@@ -50,15 +53,17 @@ type finding struct {
 
 func (f finding) String() string { return fmt.Sprintf("%s:%d: %s", f.path, f.line, f.text) }
 
+// rule is a rule for the files of the module.
 type rule struct {
-	name   string
+	name   string // states the rule
 	reason string
-	check  func(files []*file) []finding
-	// Each module in bad violates the rule. Each module in good complies.
+	check  func(files []*file) []finding // returns the violations
+	// bad and good are examples of modules, as maps from paths to source texts. Each module in bad
+	// violates the rule, and each module in good complies.
 	bad, good []map[string]string
 }
 
-// eachFile returns a check that applies another check to every file.
+// eachFile returns a rule's check that applies the given check to every file.
 func eachFile(check func(*file) []finding) func([]*file) []finding {
 	return func(files []*file) []finding {
 		var all []finding
@@ -104,6 +109,7 @@ func TestRulesFindViolations(t *testing.T) {
 	}
 }
 
+// loadFiles returns all Go files of the module.
 func loadFiles(t *testing.T) []*file {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -121,8 +127,8 @@ func loadFiles(t *testing.T) []*file {
 		if err != nil {
 			return err
 		}
-		short, err := filepath.Rel(root, name)
-		sources[filepath.ToSlash(short)] = string(text)
+		relative, err := filepath.Rel(root, name)
+		sources[filepath.ToSlash(relative)] = string(text)
 		return err
 	})
 	if err != nil {
@@ -134,10 +140,12 @@ func loadFiles(t *testing.T) []*file {
 	return parseFiles(t, sources)
 }
 
+// isIgnored reports whether the go command ignores a folder with this name.
 func isIgnored(folder string) bool {
 	return folder == "testdata" || strings.HasPrefix(folder, ".") || strings.HasPrefix(folder, "_")
 }
 
+// parseFiles parses source texts, which are in a map by path.
 func parseFiles(t *testing.T, sources map[string]string) []*file {
 	t.Helper()
 	set := token.NewFileSet()

@@ -10,10 +10,10 @@ import (
 	"symmem/internal/spin"
 )
 
-// On LaneFault, ranks exchange reports about failures. Every rank appends reports to its log, in
-// slots that are never reused, and reads the others' logs. A rank that is late is marked absent.
+// exchangeReports performs an exchange on LaneFault, where ranks exchange reports about failures.
+// Every rank appends its report to its log, in slots that are never used again, and reads the logs
+// of the others. The entry of a rank that is absent, because it is late, lost or has left, is nil.
 // Ranks may disagree about the absent ranks.
-
 func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 	if err := e.writeReport(); err != nil {
 		return nil, err
@@ -21,22 +21,25 @@ func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 	if err := e.awaitReports(ctx); err != nil {
 		return nil, err
 	}
-	got := make([][]byte, len(e.g.blocks))
+	reports := make([][]byte, len(e.g.blocks))
 	for r, b := range e.g.blocks {
 		if e.lane.absent[r] {
 			continue
 		}
-		var err error
-		if got[r], err = e.lane.nextReport(b); err != nil {
+		report, err := e.lane.nextReport(b)
+		if err != nil {
 			return nil, fmt.Errorf("reading the report of rank %d: %w", e.g.cfg.Ranks[r], err)
 		}
+		reports[r] = report
 	}
-	return got, nil
+	return reports, nil
 }
 
+// slotCount returns the number of slots for a report of the given size.
 func slotCount(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
 
-// writeReport writes the first slot last: a rank that sees it sees the whole report.
+// writeReport appends this rank's report to its log. It writes the first slot last, so that a rank
+// that sees this slot sees the whole report.
 func (e *exchange) writeReport() error {
 	first, slots := e.lane.step, slotCount(uint64(len(e.payload)))
 	if first+slots > faultSlots {
@@ -54,6 +57,8 @@ func (e *exchange) writeReport() error {
 	return nil
 }
 
+// awaitReports waits until every rank that is not absent has written its next report. It marks
+// ranks as absent that do not write it in time.
 func (e *exchange) awaitReports(ctx context.Context) error {
 	w := &slowWait{
 		word: func(b *block) *uint64 { return &b.fault[e.lane.slotsRead[b]].step }, want: 1,
@@ -68,7 +73,8 @@ func (e *exchange) awaitReports(ctx context.Context) error {
 	}
 }
 
-// presentRanks marks ranks whose logs are full as absent.
+// presentRanks returns the other ranks that are not absent. It marks ranks whose logs are full as
+// absent.
 func (e *exchange) presentRanks() []int {
 	var ranks []int
 	for _, r := range e.g.OtherRanks() {
@@ -82,7 +88,8 @@ func (e *exchange) presentRanks() []int {
 	return ranks
 }
 
-// markAbsent is for a wait that has failed. It reports whether the exchange can continue.
+// markAbsent marks as absent the missing ranks that are the reason for err, the error of a wait.
+// It reports whether the exchange can continue without them.
 func (e *exchange) markAbsent(err error, missingRanks []int) bool {
 	var deadlock *driver.DeadlockError
 	switch {
@@ -90,7 +97,7 @@ func (e *exchange) markAbsent(err error, missingRanks []int) bool {
 		missingRanks = e.g.selectLost(missingRanks)
 	case errors.As(err, &deadlock):
 		missingRanks = slices.DeleteFunc(missingRanks, func(r int) bool {
-			return deadlock.Activity[e.g.cfg.Ranks[r]] == ""
+			return deadlock.Activity[e.g.cfg.Ranks[r]] == "" // not part of the deadlock
 		})
 	case !errors.As(err, new(*driver.TimeoutError)):
 		return false
@@ -101,7 +108,8 @@ func (e *exchange) markAbsent(err error, missingRanks []int) bool {
 	return true
 }
 
-// nextReport requires that the report's first slot has been written.
+// nextReport returns the next report in a rank's log. The first slot of the report must have been
+// written.
 func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.slotsRead[b]
 	payloadBytes := spin.LoadAcquire64(&b.fault[first].payloadBytes)

@@ -28,9 +28,10 @@ type Config struct {
 	Host string
 }
 
-// Join joins a group. All its ranks must call it, up to the deadline of ctx or else the timeout.
-// The error lists ranks that do not arrive in time. A rank that cannot join stores its error for
-// the others. After an error, the group's ID cannot be used again.
+// Join joins a group and returns its plane. All ranks of the group must call it before the
+// deadline of ctx, or else within the timeout. The error lists ranks that do not arrive in time. A
+// rank that cannot join stores its error for the others. After an error, the group's ID cannot be
+// used again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
@@ -53,18 +54,20 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-// compareGroups compares the lists of ranks and exchanges host names.
+// compareGroups checks that all ranks have the same list of ranks for the group. It also exchanges
+// the names of their machines.
 func compareGroups(ctx context.Context, p *Plane) error {
-	ownPayload := encodeRanks(p.cfg.Group)
-	all, err := p.Exchange(ctx, driver.LaneControl, append(ownPayload, control.HostName()...))
+	ownPayload := encodeRanks(p.cfg.Group) // followed by the name of the machine
+	payloads, err := p.Exchange(ctx, driver.LaneControl, append(ownPayload, control.HostName()...))
 	if err != nil {
 		return err
 	}
 	var differingRanks []int
-	machines := make([]string, len(all))
-	for r, payload := range all {
+	machines := make([]string, len(payloads))
+	for r, payload := range payloads {
 		name, isSame := bytes.CutPrefix(payload, ownPayload)
-		if machines[r] = control.MachineName(string(name)); !isSame {
+		machines[r] = control.MachineName(string(name))
+		if !isSame {
 			differingRanks = append(differingRanks, p.cfg.Group.Ranks[r])
 		}
 	}
@@ -79,12 +82,13 @@ func encodeRanks(g driver.GroupConfig) []byte {
 	return fmt.Appendf(nil, "%q %v ", g.ID, g.Ranks)
 }
 
-// token is a group's secret. The connecting end sends the first half, and the accepting end the
-// second.
+// token is a group's secret. To prove that they know it, the connecting end of a connection sends
+// the first half, and the accepting end the second.
 type token [32]byte
 
 const tokenHalf = len(token{}) / 2
 
+// key returns the key of one of the group's values in the store.
 func (c *Config) key(name string) string {
 	return "tcp/" + strconv.Quote(c.Group.ID) + "/" + name
 }
@@ -96,23 +100,24 @@ func (j *joiner) shareToken(ctx context.Context) error {
 	return control.ShareToken(ctx, j.cfg.Store, j.cfg.key("token"), isCreator, j.token[:])
 }
 
-// hello identifies the connecting end.
+// hello is the first message on a connection. It identifies the connecting end.
 type hello struct {
-	// rank and target are the group ranks of the connecting and the intended other end. A
-	// connection may reach a wrong rank if machines share an address, as for container bridges.
+	// rank is the group rank of the connecting end, and target that of the end that it wants to
+	// reach. A connection may reach a wrong rank if machines share an address, as with container
+	// bridges.
 	rank, target int
 	attempt      uint32 // counts handshakes with this target from 1
 	// source and destination are the addresses that the connecting end sees.
 	source, destination netip.AddrPort
 }
 
-// helloBytes is the size of the first message: protocolName (with its version), the first half of
-// the token, and the fields of hello.
-const helloBytes = 8 + tokenHalf + 3*4 + 2*addressBytes
-
-const addressBytes = 16 + 2
-
-const protocolName = "symrel04"
+const (
+	protocolName = "symrel04" // with the version of the protocol
+	addressBytes = 16 + 2     // an IPv6 address and a port
+	// helloBytes is the size of an encoded hello: protocolName, the first half of the token, and the
+	// fields of hello.
+	helloBytes = len(protocolName) + tokenHalf + 3*4 + 2*addressBytes
+)
 
 func (j *joiner) encodeHello(target int, attempt uint32, conn net.Conn) []byte {
 	b := append([]byte(protocolName), j.token[:tokenHalf]...)
@@ -127,19 +132,22 @@ func (j *joiner) encodeHello(target int, attempt uint32, conn net.Conn) []byte {
 	return b
 }
 
-// addressOf omits the IPv6 zone, which is meaningful only on one machine.
+// addressOf returns a TCP address without the IPv6 zone, which is meaningful only on one machine.
 func addressOf(address net.Addr) netip.AddrPort {
 	addrPort := address.(*net.TCPAddr).AddrPort()
 	return netip.AddrPortFrom(addrPort.Addr().Unmap().WithZone(""), addrPort.Port())
 }
 
+// decodeHello decodes a hello. It returns ErrProtocol if the sender does not know the token, if it
+// wants to reach another rank, or if its rank is not above this rank.
 func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	half, rest := b[len(protocolName):][:tokenHalf], b[len(protocolName)+tokenHalf:]
 	isAuthentic := subtle.ConstantTimeCompare(half, j.token[:tokenHalf]) == 1
 	rank, target := binary.LittleEndian.Uint32(rest), binary.LittleEndian.Uint32(rest[4:])
 	ownRank := uint32(j.cfg.Group.Rank)
-	if string(b[:len(protocolName)]) != protocolName || !isAuthentic ||
-		target != ownRank || rank <= ownRank || rank >= uint32(len(j.cfg.Group.Ranks)) {
+	isProtocol := string(b[:len(protocolName)]) == protocolName
+	isRankValid := ownRank < rank && rank < uint32(len(j.cfg.Group.Ranks))
+	if !isProtocol || !isAuthentic || target != ownRank || !isRankValid {
 		return hello{}, ErrProtocol
 	}
 	h := hello{rank: int(rank), target: int(target), attempt: binary.LittleEndian.Uint32(rest[8:])}
@@ -151,8 +159,8 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	return h, nil
 }
 
-// checkAddresses returns an error if the ends see different addresses, as with NAT (network address
-// translation). NCCL would then wait forever.
+// checkAddresses returns an error if the two ends of a connection see different addresses, as with
+// NAT (network address translation). NCCL would then wait forever.
 func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 	source, destination := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
 	if h.source == source && h.destination == destination {

@@ -10,6 +10,7 @@ import (
 	"symmem/internal/control"
 )
 
+// post returns a kindPost whose payload is the step.
 func post(track track, step uint64) message {
 	return message{kind: kindPost, track: track, step: step, payload: []byte{byte(step)}}
 }
@@ -17,9 +18,9 @@ func post(track track, step uint64) message {
 func valueTrack(name string) track { return valuePrefix + track(name) }
 
 func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
-	tooMany := []message{}
+	var tooManyNames []message
 	for i := range driver.MaxValueNames + 1 {
-		tooMany = append(tooMany, post(valueTrack(fmt.Sprint(i)), 1))
+		tooManyNames = append(tooManyNames, post(valueTrack(fmt.Sprint(i)), 1))
 	}
 	failure := message{kind: kindFail, step: 1, payload: anyStatus()}
 	for name, c := range map[string]struct {
@@ -39,14 +40,15 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 		"in order for each name": {[]message{
 			post(valueTrack("a"), 1), post(valueTrack("b"), 1), post(valueTrack("a"), 2),
 		}, 3},
-		"too many names": {tooMany, driver.MaxValueNames},
-		"after a fault":  {[]message{failure, post(valueTrack("a"), 7)}, 2},
+		"too many names":         {tooManyNames, driver.MaxValueNames},
+		"any step after a fault": {[]message{failure, post(valueTrack("a"), 7)}, 2},
 	} {
 		t.Run(name, func(t *testing.T) { checkAccepted(t, c.messages, c.acceptedCount) })
 	}
 }
 
-// checkAccepted checks that a record accepts only the first acceptedCount messages.
+// checkAccepted applies messages to a record. It must accept the first acceptedCount and reject
+// the others.
 func checkAccepted(t *testing.T, messages []message, acceptedCount int) {
 	t.Helper()
 	r := rankRecord{}
@@ -61,6 +63,7 @@ func checkAccepted(t *testing.T, messages []message, acceptedCount int) {
 	}
 }
 
+// TestPostsAreConsumedInOrder takes each post only when the next has arrived.
 func TestPostsAreConsumedInOrder(t *testing.T) {
 	r := rankRecord{}
 	for step := uint64(1); step < 100; step++ {
@@ -105,6 +108,7 @@ func TestFaultReportsAreBounded(t *testing.T) {
 }
 
 func TestRecordHoldsFailureReason(t *testing.T) {
+	// A peer may send 0, which is not a reason of a failure.
 	for step, want := range map[uint64]control.Reason{
 		0: control.FailedItself, 1: control.FailedItself, 2: control.Aborted,
 		3: control.FailedAfterPeer,
@@ -112,17 +116,20 @@ func TestRecordHoldsFailureReason(t *testing.T) {
 		r := rankRecord{}
 		err := r.applyMessage(message{kind: kindFail, step: step, payload: anyStatus()}, time.Now())
 		if got := r.state(&waitState{}, time.Now()); err != nil || got.Failed != want {
-			t.Errorf("after kindFail %d: got reason %d, %v, want %d", step, got.Failed, err, want)
+			t.Errorf("after kindFail %d: got reason %d, error %v; want reason %d",
+				step, got.Failed, err, want)
 		}
 	}
 	r := rankRecord{}
-	fail := message{kind: kindFail, step: 4, payload: anyStatus()}
+	unknownReason := uint64(control.FailedAfterPeer) + 1
+	fail := message{kind: kindFail, step: unknownReason, payload: anyStatus()}
 	if err := r.applyMessage(fail, time.Now()); !errors.Is(err, ErrProtocol) {
 		t.Errorf("an unknown reason: got %v, want ErrProtocol", err)
 	}
 }
 
-// Because of RankState.Completed, other ranks wait for messages in transit.
+// TestRecordHoldsStepsCompletedBeforeFailure checks RankState.Completed, with which a rank decides
+// whether to wait for messages that are still in transit.
 func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 	r := rankRecord{}
 	for _, m := range []message{
