@@ -62,7 +62,8 @@ func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
 	d := outcomes[9].Divergence
 	if len(d.Variants) != maxContributions || len(d.OtherRanks) != otherCount || len(d.Deviant) != 0 {
 		t.Fatalf("got %d variants, other ranks %v, deviant ranks %v; want %d variants, %d other "+
-			"ranks, no deviant ranks", len(d.Variants), d.OtherRanks, d.Deviant, maxContributions, otherCount)
+			"ranks, no deviant ranks", len(d.Variants), d.OtherRanks, d.Deviant, maxContributions,
+			otherCount)
 	}
 }
 

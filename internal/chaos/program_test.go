@@ -11,32 +11,28 @@ import (
 // op is one statement of a program, which all ranks perform.
 type op struct {
 	kind opKind
-	// The op reads on stream and writes on recvStream. They differ only for messages: the sender
-	// uses stream, and the receiver recvStream.
+	// stream is the number of the stream that performs the op. In a message, the sender uses stream,
+	// and the receiver recvStream. In other ops, the two are equal.
 	stream, recvStream int
-	// group is an index in layout.groups.
-	group int
-	// The op reads buffer send and writes buffer recv.
-	send, recv int
-	// count is a number of elements. root is a group rank.
-	count, root int
-	reduce      symmem.ReduceOp
-	// message is for sendOp, and parts for allToAllV.
-	message message
-	parts   *parts
-	// event and graph are the indexes of an event or graph.
-	event, graph int
+	group              int // index in layout.groups
+	// send and recv are indexes in program.buffers. The op reads buffer send and writes buffer recv.
+	send, recv   int
+	count        int // number of elements; for sendOp, of bytes
+	root         int // group rank
+	reduce       symmem.ReduceOp
+	message      message // for sendOp
+	parts        *parts  // for allToAllV
+	event, graph int     // index of an event or graph
 }
 
-// src and dst are world ranks. The count of the op is in bytes.
+// message describes the message of a sendOp.
 type message struct {
-	src, dst, tag int
-	// anySource: the receiver uses AnySource.
-	anySource bool
-	// isInt32 selects int32 elements instead of bytes.
-	isInt32 bool
+	src, dst, tag int  // src and dst are world ranks
+	anySource     bool // whether the receiver uses AnySource instead of src
+	isInt32       bool // whether the elements are int32 instead of bytes
 }
 
+// opKind is the kind of an op.
 type opKind int
 
 const (
@@ -48,8 +44,8 @@ const (
 	allToAll
 	allToAllV
 	// tallyOp is an in-place ReduceScatter, which adds the other ranks' values to this rank's part
-	// of a buffer. Those values never change, so the result shows the number of tallies in any
-	// order.
+	// of a buffer. The other ranks' values never change, so the result shows the number of tallies,
+	// whatever their order.
 	tallyOp
 	// sendOp sends and receives a message.
 	sendOp
@@ -77,7 +73,7 @@ func (k opKind) isCollective() bool { return k < collectiveOpCount }
 
 func (k opKind) isCall() bool { return k <= sendOp }
 
-// Every rank has the buffer.
+// buffer is memory that every rank has.
 type buffer struct {
 	bytes int
 	// isForeign is set if the buffer is not in the pool: it is a Go slice on the host, or another
@@ -87,18 +83,19 @@ type buffer struct {
 	allocatedByOp bool
 }
 
+// graph is a graph that a program captures and launches.
 type graph struct {
-	body []op
-	// The graph is captured on stream, by an op or before the first op.
-	stream       int
-	capturedByOp bool
+	body         []op
+	stream       int  // stream on which the graph is captured
+	capturedByOp bool // whether a captureOp captures it, instead of each rank before the first op
 	// branches is the number of streams on which another library captures the graph, or 0 for
 	// symmem.
 	branches int
 }
 
+// layout describes the groups of a world.
 type layout struct {
-	ranks  int
+	ranks  int     // number of ranks in the world
 	groups [][]int // world ranks of each group; group 0 is the world
 	// colors holds the splits that create the other groups. Each gives every rank the color 0 or 1
 	// and creates a group for each color, which may have a single rank or none.
@@ -106,10 +103,11 @@ type layout struct {
 	isUnordered bool
 }
 
+// program is a random program that all ranks of a world perform.
 type program struct {
 	layout
 	buffers []buffer
-	events  int
+	events  int // number of events
 	graphs  []graph
 	ops     []op
 	// orders holds the order in which each rank queues the ops. If it is nil, all use the program's
@@ -145,6 +143,7 @@ func newLayout(ranks int, colors ...[]int) layout {
 	return l
 }
 
+// participants returns the world ranks that take part in an op.
 func (p *program) participants(o *op) []int {
 	switch {
 	case o.kind == sendOp:
@@ -158,6 +157,7 @@ func (p *program) participants(o *op) []int {
 
 func (p *program) isMember(rank int, o *op) bool { return slices.Contains(p.participants(o), rank) }
 
+// streamOf returns the stream on which a world rank performs the op.
 func (o *op) streamOf(rank int) int {
 	if o.kind == sendOp && rank == o.message.dst {
 		return o.recvStream
@@ -173,6 +173,7 @@ func (p *program) body(o *op) []op {
 	return []op{*o}
 }
 
+// order returns the indexes of the ops in the order in which a rank queues them.
 func (p *program) order(rank int) []int {
 	if p.orders != nil {
 		return p.orders[rank]

@@ -105,6 +105,9 @@ void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
 	}
 }
 
+// TestStatusAfterStep calls functions after a step, enter. In C, the functions return a weighted
+// sum of the arguments and of the step's argument. They have more arguments than registers can
+// hold.
 func TestStatusAfterStep(t *testing.T) {
 	path := dltest.Compile(t, "libstatus.so", `
 static __thread long entered;
@@ -130,45 +133,47 @@ int called(void) { return calls; }`)
 	called, _ := library.Find("called")
 	twelve := []uintptr{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 	thirteen := slices.Concat(twelve, []uintptr{13})
+	const failingArgument = ^uintptr(0) // enter returns 7 for negative arguments
 	for name, c := range map[string]struct {
 		function dl.Symbol
 		step     dl.Step
 		args     []uintptr
-		want     int32
+		want     int32 // status
 		ok       bool
 	}{
 		"no step":           {sum, dl.Step{}, twelve, 650, true},
 		"a successful step": {sum, dl.Step{Function: enter, Argument: 1000}, twelve, 1650, true},
 		"a failing step": {
-			sum, dl.Step{Function: enter, Argument: ^uintptr(0)}, twelve, 7, false,
+			sum, dl.Step{Function: enter, Argument: failingArgument}, twelve, 7, false,
 		},
 		"no step, thirteen arguments": {sumOfMore, dl.Step{}, thirteen, 819, true},
 		"a successful step, thirteen arguments": {
 			sumOfMore, dl.Step{Function: enter, Argument: 1000}, thirteen, 1819, true,
 		},
 		"a failing step, thirteen arguments": {
-			sumOfMore, dl.Step{Function: enter, Argument: ^uintptr(0)}, thirteen, 7, false,
+			sumOfMore, dl.Step{Function: enter, Argument: failingArgument}, thirteen, 7, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			enter.Call(0)
-			before := called.Call()
+			enter.Call(0) // undo the step of another case, which may have used this thread
+			callsBefore := called.Call()
 			status, ok := c.function.CallAfterStep(&c.step, c.args...)
 			if status != c.want || ok != c.ok {
 				t.Errorf("CallAfterStep = %d, %v; want %d, %v", status, ok, c.want, c.ok)
 			}
 			if len(c.args) <= 12 {
 				prepared := c.function.Prepare(&c.step, c.args...)
-				prepared.Set(11, 22)
+				prepared.Set(11, 22) // change the last argument from 12 to 22
 				status, ok := prepared.Call()
-				if want := c.want + 120; ok && status != want || ok != c.ok {
-					t.Errorf("Call = %d, %v; want %d, %v", status, ok, want, c.ok)
+				if want := c.want + 12*10; ok && status != want || ok != c.ok {
+					t.Errorf("Call of a prepared call = %d, %v; want %d, %v", status, ok, want, c.ok)
 				}
 			}
-			if (called.Call() > before) != c.ok {
-				t.Errorf("the function was called: %v, want %v", !c.ok, c.ok)
+			wasCalled := called.Call() > callsBefore
+			if wasCalled != c.ok {
+				t.Errorf("the function was called: %v, want %v", wasCalled, c.ok)
 			}
 		})
 	}

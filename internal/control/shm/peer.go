@@ -15,17 +15,18 @@ import (
 	"symmem/internal/sys"
 )
 
-// peer is a connection to another rank on this machine, and watches its process.
+// peer is a connection to another rank on this machine. It watches the process of the rank.
 type peer struct {
 	*handoff.Peer
-	rank   int
-	isLost atomic.Bool
+	rank   int           // world rank
+	isLost atomic.Bool   // whether the process has exited
 	exited chan struct{} // closed when the process has exited
 
 	watcher sync.WaitGroup
 }
 
-// newPeer starts a goroutine that increments exitCount when the peer's process exits.
+// newPeer returns the peer for a connection h. Unless the rank is in this process, it starts a
+// goroutine that increments exitCount when the rank's process exits.
 func newPeer(rank int, h *handoff.Peer, exitCount *atomic.Uint32) *peer {
 	p := &peer{Peer: h, rank: rank, exited: make(chan struct{})}
 	if h.PID() != os.Getpid() {
@@ -42,11 +43,12 @@ func (p *peer) watch(exitCount *atomic.Uint32) {
 	}
 }
 
-// exitDelay bounds the time from the end of a killed process's connections until its exit is
-// noticed.
+// exitDelay bounds the time from the end of a killed process's connections until this rank notices
+// that the process has exited.
 const exitDelay = 200 * time.Millisecond
 
-// hasExited waits up to exitDelay for the process of a peer with a broken connection to exit.
+// hasExited reports whether the process of a peer with a broken connection has exited. It waits
+// for the exit for up to exitDelay.
 func (p *peer) hasExited() bool {
 	select {
 	case <-p.exited:
@@ -56,7 +58,8 @@ func (p *peer) hasExited() bool {
 	}
 }
 
-// callOnExit calls a function when the process exits, unless ctx is done first.
+// callOnExit calls a function when the process exits, unless ctx is done first. If the process has
+// already exited, the call has ended when callOnExit returns.
 func (p *peer) callOnExit(ctx context.Context, call func()) {
 	if p.isLost.Load() {
 		call()
@@ -79,7 +82,8 @@ func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error)
 	return f, nil
 }
 
-// toRankLostError returns a RankLostError if err means a closed connection.
+// toRankLostError returns a RankLostError about a world rank if err means that the rank's process
+// has closed the connection or does not exist. Otherwise, it returns err.
 func toRankLostError(rank int, callText string, err error) error {
 	for _, target := range []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,

@@ -10,6 +10,9 @@ import (
 	"symmem/internal/control"
 )
 
+// notLast is an argument of broadcast: other messages will follow.
+const notLast = false
+
 // Exchange implements control.Plane.
 func (p *Plane) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
@@ -53,9 +56,9 @@ func (p *Plane) disableLane(lane driver.Lane, err error) error {
 	return err
 }
 
-// failAndNotify waits until the other ranks have acknowledged the fault. Otherwise, a rank that
-// reaches the failed step later could complete it. The caller must hold p.mu, which is released
-// during the wait.
+// failAndNotify makes the plane fail and waits until the other ranks have acknowledged the fault.
+// Without the wait, a rank that reaches the failed step later could complete it. The caller must
+// hold p.mu, which is released during the wait.
 func failAndNotify(p *Plane, err error) error {
 	err = p.fail(err)
 	awaitAcknowledgements(&p.groupState)
@@ -70,7 +73,8 @@ func (p *Plane) WaitForAcknowledgements() {
 	awaitAcknowledgements(&p.groupState)
 }
 
-// The caller must hold s.mu, which is released during the wait.
+// awaitAcknowledgements implements WaitForAcknowledgements. The caller must hold s.mu, which is
+// released during the wait.
 func awaitAcknowledgements(s *groupState) {
 	for begin := time.Now(); !s.closed && hasUnacknowledgedFault(s); {
 		remaining := ackTimeout - time.Since(begin)
@@ -81,11 +85,15 @@ func awaitAcknowledgements(s *groupState) {
 	}
 }
 
-// CanSucceed is pessimistic: a lost rank may have submitted more tickets than this rank knows of.
+// CanSucceed reports whether work that depends on a ticket may still complete: no other rank has
+// failed, or is lost without having submitted the ticket. It is pessimistic, because a lost rank
+// may have submitted more tickets than this rank knows of. If messages may be unread, it first
+// waits for them.
 func (p *Plane) CanSucceed(ticket uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for end := time.Now().Add(catchUpLimit); !p.closed && !p.PeerFailed(); {
+	end := time.Now().Add(catchUpLimit)
+	for !p.closed && !p.PeerFailed() {
 		now := time.Now()
 		if !p.stallDetector.mayBeStale(now) || now.After(end) {
 			break
@@ -102,7 +110,9 @@ func (p *Plane) CanSucceed(ticket uint64) bool {
 	return true
 }
 
-// exchangeStep performs one step of a track (a sequence of steps). The caller must hold p.mu.
+// exchangeStep performs the next step of w.track, and returns the payloads of all ranks by group
+// rank. It sets the other fields of w that describe the step. The caller must hold p.mu, which is
+// released during the wait.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) ([][]byte, error) {
 	ownSteps, err := p.records[p.ownRank].addSteps(w.track)
 	if err != nil {
@@ -111,20 +121,20 @@ func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) 
 	ownSteps.received++
 	w.step, w.isOrdered = ownSteps.received, ownSteps.isOrdered
 	m := message{kind: kindPost, track: w.track, step: w.step, payload: payload}
-	p.broadcast(m, false)
+	p.broadcast(m, notLast)
 	if err := p.wait(ctx, w); err != nil {
 		return nil, err
 	}
 	ownSteps.completed = w.step
-	got := make([][]byte, len(p.records))
+	payloads := make([][]byte, len(p.records))
 	for r := range p.records {
 		if r == p.ownRank {
-			got[r] = append([]byte{}, payload...)
+			payloads[r] = append([]byte{}, payload...)
 			continue
 		}
-		got[r] = p.records[r].tracks[w.track].takePost()
+		payloads[r] = p.records[r].tracks[w.track].takePost()
 	}
-	return got, nil
+	return payloads, nil
 }
 
 // Named implements control.Plane.
@@ -179,31 +189,34 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// exchangeReports sends a fault report and returns every other rank's next one. The caller must
-// hold p.mu.
+// exchangeReports sends a fault report to all ranks. It returns the next report of every rank, or
+// nil for an absent rank. The caller must hold p.mu, which is released during waits.
 func (p *Plane) exchangeReports(
 	ctx context.Context, payload []byte, w *waitState,
 ) ([][]byte, error) {
+	// Ranks report faults only after a failure, so this rank fails if it has not yet.
 	_ = p.fail(&driver.PeerError{InCall: w.callText()})
 	ownRecord := &p.records[p.ownRank]
 	payload = append([]byte{}, payload...)
 	if err := ownRecord.addReport(payload); err != nil {
 		return nil, err
 	}
-	p.broadcast(message{kind: kindReport, payload: payload}, false)
+	p.broadcast(message{kind: kindReport, payload: payload}, notLast)
 	if err := p.awaitReports(ctx, w); err != nil {
 		return nil, err
 	}
-	got := make([][]byte, len(p.records))
+	reports := make([][]byte, len(p.records))
 	for r := range p.records {
 		if !p.records[r].isAbsent {
-			got[r], _ = p.records[r].nextReport()
+			reports[r], _ = p.records[r].nextReport()
 		}
 	}
-	return got, nil
+	return reports, nil
 }
 
-// awaitReports marks ranks absent that do not report in time, are lost or have left.
+// awaitReports waits for the next report of every rank. It marks ranks as absent that do not
+// report in time, are lost or have left. The caller must hold p.mu, which is released during
+// waits.
 func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, p.cfg.Group.Timeout.Get())
 	defer cancel()
