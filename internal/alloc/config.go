@@ -12,17 +12,18 @@ const Unit = 512
 
 const unitShift = 9
 
-// MaxSize is the largest request in bytes.
+// MaxSize is the maximum size of a request in bytes.
 const MaxSize = int64(1) << 46
 
-// Policy orders free blocks of the same size.
+// Policy selects which of several free blocks of the same size a request gets.
 type Policy uint8
 
 const (
-	// CreationOrder takes the block with the lowest (segment ordinal, offset), which is the same on
-	// all ranks.
+	// CreationOrder selects the block with the lowest segment ordinal and then the lowest offset.
+	// This block is the same on all ranks.
 	CreationOrder Policy = iota
-	// AddressOrder takes the lowest address, as PyTorch up to 2.11. It differs between ranks.
+	// AddressOrder selects the block with the lowest address, like PyTorch up to 2.11. This block
+	// can differ between ranks.
 	AddressOrder
 )
 
@@ -37,25 +38,25 @@ func (p Policy) String() string {
 type Sizing uint8
 
 const (
-	// Geometric makes a new segment as large as all earlier ones together. Blocks are split if a
-	// Unit remains.
+	// Geometric makes a new segment as large as all earlier segments together. Blocks are split if
+	// at least one Unit remains.
 	Geometric Sizing = iota
-	// Stepped follows PyTorch: segments for small and large requests have 2 MiB, 20 MiB or a
-	// multiple of 2 MiB. Large blocks are split only if more than 1 MiB remains.
+	// Stepped follows PyTorch: segments have 2 MiB for small requests, and 20 MiB or a multiple of 2
+	// MiB for large requests. Blocks for large requests are split only if more than 1 MiB remains.
 	Stepped
 )
 
 // The sizes for Stepped come from PyTorch's c10/cuda/CUDACachingAllocator.cpp and
 // AllocatorConfig.h.
 const (
-	smallLimit   = 1 * mib
-	smallSegment = 2 * mib  // for small requests
-	largeSegment = 20 * mib // for requests below largeLimit
-	largeLimit   = 10 * mib // larger requests get a separate segment
-	largeStep    = 2 * mib
+	smallLimit   = 1 * mib  // maximum size of small requests
+	smallSegment = 2 * mib  // size of segments for small requests
+	largeSegment = 20 * mib // size of segments for large requests below largeLimit
+	largeLimit   = 10 * mib // requests from this size on get a separate segment
+	largeStep    = 2 * mib  // separate segments have a multiple of this size
 )
 
-// Config must be the same on all ranks that must place blocks identically.
+// Config configures a Core. It must be the same on all ranks that must place blocks identically.
 type Config struct {
 	Policy Policy
 	Sizing Sizing
@@ -65,8 +66,8 @@ type Config struct {
 
 	// First is the size of the first segment in bytes, for Geometric sizing. 0 means 64 MiB.
 	First int64
-	// Granularity is a power of two, of which segment sizes are multiples with Geometric sizing. 0
-	// means 2 MiB.
+	// Granularity is a power of two. With Geometric sizing, the sizes of segments are multiples of
+	// it. 0 means 2 MiB.
 	Granularity int64
 }
 
@@ -95,8 +96,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remainingSegment returns the largest size that Capacity permits, or 0 if the request would not
-// fit or sizes are fixed (Stepped).
+// remainingSegment returns the largest size of a new segment that Capacity permits. It returns 0
+// if the request would not fit into this segment, or if Sizing is Stepped, where sizes are fixed.
 func (c *Config) remainingSegment(requestBytes, mappedBytes int64) int64 {
 	bytes := (c.Capacity - mappedBytes) &^ (c.Granularity - 1)
 	if bytes < requestBytes || c.Sizing == Stepped {

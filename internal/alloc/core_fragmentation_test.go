@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// history is a sequence of requests and frees for any Core.
+// history is a sequence of requests and frees that can be replayed on any Core.
 type history struct {
 	steps  []step
-	peak   int64   // highest sum of live requests
-	live   int64   // current sum of live requests
-	sizes  []int64 // by request number
+	peak   int64   // highest total size of live requests in bytes
+	live   int64   // current total size of live requests in bytes
+	sizes  []int64 // sizes of all requests, by number
 	random *rand.Rand
 }
 
@@ -27,6 +27,7 @@ func newHistory(seed uint64) *history {
 	return &history{random: rand.New(rand.NewPCG(seed, 77))}
 }
 
+// alloc appends a request and returns its number.
 func (h *history) alloc(size int64) int {
 	h.steps = append(h.steps, step{size: size})
 	h.sizes = append(h.sizes, size)
@@ -64,14 +65,14 @@ func randomHistory(seed uint64) *history {
 }
 
 // trainingHistory models the training of a transformer with 24 layers on sequences of varying
-// length. Weights and optimizer state are permanent. Temporaries live within a layer, activations
-// until the backward pass, gradients until the optimizer step.
+// length. Weights and optimizer state are permanent. Temporary buffers live within a layer,
+// activations until the backward pass, and gradients until the optimizer step.
 func trainingHistory(seed uint64) *history {
 	const layers, hidden = 24, 2048
 	h := newHistory(seed)
 	for range layers {
-		for _, n := range []int64{4, 8, 8} {
-			h.alloc(n * hidden * hidden * 2)
+		for _, matrices := range []int64{4, 8, 8} {
+			h.alloc(matrices * hidden * hidden * 2)
 		}
 	}
 	for range 12 {
@@ -100,8 +101,8 @@ func trainingHistory(seed uint64) *history {
 	return h
 }
 
-// servingHistory models inference. Weights are permanent, each request's cache grows in pieces, and
-// the sizes of temporaries depend on the number of tokens in the batch.
+// servingHistory models inference. Weights are permanent, the cache of each request grows in
+// pieces, and the sizes of temporary buffers depend on the number of tokens in the batch.
 func servingHistory(seed uint64) *history {
 	const layers, hidden = 16, 4096
 	h := newHistory(seed)
@@ -125,7 +126,8 @@ func servingHistory(seed uint64) *history {
 				requests[i] = append(requests[i], h.alloc(16*hidden*4))
 			}
 		}
-		if i := h.random.IntN(len(requests)); h.random.IntN(3) == 0 {
+		i := h.random.IntN(len(requests))
+		if h.random.IntN(3) == 0 {
 			h.free(requests[i]...)
 			requests[i] = requests[len(requests)-1]
 			requests = requests[:len(requests)-1]
@@ -134,9 +136,10 @@ func servingHistory(seed uint64) *history {
 	return h
 }
 
+// outcome holds the memory that a Core needed for a history.
 type outcome struct {
-	mapped   int64 // peak in bytes
-	segments int   // number created in total
+	mapped   int64 // peak of the mapped bytes
+	segments int   // number of segments
 }
 
 // replay applies a history to a Core. It never trims the Core, because Trim is collective.
@@ -158,20 +161,23 @@ func replay(c *Core, h *history) (outcome, error) {
 	return outcome{c.Stats().MappedPeak, len(c.segments)}, nil
 }
 
+// place allocates a block on stream 0, from a new segment if necessary.
 func place(c *Core, size int64) (Block, error) {
-	v, grow, err := c.Alloc(size, 0)
-	if err != nil || grow.Bytes == 0 {
-		return v, err
+	const stream = 0
+	block, growth, err := c.Alloc(size, stream)
+	if err != nil || growth.Bytes == 0 {
+		return block, err
 	}
-	if _, err := c.AddSegment(grow, uint64(len(c.segments)+1)<<36); err != nil {
-		return v, err
+	address := uint64(len(c.segments)+1) << 36 // segments must not overlap
+	if _, err := c.AddSegment(growth, address); err != nil {
+		return block, err
 	}
-	v, _, err = c.Alloc(size, 0)
-	return v, err
+	block, _, err = c.Alloc(size, stream)
+	return block, err
 }
 
-// requiredCapacity returns the smallest sufficient capacity, in steps of 1/256 of the peak of
-// requested bytes.
+// requiredCapacity returns the smallest Config.Capacity with which a Core can replay a history.
+// The result is rounded up to a multiple of about 1/256 of the peak of requested bytes.
 func requiredCapacity(tb testing.TB, config Config, h *history) int64 {
 	tb.Helper()
 	step := h.peak / 256
@@ -200,8 +206,9 @@ var workloads = []struct {
 	{"serving", servingHistory},
 }
 
-// Only a capacity limit shows the needed memory: without one, segments double in size and up to
-// twice the needed memory may be mapped.
+// TestCoreNeedsNoMoreMemoryThanPyTorch compares the smallest capacities with which histories can
+// be replayed. Without a capacity, segments double in size, so that up to twice the needed memory
+// is mapped.
 func TestCoreNeedsNoMoreMemoryThanPyTorch(t *testing.T) {
 	for _, workload := range workloads {
 		for seed := range uint64(4) {
@@ -215,7 +222,8 @@ func TestCoreNeedsNoMoreMemoryThanPyTorch(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				need, pytorchNeed := requiredCapacity(t, Default(), h), requiredCapacity(t, PyTorch(), h)
+				need := requiredCapacity(t, Default(), h)
+				pytorchNeed := requiredCapacity(t, PyTorch(), h)
 				peak := float64(h.peak)
 				t.Logf("relative to the peak of requested bytes: needed %.3f (PyTorch %.3f), mapped "+
 					"without a capacity limit %.3f (PyTorch %.3f); segments %d (PyTorch %d)",
@@ -236,6 +244,8 @@ func TestCoreNeedsNoMoreMemoryThanPyTorch(t *testing.T) {
 	}
 }
 
+// BenchmarkHistories measures the time per step, the number of segments, and the peak of mapped
+// memory relative to the peak of requested memory.
 func BenchmarkHistories(b *testing.B) {
 	for _, workload := range workloads {
 		for _, config := range []Config{Default(), PyTorch()} {

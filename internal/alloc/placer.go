@@ -6,14 +6,14 @@ import "fmt"
 type placer struct {
 	layout
 	config      Config
-	isGeometric bool
-	arenaEnd    uint64
+	isGeometric bool   // whether config.Sizing is Geometric
+	arenaEnd    uint64 // position after the last segment, in units
 	mappedBytes int64
 	counts      counts
-	freeCount   uint64 // blocks that have become free so far
+	freeCount   uint64 // number of blocks that have become free so far
 	lastOwner   uint32 // see Core.Owner
 
-	// The latest Alloc and Free; see last_freed.go.
+	// The following fields describe the latest Alloc and Free; see last_freed.go.
 
 	lastAllocated        uint32 // 0 if the latest call was not an Alloc
 	lastAllocatedUnits   uint64
@@ -24,6 +24,7 @@ type placer struct {
 	lastFreedNeighbors   neighborStates
 }
 
+// makeLive allocates a block that is in no index, for a request of size bytes.
 func (p *placer) makeLive(id uint32, size int64) Block {
 	b := &p.blocks[id]
 	b.packed = uint64(Live) | uint64(size)<<requestedShift
@@ -43,9 +44,9 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	return view
 }
 
-// findBlock returns the best free block for a request, and its size. It merges lastFreed with its
-// neighbors. It searches before a merge in the same index, which is faster, and again if the merge
-// changes the result.
+// findBlock returns the best free block for a request and the size of the block in units, or 0 and
+// 0. It also merges lastFreed with its neighbors. If lastFreed is in the same index, it searches
+// before the merge, which is faster, and again if the merge may have changed the result.
 func (p *placer) findBlock(
 	index *sizeIndex, units uint64, indexID uint32,
 ) (id uint32, foundUnits uint64) {
@@ -59,18 +60,22 @@ func (p *placer) findBlock(
 	if p.lastFreed != 0 {
 		mergedUnits := p.mergeLastFreedInto(index)
 		b := &p.blocks[id]
-		if mergedUnits-units <= foundUnits-units || b.units() != foundUnits || b.state() != Free {
+		// The unsigned differences are large for blocks that are too small.
+		isMergedBetter := mergedUnits-units <= foundUnits-units
+		if isMergedBetter || b.units() != foundUnits || b.state() != Free {
 			id, foundUnits = p.findInIndex(index, units)
 		}
 	}
 	return id, foundUnits
 }
 
-// takeFront allocates the front of a free block, whose rest keeps its id.
+// takeFront removes the front of a free block from the index and returns its id. The rest of the
+// block stays free and keeps its id. If the block is not split, takeFront removes all of it.
 func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64) uint32 {
 	restUnits := foundUnits - units
-	if restUnits == 0 || !p.isGeometric &&
-		!p.config.shouldSplit(int64(units)<<unitShift, int64(restUnits)<<unitShift) {
+	shouldSplit := restUnits > 0 && (p.isGeometric ||
+		p.config.shouldSplit(int64(units)<<unitShift, int64(restUnits)<<unitShift))
+	if !shouldSplit {
 		p.removeBlock(index, &p.blocks[id], foundUnits)
 		return id
 	}
@@ -91,6 +96,7 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 	return frontID
 }
 
+// tryReserve reserves the best free block of an index, and reports whether there is one.
 func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	id, _ := p.findBlock(p.indexes[indexID], units, indexID)
 	if id == 0 {
@@ -112,11 +118,13 @@ func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 	return e
 }
 
+// makeFree makes a block free and merges it with free neighbors.
 func (p *placer) makeFree(b *block, id uint32) {
 	p.invalidateHandle(b)
 	p.mergeBlock(p.indexes[p.indexIDOf(b)], b, id, p.neighborStates(b))
 }
 
+// invalidateHandle ends the use of a block's record by a live, parked or deferred block.
 func (p *placer) invalidateHandle(b *block) {
 	p.counts.usedBytes -= b.size()
 	p.counts.requestedBytes -= b.requested()
@@ -125,6 +133,7 @@ func (p *placer) invalidateHandle(b *block) {
 	b.packed = uint64(unusedRecord)
 }
 
+// createRegion creates a region that consists of one free block, and returns its id.
 func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal int32) uint32 {
 	regionID, blockID, sentinelID := p.newRegion(), p.newBlock(), p.newBlock()
 	p.regions[regionID] = region{
@@ -143,6 +152,7 @@ func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal
 	return regionID
 }
 
+// segmentBase returns the position of a new segment in the arena.
 func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 	units := uint64(bytes) >> unitShift
 	switch {
@@ -165,6 +175,8 @@ func (p *placer) isSegmentFree(s *segment) bool {
 	return true
 }
 
+// dropRegions drops a region and the later regions of its segment. Each must consist of one free
+// block.
 func (p *placer) dropRegions(regionID uint32) {
 	for regionID != 0 {
 		region := p.regions[regionID]

@@ -2,19 +2,21 @@ package alloc
 
 // use is the use of a block by a stream that does not own it.
 type use struct {
-	// sequence is StreamPoint.Deferral of a deferred block. For other blocks, it is
+	// sequence is the block's StreamPoint.Deferral if the block is deferred. Otherwise, it is the
 	// useTable.useCount when the use was recorded last.
 	sequence uint64
 	streamID uint32
-	next     uint32 // next use of the block, or next unused entry
+	next     uint32 // id of the next use of the block or the next unused entry, or 0
 }
 
+// useTable holds the uses of all blocks.
 type useTable struct {
-	uses           []use
-	firstUnusedUse uint32
-	useCount       uint64
+	uses           []use  // by id; id 0 means none
+	firstUnusedUse uint32 // id of the first unused entry, or 0
+	useCount       uint64 // number of calls that have recorded a use
 }
 
+// addUse records a use on a stream, which must not have one.
 func (t *useTable) addUse(fields *rareFields, streamID uint32) {
 	t.useCount++
 	useID := t.newUse()
@@ -22,7 +24,8 @@ func (t *useTable) addUse(fields *rareFields, streamID uint32) {
 	fields.firstUse = useID
 }
 
-// renewUse reports whether the block had a use on this stream.
+// renewUse records that a stream uses a block again. It returns false if the block has no use on
+// this stream.
 func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 	for useID := fields.firstUse; useID != 0; useID = t.uses[useID].next {
 		if t.uses[useID].streamID == streamID {
@@ -34,8 +37,8 @@ func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 	return false
 }
 
-// removeUse reports whether a deferred block had a use on the stream. It ignores uses with a
-// deferral number above lastDeferral.
+// removeUse removes the use of a deferred block on a stream, and reports whether there was one. It
+// keeps the use if the number of the deferral is above lastDeferral.
 func (t *useTable) removeUse(fields *rareFields, streamID uint32, lastDeferral uint64) bool {
 	for link := &fields.firstUse; *link != 0; link = &t.uses[*link].next {
 		useID := *link
@@ -62,6 +65,7 @@ func (t *useTable) removeCompleteUses(fields *rareFields, streams []stream) {
 	}
 }
 
+// removeUses removes all uses of a block.
 func (t *useTable) removeUses(fields *rareFields) {
 	for fields.firstUse != 0 {
 		useID := fields.firstUse

@@ -9,12 +9,13 @@ import (
 	"symmem"
 )
 
+// messages is the kind of programs that exchange messages; see TestMessages.
 var messages = kind{
 	programsPerWorld: 10, timeLimit: 4 * time.Minute,
 	drawWorld: func(t *task) (int, symmem.Options) {
 		l := t.messagesLayout()
 		return l.ranks, symmem.Options{
-			// no correct program waits this long
+			// A minute is longer than any wait of a correct program.
 			Check: symmem.CheckEvery, Timeout: time.Minute, UnorderedMessages: l.isUnordered,
 		}
 	},
@@ -41,39 +42,40 @@ func (t *task) messagesLayout() layout {
 	return l
 }
 
-// messages draws a program of messages and collectives. In unordered layouts, a message may be sent
-// before a collective but received after it.
+// messages draws a program of messages and collectives. In unordered layouts, a message may be
+// sent before a collective but received after it.
 func (t *task) messages(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, t.messagesLayout())
-	foreign := d.IntN(2) == 0 && !t.GPU
-	large := d.IntN(20) == 0
-	anyBytes := 4 * d.IntN(5000) // length of all messages from AnySource
+	isForeign := d.IntN(2) == 0 && !t.GPU
+	hasLargeMessage := d.IntN(20) == 0
+	anySourceBytes := 4 * d.IntN(5000) // size of all messages from AnySource
 	for i := range 8 + d.IntN(30) {
-		members := g.p.groups[0]
 		o := op{group: d.IntN(len(g.p.groups)), stream: d.IntN(streamCount)}
-		if o.group > 0 {
-			members = g.p.groups[o.group]
-		}
-		if o.recvStream = o.stream; len(members) < 2 || d.IntN(5) == 0 {
+		members := g.p.groups[o.group]
+		o.recvStream = o.stream
+		if len(members) < 2 || d.IntN(5) == 0 {
 			o.kind, o.count = allReduce, 2
-			o.send, o.recv = g.buffer(64, foreign), g.buffer(64, foreign)
+			o.send, o.recv = g.buffer(64, isForeign), g.buffer(64, isForeign)
 			g.addOrdered(o)
 			continue
 		}
 		order := d.Perm(len(members))
-		o.kind, o.recvStream, o.count = sendOp, d.IntN(streamCount), drawBytes(d, large && i == 3)
+		o.kind = sendOp
+		o.recvStream = d.IntN(streamCount)
+		o.count = drawBytes(d, hasLargeMessage && i == 3)
 		o.message = message{src: members[order[0]], dst: members[order[1]], tag: d.IntN(tagCount)}
-		if o.message.anySource = d.IntN(8) == 0; o.message.anySource {
-			o.count, o.message.tag = anyBytes, anyTag
+		o.message.anySource = d.IntN(8) == 0
+		if o.message.anySource {
+			o.count, o.message.tag = anySourceBytes, anyTag
 		}
-		if source := g.drawForwarded(&o); source != nil {
-			o.send, o.count = source.recv, min(o.count, source.count)
+		if received := g.drawForwarded(&o); received != nil {
+			o.send, o.count = received.recv, min(o.count, received.count)
 		} else {
-			o.send = g.buffer(o.count+gapBytes, foreign)
+			o.send = g.buffer(o.count+gapBytes, isForeign)
 		}
 		o.message.isInt32 = o.count%4 == 0 && !o.message.anySource && d.IntN(2) == 0
-		o.recv = g.buffer(o.count+gapBytes, foreign)
+		o.recv = g.buffer(o.count+gapBytes, isForeign)
 		g.addOrdered(o)
 	}
 	g.shuffle()
@@ -81,38 +83,48 @@ func (t *task) messages(number int) (*program, mistake) {
 }
 
 const (
-	tagCount = 3
+	tagCount = 3 // number of tags of other messages than those from AnySource
 	// anyTag is the tag of all messages from AnySource.
 	anyTag = 7
 	// gapBytes is the number of bytes after a message in its buffer, which must not change.
 	gapBytes = 64
 )
 
-// drawBytes draws the length of a message, which exceeds 1 MiB if large is set.
-func drawBytes(d *rand.Rand, large bool) int {
-	if large {
+// drawBytes draws the size of a message. A large message has 1 MiB or more.
+func drawBytes(d *rand.Rand, isLarge bool) int {
+	if isLarge {
 		return 1<<20 + d.IntN(7<<20)
 	}
-	return d.IntN(1 + []int{0, 64, 4 << 10, 64 << 10, 64 << 10, 256 << 10, 1 << 20}[d.IntN(7)])
+	limits := []int{0, 64, 4 << 10, 64 << 10, 64 << 10, 256 << 10, 1 << 20}
+	return d.IntN(1 + limits[d.IntN(len(limits))])
 }
 
-// drawForwarded returns the last message that the sender of o has received, to be forwarded, or nil
-// in two of three cases.
+// drawForwarded returns the message that o forwards: the last message that the sender of o has
+// received from a known source. In two of three cases, it returns nil, so that o forwards no
+// message.
 func (g *generator) drawForwarded(o *op) *op {
 	if o.message.anySource || g.IntN(3) != 0 {
 		return nil
 	}
 	for i := len(g.p.ops) - 1; i >= 0; i-- {
-		s := &g.p.ops[i]
-		if s.kind == sendOp && !s.message.anySource && s.message.dst == o.message.src {
-			return s
+		earlier := &g.p.ops[i]
+		if earlier.kind == sendOp && !earlier.message.anySource &&
+			earlier.message.dst == o.message.src {
+			return earlier
 		}
 	}
 	return nil
 }
 
-// Ranks exchange and forward messages on any stream, between collectives. They may reorder calls
-// with different peers. All messages and sums must be correct, and no call may return an error.
-func TestMessages(t *testing.T) { messages.test(t, 40, task{Kind: "messages"}, nil) }
+// TestMessages runs programs in which ranks exchange and forward messages on any stream, between
+// collectives. The ranks may reorder calls with different peers. All messages and sums must be
+// correct, and no call may return an error.
+func TestMessages(t *testing.T) {
+	const defaultPrograms = 40
+	messages.test(t, defaultPrograms, task{Kind: "messages"}, nil)
+}
 
-func TestMessagesOnAGPU(t *testing.T) { messages.testOnAGPU(t, 20, task{Kind: "messages"}) }
+func TestMessagesOnAGPU(t *testing.T) {
+	const defaultPrograms = 20
+	messages.testOnAGPU(t, defaultPrograms, task{Kind: "messages"})
+}

@@ -7,7 +7,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// Handle refers to physical memory (CUmemGenericAllocationHandle), which is freed once all
+// Handle refers to physical memory (CUmemGenericAllocationHandle). The memory is freed when all
 // processes have released their handles and removed their mappings.
 type Handle uint64
 
@@ -42,11 +42,12 @@ type AllocationProp struct {
 	_                    [4]uint8
 }
 
-// PinnedMemory returns the properties of device memory that can be shared as the given handle types
-// and, if rdma is set, accessed by network cards.
+// PinnedMemory returns the properties of device memory that can be shared in the given ways. If
+// rdma is true, network cards can access the memory.
 func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp {
+	const pinned = 1 // CU_MEM_ALLOCATION_TYPE_PINNED
 	p := AllocationProp{
-		Type:             1,
+		Type:             pinned,
 		RequestedHandles: handles,
 		Location:         Location{locationDevice, device.handle},
 	}
@@ -58,26 +59,27 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 
 type memory struct{ table }
 
-// Granularity returns the unit of sizes and addresses of allocations in bytes: the minimum or, if
-// recommended is set, a larger one for speed. It needs no CUDA context.
+// Granularity returns the number of bytes of which the sizes and addresses of allocations must be
+// multiples. If recommended is true, it returns a larger number, for speed. It needs no CUDA
+// context.
 func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
 	size, properties := dl.NewCell(int64(0)), dl.NewCell(prop)
 	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
 	if recommended {
-		option = 1
+		option = 1 // CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
 	}
 	err := m.call(memGetAllocationGranularity, size.Address(), properties.Address(), option)
 	properties.Take()
 	return size.Take(), err
 }
 
-// AddressReserve reserves addresses without memory. align is a power of two, or 0 for the driver's
-// choice.
+// AddressReserve reserves a range of addresses without memory, and returns its first address.
+// align is a power of two, or 0 for the driver's choice.
 func (m *memory) AddressReserve(bytes, align int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
 }
 
-// AddressFree frees a reserved range without mappings.
+// AddressFree frees a reserved range, which must contain no mappings.
 func (m *memory) AddressFree(address uintptr, bytes int64) error {
 	return m.call(memAddressFree, address, uintptr(bytes))
 }
@@ -97,7 +99,7 @@ func (m *memory) Retain(address uintptr) (Handle, error) {
 	return getValue[Handle](&m.table, memRetainAllocationHandle, address)
 }
 
-// Map maps a whole allocation. Devices can access it after SetAccess.
+// Map maps a whole allocation at a reserved address. Devices can access it after SetAccess.
 func (m *memory) Map(address uintptr, bytes int64, handle Handle) error {
 	return m.call(memMap, address, uintptr(bytes), 0, uintptr(handle), 0)
 }
@@ -116,14 +118,15 @@ type accessGrant struct {
 
 const readWrite = 3 // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
-// SetAccess lets devices read and write a mapped range. It fails if one of them has no peer access.
+// SetAccess lets devices read and write a mapped range. It fails if one of the devices cannot
+// access the memory of the device that owns the range.
 func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) error {
 	if len(devices) == 0 {
 		return nil
 	}
 	grants := make([]accessGrant, len(devices))
-	for i, v := range devices {
-		grants[i] = accessGrant{Location{locationDevice, v.handle}, readWrite}
+	for i, device := range devices {
+		grants[i] = accessGrant{Location{locationDevice, device.handle}, readWrite}
 	}
 	err := m.call(memSetAccess, address, uintptr(bytes), dl.AddressOf(&grants[0]),
 		uintptr(len(grants)))
@@ -131,8 +134,8 @@ func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) erro
 	return err
 }
 
-// ExportFD returns a file descriptor for other processes on this machine. The memory stays
-// allocated until the caller closes it.
+// ExportFD returns a file descriptor with which other processes on this machine can import the
+// memory. The memory stays allocated until the caller has closed the descriptor.
 func (m *memory) ExportFD(handle Handle) (int, error) {
 	fd := dl.NewCell(int32(-1))
 	err := m.call(memExportToShareableHandle,
@@ -140,7 +143,8 @@ func (m *memory) ExportFD(handle Handle) (int, error) {
 	return int(fd.Take()), err
 }
 
-// ImportFD returns a handle for another process's descriptor, which the caller can then close.
+// ImportFD returns a handle for memory that another process has exported. The caller can then
+// close the descriptor.
 func (m *memory) ImportFD(fd int) (Handle, error) {
 	return m.importHandle(uintptr(fd), HandlePosixFD)
 }
@@ -172,7 +176,8 @@ func (m *memory) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error
 	return m.call(memcpyAsync, dst, src, uintptr(bytes), uintptr(stream))
 }
 
-// CheckAddress returns an error unless an address is in device memory or page-locked host memory.
+// CheckAddress returns an error if an address is neither in device memory nor in page-locked host
+// memory.
 func (m *memory) CheckAddress(address uintptr) error {
 	base := dl.NewCell(uintptr(0))
 	defer base.Take()
@@ -188,7 +193,7 @@ func (m *memory) MemAllocHost(bytes int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAllocHost, uintptr(bytes))
 }
 
-// MemFreeHost frees memory of MemAllocHost. It waits for queued work.
+// MemFreeHost waits for queued work and frees memory of MemAllocHost.
 func (m *memory) MemFreeHost(address uintptr) error { return m.call(memFreeHost, address) }
 
 // MemHostRegister page-locks host memory outside the Go heap, and lets kernels in all contexts
@@ -206,8 +211,8 @@ func (m *memory) MemHostDeviceAddress(address uintptr) (uintptr, error) {
 	return getValue[uintptr](&m.table, memHostGetDevicePointer, address, 0)
 }
 
-// MemAllocAsync allocates memory in stream order. During a capture, the allocation becomes a node
-// of the graph.
+// MemAllocAsync allocates memory in stream order: later work of the stream can use it. During a
+// capture, the allocation becomes a node of the graph.
 func (m *memory) MemAllocAsync(bytes int64, stream Stream) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAllocAsync, uintptr(bytes), uintptr(stream))
 }

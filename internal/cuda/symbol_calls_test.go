@@ -19,13 +19,12 @@ const (
 
 var nodes = []Node{Node(address), Node(otherAddress)}
 
-// calls lists the methods that return only an error. For each, it holds the C function that the
-// method must call, and the arguments that it must pass. Methods that return a value are in
+// calls holds a call of each method that returns only an error. Methods that return a value are in
 // results.
 var calls = map[string]struct {
 	call func(d *Driver) error
-	name string
-	args []int64
+	name string  // C function that the method must call
+	args []int64 // arguments that the C function must get
 }{
 	"releasing a primary context": {
 		func(d *Driver) error { return device(d, 3).ReleasePrimary() },

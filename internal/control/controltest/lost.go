@@ -57,7 +57,8 @@ func testStoppedRank(t *testing.T, _ Join) {
 	procs[2].awaitFaultOutcome()
 }
 
-// testStoppedInFetch reads the error of rank 0, which is the first to time out.
+// testStoppedInFetch lets rank 2 stop while it waits for the memory of another rank. Rank 0, which
+// has the shortest timeout, must report only rank 2 as late.
 func testStoppedInFetch(t *testing.T, _ Join) {
 	store := serveStore(t)
 	var procs processes
@@ -72,14 +73,15 @@ func testStoppedInFetch(t *testing.T, _ Join) {
 	client, err := rendezvous.Dial(ctx, rendezvous.Endpoint{Address: store})
 	must(t, err)
 	must(t, errors.Join(client.Set(ctx, stoppedKey, nil), client.Close()))
-	o := procs[0].awaitEvent("outcome")
-	if o.Kind != "late" || !slices.Equal(o.Ranks, []int{2}) {
-		t.Errorf("got kind %q, ranks %v (%s); want kind \"late\", rank 2", o.Kind, o.Ranks, o.Text)
+	outcome := procs[0].awaitEvent("outcome")
+	if outcome.Kind != "late" || !slices.Equal(outcome.Ranks, []int{2}) {
+		t.Errorf("rank 0 got kind %q, ranks %v (%s); want kind \"late\", rank 2",
+			outcome.Kind, outcome.Ranks, outcome.Text)
 	}
 }
 
-// testResumedRank stops a rank until the others have timed out and wait for its report, and then
-// resumes it. Their messages must show it that they were not late.
+// testResumedRank stops rank 2 until the others have timed out and wait for its report, and then
+// resumes it. Rank 2 must notice from their messages that they were not late.
 func testResumedRank(t *testing.T, _ Join) {
 	for _, name := range []string{"a comparison", "an exchange"} {
 		t.Run("in "+name, func(t *testing.T) {
@@ -93,8 +95,8 @@ func testResumedRank(t *testing.T, _ Join) {
 	}
 }
 
-// awaitFaultOutcome requires that the outcome is an ErrFault, not an error about late or lost
-// ranks.
+// awaitFaultOutcome checks that a rank ends with an ErrFault and not with an error about late or
+// lost ranks.
 func (p *process) awaitFaultOutcome() {
 	p.t.Helper()
 	if o := p.awaitEvent("outcome"); o.Kind != "fault" {
@@ -113,37 +115,39 @@ func testExitAfterLeaving(t *testing.T, _ Join) {
 	}
 }
 
-// awaitOutcomes reads the outcomes of all ranks except the victim. At least one must be an error of
-// the given kind about the victim. A rank that first learns of another's failure gets an ErrFault.
-// The ranks must have received each other's reports, and none from the victim.
+// awaitOutcomes reads the outcomes of all ranks except the victim. At least one must be an error
+// of the given kind about the victim. A rank that first learns of another's failure gets an
+// ErrFault. The ranks must have received each other's reports, and none from the victim.
 //
-// If the victim has sent its messages to only one other rank when it stops, this rank can return an
-// error about the third rank instead, which is late in Barrier.
+// If the victim has sent its messages to only one other rank when it stops, this rank can return
+// an error about the third rank instead, which is late in Barrier.
 func (procs processes) awaitOutcomes(kind string, victim int) {
-	reports := 0
+	errorCount := 0 // errors about the victim
 	for _, p := range procs {
 		if p.rank == victim {
 			continue
 		}
 		o := p.awaitEvent("outcome")
+		isAboutVictim := slices.Equal(o.Ranks, []int{victim}) ||
+			kind == "late" && slices.Contains(o.Ranks, victim)
+		isAboutBarrier := kind == "late" && strings.Contains(o.Text, "in Barrier")
 		switch {
-		case o.Kind == kind && (slices.Equal(o.Ranks, []int{victim}) ||
-			kind == "late" && slices.Contains(o.Ranks, victim)):
-			reports++
-		case kind == "late" && o.Kind == kind && strings.Contains(o.Text, "in Barrier"):
+		case o.Kind == kind && isAboutVictim:
+			errorCount++
+		case o.Kind == kind && isAboutBarrier:
 		case o.Kind != "fault":
 			p.t.Errorf("rank %d got kind %q, ranks %v (%s); want kind %q, rank %d",
 				p.rank, o.Kind, o.Ranks, o.Text, kind, victim)
 		}
-		want := []bool{victim != 0, victim != 1, victim != 2}
-		if !slices.Equal(o.HasReported, want) {
-			p.t.Errorf("rank %d received reports %v, want %v", p.rank, o.HasReported, want)
+		wantReports := []bool{victim != 0, victim != 1, victim != 2}
+		if !slices.Equal(o.HasReported, wantReports) {
+			p.t.Errorf("rank %d received reports %v, want %v", p.rank, o.HasReported, wantReports)
 		}
 		if kind == "lost" && !slices.Equal(o.Lost, []int{victim}) {
-			p.t.Errorf("rank %d: Departed() lists lost ranks %v, want %d", p.rank, o.Lost, victim)
+			p.t.Errorf("rank %d: Departed() lists lost ranks %v, want [%d]", p.rank, o.Lost, victim)
 		}
 	}
-	if reports == 0 {
+	if errorCount == 0 {
 		procs[victim].t.Errorf("no rank got an error of kind %q about rank %d", kind, victim)
 	}
 }

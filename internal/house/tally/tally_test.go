@@ -6,9 +6,9 @@ import (
 )
 
 func TestTally(t *testing.T) {
-	for _, row := range []struct {
-		name, in, want string
-		failed         bool
+	for _, test := range []struct {
+		name, in, want string // in is the output of go test -json
+		failed         bool   // whether run must report a failure
 	}{
 		{
 			"subtests are counted instead of their parent",
@@ -20,7 +20,7 @@ func TestTally(t *testing.T) {
 			"3 passed, 0 failed\n", false,
 		},
 		{
-			"trials without a name count as their test",
+			"subtests without a name are counted as their parent",
 			`{"Action":"pass","Package":"p","Test":"TestA/#00"}
 			{"Action":"pass","Package":"p","Test":"TestA/#01"}
 			{"Action":"pass","Package":"p","Test":"TestA"}`,
@@ -52,7 +52,7 @@ func TestTally(t *testing.T) {
 			"FAILED p\nFAIL p\n\nNO END p TestB\npanic: x\n\n1 passed, 1 failed\n", true,
 		},
 		{
-			"a crash after a failed test is shown, but not if benchmarks passed",
+			"a crash after a failed test is shown, but a benchmark without an end is not",
 			`{"Action":"run","Package":"p","Test":"TestA"}
 			{"Action":"fail","Package":"p","Test":"TestA"}
 			{"Action":"run","Package":"p","Test":"TestB"}
@@ -66,11 +66,14 @@ func TestTally(t *testing.T) {
 				"0 passed, 2 failed\n", true,
 		},
 	} {
-		t.Run(row.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			var out strings.Builder
-			failed, err := run(strings.NewReader(row.in), &out)
-			if err != nil || failed != row.failed || out.String() != row.want {
-				t.Errorf("failed %v, error %v, got\n%s\nwant\n%s", failed, err, out.String(), row.want)
+			failed, err := run(strings.NewReader(test.in), &out)
+			if err != nil || failed != test.failed {
+				t.Errorf("run = %v, %v; want %v, nil", failed, err, test.failed)
+			}
+			if out.String() != test.want {
+				t.Errorf("run printed\n%s\nwant\n%s", out.String(), test.want)
 			}
 		})
 	}
