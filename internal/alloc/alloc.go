@@ -2,17 +2,18 @@ package alloc
 
 import "fmt"
 
-// Growth describes a segment that the caller must map and pass to AddSegment. It may increase
-// Bytes.
+// Growth describes a segment that the caller must map and pass to AddSegment. The caller may
+// increase Bytes.
 type Growth struct {
-	Bytes      int64 // 0 if no segment is needed
-	minBytes   int64 // smallest size that fits the request
-	indexID    uint32
-	isReserved bool
+	Bytes      int64  // 0 if no segment is needed
+	minBytes   int64  // smallest size that fits the request
+	indexID    uint32 // index that will serve requests from the segment
+	isReserved bool   // whether the whole segment becomes reserved
 }
 
-// Alloc places a block for a stream. If the returned Growth is not empty, no block has been placed:
-// the caller must map a segment, call AddSegment and repeat the Alloc, or else call GrowFailed.
+// Alloc places a block for a stream. If the returned Growth is not empty, Alloc has placed no
+// block. The caller must then map a segment, call AddSegment and repeat the Alloc. If it cannot
+// map a segment, it calls GrowFailed instead.
 //
 // Before it requests a segment or fails, Alloc frees the stream's deferred blocks, oldest first,
 // and takes clean memory of other streams. The caller must handle Waits and ReturnedBlocks even
@@ -23,7 +24,7 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	if c.reports.hasEntries {
 		c.reports.clear()
 	}
-	if uint64(size-1) >= uint64(MaxSize) {
+	if uint64(size-1) >= uint64(MaxSize) { // also if size is not positive
 		return Block{}, Growth{}, newSizeError("allocating", size)
 	}
 	if c.firstUnusedBlock == 0 && len(c.blocks) >= maxBlocks {
@@ -56,6 +57,8 @@ func newSizeError(action string, size int64) error {
 	return fmt.Errorf("%s %d bytes: %w: want 1 to %d", action, size, ErrSize, MaxSize)
 }
 
+// allocFromOtherMemory performs an Alloc for which the stream has no free block: it frees deferred
+// blocks, takes clean memory of other streams, or requests a segment.
 func (c *Core) allocFromOtherMemory(
 	size int64, units uint64, indexID uint32,
 ) (Block, Growth, error) {
@@ -89,7 +92,8 @@ func (c *Core) allocFromOtherMemory(
 	return Block{}, Growth{Bytes: bytes, minBytes: minBytes, indexID: indexID}, nil
 }
 
-// Shrink halves g.Bytes, but not below the request. It returns false if g.Bytes does not change.
+// Shrink halves g.Bytes, but keeps it large enough for the request. It returns false if g.Bytes
+// cannot become smaller.
 func (c *Core) Shrink(g *Growth) bool {
 	if g.Bytes <= g.minBytes {
 		return false
@@ -107,10 +111,10 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 	return c.newOutOfMemoryError(size, c.indexFor(stream, roundUp(size, Unit)))
 }
 
-// Reserve keeps memory from other streams, so that stream can allocate blocks of the given total
-// size without a new segment. The Growth is empty if the stream owns enough memory. If Capacity
-// leaves no room, Reserve takes clean memory of other streams. With Stepped sizing, reserved memory
-// serves requests above 1 MiB.
+// Reserve keeps free memory for a stream, so that the stream can allocate blocks of the given
+// total size without a new segment. If the returned Growth is not empty, the caller must map a
+// segment and call AddSegment. If Capacity leaves no room for a segment, Reserve takes clean
+// memory of other streams. With Stepped sizing, reserved memory serves requests above 1 MiB.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
 func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
@@ -139,7 +143,8 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 	}, nil
 }
 
-// ReserveClean reserves only clean memory of other streams, and reports whether there was enough.
+// ReserveClean is like Reserve, but uses only memory that the stream owns and clean memory of
+// other streams. It reports whether there was enough.
 func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 	if !c.isGeometric {
 		return false
@@ -154,12 +159,13 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 		c.tryReserve(units, indexID)
 }
 
-// Seize gives a stream free memory of other streams, and reports whether there was any. Queued work
-// can still use it. Seize takes it only from streams for which canTakeFrom returns true, and never
-// takes reserved memory.
+// Seize gives a stream free memory of other streams that their queued work can still use, so that
+// a request of the given size fits. It reports whether it has moved memory. Seize takes memory
+// only from streams for which canTakeFrom returns true, and never takes reserved memory.
 //
-// Seize first calls wait for each owner: the requesting stream must wait, on the device, for the
-// owner's queued work. If wait fails, Seize changes nothing and returns the error.
+// Seize first calls wait for each owner of the memory. wait must make the requesting stream wait,
+// on the device, for the owner's queued work. If wait fails, Seize changes nothing and returns the
+// error.
 func (c *Core) Seize(
 	size int64, stream Stream, canTakeFrom func(Stream) bool, wait func(owner Stream) error,
 ) (isMoved bool, err error) {

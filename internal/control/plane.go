@@ -15,29 +15,32 @@ import (
 // Plane connects the ranks of a group. It fails at the first fault that this rank observes or
 // causes. Then only Decide, Departed and exchanges on LaneFault work.
 //
-// The n-th collective that a rank launches has ticket n.
+// Tickets number the collectives of the group: the n-th collective that a rank launches has ticket
+// n.
 //
 // Methods are safe for concurrent use unless noted.
 type Plane interface {
+	// Exchange is driver.Communicator.Exchange.
 	Exchange(ctx context.Context, lane driver.Lane, payload []byte) ([][]byte, error)
 	driver.Decisions
 	driver.Values
 	driver.Inspector
-	// Submit allocates the next ticket and publishes it. Calls must be serialized.
+	// Submit announces to all ranks that this rank launches its next collective, and returns the
+	// ticket. Calls must be serialized.
 	Submit() uint64
-	// TrySubmit is like Submit, but submits nothing and returns false if the plane or a peer has
-	// failed, or if a peer has left without submitting the next ticket.
+	// TrySubmit is like Submit. But if the plane or a peer has failed, or if a peer has left without
+	// submitting the next ticket, it submits nothing and returns false.
 	TrySubmit() (ticket uint64, ok bool)
-	// Compare waits until every rank has called Compare as often, and compares the digests (hashes)
-	// of their calls. If they differ, every rank gets a driver.MismatchError with the ticket as its
-	// Number. Timeouts and faults are handled as in Exchange. An error makes the plane fail. Calls
-	// must be serialized.
+	// Compare compares the digests (hashes) of the calls of all ranks. The n-th Compare of a rank
+	// waits for the n-th Compare of all others. If digests differ, every rank gets a
+	// driver.MismatchError with the ticket as its Number. Timeouts and faults are handled as in
+	// Exchange. An error makes the plane fail. Calls must be serialized.
 	Compare(ticket uint64, call *driver.Call) error
 	// Await waits until w.Done returns true. Each rank must submit w.Ticket within the device's
-	// timeout. Once all have, only ctx bounds the wait.
+	// timeout. When all ranks have submitted it, only ctx bounds the wait.
 	//
-	// If a peer (another rank) fails before it submits the ticket, the wait ends at once. If it fails
-	// afterwards, the wait continues for Grace, because the work can usually still complete.
+	// If a peer (another rank) fails before it submits the ticket, the wait ends at once. If it
+	// fails afterwards, the wait continues for Grace, because the work can usually still complete.
 	//
 	// If ctx is done first, Await returns its cause and the plane stays open. Any other error makes
 	// the plane fail: a RankLostError, TimeoutError, DeadlockError or ErrFault of package driver,
@@ -55,17 +58,18 @@ type Plane interface {
 	// Fail makes the plane fail with err, unless it has already failed, and returns err as a
 	// driver.Fault. Other ranks' waits end with ErrFault.
 	Fail(err error) error
+	// Failed returns a channel that is closed when the plane fails.
 	Failed() <-chan struct{}
 	// Cause returns the error with which the plane failed, or nil.
 	Cause() error
-	// Abort makes the plane fail on all ranks. This rank's error is cause, or driver.ErrAborted for
-	// nil.
+	// Abort makes the plane fail on all ranks. On this rank, Cause then returns cause, or
+	// driver.ErrAborted if cause is nil.
 	Abort(cause error)
-	// Withdraw revokes this rank's tickets, except those that all others are known to have
-	// submitted, and reports whether it revoked any. Before it revokes tickets, a plane between
-	// machines asks the others and waits for their answers, for up to 3 s if a process is stopped. A
-	// rank that submits a revoked ticket later gets an error instead of waiting forever. Tickets of
-	// concurrent calls are not published. Afterwards, only Close can be called.
+	// Withdraw revokes this rank's tickets, except those that all other ranks are known to have
+	// submitted, and reports whether it revoked any. A rank that submits a revoked ticket later gets
+	// an error instead of waiting forever. Before it revokes tickets, a plane between machines asks
+	// the other ranks and waits for their answers, for up to 3 s if a process is stopped. Tickets of
+	// concurrent calls of Submit are not published. Afterwards, only Close can be called.
 	Withdraw() bool
 	// Close ends this rank's waits, notifies the other ranks, and leaves the group.
 	Close() error
@@ -73,15 +77,16 @@ type Plane interface {
 
 // Wait describes a wait for work of this rank.
 type Wait struct {
-	// Ticket is that of the last collective that the work depends on, or 0 if the work needs no
-	// other rank.
+	// Ticket is the ticket of the last collective on which the work depends, or 0 if the work needs
+	// no other rank.
 	Ticket    uint64
-	Operation driver.Operation
+	Operation driver.Operation // of this collective
 	// CallText returns a text such as "AllReduce 12 of group world".
 	CallText func() string
-	// FindFault may be nil. An error that it returns replaces another rank's fault.
+	// FindFault returns the error to report instead of another rank's fault, or nil. FindFault
+	// itself may be nil.
 	FindFault func() error
-	// CountsText may be nil. It provides TimeoutError.Counts.
+	// CountsText returns TimeoutError.Counts. It may be nil.
 	CountsText func() string
 	// Done reports whether the work has completed. Calls are serialized. For Diagnose, it can be
 	// nil.
@@ -113,9 +118,10 @@ func (w *Wait) AddDetails(err error) error {
 	return err
 }
 
-// FetchNoter is an optional interface of a Plane.
+// FetchNoter is an optional interface of a Plane that can describe fetches of memory in errors.
 type FetchNoter interface {
-	// NoteFetch announces that this rank waits for a group rank to share its memory, until end is
-	// called. Meanwhile, errors of ranks that wait for this rank name both ranks.
+	// NoteFetch announces to the other ranks that this rank waits for a group rank to share its
+	// memory, until end is called. Meanwhile, errors of ranks that wait for this rank name both
+	// ranks.
 	NoteFetch(rank int) (end func())
 }

@@ -16,14 +16,14 @@ import (
 const (
 	// hangTimeout expires only if a test hangs.
 	hangTimeout = 60 * time.Second
-	// shortTimeout bounds waits that must time out. It is long enough for ranks on a busy machine
-	// that are not meant to be late.
+	// shortTimeout is the timeout of waits that must time out. It is long enough that ranks on a
+	// busy machine are late only if a test delays them.
 	shortTimeout = time.Second
 )
 
-// localGroup holds the planes (control.Plane) of a group in this process.
+// localGroup is a group whose ranks are all in this process.
 type localGroup struct {
-	ctx    context.Context
+	ctx    context.Context // ends after hangTimeout
 	planes []control.Plane // by group rank
 }
 
@@ -32,11 +32,14 @@ func newGroup(t testing.TB, join Join, n int, timeout time.Duration) *localGroup
 	return newGroupOf(t, join, n, Member{Timeout: timeout})
 }
 
+// newWarningGroup returns a group of n ranks that warn of late ranks.
 func newWarningGroup(t testing.TB, join Join, n int, late driver.Late) *localGroup {
 	t.Helper()
 	return newGroupOf(t, join, n, Member{Timeout: hangTimeout, Late: late})
 }
 
+// newGroupOf returns a group of n ranks with the Timeout and Late of m. It closes their planes
+// when the test ends.
 func newGroupOf(t testing.TB, join Join, n int, m Member) *localGroup {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
@@ -53,16 +56,17 @@ func newGroupOf(t testing.TB, join Join, n int, m Member) *localGroup {
 		must(t, store.Close())
 	})
 	must(t, errors.Join(g.runOnEach(func(i int, _ control.Plane) (err error) {
-		m := m
-		m.Store, m.Group = store, driver.GroupConfig{ID: "planes", Ranks: worldRanks(n), Rank: i}
-		g.planes[i], err = join(ctx, m)
+		member := m
+		member.Store = store
+		member.Group = driver.GroupConfig{ID: "planes", Ranks: worldRanks(n), Rank: i}
+		g.planes[i], err = join(ctx, member)
 		return err
 	})...))
 	return g
 }
 
-// worldRanks returns the world ranks (numbers in the whole job) of a group of n ranks. They differ
-// from the group ranks, to detect code that mixes up the two.
+// worldRanks returns the world ranks (numbers in the whole job) of a group of n ranks, by group
+// rank. The two numbers of a rank differ, so that tests detect code that confuses them.
 func worldRanks(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -71,6 +75,7 @@ func worldRanks(n int) []int {
 	return ranks
 }
 
+// runOnEach calls f for all ranks at the same time and returns the results by group rank.
 func (g *localGroup) runOnEach(f func(i int, p control.Plane) error) []error {
 	return ranktest.CollectErrors(len(g.planes), func(i int) error { return f(i, g.planes[i]) })
 }
@@ -80,6 +85,7 @@ func (g *localGroup) mustRunOnEach(t testing.TB, f func(i int, p control.Plane) 
 	must(t, errors.Join(g.runOnEach(f)...))
 }
 
+// unfinishedWait returns a Wait for work that never completes.
 func unfinishedWait(ticket uint64) control.Wait {
 	return control.Wait{
 		Ticket: ticket, Operation: driver.AllGather,
@@ -102,6 +108,7 @@ func checkError(t *testing.T, name string, err, target error) {
 	}
 }
 
+// checkOpen returns an error if a plane has failed.
 func checkOpen(p control.Plane) error {
 	select {
 	case <-p.Failed():
@@ -113,8 +120,8 @@ func checkOpen(p control.Plane) error {
 
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
-// In each of waitFunctions, a rank waits for the others. Only the plane's timeout bounds these
-// waits.
+// waitFunctions holds functions in which a rank waits for all others, by a name for test output.
+// Only the plane's timeout bounds the waits.
 var waitFunctions = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {
 		return p.Compare(p.Submit(), &barrier)
