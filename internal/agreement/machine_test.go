@@ -34,15 +34,18 @@ func TestNewRefusesInvalidConfigs(t *testing.T) {
 	}
 }
 
-// growingLedger appends an event in each call of DigestAt, like a pool that allocates concurrently.
+// growingLedger appends an event in each call of DigestAt, like a pool that allocates
+// concurrently.
 type growingLedger struct{ *ledger.Ledger }
 
-func (r growingLedger) DigestAt(position uint64) (uint64, bool) {
-	d, ok := r.Ledger.DigestAt(position)
-	r.Append(&event.Event{Kind: event.KindFree, Size: 1}, 0)
-	return d, ok
+func (l growingLedger) DigestAt(position uint64) (uint64, bool) {
+	digest, ok := l.Ledger.DigestAt(position)
+	l.Append(&event.Event{Kind: event.KindFree, Size: 1}, 0)
+	return digest, ok
 }
 
+// TestEventsAfterStartAreIgnored ends the history of rank 1 at an event that is different on rank
+// 2. The events that growingLedger appends must not be compared.
 func TestEventsAfterStartAreIgnored(t *testing.T) {
 	history := randomHistory(newRand(5), 1000)
 	for _, position := range []int{0, 500, 999} {
@@ -50,7 +53,8 @@ func TestEventsAfterStartAreIgnored(t *testing.T) {
 		changedHistory[position].Stream = 3
 		var machines []*Machine
 		for rank := range 3 {
-			l := newLedger(0, [][]event.Event{history, history[:position], changedHistory}[rank])
+			histories := [][]event.Event{history, history[:position], changedHistory}
+			l := newLedger(0, histories[rank])
 			machines = append(machines, mustNew(t, Config{
 				Rank: rank, Ranks: 3, Ledgers: []Ledger{{ID: 1, Source: growingLedger{l}}},
 			}))
@@ -64,7 +68,7 @@ func TestEventsAfterStartAreIgnored(t *testing.T) {
 	}
 }
 
-// forgetfulLedger no longer has any digest.
+// forgetfulLedger is a ledger that keeps no digests.
 type forgetfulLedger struct{ *ledger.Ledger }
 
 func (forgetfulLedger) DigestAt(uint64) (uint64, bool) { return 0, false }
@@ -95,9 +99,9 @@ func TestRunReturnsErrorsOfExchangeAndContext(t *testing.T) {
 		return mustNew(t, Config{Ranks: 1, Ledgers: []Ledger{{ID: 1, Source: l}}})
 	}
 	returnOwn := func(_ context.Context, p []byte) ([][]byte, error) { return [][]byte{p}, nil }
-	v, err := Run(t.Context(), returnOwn, newMachine())
-	if err != nil || v.Divergence != nil {
-		t.Fatalf("Run with one rank = %+v, %v; want no divergence", v, err)
+	outcome, err := Run(t.Context(), returnOwn, newMachine())
+	if err != nil || outcome.Divergence != nil {
+		t.Fatalf("Run with one rank = %+v, %v; want no divergence", outcome, err)
 	}
 	errExchange := errors.New("broken")
 	_, err = Run(t.Context(), func(context.Context, []byte) ([][]byte, error) {
@@ -123,10 +127,13 @@ func TestRunReturnsErrorsOfExchangeAndContext(t *testing.T) {
 }
 
 func TestPendingListsDifferByOrderAndContent(t *testing.T) {
-	var p Pending
-	ab, ba := p.Add(0, 64).Add(1, 64), p.Add(1, 64).Add(0, 64)
+	var empty Pending
+	lists := []Pending{
+		empty, empty.Add(0, 64), empty.Add(0, 65),
+		empty.Add(0, 64).Add(1, 64), empty.Add(1, 64).Add(0, 64),
+	}
 	seen := map[Pending]bool{}
-	for _, list := range []Pending{p, ab, ba, p.Add(0, 64), p.Add(0, 65)} {
+	for _, list := range lists {
 		if seen[list] {
 			t.Errorf("two different lists of segments have the same value %+v", list)
 		}
@@ -134,8 +141,8 @@ func TestPendingListsDifferByOrderAndContent(t *testing.T) {
 	}
 }
 
-// runAll runs an agreement and returns the outcomes and the number of rounds. Machines of absent
-// ranks have no outcome.
+// runAll runs an agreement and returns the outcomes, by rank, and the number of rounds. The
+// outcomes of absent ranks are nil.
 func runAll(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome, int) {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
@@ -195,6 +202,7 @@ func newGroup(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	return machines
 }
 
+// randomHistory returns n random events.
 func randomHistory(r *rand.Rand, n int) []event.Event {
 	events := make([]event.Event, n)
 	for i := range events {
@@ -207,6 +215,8 @@ func randomHistory(r *rand.Rand, n int) []event.Event {
 	return events
 }
 
+// newLedger returns a ledger with the given events. It keeps maxEntries events, or the default
+// number for 0.
 func newLedger(maxEntries int, events []event.Event) *ledger.Ledger {
 	l := ledger.New(maxEntries)
 	for _, e := range events {

@@ -20,11 +20,14 @@ import (
 type kind struct {
 	programsPerWorld int
 	timeLimit        time.Duration // for all programs of a world
-	// drawWorld draws the size of a world and its ranks' options.
-	drawWorld     func(*task) (ranks int, o symmem.Options)
+	// drawWorld draws the number of ranks of a world and their options.
+	drawWorld func(*task) (ranks int, o symmem.Options)
+	// openPerformer returns a performer of the programs on this rank.
 	openPerformer func(context.Context, *symmem.Runtime, *task) (performer, error)
-	describe      func(*task, int) fmt.Stringer
-	// isRankKilled may be nil. It reports whether the last program of a world kills a rank.
+	// describe returns the program with the given number, for a report.
+	describe func(t *task, number int) fmt.Stringer
+	// isRankKilled reports whether the last program of a world kills a rank. nil means that none
+	// does.
 	isRankKilled func(*task) bool
 }
 
@@ -39,35 +42,35 @@ type task struct {
 	Seed                uint64
 	First, ProgramCount int
 	ProgramsPerWorld    int
-	GPU                 bool
-	// Machines is the number of pretended machines, or 0.
-	Machines int
-	// MaxBytes limits sums in programs of the kind "graphs".
-	MaxBytes int64
+	GPU                 bool  // whether the ranks use GPUs
+	Machines            int   // number of pretended machines, or 0 for the real one
+	MaxBytes            int64 // limit for the size of sums in programs of the kind "graphs"
 }
 
 func (t *task) lastProgram() int { return t.First + t.ProgramCount - 1 }
 
-// worldDraws returns the same random numbers for all programs of a world.
+// worldDraws returns a source of random numbers that are the same for all programs of a world.
 func (t *task) worldDraws() *rand.Rand {
 	return newDraws(t.Seed, -1-(t.First-1)/t.ProgramsPerWorld)
 }
 
+// performer performs the programs of one kind on a rank.
 type performer interface {
-	// run returns the errors that symmem reported, and as failures wrong results, unexpected
-	// errors, and expected errors that were not returned.
+	// run performs a program. It returns the errors that symmem reported, and descriptions of what
+	// was wrong: results, unexpected errors, and errors that symmem should have reported.
 	run(number int) (reported, failures []string)
 	close() error
 }
 
-// report is printed by a rank as one line of JSON before it exits.
+// report holds the results of a rank, which prints it as one line of JSON before it exits.
 type report struct {
-	Rank int
-	// Program is the last program of the rank. Reported and Failures are its results.
-	Program            int
-	Reported, Failures []string
+	Rank               int
+	Program            int      // number of the last program that the rank performed
+	Reported, Failures []string // results of performer.run for this program
 }
 
+// test runs the given number of programs, unless the flag -programs is set. env contains
+// additional environment variables of the ranks.
 func (k *kind) test(t *testing.T, programs int, base task, env []string) {
 	t.Helper()
 	run := func(ctx context.Context, first, n int) error {
@@ -87,17 +90,18 @@ func (k *kind) testOnAGPU(t *testing.T, programs int, base task) {
 	k.test(t, programs, base, gpuVariables(t))
 }
 
+// run runs the programs of one world and returns their failures.
 func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	ranks, _ := k.drawWorld(t)
 	var reports []report
-	var other []string // no reports
+	var otherLines []string // lines of output that are not reports
 	j := job{
 		role: "programs", ranks: ranks, task: t, timeLimit: k.timeLimit, variables: env,
 		machines: t.Machines,
 		onLine: func(line string) {
 			var r report
 			if err := json.Unmarshal([]byte(line), &r); err != nil {
-				other = append(other, line)
+				otherLines = append(otherLines, line)
 				return
 			}
 			reports = append(reports, r)
@@ -110,9 +114,9 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	bad := k.verdict(t, reports)
 	if err != nil {
 		bad = append(bad, err)
-	} else if len(bad) == 0 && (len(reports) != ranks || len(other) > 0) {
+	} else if len(bad) == 0 && (len(reports) != ranks || len(otherLines) > 0) {
 		bad = append(bad, fmt.Errorf("%d of %d ranks wrote a report; other output: %q", len(reports),
-			ranks, other))
+			ranks, otherLines))
 	}
 	if len(bad) == 0 {
 		return nil
@@ -120,22 +124,22 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	return fmt.Errorf("programs %d to %d: %w", t.First, t.lastProgram(), errors.Join(bad...))
 }
 
-// verdict returns the ranks' failures, followed by the errors that symmem reported and the first
-// program that failed.
+// verdict returns the failures in the reports. They are followed by the errors that symmem
+// reported, and by a description of the first program that failed.
 func (k *kind) verdict(t *task, reports []report) (bad []error) {
 	slices.SortStableFunc(reports, func(a, b report) int { return a.Program - b.Program })
-	first := 0
+	firstFailed := 0 // number of a program, or 0
 	for _, r := range reports {
 		if len(r.Failures) == 0 {
 			continue
 		}
-		if first == 0 {
-			first = r.Program
+		if firstFailed == 0 {
+			firstFailed = r.Program
 		}
 		bad = append(bad, fmt.Errorf("program %d, rank %d: %s", r.Program, r.Rank,
 			strings.Join(r.Failures, "; ")))
 	}
-	if first == 0 {
+	if firstFailed == 0 {
 		return nil
 	}
 	for _, r := range reports {
@@ -143,9 +147,10 @@ func (k *kind) verdict(t *task, reports []report) (bad []error) {
 			bad = append(bad, fmt.Errorf("reported to rank %d: %.300s", r.Rank, text))
 		}
 	}
-	return append(bad, fmt.Errorf("program %d: %v", first, k.describe(t, first)))
+	return append(bad, fmt.Errorf("program %d: %v", firstFailed, k.describe(t, firstFailed)))
 }
 
+// programsRankMain runs the programs of a task on this rank and prints the report.
 func programsRankMain(text []byte) error {
 	var t task
 	if err := json.Unmarshal(text, &t); err != nil {

@@ -16,16 +16,15 @@ type cell struct {
 	name       string
 	path       symmem.PathChoice
 	isReplayed bool
-	// isPromised is set if docs/reference/failures.md promises the outcome.
-	isPromised bool
+	isPromised bool // whether docs/reference/failures.md promises the outcome
 	group      *symmem.Group
 	stream     *symmem.Stream
 	// followingStream waits for the collective on stream and then copies its result.
 	followingStream *symmem.Stream
 	event           *symmem.Event
 	graph           *symmem.Graph
-	count           int64
-	// memory holds the sum, which is computed in place, and result a copy.
+	count           int64 // number of elements
+	// memory holds the sum, which is computed in place. result holds a copy of the sum.
 	memory, result symmem.Memory
 	// launchErr is the error of the call, and queueErr that of queuing work on followingStream.
 	launchErr, queueErr error
@@ -34,20 +33,22 @@ type cell struct {
 const (
 	pageElements = 3000
 	pageBytes    = 4 * pageElements
-	pageSum      = 1 + 2 + 3
+	pageSum      = 1 + 2 + 3 // sum of ownValue on all ranks
 )
 
-func newCell(path symmem.PathChoice, replayed, promised bool) *cell {
-	c := &cell{path: path, isReplayed: replayed, isPromised: promised, count: pageElements}
+func newCell(path symmem.PathChoice, isReplayed, isPromised bool) *cell {
+	c := &cell{path: path, isReplayed: isReplayed, isPromised: isPromised, count: pageElements}
 	c.name = path.String() + ", eager"
-	if replayed {
+	if isReplayed {
 		c.name = path.String() + ", replayed"
 	}
 	return c
 }
 
+// setUp creates the cell's group, memory, streams and event.
 func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
-	if c.group, err = rt.World().Split(ctx, 0, 0); err != nil {
+	const color, key = 0, 0 // the group contains all ranks
+	if c.group, err = rt.World().Split(ctx, color, key); err != nil {
 		return err
 	}
 	if err := c.group.SetPath(ctx, c.path); err != nil {
@@ -79,7 +80,8 @@ func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 	return err
 }
 
-// rehearse runs the collective once without a fault. In a replayed cell, it captures it first.
+// rehearse runs the collective once without a fault, and checks the result and the path. In a
+// replayed cell, it first captures the collective. Finally, it restores the contents of memory.
 func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	own := slices.Repeat([]float32{ownValue(rt)}, pageElements)
 	fill := func() error {
@@ -116,6 +118,7 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	return fill()
 }
 
+// ownValue returns this rank's summand.
 func ownValue(rt *symmem.Runtime) float32 { return float32(rt.Rank() + 1) }
 
 func read(ctx context.Context, s *symmem.Stream, m symmem.Memory) ([]float32, error) {
@@ -123,10 +126,12 @@ func read(ctx context.Context, s *symmem.Stream, m symmem.Memory) ([]float32, er
 	return got, errors.Join(s.Copy(symmem.Host(got), m), s.Synchronize(ctx))
 }
 
+// sum calls the collective.
 func (c *cell) sum(ctx context.Context) error {
 	return c.group.AllReduce(ctx, c.memory, c.memory, c.count, symmem.Float32, symmem.Sum, c.stream)
 }
 
+// call calls the collective, or launches the graph that contains it.
 func (c *cell) call(ctx context.Context) error {
 	if c.graph != nil {
 		return c.graph.Launch(c.stream)
@@ -134,12 +139,13 @@ func (c *cell) call(ctx context.Context) error {
 	return c.sum(ctx)
 }
 
+// queueFollowingCopy queues work on followingStream that depends on the collective.
 func (c *cell) queueFollowingCopy() error {
 	return errors.Join(c.stream.Record(c.event), c.followingStream.Wait(c.event),
 		c.followingStream.Copy(c.result, c.memory))
 }
 
-// watchEnd returns a channel for the time from begin until the group has failed or closed.
+// watchEnd returns a channel that gets the time from begin until the group has failed or closed.
 func (c *cell) watchEnd(begin time.Time) <-chan time.Duration {
 	duration := make(chan time.Duration, 1)
 	go func() {

@@ -8,30 +8,31 @@ import (
 	"symmem/driver"
 )
 
-// minWait is longer than other ranks take to arrive if this rank was all that they waited for.
+// minWait is the shortest wait after which other ranks count as late. Ranks that waited only for
+// this rank arrive sooner.
 const minWait = 10 * time.Millisecond
 
 // isTooShort reports whether a wait that has reached its deadline began so late that the other
 // ranks had no time to arrive. A wait with the whole timeout of the group is never too short.
 func isTooShort(waited time.Duration, group driver.GroupConfig) bool {
-	enough := minWait
+	sufficient := minWait
 	if group.Timeout != nil {
-		enough = min(enough, group.Timeout.Get()/2)
+		sufficient = min(sufficient, group.Timeout.Get()/2)
 	}
-	return waited < enough
+	return waited < sufficient
 }
 
-// NoteDeadline notes whether the deadline of the caller's context has passed, and how long ago. err
-// is the context's error.
+// NoteDeadline sets DeadlinePassed and Overrun according to the context of the wait. err is the
+// error of the context.
 func (w *WaitStatus) NoteDeadline(ctx context.Context, err error) {
 	w.DeadlinePassed = errors.Is(err, context.DeadlineExceeded)
-	if deadline, has := ctx.Deadline(); has && w.DeadlinePassed {
+	if deadline, ok := ctx.Deadline(); ok && w.DeadlinePassed {
 		w.Overrun = time.Since(deadline)
 	}
 }
 
-// lateStartError returns the error of a wait that was too short. It lists no rank as missing, and
-// says that this rank was late itself.
+// lateStartError returns the error of a wait that was too short. The error lists no rank as
+// missing and states that this rank itself was late.
 func lateStartError(
 	callText string, waited time.Duration, group driver.GroupConfig,
 ) *driver.TimeoutError {
@@ -49,14 +50,15 @@ func lateStartError(
 // NoAnswer describes a rank that has not answered a request for its memory.
 const NoAnswer = "has not answered a request for its memory"
 
-// Fetch calls request, which asks a group rank to share its memory. Meanwhile, errors of ranks that
-// wait for this rank name both ranks. The plane fails if the rank does not answer before the
-// deadline of ctx.
+// Fetch calls request, which asks a group rank to share its memory, and returns its error.
+// Meanwhile, errors of ranks that wait for this rank name both ranks. If the rank does not answer
+// before the deadline of ctx, the plane fails.
 func Fetch(
 	ctx context.Context, p Plane, group *driver.GroupConfig, rank int, callText string,
 	request func() error,
 ) error {
-	begin, end := time.Now(), func() {}
+	begin := time.Now()
+	end := func() {}
 	if noter, ok := p.(FetchNoter); ok {
 		end = noter.NoteFetch(rank)
 	}
@@ -69,13 +71,14 @@ func Fetch(
 }
 
 // UnansweredError returns the error of a request for a group rank's memory that the rank has not
-// answered before the deadline of ctx. Time after the deadline is not time to answer.
+// answered before the deadline of ctx. The request began at the time begin. If the rank had
+// too little time until the deadline, the error does not name it.
 func UnansweredError(
 	ctx context.Context, group driver.GroupConfig, rank int, callText string, begin time.Time,
 ) *driver.TimeoutError {
 	waited := time.Since(begin)
 	timeToAnswer := waited
-	if deadline, has := ctx.Deadline(); has {
+	if deadline, ok := ctx.Deadline(); ok {
 		timeToAnswer = min(waited, deadline.Sub(begin))
 	}
 	if isTooShort(timeToAnswer, group) {

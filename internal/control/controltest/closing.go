@@ -29,7 +29,7 @@ func testClosedPlane(t *testing.T, join Join) {
 	must(t, p.Close())
 	must(t, p.Close())
 	<-p.Failed()
-	checkError(t, "the cause", p.Cause(), driver.ErrClosed)
+	checkError(t, "Cause", p.Cause(), driver.ErrClosed)
 	for name, wait := range waitFunctions {
 		checkError(t, name, wait(p), driver.ErrClosed)
 	}
@@ -37,7 +37,7 @@ func testClosedPlane(t *testing.T, join Join) {
 	checkError(t, "an exchange of fault reports", err, driver.ErrClosed)
 	checkError(t, "Diagnose", p.Diagnose(unfinishedWait(1), time.Now()), driver.ErrClosed)
 	if !p.PeerFailed() {
-		t.Error("a closed plane does not report PeerFailed")
+		t.Error("PeerFailed = false for a closed plane, want true")
 	}
 	if ticket, ok := p.TrySubmit(); ok {
 		t.Errorf("TrySubmit of a closed plane returned ticket %d", ticket)
@@ -45,7 +45,7 @@ func testClosedPlane(t *testing.T, join Join) {
 	causeAfterClose := errors.New("a fault after Close")
 	checkError(t, "Fail", p.Fail(causeAfterClose), causeAfterClose)
 	p.Abort(nil)
-	checkError(t, "the cause after Fail and Abort", p.Cause(), driver.ErrClosed)
+	checkError(t, "Cause after Fail and Abort", p.Cause(), driver.ErrClosed)
 }
 
 func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
@@ -55,11 +55,12 @@ func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 	peer.Submit()
 	peer.Submit()
 	must(t, peer.Close())
+	// The peer can no longer submit ticket 3: wait until p knows this.
 	for p.Diagnose(unfinishedWait(3), time.Now()) == nil {
 		_ = p.Diagnose(unfinishedWait(0), time.Now()) // gives other goroutines time to run
 	}
 	if ticket, ok := p.TrySubmit(); ticket != 2 || !ok {
-		t.Errorf("TrySubmit = %d, %v, want 2, which the peer has submitted", ticket, ok)
+		t.Errorf("TrySubmit = %d, %v; want 2, true, because the peer has submitted it", ticket, ok)
 	}
 	if ticket, ok := p.TrySubmit(); ok {
 		t.Errorf("TrySubmit returned ticket %d, which the peer has not submitted", ticket)
@@ -98,8 +99,8 @@ func testCloseOrder(t *testing.T, join Join) {
 	}
 }
 
-// Here the other rank (peer) submits two collectives, withdraws the second and leaves. This rank
-// has submitted only the first one.
+// testWithdrawnTicket lets rank 1, the peer, submit two collectives, withdraw the second and
+// leave. Rank 0 then submits the second collective, which can no longer complete.
 func testWithdrawnTicket(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p, peer := g.planes[0], g.planes[1]
@@ -123,7 +124,8 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 	checkDeadlock(t, p.Await(g.ctx, unfinishedWait(p.Submit())), worldRanks(2)[1])
 }
 
-// No message follows the tickets, so ranks on several machines learn of them only by asking.
+// testCommonTicketIsKept calls Withdraw for a ticket that all ranks have just submitted. No
+// message follows the tickets, so a rank on another machine learns of them only by asking.
 func testCommonTicketIsKept(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	for _, p := range g.planes {

@@ -13,6 +13,9 @@ import (
 	"symmem/internal/spin"
 )
 
+const unordered = false // argument of Named
+
+// TestGatherFailsOnInvalidData writes invalid data into the slot of rank 1 before rank 0 reads it.
 func TestGatherFailsOnInvalidData(t *testing.T) {
 	for name, forge := range map[string]func(s *valueSlot){
 		"a step far ahead": func(s *valueSlot) {
@@ -27,11 +30,11 @@ func TestGatherFailsOnInvalidData(t *testing.T) {
 			d := newRankPair(t)
 			d.join()
 			for _, p := range d.planes {
-				_, err := p.Named("batch", false)
+				_, err := p.Named("batch", unordered)
 				check(t, err)
 			}
 			forge(&d.planes[1].ownBlock.values[0])
-			n, err := d.planes[0].Named("batch", false)
+			n, err := d.planes[0].Named("batch", unordered)
 			check(t, err)
 			err = n.Gather(d.ctx, driver.Words{}, make([]driver.Words, 2))
 			if err == nil || !strings.Contains(err.Error(), "rank 1 has written invalid data") {
@@ -44,6 +47,8 @@ func TestGatherFailsOnInvalidData(t *testing.T) {
 	}
 }
 
+// TestInvalidNameSizesAreIgnored writes invalid sizes into all slots of rank 1. Rank 0 must not
+// read beyond the names, but wait until its timeout.
 func TestInvalidNameSizesAreIgnored(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -51,34 +56,36 @@ func TestInvalidNameSizesAreIgnored(t *testing.T) {
 	for i := range b.values {
 		spin.StoreRelease64(&b.values[i].size, math.MaxUint64-uint64(i))
 	}
-	spin.StoreRelease64(&b.status.value, 5)
-	n, err := d.planes[0].Named("batch", false)
+	spin.StoreRelease64(&b.status.value, 5) // as if rank 1 waited for the value in slot 4
+	n, err := d.planes[0].Named("batch", unordered)
 	check(t, err)
 	ctx, cancel := context.WithTimeout(d.ctx, 50*time.Millisecond)
 	defer cancel()
 	var late *driver.TimeoutError
 	if err := n.Gather(ctx, driver.Words{}, make([]driver.Words, 2)); !errors.As(err, &late) {
-		t.Errorf("got %v, want a TimeoutError", err)
+		t.Errorf("Gather = %v, want a TimeoutError", err)
 	}
 }
 
-// The ranks wait for values with different names, as after their programs have diverged.
+// TestTimeoutMentionsValueOfLateRank lets the ranks wait for values with different names, as if
+// their programs had diverged.
 func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
 	errs := d.runOnBoth(func(rank int) error {
-		n, err := d.planes[rank].Named([]string{"prefill", "decode"}[rank], false)
+		n, err := d.planes[rank].Named([]string{"prefill", "decode"}[rank], unordered)
 		if err != nil {
 			return err
 		}
 		ctx := d.ctx
 		if rank == 0 {
+			// Time out only after rank 1 has begun to wait.
 			for d.planes[1].ownBlock.describeValue() == "" && ctx.Err() == nil {
 				runtime.Gosched()
 			}
-			soon, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			shortCtx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
-			ctx = soon
+			ctx = shortCtx
 		}
 		return n.Gather(ctx, driver.Words{}, make([]driver.Words, 2))
 	})

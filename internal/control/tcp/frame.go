@@ -74,7 +74,7 @@ const (
 	statusBytes = 5 * wordBytes
 )
 
-// message is what one rank sends to another in a frame.
+// message is a message from one rank to another. encode converts it to a frame.
 type message struct {
 	kind    kind
 	track   track  // for kindPost and kindComplete; otherwise ""

@@ -19,7 +19,7 @@ const (
 	maxReportBytes = 2 * driver.MaxPayload
 )
 
-// rankRecord holds what the messages of one rank show about it.
+// rankRecord holds the state of one rank according to its messages.
 //
 // No messages are read after kindLeave. A rank is lost if its connection closes without kindLeave.
 // A rank that has failed may still leave or be lost.

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/control"
 )
 
-// groupState is what one rank knows about its group.
+// groupState holds the state of a group as far as this rank knows it.
 type groupState struct {
 	cfg     Config
 	ownRank int // group rank
