@@ -10,13 +10,13 @@ import (
 // Token is a secret that all ranks of a job share.
 type Token [sha256.Size]byte
 
-// Key identifies an exported file.
+// Key identifies a file that a process exports.
 type Key struct {
-	Namespace uint64 // separates groups and pools; see NamespaceOf
-	Number    uint32
+	Namespace uint64 // group or pool; see NamespaceOf
+	Number    uint32 // number of the file in the namespace
 }
 
-// NamespaceOf returns the namespace of a group or pool.
+// NamespaceOf returns the Key.Namespace of the group or pool with the given name.
 func NamespaceOf(name string) uint64 {
 	sum := sha256.Sum256([]byte(name))
 	return binary.LittleEndian.Uint64(sum[:])
@@ -42,6 +42,8 @@ const (
 	statusRefused = 2
 )
 
+// encodeRequest returns a request: the protocol ID, the token and the key. Integers are
+// little-endian.
 func encodeRequest(token Token, key Key) []byte {
 	b := make([]byte, 0, requestBytes)
 	b = binary.LittleEndian.AppendUint32(b, protocolID)
@@ -62,11 +64,15 @@ func decodeRequest(b []byte) (Token, Key, error) {
 	}, nil
 }
 
+// encodeResponse returns a response: the protocol ID and a status. The exported file accompanies
+// statusFound.
 func encodeResponse(status uint32) []byte {
 	b := binary.LittleEndian.AppendUint32(make([]byte, 0, responseBytes), protocolID)
 	return binary.LittleEndian.AppendUint32(b, status)
 }
 
+// decodeResponse returns nil for statusFound, or else an error that matches ErrUnknownKey,
+// ErrRefused or ErrProtocol.
 func decodeResponse(b []byte) error {
 	if len(b) != responseBytes || binary.LittleEndian.Uint32(b) != protocolID {
 		return ErrProtocol

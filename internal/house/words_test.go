@@ -11,13 +11,16 @@ import (
 
 var (
 	vagueNames = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
-	// unfinishedMarks are split, because this file would otherwise violate the rule.
+	// unfinishedMarks lists marks of unfinished code. They are split here, because this file would
+	// otherwise violate the rule against them.
 	unfinishedMarks = []string{"TO" + "DO", "FIX" + "ME", "XX" + "X"}
 	unfinishedMark  = regexp.MustCompile(`\b(` + strings.Join(unfinishedMarks, "|") + `)\b`)
-	waitWords       = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
+	// waitWords matches the words of which a comment on a sleep must contain one.
+	waitWords = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
 )
 
-// formerWords maps words that must not occur in names to plainer words.
+// formerWords maps words that names in this project once contained, and must not contain again, to
+// plainer words.
 var formerWords = map[string]string{
 	"bell": "wakeup", "rouse": "wake", "board": "status", "tolerant": "ignore faults",
 	"linger": "wait slowly", "settle": "wait for the cause, or finish", "settled": "finished",
@@ -35,6 +38,7 @@ var formerWords = map[string]string{
 // partsOfName matches the words of a Go name.
 var partsOfName = regexp.MustCompile(`[A-Z]+[a-z0-9]*|[a-z0-9]+`)
 
+// preamble begins the examples that call package time.
 const preamble = "package a\n\nimport \"time\"\n\n"
 
 var wordRules = []rule{
@@ -166,9 +170,9 @@ func silentSkips(f *file) []finding {
 	return all
 }
 
-// callsOf calls judge for each call of receiver.name, such as time.Sleep. An empty receiver matches
-// all receivers. comments contains the comments of the calling function. If judge returns a text,
-// it becomes a finding.
+// callsOf calls judge for each call of receiver.name, such as time.Sleep. If receiver is empty, it
+// does so for calls of name on any receiver. comments contains the comments of the calling
+// function. If judge returns a text, callsOf returns a finding with this text.
 func callsOf(
 	f *file, receiver, name string, judge func(c *ast.CallExpr, comments string) string,
 ) []finding {
@@ -195,6 +199,7 @@ func callsOf(
 	return all
 }
 
+// commentsIn returns the text of the comments above and in a function.
 func commentsIn(f *file, d *ast.FuncDecl) string {
 	text := d.Doc.Text()
 	for _, c := range f.syntax.Comments {

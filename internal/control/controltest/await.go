@@ -55,8 +55,9 @@ func testCanceledAwait(t *testing.T, join Join) {
 	expiredCtx, stop := context.WithDeadline(g.ctx, time.Now())
 	defer stop()
 	p := g.planes[0]
-	checkError(t, "the canceled wait", p.Await(ctx, unfinishedWait(p.Submit())), cause)
-	err := p.Await(expiredCtx, unfinishedWait(1))
+	ticket := p.Submit()
+	checkError(t, "the canceled wait", p.Await(ctx, unfinishedWait(ticket)), cause)
+	err := p.Await(expiredCtx, unfinishedWait(ticket))
 	checkError(t, "a wait whose deadline has passed", err, context.DeadlineExceeded)
 	g.planes[1].Submit()
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
@@ -64,6 +65,7 @@ func testCanceledAwait(t *testing.T, join Join) {
 	})
 }
 
+// testLongWork waits for work that all ranks have submitted and that takes 3 times the timeout.
 func testLongWork(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, shortTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
@@ -77,10 +79,12 @@ func testLongWork(t *testing.T, join Join) {
 	})
 }
 
+const noTicket = 0 // of work that needs no other rank
+
 func testWorkWithoutPeers(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	isDone := atomic.Bool{}
-	workWithoutPeers := unfinishedWait(0)
+	workWithoutPeers := unfinishedWait(noTicket)
 	workWithoutPeers.Done = isDone.Load
 	result := make(chan error, 1)
 	go func() { result <- g.planes[0].Await(g.ctx, workWithoutPeers) }()
@@ -94,9 +98,10 @@ func testWorkWithoutPeers(t *testing.T, join Join) {
 	must(t, checkOpen(g.planes[0]))
 }
 
+// waitForPeerFailure returns when p.PeerFailed returns true.
 func waitForPeerFailure(p control.Plane) {
 	for !p.PeerFailed() {
-		_ = p.Diagnose(unfinishedWait(0), time.Now()) // gives other goroutines time to run
+		_ = p.Diagnose(unfinishedWait(noTicket), time.Now()) // gives other goroutines time to run
 	}
 }
 
@@ -117,7 +122,7 @@ func testDiagnose(t *testing.T, join Join) {
 	must(t, checkOpen(p))
 	wait.Done = func() bool { return true }
 	must(t, p.Diagnose(wait, longAgo))
-	must(t, p.Diagnose(unfinishedWait(0), longAgo))
+	must(t, p.Diagnose(unfinishedWait(noTicket), longAgo))
 	cause := errors.New("a local fault")
 	checkError(t, "Fail", p.Fail(cause), cause)
 	checkError(t, "after the local fault", p.Diagnose(unfinishedWait(1), time.Now()), cause)
@@ -135,7 +140,7 @@ func testWorkAfterPeerFailure(t *testing.T, join Join) {
 	wait.Done = func() bool { return time.Since(begin) > control.Grace/5 }
 	must(t, p.Await(g.ctx, wait))
 	checkError(t, "endless work", p.Await(g.ctx, unfinishedWait(1)), driver.ErrFault)
-	checkError(t, "the cause", p.Cause(), driver.ErrFault)
+	checkError(t, "Cause", p.Cause(), driver.ErrFault)
 }
 
 func testFindFault(t *testing.T, join Join) {
@@ -150,5 +155,5 @@ func testFindFault(t *testing.T, join Join) {
 	wait.FindFault = func() error { return kernelFault }
 	checkError(t, "Diagnose", p.Diagnose(wait, time.Now()), kernelFault)
 	checkError(t, "the wait", p.Await(g.ctx, wait), kernelFault)
-	checkError(t, "the cause", p.Cause(), kernelFault)
+	checkError(t, "Cause", p.Cause(), kernelFault)
 }

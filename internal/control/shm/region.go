@@ -9,20 +9,21 @@ import (
 	"symmem/internal/sys"
 )
 
-// A group's control region holds a block for every rank and then the backend's data. Only the owner
-// writes to a block, except for the futex word and the first block's decider. Lines are 128 bytes
-// apart, because processors fetch cache lines in pairs.
+// A group's control region holds a block for every rank, followed by the data of the backend. Only
+// the rank that owns a block writes to it, except for wakeup.word and the first block's decider.
 const (
+	// lineStride is the distance of lines in bytes: processors fetch cache lines in pairs.
 	lineStride = 128
-	MaxRanks   = 64
-	pageBytes  = 4096
+	// MaxRanks is the maximum number of ranks in a group.
+	MaxRanks  = 64
+	pageBytes = 4096
 	// chunkBytes is the payload size of one step of an exchange.
 	chunkBytes = 8 << 10
-	// faultSlots is the size of a rank's log of fault reports.
+	// faultSlots is the number of slots in a rank's log of fault reports.
 	faultSlots = driver.MaxPayload/chunkBytes + 128
 )
 
-// line is posted by a rank in one step.
+// line holds the data that a rank posts in one step of a collective or of a named value.
 type line struct {
 	step uint64
 	// digest is the hash of the call, XORed with balance.
@@ -34,9 +35,10 @@ type line struct {
 	_       [lineStride - spin.LineBytes - 8]byte
 }
 
-// wakeup is read by other ranks after every post, so no part of its cache line is written often.
+// wakeup serves to wake the threads of a rank that sleep. Other ranks read it after every post, so
+// no part of its cache line is written often.
 type wakeup struct {
-	word     uint32 // futex
+	word     uint32 // futex on which the threads sleep
 	sleeping int32  // number of threads sleeping on word
 	failed   uint32 // control.Reason
 	_        [lineStride - 12]byte
@@ -47,18 +49,18 @@ func (w *wakeup) wake() {
 	sys.FutexWake(&w.word)
 }
 
-// Only submitted is written often.
+// status shows other ranks what a rank is doing. Only submitted is written often.
 type status struct {
-	submitted uint64
+	submitted uint64 // last ticket that the rank has submitted
 	// inCollective is the ticket (number) of the collective in which the rank waits, or 0.
 	inCollective uint64
-	// exchanges is the last step on driver.LaneControl, and inExchange the one in which the rank
-	// waits, or 0.
+	// exchanges is the last step that the rank has posted on driver.LaneControl. inExchange is the
+	// step on this lane in which the rank waits, or 0.
 	exchanges, inExchange uint64
-	operation             uint64
-	// since is in nanoseconds of the machine's monotonic clock.
+	operation             uint64 // driver.Operation of the collective
+	// since is the time when the wait began, in nanoseconds of the machine's monotonic clock.
 	since  uint64
-	closed uint64
+	closed uint64 // not 0 if the rank has left
 	// message encodes the awaited message (see messageWait), or is 0.
 	message, messageSince uint64
 	// value is 1 plus the number of the awaited valueSlot, or 0.
@@ -78,6 +80,7 @@ type valueSlot struct {
 	_    [pageBytes - 2*lineStride - 8 - driver.MaxValueName]byte
 }
 
+// slot holds a part of a payload. step is written last.
 type slot struct {
 	step         uint64
 	payloadBytes uint64
@@ -117,6 +120,7 @@ type block struct {
 	values    [driver.MaxValueNames]valueSlot
 }
 
+// blocksSize returns the size of the blocks of all ranks in bytes.
 func blocksSize(ranks int) int64 {
 	return roundToPages(int64(ranks) * int64(unsafe.Sizeof(block{})))
 }
