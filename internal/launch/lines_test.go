@@ -9,17 +9,19 @@ import (
 	"testing"
 )
 
-// step is a write of text to an output or, if text is one of the constants below, an event.
+// step is a write of text by a rank or, if text is delayEnd or rankExit, an event.
 type step struct {
-	output int
-	text   string
+	rank int // 0 or 1
+	text string
 }
 
 const (
-	delayEnd = "\x00delay"
-	rankExit = "\x00exit"
+	delayEnd = "\x00delay" // the delay ends after which an unterminated line is written
+	rankExit = "\x00exit"  // the rank exits
 )
 
+// TestPartialLinesAreWritten checks the launcher's output for steps of two ranks. In want, "|"
+// marks the end of each write.
 func TestPartialLinesAreWritten(t *testing.T) {
 	rows := map[string]struct {
 		steps []step
@@ -73,6 +75,7 @@ func TestPartialLinesAreWritten(t *testing.T) {
 	}
 }
 
+// outputOf returns the launcher's output for the given steps, with "|" after each write.
 func outputOf(steps []step) string {
 	var got strings.Builder
 	s := &sink{mu: &sync.Mutex{}, delay: testTimeout, w: writerFunc(func(b []byte) (int, error) {
@@ -80,9 +83,9 @@ func outputOf(steps []step) string {
 		got.WriteByte('|')
 		return len(b), nil
 	})}
-	outputs := []*lineWriter{{sink: s, prefix: "[0] "}, {sink: s, prefix: "[1] "}}
+	writers := []*lineWriter{{sink: s, prefix: "[0] "}, {sink: s, prefix: "[1] "}} // by rank
 	for _, step := range steps {
-		l := outputs[step.output]
+		l := writers[step.rank]
 		switch step.text {
 		case delayEnd:
 			l.writeAfterDelay()
@@ -92,7 +95,7 @@ func outputOf(steps []step) string {
 			_, _ = l.Write([]byte(step.text))
 		}
 	}
-	for _, l := range outputs {
+	for _, l := range writers {
 		l.stopTimerLocked()
 	}
 	return got.String()
@@ -101,7 +104,7 @@ func outputOf(steps []step) string {
 // TestPromptIsWrittenBeforeAnswer answers a rank's prompt only after the launcher has written
 // the prompt.
 func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
-	for name, plain := range map[string]bool{"prefixed": false, "plain": true} {
+	for name, omitPrefix := range map[string]bool{"prefixed": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
 			out := newTranscript()
 			spec := newSpec("ask", 2, out)
@@ -111,7 +114,7 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 			}
 			defer stdin.Close()
 			defer answer.Close()
-			spec.Stdin, spec.OmitPrefix = stdin, plain
+			spec.Stdin, spec.OmitPrefix = stdin, omitPrefix
 			done := startRun(testContext(t), spec)
 			out.waitFor(t, 1, "go on? ")
 			if _, err := io.WriteString(answer, "yes\n"); err != nil {
@@ -124,6 +127,8 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 	}
 }
 
+// TestIsSameOutput compares files, buffers and functions. Functions are never the same output,
+// because Go cannot compare them.
 func TestIsSameOutput(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -132,11 +137,19 @@ func TestIsSameOutput(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	discard := writerFunc(io.Discard.Write)
-	if !isSameOutput(w, w) || isSameOutput(w, os.Stderr) || isSameOutput(discard, discard) {
-		t.Error("got a wrong result for one file, for two files or for writers that are not files")
-	}
 	text, other := new(bytes.Buffer), new(bytes.Buffer)
-	if !isSameOutput(text, text) || isSameOutput(text, other) {
-		t.Error("got a wrong result for one buffer or for two buffers")
+	for name, c := range map[string]struct {
+		a, b io.Writer
+		want bool
+	}{
+		"one file":     {w, w, true},
+		"two files":    {w, os.Stderr, false},
+		"one function": {discard, discard, false},
+		"one buffer":   {text, text, true},
+		"two buffers":  {text, other, false},
+	} {
+		if got := isSameOutput(c.a, c.b); got != c.want {
+			t.Errorf("isSameOutput of %s = %t, want %t", name, got, c.want)
+		}
 	}
 }

@@ -228,7 +228,7 @@ func (j *job) supervise(ctx context.Context, signals <-chan os.Signal) error {
 			o = j.supervisor.handleTimeout()
 		case <-cancellation:
 			cancellation, err = nil, context.Cause(ctx)
-			o = j.supervisor.killOrder()
+			o = j.supervisor.kill()
 		}
 		j.carryOut(o, timer)
 	}

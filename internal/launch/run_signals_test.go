@@ -16,6 +16,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
+// TestSignalsReachAllRanks passes signals to Run, which must forward each of them to all ranks.
+// The ranks print all signals, and exit at SIGTERM.
 func TestSignalsReachAllRanks(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("print signals", 3, out)
@@ -34,6 +36,8 @@ func TestSignalsReachAllRanks(t *testing.T) {
 	out.waitFor(t, 3, "got terminated")
 }
 
+// TestRunHandlesProcessSignals sends signals to this process, which Run must forward to the ranks
+// because Spec.Signals is nil.
 func TestRunHandlesProcessSignals(t *testing.T) {
 	out := newTranscript()
 	done := startRun(testContext(t), newSpec("print signals", 2, out))
@@ -46,6 +50,9 @@ func TestRunHandlesProcessSignals(t *testing.T) {
 	}
 }
 
+// killedCode is the exit code of a rank that was killed.
+const killedCode = 128 + int(syscall.SIGKILL)
+
 func TestSecondInterruptKills(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("ignore signals", 2, out)
@@ -56,7 +63,7 @@ func TestSecondInterruptKills(t *testing.T) {
 	signals <- syscall.SIGINT
 	signals <- syscall.SIGINT
 	o := <-done
-	if o.err != nil || o.Code != 128+9 || o.Exits[1].Signal != syscall.SIGKILL {
+	if o.err != nil || o.Code != killedCode || o.Exits[1].Signal != syscall.SIGKILL {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 }
@@ -70,7 +77,7 @@ func TestStubbornRanksAreKilledAfterSIGTERM(t *testing.T) {
 	out.waitFor(t, 2, "ready")
 	signals <- syscall.SIGTERM
 	o := <-done
-	if o.err != nil || o.Code != 128+9 || o.Exits[1].Signal != syscall.SIGKILL {
+	if o.err != nil || o.Code != killedCode || o.Exits[1].Signal != syscall.SIGKILL {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 	out.waitFor(t, 1, "sending SIGKILL to the remaining ranks")
@@ -79,8 +86,11 @@ func TestStubbornRanksAreKilledAfterSIGTERM(t *testing.T) {
 // TestLauncherReportsDescriptorLimit checks the message that the launcher prints if it has too
 // few descriptors to accept its ranks' connections or to start the ranks.
 func TestLauncherReportsDescriptorLimit(t *testing.T) {
-	for _, role := range []string{"launch with 48 descriptors", "launch with 16 descriptors"} {
-		t.Run(role, func(t *testing.T) {
+	for name, role := range map[string]string{
+		"too few for connections": "launch with 48 descriptors",
+		"too few for processes":   "launch with 16 descriptors",
+	} {
+		t.Run(name, func(t *testing.T) {
 			out := newTranscript()
 			ctx, cancel := context.WithCancel(testContext(t))
 			defer cancel()
@@ -97,13 +107,15 @@ func TestLauncherReportsDescriptorLimit(t *testing.T) {
 	}
 }
 
+// TestStubbornRanksAreKilledAfterFailure kills one of two ranks. The other rank ignores SIGTERM,
+// so Run must kill it.
 func TestStubbornRanksAreKilledAfterFailure(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("ignore signals", 2, out)
-	spec.Grace, spec.TermWait = -1, -1
+	spec.Grace, spec.TermWait = -1, -1 // Run waits for neither.
 	done := startRun(testContext(t), spec)
 	kill(t, processIDs(t, out.waitFor(t, 2, "ready"))[0], syscall.SIGKILL)
-	if o := <-done; o.err != nil || o.Code != 128+9 {
+	if o := <-done; o.err != nil || o.Code != killedCode {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 }
@@ -113,7 +125,7 @@ func TestStubbornRanksAreKilledAfterFailure(t *testing.T) {
 func TestStoppedRankIsNamedAndTerminated(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("print signals", 2, out)
-	spec.Grace = -1
+	spec.Grace = -1 // Run sends SIGTERM at once.
 	done := startRun(testContext(t), spec)
 	text := out.waitFor(t, 2, "ready")
 	processes := processIDs(t, text)
@@ -123,7 +135,7 @@ func TestStoppedRankIsNamedAndTerminated(t *testing.T) {
 		t.Fatal(err)
 	}
 	kill(t, processes[1], syscall.SIGKILL)
-	if o := <-done; o.err != nil || o.Code != 128+9 {
+	if o := <-done; o.err != nil || o.Code != killedCode {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 	text, _ = out.read()
@@ -135,18 +147,19 @@ func TestStoppedRankIsNamedAndTerminated(t *testing.T) {
 	out.waitFor(t, 1, "got terminated")
 }
 
+// TestCanceledContextKillsGrandchildren starts two ranks, each of which starts a child.
 func TestCanceledContextKillsGrandchildren(t *testing.T) {
 	out := newTranscript()
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	done := startRun(ctx, newSpec("start child", 2, out))
 	processes := processIDs(t, out.waitFor(t, 2, "ready"))
 	if len(processes) != 4 {
-		t.Fatalf("got processes %v, want 4", processes)
+		t.Fatalf("got processes %v, want two ranks and two children", processes)
 	}
 	cause := errors.New("canceled by the test")
 	cancel(cause)
 	o := <-done
-	if !errors.Is(o.err, cause) || o.Code != 128+9 || len(o.Exits) != 2 {
+	if !errors.Is(o.err, cause) || o.Code != killedCode || len(o.Exits) != 2 {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 	for _, pid := range processes {

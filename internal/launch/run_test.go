@@ -225,7 +225,7 @@ func TestRanksCanReportKilledRank(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := <-done
-	if o.err != nil || o.FirstFailed != 1 || o.Code != 128+9 || o.Exits[0].Code != 5 {
+	if o.err != nil || o.FirstFailed != 1 || o.Code != killedCode || o.Exits[0].Code != 5 {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 	if got := o.Exits[1].String(); !strings.Contains(got, "killed by signal 9 (killed)") {

@@ -109,7 +109,7 @@ func handleEvent(t *testing.T, v *supervisor, event string, exitIndex int) order
 	case "x":
 		return v.handleTimeout()
 	case "c":
-		return v.killOrder()
+		return v.kill()
 	case "i":
 		return v.handleSignal(syscall.SIGINT)
 	case "t":

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// TestRunner is usually a *testing.M.
+// TestRunner runs tests and returns the exit code. It is usually a *testing.M.
 type TestRunner interface{ Run() int }
 
 // Watch returns a TestRunner that runs tests. If all tests pass but leave resources open that were
@@ -22,12 +22,13 @@ func Watch(tests TestRunner) TestRunner {
 	return &leakCheckedTests{tests: tests, openBefore: countResources()}
 }
 
+// leakCheckedTests is the TestRunner that Watch returns.
 type leakCheckedTests struct {
 	tests      TestRunner
-	openBefore map[string]int // number of each resource
+	openBefore map[string]int // countResources before the tests
 }
 
-// Run runs the tests and then checks for leaks.
+// Run runs the tests and, if all pass, checks for leaks. It returns 1 if there are any.
 func (l *leakCheckedTests) Run() int {
 	code := l.tests.Run()
 	if code != 0 {
@@ -40,13 +41,15 @@ func (l *leakCheckedTests) Run() int {
 	return min(len(leaks), 1)
 }
 
+// The time in which resources must be closed after the tests, and the interval of the checks. The
+// time is long, because a server may notice the end of a connection late.
 const (
-	// closeTimeout is long, because a server may notice the end of a connection late.
 	closeTimeout = 10 * time.Second
 	pollInterval = 10 * time.Millisecond
 )
 
-// findLeaks waits up to closeTimeout until no new resource is open.
+// findLeaks returns descriptions of the resources that are open, but were not open before the
+// tests. It waits up to closeTimeout until there are none.
 func (l *leakCheckedTests) findLeaks() []string {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -64,6 +67,7 @@ func (l *leakCheckedTests) findLeaks() []string {
 	}
 }
 
+// countResources returns the number of open resources by description.
 func countResources() map[string]int {
 	resources := map[string]int{}
 	for _, origin := range sys.OpenMappings() {
@@ -74,11 +78,13 @@ func countResources() map[string]int {
 	return resources
 }
 
+// countDescriptors adds this process's file descriptors to resources, except those of the Go
+// runtime.
 func countDescriptors(resources map[string]int) {
 	const folder = "/proc/self/fd"
 	entries, err := os.ReadDir(folder)
 	if err != nil {
-		resources[err.Error()]++
+		resources[err.Error()]++ // reported as a leak
 		return
 	}
 	for _, e := range entries {
@@ -91,6 +97,7 @@ func countDescriptors(resources map[string]int) {
 	}
 }
 
+// countMappings adds the mappings of symmem's shared memory to resources.
 func countMappings(resources map[string]int) {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
@@ -99,9 +106,10 @@ func countMappings(resources map[string]int) {
 	}
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if fields := strings.Fields(lines.Text()); len(fields) > 5 &&
-			strings.HasPrefix(fields[5], "/memfd:symmem") {
-			resources[fmt.Sprintf("memory of %s at %s", fields[5], fields[0])]++
+		const addresses, file = 0, 5 // indices of fields in /proc/self/maps
+		fields := strings.Fields(lines.Text())
+		if len(fields) > file && strings.HasPrefix(fields[file], "/memfd:symmem") {
+			resources[fmt.Sprintf("memory of %s at %s", fields[file], fields[addresses])]++
 		}
 	}
 }

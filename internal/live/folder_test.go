@@ -6,9 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
+// TestOpenRefusesUnsafeFolder opens a server when another user could have created or could change
+// the folder of this user's jobs.
 func TestOpenRefusesUnsafeFolder(t *testing.T) {
 	for name, prepare := range map[string]func(path string) error{
 		"a folder that others can enter": func(path string) error {
@@ -26,30 +29,30 @@ func TestOpenRefusesUnsafeFolder(t *testing.T) {
 			}
 			s, err := Open(Config{Job: "job", Log: slog.New(slog.DiscardHandler)})
 			if err == nil {
-				t.Errorf("Open succeeded; want an error (Close: %v)", s.Close())
+				t.Errorf("Open = nil error, want an error about the folder (Close = %v)", s.Close())
 			}
 		})
 	}
 }
 
+// TestLongSocketPathIsRefused uses a temporary folder whose path is longer than that of a Unix
+// socket may be. Open must not leave a folder for the job.
 func TestLongSocketPathIsRefused(t *testing.T) {
 	useFolder(t)
-	long := filepath.Join(os.Getenv("TMPDIR"), "a-folder-with-a-name-of-more-than-fifty-characters-"+
-		"which-leaves-no-room-for-the-rest")
+	long := filepath.Join(os.Getenv("TMPDIR"), strings.Repeat("long-", 20))
 	if err := os.Mkdir(long, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("TMPDIR", long)
 	if s, err := Open(Config{Job: "job", Log: slog.New(slog.DiscardHandler)}); err == nil {
-		t.Errorf("Open succeeded; want an error (Close: %v)", s.Close())
+		t.Errorf("Open = nil error, want an error about the path (Close = %v)", s.Close())
 	}
 	if jobs, err := Jobs(Root()); err != nil || len(jobs) > 0 {
-		t.Errorf("Jobs = %v, %v; want none", jobs, err)
+		t.Errorf("Jobs = %v, %v; want no job and no error", jobs, err)
 	}
 }
 
-// leaveSocket creates a socket on which no process listens, like the one that a killed rank
-// leaves behind.
+// leaveSocket creates a socket on which no process listens, as a killed rank leaves it.
 func leaveSocket(t *testing.T, job string, rank int) {
 	t.Helper()
 	folder := filepath.Join(Root(), job)
@@ -66,6 +69,8 @@ func leaveSocket(t *testing.T, job string, rank int) {
 	}
 }
 
+// TestOpenRemovesSocketsOfEndedJobs opens a server next to a job that has ended, which Open must
+// remove, and a job of which only rank 0 has ended, which it must keep.
 func TestOpenRemovesSocketsOfEndedJobs(t *testing.T) {
 	useFolder(t)
 	openServer(t, "running", 1, SocketsOnly)

@@ -15,15 +15,17 @@ import (
 	"time"
 )
 
+// Limits for the answers of the other ranks on this machine.
 const (
-	answerTimeout  = 3 * time.Second
-	maxAnswerBytes = 16 << 20
+	answerTimeout  = 3 * time.Second // for all ranks together
+	maxAnswerBytes = 16 << 20        // for each rank
 )
 
 // ErrorEnded is the Snapshot.Error of a rank whose process has exited.
 const ErrorEnded = "its process has ended"
 
-// newMachine returns a Machine with the given ranks, of which the first one serves the request.
+// newMachine returns a Machine with the given ranks. The first of them, if any, is named as the
+// rank that serves the request.
 func newMachine(snapshots ...Snapshot) Machine {
 	host, _ := os.Hostname()
 	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: snapshots}
@@ -33,6 +35,7 @@ func newMachine(snapshots ...Snapshot) Machine {
 	return m
 }
 
+// ownSnapshot returns the state of this process's rank, with up to eventLimit events per pool.
 func (s *Server) ownSnapshot(eventLimit int) Snapshot {
 	snapshot := s.cfg.Snapshot(eventLimit)
 	snapshot.Address = s.Address()
@@ -43,21 +46,23 @@ func (s *Server) ownSnapshot(eventLimit int) Snapshot {
 // per pool.
 func (s *Server) readMachine(ctx context.Context, eventLimit int) Machine {
 	m := newMachine(s.ownSnapshot(eventLimit))
-	ranks, _ := Ranks(s.folder) // fails if the folder was removed: then there are no other ranks
+	ranks, _ := Ranks(s.folder) // If the folder was removed, the result has only this rank.
 	ranks = slices.DeleteFunc(ranks, func(rank int) bool { return rank == s.cfg.Rank })
 	m.Ranks = append(m.Ranks, readRanks(ctx, s.folder, ranks, eventLimit)...)
 	sortRanks(m.Ranks)
 	return m
 }
 
-// Read returns the states of a job's ranks on this machine. folder is the folder of the job.
+// Read returns the states of a job's ranks on this machine, without events. The folder contains
+// the ranks' sockets. A rank that does not answer has a Snapshot.Error.
 func Read(ctx context.Context, folder string) (Machine, error) {
 	ranks, err := Ranks(folder)
 	if err != nil {
 		return Machine{}, err
 	}
 	m := newMachine()
-	m.Ranks = readRanks(ctx, folder, ranks, 0)
+	const eventLimit = 0
+	m.Ranks = readRanks(ctx, folder, ranks, eventLimit)
 	sortRanks(m.Ranks)
 	return m, nil
 }
@@ -66,6 +71,7 @@ func sortRanks(ranks []Snapshot) {
 	slices.SortFunc(ranks, func(a, b Snapshot) int { return a.Rank - b.Rank })
 }
 
+// readRanks requests the states of several ranks at once, and waits up to answerTimeout for all.
 func readRanks(ctx context.Context, folder string, ranks []int, eventLimit int) []Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -78,6 +84,8 @@ func readRanks(ctx context.Context, folder string, ranks []int, eventLimit int) 
 	return snapshots
 }
 
+// readRank returns the state of a rank, or a Snapshot with only Rank and Error if it does not
+// answer.
 func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot {
 	s, err := requestSnapshot(ctx, folder, rank, eventLimit)
 	switch {
@@ -93,6 +101,7 @@ func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot
 	return s
 }
 
+// requestSnapshot requests a rank's state with HTTP over its Unix socket.
 func requestSnapshot(ctx context.Context, folder string, rank, eventLimit int) (Snapshot, error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true,

@@ -13,21 +13,25 @@ import (
 	"time"
 )
 
+// Paths of URLs. The path / is the page, which loads its data from dataPath.
 const (
 	jsonPath    = "/debug/symmem"
-	alivePath   = "/debug/symmem/alive"
+	alivePath   = "/debug/symmem/alive" // for holdConnection
 	metricsPath = "/metrics"
 	statusPath  = "/status"
 	dataPath    = "/data.bin"
-	cookieName  = "symmem-token"
 )
+
+// cookieName is the cookie that contains the token of the job.
+const cookieName = "symmem-token"
 
 // machineReader returns the states of ranks, with up to eventLimit events per pool.
 type machineReader func(ctx context.Context, eventLimit int) Machine
 
-const maxEvents = 8192 // limit of eventLimit in requests
+// maxEvents is the highest eventLimit that a request can have.
+const maxEvents = 8192
 
-// newMux returns a handler for all paths.
+// newMux returns a handler for all paths except alivePath.
 func newMux(read machineReader) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -53,6 +57,7 @@ func newMux(read machineReader) *http.ServeMux {
 	return mux
 }
 
+// parseEventLimit returns the number in the URL's parameter "events", or 0 without the parameter.
 func parseEventLimit(r *http.Request) (int, error) {
 	text := r.URL.Query().Get("events")
 	if text == "" {
@@ -65,18 +70,19 @@ func parseEventLimit(r *http.Request) (int, error) {
 	return n, nil
 }
 
-// Handler returns a handler for all ranks of the job on this machine. It does not check the token
-// or the Host of requests.
+// Handler returns a handler that shows all ranks of the job on this machine. The caller must
+// restrict access, because it does not check the token or the Host of requests.
 func (s *Server) Handler() http.Handler { return protect(newMux(s.readMachine)) }
 
-// NewHandler returns a handler for one rank without a Server.
+// NewHandler returns a handler that shows one rank. It needs no Server, and does not check
+// requests either.
 func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
 	return protect(newMux(func(_ context.Context, eventLimit int) Machine {
 		return newMachine(snapshot(eventLimit))
 	}))
 }
 
-// localHandler serves this rank on the Unix socket.
+// localHandler returns the handler for the Unix socket. It shows only this rank.
 func (s *Server) localHandler() http.Handler {
 	mux := newMux(func(_ context.Context, eventLimit int) Machine {
 		return newMachine(s.ownSnapshot(eventLimit))
@@ -85,8 +91,8 @@ func (s *Server) localHandler() http.Handler {
 	return protect(mux)
 }
 
-// remoteHandler serves all ranks of the job on this machine over TCP, or only metrics unless
-// isLoopback is set.
+// remoteHandler returns the handler for TCP. It shows all ranks of the job on this machine. Unless
+// isLoopback is set, it serves only metrics.
 func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	mux := newMux(s.readMachine)
 	configuredHost, _, _ := net.SplitHostPort(s.cfg.Address)
@@ -106,8 +112,8 @@ func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	}))
 }
 
-// protect rejects requests with a body. Browsers must not store responses or show them inside other
-// pages.
+// protect returns a handler that rejects requests with a body. Its headers prevent browsers from
+// storing responses and from showing them inside other pages.
 func protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, 0)
@@ -121,10 +127,11 @@ func protect(h http.Handler) http.Handler {
 	})
 }
 
-// isAllowedHost prevents DNS rebinding: a web page must not read responses by making its domain
-// resolve to this machine.
+// isAllowedHost reports whether the Host of a request is an IP address or a name of this machine.
+// Other names could be a case of DNS rebinding: the owner of a domain makes it resolve to this
+// machine, so that a web page of the domain can read responses.
 func isAllowedHost(host, configuredHost string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
+	if name, _, err := net.SplitHostPort(host); err == nil { // an error means that there is no port
 		host = name
 	}
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
@@ -140,11 +147,12 @@ func isAllowedHost(host, configuredHost string) bool {
 	return false
 }
 
-// authorize reports whether a request contains the token as a bearer token or in a cookie.
-// Otherwise it responds: a token in the URL becomes a cookie, and all other requests fail.
+// authorize reports whether a request contains the token as a bearer token or in a cookie. If it
+// returns false, it has written the response: a redirection that stores a token from the URL in a
+// cookie, or status 401.
 func (s *Server) authorize(w http.ResponseWriter, r *http.Request) bool {
-	if token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); isBearer &&
-		s.isToken(token) {
+	token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if isBearer && s.isToken(token) {
 		return true
 	}
 	if c, err := r.Cookie(cookieName); err == nil && s.isToken(c.Value) {
@@ -164,6 +172,7 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
+// isToken compares text with the token in constant time, so that the time reveals nothing.
 func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
@@ -172,7 +181,8 @@ func (s *Server) isToken(text string) bool {
 // this rank exits.
 func (s *Server) holdConnection(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
-	if control.SetReadDeadline(time.Time{}) != nil || control.SetWriteDeadline(time.Time{}) != nil {
+	noDeadline := time.Time{}
+	if control.SetReadDeadline(noDeadline) != nil || control.SetWriteDeadline(noDeadline) != nil {
 		return
 	}
 	w.WriteHeader(http.StatusOK)

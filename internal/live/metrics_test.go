@@ -49,21 +49,24 @@ func TestMetrics(t *testing.T) {
 	checkSeries(t, s, "symmem_submit_seconds_count", "2")
 	checkSeries(t, s, "nccl_collective_exec_time_microseconds", "1000", `slurm_job_id="42"`,
 		`n_nodes="1"`, `nranks="4"`, `algo_proto="symmem_window"`, `timing_source="host"`)
-	// 2*(4-1)/4 * 1 MiB in 1 ms
+	// The bus bandwidth of AllReduce on 4 ranks is 2*(4-1)/4 times 1 MiB in 1 ms, in GB/s.
 	checkSeries(t, s, "nccl_bus_bandwidth_gbs", "1.572864", `collective="AllReduce"`)
-	if got := readSeries(t, s, "symmem_pool_bytes"); len(got) != 7 {
-		t.Errorf("symmem_pool_bytes = %q; want seven sizes", got)
+	const poolSizes = 7 // series of a pool, which differ in a label
+	if got := readSeries(t, s, "symmem_pool_bytes"); len(got) != poolSizes {
+		t.Errorf("symmem_pool_bytes = %q; want %d series", got, poolSizes)
 	}
 	s.GPU = 2
 	checkSeries(t, s, "nccl_bus_bandwidth_gbs", "1.572864", `gpu="GPU2"`, `timing_source="gpu"`)
 }
 
+// TestUntimedRunsHaveNoBandwidth uses a group whose submissions are timed, but not the runs of its
+// collectives.
 func TestUntimedRunsHaveNoBandwidth(t *testing.T) {
 	s := example(0)
 	s.Groups[0].Calls[0].Run = nil
 	for _, name := range []string{"nccl_bus_bandwidth_gbs", "nccl_collective_exec_time_microseconds"} {
 		if got := readSeries(t, s, name); len(got) > 0 {
-			t.Errorf("%s = %q; want none, because only submissions are timed", name, got)
+			t.Errorf("%s = %q; want no series, because only submissions are timed", name, got)
 		}
 	}
 }
@@ -73,13 +76,13 @@ func TestRankWithErrorIsDown(t *testing.T) {
 	s.Error = ErrorEnded
 	checkSeries(t, s, "symmem_up", "0")
 	if got := readSeries(t, s, "symmem_windows"); len(got) > 0 {
-		t.Errorf("symmem_windows = %q; want none", got)
+		t.Errorf("symmem_windows = %q; want no series of a rank that has ended", got)
 	}
 }
 
-// TestNamesMayRepeat uses a failed group and a pool that have the same names as their
-// successors. The metrics must contain only the successors, because two series with the same
-// labels would make Prometheus reject the whole scrape.
+// TestNamesMayRepeat uses a failed group and a pool that have the same names as their successors,
+// and a wait that is listed twice. The metrics must contain each name once, with the successor's
+// values, because Prometheus rejects the whole scrape if two series have the same labels.
 func TestNamesMayRepeat(t *testing.T) {
 	s := example(1)
 	successor := s.Groups[0]
@@ -96,7 +99,7 @@ func TestBusyPoolHasNoSizes(t *testing.T) {
 	s := example(1)
 	s.Pools[0].Busy = true
 	if got := readSeries(t, s, "symmem_pool_bytes"); len(got) > 0 {
-		t.Errorf("symmem_pool_bytes = %q; want none", got)
+		t.Errorf("symmem_pool_bytes = %q; want no series of a busy pool", got)
 	}
 }
 
@@ -105,10 +108,10 @@ func TestBusFactor(t *testing.T) {
 		"AllReduce": 1.5, "AllGather": 0.75, "ReduceScatterV": 0.75, "Broadcast": 1, "AllToAll": 0.75,
 	} {
 		if got, ok := busFactor(operation, 4); got != want || !ok {
-			t.Errorf("busFactor(%s, 4) = %v, %v; want %v", operation, got, ok, want)
+			t.Errorf("busFactor(%s, 4) = %v, %t; want %v, true", operation, got, ok, want)
 		}
 	}
 	if _, ok := busFactor("Barrier", 4); ok {
-		t.Error("busFactor(Barrier, 4) succeeded; want no factor")
+		t.Error("busFactor(Barrier, 4) returned true; want false, because a barrier has no bytes")
 	}
 }

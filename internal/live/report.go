@@ -16,7 +16,7 @@ import (
 // pageEvents is the number of latest events that the page shows for each pool.
 const pageEvents = 4096
 
-// writeEmptyPage writes the page without data, which the browser requests later.
+// writeEmptyPage writes the page without data. The page's script requests the data from dataPath.
 func writeEmptyPage(w http.ResponseWriter) {
 	var text bytes.Buffer
 	if err := page.WriteShell(&text, "symmem", strings.TrimPrefix(dataPath, "/")); err != nil {
@@ -46,9 +46,10 @@ func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	_, _ = w.Write(data.Bytes()) // fails if the client has disconnected
 }
 
+// pageBuilder translates the states of a machine's ranks to a page.
 type pageBuilder struct {
 	machine *Machine
-	page    *page.Page
+	page    *page.Page // In its rows, ranks are indices of machine.Ranks.
 }
 
 func buildPage(m *Machine) *page.Page {
@@ -70,6 +71,7 @@ func buildPage(m *Machine) *page.Page {
 	return r.page
 }
 
+// addRank adds the rank with the given index in machine.Ranks, its waits and its groups.
 func (r *pageBuilder) addRank(index int, s *Snapshot) {
 	rank := page.Rank{
 		Rank: s.Rank, File: fmt.Sprintf("process %d", s.Process), Format: s.Backend + ": " + s.Device,
@@ -98,23 +100,27 @@ func (r *pageBuilder) addRank(index int, s *Snapshot) {
 	}
 }
 
-func (r *pageBuilder) addGroup(rank int, g *Group) {
+// addGroup adds a group's fault and counts of calls, as the rank with the given index reports
+// them.
+func (r *pageBuilder) addGroup(index int, g *Group) {
 	if g.Fault != "" {
-		r.page.Faults = append(r.page.Faults, page.Row{Ranks: []int{rank}, Group: g.ID, Text: g.Fault})
+		r.page.Faults = append(r.page.Faults, page.Row{Ranks: []int{index}, Group: g.ID, Text: g.Fault})
 	}
 	for i := range g.Calls {
 		c := &g.Calls[i]
-		row := r.findOrAddPathRow(g.ID, c.Operation, c.Path)
-		row.Calls[rank] += int64(c.Calls)
-		row.Bytes[rank] += int64(c.Bytes)
+		row := r.pathRow(g.ID, c.Operation, c.Path)
+		row.Calls[index] += int64(c.Calls)
+		row.Bytes[index] += int64(c.Bytes)
 	}
-	for path, n := range g.Paths {
-		r.findOrAddPathRow(g.ID, "all, including replays of graphs", path).Calls[rank] += int64(n)
+	for path, count := range g.Paths {
+		row := r.pathRow(g.ID, "all, including replays of graphs", path)
+		row.Calls[index] += int64(count)
 	}
 }
 
-// findOrAddPathRow returns the row for a group, an operation and a path.
-func (r *pageBuilder) findOrAddPathRow(group, operation, path string) *page.Path {
+// pathRow returns the row for a group, an operation and a path, which it adds if necessary. The
+// row is valid until another is added.
+func (r *pageBuilder) pathRow(group, operation, path string) *page.Path {
 	for i := range r.page.Paths {
 		p := &r.page.Paths[i]
 		if p.Group == group && p.Operation == operation && p.Path == path {
@@ -128,6 +134,7 @@ func (r *pageBuilder) findOrAddPathRow(group, operation, path string) *page.Path
 	return &r.page.Paths[len(r.page.Paths)-1]
 }
 
+// sortRows sorts the waits by their start, and the rows of paths by group, operation and path.
 func (r *pageBuilder) sortRows() {
 	slices.SortStableFunc(r.page.Pending, func(a, b page.Row) int {
 		return cmp.Compare(a.Time, b.Time)
@@ -138,9 +145,10 @@ func (r *pageBuilder) sortRows() {
 	})
 }
 
-// verdict describes the worst problem of the job. The rows must be sorted.
+// verdict describes the worst problem of the job in one sentence. sortRows must have been called,
+// so that the first wait is the longest.
 func (r *pageBuilder) verdict() string {
-	silentCount := 0
+	silentCount := 0 // number of ranks without an answer
 	for i := range r.machine.Ranks {
 		if r.machine.Ranks[i].Error != "" {
 			silentCount++

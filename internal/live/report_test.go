@@ -3,10 +3,10 @@ package live
 import (
 	"encoding/binary"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +15,8 @@ import (
 	"symmem/internal/page"
 )
 
-// machineOf returns a Machine whose ranks share a pool. The i-th history is that of rank i.
+// machineOf returns a Machine whose ranks share a pool. histories[i] holds the pool's events of
+// rank i.
 func machineOf(histories ...Pool) *Machine {
 	m := &Machine{Host: "host"}
 	for i, p := range histories {
@@ -25,8 +26,9 @@ func machineOf(histories ...Pool) *Machine {
 	return m
 }
 
-// newHistory returns the history of a pool that maps a segment and allocates n blocks of 256 bytes.
-// Every second block is freed immediately.
+// newHistory returns a pool with these events: a segment of 1 MiB is mapped, and then n blocks of
+// 256 bytes are allocated for requests of 200 bytes. Every second block is freed immediately. The
+// elements of a Placement are listed at placementKind.
 func newHistory(n int) Pool {
 	p := Pool{Recent: []Placement{{int64(event.KindSegment), 0, 0, 0, 1 << 20, 1 << 20}}}
 	for i := range n {
@@ -40,9 +42,11 @@ func newHistory(n int) Pool {
 	return p
 }
 
+// TestReportOfAgreeingRanks compares a history with its first part and its last part.
 func TestReportOfAgreeingRanks(t *testing.T) {
 	long, short := newHistory(20), newHistory(10)
-	late := Pool{First: 5, Recent: long.Recent[5:]}
+	const lateFirst = 5
+	late := Pool{First: lateFirst, Recent: long.Recent[lateFirst:]}
 	built := buildPage(machineOf(long, short, late))
 	s := built.Sequences[0]
 	if !built.Agree || !built.Compared || len(s.Differences) > 0 || s.Equal != 11 {
@@ -57,26 +61,32 @@ func TestReportOfAgreeingRanks(t *testing.T) {
 }
 
 func TestReportNamesFirstDifference(t *testing.T) {
+	const otherRank, otherEvent = 1, 8
 	for kind, change := range map[string]func(*Placement){
 		"different size":   func(e *Placement) { e[placementRequested]++ },
 		"different stream": func(e *Placement) { e[placementStream]++ },
 		"different place":  func(e *Placement) { e[placementOffset] += 512 },
 		"different call":   func(e *Placement) { e[placementKind] = int64(event.KindFree) },
 	} {
-		odd := newHistory(20)
-		change(&odd.Recent[8]) // an allocation
-		built := buildPage(machineOf(newHistory(20), odd, newHistory(20)))
+		histories := []Pool{newHistory(20), newHistory(20), newHistory(20)}
+		change(&histories[otherRank].Recent[otherEvent]) // an allocation
+		built := buildPage(machineOf(histories...))
+		const wantRequest = otherEvent - 1 // the segment is not a request
 		d := built.Sequences[0].Differences
-		if built.Agree || len(d) != 1 || d[0].Kind != kind || d[0].Request != 7 ||
-			fmt.Sprint(d[0].Blamed) != "[1]" {
-			t.Errorf("differences = %+v; want %q at request 7 on rank 1", d, kind)
+		if built.Agree || len(d) != 1 || d[0].Kind != kind || d[0].Request != wantRequest ||
+			!slices.Equal(d[0].Blamed, []int{otherRank}) {
+			t.Errorf("differences = %+v; want %q at request %d on rank %d", d, kind, wantRequest,
+				otherRank)
 		}
 	}
 }
 
+// TestReportOfOlderBlocks uses a history whose first events are missing. The page must show a
+// block that was allocated by such an event if a later event frees it.
 func TestReportOfOlderBlocks(t *testing.T) {
 	p := newHistory(4)
-	p.First, p.Recent = 40, p.Recent[3:] // without the segment and two allocations
+	p.First = 40            // any number above 0
+	p.Recent = p.Recent[3:] // without the segment and two allocations
 	free := Placement{int64(event.KindFree), 0, 0, 0, 256, 0}
 	p.Recent = append(p.Recent, free)
 	p.Registered = []Window{{Group: "world", Segment: 0, Bytes: 1 << 20}}
@@ -112,27 +122,27 @@ func TestReportOfWaits(t *testing.T) {
 // TestUnchangedDataIsNotSentAgain repeats a request with the ETag of the first answer.
 func TestUnchangedDataIsNotSentAgain(t *testing.T) {
 	h := NewHandler(func(int) Snapshot { return example(1) })
-	ask := func(tag string) *httptest.ResponseRecorder {
+	requestData := func(etag string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, dataPath, nil)
-		r.Header.Set("If-None-Match", tag)
+		r.Header.Set("If-None-Match", etag)
 		h.ServeHTTP(w, r)
 		return w
 	}
-	first := ask("")
+	first := requestData("")
 	text := first.Body.String()
 	if first.Code != http.StatusOK || !strings.HasPrefix(text, "SYMPAGE\x01") {
 		t.Fatalf("status %d, data %.20q; want data", first.Code, text)
 	}
-	var header page.Page
+	var header page.Page // JSON after the mark and the length n
 	n := binary.LittleEndian.Uint32([]byte(text[8:]))
 	if err := json.Unmarshal([]byte(text[12:12+n]), &header); err != nil || !header.Live {
 		t.Errorf("header = %+v, %v; want a live page", header, err)
 	}
-	if again := ask(first.Header().Get("ETag")); again.Code != http.StatusNotModified ||
-		again.Body.Len() > 0 {
-		t.Errorf("second request: status %d with %d bytes; want 304 with none", again.Code,
-			again.Body.Len())
+	second := requestData(first.Header().Get("ETag"))
+	if second.Code != http.StatusNotModified || second.Body.Len() > 0 {
+		t.Errorf("second request: status %d with %d bytes; want 304 with none", second.Code,
+			second.Body.Len())
 	}
 }
 
@@ -150,7 +160,7 @@ func TestPolicyAllowsOnlyOwnScript(t *testing.T) {
 func TestInvalidNumberOfEventsIsRefused(t *testing.T) {
 	for _, events := range []string{"-1", "8193", "many", "1e3"} {
 		if w := get(t, jsonPath+"?events="+events, example(1)); w.Code != http.StatusBadRequest {
-			t.Errorf("status %d with %s events; want 400", w.Code, events)
+			t.Errorf("events=%s: status %d; want 400", events, w.Code)
 		}
 	}
 }

@@ -5,72 +5,80 @@ import (
 	"slices"
 )
 
-// Tally counts a rank's calls of Send or Recv by peer and tag. The zero value is ready to use.
+// Tally counts a rank's calls of Send or Recv by peer and tag. It also knows how many of them
+// preceded each collective. The zero value is ready to use.
 type Tally struct{ histories map[Key]*callHistory }
 
 // Key identifies a counter. For receives from any rank, Peer is Any.
 type Key struct{ Peer, Tag int }
 
+// callHistory holds the calls with one key. A segment is the time between two collectives.
 type callHistory struct {
-	count uint64
-	// segmentEnds has one element for each segment (the time between two collectives) with calls.
-	segmentEnds []segmentEnd
-	pruneLength int // length at which segmentEnds is pruned
+	count       uint64       // number of calls
+	segmentEnds []segmentEnd // of the segments with calls, in order; unneeded ones are pruned
+	pruneLength int          // length at which segmentEnds is pruned
 }
 
-// segmentEnd holds the number of calls up to the end of the segment that starts after the given
-// number of collectives.
-type segmentEnd struct{ collectives, count uint64 }
+// segmentEnd describes the end of a segment that starts after the given number of collectives.
+type segmentEnd struct {
+	collectives uint64
+	count       uint64 // number of calls in this and all earlier segments
+}
 
 const minPruneLength = 32
 
 // Count records a call after the given number of collectives, and returns the number of calls with
-// this key. completed is the number of completed collectives, for which Before is no longer called.
+// this key. completed is the number of completed collectives, for which Before is no longer
+// called.
 func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
-	r := t.histories[k]
-	if r == nil {
+	h := t.histories[k]
+	if h == nil {
 		if t.histories == nil {
 			t.histories = map[Key]*callHistory{}
 		}
-		r = &callHistory{pruneLength: minPruneLength}
-		t.histories[k] = r
+		h = &callHistory{pruneLength: minPruneLength}
+		t.histories[k] = h
 	}
-	r.count++
-	if last := len(r.segmentEnds) - 1; last >= 0 && r.segmentEnds[last].collectives >= collectives {
-		r.segmentEnds[last].count = r.count
-		return r.count
+	h.count++
+	last := len(h.segmentEnds) - 1
+	isInLastSegment := last >= 0 && h.segmentEnds[last].collectives >= collectives
+	if isInLastSegment {
+		h.segmentEnds[last].count = h.count
+		return h.count
 	}
-	if len(r.segmentEnds) >= r.pruneLength {
-		r.prune(completed)
+	if len(h.segmentEnds) >= h.pruneLength {
+		h.prune(completed)
 	}
-	r.segmentEnds = append(r.segmentEnds, segmentEnd{collectives, r.count})
-	return r.count
+	h.segmentEnds = append(h.segmentEnds, segmentEnd{collectives, h.count})
+	return h.count
 }
 
-func (r *callHistory) prune(completed uint64) {
+// prune removes segments that Before no longer needs. It keeps the last segment that starts after
+// at most completed collectives, and all later ones.
+func (h *callHistory) prune(completed uint64) {
 	unneeded := 0
-	for unneeded+1 < len(r.segmentEnds) && r.segmentEnds[unneeded+1].collectives <= completed {
+	for unneeded+1 < len(h.segmentEnds) && h.segmentEnds[unneeded+1].collectives <= completed {
 		unneeded++
 	}
-	r.segmentEnds = slices.Delete(r.segmentEnds, 0, unneeded)
-	r.pruneLength = max(minPruneLength, 2*len(r.segmentEnds))
+	h.segmentEnds = slices.Delete(h.segmentEnds, 0, unneeded)
+	h.pruneLength = max(minPruneLength, 2*len(h.segmentEnds))
 }
 
-// CallCount is the number of calls for a key.
+// CallCount is the number of calls with a key.
 type CallCount struct {
 	Key
 	Calls uint64
 }
 
-// Before returns, for each key with calls, how many calls preceded a collective, ordered by peer
-// and tag. The collective, numbered from 1, must not have completed.
+// Before returns how many calls preceded a collective, for each key with such calls, ordered by
+// peer and tag. Collectives are numbered from 1. The collective must not have completed.
 func (t *Tally) Before(collective uint64) []CallCount {
 	var all []CallCount
-	for k, r := range t.histories {
+	for k, h := range t.histories {
 		calls := uint64(0)
-		for _, e := range r.segmentEnds {
-			if e.collectives < collective {
-				calls = e.count
+		for _, end := range h.segmentEnds {
+			if end.collectives < collective {
+				calls = end.count
 			}
 		}
 		if calls > 0 {
@@ -83,8 +91,9 @@ func (t *Tally) Before(collective uint64) []CallCount {
 	return all
 }
 
-// Weight returns the weight of a message. If the ranks' sums of sent weights minus received weights
-// add up to 0, all messages have been received, except with a probability of 2^-64.
+// Weight returns a hash of a message's receiver and tag, computed with SplitMix64. Each rank adds
+// the weights of messages that it sends and subtracts those that it receives. If the results of
+// all ranks add up to 0, all messages have been received, except with a probability of 2^-64.
 func Weight(receiver, tag int) uint64 {
 	x := uint64(receiver)<<32 ^ uint64(tag) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

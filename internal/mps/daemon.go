@@ -17,15 +17,15 @@ import (
 	"symmem/internal/sys"
 )
 
-// PipeVariable is the environment variable for the folder in which a daemon of NVIDIA's
-// Multi-Process Service (MPS) listens.
+// Environment variables of NVIDIA's Multi-Process Service (MPS).
 const (
+	// PipeVariable names the folder in which a daemon listens.
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
-	logVariable  = "CUDA_MPS_LOG_DIRECTORY"
+	logVariable  = "CUDA_MPS_LOG_DIRECTORY" // the folder of a daemon's logs
+	// devicesVariable lists GPUs. A daemon offers only those to its clients, and numbers them from
+	// 0.
+	devicesVariable = "CUDA_VISIBLE_DEVICES"
 )
-
-// A daemon offers only the GPUs in devicesVariable to its clients and numbers them from 0.
-const devicesVariable = "CUDA_VISIBLE_DEVICES"
 
 // controlProgram is part of NVIDIA's driver. It starts and stops daemons.
 const controlProgram = "nvidia-cuda-mps-control"
@@ -33,13 +33,14 @@ const controlProgram = "nvidia-cuda-mps-control"
 // controlTimeout limits the start or end of a daemon.
 const controlTimeout = 20 * time.Second
 
-// IsRunning reports whether CUDA would try to use a daemon, which may have been killed.
+// IsRunning reports whether CUDA would try to connect to a daemon in this environment, because the
+// daemon's folder exists. It does not detect that the daemon was killed.
 func IsRunning(getenv func(string) string) bool {
 	_, err := os.Stat(filepath.Join(cmp.Or(getenv(PipeVariable), "/tmp/nvidia-mps"), "control"))
 	return err == nil
 }
 
-// Find returns the path of the control program, or an error if it is not installed.
+// Find returns the path of MPS's control program, or an error if it is not installed.
 func Find() (string, error) {
 	path, err := exec.LookPath(controlProgram)
 	if err != nil {
@@ -48,12 +49,12 @@ func Find() (string, error) {
 	return path, nil
 }
 
-// Daemon is a running daemon. It is not safe for concurrent use.
+// Daemon is a running MPS daemon. It is not safe for concurrent use.
 type Daemon struct {
-	controlPath string
-	folder      string // in which the daemon listens and writes its logs
-	controlEnv  []string
-	hasDevices  bool // env contains devicesVariable
+	controlPath string   // of the control program
+	controlEnv  []string // environment of the control program and the daemon
+	folder      string   // folder in which the daemon listens and writes its logs
+	hasDevices  bool     // controlEnv contains devicesVariable
 }
 
 // Start starts a daemon for the GPUs that are visible in env. ctx limits only the start.
@@ -82,8 +83,9 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	return d, nil
 }
 
-// The output of runControl goes to a file. A daemon inherits the output, so the reader of a pipe
-// would never reach the end.
+// runControl runs the control program, and waits up to controlTimeout for its exit. An error
+// contains the program's output. The output goes to a file, because a daemon that the program
+// starts inherits it, and would keep a pipe open.
 func (d *Daemon) runControl(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -94,7 +96,8 @@ func (d *Daemon) runControl(ctx context.Context, input string, args ...string) e
 	defer output.Close()
 	cmd := exec.CommandContext(ctx, d.controlPath, args...)
 	cmd.Env, cmd.Stdin = d.controlEnv, strings.NewReader(input)
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = output, output, time.Second
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.WaitDelay = time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not kill the daemon
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		text, _ := os.ReadFile(output.Name())
@@ -103,8 +106,8 @@ func (d *Daemon) runControl(ctx context.Context, input string, args ...string) e
 	return nil
 }
 
-// Variables returns environment variables for a process that uses the daemon and GPUs 0 to
-// gpuCount-1.
+// Variables returns environment variables for a process that uses the daemon. If the daemon has a
+// list of visible GPUs, the process can use the first gpuCount of them.
 func (d *Daemon) Variables(gpuCount int) map[string]string {
 	variables := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
 	if d.hasDevices {
@@ -154,6 +157,7 @@ func (d *Daemon) openProcess() *os.File {
 	return pidfd
 }
 
+// removeVariables returns a copy of env without the given variables.
 func removeVariables(env []string, names ...string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")

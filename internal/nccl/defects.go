@@ -5,20 +5,22 @@ import (
 	"math"
 )
 
-// Defect describes a known defect of some NCCL versions.
+// Defect describes a known defect of some NCCL versions. Versions are numbers as ncclGetVersion
+// returns them: 22703 is 2.27.3.
 type Defect struct {
-	Since      int // first affected version, or 0
-	FixedIn    int // first version without it
-	Major      int // lowest affected major compute capability, or 0
-	Effect     string
+	Since      int    // first affected version, or 0 for all versions before FixedIn
+	FixedIn    int    // first version without the defect, or Unfixed
+	Major      int    // lowest major compute capability of the affected GPUs, or 0 for all GPUs
+	Effect     string // what users of NCCL notice
 	Workaround string // how symmem avoids the effect
 	Source     string // evidence of the defect
 }
 
-// The known defects that matter to symmem.
+// The known defects that matter to symmem. A comment describes the mistake in NCCL if Effect does
+// not describe it.
 var (
-	// ShiftedLoads: NCCL's loadPack shifts data from beyond a pack, its unit of loading, into the
-	// pack's last word.
+	// ShiftedLoads is a mistake in NCCL's loadPack, which loads several elements as one pack. It
+	// shifts data from beyond the pack into the pack's last word.
 	ShiftedLoads = &Defect{
 		Since: 22703, FixedIn: 23003,
 		Effect: "window kernels give wrong results for inputs of 1- and 2-byte types that are not " +
@@ -26,8 +28,9 @@ var (
 		Workaround: "symmem uses the plain path for them",
 		Source:     "the contract suite on 4 H200, and loadPack in the sources",
 	}
-	// RASOverflow: rasCollCommsInit sizes a buffer by the ranks whose communicators are complete, and
-	// then writes all ranks of these communicators. Later versions check the bounds.
+	// RASOverflow is a mistake in rasCollCommsInit. It sizes a buffer for the ranks whose
+	// communicators are complete, but writes all ranks of these communicators into it. Later
+	// versions check the bounds.
 	RASOverflow = &Defect{
 		Since: 22703, FixedIn: 22902,
 		Effect: "a query of NCCL's RAS subsystem, even one from ncclras or another job, can corrupt " +
@@ -41,15 +44,16 @@ var (
 		Workaround: "symmem uses the plain path between machines",
 		Source:     "the sources; later versions return a NULL window",
 	}
-	// AverageWithoutKernel: NCCL looks for a kernel under one condition, and selects it under
-	// another.
+	// AverageWithoutKernel happens because NCCL looks for a window kernel under one condition, and
+	// selects it under another.
 	AverageWithoutKernel = &Defect{
 		Since: 23003, FixedIn: 23008,
 		Effect:     "AllReduce with avg does not use window kernels",
 		Workaround: "symmem uses the plain path for it, in all versions",
 		Source:     "the sources of 2.30.3 to 2.30.7",
 	}
-	// SkippedTail: NCCL rounds down when it divides the elements among its blocks.
+	// SkippedTail is a rounding error: NCCL rounds down when it divides the elements among its
+	// thread blocks. MultipliedCount repeats the computation.
 	SkippedTail = &Defect{
 		FixedIn: 22907,
 		Effect: "a reduction in a communicator of one rank that multiplies by a factor (premul_sum) " +
@@ -57,8 +61,8 @@ var (
 		Workaround: "symmem uses a second call for them",
 		Source:     "the contract suite on 2 H200, and oneRankReduce in the sources",
 	}
-	// CapturesInvalidated: a thread of NCCL calls cudaFreeHost without switching to relaxed mode
-	// (cudaThreadExchangeStreamCaptureMode).
+	// CapturesInvalidated happens because a thread of NCCL calls cudaFreeHost without switching to
+	// relaxed mode (cudaThreadExchangeStreamCaptureMode).
 	CapturesInvalidated = &Defect{
 		FixedIn: Unfixed,
 		Effect: "freeing a communicator that spans machines invalidates captures in global mode " +
@@ -68,8 +72,8 @@ var (
 		Source: "verify --for on 4 H200 with 2.28.9, 2.30.7 and 2.32.3, and ncclCudaHostFree in the " +
 			"sources",
 	}
-	// LostByAbort: an abort ends NCCL's network thread, while peers may still wait for data that
-	// the finished kernel has handed to it.
+	// LostByAbort happens because an abort ends NCCL's network thread. Peers may still wait for data
+	// that the finished kernel has handed to this thread.
 	LostByAbort = &Defect{
 		FixedIn: Unfixed,
 		Effect: "aborting a communicator that spans machines after its last collective can make that " +
@@ -77,8 +81,8 @@ var (
 		Workaround: "symmem uses CommDestroy instead if its group was closed without a fault",
 		Source:     "TestFirstCallsAreCapturedBetweenMachines on 4 H200 with 2.30.7, and the sources",
 	}
-	// OldMapping: NCCL's record of an address range outlives the graph that registered it, and the
-	// next capture finds the record.
+	// OldMapping happens because NCCL's record of an address range outlives the graph that
+	// registered the range. The next capture finds the record.
 	OldMapping = &Defect{
 		FixedIn: Unfixed,
 		Effect: "the memory of a graph's plain calls stays mapped on other ranks for up to ten groups " +
@@ -95,8 +99,8 @@ var (
 			"given up after the group's timeout, and remains until the process ends, as does a thread",
 		Source: "TestKillsOnAGPU on 4 H100 as two machines",
 	}
-	// EarlyStart: window kernels are launched with programmatic stream serialization, but do not
-	// wait for earlier work in the stream (griddepcontrol.wait).
+	// EarlyStart is a missing instruction: window kernels are launched with programmatic stream
+	// serialization, but do not wait for earlier work in the stream (griddepcontrol.wait).
 	EarlyStart = &Defect{
 		Since: 22803, FixedIn: 23007, Major: 9,
 		Effect: "window kernels may start before their predecessor in the stream has ended, if it " +
@@ -124,16 +128,17 @@ var Defects = []*Defect{
 	CapturesInvalidated, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
-// MultipliedCount returns how many of count elements a version with the defect SkippedTail
-// multiplies.
+// MultipliedCount returns the number of elements that a version with the defect SkippedTail
+// multiplies by the factor and writes, from the start of a reduction of count elements.
 func MultipliedCount(count, elementBytes int64) int64 {
 	const blockBytes, packBytes, maxBlocks = 16 << 10, 16, 32
 	if count == 0 {
 		return 0
 	}
 	blocks := min((count*elementBytes+blockBytes-1)/blockBytes, maxBlocks)
-	pack := packBytes / elementBytes
-	return min(count, blocks*((count/blocks+pack-1)/pack*pack))
+	packLength := packBytes / elementBytes
+	packsPerBlock := (count/blocks + packLength - 1) / packLength
+	return min(count, blocks*packsPerBlock*packLength)
 }
 
 // Affects reports whether a version has the defect on GPUs of the given major compute capability.
@@ -141,7 +146,7 @@ func (d *Defect) Affects(version, major int) bool {
 	return version >= d.Since && version < d.FixedIn && major >= d.Major
 }
 
-// Versions describes the affected versions.
+// Versions describes the affected versions in words, such as "since 2.27.3, fixed in 2.30.3".
 func (d *Defect) Versions() string {
 	switch {
 	case d.FixedIn == Unfixed && d.Since > 0:

@@ -12,10 +12,13 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
+// environment returns a function like os.Getenv for the given variables.
 func environment(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
 
+// writeWheel creates an empty file where the wheel nvidia-nccl has the library. folder is the
+// prefix of a Python installation, and python its version's name, such as python3.12.
 func writeWheel(t *testing.T, folder, python string) string {
 	t.Helper()
 	path := filepath.Join(folder, "lib", python, "site-packages/nvidia/nccl/lib", soname)
@@ -28,15 +31,18 @@ func writeWheel(t *testing.T, folder, python string) string {
 	return path
 }
 
+// writeInterpreter creates bin/python3 below prefix: a link to target, or a file if target is "".
 func writeInterpreter(t *testing.T, prefix, target string) string {
 	t.Helper()
 	path := filepath.Join(prefix, "bin/python3")
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	err := os.WriteFile(path, nil, 0o700)
-	if target != "" {
-		err = errors.Join(os.Remove(path), os.Symlink(target, path))
+	var err error
+	if target == "" {
+		err = os.WriteFile(path, nil, 0o700)
+	} else {
+		err = os.Symlink(target, path)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -44,13 +50,15 @@ func writeInterpreter(t *testing.T, prefix, target string) string {
 	return path
 }
 
+// TestLocationsAreInOrder checks the order in which the library is searched: the copy that the
+// process has loaded, then the environment variable, or the wheels and the system's loader.
 func TestLocationsAreInOrder(t *testing.T) {
 	root := t.TempDir()
 	venv, conda := filepath.Join(root, "venv"), filepath.Join(root, "conda")
 	old, recent := writeWheel(t, venv, "python3.9"), writeWheel(t, venv, "python3.12")
 	inConda := writeWheel(t, conda, "python3.11")
-	empty := filepath.Join(root, "empty")
-	prefixes := []pythonPrefix{{"$VIRTUAL_ENV", venv}, {"$CONDA_PREFIX", conda}, {"python3", empty}}
+	noWheel := filepath.Join(root, "no wheel")
+	prefixes := []pythonPrefix{{"$VIRTUAL_ENV", venv}, {"$CONDA_PREFIX", conda}, {"python3", noWheel}}
 	for name, c := range map[string]struct {
 		variables map[string]string
 		want      []string
@@ -59,7 +67,7 @@ func TestLocationsAreInOrder(t *testing.T) {
 			nil,
 			[]string{
 				soname, recent, old, inConda,
-				filepath.Join(empty, "lib/python3*/site-packages/nvidia/nccl/lib", soname), soname,
+				filepath.Join(noWheel, "lib/python3*/site-packages/nvidia/nccl/lib", soname), soname,
 			},
 		},
 		"only the file of the environment variable": {
@@ -77,12 +85,14 @@ func TestLocationsAreInOrder(t *testing.T) {
 					strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
 			if !locations[0].mustBeLoaded || locations[len(locations)-1].mustBeLoaded {
-				t.Error("the loaded copy is not the first location")
+				t.Error("got another order, want the loaded copy first and not last")
 			}
 		})
 	}
 }
 
+// TestPythonPrefixesFollowLinks finds python3 of a virtual environment in $PATH, which is a link
+// to the interpreter of another installation.
 func TestPythonPrefixesFollowLinks(t *testing.T) {
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -116,17 +126,18 @@ func TestPythonPrefixesFollowLinks(t *testing.T) {
 func TestOpenErrorListsAllAttempts(t *testing.T) {
 	folder := t.TempDir()
 	broken := writeWheel(t, folder, "python3.12")
+	const absent = "libabsent.so.2"
 	_, err := open([]location{
-		{origin: "the loaded copy", mustBeLoaded: true, paths: []string{"libabsent.so.2"}},
+		{origin: "the loaded copy", mustBeLoaded: true, paths: []string{absent}},
 		{origin: "a wheel", paths: []string{broken}},
-		{origin: "the loader", paths: []string{"libabsent.so.2"}},
+		{origin: "the loader", paths: []string{absent}},
 	})
 	if !errors.Is(err, ErrNoLibrary) {
 		t.Fatalf("open = %v, want ErrNoLibrary", err)
 	}
 	for _, want := range []string{
-		"the loaded copy: libabsent.so.2 is not loaded", "a wheel: opening " + broken,
-		"the loader: opening libabsent.so.2", "pip install", "$" + PathVariable,
+		"the loaded copy: " + absent + " is not loaded", "a wheel: opening " + broken,
+		"the loader: opening " + absent, "pip install", "$" + PathVariable,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("open = %q, want an error that contains %q", err, want)
@@ -145,6 +156,7 @@ func TestOpenSkipsBrokenLibraries(t *testing.T) {
 	}
 }
 
+// TestOpenRejectsOtherLibraries opens a shared library that is not NCCL.
 func TestOpenRejectsOtherLibraries(t *testing.T) {
 	path := dltest.Compile(t, "libother.so", "int other(void) { return 1; }")
 	_, err := open(singleLocation(path))

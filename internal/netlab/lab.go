@@ -13,21 +13,22 @@ import (
 	"time"
 )
 
-// Config configures New.
+// Config describes the network that New builds.
 type Config struct {
-	Machines   int    // from 1 to 200
-	Interfaces int    // of each machine; 0 means 1
-	IPv6       bool   // addresses instead of IPv4
-	Seed       uint64 // for random delays and losses
+	Machines   int    // number of machines, from 1 to 200
+	Interfaces int    // number of interfaces of each machine; 0 means 1
+	IPv6       bool   // use IPv6 addresses instead of IPv4
+	Seed       uint64 // of the generator of random delays and losses
 	// ClockStep is how far the monotonic clock of machine i+1 is ahead of that of machine i.
 	ClockStep time.Duration
 }
 
-// Lab is a network of simulated machines. Its methods are safe for concurrent use.
+// Lab is a network of simulated machines, each a network namespace, which a router in this process
+// connects. Its methods are safe for concurrent use.
 type Lab struct {
-	Machines []*Machine // must not be changed
+	Machines []*Machine // read-only
 	router   *router
-	closed   chan struct{}
+	closed   chan struct{} // closed by close
 }
 
 // New builds a network and closes it at the end of the test. It skips the test if this process
@@ -57,6 +58,8 @@ func New(t testing.TB, cfg Config) *Lab {
 	return l
 }
 
+// checkSupported returns an error unless this process can create network namespaces and TUN
+// devices.
 func checkSupported() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("network namespaces need root: %w", errors.ErrUnsupported)
@@ -82,13 +85,14 @@ func (l *Lab) close() {
 // long stall, tests should not judge how fast ranks reacted.
 func (l *Lab) LongestStall() time.Duration { return time.Duration(l.router.longestStall.Load()) }
 
-// DroppedPackets returns the number of packets that this process did not read in time.
+// DroppedPackets returns the number of packets that the kernel dropped because this process did
+// not read them in time. Machines whose counters cannot be read count as 0.
 func (l *Lab) DroppedPackets() (packets uint64) {
 	for _, m := range l.Machines {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", m.Thread))
 		for line := range strings.Lines(string(text)) {
 			name, counters, _ := strings.Cut(line, ":")
-			const txDropped = 11
+			const txDropped = 11 // index of the column
 			fields := strings.Fields(counters)
 			if !strings.HasPrefix(strings.TrimSpace(name), "net") || len(fields) <= txDropped {
 				continue
@@ -100,7 +104,7 @@ func (l *Lab) DroppedPackets() (packets uint64) {
 	return packets
 }
 
-// SetAll sets the links between all machines.
+// SetAll sets the delays, losses and other properties of the links between all machines.
 func (l *Lab) SetAll(link Link) {
 	for src := range l.Machines {
 		for dst := range l.Machines {
@@ -109,13 +113,14 @@ func (l *Lab) SetAll(link Link) {
 	}
 }
 
-// Set sets the links between two machines in both directions.
+// Set sets the properties of the links between machines a and b, in both directions. Machines are
+// identified by their index in Machines.
 func (l *Lab) Set(a, b int, link Link) {
 	l.router.setLink(a, b, link)
 	l.router.setLink(b, a, link)
 }
 
-// Isolate sets the links between a machine and all others in both directions.
+// Isolate sets the properties of the links between a machine and all others, in both directions.
 func (l *Lab) Isolate(machine int, link Link) {
 	for other := range l.Machines {
 		if other != machine {
@@ -124,7 +129,8 @@ func (l *Lab) Isolate(machine int, link Link) {
 	}
 }
 
-// CutInterface makes the router drop all packets to and from an interface of a machine.
+// CutInterface makes the router drop all packets to and from the interface of a machine with the
+// given number, counted from 0.
 func (l *Lab) CutInterface(machine, number int) {
 	address := l.Machines[machine].Addresses[number]
 	l.router.mu.Lock()
@@ -142,6 +148,8 @@ func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	l.router.ports[public] = l.router.ports[private]
 }
 
+// hostsFile returns the /etc/hosts of all machines, with the address of each one's first
+// interface.
 func (cfg *Config) hostsFile() []byte {
 	text := []byte("127.0.0.1 localhost\n")
 	for i := range cfg.Machines {
@@ -150,7 +158,7 @@ func (cfg *Config) hostsFile() []byte {
 	return text
 }
 
-// Interfaces with the same number are in the same subnet.
+// address returns the address of an interface. Interfaces with the same number are in one subnet.
 func (cfg *Config) address(machine, number int) netip.Addr {
 	text := "10." + strconv.Itoa(77+number) + ".0." + strconv.Itoa(machine+1)
 	if cfg.IPv6 {

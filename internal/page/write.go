@@ -14,10 +14,10 @@ import (
 	"strings"
 )
 
-// The last byte of dataPrefix is the version of the format.
+// dataPrefix is the start of the data of a page. Its last byte is the version of the format.
 const dataPrefix = "SYMPAGE\x01"
 
-// web/build.go builds script and style from web/src.
+// The script and style of the page, which web/build.go builds from web/src.
 var (
 	//go:embed bundle/page.js
 	script string
@@ -25,9 +25,10 @@ var (
 	style string
 )
 
-// columnLocation holds the offset and the length of a column in the data.
+// columnLocation holds the offset of a column in bytes after the header, and its length in bytes.
 type columnLocation [2]int
 
+// trackHeader is the JSON form of a Track. Its columns follow the header.
 type trackHeader struct {
 	Rank     int                       `json:"rank"`
 	First    int                       `json:"first"`
@@ -36,11 +37,13 @@ type trackHeader struct {
 	Columns  map[string]columnLocation `json:"columns"`
 }
 
-func (p *Page) header() ([]byte, [][]byte, error) {
-	offset, columns := 0, [][]byte{}
-	addColumn := func(b []byte) columnLocation {
-		location := columnLocation{offset, len(b)}
-		offset, columns = offset+len(b), append(columns, b)
+// header returns the header of the page's data in JSON, and the columns that follow it.
+func (p *Page) header() (encoded []byte, columns [][]byte, err error) {
+	offset := 0
+	addColumn := func(column []byte) columnLocation {
+		location := columnLocation{offset, len(column)}
+		offset += len(column)
+		columns = append(columns, column)
 		return location
 	}
 	type sequenceHeader struct {
@@ -57,21 +60,22 @@ func (p *Page) header() ([]byte, [][]byte, error) {
 		tracks := []trackHeader{}
 		for _, t := range s.Tracks {
 			locations := map[string]columnLocation{}
-			for c, b := range t.columns {
-				locations[columnNames[c]] = addColumn(b)
+			for i, column := range t.columns {
+				locations[columnNames[i]] = addColumn(column)
 			}
 			tracks = append(tracks, trackHeader{t.Rank, t.First, t.count, t.Segments, locations})
 		}
 		h.Sequences = append(h.Sequences, sequenceHeader{s, tracks})
 	}
-	encoded, err := json.Marshal(h)
+	encoded, err = json.Marshal(h)
 	if err != nil {
 		return nil, nil, fmt.Errorf("encoding the header of a page: %w", err)
 	}
 	return encoded, columns, nil
 }
 
-// WriteData writes the data of the page, uncompressed and without the HTML.
+// WriteData writes the data of the page, uncompressed and without the HTML: dataPrefix, the length
+// of the header in 4 bytes, the header and the columns.
 func (p *Page) WriteData(w io.Writer) error {
 	header, columns, err := p.header()
 	if err != nil {
@@ -106,7 +110,8 @@ func (p *Page) WriteHTML(w io.Writer, plainText string) error {
 	return writeBottom(b)
 }
 
-// WriteShell writes an HTML page that fetches the data from the relative URL source.
+// WriteShell writes an HTML page without data, whose script fetches the data from the relative URL
+// source.
 func WriteShell(w io.Writer, title, source string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, title, "This page needs JavaScript.")
@@ -115,6 +120,7 @@ func WriteShell(w io.Writer, title, source string) error {
 	return writeBottom(b)
 }
 
+// writeTop writes the HTML up to the element with the data.
 func writeTop(b *bufio.Writer, title, plainText string) {
 	fmt.Fprintf(b, `<!doctype html>
 <html lang="en">
@@ -132,6 +138,8 @@ func writeTop(b *bufio.Writer, title, plainText string) {
 `, Policy(), html.EscapeString(title), style, html.EscapeString(plainText))
 }
 
+// writeBottom ends the element with the data, writes the rest of the HTML, and flushes b. bufio
+// keeps the first error, so it also returns errors of earlier writes.
 func writeBottom(b *bufio.Writer) error {
 	fmt.Fprintf(b, "</script>\n<script>%s</script>\n</body>\n</html>\n", script)
 	if err := b.Flush(); err != nil {

@@ -9,7 +9,9 @@ import (
 	"symmem/internal/spin"
 )
 
-// Mutex is a sync.Mutex. Lock panics if the goroutine violates the order of the ranks.
+// Mutex is a sync.Mutex whose Lock panics if the goroutine holds a lock that must be acquired
+// after it, according to the ranks of their classes. Its address identifies it among the held
+// locks.
 type Mutex[C Class] struct{ lock sync.Mutex }
 
 // Lock acquires the lock.
@@ -39,8 +41,8 @@ func (s *Spin[C]) Unlock() {
 	s.lock.Unlock()
 }
 
-// RWMutex is a sync.RWMutex with the checks of Mutex. A second RLock by a goroutine panics, because
-// it deadlocks if a writer is waiting.
+// RWMutex is a sync.RWMutex with the checks of Mutex. A second RLock by a goroutine panics,
+// because it deadlocks if a writer is waiting.
 type RWMutex[C Class] struct{ lock sync.RWMutex }
 
 // Lock acquires the lock for writing.
@@ -67,6 +69,8 @@ func (m *RWMutex[C]) RUnlock() {
 	m.lock.RUnlock()
 }
 
+// lock checks the order, acquires l and records it among the goroutine's locks. The check precedes
+// the acquisition, because a violation could deadlock.
 func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	var class C
 	rank := class.Rank()
@@ -75,6 +79,8 @@ func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	recordLock(rank, address, maxFrames)
 }
 
+// tryLock records a lock if a call of its TryLock returned true, and returns isAcquired. It does
+// not check the order, because TryLock cannot deadlock.
 func tryLock[C Class](isAcquired bool, address unsafe.Pointer) bool {
 	if isAcquired {
 		var class C

@@ -11,12 +11,14 @@ import (
 	"symmem/internal/ranked"
 )
 
+// severalMu is a class of which a goroutine can hold several locks.
 type severalMu struct{}
 
 func (severalMu) Rank() ranked.Rank {
 	return ranked.Rank{Order: 4, Name: "test.several", AllowsSeveral: true}
 }
 
+// recoverPanic calls f and returns the text of its panic, or "".
 func recoverPanic(f func()) (text string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -27,11 +29,14 @@ func recoverPanic(f func()) (text string) {
 	return ""
 }
 
+// readLocker is a sync.Locker that acquires a lock for reading.
 type readLocker struct{ *ranked.RWMutex[sharedMu] }
 
 func (r readLocker) Lock()   { r.RLock() }
 func (r readLocker) Unlock() { r.RUnlock() }
 
+// TestLocksAreAcquiredInOrder acquires locks in an order that is allowed, if want is "", or that
+// must panic.
 func TestLocksAreAcquiredInOrder(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]
@@ -48,7 +53,7 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		lock func()
-		want string
+		want string // part of the panic's text, or ""
 	}{
 		{"in the order of ranks", lock(&outer, &inner, &shared), ""},
 		{"several locks of a class with AllowsSeveral", lock(&several[0], &several[1]), ""},
@@ -73,16 +78,16 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := recoverPanic(c.lock)
-			if got == "" && c.want == "" {
-				return
-			}
-			if c.want == "" || !strings.Contains(got, c.want) {
+			hasPanicked := got != ""
+			if hasPanicked != (c.want != "") || !strings.Contains(got, c.want) {
 				t.Errorf("got panic %q, want %q", got, c.want)
 			}
 		})
 	}
 }
 
+// TestInversionReportsBothStacks acquires two locks in the wrong order after another goroutine has
+// acquired them in the right order. The panic must contain all stacks.
 func TestInversionReportsBothStacks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
@@ -114,12 +119,16 @@ func TestInversionReportsBothStacks(t *testing.T) {
 	}
 }
 
+// lockFirst and lockSecond appear in stacks, because they are not inlined.
+//
 //go:noinline
 func lockFirst(l sync.Locker) { l.Lock() }
 
 //go:noinline
 func lockSecond(l sync.Locker) { l.Lock() }
 
+// TestTryLockCountsAsHeld acquires a lock with TryLock, out of order, which must not panic. Lock
+// must then know that the goroutine holds the lock.
 func TestTryLockCountsAsHeld(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]
@@ -142,6 +151,9 @@ func TestTryLockCountsAsHeld(t *testing.T) {
 	outer.Unlock() //nolint:staticcheck // The test checks that this does not block.
 }
 
+// TestUnlockByAnotherGoroutine releases a lock that another goroutine has acquired. Then that
+// goroutine no longer holds the lock, so it may acquire an outer lock but not release the lock
+// again.
 func TestUnlockByAnotherGoroutine(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
@@ -159,6 +171,8 @@ func TestUnlockByAnotherGoroutine(t *testing.T) {
 	}
 }
 
+// TestWaitingChecksHeldLocks checks that a goroutine may wait while it holds outer, whose rank has
+// CanWait, but not while it holds inner.
 func TestWaitingChecksHeldLocks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
@@ -176,12 +190,13 @@ func TestWaitingChecksHeldLocks(t *testing.T) {
 func TestCheckedLockDoesNotAllocate(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]
-	if n := testing.AllocsPerRun(1000, func() {
+	allocations := testing.AllocsPerRun(1000, func() {
 		outer.Lock()
 		inner.Lock()
 		inner.Unlock() //nolint:staticcheck // The test measures these pairs.
 		outer.Unlock()
-	}); n != 0 {
-		t.Errorf("got %v allocations, want none", n)
+	})
+	if allocations != 0 {
+		t.Errorf("two pairs of Lock and Unlock allocate %v times, want never", allocations)
 	}
 }

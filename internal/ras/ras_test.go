@@ -15,7 +15,8 @@ import (
 
 func formatRanks(ranks []int) string { return "rank " + strings.Trim(fmt.Sprint(ranks), "[]") }
 
-// startServer serves one client as NCCL does. answer is the response to the last request.
+// startServer serves one client as NCCL's RAS subsystem does. answer is the response to the last
+// request, STATUS.
 func startServer(t *testing.T, answer string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -59,16 +60,18 @@ func TestRecordedResponseIsParsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "AllReduce: 2 by rank 1, 3 by rank 0"
-	if got := status.DescribeDifferences(ras.ID(unique), 2, formatRanks); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	for name, got := range map[string]string{
-		"another communicator": status.DescribeDifferences(ras.ID([]byte("another")), 2, formatRanks),
-		"another size":         status.DescribeDifferences(ras.ID(unique), 3, formatRanks),
+	id := ras.ID(unique)
+	for name, c := range map[string]struct {
+		id   string
+		size int
+		want string
+	}{
+		"the recorded communicator": {id, 2, "AllReduce: 2 by rank 1, 3 by rank 0"},
+		"another communicator":      {ras.ID([]byte("another")), 2, ""},
+		"another size":              {id, 3, ""},
 	} {
-		if got != "" {
-			t.Errorf("%s: got %q, want \"\"", name, got)
+		if got := status.DescribeDifferences(c.id, c.size, formatRanks); got != c.want {
+			t.Errorf("DescribeDifferences of %s = %q, want %q", name, got, c.want)
 		}
 	}
 }
@@ -80,9 +83,10 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 		"", "HTTP/1.1 400 Bad Request\n", `{"communicators": 7}`, `{"communicators"`,
 	} {
 		if _, err := ras.QueryStatus(t.Context(), startServer(t, answer)); err == nil {
-			t.Errorf("QueryStatus succeeded with response %q", answer)
+			t.Errorf("QueryStatus with response %q = nil error, want an error", answer)
 		}
 	}
+	// The ranks -1 and 99 and the name with an escape sequence are invalid.
 	hostileResponse := `{"communicators":[{"hash":"0x1","size":2,"ranks":[{"rank":-1},{"rank":99},` +
 		`{"rank":0,"collective_counts":{"AllReduce":1,"\u001b[2J":7}},` +
 		`{"rank":1,"collective_counts":null}]}]}`
@@ -92,32 +96,35 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 	}
 	want := "AllReduce: 0 by rank 1, 1 by rank 0"
 	if got := status.DescribeDifferences("0x1", 2, formatRanks); got != want {
-		t.Errorf("got %q, want %q", got, want)
+		t.Errorf("DescribeDifferences = %q, want %q", got, want)
 	}
 }
 
-func TestAskReturnsAtDeadline(t *testing.T) {
+// TestQueryReturnsAtDeadline queries a server that never accepts the connection.
+func TestQueryReturnsAtDeadline(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	const timeout = 50 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	begin := time.Now()
 	if _, err := ras.QueryStatus(ctx, l.Addr().String()); err == nil {
-		t.Error("QueryStatus of a silent server succeeded")
+		t.Error("QueryStatus of a silent server = nil error, want an error")
 	}
 	if waited := time.Since(begin); waited > 5*time.Second {
-		t.Errorf("QueryStatus returned after %v, want about 50 ms", waited)
+		t.Errorf("QueryStatus returned after %v, want about %v", waited, timeout)
 	}
 }
 
+// TestAddress passes functions like os.Getenv to Address.
 func TestAddress(t *testing.T) {
 	if got := ras.Address(func(string) string { return "" }); got != "localhost:28028" {
 		t.Errorf("Address without the variable = %q, want localhost:28028", got)
 	}
 	if got := ras.Address(func(string) string { return "h:1" }); got != "h:1" {
-		t.Errorf("Address = %q, want h:1", got)
+		t.Errorf("Address with the variable h:1 = %q, want h:1", got)
 	}
 }

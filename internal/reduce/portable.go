@@ -5,12 +5,12 @@ import (
 	"unsafe"
 )
 
-// The portable code reads batchLength elements of all sources before it writes any, because a
-// destination may be a source.
+// batchLength is the number of elements that the portable code reads from all sources before it
+// writes them to the destinations, one of which may be a source.
 const batchLength = 64
 
-// These NaNs replace all others. Rounded to a 16-bit type, canonicalNaN32 is that type's canonical
-// NaN.
+// canonicalNaN32 and canonicalNaN64 replace all NaNs in results. Rounding canonicalNaN32 to a
+// 16-bit type gives the canonical NaN of that type.
 var (
 	canonicalNaN32 = math.Float32frombits(0x7FFFFFFF)
 	canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
@@ -20,6 +20,7 @@ type integer interface {
 	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
+// portable reduces the bytes [from, to) of the sources without vector instructions.
 func portable(j *job, from, to int) {
 	switch j.dataType {
 	case Float32:
@@ -49,10 +50,11 @@ func portable(j *job, from, to int) {
 	}
 }
 
+// elements returns the elements in the bytes [from, to) of the memory at p.
 func elements[T any](p unsafe.Pointer, from, to int) []T {
 	var zero T
 	if from == to {
-		// The garbage collector would report a pointer past the end of a Go slice as corruption.
+		// p+from may be the end of a Go slice. The garbage collector reports pointers past the end.
 		return nil
 	}
 	return unsafe.Slice((*T)(unsafe.Add(p, from)), (to-from)/int(unsafe.Sizeof(zero)))
@@ -73,9 +75,10 @@ func reduceIntegers[T integer](j *job, from, to int) {
 	}
 }
 
+// combine combines each element of acc, as the left operand, with that of src.
 func combine[T Number](op Op, acc, src []T) {
 	src = src[:len(acc)]
-	if op == Sum { // avoids a switch for each element
+	if op == Sum { // The most frequent operation avoids the switch in Combine.
 		for i, x := range src {
 			acc[i] += x
 		}
@@ -98,6 +101,7 @@ func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	}
 }
 
+// scaleElements multiplies acc by the factor of a scaled sum. It does nothing in other operations.
 func scaleElements[T float32 | float64](j *job, acc []T) {
 	if j.op != opScaledSum {
 		return
@@ -125,6 +129,7 @@ func reduceFloats[T float32 | float64](j *job, from, to int, canonicalNaN T) {
 	}
 }
 
+// reduceHalves reduces 16-bit floats as float32, and rounds only the result.
 func reduceHalves(j *job, from, to int) {
 	var buffer, values32 [batchLength]float32
 	var values16 [batchLength]uint16
@@ -146,22 +151,24 @@ func reduceHalves(j *job, from, to int) {
 	}
 }
 
-func toFloat32(t DataType, values32 []float32, values16 []uint16) {
-	for i, h := range values16 {
+// toFloat32 converts src, whose elements have type t (Float16 or BFloat16).
+func toFloat32(t DataType, dst []float32, src []uint16) {
+	for i, bits := range src {
 		if t == Float16 {
-			values32[i] = Float16Value(h)
+			dst[i] = Float16Value(bits)
 		} else {
-			values32[i] = BFloat16Value(h)
+			dst[i] = BFloat16Value(bits)
 		}
 	}
 }
 
-func to16Bits(t DataType, values16 []uint16, values32 []float32) {
-	for i, f := range values32 {
+// to16Bits rounds src to elements of type t (Float16 or BFloat16).
+func to16Bits(t DataType, dst []uint16, src []float32) {
+	for i, f := range src {
 		if t == Float16 {
-			values16[i] = Float16Bits(f)
+			dst[i] = Float16Bits(f)
 		} else {
-			values16[i] = BFloat16Bits(f)
+			dst[i] = BFloat16Bits(f)
 		}
 	}
 }
@@ -169,13 +176,13 @@ func to16Bits(t DataType, values16 []uint16, values32 []float32) {
 // finishElements divides the sums of an average, and makes NaNs canonical. first is the index of
 // acc[0] in the job's range.
 func finishElements[T float32 | float64](j *job, acc []T, first int, canonicalNaN T) {
-	for i, a := range acc {
+	for i, result := range acc {
 		if j.division.mode != noDivision {
-			a = meanOf(&j.terms, a, first+i)
+			result = meanOf(&j.terms, result, first+i)
 		}
-		if math.IsNaN(float64(a)) {
-			a = canonicalNaN
+		if math.IsNaN(float64(result)) {
+			result = canonicalNaN
 		}
-		acc[i] = a
+		acc[i] = result
 	}
 }

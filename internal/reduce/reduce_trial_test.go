@@ -6,17 +6,18 @@ import (
 	"unsafe"
 )
 
-// trial is one call whose results are compared with those of a simple reference.
+// trial is one call of Reduce, Average or ScaledSum. Its results are compared with those of a
+// simple reference.
 type trial struct {
 	op                Op
 	t                 DataType
 	sources           [][]byte // all of the same size
-	average           bool     // requires op Sum
-	factor            float64  // of a scaled sum, or 0
+	average           bool     // calls Average; requires op Sum
+	factor            float64  // if not 0, calls ScaledSum with this factor
 	destinationCount  int
 	inPlace           int // index of the source that is also the first destination, or -1
-	misalignment      int // bytes between a line boundary and the first destination
-	addedMisalignment int // bytes added for each further destination
+	misalignment      int // bytes from a boundary of a cache line to the first destination
+	addedMisalignment int // bytes added to misalignment for each further destination
 	hint              Hint
 }
 
@@ -27,11 +28,13 @@ func (tr trial) String() string {
 		tr.factor)
 }
 
+// check compares the results of the vector code for each level and of the portable code with want.
 func (tr trial) check(t testReporter, want []byte) {
 	t.Helper()
-	forEachLevel(func(name string) { tr.checkActive(t, name, want) })
+	forEachLevel(func(level string) { tr.checkLevel(t, level, want) })
 }
 
+// want returns the results of the reference.
 func (tr trial) want() []byte {
 	if tr.factor != 0 {
 		return referenceSum(tr.t, tr.sources, tr.factor)
@@ -39,28 +42,32 @@ func (tr trial) want() []byte {
 	return reference(tr.op, tr.t, tr.sources, tr.average)
 }
 
+// testReporter is a *testing.T or a *rapid.T.
 type testReporter interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-func (tr trial) checkActive(t testReporter, name string, want []byte) {
+// checkLevel checks the code of the active level, whose name it uses in messages.
+func (tr trial) checkLevel(t testReporter, level string, want []byte) {
 	t.Helper()
 	size := len(tr.sources[0])
-	srcs, inputs := make([]unsafe.Pointer, 0, len(tr.sources)), make([]guarded, 0, len(tr.sources))
-	var dsts []unsafe.Pointer
-	var outputs []guarded
+	var srcs, dsts []unsafe.Pointer
+	var inputs, outputs []guarded // the memory of srcs and dsts
 	for i, source := range tr.sources {
+		// Each source has another misalignment.
 		g := newGuarded(size, (tr.misalignment+3*i*tr.t.Size())%lineBytes)
 		copy(g.data, source)
-		inputs, srcs = append(inputs, g), append(srcs, g.pointer())
+		inputs = append(inputs, g)
+		srcs = append(srcs, g.pointer())
 	}
 	for i := range tr.destinationCount {
 		g := newGuarded(size, (tr.misalignment+i*tr.addedMisalignment)%lineBytes)
 		if i == 0 && tr.inPlace >= 0 {
 			g = inputs[tr.inPlace]
 		}
-		outputs, dsts = append(outputs, g), append(dsts, g.pointer())
+		outputs = append(outputs, g)
+		dsts = append(dsts, g.pointer())
 	}
 	switch count := size / tr.t.Size(); {
 	case tr.factor != 0:
@@ -70,28 +77,31 @@ func (tr trial) checkActive(t testReporter, name string, want []byte) {
 	default:
 		Reduce(tr.op, tr.t, dsts, srcs, count, tr.hint)
 	}
-	tr.compare(t, name, inputs, outputs, want)
+	tr.compare(t, level, inputs, outputs, want)
 }
 
-func (tr trial) compare(t testReporter, name string, inputs, outputs []guarded, want []byte) {
+// compare checks that all outputs equal want, and that no other memory has changed.
+func (tr trial) compare(t testReporter, level string, inputs, outputs []guarded, want []byte) {
 	t.Helper()
 	for d, g := range outputs {
 		if !g.intact() {
-			t.Fatalf("%s: %v: bytes outside destination %d changed", name, tr, d)
+			t.Fatalf("%s: %v: bytes outside destination %d changed", level, tr, d)
 		}
 		if !bytes.Equal(g.data, want) {
 			i := firstDifference(g.data, want) / tr.t.Size()
-			t.Fatalf("%s: %v: destination %d element %d is %#x, want %#x", name, tr, d, i,
+			t.Fatalf("%s: %v: destination %d element %d is %#x, want %#x", level, tr, d, i,
 				get(tr.t, g.data, i), get(tr.t, want, i))
 		}
 	}
 	for s, g := range inputs {
-		if s != tr.inPlace && !bytes.Equal(g.data, tr.sources[s]) || !g.intact() {
-			t.Fatalf("%s: %v: source %d changed", name, tr, s)
+		hasChanged := !bytes.Equal(g.data, tr.sources[s])
+		if hasChanged && s != tr.inPlace || !g.intact() {
+			t.Fatalf("%s: %v: source %d or bytes outside it changed", level, tr, s)
 		}
 	}
 }
 
+// firstDifference returns the index of the first byte that differs, or len(a) if all are equal.
 func firstDifference(a, b []byte) int {
 	for i := range a {
 		if a[i] != b[i] {
@@ -101,6 +111,7 @@ func firstDifference(a, b []byte) int {
 	return len(a)
 }
 
+// shortened returns the first count elements of each source.
 func shortened(t DataType, sources [][]byte, count int) [][]byte {
 	short := make([][]byte, len(sources))
 	for i, source := range sources {

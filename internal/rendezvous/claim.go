@@ -13,12 +13,13 @@ import (
 	"time"
 )
 
-var processID = rand.Text() // sent in greetings
+// processID distinguishes this process from others in greetings.
+var processID = rand.Text()
 
 // RankTakenError means that another process has claimed the same rank of the job.
 type RankTakenError struct {
 	Rank         int
-	OtherProcess string
+	OtherProcess string // description for users, such as "process 7 on host"
 }
 
 func (e *RankTakenError) Error() string {
@@ -27,12 +28,15 @@ func (e *RankTakenError) Error() string {
 		e.Rank, e.OtherProcess)
 }
 
-// rankTakenAnswer is followed by a description of the process that has claimed the rank.
+// rankTakenAnswer is the server's answer to a greeting if another process has claimed the rank. A
+// description of that process follows it.
 const rankTakenAnswer = "the rank is taken: "
 
-// claimTimeout bounds the time until the server notices that a process has exited.
+// claimTimeout limits how long a rank that is taken is claimed again. Until then, the server
+// should have noticed if the other process has exited.
 const claimTimeout = 2 * time.Second
 
+// rankClaim identifies a rank that a connection has claimed. job is a World.jobPrefix.
 type rankClaim struct {
 	job  string
 	rank int
@@ -42,19 +46,23 @@ func describeProcess() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), cmp.Or(hostName(), "an unknown machine"))
 }
 
+// hostName returns the machine's name, or "" if it cannot be read.
 func hostName() string {
 	name, _ := os.Hostname()
 	return name
 }
 
-// sendGreeting claims this process's rank (see greetingKey). If another process has claimed it,
-// sendGreeting retries until claimTimeout.
+// sendGreeting sends a greeting (see greetingKey), which claims the rank unless it is a probe. If
+// another process has claimed the rank, sendGreeting retries until claimTimeout, and then returns
+// a RankTakenError. recordsEnds reports whether the server is symmem's, which records the ends of
+// ranks.
 func sendGreeting(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err error) {
 	encoded, err := json.Marshal(g)
 	if err != nil {
 		return false, err
 	}
-	for end := time.Now().Add(claimTimeout); ; {
+	end := time.Now().Add(claimTimeout)
+	for {
 		answer, err := c.CompareSet(ctx, greetingKey, encoded, encoded)
 		if err != nil {
 			return false, err
@@ -69,8 +77,8 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (recordsEnds bool,
 	}
 }
 
-// claimRank claims this rank until the returned client is closed. Only the process with the claim
-// may increment the rank's call counter.
+// claimRank claims this rank on a new connection, until the returned client is closed. Only the
+// process with the claim may increment the rank's call counter.
 func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := sendGreeting(ctx, c, w.greeting(w.jobPrefix(), ""))
@@ -80,6 +88,7 @@ func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	return c, nil
 }
 
+// greeting returns the greeting of this process. keyPrefix is "" before Connect has determined it.
 func (w *World) greeting(job, keyPrefix string) greeting {
 	return greeting{
 		KeyPrefix: keyPrefix, Rank: w.Rank, Job: job, Process: processID,
@@ -87,7 +96,8 @@ func (w *World) greeting(job, keyPrefix string) greeting {
 	}
 }
 
-// checkUnclaimed returns a RankTakenError if another process has claimed this rank.
+// checkUnclaimed returns a RankTakenError if another process has claimed this rank in the store at
+// the endpoint. Otherwise, or if there is no such store, it returns nil.
 func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout+time.Second)
 	defer cancel()
@@ -103,24 +113,29 @@ func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 	return nil
 }
 
+// probeGreeting returns a greeting that asks whether the rank is claimed, but does not claim it.
 func (w *World) probeGreeting() greeting {
 	g := w.greeting(w.jobPrefix(), "")
 	g.IsProbe = true
 	return g
 }
 
+// attemptPrefix returns the prefix of the job's keys in the store since its latest restart.
 func (w *World) attemptPrefix() string {
 	return fmt.Sprintf("symmem/%s/%d", cmp.Or(w.RunID, "none"), w.Restart)
 }
 
+// jobPrefix returns a prefix that also contains the number of ranks. It identifies the job.
 func (w *World) jobPrefix() string { return fmt.Sprintf("%s/%d", w.attemptPrefix(), w.Size) }
 
+// sizeKey returns the key under which a rank stores its WORLD_SIZE. The key does not contain the
+// size, so that ranks with different sizes find it.
 func (w *World) sizeKey(rank int) string {
 	return fmt.Sprintf("%s/size of %d", w.attemptPrefix(), rank)
 }
 
-// describeSizeMismatch returns the end of an error message, or "" if no absent rank has a different
-// WORLD_SIZE.
+// describeSizeMismatch returns the end of an error message about an absent rank that has a
+// different WORLD_SIZE, or "" if there is none.
 func (w *World) describeSizeMismatch(ctx context.Context, c *Client, absent []int) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// claimForOtherProcess claims a rank until the returned client is closed.
+// claimForOtherProcess claims w.Rank in the name of a fictitious process until the returned client
+// is closed.
 func claimForOtherProcess(ctx context.Context, t *testing.T, w World, endpoint Endpoint) *Client {
 	t.Helper()
 	c, err := Dial(ctx, endpoint)
@@ -31,8 +32,9 @@ func claimForOtherProcess(ctx context.Context, t *testing.T, w World, endpoint E
 	return c
 }
 
-// TestDuplicateRankIsRefused connects as rank 1 while another process has claimed that rank. Then
-// all ranks connect, which would fail if the refused call had incremented rank 1's call counter.
+// TestDuplicateRankIsRefused calls Connect for rank 1 while another process has claimed that rank.
+// Then both ranks connect, which would fail if the refused call had incremented rank 1's call
+// counter.
 func TestDuplicateRankIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateAddress(), "token")
@@ -43,7 +45,7 @@ func TestDuplicateRankIsRefused(t *testing.T) {
 	var taken *RankTakenError
 	if !errors.As(err, &taken) || taken.Rank != 1 ||
 		!strings.Contains(err.Error(), "from process 1 on another machine: it was started twice") {
-		t.Fatalf("got %v, want a RankTakenError about rank 1", err)
+		t.Fatalf("Connect of rank 1 = %v, want a RankTakenError about rank 1", err)
 	}
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
@@ -60,12 +62,12 @@ func TestDuplicateRankZeroIsRefused(t *testing.T) {
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})
 	claimForOtherProcess(ctx, t, worlds[0], endpoint)
 	if _, _, err := Connect(ctx, worlds[0]); !errors.As(err, new(*RankTakenError)) {
-		t.Fatalf("got %v, want a RankTakenError", err)
+		t.Fatalf("Connect of rank 0 = %v, want a RankTakenError", err)
 	}
 }
 
-// TestDuplicateRankZeroIsRefusedAfterRetry starts a second rank 0 before the first has claimed the
-// rank. The second must log a warning and retry, and fail when the first has claimed the rank.
+// TestDuplicateRankZeroIsRefusedAfterRetry serves a store and starts another rank 0 before a
+// process claims that rank. joinService must log a warning and retry, and fail after the claim.
 func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateAddress(), "")
@@ -95,11 +97,12 @@ func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	}
 	claimForOtherProcess(ctx, t, worlds[0], endpoint)
 	if err := <-joinResult; !errors.As(err, new(*RankTakenError)) {
-		t.Errorf("got %v, want a RankTakenError", err)
+		t.Errorf("joinService = %v after the claim, want a RankTakenError", err)
 	}
 }
 
-// warningHandler is a slog.Handler that sends messages to the channel, or drops them if it is full.
+// warningHandler is a slog.Handler that sends messages to the channel, or drops them if it is
+// full.
 type warningHandler chan string
 
 func (w warningHandler) Handle(_ context.Context, r slog.Record) error {
@@ -114,8 +117,8 @@ func (warningHandler) Enabled(context.Context, slog.Level) bool { return true }
 func (w warningHandler) WithAttrs([]slog.Attr) slog.Handler     { return w }
 func (w warningHandler) WithGroup(string) slog.Handler          { return w }
 
-// TestProbeClaimsNoRank claims a rank while the connection of a probe is open. A second probe must
-// report that claim.
+// TestProbeClaimsNoRank sends a probe, which asks whether a rank is claimed. Another process must
+// then be able to claim the rank, and a second probe must report that claim.
 func TestProbeClaimsNoRank(t *testing.T) {
 	ctx := testContext(t)
 	server, c := serveOn(t, privateAddress(), "")
@@ -126,20 +129,25 @@ func TestProbeClaimsNoRank(t *testing.T) {
 	}
 	claimForOtherProcess(ctx, t, w, endpoint)
 	if _, err := sendGreeting(ctx, c, w.probeGreeting()); !errors.As(err, new(*RankTakenError)) {
-		t.Errorf("got %v, want a RankTakenError", err)
+		t.Errorf("the second probe = %v, want a RankTakenError", err)
 	}
 }
 
+// TestSizeKeyHasJobPrefix checks that the size key and the job prefix start with the same run ID
+// and attempt. Unlike the job prefix, the size key must not contain the size.
 func TestSizeKeyHasJobPrefix(t *testing.T) {
 	for _, run := range []string{"", "none", "run"} {
 		w := World{RunID: run, Restart: 2, Size: 4}
 		key, job := w.sizeKey(1), w.jobPrefix()
-		if prefix, ok := strings.CutSuffix(key, "size of 1"); !ok || job != prefix+"4" {
+		attempt, isSizeKey := strings.CutSuffix(key, "size of 1")
+		if !isSizeKey || job != attempt+"4" {
 			t.Errorf("run ID %q: size key %q and job prefix %q have different attempts", run, key, job)
 		}
 	}
 }
 
+// TestDifferentWorldSizesAreReported starts rank 0 of 2 and rank 1 of 3. Neither can connect. When
+// the context is canceled, the error of rank 0 must mention both sizes.
 func TestDifferentWorldSizesAreReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
@@ -166,6 +174,6 @@ func TestDifferentWorldSizesAreReported(t *testing.T) {
 	}
 	if err := <-results[0]; err == nil || !strings.Contains(err.Error(),
 		"WORLD_SIZE is 3 on rank 1, but 2 on this rank") {
-		t.Errorf("got %v, want an error that mentions both sizes", err)
+		t.Errorf("Connect of rank 0 = %v, want an error that mentions both sizes", err)
 	}
 }

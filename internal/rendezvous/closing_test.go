@@ -20,7 +20,7 @@ func (c *stoppedConn) Read(b []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(b)
 	if stopped := c.stopped.Load(); stopped != nil {
-		<-*stopped // c was stopped while it waited for data
+		<-*stopped // The process was stopped while it waited for data.
 	}
 	return n, err
 }
@@ -31,8 +31,8 @@ func TestStoppedRankKnowsThatRankZeroLeft(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		address  string
-		hasLeft  bool
-		otherEnd bool
+		hasLeft  bool // rank 0 leaves, and does not only end
+		otherEnd bool // rank 2 ends before
 	}{
 		"rank 0 leaves":                         {privateAddress(), true, false},
 		"rank 0 leaves after the end of rank 2": {privateAddress(), true, true},
@@ -67,16 +67,17 @@ func TestStoppedRankKnowsThatRankZeroLeft(t *testing.T) {
 				server.RecordExit(2, "rank 2 exited with code 3")
 			}
 			if c.hasLeft {
-				server.announceClosing()
+				server.announceClosing() // returns after flushTimeout, because rank 1 reads nothing
 			}
 			if err := server.Close(); err != nil {
 				t.Error(err)
 			}
 			close(stopped)
-			ended := m.AwaitEnded(testContext(t), []int{0}, func(e []*EndedError) bool { return len(e) > 0 })
+			hasAny := func(ended []*EndedError) bool { return len(ended) > 0 }
+			ended := m.AwaitEnded(testContext(t), []int{0}, hasAny)
 			if len(ended) != 1 || ended[0].HasLeft != c.hasLeft ||
 				strings.Contains(ended[0].Description, "has left") != c.hasLeft {
-				t.Errorf("got %+v, want that rank 0 has left: %v", ended, c.hasLeft)
+				t.Errorf("AwaitEnded = %+v, want one error with HasLeft = %t", ended, c.hasLeft)
 			}
 			if err := m.watcher.close(); err != nil {
 				t.Error(err)

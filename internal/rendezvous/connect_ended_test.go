@@ -9,26 +9,27 @@ import (
 	"testing"
 )
 
-// TestEndOfRankZeroBeforeWatchIsReported ends the store of rank 0 after rank 1 has connected to it,
-// but before rank 1 watches it.
+// TestEndOfRankZeroBeforeWatchIsReported ends the store of rank 0 while rank 1 connects: rank 1
+// has a connection to the store, but does not watch for the ends of other ranks yet. Connect of
+// rank 1 must report the end of rank 0.
 func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
 	for name, serve := range map[string]func(net.Listener, net.Conn){
 		"before the handshake": func(net.Listener, net.Conn) {},
 		"after the handshake": func(l net.Listener, conn net.Conn) {
 			d := newDecoder(conn, "rank 1")
-			_, err := d.readRequest(maxAuthBytes) // VALIDATE
+			_, validateErr := d.readRequest(maxAuthBytes)
 			ping, pingErr := d.readRequest(maxAuthBytes)
-			if err := errors.Join(err, pingErr); err != nil {
+			if err := errors.Join(validateErr, pingErr); err != nil {
 				t.Error(err)
 				return
 			}
 			_, _ = conn.Write(binary.LittleEndian.AppendUint32(nil, ping.nonce))
-			claim, err := l.Accept()
+			claimConn, err := l.Accept() // on which rank 1 would claim its rank
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			_ = claim.Close()
+			_ = claimConn.Close()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +48,7 @@ func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
 				}
 				serve(l, conn)
 				_ = errors.Join(l.Close(), conn.Close())
-				awaitConnection(t, endpoint) // rank 1 has noticed the end and looks for another store
+				awaitConnection(t, endpoint) // Rank 1 has noticed the end and looks for another store.
 				cancel()
 			}()
 			w := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})[1]
@@ -72,11 +73,12 @@ func awaitConnection(t *testing.T, endpoint Endpoint) {
 	_ = conn.Close()
 }
 
+// checkRankZeroEnded checks that an error of Connect reports that rank 0 ended and did not leave.
 func checkRankZeroEnded(t *testing.T, err error) {
 	t.Helper()
 	var absent *AbsentError
 	var ended *EndedError
 	if !errors.As(err, &absent) || !errors.As(err, &ended) || ended.Rank != 0 || ended.HasLeft {
-		t.Errorf("got %v, want an AbsentError about the end of rank 0", err)
+		t.Errorf("Connect = %v, want an AbsentError about the end of rank 0", err)
 	}
 }

@@ -8,24 +8,28 @@ import (
 	"io"
 )
 
-// decoder allocates memory only for bytes that have arrived, so that a forged length cannot exhaust
-// memory.
+// decoder reads the requests and replies of the store's protocol. It allocates memory only for
+// bytes that have arrived, so that a forged length cannot exhaust memory.
 type decoder struct {
 	r    *bufio.Reader
-	peer string
-	// remainingBytes limits the unread keys and values of the current request.
+	peer string // address of the peer, for errors
+	// remainingBytes is the maximum length of the keys and values of the current request that have
+	// not been read.
 	remainingBytes int
 }
 
+// newDecoder returns a decoder for a connection with a peer, whose address appears in errors.
 func newDecoder(r io.Reader, peer string) *decoder {
 	return &decoder{r: bufio.NewReader(r), peer: peer, remainingBytes: maxRequestBytes}
 }
 
+// errorf returns an ErrProtocol that names the peer.
 func (d *decoder) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %w: %s", d.peer, ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// readRequest returns io.EOF if the connection was closed between requests.
+// readRequest reads a request with keys and values of at most maxBytes. It returns io.EOF if the
+// connection was closed between requests.
 func (d *decoder) readRequest(maxBytes int) (*request, error) {
 	b, err := d.r.ReadByte()
 	if err != nil {
@@ -42,6 +46,7 @@ func (d *decoder) readRequest(maxBytes int) (*request, error) {
 	return r, nil
 }
 
+// unexpectedEOF returns io.ErrUnexpectedEOF instead of io.EOF, and other errors unchanged.
 func unexpectedEOF(err error) error {
 	if err == io.EOF { //nolint:errorlint // Readers return io.EOF itself.
 		return io.ErrUnexpectedEOF
@@ -49,19 +54,22 @@ func unexpectedEOF(err error) error {
 	return err
 }
 
+// readFields reads the fields of r, which the query's format lists.
 func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 	if format.hasNonce {
-		if r.nonce, err = d.readU32(); err != nil {
+		r.nonce, err = d.readU32()
+		if err != nil {
 			return err
 		}
 	}
-	count := uint64(format.keyCount)
+	keyCount := uint64(format.keyCount)
 	if format.hasCount {
-		if count, err = d.readLength("number of keys", maxKeys); err != nil {
+		keyCount, err = d.readLength("number of keys", maxKeys)
+		if err != nil {
 			return err
 		}
 	}
-	for range count {
+	for range keyCount {
 		if err := d.readEntry(r, format.valueCount); err != nil {
 			return err
 		}
@@ -72,6 +80,7 @@ func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 	return err
 }
 
+// readEntry reads a key and its values.
 func (d *decoder) readEntry(r *request, valueCount int) error {
 	key, err := d.readField("key", maxKeyBytes)
 	if err != nil {
@@ -107,6 +116,7 @@ func (d *decoder) readNumber() (int64, error) {
 	return int64(n), err
 }
 
+// readLength reads a length or count. The name describes it in the error if it is over the limit.
 func (d *decoder) readLength(name string, limit uint64) (uint64, error) {
 	n, err := d.readU64()
 	if err == nil && n > limit {
@@ -115,20 +125,24 @@ func (d *decoder) readLength(name string, limit uint64) (uint64, error) {
 	return n, err
 }
 
+// readField reads a key or value, as name says, of at most limit bytes.
 func (d *decoder) readField(name string, limit uint64) ([]byte, error) {
 	n, err := d.readLength("length of a "+name, limit)
 	if err != nil {
 		return nil, err
 	}
-	// The 8 bytes of the length count too. This bounds the number of empty fields.
-	if d.remainingBytes -= int(n) + 8; d.remainingBytes < 0 {
+	// The bytes of the length count too, which bounds the number of empty fields.
+	const lengthBytes = 8
+	d.remainingBytes -= int(n) + lengthBytes
+	if d.remainingBytes < 0 {
 		return nil, d.errorf("the request is too long")
 	}
 	return d.readBytes(int64(n))
 }
 
+// readBytes reads exactly n bytes.
 func (d *decoder) readBytes(n int64) ([]byte, error) {
-	const maxPrealloc = 64 << 10
+	const maxPrealloc = 64 << 10 // bytes that are allocated before they arrive
 	if n <= maxPrealloc {
 		b := make([]byte, n)
 		_, err := io.ReadFull(d.r, b)

@@ -19,6 +19,7 @@ type Endpoint struct {
 	Token   Token
 }
 
+// The pause between attempts to connect starts at firstBackoff and doubles up to maxBackoff.
 const (
 	firstBackoff = 10 * time.Millisecond
 	maxBackoff   = 500 * time.Millisecond
@@ -31,6 +32,7 @@ func Dial(ctx context.Context, endpoint Endpoint) (*Client, error) {
 	return dial(ctx, endpoint, uint32(os.Geteuid()))
 }
 
+// dial is Dial for a store that the user with the given ID must serve.
 func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	network, addr, err := splitAddress(endpoint.Address)
 	if err != nil {
@@ -52,41 +54,45 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 		}
 		return handshake(ctx, conn, endpoint)
 	}
-	isLost := false
+	wasLost := false // an attempt failed because the store ended
 	first, err := callWithRetries(ctx, dialOnce, func(err error) bool {
-		isLost = isLost || errors.Is(err, ErrLost)
+		wasLost = wasLost || errors.Is(err, ErrLost)
 		return isTransient(err)
 	})
-	if isLost && err != nil && !errors.Is(err, ErrLost) {
+	if wasLost && err != nil && !errors.Is(err, ErrLost) {
 		err = fmt.Errorf("%w; an earlier attempt: %w", err, ErrLost)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the store at %s: %w", endpoint.Address, err)
 	}
+	// Further connections have fewer retries, because the store is known to exist.
 	c := newClient(endpoint.Address, func(ctx context.Context) (*link, error) {
 		earlyCloseCount := 0
 		return callWithRetries(ctx, dialOnce, func(err error) bool {
-			// The server may have closed this connection because it had too many unauthenticated
-			// ones.
+			// The server may have closed this connection because it had too many others that were
+			// not authenticated yet.
 			if isClosed(err) {
 				earlyCloseCount++
 			}
-			return isBusy(err) || isClosed(err) && earlyCloseCount <= maxEarlyCloses
+			isEarlyClose := isClosed(err) && earlyCloseCount <= maxEarlyCloses
+			return isBusy(err) || isEarlyClose
 		})
 	})
 	c.addLink(first)
 	return c, c.releaseLink(first, nil)
 }
 
+// isTransient reports whether another attempt to connect may succeed after err.
 func isTransient(err error) bool {
 	return !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrToken) &&
 		!errors.As(err, new(*PeerError))
 }
 
-// isBusy reports whether the accept queue of a running server is full.
+// isBusy reports whether a connection failed because the accept queue of a running server is full.
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
-// callWithRetries repeats call until it succeeds, shouldRetry returns false, or ctx is done.
+// callWithRetries repeats call until it succeeds, shouldRetry returns false for its error, or ctx
+// is done. It pauses before each repetition.
 func callWithRetries[T any](
 	ctx context.Context,
 	call func(context.Context) (*T, error),
@@ -103,8 +109,8 @@ func callWithRetries[T any](
 	}
 }
 
-// sleepWithJitter sleeps for a random time near pause, so that ranks do not all connect at once. It
-// returns false if ctx is done first.
+// sleepWithJitter sleeps for a random time between half and one and a half of pause, so that ranks
+// do not all connect at once. It returns false if ctx is done first.
 func sleepWithJitter(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))
 }

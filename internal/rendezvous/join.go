@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// openStore connects to the store. Rank 0 serves it if the route requires that.
+// openStore sets m.client to a client of the store that m.world.Route selects. With RouteServe,
+// rank 0 serves the store and also sets m.service, and the other ranks wait for it.
 func (m *Member) openStore(ctx context.Context) (err error) {
 	route := m.world.Route
 	switch {
@@ -30,7 +31,7 @@ func (m *Member) openStore(ctx context.Context) (err error) {
 		return &AbsentError{Ranks: []int{0}, Size: m.world.Size, Err: err}
 	}
 	if m.client != nil && route.Kind == RouteServe {
-		m.client.serverRankPlus1 = 1
+		m.client.serverRankPlus1 = 1 // rank 0 serves the store
 	}
 	return err
 }
@@ -45,7 +46,8 @@ func (m *Member) joinAndAwait(ctx context.Context) error {
 	if err != nil {
 		err = m.explainError(err)
 	}
-	if err != nil && ctx.Err() != nil && m.store != nil && !errors.As(err, new(*EndedError)) {
+	isTimeout := err != nil && ctx.Err() != nil && !errors.As(err, new(*EndedError))
+	if isTimeout && m.store != nil {
 		if absent := m.findAbsent(ctx); len(absent) > 0 {
 			err = &AbsentError{
 				Ranks: absent, Size: m.world.Size,
@@ -55,16 +57,20 @@ func (m *Member) joinAndAwait(ctx context.Context) error {
 		}
 	}
 	var absentErr *AbsentError
-	if m.world.Rank != 0 || err != nil && !errors.As(err, &absentErr) {
+	hasAbsent := errors.As(err, &absentErr)
+	canPublish := err == nil || hasAbsent
+	if m.world.Rank != 0 || !canPublish {
 		return err
 	}
 	var absent []int
-	if absentErr != nil {
+	if hasAbsent {
 		absent = absentErr.Ranks
 	}
 	return errors.Join(err, m.publishReady(ctx, absent))
 }
 
+// awaitRanks waits until all ranks have joined. Rank 0 waits for the others, which wait for rank 0
+// to publish the result. It returns early if a rank that has not left has ended.
 func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	guardedCtx, stop := m.guard(ctx, launcherDelay, m.isFatalToConnect)
 	defer stop()
@@ -100,7 +106,8 @@ func (m *Member) join(ctx context.Context) error {
 			return err
 		}
 	}
-	// All ranks make the same number of calls, so they get the same result.
+	// Each rank counts its calls of Connect. The count is the same on all ranks, and so is the
+	// prefix.
 	call, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", jobPrefix, m.world.Rank), 1)
 	if err != nil {
 		if watchClient != nil {
@@ -111,7 +118,8 @@ func (m *Member) join(ctx context.Context) error {
 	m.keyPrefix = fmt.Sprintf("%s/%d", jobPrefix, call)
 	m.store = WithPrefix(m.client, m.keyPrefix)
 	if watchClient != nil {
-		if m.watcher, err = startEndWatcher(ctx, m, watchClient); err != nil {
+		m.watcher, err = startEndWatcher(ctx, m, watchClient)
+		if err != nil {
 			return err
 		}
 		size := strconv.Itoa(m.world.Size)
@@ -122,6 +130,7 @@ func (m *Member) join(ctx context.Context) error {
 	return m.store.Set(ctx, joinedKey(m.world.Rank), []byte(hostName()))
 }
 
+// otherRanksKeys returns the keys of all ranks except 0, which calls it.
 func (m *Member) otherRanksKeys(key func(rank int) string) []string {
 	keys := make([]string, 0, m.world.Size)
 	for rank := 1; rank < m.world.Size; rank++ {
@@ -130,7 +139,7 @@ func (m *Member) otherRanksKeys(key func(rank int) string) []string {
 	return keys
 }
 
-// publishReady stores the list of absent ranks under readyKey.
+// publishReady stores the list of absent ranks, which is empty if all have joined, under readyKey.
 func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	numbers := make([]string, len(absent))
 	for i, rank := range absent {
@@ -141,8 +150,8 @@ func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	return m.store.Set(ctx, readyKey, []byte(strings.Join(numbers, ",")))
 }
 
-// awaitReady waits for the list of absent ranks from rank 0. It returns an error unless the list is
-// empty.
+// awaitReady waits for the list of absent ranks from rank 0. It returns an error unless the list
+// is empty.
 func (m *Member) awaitReady(ctx context.Context) error {
 	if err := m.store.Wait(ctx, readyKey); err != nil {
 		return err
@@ -160,7 +169,8 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	}
 }
 
-// findAbsent lists the other ranks that have not joined. ctx may have expired.
+// findAbsent lists the other ranks that have not joined. It ignores the end of ctx, because it
+// serves to explain a timeout.
 func (m *Member) findAbsent(ctx context.Context) (ranks []int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()
@@ -175,6 +185,7 @@ func (m *Member) findAbsent(ctx context.Context) (ranks []int) {
 	return ranks
 }
 
+// parseRanks parses a list from publishReady. It ignores elements that are not numbers.
 func parseRanks(list string) (ranks []int) {
 	for text := range strings.SplitSeq(list, ",") {
 		if rank, err := strconv.Atoi(text); err == nil {
@@ -184,10 +195,11 @@ func parseRanks(list string) (ranks []int) {
 	return ranks
 }
 
+// maxMachines is the number of machines that describeJoinedRanks lists.
 const maxMachines = 16
 
-// describeJoinedRanks returns the end of an error message with the joined ranks on each machine.
-// ctx may have expired.
+// describeJoinedRanks returns the end of an error message that lists the joined ranks on each
+// machine, or "" if all ranks are on one machine. It ignores the end of ctx, like findAbsent.
 func (m *Member) describeJoinedRanks(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()

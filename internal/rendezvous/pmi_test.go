@@ -13,11 +13,12 @@ import (
 	"testing"
 )
 
-// fakeManager is a process manager that speaks PMI-1 with ranks over socket pairs.
+// fakeManager is the process manager of an MPI job, which speaks PMI-1 with ranks over socket
+// pairs.
 type fakeManager struct {
 	mu      sync.Mutex
-	values  map[string]string
-	barrier sync.WaitGroup
+	values  map[string]string // by name of the key-value space and key; guarded by mu
+	barrier sync.WaitGroup    // ranks that have not arrived at the barrier
 }
 
 // serve answers a rank until its connection is closed, and returns the commands that it sent.
@@ -37,6 +38,7 @@ func (m *fakeManager) serve(conn net.Conn) (commands []string, err error) {
 	return commands, lines.Err()
 }
 
+// answer returns the answer to a command. It blocks at a barrier.
 func (m *fakeManager) answer(fields map[string]string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,7 +54,7 @@ func (m *fakeManager) answer(fields map[string]string) string {
 		return "cmd=put_result rc=0 msg=success"
 	case "barrier_in":
 		m.barrier.Done()
-		m.mu.Unlock()
+		m.mu.Unlock() // so that other ranks can arrive
 		m.barrier.Wait()
 		m.mu.Lock()
 		return "cmd=barrier_out"
@@ -64,7 +66,8 @@ func (m *fakeManager) answer(fields map[string]string) string {
 	return "cmd=unknown rc=-1"
 }
 
-// socketPair returns the manager's end as a connection, and the rank's end as a descriptor.
+// socketPair returns two connected sockets: the manager's end as a connection, and the rank's end
+// as a descriptor, like the one that a process manager passes in PMI_FD.
 func socketPair(t *testing.T) (net.Conn, int) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -84,7 +87,8 @@ func socketPair(t *testing.T) (net.Conn, int) {
 	return conn, fds[1]
 }
 
-// TestRanksConnectByPMI connects three ranks twice, although each rank may use PMI only once.
+// TestRanksConnectByPMI connects three ranks twice. The second time, they must use the endpoint
+// from the first, because a rank may use PMI only once.
 func TestRanksConnectByPMI(t *testing.T) {
 	const size = 3
 	m := &fakeManager{values: map[string]string{}}
@@ -101,7 +105,7 @@ func TestRanksConnectByPMI(t *testing.T) {
 			commands, err := m.serve(conn)
 			want := "init get_maxes get_my_kvsname barrier_in get finalize"
 			if rank == 0 {
-				want = strings.Replace(want, "barrier", "put barrier", 1)
+				want = "init get_maxes get_my_kvsname put barrier_in get finalize"
 			}
 			if got := strings.Join(commands, " "); got != want || err != nil {
 				t.Errorf("rank %d: commands = %q, %v; want %q", rank, got, err, want)
@@ -117,6 +121,7 @@ func TestRanksConnectByPMI(t *testing.T) {
 	managers.Wait()
 }
 
+// TestPMIProtocolViolations lets the manager send an answer to any commands and close its end.
 func TestPMIProtocolViolations(t *testing.T) {
 	const initReply = "cmd=response_to_init rc=0\n"
 	rows := map[string]struct{ answer, want string }{
@@ -137,9 +142,10 @@ func TestPMIProtocolViolations(t *testing.T) {
 				_ = conn.(*net.UnixConn).CloseWrite()
 			}()
 			defer conn.Close()
-			_, err := pmiEndpoint(testContext(t), fd, true)
+			const isLeader = true
+			_, err := pmiEndpoint(testContext(t), fd, isLeader)
 			if err == nil || !strings.Contains(err.Error(), r.want) {
-				t.Fatalf("got %v, want an error that contains %q", err, r.want)
+				t.Fatalf("pmiEndpoint = %v, want an error that contains %q", err, r.want)
 			}
 		})
 	}
@@ -155,10 +161,11 @@ func TestPMIExchangeStopsWhenContextEnds(t *testing.T) {
 		_, _ = bufio.NewReader(conn).ReadString('\n')
 		cancel(cause)
 	}()
-	if _, err := pmiEndpoint(ctx, fd, false); !errors.Is(err, cause) {
-		t.Fatalf("got %v, want %v", err, cause)
+	const isLeader, closedFD = false, 1 << 20
+	if _, err := pmiEndpoint(ctx, fd, isLeader); !errors.Is(err, cause) {
+		t.Fatalf("pmiEndpoint = %v, want %v", err, cause)
 	}
-	if _, err := pmiEndpoint(ctx, 1<<20, false); !errors.Is(err, syscall.EBADF) {
+	if _, err := pmiEndpoint(ctx, closedFD, isLeader); !errors.Is(err, syscall.EBADF) {
 		t.Fatalf("pmiEndpoint of a closed descriptor = %v; want EBADF", err)
 	}
 }

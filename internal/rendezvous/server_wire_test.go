@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// parseBytes parses hexadecimal digits and text in single quotes, and ignores spaces.
+// parseBytes returns the bytes that text describes: pairs of hexadecimal digits, and in single
+// quotes the characters themselves. It ignores spaces between digits.
 func parseBytes(t testing.TB, text string) []byte {
 	t.Helper()
 	var b []byte
@@ -27,15 +28,21 @@ func parseBytes(t testing.TB, text string) []byte {
 	return b
 }
 
+// validateBytes is the query VALIDATE with its magic number, which must be first on a connection.
+const validateBytes = "00 cef7853c"
+
+// Numbers of 64 bits, in little-endian order: the lengths of the following field or list, counts
+// of ranks, and operands of ADD.
 const (
-	validateBytes = "00 cef7853c"
-	one64         = "0100000000000000"
-	two64         = "0200000000000000"
-	zero64        = "0000000000000000"
-	three64       = "0300000000000000"
+	zero64  = "0000000000000000"
+	one64   = "0100000000000000"
+	two64   = "0200000000000000"
+	three64 = "0300000000000000"
 )
 
-// exchanges lists the bytes of every query and its answer. Earlier queries affect later answers.
+// exchanges lists the bytes of a query, whose first byte is its number, and of the server's
+// answer, for all queries except VALIDATE. An empty answer means that the server sends none.
+// Earlier queries affect later answers.
 var exchanges = []struct{ name, send, want string }{
 	{"PING", "0d 78563412", "78563412"},
 	{"SET", "01" + two64 + "'/k'" + one64 + "'v'", ""},
@@ -80,14 +87,16 @@ var exchanges = []struct{ name, send, want string }{
 // openRawConn connects to s as a remote client, without a handshake.
 func openRawConn(t *testing.T, s *Server) net.Conn {
 	t.Helper()
-	ours, theirs := net.Pipe()
-	if !s.startSession(theirs, true) {
+	clientEnd, serverEnd := net.Pipe()
+	const isRemote = true
+	if !s.startSession(serverEnd, isRemote) {
 		t.Fatal("the server is closed")
 	}
-	closeLater(t, ours)
-	return ours
+	closeLater(t, clientEnd)
+	return clientEnd
 }
 
+// send writes the bytes that text describes to conn.
 func send(t *testing.T, conn io.Writer, text string) {
 	t.Helper()
 	if _, err := conn.Write(parseBytes(t, text)); err != nil {
@@ -95,6 +104,7 @@ func send(t *testing.T, conn io.Writer, text string) {
 	}
 }
 
+// expect reads as many bytes from conn as text describes, and compares them.
 func expect(t *testing.T, conn io.Reader, text string) {
 	t.Helper()
 	want := parseBytes(t, text)
@@ -104,34 +114,38 @@ func expect(t *testing.T, conn io.Reader, text string) {
 	}
 }
 
-// TestServerAnswerBytes sends a PING after each query, so that it detects extra bytes in an answer.
+// TestServerAnswerBytes sends a PING after each query, so that it detects extra bytes in an
+// answer.
 func TestServerAnswerBytes(t *testing.T) {
 	s := newServer("test", "")
 	closeLater(t, s)
 	conn := openRawConn(t, s)
 	send(t, conn, validateBytes)
-	seen := map[byte]bool{0: true}
+	tested := map[byte]bool{0: true} // by query number; 0 is VALIDATE
+	const ping, pingAnswer = "0d 01020304", "01020304"
 	for _, x := range exchanges {
 		t.Log(x.name)
-		seen[parseBytes(t, x.send)[0]] = true
-		send(t, conn, x.send+"0d 01020304")
-		expect(t, conn, x.want+"01020304")
+		tested[parseBytes(t, x.send)[0]] = true
+		send(t, conn, x.send+ping)
+		expect(t, conn, x.want+pingAnswer)
 	}
-	if len(seen) != int(queryCount) {
-		t.Fatalf("exchanges contains %d queries; want all %d", len(seen), queryCount)
+	if len(tested) != int(queryCount) {
+		t.Fatalf("exchanges contains %d queries; want all %d", len(tested), queryCount)
 	}
 }
 
+// TestServerReadsSingleBytes sends all queries in writes of one byte.
 func TestServerReadsSingleBytes(t *testing.T) {
 	s := newServer("test", "")
 	closeLater(t, s)
 	conn := openRawConn(t, s)
-	all, want := validateBytes, ""
+	queries, want := validateBytes, ""
 	for _, x := range exchanges {
-		all, want = all+x.send, want+x.want
+		queries += x.send
+		want += x.want
 	}
 	go func() {
-		for _, b := range parseBytes(t, all) {
+		for _, b := range parseBytes(t, queries) {
 			if _, err := conn.Write([]byte{b}); err != nil {
 				return
 			}
@@ -164,7 +178,7 @@ func TestServerClosesInvalidConnections(t *testing.T) {
 			closeLater(t, s)
 			conn := openRawConn(t, s)
 			b := parseBytes(t, text)
-			if strings.HasPrefix(name, "an APPEND") {
+			if strings.HasPrefix(name, "an APPEND") { // text ends in a SET without the value
 				b = append(b, make([]byte, maxValueBytes)...)
 				b = append(b, parseBytes(t, "09"+one64+"'k'"+one64+"'x'")...)
 			}

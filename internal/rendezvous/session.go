@@ -8,22 +8,23 @@ import (
 	"symmem/internal/sys"
 )
 
-// session serves one connection of a Server. It is open after VALIDATE and the required token. run
-// reads requests on one goroutine, and outbox.drain writes replies on another.
+// session serves one connection of a Server. run reads requests on one goroutine, and outbox.drain
+// writes replies on another.
 type session struct {
 	server   *Server
 	id       clientID
 	conn     net.Conn
-	isRemote bool // accepted by the listener
+	isRemote bool // accepted by the listener, and not a connection of Server.Client
 	outbox   *outbox
 
-	isOpen   bool      // guarded by server.mu
-	greeting *greeting // sent by the client, or nil; guarded by server.mu
+	// Guarded by server.mu:
+	isOpen   bool      // the client has sent VALIDATE and the required token
+	greeting *greeting // sent by the client, or nil
 }
 
 const (
-	authTimeout  = 5 * time.Second
-	flushTimeout = time.Second
+	authTimeout  = 5 * time.Second // from the connection until the session is open
+	flushTimeout = time.Second     // for writing the last replies
 	// maxAuthBytes limits a request before the session is open.
 	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
@@ -33,10 +34,11 @@ var (
 	errUnauthenticated = errors.New("the token is wrong, or an invalid query preceded it")
 )
 
+// run serves the connection until it is closed or the client violates the protocol.
 func (s *session) run() {
 	err := s.serve(newDecoder(s.conn, s.conn.RemoteAddr().String()))
 	s.server.endSession(s)
-	if sys.IsSilence(err) {
+	if sys.IsSilence(err) { // The client's machine no longer answers.
 		s.server.endSilentSessions()
 	}
 	// Writing the last replies needs a deadline: the client may never read them, and Server.Close,
@@ -45,6 +47,7 @@ func (s *session) run() {
 	s.outbox.close()
 }
 
+// serve handles the client's requests and returns the error that ends the session.
 func (s *session) serve(d *decoder) error {
 	if err := s.receiveHandshake(d); err != nil {
 		return err
@@ -64,6 +67,7 @@ func (s *session) serve(d *decoder) error {
 	}
 }
 
+// receiveHandshake reads VALIDATE and, if the server requires one, the token.
 func (s *session) receiveHandshake(d *decoder) error {
 	r, err := d.readRequest(maxAuthBytes)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTable runs the transcripts in testdata. A request has the form "<client> <QUERY> <fields>".
+// TestTable runs the transcripts in testdata, each with a new table. A line of input is a request
+// of the form "CLIENT QUERY FIELDS", where the client is one letter, or "CLIENT leaves".
 func TestTable(t *testing.T) {
 	datadriven.RunTest(t, "testdata/table", func(t *testing.T, d *datadriven.TestData) string {
 		table := newTable()
@@ -41,20 +42,22 @@ func TestTable(t *testing.T) {
 	})
 }
 
-// parseRequest parses the keys, values and number of a request.
+// parseRequest returns the request with the given query name. The fields are its keys, each
+// followed by its values, and its number if it has one.
 func parseRequest(t *testing.T, name string, fields []string) *request {
 	t.Helper()
 	q := slices.IndexFunc(requestFormats[:], func(f requestFormat) bool { return f.name == name })
 	if q < 0 {
-		t.Fatalf("no query %q", name)
+		t.Fatalf("unknown query %q in a transcript", name)
 	}
 	r := &request{query: query(q)}
 	format := requestFormats[q]
 	if format.hasNumber {
-		if _, err := fmt.Sscan(fields[len(fields)-1], &r.number); err != nil {
+		last := len(fields) - 1
+		if _, err := fmt.Sscan(fields[last], &r.number); err != nil {
 			t.Fatal(err)
 		}
-		fields = fields[:len(fields)-1]
+		fields = fields[:last]
 	}
 	for group := range slices.Chunk(fields, 1+format.valueCount) {
 		r.keys = append(r.keys, group[0])
@@ -65,6 +68,7 @@ func parseRequest(t *testing.T, name string, fields []string) *request {
 	return r
 }
 
+// drawRequest returns a random request with the fields that its query has.
 func drawRequest(t *rapid.T) *request {
 	r := &request{query: query(rapid.IntRange(0, int(queryCount)-1).Draw(t, "query"))}
 	format := requestFormats[r.query]
@@ -87,6 +91,7 @@ func drawRequest(t *rapid.T) *request {
 	return r
 }
 
+// TestRequestRoundTrip encodes random requests and decodes them.
 func TestRequestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawRequest(t)
@@ -108,10 +113,12 @@ func TestRequestRoundTrip(t *testing.T) {
 // checkTable checks that waitersByKey and waiterByClient match, and that no client waits for a key
 // that is set.
 func checkTable(t *rapid.T, table *table) {
-	entryDifference := 0
+	entryDifference := 0 // entries of waitersByKey minus missing keys of waiters
 	for key, waiters := range table.waitersByKey {
-		if len(waiters) == 0 || !table.isMissing(key) && len(table.queues[key]) == 0 {
-			t.Fatalf("%d clients wait for key %q, which is set; want none", len(waiters), key)
+		isSet := !table.isMissing(key) && len(table.queues[key]) == 0
+		if isSet || len(waiters) == 0 {
+			t.Fatalf("%d clients wait for key %q, with isSet = %t; want clients and false",
+				len(waiters), key, isSet)
 		}
 		entryDifference += len(waiters)
 	}
@@ -148,13 +155,15 @@ func TestEveryWaitIsAnsweredOnce(t *testing.T) {
 			replies, err := table.apply(from, r)
 			isWait := r.query == queryWait || r.query == queryBarrier
 			if (err != nil) != (isWait && wasWaiting) {
-				t.Fatalf("%s from a client with waiting = %v: got error %v", r.query, wasWaiting, err)
+				t.Fatalf("%s from a client that already waits (%t): got error %v, want one only for a "+
+					"second wait", r.query, wasWaiting, err)
 			}
 			isAnswered := slices.ContainsFunc(replies, func(x reply) bool {
 				return x.to == from && bytes.Equal(x.bytes, []byte{replyWaitOver})
 			})
-			if isWait && !wasWaiting && isAnswered == (table.waiterByClient[from] != nil) {
-				t.Fatalf("%s: answered and waiting are both %v, want exactly one of them", r.query, isAnswered)
+			isWaiting := table.waiterByClient[from] != nil
+			if isWait && !wasWaiting && isAnswered == isWaiting {
+				t.Fatalf("%s: answered and waiting are both %t, want exactly one of them", r.query, isAnswered)
 			}
 			checkTable(t, table)
 		}
@@ -169,11 +178,12 @@ func FuzzServer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := newServer("fuzz", "")
-		ours, theirs := net.Pipe()
-		s.startSession(theirs, true)
-		go func() { _, _ = io.Copy(io.Discard, ours) }()
-		_, _ = ours.Write(b)
-		ours.Close()
+		clientEnd, serverEnd := net.Pipe()
+		const isRemote = true
+		s.startSession(serverEnd, isRemote)
+		go func() { _, _ = io.Copy(io.Discard, clientEnd) }()
+		_, _ = clientEnd.Write(b) // fails if the server has closed its end
+		clientEnd.Close()
 		if err := s.Drain(context.Background()); err != nil {
 			t.Fatal(err)
 		}
@@ -196,10 +206,10 @@ func FuzzClient(f *testing.F) {
 			func(c *Client) error { _, err := c.Add(context.Background(), "k", 1); return err },
 		}
 		for _, call := range calls {
-			ours, theirs := net.Pipe()
-			go func() { _, _ = io.Copy(io.Discard, theirs) }()
-			go func() { _, _ = theirs.Write(b); theirs.Close() }()
-			l := newLink(ours, "fuzz")
+			clientEnd, serverEnd := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, serverEnd) }()
+			go func() { _, _ = serverEnd.Write(b); serverEnd.Close() }()
+			l := newLink(clientEnd, "fuzz")
 			c := newClient("fuzz", func(context.Context) (*link, error) { return nil, ErrLost })
 			c.addLink(l)
 			_ = c.releaseLink(l, nil)

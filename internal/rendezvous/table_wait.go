@@ -2,6 +2,8 @@ package rendezvous
 
 import "slices"
 
+// startWait answers a client when all keys exist, which may be at once. It returns errSecondWait
+// if the client is already waiting.
 func (t *table) startWait(from clientID, keys []string) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
@@ -21,6 +23,7 @@ func (t *table) startWait(from clientID, keys []string) error {
 	return nil
 }
 
+// wakeWaiters ends the waits for a key that has been set, except waits for other missing keys.
 func (t *table) wakeWaiters(key string) {
 	waiters := t.waitersByKey[key]
 	delete(t.waitersByKey, key)
@@ -29,22 +32,30 @@ func (t *table) wakeWaiters(key string) {
 	}
 }
 
-// removeMissing answers the wait if no other key is missing.
+// removeMissing removes a key that now exists from a wait, and ends the wait if no other key is
+// missing.
 func (t *table) removeMissing(w *waiter, key string) {
-	if delete(w.missingKeys, key); len(w.missingKeys) == 0 {
-		delete(t.waiterByClient, w.client)
-		t.answer(w.client, []byte{replyWaitOver})
+	delete(w.missingKeys, key)
+	if len(w.missingKeys) > 0 {
+		return
 	}
+	delete(t.waiterByClient, w.client)
+	t.answer(w.client, []byte{replyWaitOver})
 }
 
+// removeWaiter removes a wait that has ended from the waiters for a key.
 func (t *table) removeWaiter(w *waiter, key string) {
 	remaining := slices.DeleteFunc(t.waitersByKey[key], func(x *waiter) bool { return x == w })
-	if t.waitersByKey[key] = remaining; len(remaining) == 0 {
+	if len(remaining) == 0 {
 		delete(t.waitersByKey, key)
+	} else {
+		t.waitersByKey[key] = remaining
 	}
 }
 
-// arriveAtBarrier ends the waits of all clients at the barrier when rankCount clients have arrived.
+// arriveAtBarrier records that a client has arrived at the barrier with the given key. When
+// rankCount clients have arrived, it answers all of them. Later arrivals are answered at once. It
+// returns errSecondWait if the client is already waiting.
 func (t *table) arriveAtBarrier(from clientID, key string, rankCount int64) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
@@ -68,8 +79,8 @@ func (t *table) arriveAtBarrier(from clientID, key string, rankCount int64) erro
 	return nil
 }
 
-// endWait ends the wait of a client that has canceled it or disconnected. A barrier still counts
-// the client's arrival.
+// endWait forgets the wait of a client that has canceled it or disconnected, without an answer. A
+// barrier still counts the client's arrival.
 func (t *table) endWait(client clientID) {
 	w := t.waiterByClient[client]
 	if w == nil {

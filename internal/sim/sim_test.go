@@ -22,6 +22,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
+// run runs an agreement of a scenario, which must have an outcome.
 func run(t testing.TB, s Scenario) Result {
 	t.Helper()
 	r, err := RunAgreement(s)
@@ -32,10 +33,12 @@ func run(t testing.TB, s Scenario) Result {
 }
 
 // maxRounds returns the maximum number of rounds for a history: one round for the votes, the
-// rounds that it takes to search events+1 outcomes, and one round for the events.
+// rounds that search the first difference among events+1 positions, and one round for the events.
+// Each round of the search leaves one of 16 parts.
 func maxRounds(events int) int {
-	n := 2
-	for remaining := events + 1; remaining > 1; remaining = (remaining + 15) / 16 {
+	const parts = 16
+	n := 2 // the first and the last round
+	for remaining := events + 1; remaining > 1; remaining = (remaining + parts - 1) / parts {
 		n++
 	}
 	return n
@@ -47,20 +50,24 @@ func Test4096RanksAgreeInOneRound(t *testing.T) {
 		t.Fatalf("got %d rounds, divergence %v; want 1 round, no divergence",
 			r.Rounds, r.Outcome.Divergence)
 	}
-	if r.Largest > 200 {
-		t.Fatalf("largest payload has %d bytes, want at most 200", r.Largest)
+	const maxPayloadBytes = 200
+	if r.Largest > maxPayloadBytes {
+		t.Fatalf("largest payload has %d bytes, want at most %d", r.Largest, maxPayloadBytes)
 	}
 }
 
+// TestReportListsDeviatingRank changes the history of one of 4096 ranks. The agreement must find
+// the rank and the changed event.
 func TestReportListsDeviatingRank(t *testing.T) {
-	history := History(100_000, 2)
+	const events, changed = 100_000, 77_777
+	history := History(events, 2)
 	for name, change := range map[string]Change{
 		"resize": Resize, "drop": Drop, "repeat": Repeat, "stop": Stop,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := run(t, Scenario{
 				Ranks: 4096, History: history,
-				Deviations: []Deviation{{Ranks: []int{3001}, Position: 77_777, Change: change}},
+				Deviations: []Deviation{{Ranks: []int{3001}, Position: changed, Change: change}},
 			})
 			d := r.Outcome.Divergence
 			if d == nil || d.Kind != agreement.KindPlacement || ranklist.Spans(d.Deviant) != "3001" {
@@ -68,27 +75,33 @@ func TestReportListsDeviatingRank(t *testing.T) {
 			}
 			// The first difference is one position later if the event is repeated, or if a dropped
 			// event is followed by an identical one.
-			if position := d.Position; position != d.Last || position < 77_777 || position > 77_778 {
-				t.Fatalf("got a difference at events %d to %d, want event 77777 or 77778", position, d.Last)
+			if position := d.Position; position != d.Last || position < changed || position > changed+1 {
+				t.Fatalf("got a difference at events %d to %d, want event %d or %d", position, d.Last,
+					changed, changed+1)
 			}
-			if r.Rounds > maxRounds(100_000) {
-				t.Fatalf("got %d rounds, want at most %d", r.Rounds, maxRounds(100_000))
+			if r.Rounds > maxRounds(events) {
+				t.Fatalf("got %d rounds, want at most %d", r.Rounds, maxRounds(events))
 			}
 		})
 	}
 }
 
+// TestDivergenceInDiscardedEventsIsRange changes an event that the ledgers no longer keep. They
+// have only digests of ranges of such events, so the agreement can only find the range.
 func TestDivergenceInDiscardedEventsIsRange(t *testing.T) {
+	const changed, maxRange = 5000, 128
 	r := run(t, Scenario{
 		Ranks: 512, History: History(100_000, 3), Kept: 1024,
-		Deviations: []Deviation{{Ranks: []int{9}, Position: 5000, Change: Resize}},
+		Deviations: []Deviation{{Ranks: []int{9}, Position: changed, Change: Resize}},
 	})
 	d := r.Outcome.Divergence
-	if d == nil || d.Position > 5000 || d.Last < 5000 || d.Last-d.Position >= 128 {
-		t.Fatalf("got %v, want a range of at most 128 events with event 5000", d)
+	if d == nil || d.Position > changed || d.Last < changed || d.Last-d.Position >= maxRange {
+		t.Fatalf("got %v, want a range of at most %d events with event %d", d, maxRange, changed)
 	}
 }
 
+// TestReportListsMissingRanks lets some ranks take no part, first in an agreement without a
+// deviation and then with one.
 func TestReportListsMissingRanks(t *testing.T) {
 	r := run(t, Scenario{Ranks: 1000, History: History(1000, 4), Missing: []int{0, 17, 18, 999}})
 	if got := ranklist.Spans(r.Outcome.Absent); got != "0,17-18,999" || r.Outcome.Divergence != nil {
@@ -108,11 +121,11 @@ func TestReportListsMissingRanks(t *testing.T) {
 func TestInvalidScenarioIsRefused(t *testing.T) {
 	if _, err := RunAgreement(Scenario{Ranks: 1, Missing: []int{0}}); !errors.Is(
 		err, agreement.ErrProtocol) {
-		t.Errorf("RunAgreement without ranks = %v; want ErrProtocol", err)
+		t.Errorf("RunAgreement with only a missing rank = %v; want ErrProtocol", err)
 	}
 	s := Scenario{Ranks: 1, Deviations: []Deviation{{Position: 1, Change: Drop}}}
 	if _, err := RunAgreement(s); err == nil {
-		t.Error("RunAgreement accepted a deviation beyond the end of the history")
+		t.Error("RunAgreement with a deviation beyond the end of the history = nil; want an error")
 	}
 }
 
@@ -149,9 +162,11 @@ func TestAllRanksReachSameOutcome(t *testing.T) {
 	})
 }
 
+// TestRoundsAreLogarithmicInEvents changes the event in the middle of histories of several
+// lengths.
 func TestRoundsAreLogarithmicInEvents(t *testing.T) {
-	rounds := map[int]int{10: 3, 100: 4, 1000: 5, 10_000: 6, 60_000: 6}
-	for events, want := range rounds {
+	maxRoundsByEvents := map[int]int{10: 3, 100: 4, 1000: 5, 10_000: 6, 60_000: 6}
+	for events, want := range maxRoundsByEvents {
 		r := run(t, Scenario{
 			Ranks: 64, History: History(events, 6),
 			Deviations: []Deviation{{Ranks: []int{1}, Position: events / 2, Change: Resize}},

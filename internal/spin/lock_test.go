@@ -9,6 +9,10 @@ import (
 // turns is the number of times that each goroutine acquires the lock in the tests below.
 const turns = 60_000
 
+// biasTurns is more than the number of acquisitions by one goroutine that create a bias: the
+// goroutine can then acquire the lock faster, until another goroutine withdraws the bias.
+const biasTurns = 5000
+
 func TestMutualExclusion(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -16,7 +20,7 @@ func TestMutualExclusion(t *testing.T) {
 	}{
 		{"alternating goroutines", 1},
 		{"short bursts", 300},
-		{"bursts that repeatedly create and withdraw a bias", 5000},
+		{"bursts that repeatedly create and withdraw a bias", biasTurns},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var lock Lock
@@ -47,6 +51,8 @@ func TestMutualExclusion(t *testing.T) {
 	}
 }
 
+// TestMutualExclusionWithTryLock lets one goroutine acquire the lock with Lock, which creates a
+// bias, while others try to acquire it.
 func TestMutualExclusionWithTryLock(t *testing.T) {
 	var lock Lock
 	var holders, count, tries int // guarded by lock
@@ -98,7 +104,7 @@ func TestHeldLockCannotBeAcquired(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		turns int
-	}{{"without a bias", 0}, {"with a bias", 5000}} {
+	}{{"without a bias", 0}, {"with a bias", biasTurns}} {
 		t.Run(c.name, func(t *testing.T) {
 			var lock Lock
 			for range c.turns {
@@ -106,14 +112,16 @@ func TestHeldLockCannotBeAcquired(t *testing.T) {
 				lock.Unlock() //nolint:staticcheck // Repeated acquisition creates the bias.
 			}
 			lock.Lock()
-			tries := make(chan bool)
-			try := func() { tries <- lock.TryLock() }
+			tryInOtherGoroutine := func() bool {
+				result := make(chan bool)
+				go func() { result <- lock.TryLock() }()
+				return <-result
+			}
 			if lock.TryLock() {
 				t.Error("TryLock by the holder succeeded")
 			}
-			for range 2 {
-				go try()
-				if <-tries {
+			for range 2 { // The second try checks that the first one left the lock held.
+				if tryInOtherGoroutine() {
 					t.Fatal("TryLock by another goroutine succeeded while the lock was held")
 				}
 			}
@@ -122,35 +130,36 @@ func TestHeldLockCannotBeAcquired(t *testing.T) {
 				t.Fatal("TryLock failed after Unlock")
 			}
 			lock.Unlock()
-			go try()
-			if !<-tries {
+			if !tryInOtherGoroutine() {
 				t.Error("TryLock by another goroutine failed after Unlock")
 			}
 		})
 	}
 }
 
+// TestLockWithCond waits for a condition variable with the lock, and would hang if a wakeup was
+// lost.
 func TestLockWithCond(_ *testing.T) {
 	var lock Lock
-	ready := sync.NewCond(&lock)
-	open := false // guarded by lock
+	isOpenChanged := sync.NewCond(&lock)
+	isOpen := false // guarded by lock
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		lock.Lock()
-		for !open {
-			ready.Wait()
+		for !isOpen {
+			isOpenChanged.Wait()
 		}
 		lock.Unlock()
 	}()
-	for range 5000 {
+	for range biasTurns {
 		lock.Lock()
 		lock.Unlock() //nolint:staticcheck // Repeated acquisition creates the bias.
 	}
 	lock.Lock()
-	open = true
+	isOpen = true
 	lock.Unlock()
-	ready.Broadcast()
+	isOpenChanged.Broadcast()
 	<-done
 }
 

@@ -8,24 +8,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PageSize is the size of a huge page in bytes. Memory segments have multiples of this size on all
-// ranks.
+// PageSize is the size of a huge page in bytes. On all ranks, the size of a memory segment is a
+// multiple of it.
 const PageSize = 2 << 20
 
-// Memfd creates an anonymous shared file, which exists until the last process closes it.
+// Memfd creates an anonymous shared-memory file with memfd_create. It exists until the last
+// descriptor and mapping are gone.
 func Memfd(name string, bytes int64) (*os.File, error) {
 	return memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
 
-// HugeMemfd creates a Memfd with huge pages (/proc/sys/vm/nr_hugepages). bytes must be a multiple
-// of PageSize.
+// HugeMemfd is like Memfd, but the file consists of huge pages from the pool that
+// /proc/sys/vm/nr_hugepages sizes. bytes must be a multiple of PageSize.
 func HugeMemfd(name string, bytes int64) (*os.File, error) {
 	f, err := memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
 	if err != nil {
 		return nil, err
 	}
-	// mmap reserves huge pages for the file. ftruncate does not, so a later access could raise
-	// SIGBUS.
+	// ftruncate reserves no huge pages, so a later access could raise SIGBUS. mmap reserves them.
 	if err := tryMapping(f, bytes); err != nil {
 		f.Close()
 		return nil, err
@@ -46,7 +46,8 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// A failed mmap at a fixed address could unmap other memory, so the kernel chooses the address.
+// tryMapping maps the file and unmaps it again, which fails if there are too few huge pages. The
+// kernel chooses the address, because a failed mmap at a fixed address could unmap other memory.
 func tryMapping(f *os.File, bytes int64) error {
 	base, err := mmap(nil, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, int(f.Fd()), 0)
 	if err != nil {
@@ -64,8 +65,8 @@ func FileSize(f *os.File) (int64, error) {
 	return status.Size, nil
 }
 
-// SealSize prevents truncation, after which accesses to mappings would raise SIGBUS. Older kernels
-// cannot seal huge pages.
+// SealSize makes the file's size final. Otherwise, a process could truncate the file, and accesses
+// to its mappings would raise SIGBUS. SealSize fails for huge pages on older kernels.
 func SealSize(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	if err != nil {
@@ -74,7 +75,7 @@ func SealSize(f *os.File) error {
 	return nil
 }
 
-// Discard frees the pages of a range in all processes. The range then contains zeros.
+// Discard frees the pages of a range of the file, which all processes then read as zeros.
 func Discard(f *os.File, offset, bytes int64) error {
 	const punchHole = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	if err := allocateFile(f, punchHole, offset, bytes); err != nil {
@@ -83,30 +84,34 @@ func Discard(f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// Refill allocates the huge pages that Discard has freed. If it fails, the file has no pages.
+// Refill allocates the huge pages of the first bytes of a file after Discard has freed them. If it
+// fails, it frees all of them. It does nothing for a file without huge pages.
 func Refill(f *os.File, bytes int64) error {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
 		return fmt.Errorf("measuring shared memory: %w", err)
 	}
-	if status.Blksize < PageSize {
+	hasHugePages := status.Blksize >= PageSize
+	if !hasHugePages {
 		return nil
 	}
-	return fillPages(f, bytes)
+	return allocatePages(f, bytes)
 }
 
-func fillPages(f *os.File, bytes int64) error {
+func allocatePages(f *os.File, bytes int64) error {
 	if err := allocateFile(f, 0, 0, bytes); err != nil {
 		err = fmt.Errorf("allocating %d bytes of huge pages: %w", bytes, err)
-		return errors.Join(err, Discard(f, 0, bytes)) // The kernel keeps the pages allocated so far.
+		// The kernel keeps the pages that it allocated before the failure.
+		return errors.Join(err, Discard(f, 0, bytes))
 	}
 	return nil
 }
 
-// fallocate can be replaced by tests.
+// fallocate is a variable so that tests can replace it.
 var fallocate = unix.Fallocate
 
-// The Go runtime interrupts system calls to preempt goroutines.
+// allocateFile repeats fallocate while signals interrupt it. The Go runtime sends signals to
+// preempt goroutines.
 func allocateFile(f *os.File, mode uint32, offset, bytes int64) error {
 	for {
 		err := fallocate(int(f.Fd()), mode, offset, bytes)
@@ -116,11 +121,12 @@ func allocateFile(f *os.File, mode uint32, offset, bytes int64) error {
 	}
 }
 
-// AllocatedBytes returns the number of bytes that a file's pages occupy.
+// AllocatedBytes returns the number of bytes in the pages that a file has at present.
 func AllocatedBytes(f *os.File) (int64, error) {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
 		return 0, fmt.Errorf("measuring shared memory: %w", err)
 	}
-	return status.Blocks * 512, nil
+	const blockBytes = 512 // unit of st_blocks
+	return status.Blocks * blockBytes, nil
 }

@@ -92,13 +92,13 @@ func TestFailedFillKeepsNoPages(t *testing.T) {
 		return unix.ENOSPC
 	}
 	t.Cleanup(func() { fallocate = unix.Fallocate })
-	if err := fillPages(f, bytes); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("fillPages = %v, want ENOSPC", err)
+	if err := allocatePages(f, bytes); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("allocatePages = %v, want ENOSPC", err)
 	}
 	if remaining, err := AllocatedBytes(f); err != nil || remaining != 0 {
-		t.Errorf("AllocatedBytes = %d, %v after a failed fillPages, want 0", remaining, err)
+		t.Errorf("AllocatedBytes = %d, %v after a failed allocatePages, want 0", remaining, err)
 	}
 	if callCount != 2 {
-		t.Errorf("fillPages called fallocate %d times, want 2", callCount)
+		t.Errorf("allocatePages called fallocate %d times, want 2", callCount)
 	}
 }

@@ -42,16 +42,17 @@ func TestAwaitEndWaitsForProcess(t *testing.T) {
 		t.Errorf("AwaitEnd of a running process = %v, want ErrDeadlineExceeded", err)
 	}
 	if HasEnded(f) {
-		t.Error("HasEnded of a running process = true")
+		t.Error("HasEnded of a running process = true, want false")
 	}
 	check(t, command.Process.Signal(syscall.SIGKILL))
 	check(t, f.SetReadDeadline(time.Now().Add(testTimeout)))
 	check(t, AwaitEnd(f))
 	if !HasEnded(f) {
-		t.Error("HasEnded of a killed process = false")
+		t.Error("HasEnded of a killed process = false, want true")
 	}
 }
 
+// TestIsStopped sends signals that stop or continue a process, and kills it while it is stopped.
 func TestIsStopped(t *testing.T) {
 	command, _ := startIdleProcess(t)
 	pid := command.Process.Pid
@@ -60,8 +61,9 @@ func TestIsStopped(t *testing.T) {
 		want   bool
 	}{{syscall.SIGSTOP, true}, {syscall.SIGCONT, false}, {syscall.SIGSTOP, true}} {
 		check(t, command.Process.Signal(c.signal))
-		for begin := time.Now(); IsStopped(pid) != c.want && time.Since(begin) < testTimeout; {
-			runtime.Gosched() // the process may receive the signal later
+		begin := time.Now()
+		for IsStopped(pid) != c.want && time.Since(begin) < testTimeout {
+			runtime.Gosched() // The process may not have received the signal yet.
 		}
 		if got := IsStopped(pid); got != c.want {
 			t.Errorf("after %v: IsStopped = %t, want %t", c.signal, got, c.want)
@@ -75,19 +77,20 @@ func TestIsStopped(t *testing.T) {
 }
 
 func TestPidfdOfExitedProcessFails(t *testing.T) {
-	command, input := startIdleProcess(t)
-	check(t, input.Close())
+	command, stdin := startIdleProcess(t)
+	check(t, stdin.Close()) // lets the process exit
 	check(t, command.Wait())
 	if f, err := Pidfd(command.Process.Pid); err == nil {
 		check(t, f.Close())
-		t.Error("Pidfd of a process that has exited returned no error")
+		t.Error("Pidfd of a process that has exited = nil error, want an error")
 	}
 }
 
 func TestBootIDAndNamespace(t *testing.T) {
 	boot, err := BootID()
 	check(t, err)
-	if len(boot) != 36 || strings.Count(boot, "-") != 4 {
+	const uuidLength = 36
+	if len(boot) != uuidLength || strings.Count(boot, "-") != 4 {
 		t.Errorf("BootID = %q, want a UUID", boot)
 	}
 	for _, kind := range []string{"net", "pid"} {
@@ -104,7 +107,7 @@ func TestEmptyIDFileIsAnError(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "boot_id")
 		check(t, os.WriteFile(path, []byte(text), 0o600))
 		if id, err := readID(path); err == nil {
-			t.Errorf("reading an ID from a file with %q = %q, want an error", text, id)
+			t.Errorf("readID of a file that contains %q = %q, want an error", text, id)
 		}
 	}
 }
@@ -123,12 +126,12 @@ func TestMemoryAndCores(t *testing.T) {
 func TestMonotonicNeverDecreases(t *testing.T) {
 	last := Monotonic()
 	if last == 0 {
-		t.Fatal("the clock cannot be read")
+		t.Fatal("Monotonic = 0, which means that the clock cannot be read")
 	}
 	for range 1000 {
 		now := Monotonic()
 		if now < last {
-			t.Fatalf("the clock went from %d to %d", last, now)
+			t.Fatalf("Monotonic = %d after %d, want no decrease", now, last)
 		}
 		last = now
 	}

@@ -15,7 +15,7 @@ type Peer struct {
 	UID int
 }
 
-// PeerOf returns the process at the other end of a connection.
+// PeerOf returns the process that opened the other end of a connection.
 func PeerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -32,7 +32,8 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// SendFile sends a message and, unless f is nil, its descriptor. The caller must still close f.
+// SendFile sends a message and, unless f is nil, the descriptor of f with it. The caller must
+// still close f.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	var control []byte
 	if f != nil {
@@ -44,10 +45,12 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	return nil
 }
 
-// ReceiveFile fills message and returns the descriptor that was sent with it, or nil. It rejects
-// several descriptors. It returns EMFILE if this process has no free descriptor.
+// ReceiveFile receives a message of exactly len(message) bytes and the file whose descriptor was
+// sent with it. The file is nil if the message has no descriptor. It is an error if the message
+// has several descriptors. The error is EMFILE if this process has no free descriptor.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
-	control := make([]byte, unix.CmsgSpace(4*4))
+	const maxDescriptors, descriptorBytes = 4, 4 // more than one, to detect several descriptors
+	control := make([]byte, unix.CmsgSpace(maxDescriptors*descriptorBytes))
 	n, controlBytes, flags, _, err := c.ReadMsgUnix(message, control)
 	if err != nil {
 		return nil, fmt.Errorf("receiving a descriptor: %w", err)
@@ -69,6 +72,8 @@ func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	return f, nil
 }
 
+// parseFile returns the file for the descriptor in control data, or nil if there is none. It
+// closes the descriptors if there are several.
 func parseFile(control []byte) (*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -78,7 +83,7 @@ func parseFile(control []byte) (*os.File, error) {
 	for i := range messages {
 		received, err := unix.ParseUnixRights(&messages[i])
 		if err != nil {
-			continue
+			continue // another kind of control message
 		}
 		fds = append(fds, received...)
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// newPair returns the two ends of a connected Unix socket.
 func newPair(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -34,33 +35,38 @@ func TestPeerOfIdentifiesOtherEnd(t *testing.T) {
 	}
 	check(t, a.Close())
 	if _, err := PeerOf(a); err == nil {
-		t.Error("PeerOf returned no error for a closed socket")
+		t.Error("PeerOf of a closed socket = nil error, want an error")
 	}
 }
 
+// messageBytes is the length of the messages that the tests receive.
+const messageBytes = 4
+
+// TestDescriptorsAccompanyMessages sends a message without and a message with a descriptor.
 func TestDescriptorsAccompanyMessages(t *testing.T) {
 	a, b := newPair(t)
-	message := make([]byte, 4)
+	message := make([]byte, messageBytes)
 	check(t, SendFile(a, []byte("none"), nil))
 	f, err := ReceiveFile(b, message)
 	check(t, err)
 	if f != nil || string(message) != "none" {
 		t.Errorf("got file %v and message %q, want no file and \"none\"", f, message)
 	}
-	check(t, SendFile(a, []byte("file"), newMemory(t, 12288)))
+	const fileBytes = 12288
+	check(t, SendFile(a, []byte("file"), newMemory(t, fileBytes)))
 	f, err = ReceiveFile(b, message)
 	check(t, err)
 	if f == nil || string(message) != "file" {
 		t.Fatalf("got file %v and message %q, want a file and \"file\"", f, message)
 	}
 	defer f.Close()
-	if size, err := FileSize(f); err != nil || size != 12288 {
-		t.Errorf("FileSize = %d, %v; want 12288", size, err)
+	if size, err := FileSize(f); err != nil || size != fileBytes {
+		t.Errorf("FileSize of the received file = %d, %v; want %d", size, err, fileBytes)
 	}
 	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
 	check(t, err)
 	if flags&unix.FD_CLOEXEC == 0 {
-		t.Error("the descriptor is not close-on-exec")
+		t.Error("the received descriptor is not close-on-exec")
 	}
 }
 
@@ -71,6 +77,8 @@ func countOpenFiles(t *testing.T) int {
 	return len(entries)
 }
 
+// TestInvalidMessagesLeaveNoDescriptor sends messages that ReceiveFile must reject. It must close
+// the descriptors that it received with them.
 func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 	memory := newMemory(t, 4096)
 	fd := int(memory.Fd())
@@ -87,7 +95,7 @@ func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 		before := countOpenFiles(t)
 		_, _, err := a.WriteMsgUnix([]byte(c.text), c.control, nil)
 		check(t, err)
-		if f, err := ReceiveFile(b, make([]byte, 4)); err == nil {
+		if f, err := ReceiveFile(b, make([]byte, messageBytes)); err == nil {
 			t.Errorf("%s: ReceiveFile = %v, want an error", name, f)
 		}
 		if after := countOpenFiles(t); after != before {
@@ -99,26 +107,28 @@ func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 func TestClosedConnectionCausesError(t *testing.T) {
 	a, b := newPair(t)
 	check(t, a.Close())
-	if _, err := ReceiveFile(b, make([]byte, 4)); err == nil {
-		t.Error("ReceiveFile after the other end was closed returned no error")
+	if _, err := ReceiveFile(b, make([]byte, messageBytes)); err == nil {
+		t.Error("ReceiveFile after the other end was closed = nil error, want an error")
 	}
 	check(t, b.Close())
 	if err := SendFile(b, []byte("four"), nil); err == nil {
-		t.Error("SendFile on a closed socket returned no error")
+		t.Error("SendFile on a closed socket = nil, want an error")
 	}
 }
 
+// TestReceiveFileWithoutFreeDescriptors lowers the limit of this process to its standard streams
+// while it receives a descriptor.
 func TestReceiveFileWithoutFreeDescriptors(t *testing.T) {
 	a, b := newPair(t)
 	check(t, SendFile(a, []byte("file"), newMemory(t, 4096)))
 	var limit unix.Rlimit
 	check(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-	exhausted := limit
-	exhausted.Cur = 3
-	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &exhausted))
-	_, err := ReceiveFile(b, make([]byte, 4))
+	lowered := limit
+	lowered.Cur = 3
+	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &lowered))
+	_, err := ReceiveFile(b, make([]byte, messageBytes))
 	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	if !errors.Is(err, unix.EMFILE) {
-		t.Errorf("got %v, want EMFILE", err)
+		t.Errorf("ReceiveFile = %v, want EMFILE", err)
 	}
 }

@@ -10,18 +10,22 @@ import (
 )
 
 // TestTranscripts runs the commands in the files of testdata and compares the results with the
-// answers in the files, which go test -rewrite updates. The commands are:
+// answers in the files, which go test -rewrite updates. Most commands use the table of the latest
+// builtin or decode. The commands are:
 //
-//	builtin backend=NAME device=(NAME)     use a built-in table
-//	decode                                 use the table in the input, or print the error
+//	builtin backend=NAME device=(NAME)     load a built-in table
+//	decode                                 load the table in the input, or print the error
 //	encode                                 print the table
 //	choose OPERATION ranks=N [machines=N]  choose for each size of the input
 //	direct OPERATION ranks=N [machines=N] [symmetric]
-//	                                       print whether each size of the input takes the direct path
+//	                                       print for each size of the input: true (direct path),
+//	                                       false (neither) or two-level
 //	derive [otherwise=PATH] [memory=MEMORY]
-//	                                       derive a rule; a line of input has a size, the times of
-//	                                       plain, window and (with a memory) direct, the noise,
-//	                                       and "in-place" if the call was in place
+//	                                       derive a rule. A line of input has a size, the times in
+//	                                       microseconds of plain, window and (with a memory) direct,
+//	                                       the noise in percent, and "in-place" if the call was in
+//	                                       place. otherwise, by default plain, is the path of calls
+//	                                       without a rule
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var table *Table
@@ -55,16 +59,18 @@ func TestTranscripts(t *testing.T) {
 	})
 }
 
+// argument returns the value of a command's argument, or "". It replaces each "_" by a space.
 func argument(d *datadriven.TestData, key string) string {
 	value := ""
-	for _, a := range d.CmdArgs {
-		if a.Key == key {
-			value = a.Vals[0]
+	for _, arg := range d.CmdArgs {
+		if arg.Key == key {
+			value = arg.Vals[0]
 		}
 	}
 	return strings.ReplaceAll(value, "_", " ")
 }
 
+// runChoose runs the command choose or direct.
 func runChoose(t *testing.T, table *Table, d *datadriven.TestData) string {
 	t.Helper()
 	group := Shape{Machines: 1}
@@ -77,7 +83,7 @@ func runChoose(t *testing.T, table *Table, d *datadriven.TestData) string {
 			t.Fatal(err)
 		}
 		operation, bytes := d.CmdArgs[0].Key, int64(size)
-		var answer any
+		var answer any // a Path or a bool
 		var reason Reason
 		if d.Cmd == "choose" {
 			answer, reason = table.Choose(operation, bytes, group)
@@ -104,13 +110,14 @@ func runDerive(t *testing.T, d *datadriven.TestData) string {
 		line, p.InPlace = strings.CutSuffix(strings.TrimSpace(line), " in-place")
 		fields := []any{&size, &p.PlainUS, &p.WindowUS, &p.DirectUS, &p.NoisePercent}
 		if memory == "" {
-			fields = slices.Delete(fields, 3, 4)
+			fields = slices.Delete(fields, 3, 4) // without p.DirectUS
 		}
 		_, err := fmt.Sscan(line, fields...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.Bytes, err = ParseSize(size); err != nil {
+		p.Bytes, err = ParseSize(size)
+		if err != nil {
 			t.Fatal(err)
 		}
 		points = append(points, p)

@@ -22,23 +22,29 @@ const (
 	accessStreamed        // bypassing the caches
 )
 
-// instructionSet generates code for one instruction set. A unit is one vector in memory. It has one
-// accumulator, or two if its elements are 16-bit floats.
+// instructionSet generates code for one instruction set. A unit is one vector in memory. It has
+// one accumulator, or two if its elements are 16-bit floats. An address is an operand in memory.
 type instructionSet interface {
 	setName() string
 	vectorBytes() int
 	hasMasks() bool             // the last line is processed with masks
 	cleanUpInstruction() string // before the return, or ""
 	registerName(i int) string
+	// loadConstants sets those of the vector registers 12 to 14 that the kernel needs.
 	loadConstants(p *program, k kernel)
+	// load loads a unit of the first source into its accumulators.
 	load(p *program, k kernel, unit int, address string, mode access)
+	// combine combines the accumulators of a unit with the same unit of a further source.
 	combine(p *program, k kernel, unit int, address string, mode access)
 	// loadOperand loads the divisor or factor into vector register 15.
 	loadOperand(p *program, k kernel, address string)
 	// jumpIfNotFinite jumps if an accumulator of the first units holds an infinity or a NaN.
 	jumpIfNotFinite(p *program, k kernel, units int, label string)
+	// jumpIfNaN jumps if an accumulator of the first units holds a NaN.
 	jumpIfNaN(p *program, k kernel, units int, label string)
+	// replaceNaNs replaces the NaNs in the accumulators of the first units by canonicalNaN.
 	replaceNaNs(p *program, k kernel, units int)
+	// packAccumulators rounds the accumulators of a unit to 16-bit floats in the first of them.
 	packAccumulators(p *program, k kernel, unit int)
 	store(p *program, k kernel, unit int, address string, mode access)
 }
@@ -170,8 +176,8 @@ func writeEntry(p *program, set instructionSet) {
 }
 
 // testAddition contains two vectors, and their sum according to IEEE 754. The first lane detects
-// whether the thread flushes subnormal numbers to zero, and the others whether it rounds to nearest
-// even. Reading MXCSR instead would take about 20 ns.
+// whether the thread flushes subnormal numbers to zero, and the others whether it rounds to
+// nearest even. Reading MXCSR instead would take about 20 ns.
 var testAddition = [3][4]uint32{
 	{1, 0x3F800000, 0xBF800000, 0x3F800001},
 	{1, 0x33800000, 0xB3800000, 0x33800000},
@@ -249,8 +255,9 @@ type stage struct {
 }
 
 // twoSourceLoops writes loops for two sources and one or two destinations, the most common calls.
-// With pointers in registers, calls with one destination are up to a third faster if the data is in
-// the L1 cache. Alternate stores to two destinations are 7 % faster if the data is in the L2 cache.
+// With pointers in registers, calls with one destination are up to a third faster if the data is
+// in the L1 cache. Alternate stores to two destinations are 7 % faster if the data is in the L2
+// cache.
 func (s *stage) twoSourceLoops() {
 	s.emit("CMPQ", "R9", "$2")
 	s.emit("JNE", "block")
@@ -273,8 +280,8 @@ func (s *stage) twoSourceLoops() {
 	s.late.Write(later.Bytes())
 }
 
-// twoSourceLoop stores results before it checks for NaNs, unless they must first be packed, so that
-// loads and stores alternate. If there are NaNs, it stores them again.
+// twoSourceLoop stores results before it checks for NaNs, unless they must first be packed, so
+// that loads and stores alternate. If there are NaNs, it stores them again.
 func (s *stage) twoSourceLoop(label string, results ...string) {
 	s.label(label)
 	for unit := range s.units {
