@@ -12,21 +12,23 @@ import (
 	"time"
 )
 
-// Processes outside a rank's process group may keep its output open after the rank has exited.
+// maxOutputWait limits the wait for a rank's output after its exit. Processes outside its process
+// group may keep the output open.
 const maxOutputWait = 2 * time.Second
 
+// rank is a process of the job.
 type rank struct {
 	// Immutable after start.
 	number         int
 	cmd            *exec.Cmd
-	stdout, stderr *lineWriter
+	stdout, stderr *lineWriter // receive the output
 
 	mu       sync.Mutex
 	isReaped bool // set before the process ID can be reused; guarded by mu
 }
 
-// The caller of start must be locked to a thread, because the kernel kills the process when that
-// thread exits.
+// start starts the process with a copy of stdin, or empty input if stdin is nil. The caller must
+// be locked to a thread, because the kernel kills the process when that thread exits.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout, r.cmd.Stderr = r.stdout, r.stderr
 	r.cmd.WaitDelay = maxOutputWait
@@ -34,7 +36,8 @@ func (r *rank) start(stdin io.Reader) error {
 	var stdinPipe io.WriteCloser
 	if stdin != nil {
 		var err error
-		if stdinPipe, err = r.cmd.StdinPipe(); err != nil {
+		stdinPipe, err = r.cmd.StdinPipe()
+		if err != nil {
 			return fmt.Errorf("starting rank %d: %w", r.number, err)
 		}
 	}
@@ -44,13 +47,14 @@ func (r *rank) start(stdin io.Reader) error {
 	if stdinPipe != nil {
 		// This goroutine may never end, because the read from stdin may block forever.
 		go func() {
-			_, _ = io.Copy(stdinPipe, stdin)
+			_, _ = io.Copy(stdinPipe, stdin) // fails if the rank does not read all input
 			_ = stdinPipe.Close()
 		}()
 	}
 	return nil
 }
 
+// signal sends a signal to the rank's process group, unless the rank was reaped.
 func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,8 +63,9 @@ func (r *rank) signal(s syscall.Signal) {
 	}
 }
 
-// cleanUp kills the rest of an exited rank's process group, reaps the rank, and waits for all
-// output. It kills first, because the group ID can be reused after that.
+// cleanUp kills the rest of an exited rank's process group, reaps the rank, and waits up to
+// maxOutputWait for its output. It kills before it reaps, because the ID of the group can be
+// reused when the rank was reaped. exitIndex counts the exits of all ranks.
 func (r *rank) cleanUp(exitIndex int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
@@ -76,6 +81,7 @@ func (r *rank) cleanUp(exitIndex int) Exit {
 	return e
 }
 
+// describe returns a text such as "rank 1, process 7, stopped" for messages.
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -87,6 +93,7 @@ func (r *rank) describe() string {
 	return fmt.Sprintf("rank %d, process %d", r.number, pid)
 }
 
+// describeExit returns the Exit of a rank that was reaped, without its exitIndex.
 func (r *rank) describeExit() Exit {
 	state := r.cmd.ProcessState
 	e := Exit{Rank: r.number, PID: state.Pid(), Code: state.ExitCode()}

@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	// DefaultKept is the default number of kept events, in 3 MiB.
+	// DefaultKept is the default number of kept events, which occupy 3 MiB.
 	DefaultKept = 1 << 16
 
 	// maintenanceInterval is the number of events between calls of maintain, and also the initial
 	// stride and minimum length of Ledger.entries.
 	maintenanceInterval = 64
 
-	// maxCheckpoints limits the digests of older events to 8 KiB.
+	// maxCheckpoints is the maximum length of Ledger.checkpoints, which then occupies 8 KiB.
 	maxCheckpoints = 1024
 )
 
@@ -26,24 +26,24 @@ const (
 //	the agreed position              digest
 //	other positions below Floor      nothing
 type Ledger struct {
-	position        uint64
-	digest          uint64
+	position        uint64 // number of events, and position of the next one
+	digest          uint64 // of all events
 	restartPosition uint64 // of the latest Restart; earlier events are unknown
-	// Position p is at index p%len(entries). The length, a power of two, doubles until it reaches
-	// maxEntries.
+	// entries is a ring buffer: the event at position p is at index p%len(entries). The length, a
+	// power of two, doubles until it reaches maxEntries.
 	entries    []entry
 	maxEntries uint64
 
-	stride      uint64   // power of two
+	stride      uint64   // distance of the checkpoints, a power of two
 	checkpoints []uint64 // digests at multiples of stride
 
-	agreedPosition uint64
-	agreedDigest   uint64
+	agreedPosition uint64 // highest position passed to Agree, or that of the latest Restart
+	agreedDigest   uint64 // digest at agreedPosition
 }
 
 type entry struct {
 	event.Placement
-	digestBefore uint64
+	digestBefore uint64 // of all earlier events
 }
 
 // New returns an empty ledger that keeps maxEntries events, rounded up to a power of two, or
@@ -75,6 +75,7 @@ func (l *Ledger) AppendWithoutSite(
 	return l.append(event.PackStreamSegment(stream, segment), offset, size, requested, uint64(kind))
 }
 
+// append appends an event, which AppendWithoutSite passes in registers, and returns its position.
 func (l *Ledger) append(
 	streamSegment uint64, offset, size, requested int64, siteKind uint64,
 ) uint64 {
@@ -87,16 +88,18 @@ func (l *Ledger) append(
 	l.digest = extendDigest(digestBefore,
 		mixPlace(streamSegment, offset), mixSizes(size, requested, kind))
 	l.position = p + 1
-	e := &l.entries[p&uint64(len(l.entries)-1)]
+	e := &l.entries[p&uint64(len(l.entries)-1)] // index p%len(l.entries), without a division
 	e.StreamSegment, e.Offset, e.Size, e.Requested = streamSegment, offset, size, requested
 	e.SiteKind, e.digestBefore = siteKind, digestBefore
 	return p
 }
 
-// maintain grows entries and adds a checkpoint if necessary. Lengths of entries and strides are
-// multiples of maintenanceInterval.
+// maintain grows entries and adds a checkpoint if necessary. It suffices to call it at multiples
+// of maintenanceInterval, because the length of entries and stride are multiples too.
 func (l *Ledger) maintain() {
-	if n := uint64(len(l.entries)); l.position-l.restartPosition == n && n < l.maxEntries {
+	n := uint64(len(l.entries))
+	isFull := l.position-l.restartPosition == n
+	if isFull && n < l.maxEntries {
 		newEntries := make([]entry, max(2*n, maintenanceInterval))
 		copy(newEntries, l.entries)
 		l.entries = newEntries
@@ -107,11 +110,12 @@ func (l *Ledger) maintain() {
 	if len(l.checkpoints) == maxCheckpoints {
 		l.dropEverySecondCheckpoint()
 	}
-	if l.position%l.stride == 0 {
+	if l.position%l.stride == 0 { // stride may have doubled
 		l.checkpoints = append(l.checkpoints, l.digest)
 	}
 }
 
+// dropEverySecondCheckpoint keeps the checkpoints at multiples of the doubled stride.
 func (l *Ledger) dropEverySecondCheckpoint() {
 	half := len(l.checkpoints) / 2
 	for i := range half {
@@ -124,7 +128,7 @@ func (l *Ledger) dropEverySecondCheckpoint() {
 // Position returns the number of events.
 func (l *Ledger) Position() uint64 { return l.position }
 
-// Floor returns the first position with a kept event.
+// Floor returns the first position with a kept event, or Position if no event is kept.
 func (l *Ledger) Floor() uint64 {
 	return max(l.restartPosition, l.position-min(l.position, uint64(len(l.entries))))
 }
@@ -132,17 +136,19 @@ func (l *Ledger) Floor() uint64 {
 // NextStart returns the smallest position at which a restarted history may begin.
 func (l *Ledger) NextStart() uint64 { return (l.position/l.maxEntries + 1) * l.maxEntries }
 
-// Restart begins a history that all ranks agree on, of which only length and digest are known.
-// position is the NextStart of the rank with the longest history. Ranks reach it only by Restart,
-// so it cannot differ from another history.
+// Restart replaces the history by one that all ranks agree on and of which only the length and the
+// digest are known. position is the NextStart of the rank with the longest history. Ranks reach
+// this position only by Restart, so no rank has another history of that length.
 func (l *Ledger) Restart(position, digest uint64) {
 	l.position, l.digest, l.restartPosition = position, digest, position
 	l.agreedPosition, l.agreedDigest = position, digest
 	l.entries = nil
-	l.stride, l.checkpoints = 1<<bits.Len64(position-1), []uint64{Empty}
+	// No position between 0 and position is a multiple of this stride.
+	l.stride = 1 << bits.Len64(position-1)
+	l.checkpoints = []uint64{Empty}
 }
 
-// DigestAt returns the digest of the first position events, if it is known.
+// DigestAt returns the digest of all events before position, and whether it is known.
 func (l *Ledger) DigestAt(position uint64) (uint64, bool) {
 	switch {
 	case position > l.position:
@@ -159,7 +165,7 @@ func (l *Ledger) DigestAt(position uint64) (uint64, bool) {
 	return 0, false
 }
 
-// EventAt returns the event at position, if it is kept, without its call site.
+// EventAt returns the event at position without its call site, and whether the event is kept.
 func (l *Ledger) EventAt(position uint64) (e event.Event, known bool) {
 	if position >= l.position || position < l.Floor() {
 		return event.Event{}, false
@@ -177,13 +183,15 @@ func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 	return p.Site()
 }
 
-// At returns the packed event at position, between Floor and Position-1, until the next Append.
+// At returns the packed event at position, which must be between Floor and Position-1. The result
+// is valid until the next Append.
 func (l *Ledger) At(position uint64) *event.Placement {
 	return &l.entries[position&uint64(len(l.entries)-1)].Placement
 }
 
-// Agree records that all ranks have the same events before position. It returns false if this
-// ledger has a different digest. The agreed position never decreases.
+// Agree records that all ranks have the same events before position, and that digest is the digest
+// of these events. It returns false, and records nothing, if this ledger has fewer events or is
+// known to have another digest. The agreed position never decreases.
 func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false

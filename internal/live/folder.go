@@ -15,7 +15,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// Root returns the folder for this user's jobs on this machine.
+// Root returns the folder that contains a folder for each of this user's jobs on this machine.
 func Root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("symmem-%d", os.Geteuid()))
 }
@@ -38,8 +38,8 @@ func Jobs(root string) ([]string, error) {
 	return jobs, nil
 }
 
-// createFolder creates a folder that no other user can enter, or checks an existing one, because
-// other users could replace sockets.
+// createFolder creates a folder that no other user can enter. If the folder exists, it checks that
+// no other user can enter it, because other users could replace the sockets in it.
 func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -49,25 +49,30 @@ func createFolder(path string) error {
 		return err
 	}
 	stat, hasStat := info.Sys().(*syscall.Stat_t)
-	if !info.IsDir() || !hasStat || int(stat.Uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
+	isOwn := hasStat && int(stat.Uid) == os.Geteuid()
+	isPrivate := info.Mode().Perm()&0o077 == 0
+	if !info.IsDir() || !isOwn || !isPrivate {
 		return fmt.Errorf("%s must be a folder that no other user can enter: set TMPDIR to "+
 			"another folder", path)
 	}
 	return nil
 }
 
+// Names of the files in the folder of a job. A rank's number is between prefix and suffix.
 const (
 	socketPrefix, socketSuffix = "rank", ".sock"
 	tokenFile                  = "token"
-	maxSocketPath              = 107 // bytes, the kernel's limit
 )
+
+// maxSocketPath is the kernel's limit for the length of a socket's path in bytes.
+const maxSocketPath = 107
 
 func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }
 
-// Ranks lists, in ascending order, the ranks with a socket in the folder of a job, including killed
-// ranks.
+// Ranks lists, in ascending order, the ranks with a socket in the folder of a job, including
+// killed ranks.
 func Ranks(folder string) ([]int, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -85,6 +90,8 @@ func Ranks(folder string) ([]int, error) {
 	return ranks, nil
 }
 
+// listenUnix listens on the socket of a rank. It creates the socket with a temporary name, so that
+// no process finds it before it listens, and replaces a socket of an earlier process.
 func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	path := socketPath(folder, rank)
 	if len(path) > maxSocketPath {
@@ -122,6 +129,7 @@ func Sweep() {
 	}
 }
 
+// isSocketDead reports whether no process listens on the socket of a rank.
 func isSocketDead(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {
@@ -130,10 +138,11 @@ func isSocketDead(folder string, rank int) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
+// removeFolderIfUnused removes the folder of a job in which no rank has a socket.
 func removeFolderIfUnused(folder string) {
 	if ranks, err := Ranks(folder); err != nil || len(ranks) > 0 {
 		return
 	}
-	_ = os.Remove(filepath.Join(folder, tokenFile))
-	_ = os.Remove(folder) // fails if a rank has just created its socket
+	_ = os.Remove(filepath.Join(folder, tokenFile)) // fails if the job has no token
+	_ = os.Remove(folder)                           // fails if a rank has just created its socket
 }

@@ -2,27 +2,28 @@ package nccl
 
 import "symmem/internal/dl"
 
-// UniqueID identifies a new communicator (ncclUniqueId). It contains a process's address, so only
-// ranks of the job should see it.
+// UniqueID identifies a new communicator (ncclUniqueId). It contains the network address of a
+// process, so only ranks of the job should see it.
 type UniqueID [128]byte
 
 // Comm is one rank's handle of a communicator (ncclComm_t).
 type Comm uintptr
 
-// UniqueID creates an ID for all ranks. This process must stay alive until they have created their
-// communicators.
+// UniqueID creates an ID for a new communicator, which all of its ranks use. This process must
+// stay alive until they have created their communicators.
 func (l *Library) UniqueID() (UniqueID, error) {
 	id := dl.NewCell(UniqueID{})
 	err := l.call(getUniqueID, id.Address())
 	return id.Take(), err
 }
 
-// CommInitRank creates this rank's communicator on the thread's device, after all ranks have called
-// it. It requires NCCL 2.23.4, because older functions take the ID by value.
+// CommInitRank creates this rank's communicator on the thread's current device. It blocks until
+// all ranks have called it. It requires NCCL 2.23.4, because older functions take the ID by value.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	ids, comm := dl.NewCell(id), l.cells.take()
-	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), 1,
-		ids.Address(), 0)
+	const idCount, config = 1, 0 // a NULL config selects the defaults
+	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), idCount,
+		ids.Address(), config)
 	ids.Take()
 	return Comm(*comm), err
 }
@@ -31,8 +32,8 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 // threads then fail.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
-// CommDestroy frees a communicator when its work has ended and all data has been sent, without a
-// deadline.
+// CommDestroy waits until a communicator's work has ended and all data has been sent, and frees
+// it. It has no deadline.
 func (l *Library) CommDestroy(comm Comm) error { return l.call(commDestroy, uintptr(comm)) }
 
 // AsyncError returns a communicator's state: nil, ErrInProgress during a nonblocking call, or an
@@ -55,6 +56,7 @@ func (l *Library) Device(comm Comm) (int, error) { return l.getInt(commCuDevice,
 // UserRank returns the caller's rank in the communicator.
 func (l *Library) UserRank(comm Comm) (int, error) { return l.getInt(commUserRank, comm) }
 
+// getInt calls a function that stores a property of a communicator as a C int.
 func (l *Library) getInt(f function, comm Comm) (int, error) {
 	value := dl.NewCell(int32(0))
 	err := l.call(f, uintptr(comm), value.Address())
@@ -63,8 +65,8 @@ func (l *Library) getInt(f function, comm Comm) (int, error) {
 
 const hostImmediate = 1 // ncclScalarHostImmediate
 
-// CreatePreMulSum creates a reduction that multiplies this rank's elements by a factor and adds the
-// products. factorBits holds the factor in type t. The caller must call DestroyReduceOp.
+// CreatePreMulSum creates a reduction that multiplies this rank's elements by a factor and adds
+// the products. factorBits holds the factor in type t. The caller must call DestroyReduceOp.
 func (l *Library) CreatePreMulSum(factorBits uint64, t DataType, comm Comm) (ReduceOp, error) {
 	op, scalar := dl.NewCell(ReduceOp(0)), dl.NewCell(factorBits)
 	err := l.call(createPreMulSum, op.Address(), scalar.Address(), uintptr(t), hostImmediate,
@@ -80,8 +82,8 @@ func (l *Library) DestroyReduceOp(op ReduceOp, comm Comm) error {
 
 const suspendMemory = 1 // NCCL_SUSPEND_MEM
 
-// CommSuspend releases the communicator's device memory until CommResume. All ranks must call it
-// while no work is running.
+// CommSuspend releases the device memory that NCCL has allocated for a communicator, until
+// CommResume. All ranks must call it while no work is running.
 func (l *Library) CommSuspend(comm Comm) error {
 	if err := l.checkAvailable(commSuspend); err != nil {
 		return err
@@ -89,7 +91,7 @@ func (l *Library) CommSuspend(comm Comm) error {
 	return l.call(commSuspend, uintptr(comm), suspendMemory)
 }
 
-// CommResume reallocates the memory. All ranks must call it.
+// CommResume allocates the memory again that CommSuspend released. All ranks must call it.
 func (l *Library) CommResume(comm Comm) error {
 	if err := l.checkAvailable(commResume); err != nil {
 		return err
@@ -110,8 +112,9 @@ type Window uintptr
 
 const windowSymmetric = 1 // NCCL_WIN_COLL_SYMMETRIC
 
-// WindowRegister registers memory with all ranks, in the same order and with the same sizes. It
-// blocks. If the communicator does not support windows, it returns 0 without an error.
+// WindowRegister registers memory with all ranks of a communicator. All ranks must register
+// windows in the same order and with the same sizes. It blocks until they do. If the communicator
+// does not support windows, it returns 0 without an error.
 //
 // The memory must be a whole mapped allocation of cuMemCreate with an exportable handle type, and
 // must not overlap another window of the communicator. The thread must have no open group, because
@@ -127,8 +130,9 @@ func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Windo
 	return Window(*window), err
 }
 
-// WindowDeregister deregisters a window on this rank. Work that uses it must have completed on all
-// ranks, which must use the same order. It ignores window 0.
+// WindowDeregister deregisters a window on this rank. Work that uses the window must have
+// completed on all ranks, and all ranks must deregister windows in the same order. It ignores
+// window 0.
 func (l *Library) WindowDeregister(comm Comm, window Window) error {
 	if window == 0 {
 		return nil

@@ -2,14 +2,19 @@ package nccl
 
 import (
 	"errors"
+	"strings"
 	"testing"
 )
 
+// TestOlderVersionsLackFunctions loads libraries with given versions and functions. Calls of a
+// function that a library lacks must fail with an error that names the required version.
 func TestOlderVersionsLackFunctions(t *testing.T) {
 	for name, c := range map[string]struct {
-		version, declarations string
-		windows               bool
-		unsupported           map[string]string
+		version      string // as ncclGetVersion returns it
+		declarations string // C code of the functions that the library has
+		windows      bool   // windows must be supported
+		// unsupported has the error of each call that must fail. * stands for the library's path.
+		unsupported map[string]string
 	}{
 		"2.26 has no windows": {
 			"22605", declarations, false, map[string]string{
@@ -46,8 +51,8 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 				"window": windowErr, "deregister": library.WindowDeregister(comm, 1),
 				"alltoall": queue(library.AlltoAll(1, 2, 3, Int8, comm)),
 			} {
-				want, ok := c.unsupported[call]
-				if ok {
+				want, isUnsupported := c.unsupported[call]
+				if isUnsupported {
 					checkUnsupported(t, library, err, want)
 				} else if err != nil && c.windows {
 					t.Errorf("%s = %v, want nil", call, err)
@@ -60,21 +65,16 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 // checkUnsupported compares an error with a text in which * stands for the library's path.
 func checkUnsupported(t *testing.T, l *Library, err error, want string) {
 	t.Helper()
-	var typed *VersionError
-	if !errors.As(err, &typed) || !errors.Is(err, ErrUnsupported) {
+	if !errors.As(err, new(*VersionError)) || !errors.Is(err, ErrUnsupported) {
 		t.Fatalf("got error %v, want a VersionError", err)
 	}
-	before, after := want, ""
-	for i := range want {
-		if want[i] == '*' {
-			before, after = want[:i], want[i+1:]
-		}
-	}
-	if err.Error() != before+l.Path()+after {
+	want = strings.Replace(want, "*", l.Path(), 1)
+	if err.Error() != want {
 		t.Errorf("got error %q, want %q", err, want)
 	}
 }
 
+// TestVersionText uses codes with two digits for the minor version and, before 2.9, with one.
 func TestVersionText(t *testing.T) {
 	for code, want := range map[int]string{
 		22703: "2.27.3", 22809: "2.28.9", 23007: "2.30.7", 2708: "2.7.8", 21003: "2.10.3",

@@ -6,6 +6,10 @@ import (
 	"unsafe"
 )
 
+// streamSize is the size in bytes from which the benchmarks bypass the caches.
+const streamSize = 32 << 20
+
+// sizeName returns a size as text for names of benchmarks.
 func sizeName(size int) string {
 	switch {
 	case size >= 1<<20:
@@ -16,26 +20,28 @@ func sizeName(size int) string {
 	return fmt.Sprintf("%dB", size)
 }
 
-// newPages returns memory of the given size, aligned to a page. Interpreted as floats, its contents
-// are values near 1, because subnormal numbers would slow down some operations.
+// newPages returns memory of the given size, aligned to a page. Interpreted as floats, its
+// contents are values near 1, because subnormal numbers would slow down some operations.
 func newPages(size int) unsafe.Pointer {
-	const page = 4096
-	all := make([]byte, size+page)
-	Fill(unsafe.Pointer(&all[0]), 0x3F, len(all))
-	return unsafe.Pointer(&all[-uintptr(unsafe.Pointer(&all[0]))%page])
+	const pageBytes = 4096
+	all := make([]byte, size+pageBytes)
+	start := unsafe.Pointer(&all[0])
+	Fill(start, 0x3F, len(all))
+	return unsafe.Pointer(&all[-uintptr(start)%pageBytes])
 }
 
+// BenchmarkReduce adds two sources of each type, and stores the sums to one or two destinations.
 func BenchmarkReduce(b *testing.B) {
 	for _, size := range []int{8, 1 << 10, 16 << 10, 1 << 20, 64 << 20} {
 		srcs := []unsafe.Pointer{newPages(size), newPages(size)}
 		dsts := []unsafe.Pointer{newPages(size), newPages(size)}
 		for _, t := range DataTypes() {
 			benchmark(b, fmt.Sprintf("sum/%v/%s/1dst", t, sizeName(size)), size, func() {
-				Reduce(Sum, t, dsts[:1], srcs, size/t.Size(), Hint{Stream: size >= 32<<20})
+				Reduce(Sum, t, dsts[:1], srcs, size/t.Size(), Hint{Stream: size >= streamSize})
 			})
 		}
 		benchmark(b, fmt.Sprintf("sum/float32/%s/2dst", sizeName(size)), size, func() {
-			Reduce(Sum, Float32, dsts, srcs, size/4, Hint{Stream: size >= 32<<20})
+			Reduce(Sum, Float32, dsts, srcs, size/Float32.Size(), Hint{Stream: size >= streamSize})
 		})
 	}
 }
@@ -66,9 +72,10 @@ func BenchmarkScaledSum(b *testing.B) {
 // code is used.
 func BenchmarkAverage(b *testing.B) {
 	const size = 16 << 10
-	nan, dsts := newPages(size), []unsafe.Pointer{newPages(size)}
-	Fill(nan, 0xFF, size)
-	for name, last := range map[string]unsafe.Pointer{"finite": newPages(size), "nan": nan} {
+	dsts := []unsafe.Pointer{newPages(size)}
+	nans := newPages(size)
+	Fill(nans, 0xFF, size)
+	for name, last := range map[string]unsafe.Pointer{"finite": newPages(size), "nan": nans} {
 		srcs := []unsafe.Pointer{newPages(size), newPages(size), last}
 		for _, t := range DataTypes() {
 			benchmark(b, fmt.Sprintf("%s/%v", name, t), size, func() {
@@ -89,6 +96,7 @@ func BenchmarkCopy(b *testing.B) {
 	}
 }
 
+// benchmark measures run, which processes size bytes of each source.
 func benchmark(b *testing.B, name string, size int, run func()) {
 	b.Run(name, func(b *testing.B) {
 		b.SetBytes(int64(size))

@@ -5,18 +5,22 @@ import (
 	"testing"
 )
 
+// TestHalvesRoundTrip converts all 16-bit floats to float32 and back, which must only make NaNs
+// quiet.
 func TestHalvesRoundTrip(t *testing.T) {
 	for i := range 1 << 16 {
 		h := uint16(i)
 		want := h
-		if h&0x7C00 == 0x7C00 && h&0x3FF != 0 {
+		isNaN := h&float16Infinity == float16Infinity && h&0x3FF != 0
+		if isNaN {
 			want |= float16QuietBit
 		}
 		if got := Float16Bits(Float16Value(h)); got != want {
 			t.Errorf("float16 %#04x became %#04x, want %#04x", h, got, want)
 		}
 		want = h
-		if h&0x7F80 == 0x7F80 && h&0x7F != 0 {
+		isNaN = h&0x7F80 == 0x7F80 && h&0x7F != 0 // as a bfloat16
+		if isNaN {
 			want |= float32QuietBit >> 16
 		}
 		if got := BFloat16Bits(BFloat16Value(h)); got != want {
@@ -34,8 +38,8 @@ func TestWideningAgreesWithReferenceForEveryHalf(t *testing.T) {
 	}
 }
 
-// TestRoundingAgreesWithReferenceNearEveryHalf tests the neighbors of every 16-bit float and of
-// every midpoint between two of them, because the rounded value changes there.
+// TestRoundingAgreesWithReferenceNearEveryHalf rounds every 16-bit float, every midpoint between
+// two of them, and the neighbors of both in float32, because the rounded value changes there.
 func TestRoundingAgreesWithReferenceNearEveryHalf(t *testing.T) {
 	for i := range 1 << 16 {
 		for _, bits := range turningPoints(uint16(i)) {
@@ -50,18 +54,21 @@ func TestRoundingAgreesWithReferenceNearEveryHalf(t *testing.T) {
 	}
 }
 
+// turningPoints returns the bits of float32 numbers near the float16 and the bfloat16 with bits h,
+// and near the midpoints between them and their neighbors of greater magnitude.
 func turningPoints(h uint16) []uint32 {
-	wide := math.Float32bits(Float16Value(h))
-	above := math.Float32bits(Float16Value(h&0x8000 | (h+1)&0x7FFF))
-	middle := wide + (above-wide)/2
-	brain := uint32(h) << 16
+	float16 := math.Float32bits(Float16Value(h))
+	neighbor := math.Float32bits(Float16Value(h&0x8000 | (h+1)&0x7FFF))
+	middle := float16 + (neighbor-float16)/2
+	bfloat16 := uint32(h) << 16
 	return []uint32{
-		wide, wide + 1, wide - 1, middle - 1, middle, middle + 1,
-		brain, brain + 1, brain - 1, brain + 0x7FFF, brain + 0x8000, brain + 0x8001,
+		float16, float16 + 1, float16 - 1, middle - 1, middle, middle + 1,
+		bfloat16, bfloat16 + 1, bfloat16 - 1,
+		bfloat16 + 0x7FFF, bfloat16 + 0x8000, bfloat16 + 0x8001,
 	}
 }
 
-// float8Value returns the number that the bits of a float8 (e4m3) represent.
+// float8Value returns the number that the bits of a positive float8 (e4m3) represent.
 func float8Value(bits uint8) float32 {
 	exponent, fraction := int(bits>>3&15), float64(bits&7)
 	if exponent == 0 {
@@ -86,8 +93,9 @@ func TestFloat8RoundsToNearestEven(t *testing.T) {
 			break
 		}
 		middle := (v + float8Value(bits+1)) / 2
-		if got, want := Float8Bits(middle), bits+bits&1; got != want {
-			t.Errorf("Float8Bits(%g) = %#x, want %#x", middle, got, want)
+		even := bits + bits&1 // bits or bits+1
+		if got := Float8Bits(middle); got != even {
+			t.Errorf("Float8Bits(%g) = %#x, want %#x", middle, got, even)
 		}
 	}
 	inf := float32(math.Inf(1))

@@ -5,8 +5,10 @@ import (
 	"fmt"
 )
 
+// userKey returns the key in the server's table, to which PyTorch's clients also add a slash.
 func userKey(key string) string { return "/" + key }
 
+// fullKeys returns the keys in the server's table for keys of c.
 func (c *Client) fullKeys(keys ...string) []string {
 	full := make([]string, len(keys))
 	for i, key := range keys {
@@ -15,6 +17,7 @@ func (c *Client) fullKeys(keys ...string) []string {
 	return full
 }
 
+// call sends a request and calls readReply to read the reply.
 func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) error) error {
 	err := r.checkSize()
 	if err == nil {
@@ -23,11 +26,13 @@ func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) 
 	return c.wrapError(r, err)
 }
 
+// wrapError adds the query and its first key to the error of a request, if it is not nil.
 func (c *Client) wrapError(r *request, err error) error {
 	if err == nil {
 		return nil
 	}
-	key, others := r.keys[0][1:], ""
+	key := r.keys[0][1:] // without the slash of userKey
+	others := ""
 	if len(r.keys) > 1 {
 		others = fmt.Sprintf(" and %d more keys", len(r.keys)-1)
 	}
@@ -40,7 +45,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.fullKeys(key), values: [][]byte{value}}
 	err := r.checkSize()
 	if err == nil {
-		b, readReply := appendPing(r.encode(nil))
+		b, readReply := appendPing(r.encode(nil)) // SET has no reply.
 		err = c.roundTrip(ctx, b, readReply)
 	}
 	return c.wrapError(r, err)
@@ -59,13 +64,14 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	return value, err
 }
 
+// readValue reads a reply that consists of one value.
 func readValue(d *decoder) ([]byte, error) {
-	d.remainingBytes = maxRequestBytes
+	d.remainingBytes = maxRequestBytes // Earlier replies may have reduced it.
 	return d.readField("value", maxValueBytes)
 }
 
-// Add adds delta to the decimal number stored under key, or to 0, and returns the sum. If the value
-// is not a number, the server closes the connection.
+// Add adds delta to the decimal number stored under key, or to 0, and returns the sum. If the
+// value is not a number, the server closes the connection.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
 	r := &request{query: queryAdd, keys: c.fullKeys(key), number: delta}
 	err = c.call(ctx, r, func(d *decoder) (err error) {
@@ -76,7 +82,8 @@ func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, e
 }
 
 // CompareSet stores desired if the value of key equals expected. A missing key equals an empty
-// expected value. CompareSet returns the new value, or expected if key remains missing.
+// expected value. CompareSet returns the value of key afterwards, or expected if key is still
+// missing.
 func (c *Client) CompareSet(
 	ctx context.Context, key string, expected, desired []byte,
 ) (current []byte, err error) {
@@ -89,7 +96,7 @@ func (c *Client) CompareSet(
 	return current, err
 }
 
-// Wait waits until all keys are set.
+// Wait waits until all keys are set. Without keys, it returns nil at once.
 func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	if len(keys) == 0 {
 		return nil
@@ -102,6 +109,7 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	return c.wrapError(r, err)
 }
 
+// wait waits for keys in the server's table.
 func (c *Client) wait(ctx context.Context, keys []string) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
@@ -114,9 +122,10 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 
 // Peek returns the value of key without waiting, and whether the key is set.
 func (c *Client) Peek(ctx context.Context, key string) (value []byte, isSet bool, err error) {
-	// Unlike GET, this CompareSet distinguishes a missing key from an empty value. It never changes
-	// the store.
+	// Unlike GET, this CompareSet distinguishes a missing key, for which it returns noValue, from an
+	// empty value. It never changes the store. No key has the value noValue.
 	noValue := []byte("?")
 	value, err = c.CompareSet(ctx, key, noValue, noValue)
-	return value, err == nil && string(value) != string(noValue), err
+	isSet = err == nil && string(value) != string(noValue)
+	return value, isSet, err
 }

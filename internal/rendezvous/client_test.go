@@ -28,51 +28,51 @@ func listenRaw(t *testing.T, answer func(net.Conn)) string {
 	return l.Addr().String()
 }
 
+// TestClientReportsWrongProtocol connects to an HTTP server. The error must contain the server's
+// address and the first bytes of its answer, which are "HTTP" in little-endian order.
 func TestClientReportsWrongProtocol(t *testing.T) {
 	addr := listenRaw(t, func(conn net.Conn) { _, _ = conn.Write([]byte("HTTP/1.1 400\r\n")) })
 	_, err := Dial(testContext(t), Endpoint{Address: addr})
 	if !errors.Is(err, ErrProtocol) {
-		t.Fatalf("got %v, want ErrProtocol", err)
+		t.Fatalf("Dial = %v, want ErrProtocol", err)
 	}
 	if !strings.Contains(err.Error(), addr) ||
 		!strings.Contains(err.Error(), "answered with 0x50545448") {
-		t.Fatalf("got %v, want an error that contains the address and the answer", err)
+		t.Fatalf("Dial = %v, want an error that contains the address and the answer", err)
 	}
 }
 
+// TestClientRefusesInvalidReplies lets a server answer a query of the client with an invalid
+// reply. The client must then close the connection.
 func TestClientRefusesInvalidReplies(t *testing.T) {
 	ctx := testContext(t)
-	k := two64 + "'/k'"
+	key := two64 + "'/k'"
+	compareSetQuery, waitQuery := "02"+key+zero64+zero64, "06"+one64+key
+	compareSet := func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err }
+	wait := func(c *Client) error { return c.Wait(ctx, "k") }
 	rows := map[string]struct {
-		want, reply string
-		call        func(c *Client) error
+		wantQuery, reply string
+		call             func(c *Client) error
 	}{
-		"a huge value": {
-			"02" + k + zero64 + zero64, "ffffffffffffffff",
-			func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err },
-		},
-		"a value over 8 MiB": {
-			"02" + k + zero64 + zero64, "0100800000000000",
-			func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err },
-		},
-		"a cancellation without CANCEL_WAIT": {
-			"06" + one64 + k, "01",
-			func(c *Client) error { return c.Wait(ctx, "k") },
-		},
+		"a huge value":       {compareSetQuery, "ffffffffffffffff", compareSet},
+		"a value over 8 MiB": {compareSetQuery, "0100800000000000", compareSet},
+
+		"a cancellation without CANCEL_WAIT": {waitQuery, "01", wait},
 	}
 	for name, r := range rows {
 		t.Run(name, func(t *testing.T) {
-			c, _ := scriptedClient(t, r.want, r.reply)
+			c, _ := scriptedClient(t, r.wantQuery, r.reply)
 			if err := r.call(c); !errors.Is(err, ErrProtocol) {
-				t.Fatalf("got %v, want ErrProtocol", err)
+				t.Fatalf("the call = %v, want ErrProtocol", err)
 			}
 			if len(c.links) != 0 {
-				t.Fatal("the connection was not closed")
+				t.Fatalf("%d connections remain, want none", len(c.links))
 			}
 		})
 	}
 }
 
+// TestCallsFailAfterServerCloses closes the server during a call, and later the client.
 func TestCallsFailAfterServerCloses(t *testing.T) {
 	s, c := serveOn(t, privateAddress(), "")
 	if err := c.Set(testContext(t), "k", nil); err != nil {
@@ -104,6 +104,6 @@ func TestCloseAbortsCallsInProgress(t *testing.T) {
 	go func() { waitResult <- c.Wait(ctx, "never") }()
 	c.Close()
 	if err := <-waitResult; !errors.Is(err, ErrClosed) {
-		t.Fatalf("got %v, want ErrClosed", err)
+		t.Fatalf("Wait = %v, want ErrClosed", err)
 	}
 }

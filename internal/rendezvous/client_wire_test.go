@@ -18,14 +18,15 @@ func scriptedClient(t *testing.T, want, reply string) (*Client, <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
 	c := newClient("script", func(ctx context.Context) (*link, error) {
-		ours, theirs := net.Pipe()
-		go func() { done <- runScript(t, theirs, want, reply) }()
-		return handshake(ctx, ours, Endpoint{Address: "script"})
+		clientEnd, serverEnd := net.Pipe()
+		go func() { done <- runScript(t, serverEnd, want, reply) }()
+		return handshake(ctx, clientEnd, Endpoint{Address: "script"})
 	})
 	closeLater(t, c)
 	return c, done
 }
 
+// runScript runs the fake server of scriptedClient on one connection.
 func runScript(t *testing.T, conn net.Conn, want, reply string) error {
 	defer conn.Close()
 	if err := answerPing(t, conn, validateBytes, ""); err != nil {
@@ -38,14 +39,15 @@ func runScript(t *testing.T, conn net.Conn, want, reply string) error {
 	return answerQuery(t, conn, query, reply)
 }
 
+// answerQuery reads the bytes that want describes, and writes reply.
 func answerQuery(t *testing.T, conn net.Conn, want, reply string) error {
-	b := parseBytes(t, want)
-	got := make([]byte, len(b))
+	wantBytes := parseBytes(t, want)
+	got := make([]byte, len(wantBytes))
 	if _, err := io.ReadFull(conn, got); err != nil {
 		return err
 	}
-	if !bytes.Equal(got, b) {
-		return fmt.Errorf("the client sent %x, want %x", got, b)
+	if !bytes.Equal(got, wantBytes) {
+		return fmt.Errorf("the client sent %x, want %x", got, wantBytes)
 	}
 	if reply == "" {
 		return nil // An empty write to a pipe would wait for a reader.
@@ -54,8 +56,10 @@ func answerQuery(t *testing.T, conn net.Conn, want, reply string) error {
 	return err
 }
 
+// answerPing is like answerQuery, but then also reads a PING and answers it.
 func answerPing(t *testing.T, conn net.Conn, want, reply string) error {
-	if err := answerQuery(t, conn, want+"0d", reply); err != nil {
+	const pingByte = "0d" // The nonce follows.
+	if err := answerQuery(t, conn, want+pingByte, reply); err != nil {
 		return err
 	}
 	var nonce [4]byte
@@ -66,9 +70,10 @@ func answerPing(t *testing.T, conn net.Conn, want, reply string) error {
 	return err
 }
 
+// TestClientQueryBytes checks the bytes that the client sends for each call.
 func TestClientQueryBytes(t *testing.T) {
 	ctx := testContext(t)
-	k := two64 + "'/k'"
+	k := two64 + "'/k'" // the key k, with its length
 	rows := []struct {
 		name, want, reply string
 		call              func(c *Client) error
@@ -98,9 +103,11 @@ func TestClientQueryBytes(t *testing.T) {
 	}
 }
 
+// TestGetWaitsBeforeReading checks that Get sends WAIT before GET, because GET of a missing key
+// returns an empty value.
 func TestGetWaitsBeforeReading(t *testing.T) {
-	ours, theirs := net.Pipe()
-	l := newLink(ours, "script")
+	clientEnd, serverEnd := net.Pipe()
+	l := newLink(clientEnd, "script")
 	c := newClient("script", nil)
 	closeLater(t, c)
 	c.addLink(l)
@@ -109,8 +116,9 @@ func TestGetWaitsBeforeReading(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		done <- errors.Join(
-			answerQuery(t, theirs, "06"+one64+k, "00"), answerQuery(t, theirs, "03"+k, one64+"'v'"),
-			theirs.Close())
+			answerQuery(t, serverEnd, "06"+one64+k, "00"),
+			answerQuery(t, serverEnd, "03"+k, one64+"'v'"),
+			serverEnd.Close())
 	}()
 	checkValue(t, c, "k", "v")
 	if err := <-done; err != nil {
@@ -118,19 +126,21 @@ func TestGetWaitsBeforeReading(t *testing.T) {
 	}
 }
 
+// TestRequestAbortedBeforeSendingKeepsIsIncomplete sends a request to a server that reads nothing,
+// with a canceled context. The link must keep its state, because no byte was sent.
 func TestRequestAbortedBeforeSendingKeepsIsIncomplete(t *testing.T) {
-	ours, theirs := net.Pipe()
-	closeLater(t, ours)
-	closeLater(t, theirs)
+	clientEnd, serverEnd := net.Pipe()
+	closeLater(t, clientEnd)
+	closeLater(t, serverEnd)
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
-	for _, initial := range []bool{false, true} {
-		l := newLink(ours, "mute")
-		l.isIncomplete = initial
+	for _, wasIncomplete := range []bool{false, true} {
+		l := newLink(clientEnd, "mute")
+		l.isIncomplete = wasIncomplete
 		err := l.exchange(ctx, []byte{1}, func(*decoder) error { return nil })
-		if !errors.Is(err, context.Canceled) || l.isIncomplete != initial {
-			t.Errorf("exchange = %v with incomplete = %v; want context.Canceled and %v",
-				err, l.isIncomplete, initial)
+		if !errors.Is(err, context.Canceled) || l.isIncomplete != wasIncomplete {
+			t.Errorf("exchange = %v with isIncomplete = %t; want context.Canceled and %t",
+				err, l.isIncomplete, wasIncomplete)
 		}
 	}
 }

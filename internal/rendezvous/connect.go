@@ -12,9 +12,9 @@ import (
 
 // AbsentError means that some ranks did not call Connect in time.
 type AbsentError struct {
-	Ranks []int
-	Size  int
-	Err   error
+	Ranks []int // ranks that are absent, as far as known
+	Size  int   // number of ranks of the world
+	Err   error // reason, such as the end of the context or an EndedError
 }
 
 func (e *AbsentError) Error() string {
@@ -28,9 +28,10 @@ func (e *AbsentError) Error() string {
 
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// Connect connects to a world's store and waits until all ranks have called Connect. If ctx is
-// canceled first, or after DefaultTimeout if ctx has no deadline, Connect returns an AbsentError.
-// The caller must close the Member.
+// Connect connects to a world's store and waits until all ranks have called Connect. It returns a
+// client of the store, and the Member that the caller must close, which closes the client too. If
+// ctx is canceled first, or after DefaultTimeout if ctx has no deadline, it returns an
+// AbsentError.
 //
 // The n-th calls of all ranks form one world, with different keys than other worlds. After an
 // error, all ranks should leave and restart with a different World.Restart.
@@ -48,11 +49,13 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// A store that shuts down closes a new connection once. A store that requires a different token
-// closes every new connection.
+// maxEarlyCloses is the number of new connections that a store may close before the handshake has
+// ended until the client gives up. A store that shuts down closes a new connection once. A store
+// that requires a different token closes every new connection.
 const maxEarlyCloses = 3
 
-// connect retries after ErrLost, because the store may be the closing store of an earlier call.
+// connect is Connect without a default timeout. It retries after ErrLost, because the store may be
+// the closing store of an earlier call.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
 		endpoint, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
@@ -62,26 +65,28 @@ func connect(ctx context.Context, w World) (*Member, error) {
 		w.Route = Route{Kind: RouteServe, Endpoint: endpoint}
 	}
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx) // this rank is late itself, so it must not blame others
+		return nil, context.Cause(ctx) // This rank is late itself, so it must not blame others.
 	}
-	earlyCloseCount, isStoreLost := 0, false
+	earlyCloseCount := 0
+	hasLostStore := false // an attempt lost its connection to the store
 	call := func(ctx context.Context) (*Member, error) { return connectOnce(ctx, w) }
 	m, err := callWithRetries(ctx, call, func(err error) bool {
-		isStoreLost = isStoreLost || errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly)
-		if errors.Is(err, errClosedEarly) {
+		isLost, isClosedEarly := errors.Is(err, ErrLost), errors.Is(err, errClosedEarly)
+		hasLostStore = hasLostStore || isLost || isClosedEarly
+		if isClosedEarly {
 			earlyCloseCount++
 		}
-		return errors.Is(err, ErrLost) ||
-			errors.Is(err, errClosedEarly) && earlyCloseCount <= maxEarlyCloses
+		return isLost || isClosedEarly && earlyCloseCount <= maxEarlyCloses
 	})
-	if isStoreLost && ctx.Err() != nil && w.Route.Kind == RouteServe && w.Rank != 0 {
+	if hasLostStore && ctx.Err() != nil && w.Route.Kind == RouteServe && w.Rank != 0 {
 		err = explainLostStore(err, &w)
 	}
 	return m, err
 }
 
-// explainLostStore says that rank 0 has ended if err means that its store is lost or missing. This
-// rank must have lost a connection to that store before.
+// explainLostStore returns an AbsentError about the end of rank 0 if err means that its store is
+// lost or missing. Otherwise, it returns err. This rank must have lost a connection to that store
+// before.
 func explainLostStore(err error, w *World) error {
 	var absent *AbsentError
 	switch {
@@ -92,11 +97,12 @@ func explainLostStore(err error, w *World) error {
 	default:
 		return err
 	}
-	// Only ranks that have sent a greeting learn which of both it is.
+	// Only a rank that has sent a greeting learns whether rank 0 ended or left.
 	end := &EndedError{Rank: 0, Description: storeRankEnded + " or left"}
 	return &AbsentError{Ranks: []int{0}, Size: w.Size, Err: fmt.Errorf("%w: %w", end, err)}
 }
 
+// connectOnce opens the store and joins the world, without retries.
 func connectOnce(ctx context.Context, w World) (*Member, error) {
 	m := &Member{world: w}
 	if err := m.openStore(ctx); err != nil {
@@ -115,19 +121,23 @@ func connectOnce(ctx context.Context, w World) (*Member, error) {
 	return m, nil
 }
 
-// listenAddress keeps a loopback address. Otherwise, it returns the port on all network interfaces,
-// because the host name may belong to none of them (in Kubernetes, for example).
+// listenAddress returns the address at which rank 0 listens if the other ranks connect to address:
+// the port on all network interfaces, because the host name may belong to none of them (in
+// Kubernetes, for example). It returns the addresses of Unix sockets and loopback unchanged.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
 		return address
 	}
-	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+	ip := net.ParseIP(host)
+	isLoopback := host == "localhost" || (ip != nil && ip.IsLoopback())
+	if isLoopback {
 		return address
 	}
 	return net.JoinHostPort("", port)
 }
 
+// closeTimeout limits Member.Close.
 const closeTimeout = 30 * time.Second
 
 // lateRequestTimeout bounds requests that may continue after the caller's deadline.

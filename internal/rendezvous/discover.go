@@ -8,9 +8,9 @@ import (
 
 // environment looks up variables and records them for error messages.
 type environment struct {
-	lookup    func(string) (string, bool)
-	source    Source
-	variables []Variable
+	lookup    func(string) (string, bool) // like os.LookupEnv
+	source    Source                      // of the world that is read, for error messages
+	variables []Variable                  // looked up so far
 }
 
 // value returns the value of a variable. An empty variable counts as unset, because scripts often
@@ -32,6 +32,7 @@ func (e *environment) token(name string) Token {
 	return Token(value)
 }
 
+// errorf returns an EnvironmentError with the variables that were looked up so far.
 func (e *environment) errorf(format string, args ...any) error {
 	return &EnvironmentError{
 		Source:    e.source,
@@ -40,6 +41,7 @@ func (e *environment) errorf(format string, args ...any) error {
 	}
 }
 
+// number returns the value of a variable, which must be a decimal number and not negative.
 func (e *environment) number(name string) (int, error) {
 	value := e.value(name)
 	n, err := strconv.Atoi(value)
@@ -49,12 +51,12 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
-// launcherVariables names a launcher's variables for rank, size, local rank and local size. A
-// launcher sets all four or none.
+// launcherVariables describes how a launcher passes ranks to processes. A launcher sets all four
+// variables or none.
 type launcherVariables struct {
 	source Source
-	names  [4]string
-	advice string
+	names  [4]string // of the variables for rank, size, local rank and local size
+	advice string    // for users if only some variables are set
 }
 
 var launchers = []launcherVariables{
@@ -93,6 +95,8 @@ func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	return w, nil
 }
 
+// discoverRanks returns this process's World without a route, from the options or the variables of
+// a launcher. Without either, the World has one rank.
 func discoverRanks(lookup func(string) (string, bool), o Options) (World, error) {
 	if o.Size != 0 || o.Rank != 0 || o.LocalRank != 0 || o.LocalSize != 0 {
 		return worldFromOptions(o)
@@ -111,6 +115,8 @@ func discoverRanks(lookup func(string) (string, bool), o Options) (World, error)
 	return World{Size: 1, LocalSize: 1, Source: SourceOneProcess}, nil
 }
 
+// worldFromOptions returns the World that the options describe. Without a local size, all ranks
+// are on one machine.
 func worldFromOptions(o Options) (World, error) {
 	w := World{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
@@ -129,22 +135,27 @@ func worldFromOptions(o Options) (World, error) {
 	return w, nil
 }
 
-// readRanks returns false if no variable is set, or if Slurm's variables must be used instead.
+// readRanks returns the World that the launcher's variables describe. isFound is false if none of
+// them is set, or if Slurm's variables must be used instead.
 func (l *launcherVariables) readRanks(
 	e *environment, isSlurmTask bool,
 ) (w World, isFound bool, err error) {
-	count, localCount := 0, 0 // number of variables that are set, and of those for this machine
+	const firstLocal = 2      // index in l.names of the local rank
+	count, localCount := 0, 0 // numbers of variables that are set: all, and only the local ones
 	for i, name := range l.names {
-		if e.value(name) != "" {
-			count++
-			localCount += i / 2
+		if e.value(name) == "" {
+			continue
+		}
+		count++
+		if i >= firstLocal {
+			localCount++
 		}
 	}
 	switch {
 	case count == 0:
 		return World{}, false, nil
 	case l.source == SourceMPICH && isSlurmTask && localCount == 0:
-		// srun's PMI sets only rank and size.
+		// srun sets PMI_RANK and PMI_SIZE too.
 		return World{}, false, nil
 	case count < len(l.names):
 		return World{}, false, e.errorf("only some of the variables are set; %s", l.advice)
@@ -153,6 +164,7 @@ func (l *launcherVariables) readRanks(
 	return w, true, err
 }
 
+// parseWorld returns the World that the launcher's variables describe, all of which must be set.
 func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 	w := World{Source: l.source}
 	for i, field := range [...]*int{&w.Rank, &w.Size, &w.LocalRank, &w.LocalSize} {
@@ -168,6 +180,7 @@ func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 	return w, readJobName(e, &w)
 }
 
+// readJobName sets the RunID and Restart of w if its launcher has variables for them.
 func readJobName(e *environment, w *World) (err error) {
 	switch w.Source {
 	case SourceTorchrun:
@@ -176,7 +189,8 @@ func readJobName(e *environment, w *World) (err error) {
 			w.Restart, err = e.number("TORCHELASTIC_RESTART_COUNT")
 		}
 	case SourceOpenMPI:
-		if w.RunID = e.value("PMIX_NAMESPACE"); w.RunID == "" {
+		w.RunID = e.value("PMIX_NAMESPACE")
+		if w.RunID == "" {
 			w.RunID = e.value("OMPI_MCA_ess_base_jobid")
 		}
 	case SourceLaunch, SourceOptions, SourceMPICH, SourceSlurm, SourceOneProcess:

@@ -21,6 +21,7 @@ func newLookup(text string) func(string) (string, bool) {
 	}
 }
 
+// Variables that launchers set for rank 1 of 2, and Slurm for an sbatch script.
 const (
 	envTorch = "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=j " +
 		"TORCHELASTIC_RESTART_COUNT=3 MASTER_ADDR=node7 MASTER_PORT=29500 "
@@ -32,6 +33,8 @@ const (
 	envBatch = "SLURM_JOB_ID=77 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=9 "
 )
 
+// TestDiscover checks the World that Discover returns. The address of a Unix socket whose name is
+// a hash is not compared.
 func TestDiscover(t *testing.T) {
 	newWorld := func(source Source, run string) World {
 		return World{
@@ -103,7 +106,8 @@ func TestDiscover(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.want.Route.Kind == RouteServe && r.want.Route.Endpoint.Address == "" {
+			wantsHashedAddress := r.want.Route.Kind == RouteServe && r.want.Route.Endpoint.Address == ""
+			if wantsHashedAddress {
 				clearSocketAddress(t, &got)
 			}
 			if diff := cmp.Diff(r.want, got); diff != "" {
@@ -113,6 +117,7 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
+// clearSocketAddress checks that the address is a Unix socket of symmem, and removes it.
 func clearSocketAddress(t *testing.T, w *World) {
 	t.Helper()
 	if !strings.HasPrefix(w.Route.Endpoint.Address, "unix:@symmem-") {
@@ -121,6 +126,8 @@ func clearSocketAddress(t *testing.T, w *World) {
 	w.Route.Endpoint = Endpoint{}
 }
 
+// TestInvalidEnvironments changes variables of a launcher, so that Discover must return an
+// EnvironmentError that contains want.
 func TestInvalidEnvironments(t *testing.T) {
 	rows := []struct{ name, env, want string }{
 		{
@@ -192,10 +199,10 @@ func TestInvalidEnvironments(t *testing.T) {
 			w, err := Discover(newLookup(r.env), Options{})
 			var environmentErr *EnvironmentError
 			if !errors.As(err, &environmentErr) {
-				t.Fatalf("got %+v, %v, want an EnvironmentError", w, err)
+				t.Fatalf("Discover = %+v, %v, want an EnvironmentError", w, err)
 			}
 			if !strings.Contains(err.Error(), r.want) {
-				t.Fatalf("got %v\nwant an error that contains %s", err, r.want)
+				t.Fatalf("Discover = %v\nwant an error that contains %s", err, r.want)
 			}
 		})
 	}
@@ -214,7 +221,7 @@ func TestInvalidOptions(t *testing.T) {
 	for name, o := range rows {
 		t.Run(name, func(t *testing.T) {
 			if w, err := Discover(newLookup(""), o); err == nil {
-				t.Fatalf("got %+v, want an error", w)
+				t.Fatalf("Discover = %+v, want an error", w)
 			}
 		})
 	}
@@ -230,8 +237,10 @@ func TestErrorsDoNotContainTokens(t *testing.T) {
 	}
 }
 
+// TestPrivateSocketNamesAreUnique checks that jobs which differ in a launcher's names have
+// different sockets.
 func TestPrivateSocketNamesAreUnique(t *testing.T) {
-	seen := map[string]string{}
+	environments := map[string]string{} // by address
 	for _, env := range []string{
 		envTorch, strings.Replace(envTorch, "COUNT=3", "COUNT=4", 1),
 		strings.Replace(envTorch, "RUN_ID=j", "RUN_ID=k", 1),
@@ -243,12 +252,13 @@ func TestPrivateSocketNamesAreUnique(t *testing.T) {
 			t.Fatal(err)
 		}
 		address := w.Route.Endpoint.Address
-		if other, ok := seen[address]; ok {
+		if other, isUsed := environments[address]; isUsed {
 			t.Fatalf("%s and %s share %s", env, other, address)
 		}
-		if name := strings.TrimPrefix(address, "unix:"); len(name) > 107 {
-			t.Fatalf("the socket name has %d bytes, want at most 107", len(name))
+		const maxNameBytes = 107 // limit of the kernel
+		if name := strings.TrimPrefix(address, "unix:"); len(name) > maxNameBytes {
+			t.Fatalf("the socket name has %d bytes, want at most %d", len(name), maxNameBytes)
 		}
-		seen[address] = env
+		environments[address] = env
 	}
 }

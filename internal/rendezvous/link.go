@@ -12,24 +12,27 @@ import (
 	"time"
 )
 
-// link is a connection of a Client. It sends one request at a time.
+// link is a connection of a Client. It is used by one request at a time.
 type link struct {
 	conn    net.Conn
 	decoder *decoder
-	tail    *tailReader // of decoder
-	// isIncomplete is set until the last reply has been read completely. An incomplete link must be
-	// closed.
+	tail    *tailReader // records the last bytes that decoder has read
+	// isIncomplete is set while the reply to a request has not been read completely. A link that
+	// remains incomplete must be closed.
 	isIncomplete bool
-	// isAuthenticated is set after the first answer to a query that may require a token.
+	// isAuthenticated is set after the first answer to a query for which the server may require a
+	// token.
 	isAuthenticated bool
 }
 
 // pastDeadline makes all I/O of a connection return immediately.
 var pastDeadline = time.Unix(1, 0)
 
+// cancelTimeout limits the exchange of CANCEL_WAIT.
 const cancelTimeout = 2 * time.Second
 
-// guard makes all I/O of the link fail while ctx is done, until release is called.
+// guard makes all I/O of the link fail when ctx is done. The caller must call release, after which
+// I/O works again.
 func (l *link) guard(ctx context.Context) (release func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -44,13 +47,15 @@ func (l *link) guard(ctx context.Context) (release func()) {
 	}
 }
 
-// exchange returns the cause of a canceled ctx, ErrLost, or the error of readReply.
+// exchange sends the encoded requests in b and calls readReply to read the replies. It returns the
+// cause of a canceled ctx, ErrLost if the connection has ended, or ErrProtocol or ErrToken from
+// readReply.
 func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()
 	wasIncomplete := l.isIncomplete
 	l.isIncomplete = true
-	n, err := l.conn.Write(b)
+	written, err := l.conn.Write(b)
 	if err == nil {
 		err = readReply(l.decoder)
 	}
@@ -58,12 +63,13 @@ func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) 
 		l.isAuthenticated, l.isIncomplete = true, false
 		return nil
 	}
-	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-		l.isIncomplete = wasIncomplete
+	if written == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		l.isIncomplete = wasIncomplete // The server has received nothing.
 	}
 	return l.explainError(ctx, err)
 }
 
+// explainError returns the error of an exchange whose I/O failed with err.
 func (l *link) explainError(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
@@ -78,10 +84,12 @@ func (l *link) explainError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// The server requires a different token or is shutting down.
+// errClosedEarly means that the server closed a connection before it was authenticated. The server
+// requires a different token or is shutting down.
 var errClosedEarly = errors.New(
 	"the server closed the connection: it may require a token, or a different token")
 
+// isClosed reports whether err means that the peer has closed a connection.
 func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
@@ -93,6 +101,8 @@ func newLink(conn net.Conn, peer string) *link {
 	return &link{conn: conn, decoder: newDecoder(tail, peer), tail: tail, isAuthenticated: true}
 }
 
+// handshake sends VALIDATE and the token on a new connection, and waits for the answers. It closes
+// the connection if it fails.
 func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
 	l := newLink(conn, endpoint.Address)
 	err := l.sendHandshake(ctx)
@@ -108,6 +118,7 @@ func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, er
 	return l, nil
 }
 
+// sendHandshake sends VALIDATE, which has no answer, and a PING, which has one.
 func (l *link) sendHandshake(ctx context.Context) error {
 	// Old LibUV servers of PyTorch close the connection unless VALIDATE arrives in one packet.
 	b := (&request{query: queryValidate, nonce: protocolMagic}).encode(nil)
@@ -115,7 +126,8 @@ func (l *link) sendHandshake(ctx context.Context) error {
 	return l.exchange(ctx, b, readReply)
 }
 
-// appendPing appends a PING to b. Its answer confirms all earlier queries.
+// appendPing appends a PING to the queries in b. readReply reads its answer, which confirms that
+// the server has handled the queries.
 func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
 	nonce := rand.Uint32()
 	b = (&request{query: queryPing, nonce: nonce}).encode(b)
@@ -128,6 +140,7 @@ func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
 	}
 }
 
+// authenticate sends the token. It returns ErrToken if the server requires another one.
 func (l *link) authenticate(ctx context.Context, token Token) error {
 	return l.exchange(ctx, token.query().encode(nil), func(d *decoder) error {
 		b, err := d.readU8()
@@ -143,22 +156,23 @@ func (l *link) authenticate(ctx context.Context, token Token) error {
 	})
 }
 
-// wait blocks until the keys are set. If ctx is done first, wait cancels the WAIT and returns the
-// cause of ctx.
+// wait blocks until the keys are set. If ctx is done first, wait sends CANCEL_WAIT, so that the
+// link remains usable, and returns the cause of ctx.
 func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
-	isAnswered := false
+	isSent := false
 	err := l.exchange(ctx, r.encode(nil), func(d *decoder) error {
-		isAnswered = true
+		isSent = true
 		return readWaitAnswer(d)
 	})
-	if err == nil || !isAnswered || ctx.Err() == nil ||
-		errors.Is(err, ErrLost) || errors.Is(err, ErrProtocol) {
-		return err
+	isLinkUsable := !errors.Is(err, ErrLost) && !errors.Is(err, ErrProtocol)
+	if err != nil && ctx.Err() != nil && isSent && isLinkUsable {
+		return l.cancelWait(ctx)
 	}
-	return l.cancelWait(ctx)
+	return err
 }
 
+// readWaitAnswer reads the answer to WAIT, which has one byte.
 func readWaitAnswer(d *decoder) error {
 	b, err := d.readU8()
 	if err == nil && b != replyWaitOver {
@@ -167,7 +181,8 @@ func readWaitAnswer(d *decoder) error {
 	return err
 }
 
-// cancelWait returns nil if the keys were set before the server received the cancellation.
+// cancelWait sends CANCEL_WAIT and returns the cause of ctx. It returns nil if the keys were set
+// before the server received the cancellation, because the server has then answered the WAIT.
 func (l *link) cancelWait(ctx context.Context) error {
 	cancelCtx, release := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer release()

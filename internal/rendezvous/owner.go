@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// checkAddressOwner returns an error if another user's process uses the address, because waiting
-// would not help. Otherwise it returns advice for an error message.
+// checkAddressOwner finds out which user's process uses the address of a store that this user,
+// uid, wants to serve. It returns an error if it is another user's, because waiting would not
+// help. Otherwise, it returns advice for an error message.
 func checkAddressOwner(
 	ctx context.Context, endpoint Endpoint, uid uint32,
 ) (advice string, err error) {
@@ -40,6 +41,8 @@ func checkAddressOwner(
 	return "this process cannot find out which process uses the address", nil
 }
 
+// ownerOfSocket returns the user whose process listens on a Unix socket. It reports false if it
+// cannot connect to the socket. uid is this user.
 func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, isKnown bool) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", addr)
@@ -57,6 +60,8 @@ func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, 
 	return 0, false
 }
 
+// ownerOfPort returns the user whose process listens on the port of addr on this machine, and
+// whether there is one.
 func ownerOfPort(addr string) (owner uint32, isKnown bool) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -71,24 +76,27 @@ func ownerOfPort(addr string) (owner uint32, isKnown bool) {
 		if err != nil {
 			continue
 		}
-		if owner, isKnown = listenerUID(string(table), portNumber); isKnown {
+		owner, isKnown = listenerUID(string(table), portNumber)
+		if isKnown {
 			return owner, true
 		}
 	}
 	return 0, false
 }
 
-// listenerUID returns the user whose process listens on a port. table has the format of
-// /proc/net/tcp.
+// listenerUID returns the user whose process listens on a port, and whether there is one. table
+// has the format of /proc/net/tcp.
 func listenerUID(table string, port uint64) (uid uint32, isKnown bool) {
+	const localAddress, state, owner = 1, 3, 7 // indices of fields
 	const listenState = "0A"
 	suffix := fmt.Sprintf(":%04X", port)
 	for line := range strings.Lines(table) {
 		fields := strings.Fields(line)
-		if len(fields) < 8 || fields[3] != listenState || !strings.HasSuffix(fields[1], suffix) {
+		if len(fields) <= owner || fields[state] != listenState ||
+			!strings.HasSuffix(fields[localAddress], suffix) {
 			continue
 		}
-		if uid, err := strconv.ParseUint(fields[7], 10, 32); err == nil {
+		if uid, err := strconv.ParseUint(fields[owner], 10, 32); err == nil {
 			return uint32(uid), true
 		}
 	}

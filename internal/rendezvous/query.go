@@ -5,12 +5,13 @@ import (
 	"fmt"
 )
 
-// query is the first byte of a request. PyTorch's torch/csrc/distributed/c10d/TCPStoreBackend.hpp
-// and its LibUV server define the protocol.
+// query identifies the operation that a request asks for, and is its first byte. The protocol is
+// that of PyTorch's TCPStore, which torch/csrc/distributed/c10d/TCPStoreBackend.hpp and the LibUV
+// server of PyTorch define.
 type query byte
 
-// Every server since PyTorch 2.4 supports the queries up to queryPing, except queryAppend. The
-// client sends no other queries.
+// The queries. Every server since PyTorch 2.4 supports those up to queryPing, except queryAppend.
+// The client sends no others.
 const (
 	queryValidate query = iota
 	querySet
@@ -34,16 +35,18 @@ const (
 	queryCount
 )
 
-// PyTorch's LibUV server has the same limits except maxRequestBytes.
+// Limits of requests. PyTorch's LibUV server has the same limits except maxRequestBytes.
 const (
 	maxKeyBytes     = 8 << 10
 	maxValueBytes   = 8 << 20
 	maxKeys         = 128 << 10
-	maxRequestBytes = 256 << 20
+	maxRequestBytes = 256 << 20 // all keys and values of a request
 )
 
+// protocolMagic is the nonce of VALIDATE, by which a server recognizes clients.
 const protocolMagic uint32 = 0x3C85F7CE
 
+// Replies of one byte.
 const (
 	replyReady    = 0 // to CHECK: all keys are set
 	replyNotReady = 1 // to CHECK: some key is missing
@@ -54,12 +57,12 @@ const (
 // requestFormat lists the fields after the query byte in this order: nonce, number of keys, each
 // key with its values, number.
 type requestFormat struct {
-	name       string
-	hasNonce   bool // uint32
-	hasCount   bool // uint64 number of keys
-	keyCount   int  // number of keys unless hasCount is set
-	valueCount int  // number of values of each key
-	hasNumber  bool // int64
+	name       string // of the query
+	hasNonce   bool   // there is a uint32
+	hasCount   bool   // the number of keys is in the request, as a uint64
+	keyCount   int    // number of keys unless hasCount is set
+	valueCount int    // number of values of each key
+	hasNumber  bool   // there is an int64
 }
 
 var requestFormats = [queryCount]requestFormat{
@@ -93,12 +96,13 @@ func (q query) String() string {
 
 type request struct {
 	query  query
-	nonce  uint32
-	keys   []string
+	nonce  uint32   // protocolMagic for VALIDATE, or a number that the answer to PING repeats
+	keys   []string // in the server's table, see userKey
 	values [][]byte // requestFormat.valueCount values for each key
 	number int64    // delta of ADD, or number of ranks of BARRIER
 }
 
+// encode appends the bytes of the request to b.
 func (r *request) encode(b []byte) []byte {
 	format := &requestFormats[r.query]
 	b = append(b, byte(r.query))
@@ -148,6 +152,7 @@ func (r *request) checkSize() error {
 	return nil
 }
 
+// appendField appends the length of a key or value, and its bytes.
 func appendField[T string | []byte](b []byte, field T) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(field)))
 	return append(b, field...)

@@ -16,11 +16,12 @@ const (
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// All ranks must make the same choice, so chooseRoute uses only variables that are the same for all
-// ranks, and whether all ranks run on one machine.
+// chooseRoute sets w.Route, and w.Source if symmem launch has started this process. All ranks must
+// make the same choice, so chooseRoute uses only variables that are the same for all ranks, and
+// whether all ranks run on one machine.
 func chooseRoute(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
-		return nil
+		return nil // The zero Route is that of a world of one rank.
 	}
 	token := o.Token
 	if token == "" {
@@ -50,6 +51,7 @@ func chooseRoute(e *environment, o Options, w *World) error {
 	return routeAcrossMachines(e, token, w)
 }
 
+// routeToAddress sets the route for an address in Options.
 func routeToAddress(address string, token Token, w *World) error {
 	network, _, err := splitAddress(address)
 	if err == nil && network == "tcp" && token == "" {
@@ -63,8 +65,9 @@ func routeToAddress(address string, token Token, w *World) error {
 	return nil
 }
 
-// routeOnOneMachine chooses a Unix socket, whose name the ranks derive from the name of the job.
-// MPICH does not name jobs, so its ranks receive the socket's name by PMI.
+// routeOnOneMachine sets the route for ranks of one machine: a Unix socket, whose name the ranks
+// derive from the name of the job. MPICH does not name jobs, so its ranks receive the socket's
+// name by PMI.
 func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
@@ -80,7 +83,8 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 		}
 		jobIdentity = append(jobIdentity, e.value("MASTER_ADDR"), port)
 	}
-	if w.RunID == "" && len(jobIdentity) == 2 {
+	hasAddress := len(jobIdentity) > 2 // MASTER_ADDR and MASTER_PORT
+	if w.RunID == "" && !hasAddress {
 		return e.errorf("the launcher did not set a name for the job: set %s", EnvStore)
 	}
 	address := privateSocketAddress(w.Source, os.Geteuid(), jobIdentity)
@@ -88,13 +92,15 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 	return nil
 }
 
-// privateSocketAddress hashes jobIdentity, because the name of a socket has at most 107 bytes.
+// privateSocketAddress returns the address of a user's Unix socket for a job. It contains a hash
+// of jobIdentity, because the name of a socket has at most 107 bytes.
 func privateSocketAddress(source Source, uid int, jobIdentity []string) string {
 	jobName := string(source) + "\x00" + strings.Join(jobIdentity, "\x00")
 	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(jobName)))
 }
 
-// routeAcrossMachines requires a token, because processes of other jobs can reach the address.
+// routeAcrossMachines sets the route for ranks of several machines: TCP to the master's address.
+// It requires a token, because processes of other jobs can reach the address.
 func routeAcrossMachines(e *environment, token Token, w *World) error {
 	address, err := masterAddress(e)
 	if err != nil {
@@ -108,6 +114,7 @@ func routeAcrossMachines(e *environment, token Token, w *World) error {
 	return nil
 }
 
+// masterAddress returns "MASTER_ADDR:MASTER_PORT" with the values of these variables.
 func masterAddress(e *environment) (string, error) {
 	host, port := e.value("MASTER_ADDR"), e.value("MASTER_PORT")
 	if host == "" || port == "" {

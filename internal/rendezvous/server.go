@@ -14,12 +14,12 @@ import (
 
 // Server serves a store over the protocol of PyTorch's TCPStore. It is safe for concurrent use.
 type Server struct {
-	// These fields do not change. listener is nil if only this process can reach the server.
-	listener   net.Listener
-	address    string
-	token      Token
-	uid        uint32
-	goroutines sync.WaitGroup
+	// These fields do not change.
+	listener   net.Listener   // nil if only this process can reach the server
+	address    string         // see Address
+	token      Token          // required from remote clients unless it is ""
+	uid        uint32         // user whose processes may connect to a Unix socket
+	goroutines sync.WaitGroup // all goroutines of the server
 
 	mu sync.Mutex
 	// mu guards all fields below.
@@ -32,14 +32,14 @@ type Server struct {
 	unauthenticated []*session             // remote sessions that are not open yet, oldest first
 	remoteEnded     chan struct{}          // closed and replaced whenever remoteCount decreases
 	isClosing       bool                   // announceClosing was called
-	isClosed        bool
+	isClosed        bool                   // Close was called
 	// onAcceptError handles the first error of Accept that the user can fix.
 	onAcceptError func(error)
-	authTimeout   time.Duration
+	authTimeout   time.Duration // the constant authTimeout, except in tests
 }
 
-// Listen serves a new store at address, which is "host:port" or "unix:@name". On TCP, it requires a
-// token. On a Unix socket, it refuses clients of other users. The caller must close the server.
+// Listen serves a new store at address, which is "host:port" or "unix:@name". On TCP, it requires
+// a token. On a Unix socket, it refuses clients of other users. The caller must close the server.
 func Listen(address string, token Token) (*Server, error) {
 	network, addr, err := splitAddress(address)
 	if err != nil {
@@ -66,6 +66,7 @@ func Listen(address string, token Token) (*Server, error) {
 	return s, nil
 }
 
+// newServer returns a server without a listener.
 func newServer(address string, token Token) *Server {
 	return &Server{
 		address:       address,
@@ -76,8 +77,7 @@ func newServer(address string, token Token) *Server {
 		claims:        map[rankClaim]clientID{},
 		remoteEnded:   make(chan struct{}),
 		onAcceptError: warnAcceptError,
-
-		authTimeout: authTimeout,
+		authTimeout:   authTimeout,
 	}
 }
 
@@ -88,13 +88,15 @@ func (s *Server) Address() string { return s.address }
 func (s *Server) Client() *Client {
 	return newClient(s.address, func(ctx context.Context) (*link, error) {
 		clientEnd, serverEnd := net.Pipe()
-		if !s.startSession(serverEnd, false) {
+		const isRemote = false
+		if !s.startSession(serverEnd, isRemote) {
 			return nil, errors.Join(ErrLost, clientEnd.Close(), serverEnd.Close())
 		}
 		return handshake(ctx, clientEnd, Endpoint{Address: s.address})
 	})
 }
 
+// acceptClients accepts connections until the listener is closed.
 func (s *Server) acceptClients() {
 	for {
 		conn, err := s.listener.Accept()
@@ -108,15 +110,19 @@ func (s *Server) acceptClients() {
 			continue
 		}
 		sys.CloseInForks(conn)
+		const isRemote = true
 		if checkPeer(conn, s.address, s.uid) != nil || sys.DetectSilence(conn) != nil ||
-			!s.startSession(conn, true) {
+			!s.startSession(conn, isRemote) {
 			conn.Close()
 		}
 	}
 }
 
+// acceptPause is the pause after an error of Accept.
 const acceptPause = 10 * time.Millisecond
 
+// startSession serves a connection, which the session closes. It returns false, and leaves the
+// connection open, if the server is closed.
 func (s *Server) startSession(conn net.Conn, isRemote bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,6 +141,7 @@ func (s *Server) startSession(conn net.Conn, isRemote bool) bool {
 	return true
 }
 
+// endSession removes a session whose client has disconnected or violated the protocol.
 func (s *Server) endSession(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +156,8 @@ func (s *Server) endSession(sess *session) {
 	}
 }
 
-// The server would otherwise detect silent machines one after another.
+// endSilentSessions closes all connections to machines that do not answer. Otherwise, the server
+// would detect such machines one after another.
 func (s *Server) endSilentSessions() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,6 +168,7 @@ func (s *Server) endSilentSessions() {
 	}
 }
 
+// handleRequest handles a request of a client. An error ends the client's session.
 func (s *Server) handleRequest(from clientID, r *request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,6 +178,8 @@ func (s *Server) handleRequest(from clientID, r *request) error {
 	return s.applyRequest(from, r)
 }
 
+// applyRequest applies a request to the table and sends the replies, some of which may end waits
+// of other clients. The caller must hold s.mu.
 func (s *Server) applyRequest(from clientID, r *request) error {
 	replies, err := s.table.apply(from, r)
 	for _, reply := range replies {
@@ -199,6 +210,8 @@ func (s *Server) Drain(ctx context.Context) error {
 	}
 }
 
+// remoteSessions returns the number of open remote sessions, and a channel that is closed when the
+// number decreases.
 func (s *Server) remoteSessions() (int, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +228,7 @@ func (s *Server) Close() error {
 	wasClosed := s.isClosed
 	s.isClosed = true
 	for _, sess := range s.sessions {
-		_ = sess.conn.SetDeadline(pastDeadline)
+		_ = sess.conn.SetDeadline(pastDeadline) // ends reads, and writes until the next line
 		_ = sess.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 		if s.isClosing && sess.isRemote && sess.greeting != nil {
 			sess.outbox.post([]byte(closingMark))

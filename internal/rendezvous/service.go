@@ -16,20 +16,23 @@ type service struct {
 	endpoint Endpoint
 	server   *Server
 
-	memberCount int
-	// leaveKeys has an element for each world that all ranks have joined: the keys that the other
-	// ranks set when they leave. It is guarded by services.mu.
+	// Guarded by services.mu:
+	memberCount int // number of members that have joined and not left
+	// leaveKeys has an element for each world that all ranks have joined. It lists the keys that the
+	// other ranks set when they leave the world.
 	leaveKeys [][]string
 }
 
+// services holds the services of this process.
 var services = struct {
 	mu        sync.Mutex
-	byAddress map[string]*service
+	byAddress map[string]*service // by Endpoint.Address
 }{byAddress: map[string]*service{}}
 
-// joinService joins or opens the service at an endpoint. While the address is in use, joinService
-// retries, because rank 0 of an earlier run may use it. It returns an error if another process has
-// claimed rank 0.
+// joinService returns the service at an endpoint, which it opens if this process has none, and
+// counts a new member. While another process uses the address, joinService retries, because that
+// process may be rank 0 of an earlier run. It returns an error if that process has claimed rank 0
+// of this job.
 func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	hasWarned := false
 	var lastCheck time.Time
@@ -57,6 +60,7 @@ func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, er
 	}
 }
 
+// findOrOpenService is joinService without retries.
 func findOrOpenService(endpoint Endpoint) (*service, error) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
@@ -77,17 +81,20 @@ func findOrOpenService(endpoint Endpoint) (*service, error) {
 	return s, nil
 }
 
+// addWorld adds a world that all ranks have joined.
 func (s *service) addWorld(leaveKeys []string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
 	s.leaveKeys = append(s.leaveKeys, leaveKeys)
 }
 
-// removeMember returns s.leaveKeys for the last member.
+// removeMember removes a member and reports whether it was the last one. For the last one, it also
+// returns leaveKeys, and removes s from services, so that the next member opens a new service.
 func (s *service) removeMember() (isLast bool, leaveKeys [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
-	if s.memberCount--; s.memberCount > 0 {
+	s.memberCount--
+	if s.memberCount > 0 {
 		return false, nil
 	}
 	delete(services.byAddress, s.endpoint.Address)

@@ -12,37 +12,42 @@ import (
 // clientID identifies a connection of a server. It is never reused.
 type clientID uint64
 
+// reply is an answer to a client's request, which may be an earlier one.
 type reply struct {
 	to    clientID
 	bytes []byte
 }
 
-// table holds a store's state and computes the replies to requests. It does no I/O and has no lock.
+// table holds a store's state and computes the replies to requests. It does no I/O and has no
+// lock.
 //
 // Like PyTorch's LibUV server, it answers other queries of a waiting client. A second wait is an
 // error, because the client could not distinguish the two answers.
 type table struct {
-	values         map[string][]byte
-	queues         map[string][][]byte
-	barriers       map[string]*barrier
-	waiterByClient map[clientID]*waiter
+	values         map[string][]byte    // by key
+	queues         map[string][][]byte  // by key; never empty
+	barriers       map[string]*barrier  // by key
+	waiterByClient map[clientID]*waiter // clients that have not been answered
 	// waitersByKey lists the waiters for each missing key in the order of their requests.
 	waitersByKey map[string][]*waiter
-	replies      []reply
+	replies      []reply // result of apply, reused by the next call
 }
 
+// waiter is a client that waits for keys or at a barrier.
 type waiter struct {
 	client      clientID
-	missingKeys map[string]bool
-	barrier     *barrier
+	missingKeys map[string]bool // nil at a barrier
+	barrier     *barrier        // nil if it waits for keys
 }
 
-// barrier is never reset, so each use needs a new key.
+// barrier counts the clients that have arrived at it. It is never reset, so each use needs a new
+// key.
 type barrier struct {
 	arrivalCount int64
-	clients      []clientID // waiting clients
+	clients      []clientID // clients that wait for others to arrive
 }
 
+// Errors of requests that violate the protocol.
 var (
 	errSecondWait         = errors.New("a second wait before the first has ended")
 	errNotANumber         = errors.New("ADD to a value that is not a number")
@@ -61,14 +66,15 @@ func newTable() *table {
 }
 
 // apply processes a request and takes ownership of it. The replies are valid until the next call
-// and must be sent in order. After an error, the caller must close the client's connection and send
-// the replies to other clients.
+// and must be sent in order. After an error, the caller must close the client's connection and
+// send the replies to other clients.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.replies = t.replies[:0]
 	err := t.dispatch(from, r)
 	return t.replies, err
 }
 
+// dispatch processes a request and appends the answers to t.replies.
 func (t *table) dispatch(from clientID, r *request) error {
 	switch r.query {
 	case querySet, queryMultiSet:
@@ -102,6 +108,7 @@ func (t *table) dispatch(from clientID, r *request) error {
 	return nil
 }
 
+// answerQuery answers a request that only reads the table.
 func (t *table) answerQuery(from clientID, r *request) {
 	var b []byte
 	switch r.query { //nolint:exhaustive // dispatch handles all other queries
@@ -117,7 +124,7 @@ func (t *table) answerQuery(from clientID, r *request) {
 	case queryNumKeys:
 		b = appendNumber(b, int64(len(t.values)))
 	case queryPing:
-		b = (&request{query: queryPing, nonce: r.nonce}).encode(b)[1:]
+		b = (&request{query: queryPing, nonce: r.nonce}).encode(b)[1:] // only the nonce
 	case queryQueueLen:
 		b = appendNumber(b, int64(len(t.queues[r.keys[0]])))
 	case queryListKeys:
@@ -147,6 +154,8 @@ func (t *table) set(key string, value []byte) {
 	t.wakeWaiters(key)
 }
 
+// compareSet sets key to desired if its value is expected, and returns the answer. See
+// Client.CompareSet.
 func (t *table) compareSet(key string, expected, desired []byte) []byte {
 	current, exists := t.values[key]
 	switch {
@@ -159,8 +168,9 @@ func (t *table) compareSet(key string, expected, desired []byte) []byte {
 	return desired
 }
 
+// add adds delta to the number under key and answers with the sum.
 func (t *table) add(from clientID, key string, delta int64) error {
-	if current, ok := t.values[key]; ok {
+	if current, exists := t.values[key]; exists {
 		number, err := strconv.ParseInt(string(current), 10, 64)
 		if err != nil {
 			return fmt.Errorf("%w: %q", errNotANumber, key)
@@ -181,6 +191,7 @@ func (t *table) appendValue(key string, value []byte) error {
 	return nil
 }
 
+// delete removes a key and answers with the number of keys that it removed.
 func (t *table) delete(from clientID, key string) {
 	_, exists := t.values[key]
 	delete(t.values, key)
@@ -191,6 +202,7 @@ func (t *table) delete(from clientID, key string) {
 	t.answer(from, appendNumber(nil, deletedCount))
 }
 
+// push appends a value to the queue under key.
 func (t *table) push(key string, value []byte) {
 	t.queues[key] = append(t.queues[key], value)
 	// Wake only one client, because only one can pop the value.
@@ -201,6 +213,8 @@ func (t *table) push(key string, value []byte) {
 	}
 }
 
+// pop answers with the length of the queue under key and, if it is not empty, its first value,
+// which it removes.
 func (t *table) pop(from clientID, key string) {
 	queue := t.queues[key]
 	b := appendNumber(nil, int64(len(queue)))
@@ -208,7 +222,8 @@ func (t *table) pop(from clientID, key string) {
 		b = appendField(b, queue[0])
 		queue = queue[1:]
 	}
-	if t.queues[key] = queue; len(queue) == 0 {
+	t.queues[key] = queue
+	if len(queue) == 0 {
 		delete(t.queues, key)
 	}
 	t.answer(from, b)

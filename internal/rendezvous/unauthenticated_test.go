@@ -10,6 +10,7 @@ import (
 	"time"
 )
 
+// dialWithoutHandshake opens a connection to s, but sends nothing.
 func dialWithoutHandshake(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.Address())
@@ -20,6 +21,7 @@ func dialWithoutHandshake(t *testing.T, s *Server) net.Conn {
 	return conn
 }
 
+// checkClosed waits until the server closes the connection, which must not receive any data.
 func checkClosed(t *testing.T, conn net.Conn) {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
@@ -30,13 +32,16 @@ func checkClosed(t *testing.T, conn net.Conn) {
 	}
 }
 
+// TestUnauthenticatedConnectionsAreLimited opens twice as many connections without a handshake as
+// the server allows. The server must close the oldest. Meanwhile, clients with the token must
+// work.
 func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
-	const count = 2 * maxUnauthenticated
+	const count, clientInterval = 2 * maxUnauthenticated, 64
 	var conns []net.Conn
 	for range count {
 		conns = append(conns, dialWithoutHandshake(t, s))
-		if len(conns)%64 != 0 {
+		if len(conns)%clientInterval != 0 {
 			continue
 		}
 		c, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: "token"})
@@ -63,6 +68,8 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	}
 }
 
+// TestUnauthenticatedConnectionsTimeOut opens a connection that sends nothing and one that sends
+// only a part of the handshake. The server must close both after its authTimeout.
 func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
@@ -81,23 +88,27 @@ func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	}
 }
 
+// TestLocalClientHasNoDeadline checks that authTimeout does not apply to clients in the server's
+// process, which need no token.
 func TestLocalClientHasNoDeadline(t *testing.T) {
 	s, _ := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
-	s.authTimeout = -time.Second
+	s.authTimeout = -time.Second // expired for any other connection
 	s.mu.Unlock()
 	if err := s.Client().Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
 }
 
+// TestUnauthenticatedConnectionDoesNotDelayDrain drains a server, to which a client has sent no
+// token. Drain must not wait for that client.
 func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", "token")
 	if err != nil {
 		t.Fatal(err)
 	}
 	conn := dialWithoutHandshake(t, s)
-	// When the PING has been answered, the session has started.
+	// When the PING has been answered, the session has started. The answer has 4 bytes.
 	b, _ := appendPing((&request{query: queryValidate, nonce: protocolMagic}).encode(nil))
 	if _, err := conn.Write(b); err != nil {
 		t.Fatal(err)
@@ -113,6 +124,8 @@ func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	}
 }
 
+// TestUnauthenticatedLimitFor lists limits for processes that may open the given number of
+// descriptors.
 func TestUnauthenticatedLimitFor(t *testing.T) {
 	for descriptors, want := range map[uint64]int{
 		8: 4, 32: 8, 256: 64, 1024: maxUnauthenticated, math.MaxUint64: maxUnauthenticated,

@@ -13,30 +13,30 @@ import (
 // endWatcher records which other ranks of a world have ended. When its separate connection to the
 // store is closed, the server records that this rank has ended.
 type endWatcher struct {
-	client    *Client
-	keyPrefix string
-	rank      int
-	storeRank int
+	client    *Client // of the separate connection
+	keyPrefix string  // of the world
+	rank      int     // this rank
+	storeRank int     // rank that serves the store, or -1
 
-	cancelWait, cancelAll context.CancelFunc
-	done                  chan struct{}
+	cancelWait context.CancelFunc // ends run, without closing the connection
+	cancelAll  context.CancelFunc // releases the context of run
+	done       chan struct{}      // closed when run returns
 
 	mu          sync.Mutex         // guards the fields below
 	ends        map[int]*endReport // by rank
-	isStoreLost bool
-	changed     chan struct{} // closed and replaced when the state changes
+	isStoreLost bool               // the connection has ended, or the store has announced its end
+	changed     chan struct{}      // closed and replaced when a field above changes
 }
 
 // endReport is the most precise report of the end of a rank so far.
 type endReport struct {
 	*EndedError
-	firstReport time.Time
-	// A launcher's report is more precise than the server's.
-	isFromLauncher bool
+	firstReport    time.Time // when the first report about the rank arrived
+	isFromLauncher bool      // reported by a launcher, which is more precise than the server
 }
 
-// startEndWatcher takes ownership of c. It returns nil if the server does not record which ranks
-// have ended.
+// startEndWatcher sends a greeting over c and starts an endWatcher, which takes ownership of c. It
+// returns nil, and closes c, if the server does not record which ranks have ended.
 func startEndWatcher(ctx context.Context, m *Member, c *Client) (*endWatcher, error) {
 	w := &endWatcher{
 		client: c, keyPrefix: m.keyPrefix, rank: m.world.Rank,
@@ -60,7 +60,8 @@ func startEndWatcher(ctx context.Context, m *Member, c *Client) (*endWatcher, er
 // unlimitedTime prevents calls of the client from adding the default deadline.
 const unlimitedTime = 100 * 365 * 24 * time.Hour
 
-// run uses waitCtx only for waits, because canceling any other request closes the connection.
+// run reads the server's reports until the store ends or waitCtx is canceled. It uses waitCtx only
+// for waits, because canceling any other request closes the connection.
 func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	defer close(w.done)
 	defer w.cancelAll()
@@ -79,7 +80,7 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 		}
 		var e rankEnd
 		switch {
-		case json.Unmarshal(value, &e) != nil:
+		case json.Unmarshal(value, &e) != nil: // A malformed report is ignored.
 		case e.IsStoreClosing:
 			w.markStoreLost(true)
 			_ = w.client.Close() // The server waits for it.
@@ -98,12 +99,15 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	}
 }
 
-// recordEnd keeps the first report about each rank, but a launcher's report replaces the server's.
+// recordEnd records a report about another rank. It keeps the first report about each rank, but a
+// launcher's report replaces the server's.
 func (w *endWatcher) recordEnd(e rankEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	previous, isFromLauncher := w.ends[e.Rank], e.KeyPrefix == ""
-	if e.Rank == w.rank || previous != nil && (previous.isFromLauncher || !isFromLauncher) {
+	previous := w.ends[e.Rank]
+	isFromLauncher := e.KeyPrefix == ""
+	isMorePrecise := previous == nil || isFromLauncher && !previous.isFromLauncher
+	if e.Rank == w.rank || !isMorePrecise {
 		return
 	}
 	end := &endReport{
@@ -112,14 +116,17 @@ func (w *endWatcher) recordEnd(e rankEnd) {
 		},
 		isFromLauncher: isFromLauncher,
 	}
-	if end.firstReport = time.Now(); previous != nil {
-		end.firstReport, end.HasLeft = previous.firstReport, previous.HasLeft || e.HasLeft
+	end.firstReport = time.Now()
+	if previous != nil {
+		end.firstReport = previous.firstReport
+		end.HasLeft = previous.HasLeft || e.HasLeft
 		end.Reason = cmp.Or(e.Reason, previous.Reason)
 	}
 	w.ends[e.Rank] = end
 	w.notifyChange()
 }
 
+// notifyChange wakes the goroutines that wait for a change. The caller must hold w.mu.
 func (w *endWatcher) notifyChange() {
 	close(w.changed)
 	w.changed = make(chan struct{})
@@ -127,7 +134,8 @@ func (w *endWatcher) notifyChange() {
 
 const storeRankEnded = "rank 0, which served the store, has ended"
 
-// markStoreLost sets hasLeft if the store has announced that it closes.
+// markStoreLost records the end of the store and, if a rank served it, the end of that rank.
+// hasLeft must be set if the store has announced that it closes.
 func (w *endWatcher) markStoreLost(hasLeft bool) {
 	w.mu.Lock()
 	w.isStoreLost = true
@@ -144,8 +152,9 @@ func (w *endWatcher) markStoreLost(hasLeft bool) {
 	}
 }
 
-// endOfStore waits up to rankEndGrace for the watcher to lose its connection. It returns nil if the
-// store closed normally.
+// endOfStore returns the end of the rank that served the store, after an error of another
+// connection. It waits up to rankEndGrace until the watcher loses its connection too. It returns
+// nil if it does not, or if the store closed normally.
 func (w *endWatcher) endOfStore() *EndedError {
 	select {
 	case <-w.done:
@@ -166,6 +175,8 @@ func (w *endWatcher) hasLostStore() bool {
 	return w.isStoreLost
 }
 
+// reports returns the reports so far, ordered by rank, and a channel that is closed at the next
+// change.
 func (w *endWatcher) reports() ([]*endReport, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -203,7 +214,7 @@ func (w *endWatcher) endOf(rank int) *EndedError {
 	return w.ends[rank].EndedError
 }
 
-// sleep returns false if ctx is done first.
+// sleep waits for d. It returns false if ctx is done first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -218,6 +229,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// announceLeave sets this rank's leftKey to the reason over the watcher's connection, after run
+// has ended.
 func (w *endWatcher) announceLeave(ctx context.Context, reason []byte) error {
 	w.cancelWait()
 	select {

@@ -15,31 +15,32 @@ import (
 // ErrSplit means that two ranks reached different outcomes in an agreement, which is a bug.
 var ErrSplit = errors.New("ranks reached different outcomes")
 
-// Change turns a copy of the common history into the history of a deviating rank.
+// Change turns a copy of the common history into the history of a deviating rank, which differs
+// from the event at position on.
 type Change func(history []event.Event, position int) []event.Event
 
-// Resize changes the size of the event at position.
+// Resize is a Change that changes the size of the event at position.
 func Resize(history []event.Event, position int) []event.Event {
 	history[position].Size += grain
 	return history
 }
 
-// Drop omits the event at position.
+// Drop is a Change that omits the event at position.
 func Drop(history []event.Event, position int) []event.Event {
 	return slices.Delete(history, position, position+1)
 }
 
-// Repeat duplicates the event at position.
+// Repeat is a Change that duplicates the event at position.
 func Repeat(history []event.Event, position int) []event.Event {
 	return slices.Insert(history, position, history[position])
 }
 
-// Stop cuts off the history at position.
+// Stop is a Change that omits all events from position on.
 func Stop(history []event.Event, position int) []event.Event { return history[:position] }
 
 // Deviation describes how the history of some ranks differs from the common history.
 type Deviation struct {
-	// Ranks lists the deviating ranks. They share one ledger.
+	// Ranks lists the deviating ranks. They all have the same history and share one ledger.
 	Ranks []int
 	// Position is the index of the event at which these ranks deviate.
 	Position int
@@ -52,7 +53,7 @@ type Scenario struct {
 	Ranks int
 	// History is the common history of the ranks. It is not modified.
 	History []event.Event
-	// Deviations lists the differences. Each is applied to a copy of the common history.
+	// Deviations lists the differences, each from the common history. The last one of a rank counts.
 	Deviations []Deviation
 	// Missing lists ranks that do not take part.
 	Missing []int
@@ -61,6 +62,7 @@ type Scenario struct {
 	Mode agreement.Mode
 }
 
+// Result describes a completed agreement. A payload is the message of one rank in one round.
 type Result struct {
 	Ranks, Events, Rounds int
 	// Bytes is the total size of all payloads, and Largest is the size of the largest payload.
@@ -71,8 +73,8 @@ type Result struct {
 	Elapsed time.Duration
 }
 
-// RunAgreement runs a scenario until it has an outcome. It returns ErrSplit if ranks reach
-// different outcomes.
+// RunAgreement runs the agreement of a scenario until it has an outcome. It returns ErrSplit if
+// ranks reach different outcomes.
 func RunAgreement(s Scenario) (Result, error) {
 	machines, err := s.machines()
 	if err != nil {
@@ -88,7 +90,8 @@ func RunAgreement(s Scenario) (Result, error) {
 	for c.outcome == nil {
 		r.Rounds++
 		for _, p := range c.payloads {
-			r.Bytes, r.Largest = r.Bytes+len(p), max(r.Largest, len(p))
+			r.Bytes += len(p)
+			r.Largest = max(r.Largest, len(p))
 		}
 		if err := c.round(); err != nil {
 			return Result{}, fmt.Errorf("stepping round %d: %w", r.Rounds, err)
@@ -133,6 +136,7 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 	return machines, nil
 }
 
+// ledger returns a ledger with the given events.
 func (s Scenario) ledger(events []event.Event) *ledger.Ledger {
 	l := ledger.New(s.Kept)
 	for i := range events {
@@ -141,10 +145,11 @@ func (s Scenario) ledger(events []event.Event) *ledger.Ledger {
 	return l
 }
 
+// cluster holds the state of an agreement between two rounds.
 type cluster struct {
-	machines []*agreement.Machine // nil for missing ranks
-	payloads [][]byte
-	outcome  *agreement.Outcome
+	machines []*agreement.Machine // state machine of each rank; nil for missing ranks
+	payloads [][]byte             // of each rank, for the next round; nil for missing ranks
+	outcome  *agreement.Outcome   // nil until the ranks reach one
 }
 
 // round exchanges the payloads and steps every rank. It returns ErrSplit if ranks reach different
@@ -154,7 +159,7 @@ func (c *cluster) round() error {
 	if err != nil {
 		return err
 	}
-	first := true
+	isFirst := true // no rank has been stepped in this round
 	for rank, m := range c.machines {
 		if m == nil {
 			continue
@@ -163,8 +168,9 @@ func (c *cluster) round() error {
 		if err != nil {
 			return fmt.Errorf("stepping rank %d: %w", rank, err)
 		}
-		if first {
-			c.outcome, first = outcome, false
+		if isFirst {
+			c.outcome = outcome
+			isFirst = false
 		} else if !reflect.DeepEqual(c.outcome, outcome) {
 			return fmt.Errorf("stepping rank %d: %w", rank, ErrSplit)
 		}

@@ -16,23 +16,24 @@ import (
 //go:embed src
 var sources embed.FS
 
-// Build returns the paths of the software CUDA driver, which contains symmem's kernels, and of the
-// software NCCL. If the user's cache lacks them, it compiles them with gcc and g++.
+// Build returns the paths of two shared libraries: the software CUDA driver, which contains
+// symmem's kernels, and the software NCCL. If the user's cache lacks them, it compiles them with
+// gcc and g++.
 //
-// A process must load cuda before nccl, and no other CUDA driver.
+// A process must load cuda before nccl, and must not load another CUDA driver.
 func Build() (cuda, nccl string, err error) {
 	dir, err := cachedFolder(nil, func(dir string) error { return build(dir) })
 	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), err
 }
 
-// The sonames are also the file names.
+// File names of the libraries, which are also their sonames.
 const (
 	cudaName = "libcuda.so.1"
 	ncclName = "libnccl.so.2"
 )
 
-// cachedFolder returns the folder for the flags, the embedded sources and extraSources. If it does
-// not exist, create must write its contents.
+// cachedFolder returns the folder of the cache for a combination of flags, the embedded sources
+// and extraSources. If the folder is new, it calls create to write the contents.
 func cachedFolder(
 	flags []string, create func(dir string) error, extraSources ...fs.FS,
 ) (string, error) {
@@ -47,6 +48,7 @@ func cachedFolder(
 	return userFolder.findOrCreate(key, create)
 }
 
+// build writes the sources to dir and compiles both libraries there, with additional flags.
 func build(dir string, flags ...string) error {
 	for target, source := range map[string]embed.FS{dir: sources, kernelsIn(dir): kernels.Sources} {
 		if err := unpack(target, source); err != nil {
@@ -64,6 +66,7 @@ func build(dir string, flags ...string) error {
 	return compile(dir, "nccl", ncclName, append(libraryFlags, flags...))
 }
 
+// unpack writes the files of source to dir.
 func unpack(dir string, source embed.FS) error {
 	return fs.WalkDir(source, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -81,7 +84,8 @@ func unpack(dir string, source embed.FS) error {
 	})
 }
 
-// The flags come after the sources, because flags that name libraries must be last.
+// compile compiles the C sources in a folder below dir/src to a library in dir. The flags come
+// after the sources, because flags that name libraries must be last.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
 	if err != nil {
@@ -95,8 +99,9 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// runCompiler returns the compiler's output. Temporary files are in dir, so that they are removed
-// with dir even if the compiler is killed.
+// runCompiler runs a compiler and returns its standard output. An error names the part that it
+// compiles and contains its messages. Temporary files are in dir, or in the default folder if dir
+// is "". They are removed with dir even if the compiler is killed.
 func runCompiler(dir, part, compiler string, args []string) (string, error) {
 	command := exec.Command(compiler, args...)
 	if dir != "" {

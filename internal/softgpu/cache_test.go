@@ -11,6 +11,7 @@ import (
 	"time"
 )
 
+// filler writes the contents of folders, and counts the folders.
 type filler struct{ filled atomic.Int32 }
 
 func (f *filler) fill(dir string) error {
@@ -18,9 +19,9 @@ func (f *filler) fill(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "library"), []byte("new"), 0o600)
 }
 
-// checkFolder checks that a folder in the cache contains exactly the library and the mark, and
-// that f has filled the given number of folders so far.
-func (c cache) checkFolder(t *testing.T, f *filler, key string, filled int32) {
+// checkFolder finds or creates the folder for a key. It checks that the folder contains only the
+// library and the mark of a complete folder, and that f has filled wantFilled folders so far.
+func (c cache) checkFolder(t *testing.T, f *filler, key string, wantFilled int32) {
 	t.Helper()
 	dir, err := c.findOrCreate(key, f.fill)
 	if err != nil {
@@ -33,8 +34,8 @@ func (c cache) checkFolder(t *testing.T, f *filler, key string, filled int32) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
 		t.Errorf("folder = %v, %v; want the library and the mark", entries, err)
 	}
-	if n := f.filled.Load(); n != filled {
-		t.Errorf("%d folders were filled, want %d", n, filled)
+	if n := f.filled.Load(); n != wantFilled {
+		t.Errorf("%d folders were filled, want %d", n, wantFilled)
 	}
 }
 
@@ -57,6 +58,7 @@ func TestCacheWithoutHomeDirectory(t *testing.T) {
 	}
 }
 
+// TestIncompleteFolderIsFilledAgain removes the mark of a complete folder.
 func TestIncompleteFolderIsFilledAgain(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	c.checkFolder(t, f, "key", 1)
@@ -80,6 +82,8 @@ func TestConcurrentCallsFillOnce(t *testing.T) {
 	c.checkFolder(t, f, "key", 1)
 }
 
+// TestKeysAreFilledAtTheSameTime fills the folder of a key while it fills that of another key,
+// which would block if both used one lock.
 func TestKeysAreFilledAtTheSameTime(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	_, err := c.findOrCreate("outer", func(dir string) error {
@@ -92,6 +96,8 @@ func TestKeysAreFilledAtTheSameTime(t *testing.T) {
 	c.checkFolder(t, f, "outer", 2)
 }
 
+// TestUnfinishedFoldersAreRemoved creates a folder like one in which a compiler was killed. The
+// cache must remove it only when it is older than unfinishedLimit.
 func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	unfinished := filepath.Join(c.dir, unfinishedPrefix+"1")
@@ -121,15 +127,17 @@ func TestFailedFillLeavesNothing(t *testing.T) {
 		return errors.Join(f.fill(dir), errFill)
 	})
 	if !errors.Is(err, errFill) {
-		t.Errorf("got %v, want %v", err, errFill)
+		t.Errorf("findOrCreate = %v, want %v", err, errFill)
 	}
 	remaining, err := os.ReadDir(c.dir)
 	if err != nil || len(remaining) != 1 || remaining[0].Name() != "key"+lockSuffix {
-		t.Errorf("found %v, error %v; want only the lock", remaining, err)
+		t.Errorf("the cache contains %v (error %v); want only the lock", remaining, err)
 	}
 	c.checkFolder(t, f, "key", 2)
 }
 
+// TestUnusedFoldersAreRemoved makes two folders older than unusedLimit and uses one of them. When
+// another folder is filled, the cache must remove only the unused one.
 func TestUnusedFoldersAreRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	old := time.Now().Add(-unusedLimit - time.Hour)
@@ -148,10 +156,14 @@ func TestUnusedFoldersAreRemoved(t *testing.T) {
 	c.checkFolder(t, f, "used", 3)
 }
 
+// TestKeysDependOnSourcesAndFlags checks that all combinations of sources and flags have different
+// keys.
 func TestKeysDependOnSourcesAndFlags(t *testing.T) {
+	texts := []string{"int a;", "int b;"}
+	flagLists := [][]string{nil, {"-O1"}, {"-O1 -g"}, {"-O1", "-g"}}
 	keys := map[string]bool{}
-	for _, text := range []string{"int a;", "int b;"} {
-		for _, flags := range [][]string{nil, {"-O1"}, {"-O1 -g"}, {"-O1", "-g"}} {
+	for _, text := range texts {
+		for _, flags := range flagLists {
 			key, err := keyOf(flags, fstest.MapFS{"a.c": {Data: []byte(text)}})
 			if err != nil {
 				t.Fatal(err)
@@ -159,7 +171,7 @@ func TestKeysDependOnSourcesAndFlags(t *testing.T) {
 			keys[key] = true
 		}
 	}
-	if len(keys) != 8 {
-		t.Errorf("got %d keys for 8 combinations, want 8", len(keys))
+	if want := len(texts) * len(flagLists); len(keys) != want {
+		t.Errorf("got %d different keys, want %d", len(keys), want)
 	}
 }

@@ -20,15 +20,16 @@ func TestStoresChangeOnlyTheirWord(t *testing.T) {
 		t.Errorf("words after StoreRelease32 = %#x; want only the second changed", halves)
 	}
 	if LoadAcquire64(&words[1]) != words[1] || LoadAcquire32(&halves[1]) != halves[1] {
-		t.Error("a load returned a value other than the stored one")
+		t.Error("LoadAcquire64 or LoadAcquire32 returned a value other than the stored one")
 	}
 }
 
+// TestUntil polls a word that contains value, and expects want.
 func TestUntil(t *testing.T) {
 	cases := map[string]struct {
 		value, want    uint64
-		tight, paused  uint32
-		exact, atLeast bool // results of Until64 and UntilAtLeast64
+		tight, paused  uint32 // numbers of polls
+		exact, atLeast bool   // results of Until64 and UntilAtLeast64
 	}{
 		"tight polling finds the value":             {5, 5, 1, 0, true, true},
 		"paused polling finds the value":            {5, 5, 0, 1, true, true},
@@ -43,10 +44,10 @@ func TestUntil(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			if got := Until64(&c.value, c.want, c.tight, c.paused); got != c.exact {
-				t.Errorf("Until64 = %v, want %v", got, c.exact)
+				t.Errorf("Until64 = %t, want %t", got, c.exact)
 			}
 			if got := UntilAtLeast64(&c.value, c.want, c.tight, c.paused); got != c.atLeast {
-				t.Errorf("UntilAtLeast64 = %v, want %v", got, c.atLeast)
+				t.Errorf("UntilAtLeast64 = %t, want %t", got, c.atLeast)
 			}
 		})
 	}
@@ -56,31 +57,34 @@ func TestPrefetchWriteChangesNoMemoryAndNeverFaults(t *testing.T) {
 	words := [3]uint64{1, 2, 3}
 	PrefetchWrite(unsafe.Pointer(&words[1]))
 	if words != [3]uint64{1, 2, 3} {
-		t.Errorf("got words %#x, want 1, 2 and 3", words)
+		t.Errorf("words after PrefetchWrite = %#x, want 1, 2 and 3", words)
 	}
 	PrefetchWrite(nil)
 }
 
+// TestPutLineKeepsOtherBytes writes lines with payloads of n bytes. PutLine must write two numbers
+// of 8 bytes and the payload, and must not change the bytes before and after them.
 func TestPutLineKeepsOtherBytes(t *testing.T) {
 	source := []byte("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+	const number, digest = 0x0102030405060708, 0x1112131415161718
 	for n := range LinePayload + 1 {
 		var buffer [3 * LineBytes]byte
 		for i := range buffer {
 			buffer[i] = 0xA5
 		}
 		want := buffer
-		offset := int(-uintptr(unsafe.Pointer(&buffer[0])) % LineBytes)
-		binary.LittleEndian.PutUint64(want[offset:], 0x0102030405060708)
-		binary.LittleEndian.PutUint64(want[offset+8:], 0x1112131415161718)
+		offset := int(-uintptr(unsafe.Pointer(&buffer[0])) % LineBytes) // of the first aligned line
+		binary.LittleEndian.PutUint64(want[offset:], number)
+		binary.LittleEndian.PutUint64(want[offset+8:], digest)
 		copy(want[offset+16:], source[:n])
-		PutLine(unsafe.Pointer(&buffer[offset]), 0x0102030405060708, 0x1112131415161718,
-			unsafe.Pointer(&source[0]), n)
+		PutLine(unsafe.Pointer(&buffer[offset]), number, digest, unsafe.Pointer(&source[0]), n)
 		if !bytes.Equal(buffer[:], want[:]) {
-			t.Errorf("%d bytes: got %q, want %q", n, buffer, want)
+			t.Errorf("payload of %d bytes: got %q, want %q", n, buffer, want)
 		}
 	}
 }
 
+// TestPutLineTruncatesPayload passes a payload that is longer than LinePayload.
 func TestPutLineTruncatesPayload(t *testing.T) {
 	var buffer [3 * LineBytes]byte
 	var source [100]byte
@@ -103,6 +107,7 @@ func TestPutLineWithoutPayloadNeedsNoSource(t *testing.T) {
 	}
 }
 
+// TestNothingAllocates calls the functions for words and lines in shared memory.
 func TestNothingAllocates(t *testing.T) {
 	allocations := testing.AllocsPerRun(10, func() {
 		var word uint64

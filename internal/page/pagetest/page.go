@@ -13,21 +13,24 @@ import (
 	"time"
 )
 
-// Page controls a tab of a Browser. Its methods end the test if the browser fails.
+// Page controls a tab of a Browser over the Chrome DevTools Protocol. Its methods end the test if
+// the browser fails.
 type Page struct {
 	t       testing.TB
 	browser *Browser
-	session string
+	session string // ID of the tab in calls of the protocol
 	mu      sync.Mutex
-	errors  []string // guarded by mu
+	errors  []string // see Errors; guarded by mu
 }
 
 // Screen describes the browser window of a page.
 type Screen struct {
-	Width, Height int
-	Dark, Mobile  bool
+	Width, Height int  // in CSS pixels
+	Dark          bool // the user prefers dark colors
+	Mobile        bool // the browser is that of a phone
 }
 
+// object is a JSON object, usually the parameters of a call.
 type object = map[string]any
 
 // Open opens a page in a new tab and waits until its body has the attribute data-ready.
@@ -70,10 +73,12 @@ func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 func (p *Page) Navigate(url string) {
 	p.t.Helper()
 	p.call("Page.navigate", object{"url": url}, nil)
+	urlWithoutQuery := url[:strings.IndexAny(url+"#", "?#")] // The page may change the rest.
 	p.Wait(fmt.Sprintf(`location.href.startsWith(%q) && document.body.dataset.ready !== undefined`,
-		url[:strings.IndexAny(url+"#", "?#")]))
+		urlWithoutQuery))
 }
 
+// failOn ends the test if err is not nil.
 func (p *Page) failOn(err error) {
 	p.t.Helper()
 	if err != nil {
@@ -81,15 +86,18 @@ func (p *Page) failOn(err error) {
 	}
 }
 
+// call calls a method of the protocol and decodes the result into result, unless it is nil.
 func (p *Page) call(method string, params object, result any) {
 	p.t.Helper()
 	p.failOn(p.browser.call(p.session, method, params, result))
 }
 
+// handleEvent handles an event of the tab. It records exceptions and entries of the log that are
+// errors.
 func (p *Page) handleEvent(method string, params json.RawMessage) {
-	switch {
-	case method == "Log.entryAdded" && !bytes.Contains(params, []byte(`"level":"error"`)):
-	case method == "Runtime.exceptionThrown" || method == "Log.entryAdded":
+	isException := method == "Runtime.exceptionThrown"
+	isLogEntry := method == "Log.entryAdded"
+	if isException || isLogEntry && bytes.Contains(params, []byte(`"level":"error"`)) {
 		p.mu.Lock()
 		p.errors = append(p.errors, string(params))
 		p.mu.Unlock()
@@ -103,6 +111,7 @@ func (p *Page) Errors() []string {
 	return append([]string{}, p.errors...)
 }
 
+// evaluation is the result of the method Runtime.evaluate.
 type evaluation struct {
 	Result           struct{ Value json.RawMessage }
 	ExceptionDetails *struct {
@@ -110,8 +119,8 @@ type evaluation struct {
 	}
 }
 
-// Eval evaluates a JavaScript expression and decodes its value into result, unless nil. It waits
-// for promises.
+// Eval evaluates a JavaScript expression and decodes its value into result, unless result is nil.
+// If the value is a promise, Eval waits for it.
 func (p *Page) Eval(expression string, result any) {
 	p.t.Helper()
 	var e evaluation
@@ -136,7 +145,8 @@ func (p *Page) Text(selector string) string {
 	return text
 }
 
-// Wait waits until a JavaScript expression is true.
+// Wait waits until a JavaScript expression is true, or fails the test after half of callTimeout.
+// Exceptions of the expression count as false.
 func (p *Page) Wait(expression string) {
 	p.t.Helper()
 	var isTrue bool
@@ -168,7 +178,8 @@ func (p *Page) PressKey(key string) {
 	case len(key) == 1:
 		params["text"] = key
 	case key == "Enter":
-		params["text"], params["windowsVirtualKeyCode"] = "\r", 13
+		params["text"] = "\r"
+		params["windowsVirtualKeyCode"] = 13
 	}
 	p.call("Input.dispatchKeyEvent", params, nil)
 	p.call("Input.dispatchKeyEvent", object{"type": "keyUp", "key": key}, nil)
@@ -180,26 +191,28 @@ func (p *Page) TypeText(text string) {
 	p.call("Input.insertText", object{"text": text}, nil)
 }
 
-// TurnWheel turns the mouse wheel at a point by dx and dy pixels, with Ctrl held down if ctrl is
-// set.
+// TurnWheel turns the mouse wheel by dx and dy pixels while the mouse is at the point (x, y) of
+// the window. If ctrl is set, Ctrl is held down.
 func (p *Page) TurnWheel(x, y, dx, dy float64, ctrl bool) {
 	p.t.Helper()
+	const ctrlModifier = 2
 	modifiers := 0
 	if ctrl {
-		modifiers = 2
+		modifiers = ctrlModifier
 	}
 	p.call("Input.dispatchMouseEvent", object{
 		"type": "mouseWheel", "x": x, "y": y, "deltaX": dx, "deltaY": dy, "modifiers": modifiers,
 	}, nil)
 }
 
-// WaitForFrames waits for two animation frames, after which the current state of the page is drawn.
+// WaitForFrames waits for two animation frames, after which the current state of the page is
+// drawn.
 func (p *Page) WaitForFrames() {
 	p.t.Helper()
 	p.Eval(`new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(f)))`, nil)
 }
 
-// Click clicks at a point.
+// Click clicks with the left button at the point (x, y) of the window.
 func (p *Page) Click(x, y float64) {
 	p.t.Helper()
 	for _, kind := range []string{"mousePressed", "mouseReleased"} {
@@ -221,7 +234,7 @@ func (p *Page) Screenshot() image.Image {
 	return picture
 }
 
-// CPUTimes returns the CPU time of the page's main thread, for scripts and in total.
+// CPUTimes returns the CPU time of the page's main thread so far, for scripts and in total.
 func (p *Page) CPUTimes() (script, total time.Duration) {
 	p.t.Helper()
 	var r struct {

@@ -1,5 +1,5 @@
-// Package roottest tests package symmem on the software GPU. It is separate, so that the go command
-// runs these tests and those of package symmem on the host backend at the same time.
+// Package roottest tests package symmem on the software GPU. It is separate, so that the go
+// command runs these tests and those of package symmem on the host backend at the same time.
 package roottest
 
 import (
@@ -17,6 +17,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
+// root is the folder of package symmem.
 const root = "../../.."
 
 var errShort = errors.New("skipped in short mode")
@@ -36,12 +37,15 @@ func TestSoftwareGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	binary, limit := buildTests(t), 20*time.Minute
+	binary := buildTests(t)
+	// Each process ends some time before the one that waits for it, so that it can print its stacks.
+	const margin = 20 * time.Second
+	limit := 20 * time.Minute
 	if deadline, ok := t.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)-20*time.Second)
+		limit = min(limit, time.Until(deadline)-margin)
 	}
 	c := systest.Command(t, limit, binary,
-		"-test.short", "-test.timeout="+(limit-20*time.Second).String(), "-rapid.checks=20",
+		"-test.short", "-test.timeout="+(limit-margin).String(), "-rapid.checks=20",
 		"-rapid.nofailfile",
 		"-test.bench=Submit", "-test.benchtime=1x")
 	c.Dir = root
@@ -52,7 +56,7 @@ func TestSoftwareGPU(t *testing.T) {
 	}
 }
 
-// buildTests returns the path of the tests of package symmem, which it compiles.
+// buildTests compiles the tests of package symmem and returns the path of the program.
 func buildTests(t *testing.T) string {
 	t.Helper()
 	readSources(t)
