@@ -12,7 +12,7 @@ import (
 const (
 	// maxPending is the maximum number of buffered bytes. A longer line is written in parts.
 	maxPending = 1 << 20
-	// A line without an end, such as a prompt, is written after unterminatedDelay.
+	// unterminatedDelay is the time after which a line without an end, such as a prompt, is written.
 	unterminatedDelay = 100 * time.Millisecond
 )
 
@@ -24,12 +24,14 @@ type sink struct {
 	delay  time.Duration // see unterminatedDelay
 	errors chan<- error  // receives the first error
 
-	w   io.Writer // guarded by mu
-	err error     // guarded by mu
-	// The lineWriter that wrote last, or nil if it wrote a newline. Guarded by mu.
+	// Guarded by mu:
+	w   io.Writer // the destination
+	err error     // first error of w
+	// unfinishedWriter is the lineWriter that wrote last, or nil if the output ends with a newline.
 	unfinishedWriter *lineWriter
 }
 
+// write writes b on a new line.
 func (s *sink) write(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,17 +45,21 @@ func (s *sink) firstError() error {
 	return s.err
 }
 
+// writeLocked writes b unless an earlier write has failed. The caller must hold mu, as for all
+// functions whose names end with Locked.
 func (s *sink) writeLocked(b []byte) {
 	if s.err != nil {
 		return
 	}
-	if _, s.err = s.w.Write(b); s.err != nil {
+	_, s.err = s.w.Write(b)
+	if s.err != nil {
 		s.errors <- s.err
 	}
 }
 
-// endUnfinishedLineLocked writes a newline if text would otherwise continue the line of another
-// lineWriter. Text that begins with \r may replace a progress bar.
+// endUnfinishedLineLocked writes a newline if text, which writer writes next, would otherwise
+// continue the line of another lineWriter. It writes none between a progress bar and text that
+// begins with \r, because the text then replaces the progress bar.
 func (s *sink) endUnfinishedLineLocked(writer *lineWriter, text []byte) {
 	last := s.unfinishedWriter
 	if last == nil || last == writer {
@@ -68,7 +74,8 @@ func (s *sink) endUnfinishedLineLocked(writer *lineWriter, text []byte) {
 
 // isSameOutput reports whether two writers are the same pointer or write to the same file.
 func isSameOutput(a, b io.Writer) bool {
-	if v := reflect.ValueOf(a); v.Kind() == reflect.Pointer && a == b {
+	isPointer := reflect.ValueOf(a).Kind() == reflect.Pointer // == panics for some other kinds
+	if isPointer && a == b {
 		return true
 	}
 	f, isFileA := a.(interface{ Stat() (os.FileInfo, error) })
@@ -81,8 +88,8 @@ func isSameOutput(a, b io.Writer) bool {
 	return err == nil && otherErr == nil && os.SameFile(first, second)
 }
 
-// lineWriter forwards one output of a rank: complete lines at once, and others after a delay. It is
-// safe for concurrent use and never returns an error.
+// lineWriter forwards one output of a rank: complete lines at once, and others after a delay. It
+// is safe for concurrent use and never returns an error.
 type lineWriter struct {
 	sink   *sink
 	prefix string
@@ -91,12 +98,13 @@ type lineWriter struct {
 	// pending is the unwritten part of the current line. An earlier part has been written if
 	// sink.unfinishedWriter is this lineWriter.
 	pending       []byte
-	isProgressBar bool // the current line contains a carriage return
-	timer         *time.Timer
-	batch         []byte // bytes of the next write to the sink
+	isProgressBar bool        // the current line contains a carriage return
+	timer         *time.Timer // calls writeAfterDelay; nil unless it is running
+	batch         []byte      // bytes of the next write to the sink
 }
 
-// Write passes all lines that b completes to the sink in one write.
+// Write adds output of the rank. It passes all lines that b completes to the sink in one write,
+// and keeps the rest for later.
 func (l *lineWriter) Write(b []byte) (int, error) {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
@@ -121,6 +129,7 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// writeAfterDelay writes an unterminated line.
 func (l *lineWriter) writeAfterDelay() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
@@ -128,7 +137,8 @@ func (l *lineWriter) writeAfterDelay() {
 	l.writePendingLocked()
 }
 
-// writePendingLocked does not write a trailing carriage return, because a newline may follow.
+// writePendingLocked writes the pending part of an unterminated line, except a trailing carriage
+// return, because a newline may follow.
 func (l *lineWriter) writePendingLocked() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
@@ -153,7 +163,8 @@ func (l *lineWriter) addPendingLineLocked() {
 	}
 }
 
-// addTextLocked adds the prefix at the start of the line and after each carriage return.
+// addTextLocked adds text of the current line to l.batch, with the prefix at the start of the line
+// and after each carriage return.
 func (l *lineWriter) addTextLocked(text []byte) {
 	first, rest, hasReturn := bytes.Cut(text, []byte{'\r'})
 	if l.sink.unfinishedWriter != l && (len(first) > 0 || !hasReturn) {
@@ -169,6 +180,7 @@ func (l *lineWriter) addTextLocked(text []byte) {
 	}
 }
 
+// writeBatchLocked passes l.batch to the sink.
 func (l *lineWriter) writeBatchLocked() {
 	if len(l.batch) > 0 {
 		l.sink.endUnfinishedLineLocked(l, l.batch)
@@ -184,6 +196,7 @@ func (l *lineWriter) stopTimerLocked() {
 	}
 }
 
+// flush ends and writes an unterminated line after the exit of the rank.
 func (l *lineWriter) flush() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()

@@ -13,11 +13,13 @@ import (
 	"testing"
 )
 
+// outcome holds the results of Run.
 type outcome struct {
 	Result
 	err error
 }
 
+// startRun calls Run in a goroutine, and sends its outcome to the returned channel.
 func startRun(ctx context.Context, spec Spec) <-chan outcome {
 	done := make(chan outcome, 1)
 	go func() {
@@ -47,9 +49,11 @@ func runJob(t *testing.T, spec Spec) (Result, []string) {
 	text, _ := out.read()
 	lines := strings.SplitAfter(text, "\n")
 	slices.Sort(lines)
-	return result, lines[1:]
+	return result, lines[1:] // without the empty string after the last line, which is sorted first
 }
 
+// TestRanksGetTorchrunVariables checks the variables that ranks get. Variables of the launcher
+// must not replace them.
 func TestRanksGetTorchrunVariables(t *testing.T) {
 	spec := newSpec("environ", 2, nil)
 	spec.MasterPort, spec.RunID = 12345, "job"
@@ -82,15 +86,19 @@ func TestRanksGetTorchrunVariables(t *testing.T) {
 	}
 }
 
+// TestUserThreadCountIsKept sets the variable OMP_NUM_THREADS, which ranks otherwise get with the
+// value 1.
 func TestUserThreadCountIsKept(t *testing.T) {
 	spec := newSpec("environ", 2, nil)
 	spec.Env = append(spec.Env, "OMP_NUM_THREADS=5")
 	_, lines := runJob(t, spec)
 	if !slices.Contains(lines, "[1] OMP_NUM_THREADS=5\n") {
-		t.Fatalf("unexpected output %q", lines)
+		t.Fatalf("got output %q, want OMP_NUM_THREADS=5", lines)
 	}
 }
 
+// TestRanksShareLauncherStore starts ranks that connect to the launcher's store and print their
+// rank, the number of ranks, the source of the rank and the kind of the route.
 func TestRanksShareLauncherStore(t *testing.T) {
 	result, lines := runJob(t, newSpec("connect", 3, nil))
 	want := []string{
@@ -103,6 +111,8 @@ func TestRanksShareLauncherStore(t *testing.T) {
 	}
 }
 
+// TestLinesAreWholeAndPrefixed starts ranks that print the lines of linesOf to their standard
+// output and the line of errorOf to their standard error.
 func TestLinesAreWholeAndPrefixed(t *testing.T) {
 	linesOf := func(rank int, prefix string) []string {
 		return []string{
@@ -114,8 +124,8 @@ func TestLinesAreWholeAndPrefixed(t *testing.T) {
 		return fmt.Sprintf("%serror of %d\n", prefix, rank)
 	}
 	rows := map[string]struct {
-		plain bool
-		want  []string
+		omitPrefix bool
+		want       []string // in any order
 	}{
 		"prefixed": {false, slices.Concat(linesOf(0, "[0] "), linesOf(1, "[1] "),
 			[]string{errorOf(0, "[0] "), errorOf(1, "[1] ")})},
@@ -125,8 +135,8 @@ func TestLinesAreWholeAndPrefixed(t *testing.T) {
 	for name, r := range rows {
 		t.Run(name, func(t *testing.T) {
 			spec := newSpec("lines", 2, nil)
-			spec.OmitPrefix = r.plain
-			spec.lineDelay = testTimeout // a rank may pause within its long line
+			spec.OmitPrefix = r.omitPrefix
+			spec.lineDelay = testTimeout // A rank may pause within its long line.
 			_, got := runJob(t, spec)
 			slices.Sort(r.want)
 			if !slices.Equal(got, r.want) {
@@ -182,20 +192,22 @@ func TestInvalidSpecStartsNoProcess(t *testing.T) {
 	}
 	spec := Spec{Ranks: 1, Command: []string{"true"}, MasterPort: 1 << 16}
 	if _, err := Run(testContext(t), spec); err == nil {
-		t.Fatalf("Run(%+v) succeeded, want an error", spec)
+		t.Fatalf("Run(%+v) = nil error, want an error about the port", spec)
 	}
 }
 
+// TestFailureTerminatesOtherRanks lets rank 1 fail with code 7. Rank 0 must get SIGTERM, at which
+// it exits with code 3.
 func TestFailureTerminatesOtherRanks(t *testing.T) {
 	spec := newSpec("fail on rank 1", 2, nil)
-	spec.Grace = -1
+	spec.Grace = -1 // SIGTERM follows at once.
 	result, lines := runJob(t, spec)
 	if result.Code != 7 || result.FirstFailed != 1 || result.Exits[0].Code != 3 {
 		t.Fatalf("unexpected result of Run: %+v", result)
 	}
 	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "symmem: ") })
 	if !slices.Equal(lines, []string{"[0] got terminated\n"}) {
-		t.Fatalf("unexpected output %q", lines)
+		t.Fatalf("got output %q, want only the line of rank 0 about SIGTERM", lines)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 // PathVariable is the environment variable that holds the path of libnccl.
 const PathVariable = "SYMMEM_NCCL"
 
+// soname is the file name under which the system's loader finds NCCL.
 const soname = "libnccl.so.2"
 
 // wheelPatterns lists the paths of NCCL in pip packages, relative to the folder of a Python
@@ -26,20 +27,23 @@ var wheelPatterns = []string{
 	"lib/python3*/dist-packages/nvidia/nccl/lib/" + soname,
 }
 
+// location lists files to try.
 type location struct {
-	origin       string
-	mustBeLoaded bool // ignore files that are not loaded
+	origin       string // description for errors and Library.Origin
+	mustBeLoaded bool   // open a file only if this process has already loaded it
 	paths        []string
 }
 
-// Load opens the first copy of NCCL that can be opened: the one that the process has loaded, the
-// file named by SYMMEM_NCCL, one of the Python environment ($VIRTUAL_ENV, $CONDA_PREFIX, the
-// python3 in $PATH), or that of the system's loader.
+// Load opens the first copy of NCCL that can be opened, in this order: the copy that the process
+// has loaded, the file named by SYMMEM_NCCL, the copies in the Python environment ($VIRTUAL_ENV,
+// $CONDA_PREFIX, the python3 in $PATH), and the copy that the system's loader finds. If
+// SYMMEM_NCCL is set, Load does not search the last two.
 //
 // If there is none, the error matches ErrNoLibrary and lists all attempts.
 func Load() (*Library, error) { return open(locations(os.Getenv, pythonPrefixes(os.Getenv))) }
 
-// If SYMMEM_NCCL is set, locations lists no other file, so that a misspelt path causes an error.
+// locations returns the locations that Load tries, in order. If SYMMEM_NCCL is set, it lists only
+// that file and the loaded copy, so that a misspelt path causes an error.
 func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
 	locations := []location{{
 		origin: "the copy that this process has loaded", mustBeLoaded: true,
@@ -54,6 +58,7 @@ func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
 	return append(locations, location{origin: "the system's loader", paths: []string{soname}})
 }
 
+// pythonPrefix is the folder of a Python installation. origin states how it was found.
 type pythonPrefix struct{ origin, folder string }
 
 // listLibraries returns the copies of NCCL in a Python installation, beginning with the newest
@@ -61,7 +66,7 @@ type pythonPrefix struct{ origin, folder string }
 func (p pythonPrefix) listLibraries() []string {
 	var libraries []string
 	for _, pattern := range wheelPatterns {
-		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern)) // the pattern is valid
+		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern)) // no match if it is malformed
 		slices.SortFunc(matches, newestFirst)
 		libraries = append(libraries, matches...)
 	}
@@ -79,8 +84,9 @@ func newestFirst(a, b string) int {
 	return strings.Compare(b, a)
 }
 
-// The python3 of a virtual environment is a symbolic link, so pythonPrefixes returns the prefixes
-// of the link and of its target.
+// pythonPrefixes returns the Python installations that the environment selects, without
+// duplicates. The python3 of a virtual environment is a symbolic link, so pythonPrefixes returns
+// the prefixes of the link and of its target.
 func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 	prefixes := []pythonPrefix{}
 	add := func(origin, folder string) {
@@ -102,6 +108,7 @@ func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 	return prefixes
 }
 
+// open opens the first file that can be opened, as Load does.
 func open(locations []location) (*Library, error) {
 	var errs []error
 	for _, l := range locations {

@@ -5,10 +5,10 @@ import (
 	"net/netip"
 )
 
-// maxPacket is larger than the MTU of the devices.
+// maxPacket is the size in bytes of buffers for packets. It is larger than the MTU of the devices.
 const maxPacket = 2048
 
-// Offsets in IP and TCP headers, a protocol number and TCP flags.
+// Offsets in IP and TCP headers in bytes, a protocol number and TCP flags.
 const (
 	ipv4Source, ipv4Destination = 12, 16
 	ipv4Checksum, ipv4Protocol  = 10, 9
@@ -18,7 +18,7 @@ const (
 	flagSYN, flagACK            = 0x02, 0x10
 )
 
-// destinationOf returns false if the packet is invalid.
+// destinationOf returns the destination of an IP packet, or false if the packet is invalid.
 func destinationOf(packet []byte) (netip.Addr, bool) {
 	switch {
 	case len(packet) >= 20 && packet[0]>>4 == 4:
@@ -29,6 +29,7 @@ func destinationOf(packet []byte) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
+// addressAt returns the IPv4 address at an offset.
 func addressAt(packet []byte, offset int) netip.Addr {
 	return netip.AddrFrom4([4]byte(packet[offset:]))
 }
@@ -36,24 +37,27 @@ func addressAt(packet []byte, offset int) netip.Addr {
 // addressPair contains the addresses of a machine behind NAT. Other machines see the public one.
 type addressPair struct{ private, public netip.Addr }
 
-// translate gives a packet that must be dropped an invalid destination. The caller must hold r.mu.
+// translate replaces the addresses of a TCP packet from machine src as NAT does. It gives a packet
+// that must be dropped an invalid destination: other machines can neither open a connection to a
+// machine behind NAT, nor use its private address. The caller must hold r.mu.
 func (r *router) translate(src int, packet []byte) {
 	if len(packet) < 40 || packet[0]>>4 != 4 || packet[ipv4Protocol] != protocolTCP {
 		return
 	}
-	for machine, t := range r.translations {
+	for machine, addresses := range r.translations {
 		destination := addressAt(packet, ipv4Destination)
 		switch {
-		case machine == src && addressAt(packet, ipv4Source) == t.private:
-			replaceAddress(packet, ipv4Source, t.public)
-		case machine != src && destination == t.public && !opensConnection(packet):
-			replaceAddress(packet, ipv4Destination, t.private)
-		case machine != src && (destination == t.private || destination == t.public):
+		case machine == src && addressAt(packet, ipv4Source) == addresses.private:
+			replaceAddress(packet, ipv4Source, addresses.public)
+		case machine != src && destination == addresses.public && !opensConnection(packet):
+			replaceAddress(packet, ipv4Destination, addresses.private)
+		case machine != src && (destination == addresses.private || destination == addresses.public):
 			replaceAddress(packet, ipv4Destination, netip.AddrFrom4([4]byte{}))
 		}
 	}
 }
 
+// opensConnection reports whether a TCP packet over IPv4 is the first of a connection.
 func opensConnection(packet []byte) bool {
 	headerBytes := 4 * int(packet[0]&0xf)
 	return headerBytes+tcpFlags < len(packet) &&

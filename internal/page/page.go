@@ -9,27 +9,27 @@ type Page struct {
 	// Agree is set if no ranks differ, and Compared if some ranks were compared.
 	Agree     bool       `json:"agree"`
 	Compared  bool       `json:"compared"`
-	Verdict   string     `json:"verdict"` // one sentence
+	Verdict   string     `json:"verdict"` // most important result, in one sentence
 	Ranks     []Rank     `json:"ranks"`
-	Sequences []Sequence `json:"sequences"`
+	Sequences []Sequence `json:"sequences"` // one for each pool and group
 	Windows   []Window   `json:"windows"`
-	Pending   []Row      `json:"pending"`
+	Pending   []Row      `json:"pending"` // unfinished operations
 	Faults    []Row      `json:"faults"`
 	Paths     []Path     `json:"paths"`
-	Notes     []string   `json:"notes"` // what the page does not show
-	Texts     []string   `json:"texts"` // descriptions of calls
-	Frames    []string   `json:"frames"`
+	Notes     []string   `json:"notes"`  // notes about data that the page does not show
+	Texts     []string   `json:"texts"`  // descriptions of calls
+	Frames    []string   `json:"frames"` // functions in call stacks, see AddStack
 
-	stacks     []byte
+	stacks     []byte // encoded call stacks
 	stackCount int
 }
 
-// Rank describes a file of a rank.
+// Rank describes the source of a rank's events: a file or a running process.
 type Rank struct {
-	Rank   int      `json:"rank"`
-	File   string   `json:"file"`
+	Rank   int      `json:"rank"` // number of the rank
+	File   string   `json:"file"` // name of the source
 	Format string   `json:"format"`
-	Events int      `json:"events"`
+	Events int      `json:"events"` // number of events
 	Notes  []string `json:"notes"`
 }
 
@@ -110,8 +110,8 @@ type Path struct {
 	Bytes     []int64 `json:"bytes"`
 }
 
-// AddStack adds a call stack of indexes in Frames, innermost first. It returns the value for
-// [Event.Stack].
+// AddStack adds a call stack. frames contains indexes in Frames, the innermost first. AddStack
+// returns the number of the stack, which is the value for [Event.Stack].
 func (p *Page) AddStack(frames []int32) int32 {
 	p.stacks = appendUint(p.stacks, int64(len(frames)))
 	for _, f := range frames {

@@ -17,8 +17,8 @@ const (
 	Older
 )
 
-// Event describes an event of a track. The package comment describes its fields. Unknown segments,
-// blocks and stacks are -1.
+// Event describes an event of a track. The package comment describes its fields for each Kind.
+// Unknown segments, blocks and stacks are -1.
 type Event struct {
 	Kind        Kind
 	Size, Bytes int64
@@ -44,6 +44,7 @@ type Track struct {
 	previous [columnCount]int64  // last value of each column that stores differences
 }
 
+// column is a field of all events of a track, stored together.
 type column int
 
 const (
@@ -67,7 +68,8 @@ var columnNames = [columnCount]string{
 // Len returns the number of events.
 func (t *Track) Len() int { return t.count }
 
-// Add appends an event.
+// Add appends an event. It adds 1 to segments, stacks and blocks (except the text of a Call), so that
+// as 0. The package comment describes the columns.
 func (t *Track) Add(e *Event) {
 	block := int64(e.Block)
 	if e.Kind != Call {
@@ -86,8 +88,11 @@ func (t *Track) Add(e *Event) {
 	t.addDifference(columnTime, e.Time)
 }
 
+// addValue appends a value to a column.
 func (t *Track) addValue(c column, v int64) { t.columns[c] = appendUint(t.columns[c], v) }
 
+// addDifference appends the difference between a value and the previous value of the column. It is
+// for columns in which neighboring values are similar.
 func (t *Track) addDifference(c column, v int64) {
 	v = clamp(v)
 	t.columns[c] = binary.AppendVarint(t.columns[c], v-t.previous[c])
@@ -97,6 +102,8 @@ func (t *Track) addDifference(c column, v int64) {
 // maxValue is the largest integer up to which JavaScript represents all integers exactly.
 const maxValue = 1<<53 - 1
 
+// clamp returns the integer from 0 to maxValue that is closest to v.
 func clamp(v int64) int64 { return min(max(v, 0), maxValue) }
 
+// appendUint appends a clamped integer in the encoding of binary.AppendUvarint.
 func appendUint(b []byte, v int64) []byte { return binary.AppendUvarint(b, uint64(clamp(v))) }

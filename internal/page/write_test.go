@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 )
 
+// decodedData is the header of a page's data, and the columns that follow it.
 type decodedData struct {
 	Title     string
 	Sequences []struct {
@@ -26,18 +27,20 @@ type decodedData struct {
 	}
 	StackCount int
 	Stacks     columnLocation
-	columns    []byte
+	columns    []byte // all columns
 }
 
 // decode decodes the data of a page in the format that doc.go describes.
 func decode(t testing.TB, b []byte) *decodedData {
 	t.Helper()
-	if len(b) < 12 || string(b[:8]) != "SYMPAGE\x01" {
-		t.Fatalf("data begin with %q; want SYMPAGE\x01", b[:min(len(b), 8)])
+	const prefixBytes, lengthBytes = 8, 4
+	const headerStart = prefixBytes + lengthBytes
+	if len(b) < headerStart || string(b[:prefixBytes]) != "SYMPAGE\x01" {
+		t.Fatalf("data begin with %q; want SYMPAGE\x01", b[:min(len(b), prefixBytes)])
 	}
-	n := 12 + int(binary.LittleEndian.Uint32(b[8:]))
-	d := &decodedData{columns: b[n:]}
-	if err := json.Unmarshal(b[12:n], d); err != nil {
+	headerEnd := headerStart + int(binary.LittleEndian.Uint32(b[prefixBytes:]))
+	d := &decodedData{columns: b[headerEnd:]}
+	if err := json.Unmarshal(b[headerStart:headerEnd], d); err != nil {
 		t.Fatal(err)
 	}
 	return d
@@ -64,6 +67,8 @@ func (d *decodedData) values(t testing.TB, at columnLocation, signed bool) []int
 	return all
 }
 
+// TestDataRoundTrip encodes random events and decodes their columns. Each value must be clamped to
+// the integers that JavaScript represents exactly.
 func TestDataRoundTrip(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		track := &Track{}
@@ -107,6 +112,7 @@ func TestDataRoundTrip(t *testing.T) {
 	})
 }
 
+// TestStacks adds three stacks. Their column holds the length and the frames of each stack.
 func TestStacks(t *testing.T) {
 	p := &Page{}
 	for i, frames := range [][]int32{{3, 1}, nil, {7}} {
@@ -119,7 +125,8 @@ func TestStacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := decode(t, b.Bytes())
-	got := d.values(t, d.Stacks, false)
+	const signed = false
+	got := d.values(t, d.Stacks, signed)
 	if want := []int64{2, 3, 1, 0, 1, 7}; d.StackCount != 3 || !slices.Equal(got, want) {
 		t.Errorf("got %d stacks %v; want 3 stacks %v", d.StackCount, got, want)
 	}
@@ -142,8 +149,9 @@ func TestHTMLOfHostileTexts(t *testing.T) {
 	if strings.Contains(text, "<img") || strings.Contains(text, "<script>alert") {
 		t.Error("text from the data became markup")
 	}
-	if n := strings.Count(text, "<script"); n != 2 {
-		t.Errorf("the page has %d scripts; want 2", n)
+	const wantScripts = 2 // the data and the script of the page
+	if n := strings.Count(text, "<script"); n != wantScripts {
+		t.Errorf("the page has %d scripts; want %d", n, wantScripts)
 	}
 	packed := regexp.MustCompile(`id="data">([^<]*)</script>`).FindStringSubmatch(text)
 	if packed == nil {
@@ -162,6 +170,7 @@ func TestHTMLOfHostileTexts(t *testing.T) {
 	}
 }
 
+// TestShell checks that WriteShell escapes the title and the URL.
 func TestShell(t *testing.T) {
 	var b bytes.Buffer
 	if err := WriteShell(&b, "a<b", `data.bin?x="y"`); err != nil {
@@ -174,16 +183,19 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// failingWriter is an io.Writer that fails after the remaining bytes.
+// failingWriter is an io.Writer that fails when more than the remaining bytes are written.
 type failingWriter struct{ remaining int }
 
 func (f *failingWriter) Write(b []byte) (int, error) {
-	if f.remaining -= len(b); f.remaining < 0 {
+	f.remaining -= len(b)
+	if f.remaining < 0 {
 		return 0, io.ErrShortWrite
 	}
 	return len(b), nil
 }
 
+// TestWriteErrors checks that WriteHTML returns the errors of a writer that fails at the start, in
+// the middle or at the end of the page.
 func TestWriteErrors(t *testing.T) {
 	var all bytes.Buffer
 	p := &Page{Title: "t"}

@@ -11,12 +11,12 @@ import (
 
 // Library imitates another GPU library in the process, such as PyTorch. It calls CUDA directly.
 type Library struct {
-	Streams []*symmem.Stream // adopted by the Runtime
+	Streams []*symmem.Stream // the library's streams, which the Runtime has adopted
 
-	gpu           *cuda.Driver // uses the device's primary context in each call
-	captureMode   cuda.CaptureMode
+	gpu           *cuda.Driver     // uses the device's primary context in each call
+	captureMode   cuda.CaptureMode // global, or thread-local on several machines
 	device        cuda.Device
-	streamHandles []cuda.Stream
+	streamHandles []cuda.Stream // handles of Streams
 	interop       symmem.Interop
 }
 
@@ -27,7 +27,8 @@ func NewLibrary(rt *symmem.Runtime, streamCount int) (l *Library, err error) {
 		return nil, err
 	}
 	l = &Library{interop: rt.Interop()}
-	if l.device, err = gpu.Device(rt.Device().Ordinal); err != nil {
+	l.device, err = gpu.Device(rt.Device().Ordinal)
+	if err != nil {
 		return nil, err
 	}
 	primary, err := l.device.RetainPrimary()
@@ -36,7 +37,8 @@ func NewLibrary(rt *symmem.Runtime, streamCount int) (l *Library, err error) {
 	}
 	l.gpu = gpu.InContext(primary)
 	if rt.World().Stats().Tuning.Machines > 1 {
-		l.captureMode = cuda.CaptureThreadLocal // NCCL's defect CapturesInvalidated excludes global mode
+		// The defect nccl.CapturesInvalidated can invalidate captures in global mode.
+		l.captureMode = cuda.CaptureThreadLocal
 	}
 	for range streamCount {
 		if err := l.addStream(rt); err != nil {
@@ -46,6 +48,7 @@ func NewLibrary(rt *symmem.Runtime, streamCount int) (l *Library, err error) {
 	return l, nil
 }
 
+// addStream creates a stream that the Runtime adopts.
 func (l *Library) addStream(rt *symmem.Runtime) error {
 	handle, err := l.gpu.StreamCreate()
 	if err != nil {
@@ -60,7 +63,7 @@ func (l *Library) addStream(rt *symmem.Runtime) error {
 	return nil
 }
 
-// Close destroys the streams. The Runtime must be closed first.
+// Close destroys the streams. The Runtime must have been closed.
 func (l *Library) Close() error {
 	var errs []error
 	for _, handle := range l.streamHandles {
@@ -69,8 +72,8 @@ func (l *Library) Close() error {
 	return errors.Join(append(errs, l.device.ReleasePrimary())...)
 }
 
-// Memory allocates memory in the order of the first stream (cuMemAllocAsync). The caller must call
-// free.
+// Memory allocates memory with cuMemAllocAsync on the first stream, and waits until the memory is
+// usable. The caller must call free, which frees the memory on the same stream.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	stream := l.streamHandles[0]
 	address, err := l.gpu.MemAllocAsync(bytes, stream)
@@ -89,9 +92,9 @@ type LibraryGraph struct {
 	executable cuda.GraphExec
 }
 
-// Capture captures the work that record queues on streams of the library. The capture begins on the
-// first stream, waits for the others at the end, and uses CUDA's global mode on one machine, like
-// PyTorch.
+// Capture captures the work that record queues on the given streams of the library. Like a capture
+// of PyTorch, it begins on the first stream, from which the others fork and which they join at the
+// end, and uses CUDA's global mode unless the ranks are on several machines.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -120,6 +123,7 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 	return g, nil
 }
 
+// addWait makes stream waiter wait for the work queued on stream awaited so far.
 func (l *Library) addWait(waiter, awaited cuda.Stream) error {
 	event, err := l.gpu.EventCreate(cuda.EventDisableTiming)
 	if err != nil {

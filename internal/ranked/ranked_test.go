@@ -7,6 +7,7 @@ import (
 	"symmem/internal/ranked"
 )
 
+// The classes of the tests, in their order.
 type (
 	outerMu  struct{}
 	innerMu  struct{}
@@ -23,16 +24,17 @@ func (sharedMu) Rank() ranked.Rank {
 	return ranked.Rank{Order: 3, Name: "test.shared"}
 }
 
+// TestMutualExclusion increments a counter in several goroutines, each time with a lock held.
 func TestMutualExclusion(t *testing.T) {
 	var mutex ranked.Mutex[outerMu]
 	var spin ranked.Spin[innerMu]
 	var rw ranked.RWMutex[sharedMu]
 	for name, l := range map[string]sync.Locker{"Mutex": &mutex, "Spin": &spin, "RWMutex": &rw} {
 		t.Run(name, func(t *testing.T) {
-			const lockCount = 20_000
+			const goroutineCount, lockCount = 4, 20_000
 			count := 0 // guarded by l
 			var goroutines sync.WaitGroup
-			for range 4 {
+			for range goroutineCount {
 				goroutines.Go(func() {
 					for range lockCount {
 						l.Lock()
@@ -42,8 +44,8 @@ func TestMutualExclusion(t *testing.T) {
 				})
 			}
 			goroutines.Wait()
-			if count != 4*lockCount {
-				t.Errorf("count = %d, want %d", count, 4*lockCount)
+			if want := goroutineCount * lockCount; count != want {
+				t.Errorf("count = %d, want %d", count, want)
 			}
 		})
 	}

@@ -36,26 +36,27 @@ func Spans(numbers []int) string {
 	return b.String()
 }
 
-// RanksOf adds group ranks, as in "world rank 5 (rank 2 of the group)". members lists the group's
-// world ranks. If members is empty or all numbers are the same in the group and the world, RanksOf
-// returns Ranks(world).
+// RanksOf formats world ranks together with their numbers in a group, as in "world rank 5 (rank 2
+// of the group)". members lists the group's world ranks. If members is empty or all numbers are
+// the same in the group and the world, RanksOf returns Ranks(world).
 func RanksOf(world, members []int) string {
 	if NumberedAsWorld(members) || len(world) == 0 {
 		return Ranks(world)
 	}
-	group := make([]int, len(world))
+	group := make([]int, len(world)) // -1 for ranks that are not members
 	for i, r := range world {
 		group[i] = slices.Index(members, r)
 	}
 	text := "world " + Ranks(world)
-	if slices.Equal(group, world) || slices.Contains(group, -1) {
+	areAllMembers := !slices.Contains(group, -1)
+	if slices.Equal(group, world) || !areAllMembers {
 		return text
 	}
 	return fmt.Sprintf("%s (%s of the group)", text, Ranks(group))
 }
 
-// RanksOn adds machine names, as in "ranks 4-6 (4-5 on node-b, 6 on node-c)". machines holds the
-// known names by world rank.
+// RanksOn is like RanksOf, but adds the names of the ranks' machines, as in "ranks 4-6 (4-5 on
+// node-b, 6 on node-c)". machines holds the known names by world rank.
 func RanksOn(world, members []int, machines map[int]string) string {
 	text := RanksOf(world, members)
 	var machineNames []string // in the order of their first rank
@@ -72,7 +73,7 @@ func RanksOn(world, members []int, machines map[int]string) string {
 	switch {
 	case len(machineNames) == 0:
 		return text
-	case len(ranksByName[machineNames[0]]) == len(world):
+	case len(ranksByName[machineNames[0]]) == len(world): // all ranks are on one machine
 		return text + " on " + machineNames[0]
 	}
 	parts := make([]string, len(machineNames))
@@ -83,6 +84,7 @@ func RanksOn(world, members []int, machines map[int]string) string {
 }
 
 // NumberedAsWorld reports whether every rank has the same number in a group as in the world.
+// members lists the group's world ranks.
 func NumberedAsWorld(members []int) bool {
 	for group, world := range members {
 		if group != world {

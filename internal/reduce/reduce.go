@@ -78,6 +78,7 @@ func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	j.average(count*t.Size(), hint)
 }
 
+// average runs the job for the first size bytes, as an average of j.terms.
 func (j *job) average(size int, hint Hint) {
 	switch j.dataType {
 	case Float32, Float64, Float16, BFloat16:
@@ -102,6 +103,7 @@ func (j *job) average(size int, hint Hint) {
 	}
 }
 
+// checkArguments panics if arguments of an exported function are invalid.
 func checkArguments(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 	if !op.Accepts(t) {
 		panic("reduce: invalid operation or data type")
@@ -114,31 +116,33 @@ func checkArguments(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
+// job is a reduction that is executed in parts. Offsets in a job count bytes from its pointers.
 type job struct {
 	op       Op
 	dataType DataType
 	dsts     []unsafe.Pointer
 	srcs     []unsafe.Pointer
-	division division
+	division division     // of an average; for opScaledSum, operand is the factor
 	terms    averageTerms // only for averages
 }
 
-// With Hint.Stream, run streams only the whole cache lines of each destination.
+// run executes the job for the first size bytes. With Hint.Stream, it bypasses the caches for the
+// whole cache lines of each destination.
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
 		j.reduceStrides(0, size, false)
 		return
 	}
 	headBytes := int(-uintptr(j.dsts[0]) % lineBytes)
-	streamedBytes := (size - headBytes) &^ (lineBytes - 1)
+	streamEnd := headBytes + (size-headBytes)&^(lineBytes-1)
 	j.reduceStrides(0, headBytes, false)
-	j.reduceStrides(headBytes, headBytes+streamedBytes, true)
+	j.reduceStrides(headBytes, streamEnd, true)
 	fence()
-	j.reduceStrides(headBytes+streamedBytes, size, false)
+	j.reduceStrides(streamEnd, size, false)
 }
 
-// canStream reports whether all destinations contain a whole cache line, and their first ones begin
-// at the same element.
+// canStream reports whether all destinations contain a whole cache line, and their first ones
+// begin at the same element.
 func (j *job) canStream(size int) bool {
 	first := uintptr(j.dsts[0])
 	for _, dst := range j.dsts[1:] {
@@ -149,6 +153,8 @@ func (j *job) canStream(size int) bool {
 	return size >= 2*lineBytes && first%uintptr(j.dataType.Size()) == 0
 }
 
+// reduceStrides executes the job for the bytes [from, to) in parts of at most strideBytes. If
+// stream is set, from and to must be at boundaries of cache lines of the destinations.
 func (j *job) reduceStrides(from, to int, stream bool) {
 	for ; to-from > strideBytes; from += strideBytes {
 		j.reduceRange(from, from+strideBytes, stream)

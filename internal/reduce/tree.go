@@ -2,8 +2,9 @@ package reduce
 
 import "unsafe"
 
-// Tree recursively combines each half of the sources, and then the two results. For integers and
-// for Min and Max, Reduce and Average are faster and give the same results.
+// Tree describes a reduction in the order of a binary tree: it combines each half of the sources
+// recursively, and then the two results. For integers and for Min and Max, the functions Reduce
+// and Average are faster and give the same results.
 type Tree struct {
 	Op       Op
 	DataType DataType
@@ -18,16 +19,21 @@ type Tree struct {
 	IsAverage bool
 }
 
-// Intermediate results of treeBlock bytes stay in the L1 cache.
+// treeBlock is the number of bytes of each source that are reduced together. It is small, so that
+// intermediate results stay in the L1 cache.
 const treeBlock = 2 << 10
 
+// treeBuffer holds an intermediate result, in which elements may be twice as long as in the
+// sources.
 type treeBuffer [2 * treeBlock]byte
 
 // Reduce stores the result in every destination. The number of sources must be a power of two.
 // Other preconditions are those of the function Reduce.
 func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	checkArguments(tr.Op, tr.DataType, dsts, srcs, count)
-	if len(srcs)&(len(srcs)-1) != 0 || (tr.IsAverage || tr.IsScaled) && tr.Op != Sum {
+	isPowerOfTwo := len(srcs)&(len(srcs)-1) == 0
+	requiresSum := tr.IsAverage || tr.IsScaled
+	if !isPowerOfTwo || requiresSum && tr.Op != Sum {
 		panic("reduce: the number of sources must be a power of two, and an average or scaled " +
 			"reduction must be a sum")
 	}
@@ -41,7 +47,8 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	}
 	var out treeBuffer
 	acc := unsafe.Pointer(&out)
-	for size, from := count*tr.DataType.Size(), 0; from < size; from += treeBlock {
+	size := count * tr.DataType.Size()
+	for from := 0; from < size; from += treeBlock {
 		to := min(from+treeBlock, size)
 		tr.combineSources(acc, srcs, from, to)
 		tr.finishBlock(acc, srcs, from, to)
@@ -51,6 +58,7 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
+// usesFloat32 reports whether 16-bit floats are combined as float32.
 func (tr *Tree) usesFloat32() bool {
 	return (tr.DataType == Float16 || tr.DataType == BFloat16) && !tr.IsRounded
 }
@@ -64,6 +72,8 @@ func (tr *Tree) accumulatorType(bytes int) (DataType, int) {
 	return tr.DataType, bytes
 }
 
+// combineSources stores the combination of the sources' bytes [from, to) in acc, in the type of
+// accumulatorType.
 func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	t, bytes := tr.accumulatorType(to - from)
 	if len(srcs) == 1 {
@@ -78,6 +88,8 @@ func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, 
 	Reduce(tr.Op, t, dsts[:], pair[:], bytes/t.Size(), Hint{})
 }
 
+// loadSource converts size bytes of src to the type of accumulatorType, scales them if IsScaled is
+// set, and stores them in acc.
 func (tr *Tree) loadSource(acc, src unsafe.Pointer, size int) {
 	t, bytes := tr.accumulatorType(size)
 	if tr.usesFloat32() {
@@ -93,6 +105,7 @@ func (tr *Tree) loadSource(acc, src unsafe.Pointer, size int) {
 	}
 }
 
+// finishBlock divides the sums in acc if IsAverage is set, and converts them to DataType in place.
 func (tr *Tree) finishBlock(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	t, bytes := tr.accumulatorType(to - from)
 	if tr.IsAverage {

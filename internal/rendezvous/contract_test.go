@@ -9,6 +9,7 @@ import (
 	"testing"
 )
 
+// TestStoreContract runs contractTests with each kind of client, each with a new store.
 func TestStoreContract(t *testing.T) {
 	newClients := map[string]func(t *testing.T) *Client{
 		"local": func(t *testing.T) *Client {
@@ -56,6 +57,7 @@ var contractTests = map[string]func(t *testing.T, s *Client){
 	"requests that are too large are refused":                  testTooLarge,
 }
 
+// mustSet sets a key, or ends the test after an error.
 func mustSet(t *testing.T, s *Client, key, value string) {
 	t.Helper()
 	if err := s.Set(testContext(t), key, []byte(value)); err != nil {
@@ -63,6 +65,7 @@ func mustSet(t *testing.T, s *Client, key, value string) {
 	}
 }
 
+// checkValue waits until a key is set, and ends the test if it has another value than want.
 func checkValue(t *testing.T, s *Client, key, want string) {
 	t.Helper()
 	got, err := s.Get(testContext(t), key)
@@ -97,7 +100,7 @@ func testAdd(t *testing.T, s *Client) {
 }
 
 func testCompareSet(t *testing.T, s *Client) {
-	rows := []struct{ expected, desired, want string }{
+	rows := []struct{ expected, desired, want string }{ // in this order, with one key
 		{"other", "x", "other"}, // stores nothing, because the key is missing
 		{"", "one", "one"},
 		{"", "two", "one"},
@@ -131,7 +134,7 @@ func testWaitErrorListsKeys(t *testing.T, s *Client) {
 	cause := errors.New("test cause")
 	err := waitUntilCanceled(t, s, cause, "here", "there", "nowhere")
 	if !errors.Is(err, cause) || !strings.Contains(err.Error(), `here" and 2 more`) {
-		t.Fatalf("got %v, want an error that contains the cause and the keys", err)
+		t.Fatalf("Wait = %v, want an error that contains the cause and the keys", err)
 	}
 }
 
@@ -151,7 +154,7 @@ func testCanceledWait(t *testing.T, s *Client) {
 	for range 5 {
 		err := waitUntilCanceled(t, s, context.Canceled, "never")
 		if !errors.Is(err, context.Canceled) {
-			t.Fatalf("got %v, want context.Canceled", err)
+			t.Fatalf("Wait = %v, want context.Canceled", err)
 		}
 	}
 	mustSet(t, s, "never", "late")
@@ -159,7 +162,7 @@ func testCanceledWait(t *testing.T, s *Client) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
 	if err := s.Set(ctx, "k", nil); !errors.Is(err, context.Canceled) {
-		t.Fatalf("Set with a canceled context: got %v, want context.Canceled", err)
+		t.Fatalf("Set with a canceled context = %v, want context.Canceled", err)
 	}
 }
 
@@ -180,6 +183,8 @@ func testConcurrentAdds(t *testing.T, s *Client) {
 	checkValue(t, s, "n", fmt.Sprint(callerCount*callCount))
 }
 
+// testWaitDoesNotBlock starts goroutines that each wait for a key and then set the next one. It
+// would hang if a wait blocked the calls of other goroutines.
 func testWaitDoesNotBlock(t *testing.T, s *Client) {
 	const goroutineCount = 16
 	ctx := testContext(t)
@@ -202,14 +207,13 @@ func testWaitDoesNotBlock(t *testing.T, s *Client) {
 func testTooLarge(t *testing.T, s *Client) {
 	ctx := testContext(t)
 	longKey := strings.Repeat("k", maxKeyBytes)
-	errs := []error{
-		s.Set(ctx, longKey, nil),
-		s.Set(ctx, "k", make([]byte, maxValueBytes+1)),
-		s.Wait(ctx, make([]string, maxKeys+1)...),
-	}
-	for i, err := range errs {
+	for name, err := range map[string]error{
+		"Set of a long key":      s.Set(ctx, longKey, nil), // The store adds a slash to the key.
+		"Set of a long value":    s.Set(ctx, "k", make([]byte, maxValueBytes+1)),
+		"Wait for too many keys": s.Wait(ctx, make([]string, maxKeys+1)...),
+	} {
 		if !errors.Is(err, ErrTooLarge) {
-			t.Fatalf("row %d: got %v, want ErrTooLarge", i, err)
+			t.Fatalf("%s = %v, want ErrTooLarge", name, err)
 		}
 	}
 	mustSet(t, s, "k", "v")

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// World describes the ranks of a job before they communicate.
+// World describes the ranks of a job before they communicate, and this process's rank.
 type World struct {
+	// Rank is the number of this process's rank, from 0. Size is the number of ranks.
 	Rank, Size int
 	// LocalRank and LocalSize count only the ranks of this machine.
 	LocalRank, LocalSize int
@@ -27,7 +28,7 @@ type World struct {
 // Source identifies where this process's rank comes from.
 type Source string
 
-// Discover tries the sources up to SourceOneProcess in this order.
+// The sources of ranks. Discover tries those up to SourceOneProcess in this order.
 const (
 	SourceOptions    Source = "options"
 	SourceTorchrun   Source = "torchrun"
@@ -95,7 +96,7 @@ type Options struct {
 // Variable is an environment variable that Discover has read.
 type Variable struct {
 	Name  string
-	Value string
+	Value string // "" if the variable is empty or not set
 }
 
 // EnvironmentError means that the environment variables do not determine the rank or the store.
@@ -122,8 +123,10 @@ func (e *EnvironmentError) Error() string {
 	return b.String()
 }
 
+// maxWorldSize is the maximum number of ranks.
 const maxWorldSize = 1 << 20
 
+// describeProblem returns a text about the first invalid number of ranks, or "".
 func (w *World) describeProblem() string {
 	switch {
 	case w.Size < 1 || w.Size > maxWorldSize:

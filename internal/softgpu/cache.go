@@ -26,13 +26,13 @@ const (
 	unfinishedPrefix = "unfinished-"      // names of incomplete folders
 	completeFile     = "complete"         // exists in complete folders
 	lockSuffix       = ".lock"            // follows the key in the name of its lock file
-	unusedLimit      = 7 * 24 * time.Hour // age of unused entries that are removed
-	unfinishedLimit  = time.Hour          // age of incomplete folders that are removed
-	compileTimeout   = 10 * time.Minute
+	unusedLimit      = 7 * 24 * time.Hour // time after the last use until a folder is removed
+	unfinishedLimit  = time.Hour          // age at which incomplete folders are removed
+	compileTimeout   = 10 * time.Minute   // limit of the wait for another process
 )
 
-// If the home directory is missing or read-only, the cache is in the folder for temporary files,
-// where it must belong to this user.
+// userCache returns this user's cache, whose folder it creates. If the home directory is missing
+// or read-only, the cache is in the folder for temporary files, where it must belong to this user.
 func userCache() (cache, error) {
 	if dir, err := os.UserCacheDir(); err == nil {
 		c := cache{filepath.Join(dir, "symmem-softgpu")}
@@ -48,8 +48,9 @@ func userCache() (cache, error) {
 	if err != nil {
 		return cache{}, fmt.Errorf("checking the cache of the software GPU: %w", err)
 	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || int(owner.Uid) != os.Getuid() || info.Mode() != fs.ModeDir|0o700 {
+	stat, hasStat := info.Sys().(*syscall.Stat_t)
+	isOwn := hasStat && int(stat.Uid) == os.Getuid()
+	if !isOwn || info.Mode() != fs.ModeDir|0o700 {
 		return cache{}, fmt.Errorf("%s is not a folder that only this user can write to", c.dir)
 	}
 	return c, nil
@@ -57,8 +58,8 @@ func userCache() (cache, error) {
 
 const writable = 2 // W_OK of access(2)
 
-// If the subfolder for key does not exist, create must write its contents. Processes that need
-// different keys do not wait for each other.
+// findOrCreate returns the subfolder for key. If it does not exist, findOrCreate calls create to
+// write its contents to a folder. Processes that need different keys do not wait for each other.
 func (c cache) findOrCreate(key string, create func(dir string) error) (string, error) {
 	dir := filepath.Join(c.dir, key)
 	if isComplete(dir) {
@@ -91,7 +92,7 @@ func (c cache) findOrCreate(key string, create func(dir string) error) (string, 
 	return dir, nil
 }
 
-// isComplete reports whether a folder has all its contents. Folders get their names when they do.
+// isComplete reports whether a folder has all its contents.
 func isComplete(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, completeFile))
 	return err == nil
@@ -103,8 +104,8 @@ func touch(dir string) error {
 	return os.Chtimes(dir, now, now)
 }
 
-// lock waits until no other process creates the folder of key. The system releases the lock if this
-// process is killed.
+// lock acquires a lock for creating the folder of key. It waits up to compileTimeout for another
+// process. The system releases the lock if this process is killed.
 func (c cache) lock(key string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(c.dir, key+lockSuffix), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -121,6 +122,7 @@ func (c cache) lock(key string) (unlock func(), err error) {
 	}
 }
 
+// flock waits for an exclusive lock of a file, even if signals interrupt it.
 func flock(f *os.File) error {
 	for {
 		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
@@ -129,6 +131,8 @@ func flock(f *os.File) error {
 	}
 }
 
+// removeOldEntries removes unused and incomplete folders. It ignores errors, because another
+// process may remove the same folder.
 func (c cache) removeOldEntries() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {
@@ -142,6 +146,8 @@ func (c cache) removeOldEntries() {
 	}
 }
 
+// keyOf returns a hash of everything that determines compiled libraries: the versions of the
+// compilers, the flags and the sources.
 func keyOf(flags []string, sources ...fs.FS) (string, error) {
 	hash := sha256.New()
 	for _, compiler := range []string{"gcc", "g++"} {

@@ -11,16 +11,16 @@ import (
 // sometimes owns the bias. When Empty has returned true, no call may be inside.
 func TestClosedGateIsEmpty(t *testing.T) {
 	var gate Gate
-	var open atomic.Bool // whether a call may be inside
+	var mayEnter atomic.Bool // false while the gate is closed and empty
 	var stop atomic.Bool
-	var entered atomic.Int64
+	var entered atomic.Int64 // number of calls that have entered
 	var all sync.WaitGroup
-	open.Store(true)
+	mayEnter.Store(true)
 	for range 3 {
 		all.Go(func() {
 			for turn := 0; !stop.Load(); turn++ {
-				if pass, ok := gate.Enter(); ok {
-					if !open.Load() {
+				if pass, hasEntered := gate.Enter(); hasEntered {
+					if !mayEnter.Load() {
 						t.Error("a call is inside although Empty returned true")
 					}
 					entered.Add(1)
@@ -40,29 +40,32 @@ func TestClosedGateIsEmpty(t *testing.T) {
 		for !gate.Empty() {
 			runtime.Gosched()
 		}
-		open.Store(false)
+		mayEnter.Store(false)
 		runtime.Gosched()
-		open.Store(true)
+		mayEnter.Store(true)
 		gate.Open()
 	}
 	stop.Store(true)
 	all.Wait()
 }
 
-// callsPerBias is the number of consecutive calls that make a goroutine the owner of a biased Gate.
+// callsPerBias is the number of consecutive calls that make a goroutine the owner of a biased
+// Gate.
 const callsPerBias = 1000
 
+// TestGateIsEmptyAfterAllCallsLeft closes a gate while a goroutine is in three nested calls. Empty
+// must return true only after all three have left.
 func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		calls int // number of calls before the test, after which the goroutine may own the bias
+		calls int // number of calls after the early one, which may make the goroutine the owner
 	}{{"first calls", 0}, {"frequent calls", 3 * callsPerBias}} {
 		t.Run(c.name, func(t *testing.T) {
 			var gate Gate
 			enter := func() Pass {
-				pass, ok := gate.Enter()
-				if !ok {
-					t.Fatal("an open gate refused a call")
+				pass, hasEntered := gate.Enter()
+				if !hasEntered {
+					t.Fatal("Enter of an open gate = false, want true")
 				}
 				return pass
 			}
@@ -81,8 +84,9 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 			if !gate.Empty() {
 				t.Error("Empty = false after all calls have left, want true")
 			}
-			if _, ok := gate.Enter(); ok || !gate.Closed() {
-				t.Error("a closed gate admitted a call or reported Closed = false")
+			if _, hasEntered := gate.Enter(); hasEntered || !gate.Closed() {
+				t.Errorf("Enter of a closed gate = %t and Closed = %t, want false and true", hasEntered,
+					gate.Closed())
 			}
 			gate.Open()
 			gate.Leave(enter())
@@ -111,9 +115,9 @@ func TestNextCloseCountsEarlierCall(t *testing.T) {
 	gate.Open()
 	// These calls must not take the bias away from the goroutine that is inside.
 	for range 3 * callsPerBias {
-		pass, ok := gate.Enter()
-		if !ok {
-			t.Fatal("the open gate refused a call")
+		pass, hasEntered := gate.Enter()
+		if !hasEntered {
+			t.Fatal("Enter of the open gate = false, want true")
 		}
 		gate.Leave(pass)
 	}

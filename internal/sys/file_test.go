@@ -9,21 +9,24 @@ import (
 	"testing"
 )
 
+// TestCreateFile creates a file that is larger than the disk, a small file, and the small file
+// again.
 func TestCreateFile(t *testing.T) {
+	const smallBytes, hugeBytes = 8192, 1 << 60
 	path := filepath.Join(t.TempDir(), "file")
-	if f, err := CreateFile(path, 1<<60); err == nil {
+	if f, err := CreateFile(path, hugeBytes); err == nil {
 		_ = f.Close()
-		t.Fatal("CreateFile of an exbibyte succeeded; want an error")
+		t.Fatal("CreateFile of an exbibyte = nil error; want an error")
 	}
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("Stat = %v; want no file after a failure", err)
+		t.Errorf("Stat after a failed CreateFile = %v; want ErrNotExist", err)
 	}
-	f, err := CreateFile(path, 8192)
+	f, err := CreateFile(path, smallBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := FileSize(f); n != 8192 || err != nil {
-		t.Errorf("FileSize = %d, %v; want 8192", n, err)
+	if n, err := FileSize(f); n != smallBytes || err != nil {
+		t.Errorf("FileSize = %d, %v; want %d", n, err, smallBytes)
 	}
 	_ = f.Close()
 	if _, err := CreateFile(path, 1); !errors.Is(err, os.ErrExist) {
@@ -41,18 +44,24 @@ func TestCreateFileWithoutFallocate(t *testing.T) {
 			t.Errorf("CreateFile on ramfs = %v; want advice to use another filesystem", err)
 		}
 		if names, err := os.ReadDir(folder); err != nil || len(names) > 0 {
-			t.Errorf("ReadDir after a failure = %v, %v; want no files", names, err)
+			t.Errorf("ReadDir after a failed CreateFile = %v, %v; want no files", names, err)
 		}
 		return
 	}
+	const cannotMount = 77 // exit code of the shell
 	folder := t.TempDir()
 	cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
 		`mount -t ramfs ramfs "$1" || exit 77; exec "$2" -test.run "^$3$"`,
 		"sh", folder, os.Args[0], t.Name())
 	cmd.Env = append(os.Environ(), variable+"="+folder)
 	out, err := cmd.CombinedOutput()
-	if exit := (*exec.ExitError)(nil); errors.Is(err, exec.ErrNotFound) ||
-		errors.As(err, &exit) && (exit.ExitCode() == 77 || strings.HasPrefix(string(out), "unshare:")) {
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Skipf("cannot mount ramfs: %v", err)
+	}
+	var exitErr *exec.ExitError
+	hasExited := errors.As(err, &exitErr)
+	isUnshareError := strings.HasPrefix(string(out), "unshare:")
+	if hasExited && (exitErr.ExitCode() == cannotMount || isUnshareError) {
 		t.Skipf("cannot mount ramfs: %v, %s", err, out)
 	}
 	if err != nil {
@@ -60,6 +69,7 @@ func TestCreateFileWithoutFallocate(t *testing.T) {
 	}
 }
 
+// TestLockFile locks a file over two descriptors, of which the first is closed later.
 func TestLockFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	first, err := CreateFile(path, 1)

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pidfd opens a descriptor that becomes readable when the process exits. It never refers to another
-// process with the same ID.
+// Pidfd opens a descriptor of a process (see pidfd_open(2)), which becomes readable when the
+// process exits. If the process ID is reused later, the descriptor does not refer to the new
+// process.
 func Pidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -22,7 +23,8 @@ func Pidfd(pid int) (*os.File, error) {
 // AwaitEnd blocks until the process of a Pidfd has exited, or returns an error if pidfd is closed
 // or its read deadline passes.
 //
-// It blocks no thread, because the Go runtime's monitor would then use a processor.
+// AwaitEnd uses the runtime's poller instead of a blocking system call, because the Go runtime's
+// monitor uses a processor while a thread is blocked in a system call.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
@@ -45,13 +47,15 @@ func HasEnded(pidfd *os.File) bool {
 	return err == nil && hasEnded
 }
 
+// isReadable reports whether a descriptor is readable now.
 func isReadable(fd uintptr) bool {
+	const timeout = 0
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	readable, err := unix.Poll(fds, 0)
+	readableCount, err := unix.Poll(fds, timeout)
 	for err == unix.EINTR {
-		readable, err = unix.Poll(fds, 0)
+		readableCount, err = unix.Poll(fds, timeout)
 	}
-	return err == nil && readable > 0
+	return err == nil && readableCount > 0
 }
 
 // IsStopped reports whether a signal such as SIGSTOP or a debugger has stopped a process. It
@@ -62,6 +66,7 @@ func IsStopped(pid int) bool {
 		return false
 	}
 	// The state follows the program's name in parentheses, which may itself contain parentheses.
+	// T means stopped by a signal, and t by a debugger.
 	state := b[bytes.LastIndexByte(b, ')')+1:]
 	return bytes.HasPrefix(state, []byte(" T")) || bytes.HasPrefix(state, []byte(" t"))
 }
@@ -75,9 +80,11 @@ func Memory() (int64, error) {
 	return int64(info.Totalram+info.Totalswap) * int64(info.Unit), nil
 }
 
-// BootID returns the machine's boot ID. It is the same in all containers on the machine.
+// BootID returns a random ID that the kernel chooses when the machine boots. It is the same in all
+// containers on the machine.
 func BootID() (string, error) { return readID("/proc/sys/kernel/random/boot_id") }
 
+// readID returns the ID in a file, without white space around it.
 func readID(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -90,7 +97,8 @@ func readID(path string) (string, error) {
 	return id, nil
 }
 
-// Namespace returns an identifier of this process's namespace of a kind, such as "net" or "pid".
+// Namespace returns an identifier of the namespace that this process is in, such as
+// "net:[4026531840]" for the kind "net".
 func Namespace(kind string) (string, error) {
 	id, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {

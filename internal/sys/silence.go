@@ -14,17 +14,21 @@ const (
 	// SilenceLimit is the time after which a TCP connection fails because the other machine's
 	// kernel does not answer.
 	SilenceLimit = 5 * time.Second
-	// probeInterval is the time between probes, and between transmissions of the same data.
+	// probeInterval is the time between probes of an idle connection, and the longest time between
+	// transmissions of the same data.
 	probeInterval = time.Second
 	tcpRTOMaxMs   = 44 // TCP_RTO_MAX_MS of linux/tcp.h, since Linux 6.15
 )
 
+// keepAlive makes the kernel probe an idle connection, and end it after SilenceLimit without an
+// answer.
 var keepAlive = net.KeepAliveConfig{
 	Enable: true, Idle: probeInterval, Interval: probeInterval,
 	Count: int(SilenceLimit / probeInterval),
 }
 
-// Dialer returns a dialer for Unix sockets, and for TCP connections that detect silence.
+// Dialer returns a dialer for Unix sockets, and for TCP connections that fail after SilenceLimit
+// without an answer of the other machine.
 func Dialer() *net.Dialer {
 	return &net.Dialer{
 		KeepAliveConfig: keepAlive,
@@ -37,10 +41,11 @@ func Dialer() *net.Dialer {
 	}
 }
 
-// DetectSilence limits the silence of a TCP connection. It does not change other connections.
+// DetectSilence makes a TCP connection fail after SilenceLimit without an answer of the other
+// machine. It does not change other connections.
 func DetectSilence(conn net.Conn) error {
-	tcpConn, ok := conn.(*net.TCPConn)
-	if !ok {
+	tcpConn, isTCP := conn.(*net.TCPConn)
+	if !isTCP {
 		return nil
 	}
 	if err := tcpConn.SetKeepAliveConfig(keepAlive); err != nil {
@@ -53,13 +58,14 @@ func DetectSilence(conn net.Conn) error {
 	return limitSilence(rawConn)
 }
 
-// limitSilence detects silence while sent data is not acknowledged. The kernel then sends no
-// probes.
+// limitSilence makes a connection fail if sent data is not acknowledged within SilenceLimit. While
+// data is not acknowledged, the kernel sends no probes.
 func limitSilence(conn syscall.RawConn) error {
 	var setErr error
 	err := conn.Control(func(fd uintptr) {
 		setErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT,
 			int(SilenceLimit/time.Millisecond))
+		// Older kernels do not have this option, and retransmit less often.
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, tcpRTOMaxMs,
 			int(probeInterval/time.Millisecond))
 	})
@@ -78,10 +84,11 @@ const (
 	Silent
 )
 
-// SilenceOf returns Answering if the connection is closed or does not use TCP.
+// SilenceOf returns whether the machine at the other end of a connection answers. It returns
+// Answering if the connection is closed or does not use TCP.
 func SilenceOf(conn net.Conn) Silence {
-	tcpConn, ok := conn.(*net.TCPConn)
-	if !ok {
+	tcpConn, isTCP := conn.(*net.TCPConn)
+	if !isTCP {
 		return Answering
 	}
 	rawConn, err := tcpConn.SyscallConn()

@@ -17,31 +17,35 @@ const DeriveMethod = "from small sizes to large ones, starting with otherwise, t
 	"the others, and starts with them; two levels are chosen only at sizes where they are faster in " +
 	"place and out of place"
 
+// comparison describes how Derive chooses between two paths.
 type comparison struct {
-	startPath              Path // for sizes below the first point
-	preferred, alternative Path
-	microseconds           func(Point) (preferred, alternative float64)
-	// isStrict is set if alternative is chosen only where it is faster at every point, even if it was
-	// chosen at the previous size.
+	startPath              Path // path of the first size if no path is faster there
+	preferred, alternative Path // preferred is chosen if the points of a size disagree
+	// microseconds returns the times of both paths at a point.
+	microseconds func(Point) (preferred, alternative float64)
+	// isStrict is set if alternative is chosen only where it is faster at every point, even if it
+	// was chosen at the previous size.
 	isStrict bool
 }
 
 func windowComparison(defaultPath Path) comparison {
-	return comparison{defaultPath, Plain, Window, func(p Point) (plain, window float64) {
-		return p.PlainUS, p.WindowUS
-	}, false}
+	return comparison{
+		startPath: defaultPath, preferred: Plain, alternative: Window,
+		microseconds: func(p Point) (plain, window float64) { return p.PlainUS, p.WindowUS },
+	}
 }
 
 var directComparison = comparison{
-	NotDirect, NotDirect, Direct,
-	func(p Point) (notDirect, direct float64) { return p.NotDirectUS(), p.DirectUS },
-	false,
+	startPath: NotDirect, preferred: NotDirect, alternative: Direct,
+	microseconds: func(p Point) (notDirect, direct float64) { return p.NotDirectUS(), p.DirectUS },
 }
 
 var twoLevelComparison = comparison{
-	NotDirect, NotDirect, TwoLevel,
-	func(p Point) (notDirect, twoLevel float64) { return p.NotDirectUS(), p.TwoLevelUS },
-	true,
+	startPath: NotDirect, preferred: NotDirect, alternative: TwoLevel,
+	microseconds: func(p Point) (notDirect, twoLevel float64) {
+		return p.NotDirectUS(), p.TwoLevelUS
+	},
+	isStrict: true,
 }
 
 func (p Point) hasTwoLevel() bool { return p.TwoLevelUS > 0 }
@@ -54,13 +58,13 @@ func (p Point) NotDirectUS() float64 {
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// Derive derives a rule from measured times. If calls.Memory is empty, the rule chooses between the
-// plain and the window path, and otherwise between NotDirect and the direct or two-level path.
+// Derive derives a rule from measured times. If calls.Memory is empty, the rule chooses between
+// the plain and the window path, and otherwise between NotDirect and the direct or two-level path.
 // points can contain a size twice: in place and out of place.
 //
-// The path changes if the new path is faster by more than the noise and FloorPercent. If the points
-// of a size disagree, plain has precedence over window, and NotDirect over direct. The two-level
-// path must be faster at every point where it is chosen.
+// The path changes if the new path is faster by more than the noise and FloorPercent. If the
+// points of a size disagree, plain has precedence over window, and NotDirect over direct. The
+// two-level path must be faster at every point where it is chosen.
 func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	c := windowComparison(defaultPath)
 	switch {
@@ -74,8 +78,10 @@ func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	return Rule{Calls: calls, Steps: c.deriveSteps(groupBySize(points))}
 }
 
+// pointsOfSize lists the points with one size, at least one.
 type pointsOfSize []Point
 
+// groupBySize returns the points of each size, in ascending order of sizes.
 func groupBySize(points []Point) (sizes []pointsOfSize) {
 	sorted := slices.SortedStableFunc(slices.Values(points), func(a, b Point) int {
 		return cmp.Compare(a.Bytes, b.Bytes)
@@ -90,6 +96,7 @@ func groupBySize(points []Point) (sizes []pointsOfSize) {
 	return sizes
 }
 
+// deriveSteps returns the steps of a rule, which has at least one step.
 func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 	path := c.startPath
 	for i, points := range sizes {
@@ -113,7 +120,9 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 
 func (p pointsOfSize) bytes() Size { return p[0].Bytes }
 
-// If the points disagree, choosePath returns c.preferred, because a table must not slow calls down.
+// choosePath returns the path for a size, or previous, the path of the next smaller size, if no
+// path is faster. If the points disagree, it returns c.preferred, because a table must not slow
+// calls down.
 func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	path := previous
 	for _, p := range points {
@@ -127,6 +136,7 @@ func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	return path
 }
 
+// logRatio returns a positive number if the alternative is faster, and a negative one otherwise.
 func (c comparison) logRatio(p Point) float64 {
 	preferred, alternative := c.microseconds(p)
 	return math.Log(preferred / alternative)
@@ -140,7 +150,8 @@ func (c comparison) meanLogRatio(points pointsOfSize) float64 {
 	return sum / float64(len(points))
 }
 
-// fasterPath returns "" if the difference is within the noise or FloorPercent.
+// fasterPath returns the faster path at a point, or "" if the difference is within the noise or
+// FloorPercent.
 func (c comparison) fasterPath(p Point) Path {
 	margin := math.Log1p(max(p.NoisePercent, FloorPercent) / 100)
 	switch logRatio := c.logRatio(p); {
@@ -153,8 +164,9 @@ func (c comparison) fasterPath(p Point) Path {
 	}
 }
 
-// thresholdBetween returns the size at which the interpolated logarithm of the ratio is 0, rounded
-// down to a quarter of a power of two.
+// thresholdBetween returns the largest size that takes the path of the lower points. It is the
+// size at which the interpolated logarithm of the ratio is 0, rounded down to a quarter of a power
+// of two.
 func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	lowRatio, highRatio := c.meanLogRatio(lower), c.meanLogRatio(upper)
 	low, high := lower.bytes(), upper.bytes()
@@ -166,11 +178,13 @@ func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	return min(max(roundDownToQuarter(crossing), low), high-1)
 }
 
+// roundDownToQuarter rounds down to a multiple of a quarter of the largest power of two that is
+// not larger than bytes.
 func roundDownToQuarter(bytes float64) Size {
 	whole := Size(bytes)
-	unit := Size(1)
-	for whole/unit >= 8 {
-		unit *= 2
+	quarter := Size(1)
+	for whole/quarter >= 8 {
+		quarter *= 2
 	}
-	return whole / unit * unit
+	return whole / quarter * quarter
 }

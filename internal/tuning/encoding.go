@@ -8,6 +8,7 @@ import (
 	"regexp"
 )
 
+// formatText explains the format to users who open a file with a table.
 const formatText = "A collective whose larger buffer has up to up_to bytes takes the path of " +
 	"that step; the last step covers all larger sizes. otherwise is the path of calls without a " +
 	"rule. Rules with memory decide first, whether a call on symmetric or on any buffers takes " +
@@ -15,16 +16,19 @@ const formatText = "A collective whose larger buffer has up to up_to bytes takes
 	"specific rule, and other leaves the choice to the rules without memory. Everything else, such " +
 	"as the measured times, explains the rules. All ranks need the same table."
 
+// file is the JSON document with a table.
 type file struct {
 	Version int    `json:"version"`
 	About   string `json:"about"`
 	*Table
 }
 
-// foldableObject matches an object on several lines without nested objects or lists.
-var foldableObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
-
-var lineEnd = regexp.MustCompile(`\n\s*`)
+// Encode replaces each lineEnd in a foldableObject by a space. A foldableObject is a JSON object
+// on several lines without nested objects or lists.
+var (
+	foldableObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
+	lineEnd        = regexp.MustCompile(`\n\s*`)
+)
 
 // Encode returns the table as JSON. Equal tables have the same encoding.
 func (t *Table) Encode() ([]byte, error) {
@@ -44,11 +48,13 @@ func (t *Table) Encode() ([]byte, error) {
 	return append(folded, '\n'), nil
 }
 
+// version is the part of a file that Decode reads first.
 type version struct {
-	Version *int `json:"version"`
+	Version *int `json:"version"` // nil without a version
 }
 
-// Decode rejects unknown fields and invalid tables.
+// Decode returns the table in a JSON document from Encode. It rejects other versions, unknown
+// fields and invalid tables.
 func Decode(encoded []byte) (*Table, error) {
 	var format version
 	if err := json.Unmarshal(encoded, &format); err != nil {
@@ -73,7 +79,8 @@ func Decode(encoded []byte) (*Table, error) {
 	return decoded.Table, nil
 }
 
-// addLineNumber uses offset for errors without a position, unless offset is negative.
+// addLineNumber adds the line of a decoding error to err. For errors without a position, it uses
+// the offset in bytes, unless offset is negative.
 func addLineNumber(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

@@ -88,24 +88,24 @@ func (s avx2) combine(p *program, k kernel, unit int, address string, _ access) 
 	case k.element.is16Bit:
 		s.loadAsFloat32(p, k, address, 8, 9)
 		multiply(p, s, k, 8, 9)
-		s.combineLanes(p, k, ymm(8), 2*unit)
-		s.combineLanes(p, k, ymm(9), 2*unit+1)
+		s.lanes(p, k, ymm(8), 2*unit)
+		s.lanes(p, k, ymm(9), 2*unit+1)
 	case needsRegister(k) || isInt64 && k.operation.name != "Sum":
 		p.emit("VMOVDQU", address, ymm(8))
 		multiply(p, s, k, 8)
-		s.combineLanes(p, k, ymm(8), unit)
+		s.lanes(p, k, ymm(8), unit)
 	default:
-		s.combineLanes(p, k, address, unit)
+		s.lanes(p, k, address, unit)
 	}
 }
 
-// combineLanes combines accumulator acc, as the left operand, with another operand.
-func (s avx2) combineLanes(p *program, k kernel, operand string, acc int) {
+// lanes emits code that combines accumulator acc, as the left operand, with another operand.
+func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.element.isFloat && (k.operation.name == "Min" || k.operation.name == "Max"):
 		s.minOrMax(p, k, operand, ymm(acc))
 	case k.operation.name == "Prod" && k.element.size == 1:
-		// The code is like avx512.combineLanes, but VPBLENDVB takes a byte of acc where the highest
+		// The code is like avx512.lanes, but VPBLENDVB takes a byte of acc where the highest
 		// bit of the mask's byte is set.
 		p.emit("VPMULLW", operand, ymm(acc), ymm(10))
 		p.emit("VPSRLW", "$8", ymm(acc), ymm(acc))

@@ -108,14 +108,14 @@ func (s avx512) combine(p *program, k kernel, unit int, address string, mode acc
 	case k.element.is16Bit:
 		s.loadAsFloat32(p, k, address, 8, 9, mode)
 		multiply(p, s, k, 8, 9)
-		s.combineLanes(p, k, zmm(8), 2*unit)
-		s.combineLanes(p, k, zmm(9), 2*unit+1)
+		s.lanes(p, k, zmm(8), 2*unit)
+		s.lanes(p, k, zmm(9), 2*unit+1)
 	case mode == accessMasked || needsRegister(k):
 		s.loadVector(p, k, address, zmm(8), mode)
 		multiply(p, s, k, 8)
-		s.combineLanes(p, k, zmm(8), unit)
+		s.lanes(p, k, zmm(8), unit)
 	default:
-		s.combineLanes(p, k, address, unit)
+		s.lanes(p, k, address, unit)
 	}
 }
 
@@ -127,8 +127,8 @@ func needsRegister(k kernel) bool {
 	return k.operation.isScaled || isByteProduct || (isMinOrMax && k.element.isFloat)
 }
 
-// combineLanes combines accumulator acc, as the left operand, with another operand.
-func (avx512) combineLanes(p *program, k kernel, operand string, acc int) {
+// lanes emits code that combines accumulator acc, as the left operand, with another operand.
+func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.element.isFloat && (k.operation.name == "Min" || k.operation.name == "Max"):
 		// rangeControl selects the minimum (0) or maximum (1). Adding 4 to it orders -0 before +0.
