@@ -20,12 +20,14 @@ type Link struct {
 	Cut bool
 }
 
+// port is the router's end of a machine's interface.
 type port struct {
-	machine int // index of the machine
-	device  *os.File
-	isCut   bool // guarded by router.mu
+	machine int      // index of the machine
+	device  *os.File // TUN device, from which the router reads the packets of the machine
+	isCut   bool     // all packets are dropped; guarded by router.mu
 }
 
+// router forwards packets between the interfaces of all machines.
 type router struct {
 	tasks sync.WaitGroup // goroutines and delayed packets
 	// longestStall is the longest time, in nanoseconds, for which the host did not run this
@@ -34,9 +36,9 @@ type router struct {
 
 	mu           sync.Mutex // guards the fields below
 	random       *rand.Rand
-	ports        map[netip.Addr]*port
-	links        map[[2]int]Link     // by sender and receiver
-	translations map[int]addressPair // by machine behind NAT
+	ports        map[netip.Addr]*port // by address of the interface, and by public address
+	links        map[[2]int]Link      // by sending and receiving machine
+	translations map[int]addressPair  // by machine behind NAT
 }
 
 func newRouter(seed uint64) *router {
@@ -83,7 +85,7 @@ func (r *router) forward(src *port, packet []byte) {
 	}
 }
 
-// watchStalls measures how long the host did not run this process.
+// watchStalls records how long the host did not run this process, until stop is closed.
 func (r *router) watchStalls(stop <-chan struct{}) {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -98,6 +100,7 @@ func (r *router) watchStalls(stop <-chan struct{}) {
 	}
 }
 
+// recordStall sets longestStall to stall if it is longer.
 func (r *router) recordStall(stall time.Duration) {
 	for {
 		longest := r.longestStall.Load()
@@ -107,6 +110,8 @@ func (r *router) recordStall(stall time.Duration) {
 	}
 }
 
+// routePacket translates the addresses of a packet and returns the port and the delay with which
+// it must be forwarded. isKept is false if the packet must be dropped.
 func (r *router) routePacket(
 	src *port, packet []byte,
 ) (dst *port, delay time.Duration, isKept bool) {
@@ -114,11 +119,15 @@ func (r *router) routePacket(
 	defer r.mu.Unlock()
 	r.translate(src.machine, packet)
 	destination, isValid := destinationOf(packet)
-	if dst = r.ports[destination]; !isValid || dst == nil {
+	dst = r.ports[destination]
+	if !isValid || dst == nil {
 		return nil, 0, false
 	}
 	link := r.links[[2]int{src.machine, dst.machine}]
-	if src.isCut || dst.isCut || link.Cut || link.Loss > 0 && r.random.Float64() < link.Loss {
+	if src.isCut || dst.isCut || link.Cut {
+		return nil, 0, false
+	}
+	if link.Loss > 0 && r.random.Float64() < link.Loss {
 		return nil, 0, false
 	}
 	delay = link.MinDelay

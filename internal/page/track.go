@@ -68,8 +68,8 @@ var columnNames = [columnCount]string{
 // Len returns the number of events.
 func (t *Track) Len() int { return t.count }
 
-// Add appends an event. It adds 1 to segments, stacks and blocks (except the text of a Call), so that
-// as 0. The package comment describes the columns.
+// Add appends an event. It adds 1 to segments, stacks and blocks, so that unknown ones are stored
+// as 0. The Block of a Call, an index in Page.Texts, is stored unchanged.
 func (t *Track) Add(e *Event) {
 	block := int64(e.Block)
 	if e.Kind != Call {

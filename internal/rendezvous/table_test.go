@@ -163,7 +163,8 @@ func TestEveryWaitIsAnsweredOnce(t *testing.T) {
 			})
 			isWaiting := table.waiterByClient[from] != nil
 			if isWait && !wasWaiting && isAnswered == isWaiting {
-				t.Fatalf("%s: answered and waiting are both %t, want exactly one of them", r.query, isAnswered)
+				t.Fatalf("%s: answered and waiting are both %t, want exactly one of them", r.query,
+					isAnswered)
 			}
 			checkTable(t, table)
 		}
