@@ -13,16 +13,17 @@ import (
 
 // Machine is a simulated machine. Its methods are safe for concurrent use.
 type Machine struct {
-	Name      string       // of the host
-	Addresses []netip.Addr // one for each interface
+	Name      string       // host name
+	Addresses []netip.Addr // address of each interface, by its number
 	// Thread is the ID of a thread in the machine's namespaces, for example for nsenter --target.
 	Thread int
 
-	index   int
-	calls   chan func() // run on the machine's thread
-	devices []*os.File
+	index   int         // in Lab.Machines
+	calls   chan func() // functions that runThread calls on the machine's thread
+	devices []*os.File  // TUN device of each interface
 }
 
+// newMachine returns a machine without interfaces.
 func newMachine(index int, cfg *Config, hostsPath string) (*Machine, error) {
 	m := &Machine{Name: machineName(index), index: index, calls: make(chan func())}
 	ready := make(chan error)
@@ -30,6 +31,7 @@ func newMachine(index int, cfg *Config, hostsPath string) (*Machine, error) {
 	return m, <-ready
 }
 
+// machineName returns a name such as node-a, or node-a1 for the second machine with this letter.
 func machineName(index int) string {
 	name := "node-" + string(rune('a'+index%26))
 	if index >= 26 {
@@ -38,8 +40,9 @@ func machineName(index int) string {
 	return name
 }
 
-// The goroutine of runThread stays locked to its thread, which therefore exits when runThread
-// returns. The kernel then kills the processes that the thread has started.
+// runThread creates the machine's namespaces and calls the functions in m.calls on one thread,
+// until m.calls is closed. Its goroutine stays locked to the thread, which therefore exits when
+// runThread returns. The kernel then kills the processes that the thread has started.
 func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hostsPath string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()
@@ -53,8 +56,9 @@ func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hosts
 	}
 }
 
-const cloneNewTime = 0x80 // of linux/sched.h
+const cloneNewTime = 0x80 // CLONE_NEWTIME of linux/sched.h
 
+// enterNamespaces moves this thread to new namespaces with the machine's name, hosts and clock.
 func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) error {
 	const namespaces = syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS
 	if err := syscall.Unshare(namespaces); err != nil {

@@ -2,6 +2,7 @@ package reduce
 
 import "unsafe"
 
+// instructionLevel identifies the code that reduces elements, by the instructions that it needs.
 type instructionLevel uint8
 
 const (
@@ -24,7 +25,8 @@ func (j *job) reduceRange(from, to int, stream bool) {
 	for from < vectorEnd {
 		j.division.stopOffset = vectorEnd
 		j.runKernel(from, vectorEnd, stream)
-		if from = j.division.stopOffset; from < vectorEnd {
+		from = j.division.stopOffset // vectorEnd unless the kernel has stopped
+		if from < vectorEnd {
 			from = j.reduceStoppedBlock(vectorEnd)
 		}
 	}
@@ -44,6 +46,7 @@ func (j *job) reduceStoppedBlock(to int) int {
 	return end
 }
 
+// runKernel runs the kernel of the active level for the bytes in [from, to).
 func (j *job) runKernel(from, to int, stream bool) {
 	flags := uint64(j.division.mode)
 	if stream {
@@ -63,9 +66,11 @@ const vectorBytes = 32 // of AVX2
 
 type vector [vectorBytes]byte
 
-// A smaller buffer takes less time to clear.
+// smallSourceCount is the number of sources up to which reduceTail uses a smaller buffer, which
+// takes less time to clear.
 const smallSourceCount = 8
 
+// reduceTail reduces the bytes in [from, to), which are less than a vector of AVX2.
 func (j *job) reduceTail(from, to int) {
 	if len(j.srcs) <= smallSourceCount {
 		reducePadded[[smallSourceCount]vector, [smallSourceCount]unsafe.Pointer](j, from, to)
@@ -74,6 +79,8 @@ func (j *job) reduceTail(from, to int) {
 	}
 }
 
+// reducePadded is reduceTail with buffers of the given types. It copies the sources to vectors
+// that are padded with zeros, because AVX2 kernels process only whole vectors.
 func reducePadded[
 	Buffer [smallSourceCount]vector | [MaxSources]vector,
 	Sources [smallSourceCount]unsafe.Pointer | [MaxSources]unsafe.Pointer,
@@ -97,7 +104,8 @@ func reducePadded[
 	}
 }
 
+// kernelIndex returns the index of a kernel in the tables of the assembly.
 func kernelIndex(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
-// A kernel's other flags are a divisionMode.
+// flagStream makes a kernel bypass the caches. The other flags of kernels are a divisionMode.
 const flagStream = 1

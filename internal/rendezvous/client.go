@@ -8,6 +8,7 @@ import (
 	"time"
 )
 
+// maxIdleLinks is the number of connections that a client keeps while no call uses them.
 const maxIdleLinks = 4
 
 // Client accesses a store of keys and values that all ranks of a job share. It is safe for
@@ -18,21 +19,22 @@ const maxIdleLinks = 4
 // 8 MiB, or more than 128 Ki keys.
 type Client struct {
 	*linkSet
-	keyPrefix string
+	keyPrefix string // added to each key
 }
 
+// linkSet holds the connections to a store. Clients that WithPrefix returns share it.
 type linkSet struct {
-	// These fields do not change. serverRankPlus1 is 0 if no rank serves the store.
-	addr            string
-	dial            func(context.Context) (*link, error)
-	serverRankPlus1 int
+	// These fields do not change.
+	addr            string                               // address of the store, for errors
+	dial            func(context.Context) (*link, error) // opens a connection
+	serverRankPlus1 int                                  // rank that serves the store, plus 1, or 0
 
-	mu        sync.Mutex // guards the fields below
-	links     map[*link]bool
-	idleLinks []*link
-	freed     chan struct{} // closed and cleared when a call returns its connection
-	isClosed  bool
-	onClose   func() error
+	mu        sync.Mutex     // guards the fields below
+	links     map[*link]bool // all open connections
+	idleLinks []*link        // connections that no call uses
+	freed     chan struct{}  // closed and set to nil when a call returns its connection
+	isClosed  bool           // Close was called
+	onClose   func() error   // called by Close, or nil
 }
 
 // ServedBy returns the rank that serves the store, or -1 if a launcher or PyTorch serves it.
@@ -72,8 +74,9 @@ func (c *linkSet) Close() error {
 	return errors.Join(errs...)
 }
 
-// acquireLink returns an idle connection or opens one. A server that is about to close accepts no
-// connections, so acquireLink then waits for an idle one.
+// acquireLink returns an idle connection or opens one. The caller must pass it to releaseLink. A
+// server that is about to close accepts no connections, so acquireLink then waits up to
+// maxLinkWait for another call to return its connection.
 func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 	var (
 		dialErr error
@@ -91,7 +94,8 @@ func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 			return nil, dialErr
 		}
 		if dialErr == nil {
-			if l, dialErr = c.openLink(ctx); l != nil || !errors.Is(dialErr, ErrLost) {
+			l, dialErr = c.openLink(ctx)
+			if l != nil || !errors.Is(dialErr, ErrLost) {
 				return l, dialErr
 			}
 			timeout = time.After(maxLinkWait)
@@ -108,6 +112,7 @@ func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 
 const maxLinkWait = time.Second
 
+// openLink opens a connection. Its error is ErrLost if the store cannot be reached.
 func (c *linkSet) openLink(ctx context.Context) (*link, error) {
 	l, err := c.dial(ctx)
 	switch {
@@ -124,8 +129,8 @@ func (c *linkSet) openLink(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// takeIdle returns an idle connection, or a channel that is closed when a call returns one. If
-// there are no connections, it returns nil.
+// takeIdle returns an idle connection, or else a channel that is closed when a call returns its
+// connection. If there are no connections, both are nil.
 func (c *linkSet) takeIdle() (l *link, freed <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,6 +148,7 @@ func (c *linkSet) takeIdle() (l *link, freed <-chan struct{}, err error) {
 	return nil, c.freed, nil
 }
 
+// addLink adds a new connection, and returns false if the client is closed.
 func (c *linkSet) addLink(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,6 +179,7 @@ func (c *linkSet) releaseLink(l *link, err error) error {
 	return err
 }
 
+// roundTrip sends the requests in b over a connection and calls readReply to read the replies.
 func (c *linkSet) roundTrip(ctx context.Context, b []byte, readReply func(*decoder) error) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()

@@ -25,20 +25,21 @@ import (
 // membarrier(2), the lock never has a bias.
 type Lock struct {
 	bias        atomic.Pointer[bias]
-	heldBias    *bias   // of the holder; nil if it set held
+	heldBias    *bias   // bias with which the holder has the lock; nil if the holder set held
 	held        uint32  // 1 if a goroutine holds the lock without a bias, or waits for the owner
 	repeatCount uint32  // consecutive acquisitions by lastHolder; guarded by held
 	lastHolder  uintptr // goroutine that set held last; guarded by held
 }
 
+// bias is the bias of a Lock or a Gate towards a goroutine.
 type bias struct {
-	owner uintptr // goroutine
-	busy  uint32  // the owner's calls in the Gate; for a Lock, 0 or 1
-	_     [LineBytes]byte
+	owner uintptr         // the goroutine
+	busy  uint32          // number of the owner's calls in the Gate; for a Lock, 0 or 1
+	_     [LineBytes]byte // keeps other variables out of the cache line of busy
 }
 
 const (
-	// Ending a bias takes a few microseconds.
+	// lockOwnerThreshold is high, because ending a bias takes a few microseconds.
 	lockOwnerThreshold = 200
 	// A waiting goroutine yields yieldRounds times and then sleeps. After every sleepsPerStep
 	// sleeps, the length of a sleep doubles, up to maxDoublings times.
@@ -48,11 +49,10 @@ const (
 	maxDoublings  = 4
 )
 
+// goroutine returns a value that identifies the running goroutine.
 func goroutine() uintptr
 
-// Lock acquires the lock. It writes busy with a plain store: Go's compiler keeps stores in program
-// order, and moves no load past a later store, an atomic load or a call. amd64 makes stores visible
-// in that order, after all earlier loads.
+// Lock acquires the lock.
 //
 // Lock and Unlock write busy with plain stores: Go's compiler keeps stores in program order, and
 // moves no load past a later store, an atomic load or a call. amd64 makes stores visible in that
@@ -81,23 +81,25 @@ func (l *Lock) TryLock() bool {
 		return false
 	}
 	b := l.withdraw()
-	if b == nil || atomic.LoadUint32(&b.busy) == 0 {
+	isFree := b == nil || atomic.LoadUint32(&b.busy) == 0
+	if isFree {
 		l.heldBias = nil
 		return true
 	}
-	l.bias.Store(b)
+	l.bias.Store(b) // The owner keeps the lock and the bias.
 	StoreRelease32(&l.held, 0)
 	return false
 }
 
-// lockBiased fails if another goroutine ends the bias.
+// lockBiased acquires the lock with a bias, whose owner calls it. It returns false if another
+// goroutine ends the bias.
 func (l *Lock) lockBiased(b *bias) bool {
 	b.busy = 1
 	if l.bias.Load() != b {
 		b.busy = 0
 		return false
 	}
-	if l.heldBias != b {
+	if l.heldBias != b { // Usually they are equal, and no store is necessary.
 		l.heldBias = b
 	}
 	return true
@@ -112,6 +114,8 @@ func (l *Lock) Unlock() {
 	l.unlockUnbiased()
 }
 
+// lockUnbiased acquires the lock without a bias: it sets held, ends the bias and waits for the
+// owner.
 func (l *Lock) lockUnbiased() {
 	for round := 0; !atomic.CompareAndSwapUint32(&l.held, 0, 1); round++ {
 		pause(round)
@@ -126,7 +130,7 @@ func (l *Lock) lockUnbiased() {
 	}
 }
 
-// The caller of withdraw must have set held.
+// withdraw ends the bias and returns it, or nil if there was none. The caller must have set held.
 func (l *Lock) withdraw() *bias {
 	b := l.bias.Load()
 	if b != nil {
@@ -136,6 +140,8 @@ func (l *Lock) withdraw() *bias {
 	return b
 }
 
+// unlockUnbiased clears held. Before, it creates a bias towards this goroutine if it has acquired
+// the lock often enough.
 func (l *Lock) unlockUnbiased() {
 	if me := goroutine(); me != l.lastHolder {
 		l.lastHolder, l.repeatCount = me, 0
@@ -155,12 +161,15 @@ func pause(round int) {
 	time.Sleep(firstSleep << min((round-yieldRounds)/sleepsPerStep, maxDoublings))
 }
 
+// The number of the system call membarrier, and its commands MEMBARRIER_CMD_PRIVATE_EXPEDITED and
+// MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED.
 const (
 	membarrierCall      = 324
 	membarrierExpedited = 1 << 3
 	membarrierRegister  = 1 << 4
 )
 
+// canBarrier registers this process for barrier, and reports whether the kernel supports that.
 var canBarrier = sync.OnceValue(func() bool {
 	_, _, errno := syscall.RawSyscall(membarrierCall, membarrierRegister, 0, 0)
 	return errno == 0

@@ -11,10 +11,10 @@ import (
 
 // Mapping is a range of addresses: a reservation, which has no memory, or shared memory.
 type Mapping struct {
-	base  unsafe.Pointer
+	base  unsafe.Pointer // nil after Close or Keep
 	bytes int64
-	// inReservation makes Close reserve the addresses again, because other memory could otherwise
-	// be mapped there.
+	// inReservation is set for a range of MapAt. Close then reserves the addresses again, because
+	// other memory could otherwise be mapped there.
 	inReservation bool
 	origin        origin // stack of the creator
 }
@@ -22,7 +22,8 @@ type Mapping struct {
 // ErrUnmapped is returned by a second Close. With the build tag invariants, Close panics.
 var ErrUnmapped = errors.New("the mapping is already closed")
 
-// Reserve reserves addresses without memory. align must be a power of two.
+// Reserve reserves a range of addresses without memory. The first address is a multiple of align,
+// which must be a power of two.
 func Reserve(bytes, align int64) (*Mapping, error) {
 	reserved, err := mmap(nil, bytes+align, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
@@ -51,7 +52,8 @@ func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 	return m, nil
 }
 
-// MapAt maps a shared file over a part of the reservation m. The new Mapping must be closed first.
+// MapAt maps the first bytes of a shared file over a part of the reservation m, which begins at
+// offset. The new Mapping must be closed before m.
 func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error) {
 	if offset < 0 || bytes <= 0 || offset+bytes > m.bytes {
 		return nil, fmt.Errorf("mapping [%d, %d) into a reservation of %d bytes: %w",
@@ -65,25 +67,28 @@ func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error)
 	return newMapping(base, bytes, true), nil
 }
 
+// newMapping returns a Mapping, which it records as open (see OpenMappings).
 func newMapping(base unsafe.Pointer, bytes int64, inReservation bool) *Mapping {
 	m := &Mapping{base: base, bytes: bytes, inReservation: inReservation}
 	m.origin.record(m)
 	return m
 }
 
+// mapFixed maps a part of a file at base, and replaces what is mapped there.
 func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	_, err := mmap(base, bytes, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED, int(f.Fd()), offset)
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
 	}
-	// This reduces page faults by a factor of 512 if the system supports transparent huge pages.
+	// Transparent huge pages, if the system supports them, reduce page faults by a factor of 512.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
 }
 
-// reserveAgain returns false if another thread may have mapped other memory in the range. The
-// caller must then neither use nor unmap the range.
+// reserveAgain reserves a range after a failed mmap, which may have unmapped the range. It returns
+// false if another thread may have mapped other memory there meanwhile. The caller must then
+// neither use nor unmap the range.
 func reserveAgain(base unsafe.Pointer, bytes int64) bool {
 	_, err := mmap(base, bytes, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, -1, 0)
@@ -99,7 +104,8 @@ func (m *Mapping) Address() uintptr { return uintptr(m.base) }
 // Bytes returns the length of the range.
 func (m *Mapping) Bytes() int64 { return m.bytes }
 
-// Populate allocates pages on kernels since 5.14. offset must be a multiple of PageSize.
+// Populate allocates the pages of a part of the mapping in advance. offset must be a multiple of
+// PageSize. On kernels before 5.14, it does nothing.
 func (m *Mapping) Populate(offset, bytes int64) {
 	part := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
 	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // after a failure, stores allocate the pages
