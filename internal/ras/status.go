@@ -26,7 +26,7 @@ type Rank struct {
 	Counts map[string]uint64 `json:"collective_counts"`
 }
 
-// ID returns NCCL's name for a communicator: a hash of its unique ID.
+// ID returns NCCL's name for a communicator: a hash of its unique ID. The hash function is NCCL's.
 func ID(uniqueID []byte) string {
 	a, b := uint64(1)^uint64(len(uniqueID)), uint64(1)
 	for ; len(uniqueID) > 0; uniqueID = uniqueID[min(8, len(uniqueID)):] {
@@ -48,10 +48,12 @@ func ID(uniqueID []byte) string {
 	return fmt.Sprintf("%#x", a)
 }
 
+// collectiveNames lists the keys of Rank.Counts that DescribeDifferences compares.
 var collectiveNames = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
 
 // DescribeDifferences lists the counts that differ between a communicator's ranks, for example
-// "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It returns "" if the communicator is unknown.
+// "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It returns "" if no counts differ, or if no
+// communicator has this ID and size. format formats a list of ranks.
 func (s *Status) DescribeDifferences(id string, size int, format func(ranks []int) string) string {
 	index := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
 		return c.Name == id && c.Size == size
@@ -68,6 +70,8 @@ func (s *Status) DescribeDifferences(id string, size int, format func(ranks []in
 	return strings.Join(differences, "; ")
 }
 
+// describeDifference lists the ranks by their counts of one collective, or returns "" if all ranks
+// have the same count. It ignores invalid ranks, because the report is not trusted.
 func (c *Communicator) describeDifference(
 	collective string, format func(ranks []int) string,
 ) string {

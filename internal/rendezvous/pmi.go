@@ -24,9 +24,9 @@ type pmiClient struct {
 var errPMI = errors.New("PMI failed")
 
 const (
-	pmiLineBytes = 4096
-	pmiKey       = "symmem-store"
-	pmiMinBytes  = 60 // for a key or value
+	pmiLineBytes = 4096           // maximum length of a line
+	pmiKey       = "symmem-store" // key under which rank 0 stores the endpoint
+	pmiMinBytes  = 60             // length that the process manager must allow for keys and values
 )
 
 // pmiResult caches an endpoint, because PMI allows one exchange for each descriptor, but a program
@@ -37,10 +37,11 @@ type pmiResult struct {
 	endpoint Endpoint
 }
 
+// pmiResults holds a *pmiResult for each descriptor.
 var pmiResults sync.Map
 
-// pmiEndpoint returns the endpoint that rank 0, the leader, chooses for all ranks. It does not
-// close fd.
+// pmiEndpoint returns the endpoint that rank 0, the leader, chooses for all ranks. All ranks must
+// call it. fd is connected to the process manager, and pmiEndpoint does not close it.
 func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 	entry, _ := pmiResults.LoadOrStore(fd, &pmiResult{})
 	result := entry.(*pmiResult)
@@ -62,6 +63,7 @@ func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 	return endpoint, nil
 }
 
+// pmiExchange exchanges the endpoint over conn, and fails when ctx is done.
 func pmiExchange(ctx context.Context, conn net.Conn, isLeader bool) (Endpoint, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(pastDeadline) })()
 	p := &pmiClient{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
@@ -72,6 +74,7 @@ func pmiExchange(ctx context.Context, conn net.Conn, isLeader bool) (Endpoint, e
 	return endpoint, err
 }
 
+// openPMIConn returns a connection that uses a duplicate of fd.
 func openPMIConn(fd int) (net.Conn, error) {
 	duplicate, err := syscall.Dup(fd)
 	if err != nil {
@@ -87,6 +90,8 @@ func openPMIConn(fd int) (net.Conn, error) {
 	return conn, nil
 }
 
+// exchangeEndpoint stores a random socket name and token on rank 0, and reads them on all ranks
+// after a barrier.
 func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
 	spaceName, err := p.openSpace()
 	if err != nil {
@@ -114,6 +119,7 @@ func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
 	return Endpoint{Address: unixScheme + "@symmem-" + name, Token: Token(token)}, err
 }
 
+// openSpace initializes PMI and returns the name of the job's key-value space.
 func (p *pmiClient) openSpace() (spaceName string, err error) {
 	if _, err := p.request("init pmi_version=1 pmi_subversion=1", "response_to_init"); err != nil {
 		return "", err
@@ -138,7 +144,8 @@ func (p *pmiClient) openSpace() (spaceName string, err error) {
 	return space["kvsname"], nil
 }
 
-// request fails unless the reply's command is replyCommand and its optional field rc is 0.
+// request sends a line without "cmd=" and returns the fields of the reply. It fails unless the
+// reply's command is replyCommand and its field rc, if present, is 0.
 func (p *pmiClient) request(line, replyCommand string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {
@@ -162,11 +169,13 @@ func (p *pmiClient) request(line, replyCommand string) (map[string]string, error
 	return fields, nil
 }
 
+// parsePMILine returns the fields of a line by name.
 func parsePMILine(line string) (map[string]string, error) {
 	fields := map[string]string{}
 	for field := range strings.FieldsSeq(line) {
 		name, value, hasValue := strings.Cut(field, "=")
-		if _, isDuplicate := fields[name]; !hasValue || name == "" || isDuplicate {
+		_, isDuplicate := fields[name]
+		if !hasValue || name == "" || isDuplicate {
 			return nil, fmt.Errorf("%w: invalid field %q in line %q", errPMI, field, line)
 		}
 		fields[name] = value

@@ -8,9 +8,11 @@ import (
 	"time"
 )
 
-// Ranks authenticate within a millisecond, and they retry if their connection is closed.
+// maxUnauthenticated is the maximum number of connections that have not sent the token yet. Ranks
+// authenticate within a millisecond, and retry if their connection is closed.
 const maxUnauthenticated = 128
 
+// unauthenticatedLimit returns the limit of unauthenticated connections for this process.
 func unauthenticatedLimit() int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
@@ -19,6 +21,8 @@ func unauthenticatedLimit() int {
 	return unauthenticatedLimitFor(limit.Cur)
 }
 
+// unauthenticatedLimitFor returns the limit for a process that may open the given number of
+// descriptors: a quarter of it, but at least 4 and at most maxUnauthenticated.
 func unauthenticatedLimitFor(descriptors uint64) int {
 	return int(min(maxUnauthenticated, max(4, descriptors/4)))
 }
@@ -33,11 +37,13 @@ func (s *Server) addUnauthenticated(sess *session) {
 	}
 }
 
+// removeUnauthenticated removes a session that is open or has ended. The caller must hold s.mu.
 func (s *Server) removeUnauthenticated(sess *session) {
 	isSame := func(other *session) bool { return other == sess }
 	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, isSame)
 }
 
+// openSession opens a session after the handshake, and removes the deadline for the handshake.
 func (s *Server) openSession(sess *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +66,8 @@ func (s *Server) OnAcceptError(handle func(error)) {
 	s.onAcceptError = handle
 }
 
-// reportAcceptError reports only errors that the user can fix.
+// reportAcceptError calls onAcceptError with the first error that the user can fix: too many open
+// files in this process or on the machine. It ignores other errors.
 func (s *Server) reportAcceptError(err error) {
 	if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
 		return
