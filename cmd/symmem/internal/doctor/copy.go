@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	copyBytes      = int64(128) << 20 // large enough to reach the full speed of a link
-	timedCopyCount = 4                // takes about a millisecond
+	copyBytes      = int64(128) << 20 // size of a copy, large enough to reach a link's full speed
+	timedCopyCount = 4                // number of timed copies, which take about a millisecond
 )
 
-// MeasureCopies measures the speed of copies to a GPU from each GPU that it can access. It needs
-// 128 MiB of memory on both GPUs.
+// MeasureCopies measures the speed of copies from each other GPU to the GPU with the given
+// ordinal. It skips GPUs whose memory that GPU cannot access. It needs 128 MiB of memory on both
+// GPUs of a copy.
 func MeasureCopies(ordinal int) (all []CopySpeed, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
@@ -44,7 +45,11 @@ func MeasureCopies(ordinal int) (all []CopySpeed, err error) {
 		if err != nil {
 			return all, err
 		}
-		if ok, err := target.CanAccessPeer(source); peer == ordinal || err != nil || !ok {
+		if peer == ordinal {
+			continue
+		}
+		hasAccess, err := target.CanAccessPeer(source)
+		if err != nil || !hasAccess {
 			continue
 		}
 		speed, err := measureCopy(driver, source, target)
@@ -56,7 +61,7 @@ func MeasureCopies(ordinal int) (all []CopySpeed, err error) {
 	return all, nil
 }
 
-// cleanupList lists functions that are called in reverse order.
+// cleanupList lists functions that release resources. Its method run calls them in reverse order.
 type cleanupList []func() error
 
 func (c *cleanupList) add(f func() error) { *c = append(*c, f) }
@@ -69,9 +74,9 @@ func (c *cleanupList) run() error {
 	return errors.Join(errs...)
 }
 
-// measureCopy returns the speed of a copy in GB/s. The context of dst must be current on the
-// calling thread.
-func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (speed float64, err error) {
+// measureCopy returns the speed of copies from src to dst in GB/s. The context of dst must be
+// current on the calling thread.
+func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (gbps float64, err error) {
 	var cleanups cleanupList
 	defer func() { err = errors.Join(err, cleanups.run()) }()
 	source, err := allocate(driver, src, dst, &cleanups)
@@ -87,7 +92,7 @@ func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (speed float64, err 
 		return 0, err
 	}
 	cleanups.add(func() error { return driver.StreamDestroy(stream) })
-	var events [2]cuda.Event
+	var events [2]cuda.Event // start and end of the timed copies
 	for i := range events {
 		if events[i], err = driver.EventCreate(0); err != nil {
 			return 0, err
@@ -97,13 +102,14 @@ func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (speed float64, err 
 	return timeCopies(driver, target, source, stream, events)
 }
 
-// allocate allocates memory on owner that user can access. It adds functions that free the memory
-// to cleanups.
+// allocate allocates at least copyBytes of memory on owner, and gives user access. It adds
+// functions that free the memory to cleanups.
 func allocate(
 	driver *cuda.Driver, owner, user cuda.Device, cleanups *cleanupList,
 ) (address uintptr, err error) {
-	properties := cuda.PinnedMemory(owner, cuda.HandlePosixFD, false)
-	granularity, err := driver.Granularity(properties, true)
+	const rdma, recommended = false, true
+	properties := cuda.PinnedMemory(owner, cuda.HandlePosixFD, rdma)
+	granularity, err := driver.Granularity(properties, recommended)
 	if err != nil {
 		return 0, err
 	}
@@ -126,14 +132,19 @@ func allocate(
 	return address, driver.SetAccess(address, bytes, user)
 }
 
+// timeCopies makes a copy to warm up and timedCopyCount timed copies, and returns their speed in
+// GB/s. It records the events before and after the timed copies.
 func timeCopies(
 	driver *cuda.Driver, dst, src uintptr, stream cuda.Stream, events [2]cuda.Event,
-) (speed float64, err error) {
-	for i := range timedCopyCount + 1 {
-		if i == 1 { // the first copy is a warm-up
-			err = driver.EventRecord(events[0], stream)
-		}
-		if err = errors.Join(err, driver.MemcpyAsync(dst, src, copyBytes, stream)); err != nil {
+) (gbps float64, err error) {
+	if err := driver.MemcpyAsync(dst, src, copyBytes, stream); err != nil {
+		return 0, err
+	}
+	if err := driver.EventRecord(events[0], stream); err != nil {
+		return 0, err
+	}
+	for range timedCopyCount {
+		if err := driver.MemcpyAsync(dst, src, copyBytes, stream); err != nil {
 			return 0, err
 		}
 	}
@@ -144,5 +155,8 @@ func timeCopies(
 		return 0, err
 	}
 	duration, err := driver.EventElapsedTime(events[0], events[1])
-	return float64(timedCopyCount*copyBytes) / max(float64(duration.Nanoseconds()), 1), err
+	if err != nil {
+		return 0, err
+	}
+	return float64(timedCopyCount*copyBytes) / max(float64(duration.Nanoseconds()), 1), nil
 }

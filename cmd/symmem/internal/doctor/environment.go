@@ -10,12 +10,13 @@ import (
 	"strings"
 )
 
-// Variable holds an environment variable that can affect symmem, NCCL or CUDA.
+// Variable is a setting that can affect symmem, NCCL or CUDA: an environment variable or a line of
+// NCCL's configuration files.
 type Variable struct {
 	Name string `json:"name"`
 	// Value is the variable's value, or "(hidden)" if it is a secret.
 	Value string `json:"value"`
-	// File is the NCCL configuration file that sets the variable, or "" for the environment.
+	// File is the path of the configuration file, or "" for an environment variable.
 	File string `json:"file,omitempty"`
 }
 
@@ -49,6 +50,7 @@ func isRelevant(name string) bool {
 	})
 }
 
+// displayValue returns the value to report, which hides tokens.
 func displayValue(name, value string) string {
 	if strings.Contains(name, "TOKEN") && value != "" {
 		return "(hidden)"
@@ -66,7 +68,8 @@ func configFiles() []string {
 	return []string{userFile, "/etc/nccl.conf"}
 }
 
-// readConfigFile parses NAME=VALUE lines as NCCL does. It returns nil if the file cannot be opened.
+// readConfigFile parses NAME=VALUE lines as NCCL does. It returns nil if the file cannot be
+// opened.
 func readConfigFile(path string) []Variable {
 	file, err := os.Open(path)
 	if err != nil {
@@ -83,18 +86,19 @@ func readConfigFile(path string) []Variable {
 	return all
 }
 
-// variableEffect describes what some values of a variable do.
+// variableEffect describes the effect of some values of one variable.
 type variableEffect struct {
 	name   string
-	values []string // nil means any value
+	values []string // values with the effect, in any case; nil if all values have it
 	text   string   // the effect, such as "hides every GPU"
-	advice string   // how to avoid the effect; if it is empty, doctor does not warn
+	advice string   // how to avoid the effect; if it is empty, judge does not warn
 }
 
 const unsetAdvice = "unset it, unless this is intended"
 
-var onlyZero = []string{"0"}
+var onlyZero = []string{"0"} // for variableEffect.values
 
+// variableEffects lists the known effects. No value of a variable has more than one effect.
 var variableEffects = []variableEffect{
 	{
 		"NCCL_WIN_ENABLE", onlyZero,
@@ -176,11 +180,18 @@ var variableEffects = []variableEffect{
 	},
 }
 
+// matches reports whether v has the effect.
 func (e *variableEffect) matches(v *Variable) bool {
-	return e.name == v.Name && (len(e.values) == 0 || slices.ContainsFunc(e.values,
-		func(value string) bool { return strings.EqualFold(value, strings.TrimSpace(v.Value)) }))
+	if e.name != v.Name {
+		return false
+	}
+	isValue := func(value string) bool {
+		return strings.EqualFold(value, strings.TrimSpace(v.Value))
+	}
+	return len(e.values) == 0 || slices.ContainsFunc(e.values, isValue)
 }
 
+// judgeVariables adds a finding about each variable to s.
 func judgeVariables(f *Facts, s *Section) {
 	for i := range f.Variables {
 		f.Variables[i].judge(f.RequestedBackend, s)
@@ -190,19 +201,25 @@ func judgeVariables(f *Facts, s *Section) {
 	}
 }
 
-// judge reports the effect of a variable. If the host backend was requested, judge warns only about
-// symmem's variables, because the others do not affect that backend.
+// judge adds a finding about the variable and its effect to s. If the host backend was requested,
+// judge warns only about symmem's variables, because the others do not affect that backend.
 func (v *Variable) judge(requestedBackend string, s *Section) {
 	setting := fmt.Sprintf("%s=%s", v.Name, v.Value)
 	if v.File != "" {
 		setting += " (in " + v.File + ")"
 	}
 	index := slices.IndexFunc(variableEffects, func(e variableEffect) bool { return e.matches(v) })
-	switch isSymmem := strings.HasPrefix(v.Name, "SYMMEM_"); {
-	case index >= 0 && variableEffects[index].advice == "":
-		s.addOK("%s %s", setting, variableEffects[index].text)
-	case index >= 0 && (isSymmem || requestedBackend != "host"):
-		s.add(Warn, variableEffects[index].advice, "%s %s", setting, variableEffects[index].text)
+	if index < 0 {
+		s.addOK("%s", setting)
+		return
+	}
+	effect := &variableEffects[index]
+	affectsBackend := strings.HasPrefix(v.Name, "SYMMEM_") || requestedBackend != "host"
+	switch {
+	case effect.advice == "":
+		s.addOK("%s %s", setting, effect.text)
+	case affectsBackend:
+		s.add(Warn, effect.advice, "%s %s", setting, effect.text)
 	default:
 		s.addOK("%s", setting)
 	}

@@ -25,8 +25,9 @@ func TestBackendIsChosenAsOpenDoes(t *testing.T) {
 		"nccl was requested": {Facts{RequestedBackend: "nccl"}, "nccl"},
 		"host was requested": {Facts{RequestedBackend: "host", GPUs: gpus}, "host"},
 	} {
-		if tt.facts.ChooseBackend(); tt.facts.Backend != tt.want {
-			t.Errorf("%s: ChooseBackend selected %s, want %s", name, tt.facts.Backend, tt.want)
+		tt.facts.ChooseBackend()
+		if got := tt.facts.Backend; got != tt.want {
+			t.Errorf("%s: ChooseBackend selected %s, want %s", name, got, tt.want)
 		}
 	}
 }
@@ -36,6 +37,7 @@ func TestInspectVariables(t *testing.T) {
 	t.Setenv("HOME", home)
 	t.Setenv("NCCL_CONF_FILE", "")
 	conf := filepath.Join(home, ".nccl.conf")
+	// The comment and the line without = are ignored. The environment overrides NCCL_DEBUG.
 	text := "#NCCL_ALGO=TREE\nNCCL_WIN_ENABLE=0\nNCCL_DEBUG=INFO\nnothing\n"
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -51,13 +53,13 @@ func TestInspectVariables(t *testing.T) {
 		{Name: "SYMMEM_TOKEN", Value: "(hidden)"},
 		{Name: "TORCH_NCCL_ASYNC_ERROR_HANDLING", Value: "1"},
 	}
-	// Ignore a file that this machine may have.
-	got = withoutFile(got, "/etc/nccl.conf")
+	got = withoutFile(got, "/etc/nccl.conf") // a file that this machine may have
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the variables differ (-want +got):\n%s", diff)
 	}
 }
 
+// withoutFile returns the variables that file does not set.
 func withoutFile(all []Variable, file string) []Variable {
 	var remaining []Variable
 	for _, v := range all {
@@ -77,7 +79,7 @@ func TestInspectLauncher(t *testing.T) {
 	got := InspectLauncher(lookup)
 	if got.Source != "Slurm" || got.Rank != 1 || got.Size != 2 || got.Index != "1" ||
 		got.Address == "" || got.Error != "" {
-		t.Errorf("got %+v, want rank 1 of 2 under Slurm", got)
+		t.Errorf("with a Slurm job: got %+v, want rank 1 of 2 with index 1 and an address", got)
 	}
 	delete(environment, "SLURM_LOCALID")
 	if got := InspectLauncher(lookup); !strings.Contains(got.Error, "SLURM_LOCALID") {
@@ -87,17 +89,20 @@ func TestInspectLauncher(t *testing.T) {
 
 func TestInspectTuning(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "table.json")
-	got := InspectTuning("nccl", "NVIDIA H200", 4, file, false)
+	const optional, required = false, true
+	got := InspectTuning("nccl", "NVIDIA H200", 4, file, optional)
 	if got.RuleCount == 0 || got.Error != "" || got.MeasuredWith != "NCCL 2.28.9" {
 		t.Errorf("without a file: got %+v, want the built-in table", got)
 	}
-	if got := InspectTuning("nccl", "NVIDIA H200", 4, file, true); got.Error == "" || got.Name != "" {
+	got = InspectTuning("nccl", "NVIDIA H200", 4, file, required)
+	if got.Error == "" || got.Name != "" {
 		t.Errorf("with a required file missing: got %+v, want an error", got)
 	}
 	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := InspectTuning("nccl", "NVIDIA H200", 4, file, false); got.Error == "" {
+	got = InspectTuning("nccl", "NVIDIA H200", 4, file, optional)
+	if got.Error == "" {
 		t.Errorf("with an invalid file: got %+v, want an error", got)
 	}
 	table := `{"version": 4, "about": "", "device": "D", "library": "L", "date": "", "source": "",
@@ -106,7 +111,7 @@ func TestInspectTuning(t *testing.T) {
 	if err := os.WriteFile(file, []byte(table), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got = InspectTuning("nccl", "D", 4, file, true)
+	got = InspectTuning("nccl", "D", 4, file, required)
 	if got.Error != "" || got.RuleCount != 1 || !strings.Contains(got.Name, file) ||
 		got.MeasuredWith != "L" {
 		t.Errorf("with a valid file: got %+v, want its table", got)
@@ -124,25 +129,26 @@ func TestInspectHostAndLimits(t *testing.T) {
 	}
 }
 
-func TestKernelModuleVersionIsFound(t *testing.T) {
+func TestModuleVersionPattern(t *testing.T) {
 	for text, want := range map[string]string{
 		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03  Wed\nGCC version:\n": "580.159.03",
 		"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  R\n":         "580.95.05",
 	} {
-		if found := moduleVersionPattern.FindStringSubmatch(text); found == nil || found[1] != want {
-			t.Errorf("found %q in %q, want %s", found, text, want)
+		matches := moduleVersionPattern.FindStringSubmatch(text)
+		if matches == nil || matches[1] != want {
+			t.Errorf("moduleVersionPattern matches %q in %q, want the version %s", matches, text, want)
 		}
 	}
 }
 
 func TestNewTrialSortsResultsByRank(t *testing.T) {
-	two := RankResult{Rank: 2}
-	zero := RankResult{
+	ofRank2 := RankResult{Rank: 2}
+	ofRank0 := RankResult{
 		RankZeroResults: &RankZeroResults{
 			Source: "torchrun", Device: "D", IsLogRequested: true, LogProblem: "t",
 		},
 	}
-	trial := NewTrial(3, []RankResult{two, zero}, errors.New("rank 1 reported nothing"))
+	trial := NewTrial(3, []RankResult{ofRank2, ofRank0}, errors.New("rank 1 reported nothing"))
 	encoded, err := json.Marshal(trial.RankResults)
 	if err != nil {
 		t.Fatal(err)
@@ -152,8 +158,9 @@ func TestNewTrialSortsResultsByRank(t *testing.T) {
 		trial.Error != "rank 1 reported nothing" {
 		t.Errorf("NewTrial = %+v with the results %s, want the results of rank 0 first", trial, encoded)
 	}
-	if none := NewTrial(3, []RankResult{two}, nil); none.Device != "" || none.Error != "" {
-		t.Errorf("without rank 0: NewTrial = %+v, want no device", none)
+	trial = NewTrial(3, []RankResult{ofRank2}, nil)
+	if trial.Device != "" || trial.Error != "" {
+		t.Errorf("without rank 0 and without an error: NewTrial = %+v, want neither", trial)
 	}
 }
 

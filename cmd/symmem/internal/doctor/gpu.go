@@ -8,32 +8,35 @@ import (
 	"symmem/internal/cuda"
 )
 
-// GPU describes a visible device. A bool is false if the driver cannot query the attribute.
+// GPU describes a GPU that CUDA shows to this process. A number or bool that the driver cannot
+// query is 0 or false.
 type GPU struct {
 	Ordinal     int    `json:"ordinal"`
 	Name        string `json:"name"`
 	UUID        string `json:"uuid"`
-	PCIAddress  string `json:"pci"`
+	PCIAddress  string `json:"pci"` // as CUDA formats it
 	MemoryBytes int64  `json:"memory"`
-	// Major and Minor are the parts of the compute capability.
+	// Major and Minor are the parts of the compute capability, such as 9 and 0.
 	Major             int  `json:"major"`
 	Minor             int  `json:"minor"`
 	SupportsVMM       bool `json:"vmm"`       // virtual memory management
-	SupportsPosixFD   bool `json:"posix_fd"`  // memory shared through file descriptors
-	SupportsFabric    bool `json:"fabric"`    // memory shared through fabric handles
-	SupportsRDMA      bool `json:"rdma"`      // memory accessed by network cards
+	SupportsPosixFD   bool `json:"posix_fd"`  // memory can be shared through file descriptors
+	SupportsFabric    bool `json:"fabric"`    // memory can be shared through fabric handles
+	SupportsRDMA      bool `json:"rdma"`      // network cards can access the memory
 	SupportsMulticast bool `json:"multicast"` // only reported: symmem never uses multicast
-	// Granularity is the number of bytes that divides the sizes of mappings, or 0 if unknown.
+	// Granularity is the recommended unit of the sizes of mappings in bytes, or 0 if unknown.
 	Granularity  int64 `json:"granularity"`
 	IsExclusive  bool  `json:"exclusive,omitempty"`  // only one process may use the GPU
 	IsProhibited bool  `json:"prohibited,omitempty"` // no process may use the GPU
 }
 
+// Values of cuda.AttributeComputeMode.
 const (
-	computeModeProhibited = 2
-	computeModeExclusive  = 3
+	computeModeProhibited = 2 // CU_COMPUTEMODE_PROHIBITED
+	computeModeExclusive  = 3 // CU_COMPUTEMODE_EXCLUSIVE_PROCESS
 )
 
+// inspectGPUs describes the visible GPUs. With an error, it returns those before the failed one.
 func inspectGPUs(driver *cuda.Driver) ([]GPU, error) {
 	count, err := driver.DeviceCount()
 	if err != nil {
@@ -56,16 +59,17 @@ func inspectGPUs(driver *cuda.Driver) ([]GPU, error) {
 
 func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	g := GPU{Ordinal: device.Ordinal()}
-	var errs [4]error
-	g.Name, errs[0] = device.Name()
-	g.UUID, errs[1] = device.UUID()
-	g.PCIAddress, errs[2] = device.PCIBusID()
-	g.MemoryBytes, errs[3] = device.TotalMem()
-	if err := errors.Join(errs[:]...); err != nil {
+	var nameErr, uuidErr, addressErr, memoryErr error
+	g.Name, nameErr = device.Name()
+	g.UUID, uuidErr = device.UUID()
+	g.PCIAddress, addressErr = device.PCIBusID()
+	g.MemoryBytes, memoryErr = device.TotalMem()
+	if err := errors.Join(nameErr, uuidErr, addressErr, memoryErr); err != nil {
 		return g, err
 	}
-	attribute := func(a cuda.Attribute) int {
-		value, err := device.Attribute(a)
+	// attribute returns 0 if the driver does not know the attribute.
+	attribute := func(name cuda.Attribute) int {
+		value, err := device.Attribute(name)
 		if err != nil {
 			return 0
 		}
@@ -79,20 +83,24 @@ func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	g.SupportsRDMA = attribute(cuda.AttributeRDMAWithVMMSupported) != 0
 	g.SupportsMulticast = attribute(cuda.AttributeMulticastSupported) != 0
 	mode := attribute(cuda.AttributeComputeMode)
-	g.IsExclusive, g.IsProhibited = mode == computeModeExclusive, mode == computeModeProhibited
+	g.IsExclusive = mode == computeModeExclusive
+	g.IsProhibited = mode == computeModeProhibited
 	if g.SupportsVMM {
+		const recommended = true
 		properties := cuda.PinnedMemory(device, cuda.HandlePosixFD, g.SupportsRDMA)
-		if granularity, err := driver.Granularity(properties, true); err == nil {
+		granularity, err := driver.Granularity(properties, recommended)
+		if err == nil {
 			g.Granularity = granularity
 		}
 	}
 	return g, nil
 }
 
-// minWindowCapability is the lowest compute capability (6.0) for which NCCL has window kernels
-// (src/device/symmetric/generate.py).
-const minWindowCapability = 6
+// minWindowMajor is the major part of the lowest compute capability (6.0) for which NCCL has
+// window kernels (src/device/symmetric/generate.py).
+const minWindowMajor = 6
 
+// judgeGPUs adds findings about each GPU and about all GPUs together to s.
 func judgeGPUs(f *Facts, s *Section) {
 	for i := range f.GPUs {
 		f.GPUs[i].judge(s)
@@ -111,6 +119,7 @@ func judgeGPUs(f *Facts, s *Section) {
 	}
 }
 
+// judge adds a description of the GPU to s, and its most serious problem if it has one.
 func (g *GPU) judge(s *Section) {
 	s.addOK("%d: %s, compute capability %d.%d, %s, %s, %s", g.Ordinal, g.Name, g.Major, g.Minor,
 		formatBytes(g.MemoryBytes), g.PCIAddress, g.UUID)
@@ -132,7 +141,7 @@ func (g *GPU) judge(s *Section) {
 	case g.IsExclusive:
 		s.add(Warn, "run nvidia-smi -c DEFAULT as root, unless only one process uses each GPU",
 			"%d: only one process at a time may use it", g.Ordinal)
-	case g.Major < minWindowCapability:
+	case g.Major < minWindowMajor:
 		s.add(Warn, "use a GPU of compute capability 6.0 or newer", "%d: NCCL has no window kernels "+
 			"for compute capability %d.%d", g.Ordinal, g.Major, g.Minor)
 	}
@@ -145,6 +154,7 @@ func formatBool(value bool) string {
 	return "no"
 }
 
+// formatBytes formats a size in the largest unit of which it is at least one, such as 140.4 GiB.
 func formatBytes(bytes int64) string {
 	for _, unit := range []struct {
 		name  string

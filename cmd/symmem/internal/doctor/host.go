@@ -17,15 +17,17 @@ import (
 
 // Host describes the machine's operating system, processors and memory.
 type Host struct {
-	Kernel string `json:"kernel"`
+	Kernel string `json:"kernel"` // version of Linux
 	// Cores is the number of processors that this process is allowed to use.
 	Cores int `json:"cores"`
 	// MemoryBytes is the size of main memory and swap space.
 	MemoryBytes int64 `json:"memory"`
-	// HugePages is the number of huge pages of 2 MiB, including FreeHugePages.
+	// HugePages is the number of reserved huge pages of 2 MiB, and FreeHugePages how many of them
+	// are free.
 	HugePages     int `json:"huge_pages"`
 	FreeHugePages int `json:"huge_pages_free"`
-	// SharedMemoryPolicy is the system's policy for transparent huge pages in shared memory.
+	// SharedMemoryPolicy is the system's policy for transparent huge pages in shared memory, as in
+	// /sys/kernel/mm/transparent_hugepage/shmem_enabled.
 	SharedMemoryPolicy string `json:"shmem_enabled,omitempty"`
 	// MaxMappings is vm.max_map_count, the limit of mappings per process, or 0 if unknown.
 	MaxMappings int `json:"max_map_count"`
@@ -44,14 +46,19 @@ func InspectHost() Host {
 		h.MemoryBytes = bytes
 	}
 	pages := sys.ReadHugePages()
-	h.HugePages, h.FreeHugePages, h.SharedMemoryPolicy = pages.Reserved, pages.Free, pages.SharedPolicy
+	h.HugePages = pages.Reserved
+	h.FreeHugePages = pages.Free
+	h.SharedMemoryPolicy = pages.SharedPolicy
 	h.MaxMappings = sys.ReadNumber("/proc/sys/vm/max_map_count")
-	h.MemfdError, h.FutexError = errorText(tryMemfd()), errorText(tryFutex())
+	h.MemfdError = errorText(tryMemfd())
+	h.FutexError = errorText(tryFutex())
 	h.MembarrierError = errorText(tryMembarrier())
-	h.PidfdError, h.SocketError = errorText(tryPidfd()), errorText(trySockets())
+	h.PidfdError = errorText(tryPidfd())
+	h.SocketError = errorText(trySockets())
 	return h
 }
 
+// errorText returns the text of an error, or "" for nil.
 func errorText(err error) string {
 	if err == nil {
 		return ""
@@ -59,6 +66,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
+// tryMemfd creates and maps anonymous shared memory.
 func tryMemfd() error {
 	f, err := sys.Memfd("symmem-doctor", sys.PageSize)
 	if err != nil {
@@ -71,18 +79,20 @@ func tryMemfd() error {
 	return errors.Join(m.Close(), f.Close())
 }
 
-const futexWake = 1
+const futexWake = 1 // FUTEX_WAKE in linux/futex.h
 
+// tryFutex wakes the waiters of a futex that has none.
 func tryFutex() error {
 	word := new(uint32)
-	_, _, errno := syscall.Syscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1,
-		0, 0, 0)
+	const maxWaiters = 1
+	_, _, errno := syscall.Syscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake,
+		maxWaiters, 0, 0, 0)
 	runtime.KeepAlive(word)
 	return errnoError(errno)
 }
 
-// membarrierCallNumbers contains the numbers of the system call membarrier(2), which package
-// syscall does not define.
+// membarrierCallNumbers maps each GOARCH to the number of the system call membarrier(2), which
+// package syscall does not define.
 var membarrierCallNumbers = map[string]uintptr{"amd64": 324, "arm64": 283}
 
 // tryMembarrier checks that the kernel supports expedited barriers.
@@ -91,6 +101,7 @@ func tryMembarrier() error {
 	if !ok {
 		return fmt.Errorf("not checked on %s", runtime.GOARCH)
 	}
+	// MEMBARRIER_CMD_QUERY and MEMBARRIER_CMD_PRIVATE_EXPEDITED in linux/membarrier.h.
 	const queryCommand, expeditedCommand = 0, 1 << 3
 	commands, _, errno := syscall.Syscall(call, queryCommand, 0, 0)
 	if errno == 0 && commands&expeditedCommand == 0 {
@@ -99,6 +110,7 @@ func tryMembarrier() error {
 	return errnoError(errno)
 }
 
+// errnoError returns errno as an error, or nil if the system call has succeeded.
 func errnoError(errno syscall.Errno) error {
 	if errno == 0 {
 		return nil
@@ -122,10 +134,11 @@ func trySockets() error {
 	return l.Close()
 }
 
-// minMappings is the vm.max_map_count below which doctor warns. Each segment (a mapped part of a
-// pool) of each rank needs a mapping.
+// minMappings is the vm.max_map_count below which judgeHost warns. It is the default of Linux.
+// Each segment (a mapped part of a pool) of each rank needs a mapping.
 const minMappings = 65530
 
+// judgeHost adds findings about the machine to s.
 func judgeHost(f *Facts, s *Section) {
 	h := &f.Host
 	s.addOK("%d processors, %s of memory and swap space, Linux %s", h.Cores,
@@ -161,6 +174,8 @@ func judgeHost(f *Facts, s *Section) {
 	h.judgeHugePages(f, s)
 }
 
+// judgeHugePages adds findings that matter only for the host backend, which uses main memory and
+// processors, to s.
 func (h *Host) judgeHugePages(f *Facts, s *Section) {
 	if f.usesNCCL() {
 		return
@@ -182,6 +197,7 @@ func (h *Host) judgeHugePages(f *Facts, s *Section) {
 	}
 }
 
+// formatCountLimit formats a limit of a number, which is negative if there is no limit.
 func formatCountLimit(n int64) string {
 	if n < 0 {
 		return "no limit"

@@ -83,7 +83,7 @@ func (l *Links) addNVLinks(gpus []GPU) error {
 	defer management.close()
 	devices := make([]nvmlDevice, len(gpus))
 	for i := range gpus {
-		if devices[i], err = management.findDevice(gpus[i].PCIAddress); err != nil {
+		if devices[i], err = management.deviceAt(gpus[i].PCIAddress); err != nil {
 			return fmt.Errorf("finding GPU %d: %w", i, err)
 		}
 	}

@@ -10,19 +10,20 @@ import (
 	"symmem/internal/dl"
 )
 
+// nvmlVariable names the environment variable that overrides the file name of NVML.
 const nvmlVariable = "SYMMEM_NVML"
 
-// nvml calls NVIDIA's management library (NVML), as declared in nvml.h of CUDA 12.9. It must not be
-// used after close.
+// nvml calls NVIDIA's management library (NVML) with the declarations in nvml.h of CUDA 12.9. It
+// must not be used after close.
 type nvml struct {
 	library *dl.Library
 }
 
-// nvmlDevice is an opaque handle (nvmlDevice_t).
+// nvmlDevice is NVML's handle of a GPU (nvmlDevice_t).
 type nvmlDevice uintptr
 
 const (
-	nvmlSuccess        = 0
+	nvmlSuccess        = 0  // NVML_SUCCESS
 	nvmlNotSupported   = 3  // NVML_ERROR_NOT_SUPPORTED
 	maxNVLinks         = 18 // NVML_NVLINK_MAX_LINKS
 	nvmlP2PIndexNVLink = 2  // NVML_P2P_CAPS_INDEX_NVLINK
@@ -31,6 +32,7 @@ const (
 
 var errNVMLUnsupported = errors.New("NVML does not support this query")
 
+// openNVML loads and initializes NVML. The caller must call close.
 func openNVML() (*nvml, error) {
 	name := os.Getenv(nvmlVariable)
 	if name == "" {
@@ -47,16 +49,17 @@ func openNVML() (*nvml, error) {
 	return n, nil
 }
 
+// close ignores an error, because all results have been read.
 func (n *nvml) close() { _ = n.call("nvmlShutdown") }
 
-// call calls a function of NVML. If NVML lacks the function or does not support the query, the
-// error wraps errNVMLUnsupported.
+// call calls the function of NVML with the given name, and returns an error unless it succeeds. If
+// NVML lacks the function or does not support the query, the error wraps errNVMLUnsupported.
 func (n *nvml) call(name string, args ...uintptr) error {
 	f, ok := n.library.Find(name)
 	if !ok {
 		return fmt.Errorf("%s: %w", name, errNVMLUnsupported)
 	}
-	switch code := int32(f.Call(args...)); code {
+	switch code := int32(f.Call(args...)); code { // an nvmlReturn_t has 32 bits
 	case nvmlSuccess:
 		return nil
 	case nvmlNotSupported:
@@ -66,27 +69,31 @@ func (n *nvml) call(name string, args ...uintptr) error {
 	}
 }
 
-// findDevice returns the device at a PCI address.
-func (n *nvml) findDevice(pciAddress string) (nvmlDevice, error) {
+// deviceAt returns the handle of the GPU at a PCI address.
+func (n *nvml) deviceAt(pciAddress string) (nvmlDevice, error) {
 	text, handle := dl.CString(pciAddress), dl.NewCell(uintptr(0))
 	err := n.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(text), handle.Address())
 	runtime.KeepAlive(text)
 	return nvmlDevice(handle.Take()), err
 }
 
+// areConnectedByNVLink reports whether kernels on a can access the memory of b through NVLink.
 func (n *nvml) areConnectedByNVLink(a, b nvmlDevice) (bool, error) {
-	status := dl.NewCell(int32(-1))
+	status := dl.NewCell(int32(-1)) // no valid status
 	err := n.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlP2PIndexNVLink,
 		status.Address())
 	return status.Take() == nvmlP2PStatusOK, err
 }
 
+// countActiveNVLinks returns the number of the GPU's links that are active. A query that fails
+// counts as an inactive link, because a GPU may have fewer than maxNVLinks links.
 func (n *nvml) countActiveNVLinks(d nvmlDevice) int {
 	count := 0
 	for link := range uintptr(maxNVLinks) {
-		active := dl.NewCell(int32(0))
-		err := n.call("nvmlDeviceGetNvLinkState", uintptr(d), link, active.Address())
-		if isActive := active.Take() != 0; err == nil && isActive {
+		state := dl.NewCell(int32(0))
+		err := n.call("nvmlDeviceGetNvLinkState", uintptr(d), link, state.Address())
+		isActive := state.Take() != 0
+		if err == nil && isActive {
 			count++
 		}
 	}
@@ -95,9 +102,9 @@ func (n *nvml) countActiveNVLinks(d nvmlDevice) int {
 
 // driverVersion returns the version of the driver, such as 580.159.
 func (n *nvml) driverVersion() (string, error) {
-	// NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE is 80.
-	text := dl.NewCell([80]byte{})
-	err := n.call("nvmlSystemGetDriverVersion", text.Address(), 80)
+	const bufferBytes = 80 // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
+	text := dl.NewCell([bufferBytes]byte{})
+	err := n.call("nvmlSystemGetDriverVersion", text.Address(), bufferBytes)
 	buffer := text.Take()
 	version, _, _ := bytes.Cut(buffer[:], []byte{0})
 	return string(version), err

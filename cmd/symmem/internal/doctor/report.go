@@ -21,6 +21,7 @@ const (
 	Fail Level = "fail" // symmem does not work
 )
 
+// worseLevel returns the worse of two levels.
 func worseLevel(a, b Level) Level {
 	levels := []Level{OK, Warn, Fail}
 	return levels[max(slices.Index(levels, a), slices.Index(levels, b))]
@@ -30,24 +31,24 @@ func worseLevel(a, b Level) Level {
 type Finding struct {
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
-	// Advice says how to solve the problem.
+	// Advice states how to solve the problem, or is empty if there is none.
 	Advice string `json:"advice,omitempty"`
 }
 
 // Section holds the findings about one subject.
 type Section struct {
-	Name     string    `json:"name"`
-	Level    Level     `json:"level"`
+	Name     string    `json:"name"`  // the subject, such as "driver"
+	Level    Level     `json:"level"` // the worst level of the findings
 	Findings []Finding `json:"findings"`
 }
 
 // Report is the result of Examine.
 type Report struct {
-	Verdict  Level     `json:"verdict"` // the worst level of all sections
-	Backend  string    `json:"backend"`
-	Ranks    int       `json:"ranks"` // of the trial, or 0 without a trial
-	Sections []Section `json:"sections"`
-	Facts    Facts     `json:"facts"`
+	Verdict  Level     `json:"verdict"`  // the worst level of the sections
+	Backend  string    `json:"backend"`  // the backend that symmem.Open would choose
+	Ranks    int       `json:"ranks"`    // number of ranks in the trial, or 0 without a trial
+	Sections []Section `json:"sections"` // only sections with findings
+	Facts    Facts     `json:"facts"`    // the facts that were examined
 }
 
 // Problems returns the findings whose level is not OK.
@@ -63,19 +64,22 @@ func (r *Report) Problems() []Finding {
 	return all
 }
 
+// addOK adds a finding that needs no action. format and args are the text.
 func (s *Section) addOK(format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{Level: OK, Text: fmt.Sprintf(format, args...)})
 }
 
+// add adds a finding. format and args are the text.
 func (s *Section) add(level Level, advice, format string, args ...any) {
-	s.Findings = append(s.Findings, Finding{level, fmt.Sprintf(format, args...), advice})
+	text := fmt.Sprintf(format, args...)
+	s.Findings = append(s.Findings, Finding{Level: level, Text: text, Advice: advice})
 	s.Level = worseLevel(s.Level, level)
 }
 
-// WriteText writes the report as text.
+// WriteText writes the findings of each section as text, and a summary.
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
-	counts := map[Level]int{}
+	counts := map[Level]int{} // number of findings by level
 	for i := range r.Sections {
 		s := &r.Sections[i]
 		fmt.Fprintf(&b, "%s\n", s.Name)
@@ -92,8 +96,10 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
+// indent indents all lines but the first like the text of a finding.
 func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
 
+// summarize returns a summary of the numbers of findings with the levels Fail and Warn.
 func summarize(failed, warned int) string {
 	switch {
 	case failed > 0:

@@ -40,8 +40,8 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// readFacts returns the facts of testdata/h200.json after applying change. A list in change
-// replaces the list in the file.
+// readFacts returns the facts of testdata/h200.json after applying change, which is JSON with the
+// fields to change, or "". A list in change replaces the list in the file.
 func readFacts(t *testing.T, change string) *Facts {
 	t.Helper()
 	text, err := os.ReadFile("testdata/h200.json")
@@ -50,17 +50,17 @@ func readFacts(t *testing.T, change string) *Facts {
 	}
 	facts := &Facts{}
 	decode(t, text, facts)
-	lists := Facts{}
 	if change != "" {
-		decode(t, []byte(change), &lists)
-		clearLists(facts, &lists)
+		changed := Facts{}
+		decode(t, []byte(change), &changed)
+		clearLists(facts, &changed)
 		decode(t, []byte(change), facts)
 	}
 	return facts
 }
 
-// clearLists clears the lists that change contains, because decoding would merge old and new
-// elements.
+// clearLists clears the lists in facts that change contains, because decoding change would
+// otherwise merge old and new elements.
 func clearLists(facts, change *Facts) {
 	if change.GPUs != nil {
 		facts.GPUs = nil
@@ -90,26 +90,27 @@ func TestVerdictIsWorstLevel(t *testing.T) {
 		`{"limits": {"files": 10}, "host": {"memfd_error": "x"}}`: Fail,
 	} {
 		if got := Examine(readFacts(t, change)).Verdict; got != want {
-			t.Errorf("%s: Verdict = %s, want %s", change, got, want)
+			t.Errorf("with the change %q: Verdict = %s, want %s", change, got, want)
 		}
 	}
 }
 
 func TestFindingsHaveAdvice(t *testing.T) {
 	r := Examine(&Facts{RequestedBackend: "nccl", Backend: "nccl", Trial: &Trial{Error: "x"}})
-	problems := 0
+	problemCount := 0
 	for _, s := range r.Sections {
 		for _, f := range s.Findings {
-			if f.Level != OK {
-				problems++
+			isProblem, hasAdvice := f.Level != OK, f.Advice != ""
+			if isProblem {
+				problemCount++
 			}
-			if (f.Level == OK) != (f.Advice == "") {
-				t.Errorf("%s: got %+v, want advice unless the level is OK", s.Name, f)
+			if isProblem != hasAdvice {
+				t.Errorf("section %s: finding %+v, want advice unless the level is OK", s.Name, f)
 			}
 		}
 	}
-	if problems == 0 {
-		t.Error("empty facts have no findings")
+	if problemCount == 0 {
+		t.Error("facts without a GPU and with a failed trial have no problem, want one")
 	}
 }
 
@@ -125,7 +126,8 @@ func TestReportJSONContainsFacts(t *testing.T) {
 	}
 	second := Examine(&decoded.Facts)
 	if second.Verdict != decoded.Verdict || len(second.Sections) != len(decoded.Sections) {
-		t.Error("examining the facts of a report yields a different report")
+		t.Errorf("examining the facts of a report gives the verdict %s and %d sections, want %s and %d",
+			second.Verdict, len(second.Sections), decoded.Verdict, len(decoded.Sections))
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // Trial holds the results of a trial, in which each rank opens the backend and all-reduces memory
 // in a window (memory that NCCL has registered on all ranks).
 type Trial struct {
-	Ranks int `json:"ranks"`
+	Ranks int `json:"ranks"` // number of ranks
 	RankZeroResults
 	// Error states why ranks could not be started or did not finish.
 	Error string `json:"error,omitempty"`
@@ -22,12 +22,13 @@ type Trial struct {
 
 // RankZeroResults holds the results that only rank 0 measures.
 type RankZeroResults struct {
-	Source         string `json:"source"`
-	Device         string `json:"device"`
+	Source         string `json:"source"` // see symmem.Runtime.Source
+	Device         string `json:"device"` // name of the GPU or processor
 	IsLogRequested bool   `json:"logged"` // whether NCCL's log is read
 	// LogProblem states why the log does not show which kernels ran, or is empty.
 	LogProblem string `json:"log_trouble,omitempty"`
-	// WindowProblem states why NCCL registers no windows, if the log shows the reason.
+	// WindowProblem states why NCCL registers no windows, if the log shows the reason. Otherwise, it
+	// is empty.
 	WindowProblem string      `json:"window_trouble,omitempty"`
 	Copies        []CopySpeed `json:"copies,omitempty"`
 	// CopyProblem states why Copies could not be measured, or is empty.
@@ -39,8 +40,8 @@ type RankResult struct {
 	Rank int `json:"rank"`
 	// Error is the error that ended the trial early, or empty.
 	Error       string      `json:"error,omitempty"`
-	WindowCount int         `json:"windows"`
-	Calls       []TrialCall `json:"calls"`
+	WindowCount int         `json:"windows"` // number of windows
+	Calls       []TrialCall `json:"calls"`   // the same calls on all ranks
 	// RankZeroResults is nil unless Rank is 0.
 	*RankZeroResults
 }
@@ -53,19 +54,20 @@ type TrialCall struct {
 	Path          string  `json:"path"`             // the path that symmem chose
 	PathReason    string  `json:"why"`              // why symmem chose it
 	Microseconds  float64 `json:"us"`               // time of a call, including its launch
-	WrongCount    int64   `json:"wrong"`            // wrong elements
-	Kernel        string  `json:"kernel,omitempty"` // name in NCCL's log
-	UsedWindows   bool    `json:"windowed"`
+	WrongCount    int64   `json:"wrong"`            // number of wrong elements
+	Kernel        string  `json:"kernel,omitempty"` // name in NCCL's log, or "" if unknown
+	UsedWindows   bool    `json:"windowed"`         // whether the log shows a window kernel
 }
 
-// CopySpeed holds the speed of copies between two GPUs.
+// CopySpeed holds the speed of copies between two GPUs, which it identifies by their ordinals.
 type CopySpeed struct {
 	From int     `json:"from"`
 	To   int     `json:"to"`
 	GBps float64 `json:"gb_per_s"`
 }
 
-// NewTrial combines the results of the ranks of a trial. err is the error of the trial, or nil.
+// NewTrial combines the results of the ranks of a trial, which it sorts by rank. err is the error
+// of the trial, or nil.
 func NewTrial(ranks int, results []RankResult, err error) *Trial {
 	t := &Trial{Ranks: ranks, RankResults: results}
 	if err != nil {
@@ -78,6 +80,7 @@ func NewTrial(ranks int, results []RankResult, err error) *Trial {
 	return t
 }
 
+// judgeTrial adds findings about the trial to s. If the trial failed, it adds only the errors.
 func judgeTrial(f *Facts, s *Section) {
 	t := f.Trial
 	if t == nil {
@@ -88,7 +91,8 @@ func judgeTrial(f *Facts, s *Section) {
 		s.add(Fail, "see the messages of the ranks above, and run symmem verify", "%s", t.Error)
 	}
 	for i := range t.RankResults {
-		if r := &t.RankResults[i]; r.Error != "" {
+		r := &t.RankResults[i]
+		if r.Error != "" {
 			s.add(Fail, "see the findings above; NCCL_DEBUG=INFO shows what NCCL does",
 				"rank %d: %s", r.Rank, r.Error)
 		}
@@ -128,6 +132,7 @@ func FormatMicroseconds(us float64) string {
 	return fmt.Sprintf("%.4g us", us)
 }
 
+// judgeCall adds a finding about call i to s.
 func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	c := &t.RankResults[0].Calls[i]
 	text := fmt.Sprintf("%s of %s: %s path, %s", c.Operation, formatBytes(c.Bytes), c.Path,
@@ -156,9 +161,10 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	}
 }
 
-const directPath = "direct"
+const directPath = "direct" // value of TrialCall.RequestedPath and Path
 
-// judgeDirect reports why a call did not take the direct path when that path was requested.
+// judgeDirect adds a finding to s if a call did not take the direct path although it was
+// requested. It considers only the first of these calls.
 func (t *Trial) judgeDirect(s *Section) {
 	for _, c := range t.RankResults[0].Calls {
 		switch {
@@ -175,6 +181,7 @@ func (t *Trial) judgeDirect(s *Section) {
 	}
 }
 
+// judgeWindows adds a finding to s if NCCL registers no windows.
 func (t *Trial) judgeWindows(s *Section) {
 	if t.WindowProblem != "" {
 		s.add(Warn, "nothing, if other paths are fast enough; between machines, "+
@@ -195,16 +202,18 @@ func (t *Trial) ranksWithWrongSums(i int) []string {
 	return ranks
 }
 
+// judgeLog adds a finding to s about whether NCCL's log shows the kernels of the calls. On the
+// direct path, symmem runs its kernels without NCCL.
 func (t *Trial) judgeLog(s *Section) {
 	if !t.IsLogRequested || t.Ranks == 1 {
 		return
 	}
-	isMissing := func(c TrialCall) bool { return c.Kernel == "" && c.Path != directPath }
+	lacksKernel := func(c TrialCall) bool { return c.Kernel == "" && c.Path != directPath }
 	switch {
 	case t.LogProblem != "":
 		s.add(Warn, "run doctor without NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE",
 			"cannot determine which kernels ran: %s", t.LogProblem)
-	case slices.ContainsFunc(t.RankResults[0].Calls, isMissing):
+	case slices.ContainsFunc(t.RankResults[0].Calls, lacksKernel):
 		s.add(Warn, "run doctor with NCCL_DEBUG=INFO, and read the log",
 			"cannot determine which kernels ran: NCCL's log does not show it")
 	case slices.ContainsFunc(t.RankResults[0].Calls, func(c TrialCall) bool {

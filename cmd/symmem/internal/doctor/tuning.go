@@ -11,22 +11,23 @@ import (
 // Tuning describes the tuning table, which chooses the path (the implementation) of each
 // collective.
 type Tuning struct {
-	Name   string `json:"name"`
+	Name   string `json:"name"`   // "" if there is no table
 	Digest string `json:"digest"` // hash of the rules
-	File   string `json:"file"`   // path of the table for this machine
+	File   string `json:"file"`   // path of the file that may contain a table for this machine
 	// RuleCount is the number of rules for Ranks ranks on one machine.
 	RuleCount int `json:"rules"`
-	// HasDirectRule reports whether a rule for Ranks ranks selects the direct path.
+	// HasDirectRule is set if a rule for Ranks ranks selects the direct path.
 	HasDirectRule bool   `json:"direct"`
-	Ranks         int    `json:"ranks"`
+	Ranks         int    `json:"ranks"`              // number of ranks to judge the table for
 	MeasuredOn    string `json:"measured,omitempty"` // date of the measurement
 	MeasuredWith  string `json:"library,omitempty"`  // measured library, such as "NCCL 2.28.9"
 	// Error states why the file is unusable.
 	Error string `json:"error,omitempty"`
 }
 
-// ReadTuning reads the tuning table from file. If the file is missing and not required, it returns
-// the built-in table for the device, or nil without a device.
+// ReadTuning returns the tuning table that symmem.Open would use. It reads the table from file. If
+// the file is missing and not required, it returns the built-in table for the device. Without a
+// device, the nccl backend has no built-in table, and ReadTuning returns nil.
 func ReadTuning(backend, device, file string, required bool) (*tuning.Table, error) {
 	table, err := tuning.ReadFile(file)
 	switch {
@@ -61,7 +62,9 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 		if isForRanks {
 			t.RuleCount++
 		}
-		if r.Memory != "" && (isForRanks || r.Ranks == 0) {
+		isGeneral := r.Ranks == 0 // for any number of ranks
+		selectsDirect := r.Memory != ""
+		if selectsDirect && (isForRanks || isGeneral) {
 			t.HasDirectRule = true
 		}
 	}
@@ -75,6 +78,7 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
+// judgeTuning adds findings about the tuning table to s.
 func judgeTuning(f *Facts, s *Section) {
 	t := &f.Tuning
 	switch {
@@ -107,6 +111,7 @@ func judgeTuning(f *Facts, s *Section) {
 	}
 }
 
+// describePathWithoutRule states which path calls take if the table has no rule for their ranks.
 func (t *Tuning) describePathWithoutRule() string {
 	if t.HasDirectRule {
 		return "calls that cannot take the direct path take the plain path"
