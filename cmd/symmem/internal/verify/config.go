@@ -16,13 +16,16 @@ type Config struct {
 	// Churn is the number of random allocations and frees before the cases of each round. Some of the
 	// allocated blocks are checked with all-reduces.
 	Churn int
-	// Groups is the number of groups that run all cases: the world and overlapping subgroups.
+	// Groups is the number of groups, each of which runs all cases: the world and overlapping
+	// subgroups.
 	Groups int
-	// With PathPlain, results are right wherever the buffers are, so only PathWindow proves that
-	// memory is symmetric.
+	// Path is the way in which symmem executes the all-reduces. PathWindow accesses the memory of
+	// other ranks at the offsets of this rank's buffers, so results are wrong unless memory is
+	// symmetric. With PathPlain, results are right wherever the buffers are.
 	Path symmem.PathChoice
-	// Deterministic, if set, is the order of additions that results must match bit for bit. The
-	// all-reduces then use all types and reductions.
+	// Deterministic is the order of additions that results must match bit for bit. If it is above
+	// symmem.FormulaAny, the all-reduces use all types and reductions; otherwise, any order is
+	// right.
 	Deterministic symmem.Formula
 	CallSites     bool // see symmem.Options
 }
@@ -52,7 +55,7 @@ func (c *Config) Validate() error {
 		minElements = 2 // 8 bytes, the size of the largest type
 	}
 	for _, f := range []struct {
-		name             string
+		name             string // of the flag
 		value, low, high int64
 	}{
 		{"cases", int64(c.Cases), 1, maxCases},
@@ -75,10 +78,12 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Options returns the options with which a rank opens its Runtime. Background comparisons are
-// disabled, so that identical runs have identical reports.
+// Options returns the options with which a rank opens its Runtime.
 func (c *Config) Options() symmem.Options {
 	o := c.Config.Options()
-	o.CheckInterval, o.CallSites, o.Path, o.Deterministic = -1, c.CallSites, c.Path, c.Deterministic
+	o.CheckInterval = -1 // no comparisons in the background, so that identical runs report the same
+	o.CallSites = c.CallSites
+	o.Path = c.Path
+	o.Deterministic = c.Deterministic
 	return o
 }

@@ -12,9 +12,10 @@ import (
 	"symmem/driver"
 )
 
+// diagram writes a divergence as text.
 type diagram struct{ *symmem.DivergenceError }
 
-// side holds what some ranks observed, and the letter for these ranks in the map.
+// side holds what a set of ranks observed, and the letter for these ranks in the map.
 type side struct {
 	letter string
 	symmem.Side
@@ -36,7 +37,7 @@ func (d diagram) write(b *bytes.Buffer) {
 	if len(d.Ranks()) <= maxMapRanks {
 		d.writeMap(b, sides)
 	}
-	width := 0
+	width := 0 // of the longest list of ranks
 	for _, s := range sides {
 		width = max(width, len(driver.Ranks(s.Ranks)))
 	}
@@ -56,8 +57,9 @@ func (d diagram) write(b *bytes.Buffer) {
 	}
 }
 
-const maxMapRanks = 24
+const maxMapRanks = 24 // with more ranks, there is no map
 
+// describePosition returns the end of the first line, which states where the ranks diverged.
 func (d diagram) describePosition() string {
 	if d.Kind != symmem.DivergedPlacement {
 		return fmt.Sprintf(" (%s)", d.Kind)
@@ -66,6 +68,8 @@ func (d diagram) describePosition() string {
 		d.Pool, d.Position)
 }
 
+// writeMap writes three lines with a column for each rank: its number, the letter of its side, and
+// a mark if the rank deviates from the majority.
 func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
 	rankLine, letterLine, markLine := "   rank ", "    has ", "        "
 	for _, rank := range d.ranks() {
@@ -88,8 +92,10 @@ func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
 	b.WriteByte('\n')
 }
 
+// ranks returns the numbers of the ranks in ascending order.
 func (d diagram) ranks() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
 
+// sides returns the sides with their letters, ordered by their first ranks.
 func (d diagram) sides() []side {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })
@@ -100,5 +106,5 @@ func (d diagram) sides() []side {
 	return sides
 }
 
-// letter repeats letters after Z, but no report has more than 26 sides.
+// letter returns the letter of side i: A, B and so on. No report has more than 26 sides.
 func letter(i int) string { return string(rune('A' + i%26)) }

@@ -12,19 +12,22 @@ import (
 	"symmem/driver/formula"
 )
 
-// NormReport counts norms, each of which is an all-reduce or a reduce-scatter and an RMSNorm in one
-// kernel.
+// NormReport counts norms. A norm is an all-reduce or a reduce-scatter that one kernel combines
+// with an RMSNorm.
 type NormReport struct {
 	Passed  int    `json:"passed"`            // norms with right outputs on all ranks
 	Failed  int    `json:"failed"`            // norms with a wrong output on any rank
 	Refused string `json:"refused,omitempty"` // why a group skipped its remaining norms, or ""
 }
 
+// normFindings holds the results of one rank.
 type normFindings struct {
-	Outcomes []normOutcome `json:"outcomes"` // one for each norm of each group
-	Refused  string        `json:"refused,omitempty"`
+	// Outcomes[normsPerGroup*group+i] is the outcome of norm i of a group.
+	Outcomes []normOutcome `json:"outcomes"`
+	Refused  string        `json:"refused,omitempty"` // see NormReport
 }
 
+// normOutcome is the outcome of a norm on one rank.
 type normOutcome int
 
 const (
@@ -33,13 +36,15 @@ const (
 	normFailed
 )
 
-// Each group computes normsPerGroup norms of normRows x normHidden elements on each rank: with each
-// type and kind of quantization, one of an all-reduce and one of a reduce-scatter.
+// The norms of a group combine 2 operations, 2 types and 4 kinds of quantization. On each rank, a
+// norm has normRows x normHidden elements.
 const (
 	normRows, normHidden = 5, 1024
 	normsPerGroup        = 16
 )
 
+// drawNorm returns norm i of a group (g, at index group) with random inputs. The first half of the
+// norms are all-reduces, the second half reduce-scatters.
 func (r *runner) drawNorm(g *symmem.Group, group, i int) *workload.Norm {
 	t := driver.BFloat16
 	if i%2 == 1 {
@@ -56,10 +61,13 @@ func (r *runner) drawNorm(g *symmem.Group, group, i int) *workload.Norm {
 	return &workload.Norm{NormCase: c}
 }
 
+// runNorms computes the norms of all groups of this rank, and records their outcomes in r.norms.
 func (r *runner) runNorms(ctx context.Context) error {
 	scope := r.pool.Begin(r.rt.World())
 	defer scope.Abandon()
 	var buffers [3]symmem.Buffer
+	// See the sizes at workload.Norm.Place. A reduce-scatter has an input of 2-byte elements for
+	// each rank.
 	bytes := 2 * normRows * normHidden * int64(max(4, r.rt.Size()))
 	for i := range buffers {
 		var err error
@@ -72,7 +80,7 @@ func (r *runner) runNorms(ctx context.Context) error {
 	}
 	r.norms.Outcomes = make([]normOutcome, normsPerGroup*len(r.groups))
 	for group, g := range r.groups {
-		if g == nil {
+		if g == nil { // this rank is not a member
 			continue
 		}
 		if err := r.runGroupNorms(ctx, group, &buffers); err != nil {
@@ -82,8 +90,8 @@ func (r *runner) runNorms(ctx context.Context) error {
 	return errors.Join(buffers[0].Free(), buffers[1].Free(), buffers[2].Free())
 }
 
-// runGroupNorms computes the norms of one group. If the group refuses one, it does so on all ranks,
-// and runGroupNorms skips the others.
+// runGroupNorms computes the norms of one group. If the group does not support a norm, which is
+// the same on all its ranks, runGroupNorms records why and skips the remaining norms.
 func (r *runner) runGroupNorms(
 	ctx context.Context, group int, buffers *[3]symmem.Buffer,
 ) error {
@@ -107,10 +115,13 @@ func (r *runner) runGroupNorms(
 	return nil
 }
 
+// runNorm computes a norm and sets outcome. It returns an error that wraps symmem.ErrUnsupported,
+// and leaves outcome unchanged, if the group does not support the norm.
 func (r *runner) runNorm(
 	ctx context.Context, g *symmem.Group, n *workload.Norm, outcome *normOutcome,
 ) error {
-	s, path := r.rt.DefaultStream(), r.config.Path
+	s := r.rt.DefaultStream()
+	path := r.config.Path
 	if path == symmem.PathWindow && !r.rt.Device().Addressable {
 		path = symmem.PathDirect // On GPUs, PathWindow does not support norms.
 	}
@@ -133,8 +144,8 @@ func (r *runner) runNorm(
 	return nil
 }
 
-// normReport counts a norm that did not run on all ranks of its group only if a rank found a wrong
-// output.
+// normReport combines the findings of all ranks. A norm that did not run on some rank of its group
+// is not counted, unless another rank found a wrong output.
 func normReport(results []rankResult, ranks int) (report NormReport) {
 	outcomesByNorm := map[int][normFailed + 1]bool{} // whether each outcome occurred on any rank
 	for rank := range results {

@@ -12,69 +12,77 @@ import (
 
 // finding is the result of one rank in one all-reduce.
 type finding struct {
-	Completed bool    `json:"ran"`
+	Completed bool    `json:"ran"`       // whether the all-reduce completed
 	Symmetric bool    `json:"symmetric"` // whether the buffer was in a window of the group
 	Wrong     int64   `json:"wrong"`     // number of wrong elements
-	MaxDiff   float64 `json:"max_diff"`  // largest distance from the expected value
-	MeanDiff  float64 `json:"mean_diff"` // mean distance
+	MaxDiff   float64 `json:"max_diff"`  // largest distance of an element from the expected value
+	MeanDiff  float64 `json:"mean_diff"` // mean of these distances
 }
 
-// Sums may be rounded if there are very many ranks. If results must match bit for bit, tolerance is
-// unused.
+// tolerance is the permitted relative error of sums without a formula, which may be rounded if
+// there are very many ranks.
 const tolerance = 1e-5
 
-// setFormula prepares planned case i for a configured order of additions (formula). Cases use all
-// types and reductions in turn.
-func (c *Config) setFormula(r *plannedCase, i int) {
+// setFormula prepares p, the case at index i, for the configured order of additions (formula), if
+// there is one. Cases use all types and reductions in turn.
+func (c *Config) setFormula(p *plannedCase, i int) {
 	if c.Deterministic <= symmem.FormulaAny {
 		return
 	}
 	types := workload.DataTypes()
-	r.formula = driver.Formula(c.Deterministic - symmem.FormulaAny)
-	r.dataType = types[i%len(types)]
-	reductions := workload.Reductions(r.dataType)
-	r.reduceOp = reductions[i/len(types)%len(reductions)]
-	r.seed, r.value = c.Seed<<20+uint64(i), 0
-	r.name += " " + r.reduceOp.String() + " " + r.dataType.String()
-	r.elements = r.elements * elementBytes / int64(r.dataType.Size())
+	p.formula = driver.Formula(c.Deterministic - symmem.FormulaAny)
+	p.dataType = types[i%len(types)]
+	reductions := workload.Reductions(p.dataType)
+	p.reduceOp = reductions[i/len(types)%len(reductions)]
+	p.seed = c.Seed<<20 + uint64(i)
+	p.value = 0
+	p.name += " " + p.reduceOp.String() + " " + p.dataType.String()
+	p.elements = p.elements * elementBytes / int64(p.dataType.Size()) // the buffer's size stays
 }
 
-func (r *plannedCase) input(rank, ranks int) []byte {
-	if r.formula != driver.AnyFormula {
-		return formula.Input(r.dataType, r.seed, rank, ranks, r.elements)
+// input returns a rank's input: random elements with a formula, and equal elements without one.
+func (p *plannedCase) input(rank, ranks int) []byte {
+	if p.formula != driver.AnyFormula {
+		return formula.Input(p.dataType, p.seed, rank, ranks, p.elements)
 	}
-	element := workload.Encode(nil, r.dataType, r.value*float64(rank+1))
-	return bytes.Repeat(element, int(r.elements))
+	element := workload.Encode(nil, p.dataType, p.value*float64(rank+1))
+	return bytes.Repeat(element, int(p.elements))
 }
 
+// expectedSum returns the sum of the elements value, 2*value and so on of all ranks.
 func expectedSum(value float64, ranks int) float64 {
 	return value * float64(ranks) * float64(ranks+1) / 2
 }
 
-func (r *plannedCase) compare(got []byte, ranks int) finding {
-	if r.formula == driver.AnyFormula {
-		want := workload.Encode(nil, r.dataType, expectedSum(r.value, ranks))
-		return r.compareWith(got, want, tolerance)
+// compare compares the output of the all-reduce on a rank with the right output.
+func (p *plannedCase) compare(got []byte, ranks int) finding {
+	if p.formula == driver.AnyFormula {
+		want := workload.Encode(nil, p.dataType, expectedSum(p.value, ranks))
+		return p.compareWith(got, want, tolerance)
 	}
 	var inputs [][]byte
 	for rank := range ranks {
-		inputs = append(inputs, r.input(rank, ranks))
+		inputs = append(inputs, p.input(rank, ranks))
 	}
-	return r.compareWith(got, formula.Reduce(r.formula, r.reduceOp, r.dataType, inputs), 0)
+	const bitForBit = 0
+	want := formula.Reduce(p.formula, p.reduceOp, p.dataType, inputs)
+	return p.compareWith(got, want, bitForBit)
 }
 
-// compareWith compares elements. If wanted has fewer elements than got, it is repeated.
-func (r *plannedCase) compareWith(got, wanted []byte, tolerance float64) finding {
+// compareWith compares the elements of got with those of allWanted, which it repeats if there are
+// fewer. A tolerance of 0 permits no difference.
+func (p *plannedCase) compareWith(got, allWanted []byte, tolerance float64) finding {
 	f := finding{Completed: true}
-	sum, size := 0.0, r.dataType.Size()
+	sum := 0.0 // of the distances
+	size := p.dataType.Size()
 	for offset := 0; offset < len(got); offset += size {
-		element, want := got[offset:offset+size], wanted[offset%len(wanted):][:size]
+		element, want := got[offset:offset+size], allWanted[offset%len(allWanted):][:size]
 		if bytes.Equal(element, want) {
 			continue
 		}
-		value := workload.Decode(want, r.dataType)
-		diff := distance(workload.Decode(element, r.dataType), value)
-		if tolerance == 0 || diff > tolerance*max(value, 1) {
+		wantValue := workload.Decode(want, p.dataType)
+		diff := distance(workload.Decode(element, p.dataType), wantValue)
+		if tolerance == 0 || diff > tolerance*max(wantValue, 1) {
 			f.Wrong++
 		}
 		f.MaxDiff = max(f.MaxDiff, diff)

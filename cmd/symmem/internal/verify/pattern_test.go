@@ -12,10 +12,10 @@ func TestCompareCountsWrongElements(t *testing.T) {
 	nan := float32(math.NaN())
 	for _, c := range []struct {
 		name      string
-		data      []float32
-		want      float64
-		wrong     int64
-		max, mean float64
+		data      []float32 // the elements found
+		want      float64   // the right value of all elements
+		wrong     int64     // wanted number of wrong elements
+		max, mean float64   // wanted MaxDiff and MeanDiff
 	}{
 		{"equal elements", []float32{10, 10, 10}, 10, 0, 0, 0},
 		{"one wrong element", []float32{10, 10, 7, 10}, 10, 1, 3, 0.75},
@@ -33,36 +33,42 @@ func TestCompareCountsWrongElements(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			want := finding{Completed: true, Wrong: c.wrong, MaxDiff: c.max, MeanDiff: c.mean}
 			if got := compareWithValue(c.want, c.data...); got != want {
-				t.Fatalf("got %+v, want %+v", got, want)
+				t.Fatalf("comparing %v with %v: got %+v, want %+v", c.data, c.want, got, want)
 			}
 		})
 	}
 }
 
+// compareWithValue compares elements that should all have the same value.
 func compareWithValue(want float64, data ...float32) finding {
 	got := make([]byte, 0, 4*len(data))
 	for _, v := range data {
 		got = workload.Encode(got, symmem.Float32, float64(v))
 	}
-	w := &plannedCase{dataType: symmem.Float32}
-	return w.compareWith(got, workload.Encode(nil, symmem.Float32, want), tolerance)
+	p := &plannedCase{dataType: symmem.Float32}
+	return p.compareWith(got, workload.Encode(nil, symmem.Float32, want), tolerance)
 }
 
+// inputElement returns an element of a rank's input in a case with the given value.
 func inputElement(value float64, rank int) float64 {
-	w := &plannedCase{dataType: symmem.Float32, value: value, elements: 1}
-	return workload.Decode(w.input(rank, 0), symmem.Float32)
+	const unusedRanks = 0 // the number of ranks matters only with a formula
+	p := &plannedCase{dataType: symmem.Float32, value: value, elements: 1}
+	return workload.Decode(p.input(rank, unusedRanks), symmem.Float32)
 }
 
+// TestWrongContributionChangesSum checks that a sum is wrong if a rank contributes the input of
+// another case.
 func TestWrongContributionChangesSum(t *testing.T) {
 	const ranks = 8
 	for value := 1.0; value < 20; value++ {
 		for rank := range ranks {
 			for other := 0.0; other < 20; other++ {
 				sum := expectedSum(value, ranks) - inputElement(value, rank) + inputElement(other, rank)
-				wrong := compareWithValue(expectedSum(value, ranks), float32(sum)).Wrong > 0
-				if wrong == (other == value) {
-					t.Fatalf("rank %d contributes %v instead of %v: wrong = %v",
-						rank, other, value, wrong)
+				isWrong := compareWithValue(expectedSum(value, ranks), float32(sum)).Wrong > 0
+				wantWrong := other != value
+				if isWrong != wantWrong {
+					t.Fatalf("rank %d contributes the value %v instead of %v: the sum is wrong = %v, want %v",
+						rank, other, value, isWrong, wantWrong)
 				}
 			}
 		}

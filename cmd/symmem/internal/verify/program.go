@@ -8,37 +8,39 @@ import (
 	"symmem/driver"
 )
 
+// action is the kind of a step.
 type action uint8
 
 const (
-	openScope   action = iota
-	endScope           // register new segments
-	allocBuffer        // in the scope
-	freeBuffer
-	fillBuffer   // with the case's input
-	reduceBuffer // all-reduce and check
-	makeNoise    // unrelated allocations, which differ between ranks
+	openScope    action = iota // open an allocation scope of the world
+	endScope                   // end the scope, which registers new segments
+	allocBuffer                // allocate a buffer in the scope
+	freeBuffer                 // free a buffer
+	fillBuffer                 // fill a buffer with the input of a case
+	reduceBuffer               // all-reduce a buffer and check the result
+	makeNoise                  // make unrelated allocations, which differ between ranks
 )
 
+// step is one step of a program.
 type step struct {
 	action    action
-	slot      int   // number of the buffer
-	caseIndex int   // index in program.cases, for fillBuffer and reduceBuffer
-	elements  int64 // for allocBuffer
+	slot      int   // number of the buffer; unused by openScope, endScope and makeNoise
+	caseIndex int   // index in program.cases; used by fillBuffer and reduceBuffer
+	elements  int64 // number of 4-byte elements; used by allocBuffer
 }
 
 // plannedCase is an all-reduce whose result is checked and reported.
 type plannedCase struct {
 	name     string
-	round    int
-	group    int
-	isChurn  bool // the buffer is one of the random allocations
+	round    int  // counted from 1
+	group    int  // index of the group; 0 is the world
+	isChurn  bool // whether the buffer is one of the random allocations of addChurn
 	elements int64
-	value    float64
+	value    float64 // element of the input of rank 0; unused if formula is set
 	dataType symmem.DataType
 	reduceOp symmem.ReduceOp
 	formula  driver.Formula // order of additions that the result must match bit for bit, if set
-	seed     uint64         // of the inputs, if formula is set
+	seed     uint64         // seed of the inputs, if formula is set
 }
 
 // program lists the steps that all ranks execute. It does not change after compose.
@@ -47,25 +49,30 @@ type program struct {
 	cases []plannedCase
 	slots int // number of buffers, each of which has a slot
 
-	firstSegment    int64 // in bytes
-	mustMapSegments bool  // call workload.MapSegments before the first step
+	firstSegment    int64 // size of the pool's first segment in bytes
+	mustMapSegments bool  // whether to call workload.MapSegments before the first step
 }
 
+// elementBytes is the size of the elements that step.elements and Config.Elements count.
 const elementBytes = 4
 
+// composer holds the state of compose.
 type composer struct {
 	config     Config
-	program    program
+	program    program // the steps and cases added so far
 	generator  *generator
-	caseCount  int
-	checkCount int // checks that addChurn has added
+	caseCount  int // number of cases that addCases has added
+	checkCount int // number of cases that addChurn has added
 }
 
+// compose returns the program for a configuration. Each round of the program allocates and frees
+// random blocks, then runs the cases of each group, and finally frees the random blocks.
 func compose(config Config) *program {
 	c := &composer{config: config, generator: newGenerator(config.Seed, config.Elements)}
 	c.program.firstSegment = workload.FirstSegment
 	if config.Placement == symmem.PlaceByAddress {
-		c.program.firstSegment, c.program.mustMapSegments = c.largeFirstSegment(), true
+		c.program.firstSegment = c.largeFirstSegment()
+		c.program.mustMapSegments = true
 	}
 	for round := 1; round <= config.Rounds; round++ {
 		c.addChurn(round)
@@ -79,20 +86,20 @@ func compose(config Config) *program {
 
 func (c *composer) addStep(s step) { c.program.steps = append(c.program.steps, s) }
 
-// largeFirstSegment returns a size with which workload.MapSegments, which maps 32 times as much,
-// maps twice the needed memory.
+// largeFirstSegment returns the size of the first segment for workload.MapSegments, which maps 32
+// times this size. The result is rounded up so that at least twice the needed memory is mapped.
 func (c *composer) largeFirstSegment() int64 {
 	need := (int64(c.config.Cases)*c.config.Elements + c.generator.maxLiveElements) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
 
-// addChurn checks a block with an all-reduce at every churnStride-th step, but at most about
-// churnChecks times per round.
 const (
-	churnStride = 8
-	churnChecks = 64
+	churnStride = 8  // smallest number of churn steps between two checks
+	churnChecks = 64 // approximate maximum of checks per round
 )
 
+// addChurn adds random allocations and frees. After every churnStride steps, or more if there are
+// many steps, it adds a check of a random live block with an all-reduce.
 func (c *composer) addChurn(round int) {
 	stride := max(churnStride, c.config.Churn/churnChecks)
 	for n := 1; n <= c.config.Churn; n++ {
@@ -109,9 +116,10 @@ func (c *composer) addChurn(round int) {
 	}
 }
 
+// addChurnStep adds the allocation or free of one random block.
 func (c *composer) addChurnStep() {
-	slot := c.program.slots
-	block, allocated := c.generator.step(slot)
+	nextSlot := c.program.slots
+	block, allocated := c.generator.step(nextSlot)
 	if !allocated {
 		c.addStep(step{action: freeBuffer, slot: block.slot})
 		return
@@ -121,6 +129,8 @@ func (c *composer) addChurnStep() {
 	c.addStep(step{action: endScope})
 }
 
+// addCases adds config.Cases cases of a group. All their buffers are allocated in one scope, and
+// freed after the last all-reduce.
 func (c *composer) addCases(round, group int) {
 	var blocks []liveBlock
 	c.addStep(step{action: openScope})
@@ -144,10 +154,12 @@ func (c *composer) addCases(round, group int) {
 	}
 }
 
-// Sums of inputs up to maxValue over a few hundred ranks are exact in float32. The checks in
-// addChurn use the next maxValue values.
+// maxValue is the largest plannedCase.value of addCases. addChurn uses the next maxValue values.
+// Sums of inputs up to maxValue over a few hundred ranks are exact in float32.
 const maxValue = 997
 
+// addReduces adds cases to the program, which first fills all blocks and then reduces them. Case i
+// reduces block i.
 func (c *composer) addReduces(blocks []liveBlock, cases ...plannedCase) {
 	firstIndex := len(c.program.cases)
 	for i, b := range blocks {
@@ -162,6 +174,7 @@ func (c *composer) addReduces(blocks []liveBlock, cases ...plannedCase) {
 	}
 }
 
+// addFrees frees the random blocks that are still live.
 func (c *composer) addFrees() {
 	for len(c.generator.live) > 0 {
 		block := c.generator.release(len(c.generator.live) - 1)
@@ -169,6 +182,7 @@ func (c *composer) addFrees() {
 	}
 }
 
+// addAlloc adds the allocation of a buffer in the open scope, and returns the buffer's slot.
 func (c *composer) addAlloc(elements int64) int {
 	slot := c.program.slots
 	c.program.slots++

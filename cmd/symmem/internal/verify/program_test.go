@@ -2,6 +2,7 @@ package verify
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -9,6 +10,7 @@ import (
 	"symmem"
 )
 
+// drawConfig returns a Config with random fields.
 func drawConfig(t *rapid.T) Config {
 	c := Default()
 	c.Cases = rapid.IntRange(1, 9).Draw(t, "cases")
@@ -23,31 +25,47 @@ func drawConfig(t *rapid.T) Config {
 	return c
 }
 
-// model executes a program without allocating memory, and tracks which slots hold a buffer.
+// model executes a program without allocating memory, and fails the test if a step is invalid.
 type model struct {
-	t       *rapid.T
-	p       *program
-	open    bool
-	live    map[int]int64 // number of elements by slot
-	filled  map[int]int   // case index by slot
-	reduced map[int]int   // number of reductions by case index
-	peak    int64         // maximum number of elements held at once
+	t           *rapid.T
+	p           *program
+	isScopeOpen bool
+	live        map[int]int64 // number of elements of each live buffer, by slot
+	filled      map[int]int   // index of the case with whose input a buffer was filled, by slot
+	reduced     map[int]int   // number of reductions by case index
+	peak        int64         // maximum number of live elements
+}
+
+// run executes all steps of p, and returns the model after them.
+func run(t *rapid.T, p *program) *model {
+	m := &model{
+		t: t, p: p, live: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
+	}
+	for _, s := range p.steps {
+		m.step(s)
+	}
+	return m
 }
 
 func (m *model) step(s step) {
 	switch s.action {
-	case openScope, endScope:
-		if m.open == (s.action == openScope) {
-			m.t.Fatalf("action %d with the scope open = %v", s.action, m.open)
+	case openScope:
+		if m.isScopeOpen {
+			m.t.Fatal("a scope is opened in another scope")
 		}
-		m.open = !m.open
+		m.isScopeOpen = true
+	case endScope:
+		if !m.isScopeOpen {
+			m.t.Fatal("a scope is ended, but none is open")
+		}
+		m.isScopeOpen = false
 	case allocBuffer:
-		if _, isLive := m.live[s.slot]; isLive || !m.open || s.slot >= m.p.slots {
+		if _, isLive := m.live[s.slot]; isLive || !m.isScopeOpen || s.slot >= m.p.slots {
 			m.t.Fatalf("allocating slot %d of %d with already allocated = %v, scope open = %v",
-				s.slot, m.p.slots, isLive, m.open)
+				s.slot, m.p.slots, isLive, m.isScopeOpen)
 		}
 		m.live[s.slot] = s.elements
-		m.peak = max(m.peak, m.total())
+		m.peak = max(m.peak, m.countLiveElements())
 	case freeBuffer:
 		if _, isLive := m.live[s.slot]; !isLive {
 			m.t.Fatalf("freeing slot %d, which is empty", s.slot)
@@ -60,6 +78,7 @@ func (m *model) step(s step) {
 	}
 }
 
+// checkCase executes fillBuffer or reduceBuffer.
 func (m *model) checkCase(s step) {
 	if elements := m.p.cases[s.caseIndex].elements; m.live[s.slot] != elements {
 		m.t.Fatalf("slot %d holds %d elements, but case %d has %d",
@@ -76,7 +95,7 @@ func (m *model) checkCase(s step) {
 	m.reduced[s.caseIndex]++
 }
 
-func (m *model) total() int64 {
+func (m *model) countLiveElements() int64 {
 	sum := int64(0)
 	for _, elements := range m.live {
 		sum += elements
@@ -86,17 +105,11 @@ func (m *model) total() int64 {
 
 func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := drawConfig(t)
-		p := compose(c)
-		m := &model{
-			t: t, p: p, live: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
-		}
-		for _, s := range p.steps {
-			m.step(s)
-		}
-		if m.open || len(m.live) > 0 {
+		p := compose(drawConfig(t))
+		m := run(t, p)
+		if m.isScopeOpen || len(m.live) > 0 {
 			t.Fatalf("after the last step, scope open = %v with %d slots allocated, want false and 0",
-				m.open, len(m.live))
+				m.isScopeOpen, len(m.live))
 		}
 		for index := range p.cases {
 			if m.reduced[index] != 1 {
@@ -120,32 +133,32 @@ func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 		c := drawConfig(t)
 		c.Placement = symmem.PlaceByAddress
 		p := compose(c)
-		m := &model{
-			t: t, p: p, live: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
+		if !p.mustMapSegments {
+			t.Fatal("mustMapSegments = false, want true")
 		}
-		for _, s := range p.steps {
-			m.step(s)
-		}
-		if prepared := 32 * p.firstSegment / elementBytes; !p.mustMapSegments || 2*m.peak > prepared {
-			t.Fatalf("up to %d elements are held at once, but only %d are mapped in advance",
-				m.peak, prepared)
+		peak := run(t, p).peak
+		mapped := 32 * p.firstSegment / elementBytes // by workload.MapSegments
+		if mapped < 2*peak {
+			t.Fatalf("%d elements are mapped in advance, want at least twice the %d live elements",
+				mapped, peak)
 		}
 	})
 }
 
+// TestNearbyCasesHaveDifferentValues checks that a case cannot pass with the data of one of the
+// cases before it.
 func TestNearbyCasesHaveDifferentValues(t *testing.T) {
 	c := Default()
 	c.Cases, c.Churn, c.Rounds, c.Groups = 8, 200, 40, 4
-	last := map[bool][]float64{}
+	recentCount := c.Cases * c.Groups
+	recent := map[bool][]float64{} // values of the last recentCount cases, by isChurn
 	for _, r := range compose(c).cases {
-		for _, v := range last[r.isChurn] {
-			if v == r.value {
-				t.Fatalf("case %s has the value %v of a recent case", r.name, v)
-			}
+		values := recent[r.isChurn]
+		if slices.Contains(values, r.value) {
+			t.Fatalf("case %s has the value %v of a recent case", r.name, r.value)
 		}
-		last[r.isChurn] = append(last[r.isChurn], r.value)
-		window := last[r.isChurn]
-		last[r.isChurn] = window[max(0, len(window)-c.Cases*c.Groups):]
+		values = append(values, r.value)
+		recent[r.isChurn] = values[max(0, len(values)-recentCount):]
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 // Report combines the results of all ranks.
 type Report struct {
 	Backend string `json:"backend"`
-	Source  string `json:"source"`
-	Ranks   int    `json:"ranks"`
+	Source  string `json:"source"` // see symmem.Runtime.Source
+	Ranks   int    `json:"ranks"`  // number of ranks
 	// Passed, Failed and NotRun count cases.
 	Passed     int                     `json:"passed"`
 	Failed     int                     `json:"failed"`
@@ -21,16 +21,15 @@ type Report struct {
 	Norms      NormReport              `json:"norms"`
 	Cases      []Case                  `json:"cases"`
 	Divergence *symmem.DivergenceError `json:"divergence"`
-	// Fault is the error that ended the run early. A divergence is in Divergence instead.
+	// Fault is the text of the error that ended the run early, or "". A divergence is in Divergence
+	// instead.
 	Fault string `json:"fault,omitempty"`
 
-	Check     string `json:"check"`
-	Placement string `json:"placement"`
-	// RequestedPath is the configured path, TakenPaths lists the paths that the cases took, such as
-	// "plain, window", and PathReason is the reason for a difference.
-	RequestedPath string `json:"path"`
-	TakenPaths    string `json:"took"`
-	PathReason    string `json:"why,omitempty"`
+	Check         string `json:"check"`
+	Placement     string `json:"placement"`
+	RequestedPath string `json:"path"`          // the configured path
+	TakenPaths    string `json:"took"`          // paths that the cases took, such as "plain, window"
+	PathReason    string `json:"why,omitempty"` // why some cases took another path, or ""
 
 	Skew      bool    `json:"skew"`
 	Churn     int     `json:"churn"`
@@ -55,19 +54,20 @@ type Case struct {
 	// Name is "round.case" or, for a block that was checked after N random allocations and frees,
 	// "round.churnN".
 	Name      string  `json:"name"`
-	Round     int     `json:"round"` // counted from 1
-	Group     int     `json:"group"` // 0 is the world
-	Churn     bool    `json:"churn"` // a random allocation
-	Ranks     []int   `json:"ranks"` // world ranks of the group
-	Size      int64   `json:"size"`  // in elements
-	Value     float64 `json:"value"`
-	Symmetric bool    `json:"symmetric"` // all buffers were in a window of the group
-	Expected  float64 `json:"expected"`
-	// The largest values that any rank found.
+	Round     int     `json:"round"`     // counted from 1
+	Group     int     `json:"group"`     // 0 is the world
+	Churn     bool    `json:"churn"`     // a random allocation
+	Ranks     []int   `json:"ranks"`     // world ranks of the group
+	Size      int64   `json:"size"`      // in elements
+	Value     float64 `json:"value"`     // element of the input of rank 0, or 0 with a formula
+	Symmetric bool    `json:"symmetric"` // whether all buffers were in a window of the group
+	Expected  float64 `json:"expected"`  // element of the right result, or 0 with a formula
+	// MaxDiff and MeanDiff are the largest and the mean distance of an element from Expected, on the
+	// rank where they are largest.
 	MaxDiff    float64 `json:"max_diff"`
 	MeanDiff   float64 `json:"mean_diff"`
-	WrongRanks []int   `json:"wrong_ranks,omitempty"`
-	Result     string  `json:"result"`
+	WrongRanks []int   `json:"wrong_ranks,omitempty"` // ranks that found a wrong element
+	Result     string  `json:"result"`                // one of the constants above
 }
 
 // OK reports whether every case passed and the run did not end early.
@@ -76,6 +76,7 @@ func (r *Report) OK() bool {
 		r.Fault == ""
 }
 
+// newReport returns a report of a run with a Config, without results.
 func newReport(rt *symmem.Runtime, c *Config) Report {
 	r := Report{
 		Backend: rt.Device().Backend, Source: rt.Source(), Ranks: rt.Size(),
@@ -89,6 +90,7 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
+// mergeResults returns r with the results of all ranks.
 func mergeResults(r Report, p *program, results []rankResult) *Report {
 	worst := mostSevere(results)
 	notRunResult := NotRun
@@ -110,23 +112,24 @@ func mergeResults(r Report, p *program, results []rankResult) *Report {
 	return &r
 }
 
+// recordPaths sets TakenPaths and PathReason.
 func (r *Report) recordPaths(results []rankResult) {
-	all := map[string]string{}
+	reasons := map[string]string{} // by the path that was taken
 	for i := range results {
-		for path, why := range results[i].Paths {
-			if _, known := all[path]; !known {
-				all[path] = why
+		for path, reason := range results[i].Paths {
+			if _, isKnown := reasons[path]; !isKnown {
+				reasons[path] = reason
 			}
 		}
 	}
-	names := slices.Sorted(maps.Keys(all))
+	names := slices.Sorted(maps.Keys(reasons))
 	r.TakenPaths = strings.Join(names, ", ")
 	if r.RequestedPath == symmem.PathAuto.String() {
 		return
 	}
 	for _, name := range names {
 		if name != r.RequestedPath && r.PathReason == "" {
-			r.PathReason = all[name]
+			r.PathReason = reasons[name]
 		}
 	}
 }
@@ -134,13 +137,14 @@ func (r *Report) recordPaths(results []rankResult) {
 // faultText returns the text of the error that ended the run. It names the rank, unless several
 // ranks have the same text.
 func faultText(worst *rankResult, results []rankResult) string {
-	sameText := func(r rankResult) bool { return r.Rank != worst.Rank && r.Text == worst.Text }
-	if len(results) == 1 || slices.ContainsFunc(results, sameText) {
+	hasSameText := func(r rankResult) bool { return r.Rank != worst.Rank && r.Text == worst.Text }
+	if len(results) == 1 || slices.ContainsFunc(results, hasSameText) {
 		return worst.Text
 	}
 	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
 }
 
+// addCase adds and counts a case. notRunResult is the Result of a case that did not run.
 func (r *Report) addCase(c Case, notRunResult string) {
 	switch c.Result {
 	case Passed:
@@ -154,23 +158,27 @@ func (r *Report) addCase(c Case, notRunResult string) {
 	r.Cases = append(r.Cases, c)
 }
 
-// newCase combines the findings of all ranks. A case that did not complete on every rank counts as
-// not run, unless a rank found a wrong element.
-func newCase(r *plannedCase, i, ranks int, results []rankResult) Case {
+// newCase combines the findings of all ranks about p, which is the case at index i of the
+// program. A case that did not complete on every rank of its group counts as not run, unless a
+// rank found a wrong element.
+func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
 	c := Case{
-		Name: r.name, Round: r.round, Group: r.group, Churn: r.isChurn,
-		Ranks: membersOf(r.group, ranks), Size: r.elements, Value: r.value,
+		Name: p.name, Round: p.round, Group: p.group, Churn: p.isChurn,
+		Ranks: membersOf(p.group, ranks), Size: p.elements, Value: p.value,
 	}
-	c.Expected = expectedSum(r.value, len(c.Ranks))
+	c.Expected = expectedSum(p.value, len(c.Ranks))
 	hasMember, completed, symmetric := false, true, true
 	for k := range results {
 		rank := results[k].Rank
-		if !isMember(r.group, rank, ranks) {
+		if !isMember(p.group, rank, ranks) {
 			continue
 		}
 		f := results[k].Findings[i]
-		hasMember, completed, symmetric = true, completed && f.Completed, symmetric && f.Symmetric
-		c.MaxDiff, c.MeanDiff = max(c.MaxDiff, f.MaxDiff), max(c.MeanDiff, f.MeanDiff)
+		hasMember = true
+		completed = completed && f.Completed
+		symmetric = symmetric && f.Symmetric
+		c.MaxDiff = max(c.MaxDiff, f.MaxDiff)
+		c.MeanDiff = max(c.MeanDiff, f.MeanDiff)
 		if f.Wrong > 0 {
 			c.WrongRanks = append(c.WrongRanks, rank)
 		}

@@ -12,6 +12,7 @@ import (
 	"symmem/driver"
 )
 
+// Findings of one rank about a case.
 var (
 	right         = finding{Completed: true, Symmetric: true}
 	wrong         = finding{Completed: true, Symmetric: true, Wrong: 3, MaxDiff: 9, MeanDiff: 1}
@@ -22,8 +23,8 @@ var (
 func TestCaseCombinesFindingsOfRanks(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		findings []finding
-		want     Case
+		findings []finding // by rank
+		want     Case      // without the fields that are the same for all cases
 	}{
 		{"all ranks pass", []finding{right, right, right}, Case{Symmetric: true, Result: Passed}},
 		{
@@ -52,12 +53,14 @@ func TestCaseCombinesFindingsOfRanks(t *testing.T) {
 			for r := range results {
 				results[r] = rankResult{Rank: r, Findings: c.findings[r : r+1]}
 			}
-			got := newCase(&plannedCase{name: "1.1", round: 1, elements: 4, value: 2}, 0, 3, results)
+			planned := &plannedCase{name: "1.1", round: 1, elements: 4, value: 2}
+			got := newCase(planned, 0, len(results), results)
 			want := c.want
 			want.Name, want.Round, want.Size, want.Value = "1.1", 1, 4, 2
-			want.Ranks, want.Expected = []int{0, 1, 2}, 12
+			want.Ranks = []int{0, 1, 2}
+			want.Expected = 2 + 4 + 6 // rank r contributes value*(r+1)
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Fatal(diff)
+				t.Fatalf("newCase differs (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -70,14 +73,19 @@ func TestNonMembersDoNotAffectCase(t *testing.T) {
 		{Rank: 2, Findings: []finding{right}},
 		{Rank: 3, Findings: []finding{notRun}},
 	}
-	if c := newCase(&plannedCase{group: 1}, 0, 4, results); c.Result != Passed || !c.Symmetric {
+	const ranks = 4
+	planned := &plannedCase{group: 1} // a group with the ranks 0 to 2
+	if c := newCase(planned, 0, ranks, results); c.Result != Passed || !c.Symmetric {
 		t.Errorf("newCase with all results = %+v, want a symmetric pass", c)
 	}
-	if c := newCase(&plannedCase{group: 1}, 0, 4, results[3:]); c.Result != NotRun || c.Symmetric {
-		t.Errorf("newCase with the result of rank 3 = %+v, want not run", c)
+	onlyNonMember := results[3:]
+	if c := newCase(planned, 0, ranks, onlyNonMember); c.Result != NotRun || c.Symmetric {
+		t.Errorf("newCase with only the result of rank 3 = %+v, want not run", c)
 	}
 }
 
+// exampleReport returns a report of two ranks on five cases, of which one failed and the last did
+// not run. d is the divergence that ended the run, or nil.
 func exampleReport(d *symmem.DivergenceError) *Report {
 	p := &program{cases: []plannedCase{
 		{name: "1.churn8", round: 1, isChurn: true, elements: 100, value: 998},
@@ -142,7 +150,7 @@ Divergence in group w/1.0, pool 7 of w/1.0, at event 9: earlier events are the s
   rank numbers are those of the world; the group has the ranks 1,0,2,10, in this order
 `
 	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(b.String(), "\n")); diff != "" {
-		t.Fatal(diff)
+		t.Fatalf("the text differs (-want +got):\n%s", diff)
 	}
 }
 
@@ -152,8 +160,11 @@ func TestWrongSumsWithoutErrorSuggestChecks(t *testing.T) {
 	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(b.String(), "Run with --check every") || r.OK() {
-		t.Fatal(b.String())
+	if r.OK() {
+		t.Error("OK() = true with a failed case, want false")
+	}
+	if !strings.Contains(b.String(), "Run with --check every") {
+		t.Errorf("the text does not suggest --check every:\n%s", &b)
 	}
 }
 
@@ -170,7 +181,7 @@ func TestReportJSONRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(*r, decoded); diff != "" {
-		t.Fatal(diff)
+		t.Fatalf("the decoded report differs (-encoded +decoded):\n%s", diff)
 	}
 }
 
@@ -189,9 +200,9 @@ func TestSpansAndThousands(t *testing.T) {
 	}
 }
 
-func TestErrorOfSingleRankNamesRank(t *testing.T) {
+func TestFaultNamesRankWithUniqueError(t *testing.T) {
 	full := rankResult{Rank: 1, Outcome: otherError, Text: "out of memory"}
-	same := rankResult{Rank: 2, Outcome: otherError, Text: "out of memory"}
+	alsoFull := rankResult{Rank: 2, Outcome: otherError, Text: "out of memory"}
 	late := rankResult{Rank: 0, Outcome: rankLate, Text: "waited"}
 	for _, c := range []struct {
 		name    string
@@ -199,13 +210,13 @@ func TestErrorOfSingleRankNamesRank(t *testing.T) {
 		want    string
 	}{
 		{"one of several ranks", []rankResult{late, full}, "rank 1: out of memory"},
-		{"the same error on two ranks", []rankResult{full, same}, "out of memory"},
+		{"the same error on two ranks", []rankResult{full, alsoFull}, "out of memory"},
 		{"a single rank", []rankResult{full}, "out of memory"},
 		{"late ranks", []rankResult{late, late}, "waited"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if r := mergeResults(Report{}, &program{}, c.results); r.Fault != c.want {
-				t.Errorf("got %q, want %q", r.Fault, c.want)
+				t.Errorf("Fault = %q, want %q", r.Fault, c.want)
 			}
 		})
 	}
@@ -215,9 +226,9 @@ func TestReportNamesPathAndReason(t *testing.T) {
 	windows := rankResult{Paths: map[string]string{"window": "configured"}}
 	noWindows := rankResult{Paths: map[string]string{"plain": "there are no windows"}}
 	for _, c := range []struct {
-		name, path string
+		name, path string // path is the requested path
 		results    []rankResult
-		took, why  string
+		took, why  string // wanted TakenPaths and PathReason
 	}{
 		{"the requested path", "window", []rankResult{windows, windows}, "window", ""},
 		{"another path", "window", []rankResult{noWindows, noWindows}, "plain", "there are no windows"},

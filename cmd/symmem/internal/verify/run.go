@@ -10,24 +10,26 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
+// runner executes a program on one rank.
 type runner struct {
 	rt       *symmem.Runtime
 	config   Config
 	program  *program
 	pool     *symmem.Pool
-	scope    *symmem.Scope
+	scope    *symmem.Scope   // the open scope, or the last one
 	groups   []*symmem.Group // nil for groups without this rank
-	slots    []symmem.Buffer
+	slots    []symmem.Buffer // buffers by step.slot
 	noise    *workload.Noise
-	findings []finding
+	findings []finding // one for each case of the program
 	norms    normFindings
-	paths    map[string]string // see rankResult
-	progress func(completedSteps, allSteps int)
+	paths    map[string]string                  // see rankResult
+	progress func(completedSteps, allSteps int) // nil if progress is not reported
 }
 
-// Run executes the workload on this rank. All ranks of the world must call it. The Report is the
-// same on all ranks and contains failures. If ranks cannot exchange their results, Run returns an
-// error and a Report on this rank. progress, if set, is called after each step.
+// Run executes the program for a Config on this rank, and returns a Report about all ranks. All
+// ranks of the world must call it. Failures, such as a divergence, are in the Report, which is
+// the same on all ranks. If ranks cannot exchange their results, Run returns an error and a
+// Report about this rank. progress, if set, is called after each step.
 func Run(
 	ctx context.Context, rt *symmem.Runtime, c Config, progress func(completedSteps, allSteps int),
 ) (*Report, error) {
@@ -59,6 +61,7 @@ func Run(
 	return report, nil
 }
 
+// err returns the error that ended the run on this rank, or nil.
 func (r *rankResult) err() error {
 	if r.Outcome == succeeded {
 		return nil
@@ -66,6 +69,7 @@ func (r *rankResult) err() error {
 	return errors.New(r.Text)
 }
 
+// gatherResults returns the results of all ranks, by rank.
 func gatherResults(
 	ctx context.Context, gatherer *workload.Gatherer, ownResult rankResult,
 ) ([]rankResult, error) {
@@ -74,19 +78,23 @@ func gatherResults(
 		return nil, err
 	}
 	for rank := range results {
-		if cases := len(results[rank].Findings); cases != len(ownResult.Findings) {
+		caseCount, ownCount := len(results[rank].Findings), len(ownResult.Findings)
+		if caseCount != ownCount {
 			return nil, fmt.Errorf("rank %d reports %d cases, but this rank has %d; "+
-				"start all ranks with the same options", rank, cases, len(ownResult.Findings))
+				"start all ranks with the same options", rank, caseCount, ownCount)
 		}
 	}
 	return results, nil
 }
 
+// rankResult executes the program and returns this rank's result.
 func (r *runner) rankResult(ctx context.Context) rankResult {
 	ownResult := rankResult{Rank: r.rt.Rank()}
 	err := r.run(ctx)
 	ownResult.setOutcome(err)
-	ownResult.Findings, ownResult.Paths, ownResult.Norms = r.findings, r.paths, r.norms
+	ownResult.Findings = r.findings
+	ownResult.Paths = r.paths
+	ownResult.Norms = r.norms
 	if err != nil {
 		// Abort, so that ranks outside the failed group do not wait for this rank.
 		workload.Abort(append(r.groups, r.rt.World())...)
@@ -94,6 +102,7 @@ func (r *runner) rankResult(ctx context.Context) rankResult {
 	return ownResult
 }
 
+// run executes the steps of the program and the norms.
 func (r *runner) run(ctx context.Context) error {
 	if err := r.prepare(ctx); err != nil {
 		return err
@@ -109,9 +118,10 @@ func (r *runner) run(ctx context.Context) error {
 	if err := r.runNorms(ctx); err != nil {
 		return fmt.Errorf("computing norms: %w", err)
 	}
-	return r.rt.World().Check(ctx)
+	return r.rt.World().Check(ctx) // finds a divergence that the last collectives did not
 }
 
+// prepare creates the groups, the noise and the pool.
 func (r *runner) prepare(ctx context.Context) (err error) {
 	r.groups, err = openGroups(ctx, r.rt.World(), r.config.Groups)
 	if err != nil {
@@ -152,6 +162,7 @@ func (r *runner) runStep(ctx context.Context, s *step) (err error) {
 	return fmt.Errorf("unknown action %d", s.action)
 }
 
+// fill fills a buffer with this rank's input of a case. It does nothing outside the case's group.
 func (r *runner) fill(ctx context.Context, s *step) error {
 	current := &r.program.cases[s.caseIndex]
 	g := r.groups[current.group]
@@ -165,6 +176,7 @@ func (r *runner) fill(ctx context.Context, s *step) error {
 	return r.copy(ctx, memory, symmem.Host(current.input(g.Rank(), g.Size())))
 }
 
+// copy copies src to dst and waits until the copy has completed.
 func (r *runner) copy(ctx context.Context, dst, src symmem.Memory) error {
 	if err := r.rt.DefaultStream().Copy(dst, src); err != nil {
 		return err
@@ -172,6 +184,8 @@ func (r *runner) copy(ctx context.Context, dst, src symmem.Memory) error {
 	return r.rt.DefaultStream().Synchronize(ctx)
 }
 
+// reduce makes the all-reduce of a case in place, and records the finding and the path. It does
+// nothing outside the case's group.
 func (r *runner) reduce(ctx context.Context, s *step) error {
 	current := &r.program.cases[s.caseIndex]
 	g := r.groups[current.group]
@@ -196,6 +210,7 @@ func (r *runner) reduce(ctx context.Context, s *step) error {
 	return r.recordPath(g, memory, current)
 }
 
+// recordPath records the path of an all-reduce, and the reason for it if the path is new.
 func (r *runner) recordPath(g *symmem.Group, m symmem.Memory, current *plannedCase) error {
 	explanation, err := g.Explain(symmem.OpAllReduce, m, m, current.elements, current.dataType)
 	if err != nil {
@@ -207,6 +222,7 @@ func (r *runner) recordPath(g *symmem.Group, m symmem.Memory, current *plannedCa
 	return nil
 }
 
+// slotMemory returns the memory of a case in the buffer of a step.
 func (r *runner) slotMemory(s *step, current *plannedCase) (symmem.Memory, error) {
 	return r.slots[s.slot].Memory().Slice(0, current.elements*int64(current.dataType.Size()))
 }

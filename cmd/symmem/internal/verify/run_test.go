@@ -10,6 +10,7 @@ import (
 	"symmem/internal/ranktest"
 )
 
+// runOnAllRanks calls Run on each rank, and returns the reports by rank.
 func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), ranks, c.Options())
@@ -21,7 +22,7 @@ func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 		reports[r], err = Run(t.Context(), runtimes[r], c, nil)
 		return err
 	})
-	// Ignore the errors of Close, which repeat a divergence.
+	// After a divergence, Close returns the same error, which the reports contain.
 	_ = ranktest.Run(ranks, func(r int) error { return runtimes[r].Close() })
 	if err != nil {
 		t.Fatal(err)
@@ -43,9 +44,11 @@ func TestDefaultPlacementPassesAtAllCheckLevels(t *testing.T) {
 		t.Run(level.String(), func(t *testing.T) {
 			c := smallConfig()
 			c.Check, c.Groups = level, 3
+			wantCases := c.Cases * c.Rounds * c.Groups // without the cases of the churn
 			for _, r := range runOnAllRanks(t, 3, c) {
-				if !r.OK() || r.Passed != len(r.Cases) || r.Passed < 18 {
-					t.Errorf("%d of %d cases passed: %s", r.Passed, len(r.Cases), r.Fault)
+				if !r.OK() || r.Passed != len(r.Cases) || r.Passed < wantCases {
+					t.Errorf("%d of %d cases passed, want all of at least %d; fault: %q",
+						r.Passed, len(r.Cases), wantCases, r.Fault)
 				}
 				for i := range r.Cases {
 					if c := &r.Cases[i]; !c.Symmetric {
@@ -57,6 +60,7 @@ func TestDefaultPlacementPassesAtAllCheckLevels(t *testing.T) {
 	}
 }
 
+// divergingConfig returns a Config with which the ranks place buffers differently.
 func divergingConfig() Config {
 	c := smallConfig()
 	c.Placement = symmem.PlaceByAddress
@@ -84,13 +88,14 @@ func TestAllRanksReportSameDivergence(t *testing.T) {
 				t.Fatalf("%v, rank %d: no divergence", level, rank)
 			}
 			if level == symmem.CheckEvery && r.Failed > 0 {
-				t.Errorf("rank %d: %d wrong sums were returned", rank, r.Failed)
+				t.Errorf("%v, rank %d: %d sums were wrong, want none", level, rank, r.Failed)
 			}
 			if first == nil {
 				first = r.Divergence
 			}
 			if diff := cmp.Diff(first, r.Divergence); diff != "" {
-				t.Errorf("%v, rank %d: divergence differs (-want +got):\n%s", level, rank, diff)
+				t.Errorf("%v, rank %d: divergence differs from the first one (-first +got):\n%s", level,
+					rank, diff)
 			}
 		}
 	}
@@ -110,11 +115,13 @@ func TestNonMembersReportGroupDivergence(t *testing.T) {
 func TestTypesAndReductionsMatchFormula(t *testing.T) {
 	for _, elements := range []int64{2, 1023} {
 		c := smallConfig()
-		c.Elements, c.Cases, c.Churn, c.Deterministic = elements, 40, 0, symmem.FormulaRankOrder
+		c.Elements, c.Churn, c.Deterministic = elements, 0, symmem.FormulaRankOrder
+		c.Cases = 40 // enough for each combination of a type and a reduction
+		wantPassed := c.Cases * c.Rounds
 		for _, r := range runOnAllRanks(t, 3, c) {
-			if !r.OK() || r.Passed != 80 {
-				t.Errorf("%d elements: %d of %d cases passed: %s", elements, r.Passed, len(r.Cases),
-					r.Fault)
+			if !r.OK() || r.Passed != wantPassed {
+				t.Errorf("%d elements: %d of %d cases passed, want %d; fault: %q", elements, r.Passed,
+					len(r.Cases), wantPassed, r.Fault)
 			}
 		}
 	}
@@ -133,9 +140,10 @@ func TestValidateRejectsInvalidConfig(t *testing.T) {
 	} {
 		c := Default()
 		if err := c.Validate(); err != nil {
-			t.Fatal(err)
+			t.Fatalf("Validate of the default Config: %v", err)
 		}
-		if change(&c); c.Validate() == nil {
+		change(&c)
+		if c.Validate() == nil {
 			t.Errorf("%s: Validate accepted the Config", name)
 		}
 	}

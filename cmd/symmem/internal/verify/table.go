@@ -32,15 +32,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, " | Not run: %d", r.NotRun)
 	}
 	b.WriteByte('\n')
-	switch n := &r.Norms; {
-	case n.Passed+n.Failed > 0:
-		fmt.Fprintf(&b, "Fused norms | Passed: %d | Failed: %d\n", n.Passed, n.Failed)
-		if n.Refused != "" {
-			fmt.Fprintf(&b, "Some norms were not checked: %s\n", n.Refused)
-		}
-	case n.Refused != "":
-		fmt.Fprintf(&b, "Norms were not checked: %s\n", n.Refused)
-	}
+	r.Norms.writeText(&b)
 	if r.Failed > 0 && r.Divergence == nil {
 		b.WriteString("\nSums were wrong without an error. " +
 			"Run with --check every to find where ranks differ.\n")
@@ -56,6 +48,20 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
+// writeText writes the totals of the norms. It writes nothing if the run had no norms.
+func (r *NormReport) writeText(b *bytes.Buffer) {
+	switch {
+	case r.Passed+r.Failed > 0:
+		fmt.Fprintf(b, "Fused norms | Passed: %d | Failed: %d\n", r.Passed, r.Failed)
+		if r.Refused != "" {
+			fmt.Fprintf(b, "Some norms were not checked: %s\n", r.Refused)
+		}
+	case r.Refused != "":
+		fmt.Fprintf(b, "Norms were not checked: %s\n", r.Refused)
+	}
+}
+
+// writeTable writes a table of the cases. Its column Group exists only if the run has subgroups.
 func (r *Report) writeTable(b *bytes.Buffer) error {
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	group := ""
@@ -71,8 +77,8 @@ func (r *Report) writeTable(b *bytes.Buffer) error {
 	return t.Flush()
 }
 
-// countCasesOnLine returns the number of cases on the line that begins with case i. Consecutive
-// random allocations with the same result share a line, unless they failed.
+// countCasesOnLine returns the number of cases on the line of the table that begins with case i.
+// Consecutive checks of random allocations with the same result share a line, unless they failed.
 func (r *Report) countCasesOnLine(i int) int {
 	first := &r.Cases[i]
 	if !first.Churn || first.Result == Failed {
@@ -85,6 +91,8 @@ func (r *Report) countCasesOnLine(i int) int {
 	return n
 }
 
+// writeLine writes one line of the table. If cases has several elements, the line shows their
+// total size, their largest differences, and * in the other columns.
 func (r *Report) writeLine(w io.Writer, cases []Case) {
 	first := &cases[0]
 	group, result := driver.Spans(first.Ranks), first.Result
@@ -93,13 +101,15 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 		group, value, expected = "*", "*", "*"
 		result = fmt.Sprintf("%s x %d", result, n)
 	}
-	size, symmetric, maxDiff, meanDiff := int64(0), "yes", 0.0, 0.0
+	size, maxDiff, meanDiff := int64(0), 0.0, 0.0
+	symmetric := "yes"
 	for i := range cases {
 		size += cases[i].Size
 		if !cases[i].Symmetric {
 			symmetric = "no"
 		}
-		maxDiff, meanDiff = max(maxDiff, cases[i].MaxDiff), max(meanDiff, cases[i].MeanDiff)
+		maxDiff = max(maxDiff, cases[i].MaxDiff)
+		meanDiff = max(meanDiff, cases[i].MeanDiff)
 	}
 	maxText, meanText := fmt.Sprintf("%.8f", maxDiff), fmt.Sprintf("%.8f", meanDiff)
 	if first.Result != Passed && first.Result != Failed {

@@ -6,54 +6,59 @@ import (
 	"symmem"
 )
 
+// Limits of the live buffers: above them, a round allocates no further buffer.
 const (
-	maxLiveBuffers = 64
-	// maxLiveMessages * choices.maxBytes is the maximum size of all live buffers.
-	maxLiveMessages = 16
+	maxLiveBuffers  = 64 // number of buffers
+	maxLiveMessages = 16 // total size, in messages of the maximum size (choices.maxBytes)
 )
 
+// buffers allocates and frees the buffers of a round. All ranks make the same random choices.
 type buffers struct {
 	choices *choices
-	streams []*symmem.Stream
-	pools   []*symmem.Pool
-	live    []liveBuffer
-	bytes   int64 // of the live buffers
+	streams []*symmem.Stream // drawn from for allocations
+	pools   []*symmem.Pool   // drawn from for allocations
+	live    []liveBuffer     // allocated and not yet freed, oldest first
+	bytes   int64            // total size of the live buffers
 }
 
 type liveBuffer struct {
-	pool   *symmem.Pool // nil for local memory
+	pool   *symmem.Pool // nil if the memory is outside windows
 	buffer symmem.Buffer
-	bytes  int64
+	bytes  int64 // size of the buffer
 }
 
+// memory returns the memory of the whole buffer.
 func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().Slice(0, b.bytes) }
 
-// allocate allocates a random buffer. If a limit has been reached, it frees a buffer instead.
+// allocate allocates a buffer of random size in a random pool, for use on a random stream. If a
+// limit has been reached, it frees a buffer instead.
 func (b *buffers) allocate() error {
 	if b.isFull() {
 		return b.freeRandom()
 	}
-	p := choose(b.choices, b.pools)
-	return b.addResult(p)(p.AllocOn(choose(b.choices, b.streams), b.choices.drawSize()))
+	pool := choose(b.choices, b.pools)
+	stream := choose(b.choices, b.streams)
+	buffer, err := pool.AllocOn(stream, b.choices.drawSize())
+	if err != nil {
+		return err
+	}
+	b.add(pool, buffer)
+	return nil
 }
 
+// isFull reports whether a limit of the live buffers has been reached.
 func (b *buffers) isFull() bool {
 	return len(b.live) >= maxLiveBuffers || b.bytes >= maxLiveMessages*b.choices.maxBytes
 }
 
-// addResult returns a function that adds the buffer from an allocation in p, or returns the error.
-func (b *buffers) addResult(p *symmem.Pool) func(symmem.Buffer, error) error {
-	return func(buffer symmem.Buffer, err error) error {
-		if err != nil {
-			return err
-		}
-		b.live = append(b.live, liveBuffer{p, buffer, buffer.Size()})
-		b.bytes += buffer.Size()
-		return nil
-	}
+// add adds a new buffer from p to the live buffers.
+func (b *buffers) add(p *symmem.Pool, buffer symmem.Buffer) {
+	b.live = append(b.live, liveBuffer{pool: p, buffer: buffer, bytes: buffer.Size()})
+	b.bytes += buffer.Size()
 }
 
-// allocateSeveral allocates n buffers, or fewer if a limit is reached.
+// allocateSeveral allocates n buffers of random sizes with alloc, or fewer if a limit is reached.
+// p is the pool from which alloc allocates, or nil if it allocates memory outside windows.
 func (b *buffers) allocateSeveral(
 	n int, p *symmem.Pool, alloc func(int64) (symmem.Buffer, error),
 ) error {
@@ -61,13 +66,16 @@ func (b *buffers) allocateSeveral(
 		if b.isFull() {
 			return nil
 		}
-		if err := b.addResult(p)(alloc(b.choices.drawSize())); err != nil {
+		buffer, err := alloc(b.choices.drawSize())
+		if err != nil {
 			return err
 		}
+		b.add(p, buffer)
 	}
 	return nil
 }
 
+// freeRandom frees a random live buffer, if there is one.
 func (b *buffers) freeRandom() error {
 	if len(b.live) == 0 {
 		return nil
@@ -75,6 +83,7 @@ func (b *buffers) freeRandom() error {
 	return b.freeAt(b.choices.IntN(len(b.live)))
 }
 
+// freeAt frees the live buffer at index i and removes it from b.live, even with an error.
 func (b *buffers) freeAt(i int) error {
 	freed := b.live[i]
 	b.live = slices.Delete(b.live, i, i+1)

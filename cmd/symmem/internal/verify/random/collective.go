@@ -11,16 +11,18 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
+// calls makes and checks the calls of a round. All ranks make the same random choices.
 type calls struct {
 	env     *environment
 	choices *choices
 	buffers *buffers
 	groups  *groups
 	tally   *Tally
-	round   int
+	round   int // number of the round
 }
 
-// Operations that are listed twice are drawn more often.
+// operations lists the operations that drawCall draws. An operation that is listed several times
+// is drawn more often.
 var operations = []symmem.Operation{
 	symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllGather,
 	symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpReduceScatter, symmem.OpBroadcast,
@@ -28,7 +30,7 @@ var operations = []symmem.Operation{
 	symmem.OpReduceScatterV, symmem.OpGather, symmem.OpScatter,
 }
 
-// drawCall draws a call for a group. Its data fit into buffers of capacity bytes.
+// drawCall draws a call for the group at an index. Its data fit into buffers of capacity bytes.
 func (cs *calls) drawCall(group int, capacity int64) *testCall {
 	call := &testCall{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
@@ -45,7 +47,8 @@ func (cs *calls) drawCall(group int, capacity int64) *testCall {
 		call.Operation = symmem.OpAllReduce
 	}
 	root := cs.choices.IntN(cs.env.rt.Size())
-	// All ranks must draw the same count, although groups at this index may differ in size.
+	// All ranks must draw the same count, but their groups at this index may have different sizes.
+	// Use the size of the world, which is the largest.
 	maxCount := capacity / int64(call.DataType.Size()*cs.env.rt.Size())
 	call.Count = max(1, int64(math.Exp(cs.choices.Float64()*math.Log(float64(maxCount)))))
 	if cs.choices.isOneIn(3) {
@@ -58,6 +61,7 @@ func (cs *calls) drawCall(group int, capacity int64) *testCall {
 	return call
 }
 
+// runCollective makes and checks a random call in a random group, if two buffers are live.
 func (cs *calls) runCollective(ctx context.Context) error {
 	call, err := cs.drawCallOnBuffers(cs.groups.drawIndex(), cs.buffers.drawBuffers(2))
 	if err != nil || call == nil {
@@ -67,8 +71,8 @@ func (cs *calls) runCollective(ctx context.Context) error {
 	return cs.runAndCheck(ctx, call)
 }
 
-// drawCallOnBuffers draws a call and its ranges in two buffers, or returns nil if twoBuffers is
-// nil.
+// drawCallOnBuffers draws a call for the group at an index, and its ranges in two buffers. It
+// returns nil if twoBuffers is nil.
 func (cs *calls) drawCallOnBuffers(group int, twoBuffers []liveBuffer) (*testCall, error) {
 	if twoBuffers == nil {
 		return nil, nil
@@ -92,6 +96,7 @@ func (cs *calls) drawCallOnBuffers(group int, twoBuffers []liveBuffer) (*testCal
 	return call, call.Place(ranges[0], ranges[1])
 }
 
+// drawStreams sets the streams of a call to random streams.
 func (cs *calls) drawStreams(call *testCall) {
 	call.inputStream = choose(cs.choices, cs.env.streams)
 	call.stream = choose(cs.choices, cs.env.streams)
@@ -110,13 +115,15 @@ func (cs *calls) drawRange(call *testCall, memory symmem.Memory) (symmem.Memory,
 
 const maxConcurrentCalls = 4
 
-// runConcurrently queues several calls and frees some of their buffers before it waits for the
-// calls.
+// runConcurrently queues several calls, frees some of their buffers, waits for the calls and
+// checks them.
 func (cs *calls) runConcurrently(ctx context.Context) error {
-	drawnBuffers := cs.buffers.drawBuffers(2 * (1 + cs.choices.IntN(maxConcurrentCalls)))
+	const buffersPerCall = 2
+	callCount := 1 + cs.choices.IntN(maxConcurrentCalls)
+	drawnBuffers := cs.buffers.drawBuffers(buffersPerCall * callCount)
 	var queued []*testCall
-	for i := 0; i < len(drawnBuffers); i += 2 {
-		call, err := cs.drawCallOnBuffers(cs.groups.drawIndex(), drawnBuffers[i:i+2])
+	for i := 0; i < len(drawnBuffers); i += buffersPerCall {
+		call, err := cs.drawCallOnBuffers(cs.groups.drawIndex(), drawnBuffers[i:i+buffersPerCall])
 		if err != nil {
 			return err
 		}
@@ -143,6 +150,7 @@ func (cs *calls) runConcurrently(ctx context.Context) error {
 	return nil
 }
 
+// queue queues the input of a call, the call, and a copy of its output.
 func (cs *calls) queue(ctx context.Context, call *testCall) error {
 	if err := call.Fill(call.inputStream); err != nil {
 		return fmt.Errorf("writing the input: %w", err)
@@ -167,7 +175,8 @@ func (cs *calls) queue(ctx context.Context, call *testCall) error {
 	return nil
 }
 
-// checkOutput adds a finding, with prefix, if the output of a completed call is wrong.
+// checkOutput counts a completed call, and adds a finding if its output is wrong. The text of the
+// finding contains prefix, which states how the call was made.
 func (cs *calls) checkOutput(call *testCall, prefix string) {
 	cs.tally.Calls++
 	if call.want == nil {
@@ -184,6 +193,7 @@ func (cs *calls) checkOutput(call *testCall, prefix string) {
 		len(call.want)/call.DataType.Size(), d.First, d.Got, d.Want))
 }
 
+// runAndCheck makes a call, waits for it and checks its output.
 func (cs *calls) runAndCheck(ctx context.Context, call *testCall) error {
 	if err := cs.queue(ctx, call); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 func TestValidateRejectsInvalidOptions(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Config)
-		text   string
+		text   string // part of the error's text
 	}{
 		"round 0":           {func(c *Config) { c.FirstRound = 0 }, "the first round is 0"},
 		"negative rounds":   {func(c *Config) { c.Rounds = -1 }, "rounds is -1"},
@@ -36,7 +36,7 @@ func TestValidateRejectsInvalidOptions(t *testing.T) {
 	config := Default()
 	config.Duration = time.Minute
 	if err := config.Validate(); err != nil {
-		t.Error(err)
+		t.Errorf("with only a duration: Validate() = %v, want no error", err)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestFlagsToRepeatIncludeAllOptions(t *testing.T) {
 	want := "--seed 9 --from-round 31 --rounds 1 --steps 200 --max-bytes 4194304 " +
 		"--placement address --check off --skew=false"
 	if got := FlagsToRepeat(&c, 31); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
+		t.Errorf("FlagsToRepeat in round 31:\ngot  %s\nwant %s", got, want)
 	}
 }
 
@@ -73,23 +73,26 @@ func TestStepErrorsNameTheStepOnce(t *testing.T) {
 		"closed":                  "step 3, suspending a pool: closed",
 	} {
 		if got := s.errorAt(3, errors.New(text)).Error(); got != want {
-			t.Errorf("error %q in a step = %q, want %q", text, got, want)
+			t.Errorf("errorAt(3, %q) = %q, want %q", text, got, want)
 		}
 	}
 }
 
 func TestDrawStepFollowsWeights(t *testing.T) {
-	d, counts, weights := &choices{Rand: rand.New(rand.NewPCG(1, 2))}, map[string]int{}, 0
+	totalWeight := 0
 	for _, s := range steps {
-		weights += s.weight
+		totalWeight += s.weight
 	}
-	const perWeight = 200
-	for range perWeight * weights {
+	const drawsPerWeight = 200
+	d := &choices{Rand: rand.New(rand.NewPCG(1, 2))}
+	counts := map[string]int{} // by the name of the step
+	for range drawsPerWeight * totalWeight {
 		counts[drawStep(d).name]++
 	}
 	for _, s := range steps {
-		if n, want := counts[s.name], perWeight*s.weight; n < want/2 || n > 2*want {
-			t.Errorf("%s: drawn %d times, want about %d", s.name, n, want)
+		want := drawsPerWeight * s.weight
+		if got := counts[s.name]; got < want/2 || got > 2*want {
+			t.Errorf("%s: drawn %d times, want about %d", s.name, got, want)
 		}
 	}
 }
@@ -100,7 +103,7 @@ func TestGrowthAboveToleranceIsReported(t *testing.T) {
 		{Name: "file descriptors", Start: 10, End: 26, Tolerance: 16},
 	}}
 	if !r.OK() {
-		t.Errorf("Leaks() = %v, want none", r.Leaks())
+		t.Errorf("without growth above the tolerance: Leaks() = %v, want none", r.Leaks())
 	}
 	r.Resources[1].End++
 	if leaks := r.Leaks(); r.OK() || len(leaks) != 1 || leaks[0].Name != "file descriptors" ||

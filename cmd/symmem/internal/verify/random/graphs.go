@@ -9,8 +9,10 @@ import (
 	"symmem"
 )
 
-const maxGraphs = 3
+const maxGraphs = 3 // limit of len(graphs.recordings)
 
+// graphs captures, replays and closes the graphs of a round. All ranks make the same random
+// choices.
 type graphs struct {
 	env           *environment
 	choices       *choices
@@ -18,8 +20,8 @@ type graphs struct {
 	groups        *groups
 	calls         *calls
 	tally         *Tally
-	recordings    []*recording
-	onlySameGroup bool // replay only graphs of the same group concurrently
+	recordings    []*recording // the open graphs
+	onlySameGroup bool         // whether only graphs of the same group may be replayed concurrently
 }
 
 // capture captures a graph of up to three calls. If there are maxGraphs graphs, it replays one of
@@ -31,7 +33,7 @@ func (gs *graphs) capture(ctx context.Context) error {
 	rec := &recording{group: gs.groups.drawIndex()}
 	s, p := choose(gs.choices, gs.env.streams), choose(gs.choices, gs.buffers.pools)
 	callCount := 1 + gs.choices.IntN(3)
-	mustRegister := gs.choices.isOneIn(2)
+	mustRegister := gs.choices.isOneIn(2) // register the buffers before the capture
 	for range callCount {
 		if err := gs.addCall(rec, s, p); err != nil {
 			return err
@@ -53,15 +55,18 @@ func (gs *graphs) capture(ctx context.Context) error {
 	return gs.freeSome(rec)
 }
 
+// addCall adds a random call with buffers from p to rec, and queues its input on s.
 func (gs *graphs) addCall(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
 	bytes := gs.choices.drawSize()
 	call := gs.calls.drawCall(rec.group, bytes)
-	if call.Operation == symmem.OpSend {
+	if call.Operation == symmem.OpSend { // not captured
 		call.Operation = symmem.OpAllGather
 	}
 	return rec.addCall(call, s, p, bytes)
 }
 
+// freeSome frees a random half of the buffers of a graph's calls. The pool must not reuse their
+// memory before the graph is closed. A graph of another library needs its buffers.
 func (gs *graphs) freeSome(rec *recording) error {
 	if rec.capturedByLibrary {
 		return nil
@@ -78,6 +83,7 @@ func (gs *graphs) freeSome(rec *recording) error {
 	return nil
 }
 
+// replay replays a random graph up to 8 times, if there is one.
 func (gs *graphs) replay(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil
@@ -94,6 +100,7 @@ func (gs *graphs) replayAll(ctx context.Context) error {
 	return nil
 }
 
+// replayGraph launches a graph several times, and checks the results of the last launch.
 func (gs *graphs) replayGraph(ctx context.Context, rec *recording, times int) error {
 	s := gs.streamFor(rec)
 	if err := rec.overwriteResults(s); err != nil {
@@ -114,6 +121,7 @@ func (gs *graphs) replayGraph(ctx context.Context, rec *recording, times int) er
 	return nil
 }
 
+// streamFor returns a random stream on which a graph can be launched.
 func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
 	if rec.capturedByLibrary {
 		return choose(gs.choices, gs.env.library.Streams)
@@ -121,6 +129,8 @@ func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
 	return choose(gs.choices, gs.env.streams)
 }
 
+// checkReplayedOutputs checks the results that readResults has read after the given number of
+// launches. prefix is for the texts of wrong results.
 func (gs *graphs) checkReplayedOutputs(rec *recording, times int, prefix string) {
 	for _, call := range rec.calls {
 		gs.calls.checkOutput(call, prefix)
@@ -128,13 +138,14 @@ func (gs *graphs) checkReplayedOutputs(rec *recording, times int, prefix string)
 	gs.tally.Replays += int64(times)
 }
 
-// replayConcurrently launches several graphs and a call on random streams. The program does not
-// order these launches, so symmem must order the calls of each group.
+// replayConcurrently launches the graphs and a call in random order on random streams. Nothing
+// orders the streams, so symmem must order the calls of each group.
 func (gs *graphs) replayConcurrently(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil
 	}
-	order, group := gs.choices.Perm(len(gs.recordings)), gs.groups.drawIndex()
+	order := gs.choices.Perm(len(gs.recordings)) // indexes of the graphs to launch
+	group := gs.groups.drawIndex()
 	if gs.onlySameGroup {
 		group = gs.recordings[order[0]].group
 		order = slices.DeleteFunc(order, func(index int) bool {
@@ -145,14 +156,15 @@ func (gs *graphs) replayConcurrently(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	streams := make([]*symmem.Stream, len(gs.recordings))
+	streams := make([]*symmem.Stream, len(gs.recordings)) // by index of the graph
 	for _, index := range order {
 		streams[index] = gs.streamFor(gs.recordings[index])
 		if err := gs.recordings[index].overwriteResults(streams[index]); err != nil {
 			return err
 		}
 	}
-	times, callPosition := 1+gs.choices.IntN(8), gs.choices.IntN(len(order)+1)
+	times := 1 + gs.choices.IntN(8)
+	callPosition := gs.choices.IntN(len(order) + 1) // at len(order), the call is not made
 	for i, index := range order {
 		if call != nil && i == callPosition {
 			gs.calls.drawStreams(call)
@@ -183,6 +195,7 @@ func (gs *graphs) replayConcurrently(ctx context.Context) error {
 	return nil
 }
 
+// closeOne closes a random graph, if there is one.
 func (gs *graphs) closeOne(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil
@@ -191,8 +204,8 @@ func (gs *graphs) closeOne(ctx context.Context) error {
 	return gs.close(ctx, func(rec *recording) bool { return rec == drawn })
 }
 
-// close closes the graphs for which match returns true, or all graphs if match is nil, and frees
-// their buffers.
+// close waits for all streams, closes the graphs for which match returns true, or all graphs if
+// match is nil, and frees their buffers.
 func (gs *graphs) close(ctx context.Context, match func(*recording) bool) error {
 	if err := gs.env.synchronize(ctx); err != nil {
 		return err
@@ -208,8 +221,8 @@ func (gs *graphs) close(ctx context.Context, match func(*recording) bool) error 
 	return errors.Join(errs...)
 }
 
-// recordOn captures the calls of rec on s. On a stream of the other library, that library makes the
-// capture.
+// recordOn captures the calls of rec on s, and sets rec.graph. If s is a stream of env.library,
+// the library makes the capture.
 func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
 	var err error
 	rec.capturedByLibrary = gs.env.library != nil && slices.Contains(gs.env.library.Streams, s)
@@ -226,11 +239,13 @@ func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream
 	return nil
 }
 
+// closeForGroup closes the graphs of the group at an index.
 func (gs *graphs) closeForGroup(ctx context.Context, group int) error {
 	return gs.close(ctx, func(rec *recording) bool { return rec.group == group })
 }
 
-// removeGroupIndex updates group indexes after the group at index has been removed.
+// removeGroupIndex decrements the group indexes above index, because the group at index has been
+// removed from groups.all.
 func (gs *graphs) removeGroupIndex(index int) {
 	for _, rec := range gs.recordings {
 		if rec.group > index {

@@ -6,17 +6,18 @@ import (
 	"symmem"
 )
 
-const maxGroups = 4
+const maxGroups = 4 // limit of len(groups.all)
 
-// groups holds the groups of a round, beginning with the world. A group without this rank is nil.
+// groups holds the groups of a round, beginning with the world.
 type groups struct {
 	choices            *choices
 	worldGroup         *symmem.Group
 	tally              *Tally
-	all                []*symmem.Group
+	all                []*symmem.Group // nil for a group without this rank
 	hasSeveralMachines bool
 }
 
+// newGroups returns groups that contain only the world.
 func newGroups(env *environment, d *choices, t *Tally) *groups {
 	g := env.rt.World()
 	return &groups{
@@ -25,13 +26,18 @@ func newGroups(env *environment, d *choices, t *Tally) *groups {
 	}
 }
 
-// Each function in splits returns a rank's color and key for Group.Split. A rank with a negative
-// color joins no group.
+// splits lists ways to split the world of the given number of ranks. Each function returns a
+// rank's color and key for Group.Split: ranks with the same color form a group, in the order of
+// their keys. A rank with a negative color joins no group. random is the same on all ranks.
 var splits = []func(rank, ranks, random int) (color, key int){
+	// All ranks, in the same order as in the world or reversed.
 	func(rank, _, _ int) (color, key int) { return 0, rank },
 	func(rank, ranks, _ int) (color, key int) { return 0, ranks - rank },
+	// Even and odd ranks.
 	func(rank, _, _ int) (color, key int) { return rank % 2, rank },
+	// The lower and the upper half of the ranks, reversed.
 	func(rank, ranks, _ int) (color, key int) { return 2 * rank / ranks, -rank },
+	// All ranks but one.
 	func(rank, ranks, random int) (color, key int) {
 		if ranks > 1 && rank == random%ranks {
 			return -1, 0
@@ -40,8 +46,10 @@ var splits = []func(rank, ranks, random int) (color, key int){
 	},
 }
 
+// split splits the world in a random way, and adds this rank's new group.
 func (gs *groups) split(ctx context.Context) error {
-	colorAndKey, random := choose(gs.choices, splits), gs.choices.IntN(1<<16)
+	colorAndKey := choose(gs.choices, splits)
+	random := gs.choices.IntN(1 << 16)
 	color, key := colorAndKey(gs.worldGroup.Rank(), gs.worldGroup.Size(), random)
 	var g *symmem.Group
 	var err error
@@ -58,14 +66,17 @@ func (gs *groups) split(ctx context.Context) error {
 	return nil
 }
 
+// drawIndex returns the index of a random group.
 func (gs *groups) drawIndex() int { return gs.choices.IntN(len(gs.all)) }
 
-// Only the window and direct paths need correct placement, so they are listed twice.
+// pathChoices lists the choices of drawPath. The window and direct paths are listed twice, because
+// only they need correct placement.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,
 }
 
+// drawPath returns a random path choice.
 func (gs *groups) drawPath() symmem.PathChoice {
 	if gs.hasSeveralMachines && gs.choices.isOneIn(2) {
 		return symmem.PathTwoLevel
@@ -73,8 +84,10 @@ func (gs *groups) drawPath() symmem.PathChoice {
 	return choose(gs.choices, pathChoices)
 }
 
+// choosePath sets a random path for a random group. Ranks outside the group only draw.
 func (gs *groups) choosePath(ctx context.Context) error {
-	g, choice := choose(gs.choices, gs.all), gs.drawPath()
+	g := choose(gs.choices, gs.all)
+	choice := gs.drawPath()
 	if g == nil {
 		return nil
 	}

@@ -9,24 +9,29 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// recording is a captured graph of calls that copies each result to another buffer. The calls'
-// buffers can be freed earlier, but the pool must not reuse their memory until the graph is closed.
+// recording is a captured graph of calls, which copies the result of each call to a buffer for
+// copies. The buffers of the calls may be freed while the graph exists, to check that the pool
+// does not reuse their memory until the graph is closed.
 type recording struct {
 	graph graph
-	// capturedByLibrary is set if another library captured the graph, which is then launched on that
-	// library's streams. Pools can reuse the memory of freed buffers at once.
+	// capturedByLibrary is set if environment.library captured the graph. The graph must then be
+	// launched on the library's streams, and its buffers must not be freed before it is closed,
+	// because pools do not know that it uses them.
 	capturedByLibrary bool
 	group             int // index of the group
 	calls             []*testCall
-	resultCopies      []symmem.Buffer
+	resultCopies      []symmem.Buffer // resultCopies[i] receives the result of calls[i]
 	liveBuffers       []symmem.Buffer // buffers of the calls that have not been freed
 }
 
+// graph is a *symmem.Graph or a *program.LibraryGraph.
 type graph interface {
 	Launch(s *symmem.Stream) error
 	Close() error
 }
 
+// addCall adds a call, allocates its buffers from p with the given size, and queues the input on
+// s.
 func (rec *recording) addCall(
 	call *testCall, s *symmem.Stream, p *symmem.Pool, bytes int64,
 ) error {
@@ -41,23 +46,26 @@ func (rec *recording) addCall(
 		return err
 	}
 	call.inputStream, call.stream = s, s
-	rec.calls, rec.resultCopies = append(rec.calls, call), append(rec.resultCopies, buffers[2])
+	rec.calls = append(rec.calls, call)
+	rec.resultCopies = append(rec.resultCopies, buffers[2])
 	rec.liveBuffers = append(rec.liveBuffers, buffers[0], buffers[1])
 	return call.Fill(call.inputStream)
 }
 
+// capture captures the calls on a stream of symmem.
 func (rec *recording) capture(ctx context.Context, s *symmem.Stream) (graph, error) {
 	if err := s.BeginCapture(); err != nil {
 		return nil, err
 	}
 	queueErr := rec.queueCalls(ctx, s)
-	g, err := s.EndCapture()
-	if err := errors.Join(queueErr, err); err != nil {
+	g, endErr := s.EndCapture() // even after an error, so that the stream can be used again
+	if err := errors.Join(queueErr, endErr); err != nil {
 		return nil, err
 	}
 	return g, nil
 }
 
+// queueCalls queues the work to be captured on s.
 func (rec *recording) queueCalls(ctx context.Context, s *symmem.Stream) error {
 	for i, call := range rec.calls {
 		if err := rec.queueCall(ctx, call, rec.resultCopies[i], s); err != nil {
@@ -67,10 +75,11 @@ func (rec *recording) queueCalls(ctx context.Context, s *symmem.Stream) error {
 	return nil
 }
 
+// queueCall queues a call and the copy of its result to resultCopy.
 func (rec *recording) queueCall(
-	ctx context.Context, call *testCall, out symmem.Buffer, s *symmem.Stream,
+	ctx context.Context, call *testCall, resultCopy symmem.Buffer, s *symmem.Stream,
 ) error {
-	dst, err := out.Memory().Slice(0, call.Recv.Bytes())
+	dst, err := resultCopy.Memory().Slice(0, call.Recv.Bytes())
 	if err != nil {
 		return err
 	}
@@ -83,10 +92,10 @@ func (rec *recording) queueCall(
 	return s.Copy(dst, call.Recv)
 }
 
-// useBuffers is called even outside the group, so that all ranks use the same buffers in the same
-// order.
+// useBuffers overwrites the output of a call, and copies up to one byte of its input to dst. Ranks
+// outside the group, which do not make the call, thus use the same buffers in the same order.
 func (call *testCall) useBuffers(dst symmem.Memory, s *symmem.Stream) error {
-	n := min(1, call.Send.Bytes(), dst.Bytes()) // 0 for calls that use only one buffer
+	n := min(1, call.Send.Bytes(), dst.Bytes()) // 0 if this rank does not send or receive
 	src, srcErr := call.Send.Slice(0, n)
 	dst, dstErr := dst.Slice(0, n)
 	if err := errors.Join(srcErr, dstErr); err != nil {
@@ -95,14 +104,17 @@ func (call *testCall) useBuffers(dst symmem.Memory, s *symmem.Stream) error {
 	return errors.Join(s.Fill(call.Recv, workload.Junk), s.Copy(dst, src))
 }
 
+// overwriteResults overwrites the results of earlier launches. It does not use workload.Junk, with
+// which the graph overwrites the outputs.
 func (rec *recording) overwriteResults(s *symmem.Stream) error {
 	var errs []error
-	for _, out := range rec.resultCopies {
-		errs = append(errs, s.Fill(out.Memory(), ^byte(workload.Junk)))
+	for _, b := range rec.resultCopies {
+		errs = append(errs, s.Fill(b.Memory(), ^byte(workload.Junk)))
 	}
 	return errors.Join(errs...)
 }
 
+// readResults queues copies of the results to the Got fields of the calls.
 func (rec *recording) readResults(s *symmem.Stream) error {
 	for i, call := range rec.calls {
 		src, err := rec.resultCopies[i].Memory().Slice(0, call.Recv.Bytes())
@@ -117,6 +129,7 @@ func (rec *recording) readResults(s *symmem.Stream) error {
 	return nil
 }
 
+// close closes the graph and frees all remaining buffers.
 func (rec *recording) close() error {
 	errs := []error{rec.graph.Close()}
 	for _, b := range append(rec.resultCopies, rec.liveBuffers...) {

@@ -14,17 +14,18 @@ type Report struct {
 	Ranks      int    `json:"ranks"`
 	Seed       uint64 `json:"seed"`
 	FirstRound int    `json:"from_round"`
-	Rounds     int    `json:"rounds"` // completed
+	Rounds     int    `json:"rounds"` // number of completed rounds
 	Tally
 	ElapsedMS   float64    `json:"elapsed_ms"`
 	Resources   []Resource `json:"resources"`       // empty without rounds after the warm-up
 	Findings    []string   `json:"findings"`        // the first wrong results on this rank
-	FailedRound int        `json:"broke_off_round"` // round that failed with an error, or 0
+	FailedRound int        `json:"broke_off_round"` // number of the round that failed, or 0
 	// IsInconsistent is set if ranks diverged or memory was in use at the end of a round.
 	IsInconsistent  bool `json:"differs"`
-	FirstWrongRound int  `json:"first_wrong_round"` // round with the first wrong result, or 0
+	FirstWrongRound int  `json:"first_wrong_round"` // number of the first wrong round, or 0
 }
 
+// newReport returns a report without results.
 func newReport(rt *symmem.Runtime, c *Config) *Report {
 	return &Report{
 		Backend: rt.Device().Backend, Ranks: rt.Size(), Seed: c.Seed, FirstRound: c.FirstRound,
@@ -32,7 +33,7 @@ func newReport(rt *symmem.Runtime, c *Config) *Report {
 	}
 }
 
-// Leaks returns the leaked resources.
+// Leaks returns the resources whose usage grew by more than their tolerance.
 func (r *Report) Leaks() []Resource {
 	var leaks []Resource
 	for _, resource := range r.Resources {
@@ -43,7 +44,8 @@ func (r *Report) Leaks() []Resource {
 	return leaks
 }
 
-// OK reports whether the run found no problem.
+// OK reports whether the run found no wrong element, inconsistency or leak. A FailedRound alone is
+// not one of them: Run returns its error.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.IsInconsistent && len(r.Leaks()) == 0 }
 
 // WriteText writes the report as text, with all resources of rank 0 and the leaked resources of
@@ -79,23 +81,24 @@ func (r Resource) String() string {
 		r.Start, r.End, r.Tolerance, verdict)
 }
 
+// conclusion returns the last line of the report.
 func (r *Report) conclusion() string {
-	resourceText := "all resources were released"
-	switch n := len(r.Leaks()); {
+	ending := "all resources were released"
+	switch leakCount := len(r.Leaks()); {
 	case r.IsInconsistent:
-		resourceText = fmt.Sprintf("but ranks diverged in round %d", r.FailedRound)
+		ending = fmt.Sprintf("but ranks diverged in round %d", r.FailedRound)
 	case r.FailedRound > 0:
-		resourceText = fmt.Sprintf("but round %d failed", r.FailedRound)
+		ending = fmt.Sprintf("but round %d failed", r.FailedRound)
 	case len(r.Resources) == 0:
-		resourceText = "too few rounds to compare resources"
-	case n > 0:
-		resourceText = ranklist.Plural(n, "resource") + " leaked"
+		ending = "too few rounds to compare resources"
+	case leakCount > 0:
+		ending = ranklist.Plural(leakCount, "resource") + " leaked"
 	}
 	if r.Wrong == 0 {
-		return "no wrong elements, " + resourceText
+		return "no wrong elements, " + ending
 	}
 	return fmt.Sprintf("%s, the first in round %d, %s", ranklist.Plural(r.Wrong, "wrong element"),
-		r.FirstWrongRound, resourceText)
+		r.FirstWrongRound, ending)
 }
 
 func bytesText(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

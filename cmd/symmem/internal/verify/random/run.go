@@ -24,19 +24,21 @@ type Rank struct {
 	OnHang func(round int, stacks []byte)
 }
 
+// runner holds the state of Run.
 type runner struct {
 	config          Config
 	rank            Rank
-	environments    []*environment
+	environments    []*environment // one for each check level
 	report          *Report
-	tally           Tally
+	tally           Tally // of this rank
 	started         time.Time
 	completedRounds int
-	warmUsage       usage // after the warm-up, if hasWarmUsage is set
+	warmUsage       usage // resource usage after the warm-up, if hasWarmUsage is set
 	hasWarmUsage    bool
 }
 
-// Libraries may still be initializing in the first warmUpRounds rounds, one for each check level.
+// warmUpRounds is the number of rounds, one for each check level, in which libraries may still be
+// initializing. The resource usage is compared with that after these rounds.
 const warmUpRounds = 3
 
 // RoundError reports a round that failed.
@@ -84,30 +86,35 @@ func (r *runner) backend() string { return r.environments[0].rt.Device().Backend
 
 func (r *runner) elapsedMS() float64 { return float64(time.Since(r.started).Microseconds()) / 1000 }
 
+// runRounds runs rounds until a limit is reached, a round fails or a result is wrong. It uses the
+// environments in turn.
 func (r *runner) runRounds(ctx context.Context) error {
 	for hasNext := true; hasNext; {
 		number := r.config.FirstRound + r.completedRounds
 		env := r.environments[number%len(r.environments)]
-		if err := r.runRound(ctx, env, number); err != nil {
+		err := r.runRound(ctx, env, number)
+		if err != nil {
 			return &RoundError{number, r.config.Seed, r.gatherFailure(ctx, env, number, err)}
 		}
-		var err error
-		if hasNext, err = r.finishRound(ctx, env, number); err != nil {
+		hasNext, err = r.finishRound(ctx, env, number)
+		if err != nil {
 			return &RoundError{number, r.config.Seed, err}
 		}
 	}
 	return r.compareUsage(ctx)
 }
 
-// gatherFailure adds the results of all ranks to the report, because ranks outside the failed group
-// do not know why it failed. It returns cause, this rank's error.
+// gatherFailure adds the results of all ranks to the report after a failed round, because ranks
+// outside the failed group do not know why it failed. cause is this rank's error. gatherFailure
+// returns it, joined with an error of the exchange.
 func (r *runner) gatherFailure(
 	ctx context.Context, env *environment, number int, cause error,
 ) error {
 	r.report.IsInconsistent = errors.As(cause, new(*symmem.DivergenceError)) ||
 		errors.Is(cause, ErrInUse)
 	r.report.Findings = append(r.report.Findings, r.tally.findings...)
-	r.report.Wrong, r.report.FailedRound = r.tally.Wrong, number
+	r.report.Wrong = r.tally.Wrong
+	r.report.FailedRound = number
 	r.report.ElapsedMS = r.elapsedMS()
 	all, err := workload.Gather(ctx, env.gatherer, r.report)
 	if err != nil {
@@ -124,28 +131,30 @@ func (r *runner) gatherFailure(
 	return cause
 }
 
-// A round hangs if it is still running hangAfterDeadline after its deadline, or hangAfterFault
-// after the world has failed, which is before other ranks give up.
+// A round hangs if it is still running hangAfterDeadline after its deadline or hangAfterFault
+// after the world has failed. The latter is before other ranks give up.
 const (
 	hangAfterDeadline = 30 * time.Second
 	hangAfterFault    = 15 * time.Second
 )
 
-// watchForHang calls OnHang if a round hangs. The caller must call stop when the round ends.
+// watchForHang starts to watch a round, and calls OnHang if the round hangs. The caller must call
+// stop when the round ends.
 func (r *runner) watchForHang(env *environment, number int) (stop func()) {
 	stopped := make(chan struct{})
 	if r.rank.OnHang == nil {
 		return func() {}
 	}
 	go func() {
-		deadline := time.After(r.config.RoundTimeout + hangAfterDeadline)
+		hang := time.After(r.config.RoundTimeout + hangAfterDeadline)
 		for failed := env.rt.World().Ended(); ; {
 			select {
 			case <-stopped:
 				return
 			case <-failed:
-				failed, deadline = nil, time.After(min(hangAfterFault, r.config.Timeout/2))
-			case <-deadline:
+				failed = nil // receive from it only once
+				hang = time.After(min(hangAfterFault, r.config.Timeout/2))
+			case <-hang:
 				stacks := make([]byte, 1<<20)
 				r.rank.OnHang(number, stacks[:runtime.Stack(stacks, true)])
 				return
@@ -155,10 +164,12 @@ func (r *runner) watchForHang(env *environment, number int) (stop func()) {
 	return func() { close(stopped) }
 }
 
+// runRound runs a round, which must end before its deadline.
 func (r *runner) runRound(ctx context.Context, env *environment, number int) error {
 	ctx, cancel := context.WithTimeout(ctx, r.config.RoundTimeout)
 	defer cancel()
-	defer r.watchForHang(env, number)()
+	stopWatching := r.watchForHang(env, number)
+	defer stopWatching()
 	current := newRound(env, &r.config, number, &r.tally)
 	err := current.run(ctx)
 	if err != nil {
@@ -167,7 +178,8 @@ func (r *runner) runRound(ctx context.Context, env *environment, number int) err
 	return err
 }
 
-// finishRound exchanges the results of the ranks. Rank 0 decides whether another round follows.
+// finishRound adds the results of all ranks to the report, and reports whether another round
+// follows. Another round follows if rank 0 has reached no limit and no result is wrong.
 func (r *runner) finishRound(
 	ctx context.Context, env *environment, number int,
 ) (hasNext bool, err error) {
@@ -210,7 +222,8 @@ func (r *runner) reportProgress(env *environment, number int, hasNext bool) erro
 	return nil
 }
 
-// compareUsage reports how each rank's resource usage has changed since the warm-up.
+// compareUsage sets Report.Resources to the changes of each rank's resource usage since the
+// warm-up, if rounds followed the warm-up and no result was wrong.
 func (r *runner) compareUsage(ctx context.Context) error {
 	if !r.hasWarmUsage || r.completedRounds <= warmUpRounds || r.report.Wrong > 0 {
 		return nil

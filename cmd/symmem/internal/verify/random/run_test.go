@@ -13,17 +13,18 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// localWorlds opens worlds whose ranks are goroutines. When a rank calls its Open function for
-// the n-th time, it gets its Runtime in the n-th world.
+// localWorlds opens worlds whose ranks are goroutines of the test. When a rank calls its Open
+// function for the n-th time, it gets its Runtime in the n-th world.
 type localWorlds struct {
 	t     *testing.T
-	ranks int
+	ranks int // number of ranks in each world
 
 	mu     sync.Mutex
 	opened []int               // number of calls to Open, by rank; guarded by mu
-	worlds [][]*symmem.Runtime // guarded by mu
+	worlds [][]*symmem.Runtime // Runtimes by world and rank; guarded by mu
 }
 
+// open returns the Open function of a rank.
 func (l *localWorlds) open(rank int) Open {
 	return func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error) {
 		l.mu.Lock()
@@ -41,6 +42,7 @@ func (l *localWorlds) open(rank int) Open {
 	}
 }
 
+// runRanks calls Run on each rank, and returns the results by rank.
 func runRanks(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	t.Helper()
 	l := &localWorlds{t: t, ranks: ranks, opened: make([]int, ranks)}
@@ -54,20 +56,29 @@ func runRanks(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	return reports, errs
 }
 
+// shortConfig returns a Config of three short rounds on the host backend.
 func shortConfig(seed uint64) Config {
 	c := Default()
-	c.Backend, c.Seed, c.Rounds, c.Steps, c.MaxBytes = "host", seed, 3, 80, 64<<10
+	c.Backend = "host"
+	c.Seed = seed
+	c.Rounds = 3
+	c.Steps = 80
+	c.MaxBytes = 64 << 10
 	return c
 }
 
 func TestRanksReportSameResults(t *testing.T) {
-	reports, errs := runRanks(t, shortConfig(3), 3)
+	c := shortConfig(3)
+	reports, errs := runRanks(t, c, 3)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
+	wantSteps := int64(c.Rounds * c.Steps)
 	for rank, r := range reports {
-		if r.Wrong != 0 || r.Rounds != 3 || r.Steps != 240 || r.Calls == 0 || r.Graphs == 0 {
-			t.Errorf("rank %d: got %+v, want 3 rounds, 240 steps and nothing wrong", rank, r)
+		if r.Wrong != 0 || r.Rounds != c.Rounds || r.Steps != wantSteps || r.Calls == 0 ||
+			r.Graphs == 0 {
+			t.Errorf("rank %d: got %+v, want %d rounds, %d steps, some calls and graphs, and nothing "+
+				"wrong", rank, r, c.Rounds, wantSteps)
 		}
 		// ElapsedMS differs between ranks, as does PeakBytes because of skew.
 		r.ElapsedMS, r.PeakBytes = 0, 0
@@ -77,6 +88,8 @@ func TestRanksReportSameResults(t *testing.T) {
 	}
 }
 
+// TestSingleRoundCanBeRepeated checks that a round does the same in a run of its own round number
+// as in a run that begins earlier.
 func TestSingleRoundCanBeRepeated(t *testing.T) {
 	c := shortConfig(5)
 	c.Rounds = 1
@@ -96,8 +109,9 @@ func TestSingleRoundCanBeRepeated(t *testing.T) {
 	}
 	if first[0].Bytes+second[0].Bytes != both[0].Bytes ||
 		first[0].Calls+second[0].Calls != both[0].Calls {
-		t.Errorf("separate runs of rounds 1 and 2 check %d and %d bytes, but a run of both checks %d",
-			first[0].Bytes, second[0].Bytes, both[0].Bytes)
+		t.Errorf("separate runs of rounds 1 and 2 check %d and %d bytes in %d and %d calls, "+
+			"but a run of both checks %d bytes in %d calls", first[0].Bytes, second[0].Bytes,
+			first[0].Calls, second[0].Calls, both[0].Bytes, both[0].Calls)
 	}
 }
 
@@ -140,7 +154,7 @@ func TestPlacementByAddressDivergesWithChecks(t *testing.T) {
 
 func TestRoundEndsAtDeadline(t *testing.T) {
 	c := shortConfig(1)
-	c.RoundTimeout = 1
+	c.RoundTimeout = time.Nanosecond
 	_, errs := runRanks(t, c, 2)
 	for rank, err := range errs {
 		var round *RoundError
@@ -152,21 +166,22 @@ func TestRoundEndsAtDeadline(t *testing.T) {
 
 func TestOnHangIsCalledIfRoundContinuesAfterFault(t *testing.T) {
 	c := shortConfig(1)
-	c.Timeout = 20 * time.Millisecond
+	c.Timeout = 20 * time.Millisecond // OnHang is called after half of it
 	ranks, err := symmem.OpenLocal(t.Context(), 1, symmem.Options{Backend: "host"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = ranks[0].Close() }()
+	rt := ranks[0]
+	defer func() { _ = rt.Close() }() // returns the error of Abort
 	stacks := make(chan []byte, 1)
-	p := &runner{config: c, rank: Rank{OnHang: func(_ int, s []byte) { stacks <- s }}}
-	stop := p.watchForHang(&environment{rt: ranks[0]}, 1)
+	r := &runner{config: c, rank: Rank{OnHang: func(_ int, s []byte) { stacks <- s }}}
+	stop := r.watchForHang(&environment{rt: rt}, 1)
 	defer stop()
-	ranks[0].World().Abort()
+	rt.World().Abort()
 	select {
 	case s := <-stacks:
 		if !strings.Contains(string(s), t.Name()) {
-			t.Errorf("stacks without this test:\n%s", s)
+			t.Errorf("the stacks lack that of this test:\n%s", s)
 		}
 	case <-time.After(30 * time.Second):
 		t.Error("OnHang was not called")

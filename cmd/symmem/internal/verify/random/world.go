@@ -10,25 +10,26 @@ import (
 	"symmem/internal/program"
 )
 
-// Open opens a Runtime for this rank. It is symmem.Open except in tests.
+// Open is a function that opens a Runtime for this rank: symmem.Open except in tests.
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
-// environment holds the Runtime for one check level (how often symmem compares ranks). All rounds
-// at that level share it.
+// environment holds the Runtime and streams for one check level (how often symmem compares ranks).
+// All rounds at the same level share an environment.
 type environment struct {
 	rt       *symmem.Runtime
-	streams  []*symmem.Stream // of symmem, then of library
-	events   []*symmem.Event  // one for each stream
-	library  *program.Library // runs CUDA work that symmem does not know; nil on the host backend
-	gatherer *workload.Gatherer
+	streams  []*symmem.Stream   // the streams of symmem, followed by those of library
+	events   []*symmem.Event    // events[i] is for streams[i]
+	library  *program.Library   // imitates another GPU library; nil on the host backend
+	gatherer *workload.Gatherer // gathers results of all ranks
 }
 
-// Number of streams of symmem and of the library in an environment.
 const (
-	streamCount        = 3
-	libraryStreamCount = 2
+	streamCount        = 3 // streams of symmem in an environment
+	libraryStreamCount = 2 // streams of the library in an environment
 )
 
+// newEnvironment opens the Runtime with the given check level, and creates the streams. All ranks
+// must call it.
 func newEnvironment(
 	ctx context.Context, open Open, c *Config, level symmem.CheckLevel,
 ) (*environment, error) {
@@ -51,22 +52,23 @@ func newEnvironment(
 	return env, nil
 }
 
-// mapOutsideWindows maps as much memory outside windows as rounds can need, so that the usage does
-// not grow later.
+// mapOutsideWindows allocates and frees a buffer outside windows. The Runtime keeps its memory
+// mapped, so that rounds do not increase the usage, which would look like a leak.
 func (env *environment) mapOutsideWindows(bytes int64) error {
 	p, err := env.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		return err
 	}
-	s := p.BeginDisabled()
-	defer s.Abandon()
-	b, err := s.Alloc(bytes)
+	scope := p.BeginDisabled()
+	defer scope.Abandon()
+	b, err := scope.Alloc(bytes)
 	if err != nil {
 		return err
 	}
 	return errors.Join(b.Free(), p.Close())
 }
 
+// createStreams sets env.streams, env.library and env.events.
 func (env *environment) createStreams() error {
 	for len(env.streams) < streamCount {
 		s, err := env.rt.NewStream()
@@ -92,6 +94,7 @@ func (env *environment) createStreams() error {
 	return nil
 }
 
+// close closes the Runtime and then the library, whose streams the Runtime uses.
 func (env *environment) close() error {
 	err := env.rt.Close()
 	if env.library != nil {
@@ -100,10 +103,11 @@ func (env *environment) close() error {
 	return err
 }
 
+// machines returns the number of machines on which the ranks run.
 func (env *environment) machines() int { return env.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams in the same order on all ranks, because pools record each wait
-// and compare their records.
+// synchronize waits for all streams. It waits in the same order on all ranks, because pools record
+// each wait and compare their records.
 func (env *environment) synchronize(ctx context.Context) error {
 	for _, s := range env.streams {
 		if err := s.Synchronize(ctx); err != nil {
@@ -113,6 +117,7 @@ func (env *environment) synchronize(ctx context.Context) error {
 	return nil
 }
 
+// barrier waits until all streams of all ranks have completed their work.
 func (env *environment) barrier(ctx context.Context) error {
 	if err := env.synchronize(ctx); err != nil {
 		return err
@@ -123,6 +128,7 @@ func (env *environment) barrier(ctx context.Context) error {
 	return env.rt.DefaultStream().Synchronize(ctx)
 }
 
+// mapped returns the size of the memory that the pools of the Runtime have mapped.
 func (env *environment) mapped() (bytes int64) {
 	for _, p := range env.rt.Stats().Pools {
 		bytes += p.Used + p.Cached
