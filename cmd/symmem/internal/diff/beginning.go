@@ -7,25 +7,32 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
-// countSkipped returns the number of requests to skip on each member, so that the comparison begins
-// at the first request that all traces contain. The notes state what is uncertain.
+// countSkipped returns the number of requests to skip at the beginning of each member's trace, so
+// that the comparison begins at the first request that all traces contain. members holds indexes
+// in ranks. The notes state what is uncertain.
 func (m *matchedSequences) countSkipped(
 	ranks []*history.Rank, members []int,
 ) (skipped []int, notes []string) {
 	skipped = make([]int, len(members))
-	if m.haveNumbers() {
+	if m.haveSameNumbers() {
 		m.alignByNumber(members, skipped)
 		return skipped, nil
 	}
 	return skipped, m.alignByContent(ranks, members, skipped)
 }
 
-// haveNumbers reports whether requests have the same numbers on all ranks.
-func (m *matchedSequences) haveNumbers() bool {
-	return m.class == history.SymmemPool || m.class == history.Calls &&
-		!slices.ContainsFunc(m.sequences, func(s *history.Sequence) bool {
+// haveSameNumbers reports whether the same request has the same number on all ranks.
+func (m *matchedSequences) haveSameNumbers() bool {
+	switch m.class {
+	case history.SymmemPool:
+		return true
+	case history.Calls:
+		return !slices.ContainsFunc(m.sequences, func(s *history.Sequence) bool {
 			return s != nil && s.HasMessages
 		})
+	default:
+		return false
+	}
 }
 
 // numberOf returns the number of an event in its pool or group. Package flight stores the number of
@@ -37,8 +44,10 @@ func numberOf(e *history.Event) int64 {
 	return e.Number
 }
 
+// alignByNumber sets skipped[i] to the number of requests of member i before the first number that
+// all traces contain.
 func (m *matchedSequences) alignByNumber(members, skipped []int) {
-	begin := int64(0)
+	begin := int64(0) // the first number that all traces contain
 	for _, r := range members {
 		if s := m.sequences[r]; s != nil && s.IsPartial && len(s.Events) > 0 {
 			begin = max(begin, numberOf(&s.Events[0]))
@@ -49,14 +58,16 @@ func (m *matchedSequences) alignByNumber(members, skipped []int) {
 			continue
 		}
 		for j := range m.sequences[r].Events {
-			if e := &m.sequences[r].Events[j]; numberOf(e) < begin && e.Action.IsRequest() {
+			e := &m.sequences[r].Events[j]
+			if numberOf(e) < begin && e.Action.IsRequest() {
 				skipped[i]++
 			}
 		}
 	}
 }
 
-// alignByContent looks for the first requests of the shortest trace in the other traces.
+// alignByContent sets skipped[i] to the index of the request of member i at which the requests of
+// the shortest trace begin. If that is uncertain, because requests repeat, it adds a note.
 func (m *matchedSequences) alignByContent(
 	ranks []*history.Rank, members, skipped []int,
 ) (notes []string) {
@@ -73,7 +84,7 @@ func (m *matchedSequences) alignByContent(
 	if !isPartial {
 		return nil
 	}
-	shortest := 0 // began last, if all traces end at the same request
+	shortest := 0 // the trace that began last, if all traces end at the same request
 	for i := range keys {
 		if len(keys[i]) < len(keys[shortest]) {
 			shortest = i
@@ -81,7 +92,8 @@ func (m *matchedSequences) alignByContent(
 	}
 	for i := range keys {
 		var isUnique bool
-		if skipped[i], isUnique = findBeginning(keys[i], keys[shortest]); !isUnique && i != shortest {
+		skipped[i], isUnique = findBeginning(keys[i], keys[shortest])
+		if !isUnique && i != shortest {
 			notes = append(notes, fmt.Sprintf("the beginning is lost, and the requests of rank %d repeat: "+
 				"its trace was assumed to end at the same request as that of rank %d",
 				ranks[members[i]].Number, ranks[members[shortest]].Number))
@@ -113,16 +125,20 @@ func positionIndependentKeys(
 // matchedBeginning is the number of requests that findBeginning compares.
 const matchedBeginning = 32
 
-// findBeginning returns the index in long at which the first requests of short occur, or 0. If they
-// occur several times, it chooses the index at which the ends are closest to each other.
+// findBeginning returns the index in long at which the first requests of short occur, or 0 if
+// they do not occur. If they occur several times, isUnique is false, and index is the occurrence
+// that is closest to the index at which both traces would end at the same request.
 func findBeginning(long, short []requestKey) (index int, isUnique bool) {
 	beginning := short[:min(matchedBeginning, len(short))]
-	count, best := 0, len(long)-len(short) // best is the index at which both have the same end
+	sameEnd := len(long) - len(short)
+	distance := func(i int) int { return max(i-sameEnd, sameEnd-i) }
+	count := 0
 	for i := 0; i+len(beginning) <= len(long); i++ {
 		if !slices.Equal(long[i:i+len(beginning)], beginning) {
 			continue
 		}
-		if count++; count == 1 || max(i-best, best-i) < max(index-best, best-index) {
+		count++
+		if count == 1 || distance(i) < distance(index) {
 			index = i
 		}
 	}

@@ -3,6 +3,7 @@ package diff
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"symmem/cmd/symmem/internal/diff/history"
@@ -17,12 +18,13 @@ type Options struct {
 // matchedSequences holds the sequences (lists of events) of one pool or group on all ranks.
 type matchedSequences struct {
 	class     history.Class
-	id        string // empty if the sequences were matched by order
-	title     string
+	id        string              // ID of all sequences, or "" if they were matched by order
+	title     string              // name of the pool or group in reports
 	sequences []*history.Sequence // one for each rank; nil if the rank lacks the pool or group
 }
 
-// matchSequences matches the sequences of the same pool or group. notes lists what is not compared.
+// matchSequences finds the sequences of each pool and group on all ranks. The notes state which
+// pools are not compared and why.
 func matchSequences(
 	ranks []*history.Rank, o Options,
 ) (matches []*matchedSequences, notes []string) {
@@ -32,13 +34,14 @@ func matchSequences(
 			isPresent[s.Class] = true
 		}
 	}
+	onlyMemPools := isPresent[history.MemPool] && !o.AllPools
 	for class := history.DefaultPool; class <= history.Calls; class++ {
+		isOtherPool := class == history.DefaultPool || class == history.GraphPool
 		switch {
 		case !isPresent[class]:
 		case class == history.UnknownPool:
 			notes = append(notes, "events whose pool is unknown were not compared")
-		case !o.AllPools && isPresent[history.MemPool] &&
-			(class == history.DefaultPool || class == history.GraphPool):
+		case onlyMemPools && isOtherPool:
 			notes = append(notes, fmt.Sprintf("the %v was not compared, because there are MemPools: "+
 				"use --all-pools to compare it too", class))
 		default:
@@ -48,28 +51,32 @@ func matchSequences(
 	return matches, notes
 }
 
-// matchClass matches the sequences of a class. It uses their IDs for groups, for symmem's pools,
-// and if all ranks have the same IDs. Otherwise, it uses the order of their first events.
+// matchClass matches the sequences of a class. Groups and symmem's pools are matched by ID,
+// because an ID means the same on all ranks. Other pools are matched by ID only if all ranks have
+// the same IDs, and otherwise by the order of their first events.
 func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences {
-	idCounts, ids := map[string]int{}, []string{}
-	haveSameIDs, recorded := true, 0
+	rankCounts := map[string]int{} // number of ranks that have each ID
+	var ids []string               // in the order of their first occurrence
+	tracedRanks := 0
 	lists := make([][]*history.Sequence, len(ranks))
 	for i, r := range ranks {
 		if !r.LacksTrace {
-			recorded++
+			tracedRanks++
 		}
 		for _, s := range r.Sequences {
 			if s.Class != class {
 				continue
 			}
 			lists[i] = append(lists[i], s)
-			if idCounts[s.ID]++; idCounts[s.ID] == 1 {
+			rankCounts[s.ID]++
+			if rankCounts[s.ID] == 1 {
 				ids = append(ids, s.ID)
 			}
 		}
 	}
-	for _, count := range idCounts {
-		haveSameIDs = haveSameIDs && count == recorded
+	haveSameIDs := true
+	for _, count := range rankCounts {
+		haveSameIDs = haveSameIDs && count == tracedRanks
 	}
 	if haveSameIDs || class == history.Calls || class == history.SymmemPool {
 		return matchByID(lists, class, ids)
@@ -77,6 +84,7 @@ func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences 
 	return matchByOrder(lists, class)
 }
 
+// matchByID matches the sequences with equal IDs. lists holds the sequences of each rank.
 func matchByID(lists [][]*history.Sequence, class history.Class, ids []string) []*matchedSequences {
 	var all []*matchedSequences
 	for _, id := range ids {
@@ -96,6 +104,8 @@ func matchByID(lists [][]*history.Sequence, class history.Class, ids []string) [
 	return all
 }
 
+// matchByOrder sorts the sequences of each rank by their first events, and matches the sequences
+// at equal positions. lists holds the sequences of each rank.
 func matchByOrder(lists [][]*history.Sequence, class history.Class) []*matchedSequences {
 	longest := 0
 	for _, list := range lists {
@@ -120,9 +130,10 @@ func matchByOrder(lists [][]*history.Sequence, class history.Class) []*matchedSe
 	return all
 }
 
+// firstEventNumber returns the number of the first event, or a larger number if there is none.
 func firstEventNumber(s *history.Sequence) int64 {
 	if len(s.Events) == 0 {
-		return 1 << 62
+		return math.MaxInt64
 	}
 	return s.Events[0].Number
 }

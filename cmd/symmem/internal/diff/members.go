@@ -27,21 +27,26 @@ func (m *matchedSequences) group() string {
 	}
 }
 
-// memberRanks returns the indexes of the ranks that should have the pool or group. PyTorch's pools
-// should exist on all ranks. lost lists the ranks whose events may have been at the lost beginning
-// of their files.
+// memberRanks returns the indexes of the ranks that should have the pool or group. All ranks
+// should have PyTorch's pools. lost lists the other ranks whose files may have lost events of the
+// pool or group at the beginning.
 func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []int) {
 	group := m.group()
 	for i, s := range m.sequences {
+		hasEvents := s != nil
+		isOfAllRanks := group == ""
 		switch {
-		case s != nil:
-		case ranks[i].LacksTrace || group != "" && !isInGroup(ranks, i, group):
-			continue
-		case group != "" && ranks[i].IsPartial:
+		case hasEvents:
+			members = append(members, i)
+		case ranks[i].LacksTrace:
+		case isOfAllRanks:
+			members = append(members, i)
+		case !isInGroup(ranks, i, group):
+		case ranks[i].IsPartial:
 			lost = append(lost, i)
-			continue
+		default:
+			members = append(members, i)
 		}
-		members = append(members, i)
 	}
 	return members, lost
 }
@@ -50,16 +55,17 @@ func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []i
 // files that list the group's ranks.
 func isInGroup(ranks []*history.Rank, i int, group string) bool {
 	for _, s := range ranks[i].Sequences {
-		if s.Class == history.Calls && s.ID == group ||
-			s.Class == history.SymmemPool && strings.HasSuffix(s.ID, groupSeparator+group) {
+		hasCalls := s.Class == history.Calls && s.ID == group
+		hasPool := s.Class == history.SymmemPool && strings.HasSuffix(s.ID, groupSeparator+group)
+		if hasCalls || hasPool {
 			return true
 		}
 	}
-	if group == ranks[i].WorldGroup ||
-		slices.ContainsFunc(ranks[i].Windows, func(w history.Window) bool { return w.Group == group }) {
+	isOfGroup := func(w history.Window) bool { return w.Group == group }
+	if group == ranks[i].WorldGroup || slices.ContainsFunc(ranks[i].Windows, isOfGroup) {
 		return true
 	}
-	var members []int
+	var members []int // as stated by the files
 	for _, r := range ranks {
 		stated := r.Members[group]
 		if members != nil && stated != nil && !slices.Equal(members, stated) {
@@ -80,29 +86,31 @@ func checkFiles(ranks []*history.Rank) []string {
 		notes = append(notes, fmt.Sprintf("there is no file of %s (%s)", ranklist.Ranks(missing),
 			ranks[0].Format))
 	}
-	last := 0 // the rank whose events began last
-	times := make([][2]int64, len(ranks))
+	last := 0 // index of the rank whose events began last
+	begins, ends := make([]int64, len(ranks)), make([]int64, len(ranks))
 	for i, r := range ranks {
-		times[i] = timesOf(r)
-		if times[i][0] > times[last][0] {
+		begins[i], ends[i] = timesOf(r)
+		if begins[i] > begins[last] {
 			last = i
 		}
 	}
-	const maxGap = int64(time.Minute / time.Microsecond)
+	const maxGap = int64(time.Minute / time.Microsecond) // in microseconds
 	for i, r := range ranks {
-		if end := times[i][1]; end > 0 && end < times[last][0]-maxGap {
+		if ends[i] > 0 && ends[i] < begins[last]-maxGap {
 			notes = append(notes, fmt.Sprintf("the events of rank %d ended at %s, but those of rank %d "+
-				"began at %s: the files may be of different runs", r.Number, formatTime(end),
-				ranks[last].Number, formatTime(times[last][0])))
+				"began at %s: the files may be of different runs", r.Number, formatTime(ends[i]),
+				ranks[last].Number, formatTime(begins[last])))
 		}
 	}
 	return notes
 }
 
-// missingRanks lists the ranks without a file. If no file states the number of ranks, it assumes
-// that the highest rank is the last, unless half of the files or more would then be missing.
+// missingRanks returns the numbers of the ranks without a file. If no file states the number of
+// ranks, it assumes that the highest rank with a file is the last, unless half of the files or
+// more would then be missing.
 func missingRanks(ranks []*history.Rank) []int {
-	stated, highest := 0, 0
+	stated := 0 // the number of ranks that the files state, or 0
+	highest := 0
 	isPresent := map[int]bool{}
 	for _, r := range ranks {
 		isPresent[r.Number] = true
@@ -126,18 +134,19 @@ func missingRanks(ranks []*history.Rank) []int {
 	return missing
 }
 
-// timesOf returns the times of a rank's first and last event in microseconds, or zeros.
-func timesOf(r *history.Rank) (times [2]int64) {
+// timesOf returns the times of a rank's first and last event in microseconds since 1970, or zeros
+// if no event has a time.
+func timesOf(r *history.Rank) (begin, end int64) {
 	for _, s := range r.Sequences {
 		for i := range s.Events {
 			t := s.Events[i].UnixMicro
-			if t > 0 && (times[0] == 0 || t < times[0]) {
-				times[0] = t
+			if t > 0 && (begin == 0 || t < begin) {
+				begin = t
 			}
-			times[1] = max(times[1], t)
+			end = max(end, t)
 		}
 	}
-	return times
+	return begin, end
 }
 
 func formatTime(unixMicro int64) string {

@@ -7,32 +7,32 @@ import (
 	"symmem/internal/ranklist"
 )
 
+// placement is the place of an allocated block.
 type placement struct {
-	segment int32
-	offset  int64
+	segment int32 // number of the segment (see placements), or -1 without a place
+	offset  int64 // bytes from the beginning of the segment
 }
 
-// placements returns the placements of the first count requests. Segments are numbered in the order
-// of their first use, so that the numbers can be compared. Requests other than allocations have
-// segment -1.
+// placements returns the placements of the first count requests. It numbers segments in the order
+// of their first use, so that placements on different ranks can be compared. Requests other than
+// allocations have segment -1.
 func (v *requestView) placements(count int) []placement {
-	numbers := map[int32]int32{} // by segment
+	numbers := map[int32]int32{} // by Event.Segment
 	all := make([]placement, 0, count)
-	request, begin := 0, 0
+	firstEvent := 0
 	if len(v.events) > 0 && v.sequence.IsPartial {
-		begin = int(v.events[0])
+		firstEvent = int(v.events[0]) // other ranks may lack the earlier events
 	}
-	for i := begin; i < len(v.sequence.Events) && request < count; i++ {
+	for i := firstEvent; i < len(v.sequence.Events) && len(all) < count; i++ {
 		e := &v.sequence.Events[i]
 		if e.Segment >= 0 {
 			if _, ok := numbers[e.Segment]; !ok {
 				numbers[e.Segment] = int32(len(numbers))
 			}
 		}
-		if int32(i) != v.events[request] {
+		if isNextRequest := int32(i) == v.events[len(all)]; !isNextRequest {
 			continue
 		}
-		request++
 		p := placement{segment: -1}
 		if e.Action == history.Alloc && e.Segment >= 0 {
 			p = placement{numbers[e.Segment], e.Offset}
@@ -42,8 +42,8 @@ func (v *requestView) placements(count int) []placement {
 	return all
 }
 
-// comparePlacements looks for a difference in the placements of the first count requests, which
-// must be the same on all members.
+// comparePlacements sets c.result.PlacementDifference to the first difference between placements.
+// It compares the first count requests, which must be the same on all members.
 func (c *comparison) comparePlacements(count int) {
 	for _, v := range c.views {
 		if reason := v.sequence.NoPlacesReason; reason != "" {
@@ -53,7 +53,7 @@ func (c *comparison) comparePlacements(count int) {
 			return
 		}
 	}
-	first := count
+	first := count // first request with different placements
 	all := make([][]placement, len(c.views))
 	for i, v := range c.views {
 		all[i] = v.placements(count)
@@ -69,15 +69,19 @@ func (c *comparison) comparePlacements(count int) {
 	}
 }
 
+// placementDifference describes the placements of a request, which differ between members. all
+// holds the placements on each member.
 func (c *comparison) placementDifference(request int, all [][]placement) *Difference {
 	subsets := c.split(func(i, j int) bool { return all[i][request] == all[j][request] })
 	d := &Difference{
 		Kind: KindPlace, RequestIndex: request, MinorityRanks: c.minorityRanks(subsets),
 		PrecedingRequests: []string{}, Explanation: []string{},
 	}
-	v := c.views[subsets[0][0]]
-	for i := max(0, request-5); i < request; i++ {
-		text := requestText(v.rank, v.keys[i], v.eventOf(i)) + placementText(all[subsets[0][0]][i])
+	const maxPreceding = 5
+	member := subsets[0][0] // earlier placements are the same on all members
+	v := c.views[member]
+	for i := max(0, request-maxPreceding); i < request; i++ {
+		text := requestText(v.rank, v.keys[i], v.eventOf(i)) + placementText(all[member][i])
 		d.PrecedingRequests = append(d.PrecedingRequests, fmt.Sprintf("%d: %s", i, text))
 	}
 	for i, s := range subsets {
@@ -92,6 +96,7 @@ func (c *comparison) placementDifference(request int, all [][]placement) *Differ
 	return d
 }
 
+// placementText returns the end of a request's description, or "" without a place.
 func placementText(p placement) string {
 	if p.segment < 0 {
 		return ""
@@ -99,6 +104,8 @@ func placementText(p placement) string {
 	return fmt.Sprintf(" -> segment %d offset 0x%x", p.segment, p.offset)
 }
 
+// explainPlacements states why the subsets placed a request differently: either other blocks were
+// free, or the allocator chose another one of the same free blocks.
 func (c *comparison) explainPlacements(subsets []subset, request int) string {
 	const timing = "Another stream used the blocks (record_stream), so it depends on timing when " +
 		"they become free."
@@ -119,16 +126,16 @@ func (c *comparison) explainPlacements(subsets []subset, request int) string {
 		"suitable blocks by the addresses of segments, which differ between ranks."
 }
 
-// completedFree is a free that completed after requestCount requests.
+// completedFree is a free that completed after the first requestCount requests of a view.
 type completedFree struct {
-	block        int32
+	block        int32 // number of the block (see newView)
 	requestCount int
 }
 
-// completedFrees returns the frees that completed before a request.
+// completedFrees returns the frees that completed before a request, in order.
 func (v *requestView) completedFrees(request int) []completedFree {
 	var all []completedFree
-	earlier := 0 // requests before the event
+	earlier := 0 // number of requests before the event
 	for i := range v.sequence.Events {
 		if earlier < len(v.events) && int32(i) == v.events[earlier] {
 			if earlier == request {
@@ -136,8 +143,10 @@ func (v *requestView) completedFrees(request int) []completedFree {
 			}
 			earlier++
 		}
-		if e := &v.sequence.Events[i]; e.Action == history.FreeCompleted && earlier > 0 {
-			all = append(all, completedFree{max(e.Block-v.skippedBlocks, -1), earlier})
+		e := &v.sequence.Events[i]
+		if e.Action == history.FreeCompleted && earlier > 0 {
+			block := max(e.Block-v.skippedBlocks, -1)
+			all = append(all, completedFree{block: block, requestCount: earlier})
 		}
 	}
 	return all

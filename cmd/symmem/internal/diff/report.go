@@ -4,11 +4,11 @@ import "symmem/cmd/symmem/internal/diff/history"
 
 // Report is the result of Compare.
 type Report struct {
-	RanksAgree bool             `json:"agree"`
+	RanksAgree bool             `json:"agree"` // whether no sequence has a difference
 	Ranks      []RankInfo       `json:"ranks"`
-	Sequences  []SequenceResult `json:"sequences"`
-	Notes      []string         `json:"notes"` // what was not compared
-	// FileNotes are the Notes about missing files and files that may be of another run.
+	Sequences  []SequenceResult `json:"sequences"` // one for each compared pool or group
+	Notes      []string         `json:"notes"`     // what was not compared
+	// FileNotes are those of the Notes that concern missing files or files of another run.
 	FileNotes []string `json:"-"`
 }
 
@@ -33,22 +33,22 @@ type RankInfo struct {
 
 // SequenceResult holds the result of comparing one pool or group.
 type SequenceResult struct {
-	Title         string `json:"title"`
+	Title         string `json:"title"` // name of the pool or group
 	Ranks         []int  `json:"ranks"` // the compared ranks
 	EqualRequests int    `json:"equal"` // number of requests before the first difference
 	// RequestDifference is the first difference between requests, or nil.
 	RequestDifference *Difference `json:"requests,omitempty"`
 	// PlacementDifference is the first difference between the places of blocks, or nil.
 	PlacementDifference *Difference   `json:"places,omitempty"`
-	Replay              *ReplayResult `json:"replay,omitempty"`
-	Notes               []string      `json:"notes"`
+	Replay              *ReplayResult `json:"replay,omitempty"` // nil if nothing was replayed
+	Notes               []string      `json:"notes"`            // what was not compared, and why
 	Class               history.Class `json:"-"`
-	Members             []Member      `json:"-"` // for each of the Ranks
+	Members             []Member      `json:"-"` // Members[i] belongs to Ranks[i]
 }
 
 // Member describes what was compared on one rank.
 type Member struct {
-	RankIndex       int // in Report.Ranks
+	RankIndex       int // index in Report.Ranks
 	History         *history.Rank
 	Sequence        *history.Sequence // nil if the rank has no events of the pool or group
 	SkippedRequests int               // number of requests at the beginning that were not compared
@@ -62,7 +62,7 @@ type Difference struct {
 	// MinorityRanks lists the ranks that deviate from the majority. Without a majority, it is
 	// empty.
 	MinorityRanks []int `json:"blamed"`
-	// PrecedingRequests describes the last requests before the difference.
+	// PrecedingRequests describes the last requests before the difference, oldest first.
 	PrecedingRequests []string `json:"before"`
 	// Explanation states whether this difference explains all later ones.
 	Explanation []string `json:"explanation"`
@@ -71,19 +71,20 @@ type Difference struct {
 // Variant describes what a set of ranks did at the first difference.
 type Variant struct {
 	Ranks []int  `json:"ranks"`
-	Text  string `json:"text"`
-	// EventIndex is an index in the file of Ranks[0], or -1 if that file ends earlier.
+	Text  string `json:"text"` // description of the event
+	// EventIndex is the event's index in the file of Ranks[0], or -1 if that file ends earlier.
 	EventIndex int64    `json:"number"`
-	Stack      []string `json:"stack"`
+	Stack      []string `json:"stack"` // call stack of the event, innermost frame first
 	// DifferenceKind is the kind of the difference from the first variant, which is the most
 	// frequent one. It is empty in the first variant.
 	DifferenceKind string `json:"kind,omitempty"`
 }
 
-// ReplayResult describes the places that the allocators of symmem and PyTorch would choose.
+// ReplayResult describes the places that the allocators of symmem and PyTorch would choose for the
+// recorded requests.
 type ReplayResult struct {
-	SymmemText  string `json:"symmem"`
-	PyTorchText string `json:"pytorch"`
+	SymmemText  string `json:"symmem"`  // whether symmem would place all blocks equally on all ranks
+	PyTorchText string `json:"pytorch"` // whether PyTorch's rule explains the recorded places
 	// SymmemFirst is the index of the first request that symmem would place differently on two
 	// ranks, or -1.
 	SymmemFirst int `json:"symmem_first"`

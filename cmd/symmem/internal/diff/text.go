@@ -9,10 +9,11 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// maxLines limits the lines of each stack, and the number of notes.
+// maxLines is the maximum number of lines of a stack, and of notes in Report.Ranks.
 const maxLines = 12
 
-// WriteText writes the report as text.
+// WriteText writes the report as text. For each pool or group, it writes the first differences
+// between the ranks; at the end, it writes the notes and whether the ranks agree.
 func (r *Report) WriteText(w io.Writer) error {
 	t := &textWriter{Writer: bufio.NewWriter(w)}
 	events := 0
@@ -32,6 +33,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return t.Flush()
 }
 
+// textWriter ignores the errors of its methods, because bufio.Writer.Flush returns the first one.
 type textWriter struct{ *bufio.Writer }
 
 func (t *textWriter) writeLine(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
@@ -43,8 +45,7 @@ func (t *textWriter) writeSequence(s *SequenceResult) {
 		t.writeLine("  only one rank has it, so there is nothing to compare")
 	case s.RequestDifference == nil:
 		t.writeLine("  requests agree: %d", s.EqualRequests)
-	}
-	if s.RequestDifference != nil {
+	default:
 		t.writeDifference("requests", s.RequestDifference)
 	}
 	if s.PlacementDifference != nil {
@@ -61,6 +62,8 @@ func (t *textWriter) writeSequence(s *SequenceResult) {
 	}
 }
 
+// writeDifference writes the first difference between the ranks. subject is the noun for what
+// differs: "requests" or "places".
 func (t *textWriter) writeDifference(subject string, d *Difference) {
 	t.writeLine("  %s differ first at request %d: %s", subject, d.RequestIndex, d.Kind)
 	for _, line := range d.PrecedingRequests {
@@ -71,7 +74,7 @@ func (t *textWriter) writeDifference(subject string, d *Difference) {
 		if v.EventIndex >= 0 {
 			position = fmt.Sprintf(" (event %d in the file)", v.EventIndex)
 		}
-		letter := string(rune('A' + i%26))
+		letter := string(rune('A' + i%26)) // repeats after Z
 		kind := ""
 		if v.DifferenceKind != "" {
 			kind = " [" + v.DifferenceKind + "]"
@@ -79,10 +82,9 @@ func (t *textWriter) writeDifference(subject string, d *Difference) {
 		t.writeLine("   %s  %s%s: %s%s", letter, ranklist.Ranks(v.Ranks), kind, v.Text, position)
 		t.writeStack(v.Stack)
 	}
-	switch {
-	case len(d.MinorityRanks) > 0:
+	if len(d.MinorityRanks) > 0 {
 		t.writeLine("   in the minority: %s", ranklist.Ranks(d.MinorityRanks))
-	default:
+	} else {
 		t.writeLine("   no majority: the file does not show which rank is wrong")
 	}
 	for _, line := range d.Explanation {
@@ -100,10 +102,11 @@ func (t *textWriter) writeStack(lines []string) {
 	}
 }
 
-// writeNotes writes each distinct note once, with the ranks that have it.
+// writeNotes writes the notes of the report and then those of the ranks. It writes equal notes of
+// several ranks once, with the numbers of these ranks.
 func (t *textWriter) writeNotes(r *Report) {
-	ranks := map[string][]int{} // by note
-	var notes []string
+	ranks := map[string][]int{} // numbers of the ranks with a note
+	var notes []string          // the distinct notes of the ranks, in order
 	for _, rank := range r.Ranks {
 		for _, note := range rank.Notes {
 			if ranks[note] == nil {

@@ -2,10 +2,11 @@ package diff
 
 import "symmem/cmd/symmem/internal/diff/history"
 
-// requestKey holds what must be the same on all ranks about a request.
+// requestKey describes a request. The keys of the same request on different ranks are equal unless
+// the ranks differ.
 type requestKey struct {
 	size   int64
-	block  int32 // for a free, the number of the block; for a call, the number of its text
+	block  int32 // for a free, the number of the block (see newView); for a call, that of its text
 	stream int32
 	action history.Action
 }
@@ -14,15 +15,17 @@ type requestKey struct {
 type requestView struct {
 	rank          *history.Rank
 	sequence      *history.Sequence
-	events        []int32 // indexes in sequence.Events
+	events        []int32 // index of the request in sequence.Events
 	keys          []requestKey
 	earlierBlocks []int32 // number of compared allocations before the request
 	skippedBlocks int32   // number of allocations before the compared requests
 }
 
-// textNumbers numbers the texts of calls. All ranks share it.
+// textNumbers numbers the different texts of calls. The views of all ranks share one textNumbers,
+// so that equal texts have equal numbers.
 type textNumbers map[string]int32
 
+// findOrAdd returns the number of a text, which it assigns if the text is new.
 func (t textNumbers) findOrAdd(text string) int32 {
 	number, ok := t[text]
 	if !ok {
@@ -32,7 +35,8 @@ func (t textNumbers) findOrAdd(text string) int32 {
 	return number
 }
 
-// newView returns a view of a sequence without its first skip requests. The sequence can be nil.
+// newView returns a view of a sequence without its first skip requests. It numbers the blocks from
+// the first compared allocation; earlier blocks have the number -1. The sequence can be nil.
 func newView(
 	rank *history.Rank, sequence *history.Sequence, skip int, numbers textNumbers,
 ) *requestView {
@@ -41,7 +45,7 @@ func newView(
 		v.sequence = &history.Sequence{}
 		return v
 	}
-	allocCount := int32(0)
+	allocCount := int32(0) // number of compared allocations so far
 	for i := range sequence.Events {
 		e := &sequence.Events[i]
 		if !e.Action.IsRequest() {
@@ -71,7 +75,7 @@ func newView(
 	return v
 }
 
-// eventOf returns the event of a request, or nil if there is no such request.
+// eventOf returns the event of the request at an index, or nil if the view has fewer requests.
 func (v *requestView) eventOf(request int) *history.Event {
 	if request >= len(v.events) {
 		return nil
@@ -79,6 +83,7 @@ func (v *requestView) eventOf(request int) *history.Event {
 	return &v.sequence.Events[v.events[request]]
 }
 
+// countEqual returns the number of requests before the first difference between two views.
 func (v *requestView) countEqual(other *requestView) int {
 	count := min(len(v.keys), len(other.keys))
 	for i := range count {

@@ -24,7 +24,7 @@ type PyList []any
 // PyTuple represents a Python tuple. JSON encodes it as a list.
 type PyTuple []any
 
-// EncodeJSON encodes a value as JSON.
+// EncodeJSON encodes a value as JSON. It panics if the value has an unsupported type.
 func EncodeJSON(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -33,7 +33,7 @@ func EncodeJSON(v any) []byte {
 	return b
 }
 
-// MarshalJSON implements json.Marshaler.
+// MarshalJSON implements json.Marshaler. It encodes the dict as an object with the keys in order.
 func (d PyDict) MarshalJSON() ([]byte, error) {
 	parts := make([]string, len(d))
 	for i, p := range d {
@@ -42,18 +42,32 @@ func (d PyDict) MarshalJSON() ([]byte, error) {
 	return []byte("{" + strings.Join(parts, ",") + "}"), nil
 }
 
-// Pickle encodes a value as a pickle. Protocols 3 to 5 give the operations of Python's pickler, and
-// protocol 2 those of PyTorch's C++ pickler.
+// Pickle encodes a value as a pickle of protocol 2 to 5. For protocol 2, it uses the operations of
+// PyTorch's C++ pickler. For the other protocols, it uses those of Python's pickler.
 func Pickle(v any, protocol int) []byte {
 	p := &pickler{protocol: protocol, memoNumbers: map[string]int{}}
-	p.write(0x80, byte(protocol))
+	p.write(opProtocol, byte(protocol))
 	p.writeValue(v)
-	p.write('.')
+	p.write('.') // STOP
 	return p.out
 }
 
+// The opcodes of pickles that are not printable, as in Python's module pickle.
+const (
+	opProtocol    = 0x80 // PROTO
+	opTrue        = 0x88 // NEWTRUE
+	opFalse       = 0x89 // NEWFALSE
+	opTuple1      = 0x85 // TUPLE1
+	opTuple2      = 0x86 // TUPLE2
+	opTuple3      = 0x87 // TUPLE3
+	opLong        = 0x8a // LONG1
+	opShortString = 0x8c // SHORT_BINUNICODE
+	opMemoize     = 0x94 // MEMOIZE
+)
+
+// pickler encodes values as one pickle.
 type pickler struct {
-	out         []byte
+	out         []byte // the pickle so far
 	protocol    int
 	memoNumbers map[string]int // numbers of strings in the memo
 	memoLength  int            // number of values in the memo
@@ -65,11 +79,12 @@ func (p *pickler) write(b ...byte) { p.out = append(p.out, b...) }
 func (p *pickler) addToMemo() {
 	switch {
 	case p.protocol >= 4:
-		p.write(0x94)
+		p.write(opMemoize)
 	case p.memoLength < 256:
-		p.write('q', byte(p.memoLength))
+		p.write('q', byte(p.memoLength)) // BINPUT
 	default:
-		p.out = binary.LittleEndian.AppendUint32(append(p.out, 'r'), uint32(p.memoLength))
+		p.write('r') // LONG_BINPUT
+		p.out = binary.LittleEndian.AppendUint32(p.out, uint32(p.memoLength))
 	}
 	p.memoLength++
 }
@@ -77,19 +92,20 @@ func (p *pickler) addToMemo() {
 func (p *pickler) writeValue(v any) {
 	switch v := v.(type) {
 	case nil:
-		p.write('N')
+		p.write('N') // NONE
 	case bool:
 		if v {
-			p.write(0x88)
+			p.write(opTrue)
 		} else {
-			p.write(0x89)
+			p.write(opFalse)
 		}
 	case int:
 		p.writeInteger(int64(v))
 	case int64:
 		p.writeInteger(v)
 	case float64:
-		p.out = binary.BigEndian.AppendUint64(append(p.out, 'G'), math.Float64bits(v))
+		p.write('G') // BINFLOAT
+		p.out = binary.BigEndian.AppendUint64(p.out, math.Float64bits(v))
 	case string:
 		p.writeString(v)
 	case PyTuple:
@@ -103,32 +119,39 @@ func (p *pickler) writeValue(v any) {
 	}
 }
 
+// writeInteger writes the shortest encoding of an integer.
 func (p *pickler) writeInteger(n int64) {
 	switch {
 	case n >= 0 && n < 256:
-		p.write('K', byte(n))
+		p.write('K', byte(n)) // BININT1
 	case n >= 0 && n < 65536:
-		p.write('M', byte(n), byte(n>>8))
+		p.write('M', byte(n), byte(n>>8)) // BININT2
 	case n == int64(int32(n)):
-		p.out = binary.LittleEndian.AppendUint32(append(p.out, 'J'), uint32(n))
+		p.write('J') // BININT
+		p.out = binary.LittleEndian.AppendUint32(p.out, uint32(n))
 	default:
-		p.out = binary.LittleEndian.AppendUint64(append(p.out, 0x8a, 8), uint64(n))
+		const byteCount = 8
+		p.write(opLong, byteCount)
+		p.out = binary.LittleEndian.AppendUint64(p.out, uint64(n))
 	}
 }
 
+// writeString writes a string or, if the memo contains it, its number in the memo.
 func (p *pickler) writeString(s string) {
 	if number, ok := p.memoNumbers[s]; ok {
 		if number < 256 {
-			p.write('h', byte(number))
+			p.write('h', byte(number)) // BINGET
 		} else {
-			p.out = binary.LittleEndian.AppendUint32(append(p.out, 'j'), uint32(number))
+			p.write('j') // LONG_BINGET
+			p.out = binary.LittleEndian.AppendUint32(p.out, uint32(number))
 		}
 		return
 	}
 	if p.protocol >= 4 && len(s) < 256 {
-		p.write(0x8c, byte(len(s)))
+		p.write(opShortString, byte(len(s)))
 	} else {
-		p.out = binary.LittleEndian.AppendUint32(append(p.out, 'X'), uint32(len(s)))
+		p.write('X') // BINUNICODE
+		p.out = binary.LittleEndian.AppendUint32(p.out, uint32(len(s)))
 	}
 	p.out = append(p.out, s...)
 	p.memoNumbers[s] = p.memoLength
@@ -136,13 +159,19 @@ func (p *pickler) writeString(s string) {
 }
 
 func (p *pickler) writeTuple(v PyTuple) {
-	if len(v) > 3 || len(v) == 0 {
-		p.write('(')
+	opcodes := []byte{1: opTuple1, 2: opTuple2, 3: opTuple3} // by length
+	hasOpcode := len(v) >= 1 && len(v) <= 3
+	if !hasOpcode {
+		p.write('(') // MARK
 	}
 	for _, item := range v {
 		p.writeValue(item)
 	}
-	p.write([]byte{'t', 0x85, 0x86, 0x87, 't'}[min(len(v), 4)])
+	if hasOpcode {
+		p.write(opcodes[len(v)])
+	} else {
+		p.write('t') // TUPLE
+	}
 	p.addToMemo()
 }
 
@@ -155,40 +184,40 @@ func (p *pickler) maxBatchItems() int {
 }
 
 func (p *pickler) writeList(v PyList) {
-	p.write(']')
+	p.write(']') // EMPTY_LIST
 	p.addToMemo()
 	for len(v) > 0 {
 		n := min(len(v), p.maxBatchItems())
 		if n == 1 {
 			p.writeValue(v[0])
-			p.write('a')
+			p.write('a') // APPEND
 		} else {
-			p.write('(')
+			p.write('(') // MARK
 			for _, item := range v[:n] {
 				p.writeValue(item)
 			}
-			p.write('e')
+			p.write('e') // APPENDS
 		}
 		v = v[n:]
 	}
 }
 
 func (p *pickler) writeDict(v PyDict) {
-	p.write('}')
+	p.write('}') // EMPTY_DICT
 	p.addToMemo()
 	for len(v) > 0 {
 		n := min(len(v), p.maxBatchItems())
 		if n > 1 {
-			p.write('(')
+			p.write('(') // MARK
 		}
 		for _, pair := range v[:n] {
 			p.writeString(pair.Key)
 			p.writeValue(pair.Value)
 		}
 		if n > 1 {
-			p.write('u')
+			p.write('u') // SETITEMS
 		} else {
-			p.write('s')
+			p.write('s') // SETITEM
 		}
 		v = v[n:]
 	}

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// Action classifies an event.
+// Action classifies an event. Pools map segments (ranges of memory) and allocate blocks in them.
 type Action uint8
 
 // The actions.
 const (
-	Alloc         Action = iota + 1
-	Free                 // request to free a block, which another stream may still be using
-	FreeCompleted        // the block can be reused
-	MapSegment           // a segment is a range of memory for blocks
-	UnmapSegment
-	Call // submission of a collective
+	Alloc         Action = iota + 1 // allocation of a block
+	Free                            // request to free a block, which a stream may still be using
+	FreeCompleted                   // end of the block's use on all streams: it can be reused
+	MapSegment                      // mapping of a segment
+	UnmapSegment                    // unmapping of a segment
+	Call                            // submission of a collective
 )
 
 var actionNames = [...]string{
@@ -41,15 +41,15 @@ func (a Action) IsRequest() bool { return a == Alloc || a == Free || a == Call }
 type Event struct {
 	Number    int64 // index in the trace
 	Size      int64 // requested size of a block, or size of a segment, in bytes
-	Bytes     int64 // size of a block, or bytes that a call transfers; 0 if unknown
-	Offset    int64 // within the segment
-	UnixMicro int64 // 0 if unknown
+	Bytes     int64 // actual size of a block, or bytes that a call transfers; 0 if unknown
+	Offset    int64 // bytes from the beginning of the segment to the block
+	UnixMicro int64 // time in microseconds since 1970, or 0 if unknown
 	Segment   int32 // index in Sequence.Segments, or -1 if unknown
-	Stream    int32 // 0 is the default stream
+	Stream    int32 // number of the stream; 0 is the default stream
 	// Block is the number of a block, counted from 0 at the beginning of the trace, or -1 for an
 	// older block. For a Call, it is an index in Rank.Texts.
 	Block  int32
-	Stack  int32 // index in Rank.Stacks, or -1
+	Stack  int32 // index in Rank.Stacks, or -1 if no call stack was recorded
 	Action Action
 }
 
@@ -61,9 +61,9 @@ const (
 	DefaultPool Class = iota // PyTorch's default pool
 	MemPool                  // torch.cuda.MemPool
 	GraphPool                // private pool of CUDA graphs
-	UnknownPool              // stands for all unknown pools
-	SymmemPool
-	Calls // the collectives of a group
+	UnknownPool              // blocks whose pool the file does not state
+	SymmemPool               // pool of symmem
+	Calls                    // collectives of a group
 )
 
 // String returns the name of the class in reports.
@@ -102,21 +102,21 @@ type Sequence struct {
 	// UnsupportedSetting names an allocator setting with which PyTorch's placement cannot be
 	// replayed, or is empty.
 	UnsupportedSetting string
-	// HasMessages is set if the group has sends or receives. Events leave them out, but they have
-	// numbers, so those of the other calls may differ between ranks.
+	// HasMessages is set if the group has sends or receives. Events does not contain them, but the
+	// group numbers them too, so the numbers of its collectives may differ between ranks.
 	HasMessages bool
 }
 
 // Fault describes the failure of a group.
 type Fault struct {
 	Group, Text string
-	UnixMicro   int64 // 0 if unknown
+	UnixMicro   int64 // time in microseconds since 1970, or 0 if unknown
 }
 
 // PendingCall describes a call that had not completed when the file was written.
 type PendingCall struct {
 	Group, Text, State string
-	UnixMicro          int64 // 0 if unknown
+	UnixMicro          int64 // time in microseconds since 1970, or 0 if unknown
 }
 
 // Window describes the registration of a segment with a group.
@@ -140,26 +140,27 @@ func (f Frame) String() string { return fmt.Sprintf("%s:%d %s", f.File, f.Line, 
 // Rank holds what one file recorded about a rank.
 type Rank struct {
 	File   string
-	Number int
-	// World counts the worlds (sets of ranks that communicate) of the process, from 1.
+	Number int // number of the rank in its world
+	// World is the number of the rank's world (the set of ranks that communicate), counted from 1 in
+	// each process.
 	World int
-	// Format names the format of the file and, if World is above 1, the world. Ranks with different
-	// formats are not compared.
+	// Format names the format of the file and, if World is above 1, the world. Only ranks with the
+	// same Format are compared.
 	Format string
 	// RankCount is the number of ranks in the world, or 0 if the file does not state it.
 	RankCount int
 	// WorldGroup is the ID of the group of all ranks, or empty if it is unknown.
 	WorldGroup string
-	// Members lists the ranks of each group whose ranks the file states, by the group's ID.
+	// Members maps the ID of a group to the group's ranks, if the file states them.
 	Members map[string][]int
-	// IsPartial is set if the file has lost its beginning.
+	// IsPartial is set if newer records have replaced the beginning of the trace.
 	IsPartial bool
 	// LacksTrace is set if the file has no recorded events, so the rank cannot be compared.
 	LacksTrace   bool
 	Sequences    []*Sequence
 	Frames       []Frame
 	Stacks       [][]int32 // indexes of Frames, innermost first
-	Texts        []string
+	Texts        []string  // descriptions of calls
 	Faults       []Fault
 	PendingCalls []PendingCall
 	Windows      []Window
@@ -193,7 +194,7 @@ func (r *Rank) StackLines(e *Event) []string {
 	return lines
 }
 
-// EventText describes an event, but not the place of its block.
+// EventText returns the description of an event in reports. It leaves out the place of a block.
 func (r *Rank) EventText(e *Event) string {
 	if e.Action == Call {
 		return MakePrintable(r.Texts[e.Block])

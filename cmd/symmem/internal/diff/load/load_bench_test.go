@@ -57,23 +57,30 @@ func BenchmarkDiff(b *testing.B) {
 	}
 }
 
+// plantExtra returns p with an extra allocation.
 func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 	for {
+		// PlantDifference returns nil if it has drawn an unsuitable place.
 		if q := difftest.PlantDifference(rng, p, "extra", streams, pools); q != nil {
 			return q
 		}
 	}
 }
 
+// compareFolder reads and compares the files in a folder, and reports the resources that it used.
 func compareFolder(b *testing.B, folder string) {
 	b.Helper()
-	err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0o200) // reset VmHWM
-	before := processorTime(b)
-	sources, findErr := load.Find([]string{folder}, nil)
-	if err != nil || findErr != nil {
-		b.Fatal(err, findErr)
+	const resetMaxResident = "5" // resets VmHWM; see proc_pid_clear_refs(5)
+	err := os.WriteFile("/proc/self/clear_refs", []byte(resetMaxResident), 0o200)
+	if err != nil {
+		b.Fatal(err)
 	}
-	ranks, err := load.Files(sources, load.Options{Device: -1})
+	before := processorTime(b)
+	sources, err := load.Find([]string{folder}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ranks, err := load.Files(sources, load.Options{Device: -1}) // the only device with events
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -84,6 +91,7 @@ func compareFolder(b *testing.B, folder string) {
 	b.ReportMetric(maxResident(b), "MiB-max")
 }
 
+// processorTime returns the CPU time that the process has used so far.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var use syscall.Rusage
@@ -108,6 +116,8 @@ func maxResident(b *testing.B) float64 {
 	return kib / 1024
 }
 
+// writeTrace writes the trace of a rank that executes p. After every tenth request, the trace has
+// a collective.
 func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
 	w, err := trace.Create(folder, trace.Options{Rank: rank, Size: *benchRanks, Records: 2 * len(p)})
@@ -119,7 +129,8 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	call := &event.Call{
 		Operation: "AllReduce", Path: "window", Root: -1, SendSegment: -1, RecvSegment: -1,
 	}
-	numbers, live := make([]uint64, pools), map[int]int64{}
+	numbers := make([]uint64, pools) // number of the next event, by pool
+	offsets := map[int]int64{}       // offset of the block, by tensor
 	sources := make([]*trace.Source, pools)
 	for i := range sources {
 		sources[i] = w.NewSource()
@@ -131,9 +142,9 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 			Requested: r.Size, Stream: uint32(r.Stream), Offset: int64(r.Tensor) * 512,
 		}
 		if r.IsFree {
-			e.Kind, e.Requested, e.Offset = event.KindFree, 0, live[r.Tensor]
+			e.Kind, e.Requested, e.Offset = event.KindFree, 0, offsets[r.Tensor]
 		}
-		live[r.Tensor] = e.Offset
+		offsets[r.Tensor] = e.Offset
 		numbers[r.Pool]++
 		sources[r.Pool].Record(&e)
 		if i%10 == 0 {
@@ -142,9 +153,11 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	}
 }
 
+// writeSnapshot writes the memory snapshot of a rank that executes p.
 func writeSnapshot(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
-	data := difftest.Pickle(difftest.Snapshot(p, difftest.RunOptions{Seed: uint64(rank)}), 2)
+	const protocol = 2
+	data := difftest.Pickle(difftest.Snapshot(p, difftest.RunOptions{Seed: uint64(rank)}), protocol)
 	if rank == 0 {
 		b.Logf("%d bytes, %d events for each rank", len(data), len(p))
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 // readRecordedFiles returns the files that bench/gpu/snapshots.sh recorded with PyTorch 2.11 on 4
-// H100 GPUs, one file for each of 4 ranks. The keys consist of a case and a kind of file, for
-// example "extra_snapshot" or "call_calls".
+// H100 GPUs. Each key consists of a case and a kind of file, for example "extra_snapshot" or
+// "call_calls". The value holds the contents of 4 files, one for each rank.
 func readRecordedFiles(t *testing.T) map[string][][]byte {
 	t.Helper()
 	files := map[string][][]byte{}
@@ -27,6 +27,7 @@ func readRecordedFiles(t *testing.T) map[string][][]byte {
 	return files
 }
 
+// readArchive calls visit with the name and the contents of each file of a .tar.gz archive.
 func readArchive(t *testing.T, path string, visit func(name string, b []byte)) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -55,7 +56,9 @@ func readArchive(t *testing.T, path string, visit func(name string, b []byte)) {
 }
 
 // TestRecordedFiles checks that Compare finds the difference that bench/gpu/torch/snapshots.py
-// planted in each case.
+// made in each case: "extra" has an extra request on rank 2, for example. The wanted texts name
+// the index and the kind of the difference and the ranks that deviate, and for requests the
+// number of explanations and whether the first one explains all later differences.
 func TestRecordedFiles(t *testing.T) {
 	files := readRecordedFiles(t)
 	for name, want := range map[string]string{
@@ -69,9 +72,9 @@ func TestRecordedFiles(t *testing.T) {
 		got := "agree"
 		for _, s := range report.Sequences {
 			if d := s.RequestDifference; d != nil {
+				explainsRest := strings.Contains(d.Explanation[0], "explains the rest")
 				got = fmt.Sprintf("request %d: %s on %v, %d explanation: %v", d.RequestIndex, d.Kind,
-					d.MinorityRanks,
-					len(d.Explanation), strings.Contains(d.Explanation[0], "explains the rest"))
+					d.MinorityRanks, len(d.Explanation), explainsRest)
 			}
 			if d := s.PlacementDifference; d != nil {
 				got = fmt.Sprintf("place %d: %s on %v", d.RequestIndex, d.Kind, d.MinorityRanks)
@@ -81,7 +84,7 @@ func TestRecordedFiles(t *testing.T) {
 			}
 		}
 		if got != want {
-			t.Errorf("%s: %s; want %s", name, got, want)
+			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
 }
@@ -90,7 +93,7 @@ func TestRecordedFiles(t *testing.T) {
 // file.
 func TestRecordedTimes(t *testing.T) {
 	files := readRecordedFiles(t)
-	earliest := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+	earliest := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC).UnixMicro() // before the recording
 	for _, name := range []string{"agree_snapshot", "agree_calls"} {
 		for _, rank := range read(t, files[name]...) {
 			last := earliest

@@ -14,6 +14,7 @@ import (
 // ErrFormat is wrapped by errors about a file's contents.
 var ErrFormat = errors.New("unreadable file")
 
+// formatError returns an error that wraps ErrFormat. In the text, "it" is the file.
 func formatError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrFormat, fmt.Sprintf(format, args...))
 }
@@ -22,31 +23,34 @@ func formatError(format string, args ...any) error {
 // millions of pointers would slow down the garbage collector.
 type Value uint64
 
-// typeTag is the type of a Value, in the low bits of the Value. The type determines the meaning of
-// the other bits.
+// typeTag is the type of a Value. It occupies the low bits of the Value. The other bits are the
+// payload, whose meaning depends on the type.
 type typeTag uint64
 
 const (
-	tagNone typeTag = iota
-	tagBool
-	tagInt
-	tagFloat
-	tagString
-	tagObject
-	tagUnsupported // bytes, or an integer of more than 64 bits
-	tagRoundedInt  // an integer of 61 to 64 bits, whose low four bits are lost
+	tagNone        typeTag = iota
+	tagBool                // payload: 0 or 1
+	tagInt                 // payload: an integer of at most 60 bits
+	tagFloat               // payload: a float64 without its low four bits
+	tagString              // payload: index in Document.strings
+	tagObject              // payload: number of an object in Document.objects
+	tagUnsupported         // bytes, or an integer of more than 64 bits; no payload
+	tagRoundedInt          // payload: an integer of 61 to 64 bits without its low four bits
 
 	tagBits = 4 // number of low bits that hold the tag
 )
 
 func (v Value) tag() typeTag { return typeTag(v & (1<<tagBits - 1)) }
 
+// index returns the payload of a string or object.
 func (v Value) index() int { return int(v >> tagBits) }
 
 func makeValue(t typeTag, payload uint64) Value { return Value(payload<<tagBits | uint64(t)) }
 
+// intValue returns an integer as a Value of type tagInt or, if it does not fit, tagRoundedInt.
 func intValue(n int64) Value {
-	if v := makeValue(tagInt, uint64(n)); int64(v)>>tagBits == n {
+	v := makeValue(tagInt, uint64(n))
+	if fits := int64(v)>>tagBits == n; fits {
 		return v
 	}
 	return makeValue(tagRoundedInt, uint64(n)>>tagBits)
@@ -67,8 +71,8 @@ func boolValue(b bool) Value {
 // IsNone reports whether v is None.
 func (v Value) IsNone() bool { return v.tag() == tagNone }
 
-// Int returns an integer of at most 60 bits, or a float that is a whole number. For other values,
-// it returns false.
+// Int returns v if it is an integer of at most 60 bits, or a float that is a whole number below
+// 2^53. For other values, it returns false.
 func (v Value) Int() (int64, bool) {
 	if v.tag() == tagFloat {
 		f := math.Float64frombits(uint64(v) &^ (1<<tagBits - 1))
@@ -80,7 +84,8 @@ func (v Value) Int() (int64, bool) {
 	return int64(v) >> tagBits, true
 }
 
-// RoundedInt is like Int, but also returns integers of 61 to 64 bits, with low four bits of zero.
+// RoundedInt is like Int, but also returns integers of 61 to 64 bits, whose low four bits it
+// replaces with zeros.
 func (v Value) RoundedInt() (int64, bool) {
 	if v.tag() == tagRoundedInt {
 		return int64(uint64(v) &^ (1<<tagBits - 1)), true
@@ -101,20 +106,22 @@ const (
 
 // object holds a list, a tuple or a dict. The elements of a streamed list are not stored.
 type object struct {
-	items     []Value // for a dict: keys and values in turn
-	label     int32   // label plus 1, or 0 without a label; for a streamed list: number of inner lists
+	items []Value // the elements, or the keys and values of a dict in turn
+	// label is the label of ReplaceWithLabel plus 1, or 0 without a label. For a streamed list of
+	// lists, it is the number of inner lists so far. For an inner list, it is its index plus 1.
+	label     int32
 	kind      containerKind
-	listDepth int8 // for a streamed list: number of nested levels; otherwise 0
+	listDepth int8 // for a streamed list: number of levels down to the elements; otherwise 0
 	listIndex int8 // for a streamed list: index in Options.StreamedLists
-	isDropped bool // whether the items have been removed
+	isDropped bool // whether dropItems has removed the items
 }
 
-// Document holds the tables to which Values refer. It is not safe for concurrent use.
+// Document holds the strings and objects to which Values refer. It is not safe for concurrent use.
 type Document struct {
 	strings       []string
-	stringIndexes map[string]uint32 // in strings
-	objects       [][]object        // chunks of 1<<objectChunkBits objects
-	unusedSlices  [][]Value         // for reuse
+	stringIndexes map[string]uint32 // index of each string in strings
+	objects       [][]object        // chunks of up to 1<<objectChunkBits objects
+	unusedSlices  [][]Value         // empty slices of dropped objects, for reuse
 	memoryBytes   int64             // estimate of the memory in use
 }
 
@@ -124,6 +131,7 @@ const (
 	maxUnusedSlices = 4096    // limit of len(Document.unusedSlices)
 )
 
+// object returns the object to which v refers. The type of v must be tagObject.
 func (d *Document) object(v Value) *object {
 	i := v.index()
 	return &d.objects[i>>objectChunkBits][i&(1<<objectChunkBits-1)]
@@ -131,12 +139,14 @@ func (d *Document) object(v Value) *object {
 
 // addMemory adds to d.memoryBytes, and returns an error if the sum exceeds maxMemoryBytes.
 func (d *Document) addMemory(bytes int) error {
-	if d.memoryBytes += int64(bytes); d.memoryBytes > maxMemoryBytes {
+	d.memoryBytes += int64(bytes)
+	if d.memoryBytes > maxMemoryBytes {
 		return formatError("its contents need more than %d MiB of memory", maxMemoryBytes>>20)
 	}
 	return nil
 }
 
+// newObject adds an empty object and returns a Value that refers to it.
 func (d *Document) newObject(kind containerKind) Value {
 	count := len(d.objects)
 	if count == 0 || len(d.objects[count-1]) == 1<<objectChunkBits {
@@ -158,10 +168,12 @@ func (d *Document) dropItems(o *object) {
 	o.items, o.isDropped = nil, true
 }
 
+// appendItems appends items to an object.
 func (d *Document) appendItems(o *object, items []Value) error {
 	if o.items == nil && len(d.unusedSlices) > 0 {
-		n := len(d.unusedSlices) - 1
-		o.items, d.unusedSlices = d.unusedSlices[n], d.unusedSlices[:n]
+		last := len(d.unusedSlices) - 1
+		o.items = d.unusedSlices[last]
+		d.unusedSlices = d.unusedSlices[:last]
 	}
 	o.items = append(o.items, items...)
 	return d.addMemory(8 * len(items))
@@ -169,10 +181,12 @@ func (d *Document) appendItems(o *object, items []Value) error {
 
 // StringValue returns the Value of a string. Equal strings have the same Value.
 func (d *Document) StringValue(s string) Value {
-	v, _ := d.findOrAddString([]byte(s))
+	v, _ := d.findOrAddString([]byte(s)) // ignore the limits, which are for the contents of files
 	return v
 }
 
+// findOrAddString returns the Value of a string, which it adds to the Document if necessary. It
+// returns an error if the Document exceeds a limit.
 func (d *Document) findOrAddString(s []byte) (Value, error) {
 	if i, ok := d.stringIndexes[string(s)]; ok {
 		return makeValue(tagString, uint64(i)), nil
@@ -187,10 +201,11 @@ func (d *Document) findOrAddString(s []byte) (Value, error) {
 	i := uint32(len(d.strings))
 	d.stringIndexes[text] = i
 	d.strings = append(d.strings, text)
-	return makeValue(tagString, uint64(i)), d.addMemory(len(text) + 72)
+	const stringOverhead = 72 // estimate of the bytes in strings and stringIndexes
+	return makeValue(tagString, uint64(i)), d.addMemory(len(text) + stringOverhead)
 }
 
-// StringOf returns the string v. It returns false if v is not a string.
+// StringOf returns the string to which v refers, or false if v is not a string.
 func (d *Document) StringOf(v Value) (string, bool) {
 	if v.tag() != tagString {
 		return "", false
@@ -198,8 +213,8 @@ func (d *Document) StringOf(v Value) (string, bool) {
 	return d.strings[v.index()], true
 }
 
-// Get returns the value of a key in v. It returns None if v lacks the key or is not a dict. The key
-// must be a result of StringValue.
+// Get returns the value of a key in v. It returns None if v lacks the key or is not a dict. The
+// key must be a result of StringValue.
 func (d *Document) Get(v, key Value) Value {
 	if !d.IsDict(v) {
 		return 0
@@ -232,7 +247,7 @@ func (d *Document) IsList(v Value) bool {
 	return v.tag() == tagObject && d.object(v).kind != dictKind
 }
 
-// Label returns the label that ReplaceWithLabel has assigned to an object, or false.
+// Label returns the label that ReplaceWithLabel has assigned to v, or false if v has no label.
 func (d *Document) Label(v Value) (int32, bool) {
 	if v.tag() != tagObject {
 		return 0, false

@@ -7,15 +7,19 @@ import (
 	"io"
 )
 
-// input reads a file and counts the bytes. At the end of the file, its methods return an error.
+// input reads a file. At the end of the file, its methods return an error.
 type input struct {
 	r           *bufio.Reader
-	largeBuffer []byte
-	offset      int64
+	largeBuffer []byte // last result of readBytes that did not fit into the buffer of r
+	offset      int64  // number of bytes read
 }
 
-func newInput(r io.Reader) *input { return &input{r: bufio.NewReaderSize(r, 1<<16)} }
+func newInput(r io.Reader) *input {
+	const bufferBytes = 1 << 16
+	return &input{r: bufio.NewReaderSize(r, bufferBytes)}
+}
 
+// peek returns the next byte without reading it. At the end of the file, the error is io.EOF.
 func (in *input) peek() (byte, error) {
 	b, err := in.r.Peek(1)
 	if err != nil {
@@ -24,7 +28,7 @@ func (in *input) peek() (byte, error) {
 	return b[0], nil
 }
 
-// convertEOF replaces io.EOF with an error that wraps ErrFormat.
+// convertEOF replaces an error about the end of the file with an error that wraps ErrFormat.
 func (in *input) convertEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return formatError("it is cut off after %d bytes", in.offset)
@@ -41,10 +45,10 @@ func (in *input) readByte() (byte, error) {
 	return b, nil
 }
 
-const maxStringBytes = 64 << 20
+const maxStringBytes = 64 << 20 // limit of the count of readBytes
 
-// readBytes reads bytes, which are valid until the next read. It allocates memory for a large
-// result step by step, because the count comes from the file and can be wrong.
+// readBytes reads count bytes. The result is valid until the next read. If it is large, readBytes
+// allocates its memory step by step, because the count comes from the file and can be wrong.
 func (in *input) readBytes(count uint64) ([]byte, error) {
 	if count > maxStringBytes {
 		return nil, formatError("the string at byte %d has %d bytes, more than %d",
@@ -73,7 +77,7 @@ func (in *input) readBytes(count uint64) ([]byte, error) {
 	return in.largeBuffer, nil
 }
 
-// readUint reads an unsigned integer of 1, 2, 4 or 8 bytes.
+// readUint reads a little-endian unsigned integer of up to 8 bytes.
 func (in *input) readUint(size int) (uint64, error) {
 	b, err := in.readBytes(uint64(size))
 	if err != nil {

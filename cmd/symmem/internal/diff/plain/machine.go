@@ -9,19 +9,22 @@ import (
 // Options selects the lists whose elements Decode passes to OnElement.
 type Options struct {
 	StreamedLists []StreamedList
-	// OnElement is called with each element of StreamedLists[list]. In a list of lists, innerList
-	// is the index of the inner list. The element is valid until OnElement returns.
+	// OnElement is called with each element of the list StreamedLists[list]. In a list of lists,
+	// innerList is the index of the inner list; otherwise, it is 0. The element is valid until
+	// OnElement returns.
 	OnElement func(d *Document, list, innerList int, element Value) error
 }
 
-// StreamedList describes a list whose elements are passed to the caller one at a time.
+// StreamedList names a list that Decode does not store: it passes each element to
+// Options.OnElement and then drops the element.
 type StreamedList struct {
-	Key    string // in the top-level dict, or "" if the top-level value is the list
-	Levels int    // 1 for a list of elements, 2 for a list of lists
+	Key    string // key of the list in the top-level dict, or "" if the list is the top-level value
+	Levels int    // 1 for a list of elements, 2 for a list of lists of elements
 }
 
-// Decode reads a pickle of protocol 2 to 5, or JSON, and returns the top-level value, in which
-// streamed lists are empty. Errors about the contents wrap ErrFormat.
+// Decode reads a pickle of protocol 2 to 5, or JSON. It returns the top-level value, which refers
+// to the Document and in which streamed lists are empty. Errors about the contents wrap
+// ErrFormat.
 func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	in := newInput(r)
 	first, err := in.peek()
@@ -46,16 +49,19 @@ func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	return m.doc, m.stack[0], nil
 }
 
-// machine executes the operations of pickles, which work on a stack of values. readJSON uses the
-// same operations.
+// machine executes the operations of pickles, which work on a stack of values. A list or dict is
+// pushed empty, then a mark is added and the items are pushed, and finally an operation moves the
+// items above the mark into the list or dict. readJSON uses the same operations.
 type machine struct {
 	doc     *Document
 	options Options
 	stack   []Value
 	marks   []int   // positions in the stack at which the items of lists, tuples and dicts begin
-	memo    []Value // values that later operations can refer to
+	memo    []Value // values that later operations of a pickle can push again
 }
 
+// push pushes a value. It returns an error if the stack is too high, so that a malicious file
+// cannot use too much memory.
 func (m *machine) push(v Value) error {
 	m.stack = append(m.stack, v)
 	if len(m.stack) > 1<<27 {
@@ -72,6 +78,7 @@ func (m *machine) addMark() error {
 	return nil
 }
 
+// lastMark returns the position of the last mark, or 0 if there is none.
 func (m *machine) lastMark() int {
 	if len(m.marks) == 0 {
 		return 0
@@ -79,6 +86,7 @@ func (m *machine) lastMark() int {
 	return m.marks[len(m.marks)-1]
 }
 
+// pop pops a value, which must be above the last mark.
 func (m *machine) pop() (Value, error) {
 	n := len(m.stack) - 1
 	if n < m.lastMark() {
@@ -89,7 +97,8 @@ func (m *machine) pop() (Value, error) {
 	return v, nil
 }
 
-// popMark removes the values above the last mark. The result is valid until the next push.
+// popMark removes the last mark and returns the values above it, which it pops. The result is
+// valid until the next push.
 func (m *machine) popMark() ([]Value, error) {
 	if len(m.marks) == 0 {
 		return nil, formatError("an operation has no mark at which its values begin")
@@ -101,6 +110,7 @@ func (m *machine) popMark() ([]Value, error) {
 	return values, nil
 }
 
+// topContainer returns the list or dict at the top of the stack, to which items are to be added.
 func (m *machine) topContainer(kind containerKind) (*object, error) {
 	n := len(m.stack) - 1
 	if n < m.lastMark() || m.stack[n].tag() != tagObject {
@@ -113,8 +123,8 @@ func (m *machine) topContainer(kind containerKind) (*object, error) {
 	return o, nil
 }
 
-// pushList pushes an empty list. If it is one of Options.StreamedLists or in one of them, pushList
-// sets its depth.
+// pushList pushes an empty list. If the list is streamed, pushList sets its listDepth and
+// listIndex. For an inner list, it also sets label to the number of the inner list, from 1.
 func (m *machine) pushList() error {
 	v := m.doc.newObject(listKind)
 	o := m.doc.object(v)
@@ -132,7 +142,8 @@ func (m *machine) pushList() error {
 	return m.push(v)
 }
 
-// outerList returns the streamed list that will contain the next list, or nil.
+// outerList returns the streamed list of lists to which the next list will be added, or nil. The
+// outer list is at the top of the stack or below the last mark.
 func (m *machine) outerList() *object {
 	n := len(m.stack)
 	for _, position := range []int{n - 1, m.lastMark() - 1} {
@@ -146,23 +157,27 @@ func (m *machine) outerList() *object {
 	return nil
 }
 
-// topLevelKey returns the key that the next value will have in the top-level dict, or "" if it will
-// be the top-level value. Otherwise, it returns false.
+// topLevelKey returns the key that the next value will have in the top-level dict, or "" if the
+// next value will be the top-level value. If neither is the case, it returns false.
 func (m *machine) topLevelKey() (string, bool) {
 	n := len(m.stack)
-	switch {
-	case n == 0:
+	if n == 0 {
 		return "", true
-	case n < 2 || !m.doc.IsDict(m.stack[0]):
+	}
+	if n < 2 || !m.doc.IsDict(m.stack[0]) {
 		return "", false
-	case len(m.marks) == 0 && n == 2 || len(m.marks) == 1 && m.marks[0] == 1 && n%2 == 0:
+	}
+	// The stack holds the dict and one key, or the dict, a mark, and keys and values in turn.
+	isAfterKey := len(m.marks) == 0 && n == 2
+	isAfterMarkedKey := len(m.marks) == 1 && m.marks[0] == 1 && n%2 == 0
+	if isAfterKey || isAfterMarkedKey {
 		return m.doc.StringOf(m.stack[n-1])
 	}
 	return "", false
 }
 
-// pushDict pushes an empty dict. In a streamed list, it first passes the preceding elements to the
-// caller, because they are complete.
+// pushDict pushes an empty dict. If the dict is an element of a streamed list, pushDict first
+// passes the preceding elements to OnElement, because they are complete.
 func (m *machine) pushDict() error {
 	mark := m.lastMark()
 	if mark > 0 && len(m.stack) > mark && m.stack[mark-1].tag() == tagObject {
@@ -176,8 +191,9 @@ func (m *machine) pushDict() error {
 	return m.push(m.doc.newObject(dictKind))
 }
 
+// passElements calls OnElement with elements of the streamed list o, and then drops their items.
 func (m *machine) passElements(o *object, elements []Value) error {
-	innerList := max(int(o.label)-1, 0)
+	innerList := max(int(o.label)-1, 0) // label is 0 if o is not an inner list
 	for _, v := range elements {
 		if v.tag() == tagObject && m.doc.object(v).isDropped {
 			return formatError("a list contains the same element twice")
@@ -192,6 +208,7 @@ func (m *machine) passElements(o *object, elements []Value) error {
 	return nil
 }
 
+// appendValues adds values to the list o or, if o is streamed, passes them to OnElement.
 func (m *machine) appendValues(o *object, values []Value) error {
 	if o.listDepth == 1 {
 		return m.passElements(o, values)
@@ -202,6 +219,7 @@ func (m *machine) appendValues(o *object, values []Value) error {
 	return m.doc.appendItems(o, values)
 }
 
+// appendToList moves the values above the last mark to the list below it.
 func (m *machine) appendToList() error {
 	values, err := m.popMark()
 	if err != nil {
@@ -214,6 +232,7 @@ func (m *machine) appendToList() error {
 	return m.appendValues(o, values)
 }
 
+// appendToDict moves the keys and values above the last mark to the dict below it.
 func (m *machine) appendToDict() error {
 	values, err := m.popMark()
 	if err != nil {

@@ -9,26 +9,28 @@ import (
 	"symmem/cmd/symmem/internal/diff/plain"
 )
 
+// malformedSnapshot returns an error that wraps plain.ErrFormat. In the text, "it" is the file.
 func malformedSnapshot(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", plain.ErrFormat, fmt.Sprintf(format, args...))
 }
 
-// Finish adds the events of one device to the rank. A negative device selects the only device with
-// events.
+// Finish adds the events of one device to the rank, after AddElement has read all elements of the
+// streamed lists. top is the top-level value of the file. A negative device selects the only
+// device with events.
 func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	r.rank.Format = "PyTorch memory snapshot"
 	if r.unknownActionCount > 0 {
 		r.rank.AddNote("%d events have unknown actions and are left out", r.unknownActionCount)
 	}
-	if hasOverflowed := d.Get(d.Get(top, d.StringValue("allocator_settings")),
-		d.StringValue("trace_alloc_overflowed")); hasOverflowed.Bool() {
+	settings := d.Get(top, d.StringValue("allocator_settings"))
+	if d.Get(settings, d.StringValue("trace_alloc_overflowed")).Bool() {
 		r.rank.AddNote("the trace has overflowed: its beginning is lost")
 	}
 	device, err := r.chooseDevice(device)
 	if err != nil {
 		return err
 	}
-	setting := findUnusualSetting(d, top)
+	setting := unusualSetting(d, settings)
 	// Do not use d below, so that the garbage collector can free it.
 	var trace []rawEvent
 	if device < len(r.traces) {
@@ -36,7 +38,7 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	}
 	r.traces = nil
 	b := newBackwardPass(int64(device), r.segments)
-	begin := b.undoEvents(trace)
+	begin := b.undoEvents(trace) // index of the first usable event
 	if begin > 0 {
 		r.rank.AddNote("the events before event %d are left out, because they contradict the state at "+
 			"the end: the trace has overflowed, or recording was interrupted", begin)
@@ -51,16 +53,20 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	return nil
 }
 
-// findUnusualSetting returns the name of a setting that changes how PyTorch places blocks, or "".
-func findUnusualSetting(d *plain.Document, top plain.Value) string {
-	settings := d.Get(top, d.StringValue("allocator_settings"))
-	if n, ok := d.Get(settings, d.StringValue("max_split_size")).Int(); ok && n > 0 && n < 1<<50 {
+// unusualSetting returns the name of the first of PyTorch's allocator settings that changes how
+// PyTorch places blocks, or "" if none does.
+func unusualSetting(d *plain.Document, settings plain.Value) string {
+	const unlimited = 1 << 50 // larger than any block
+	splitSize, ok := d.Get(settings, d.StringValue("max_split_size")).Int()
+	if ok && splitSize > 0 && splitSize < unlimited {
 		return "max_split_size"
 	}
 	threshold := d.Get(settings, d.StringValue("garbage_collection_threshold"))
-	if n, ok := threshold.Int(); !threshold.IsNone() && (!ok || n != 0) {
+	n, isWhole := threshold.Int() // 0 disables garbage collection; other thresholds are fractions
+	if !threshold.IsNone() && (!isWhole || n != 0) {
 		return "garbage_collection_threshold"
 	}
+	// The divisions are a dict from sizes to numbers of divisions.
 	divisions := d.Items(d.Get(settings, d.StringValue("roundup_power2_divisions")))
 	for i := 1; i < len(divisions); i += 2 {
 		if n, _ := divisions[i].Int(); n > 1 {
@@ -70,8 +76,10 @@ func findUnusualSetting(d *plain.Document, top plain.Value) string {
 	return ""
 }
 
+// chooseDevice returns the device whose events Finish adds. If no device has events, it sets
+// LacksTrace and returns the device of the first segment.
 func (r *Reader) chooseDevice(device int) (int, error) {
-	var devices []int // with events
+	var devices []int // the devices with events
 	for i, events := range r.traces {
 		if len(events) > 0 {
 			devices = append(devices, i)
@@ -119,6 +127,7 @@ func (m *segmentMap) find(address uint64) (int, bool) {
 	})
 }
 
+// findContaining returns the segment that contains an address, or nil if there is none.
 func (m *segmentMap) findContaining(address uint64) *liveSegment {
 	i, isExact := m.find(address)
 	if !isExact {
@@ -151,11 +160,12 @@ func (m *segmentMap) remove(address uint64) *liveSegment {
 	return s
 }
 
-// backwardPass begins with the state at the end of a trace, and undoes events from the last.
+// backwardPass reconstructs the state at the beginning of a trace: it begins with the state at the
+// end, and undoes the events from the last to the first.
 type backwardPass struct {
 	segments      segmentMap
-	blocks        map[uint64]finalBlock // by address
-	hasExpandable bool
+	blocks        map[uint64]finalBlock // live blocks by address
+	hasExpandable bool                  // whether an expandable segment occurs
 }
 
 func newBackwardPass(device int64, segments []finalSegment) *backwardPass {
@@ -179,8 +189,8 @@ func newBackwardPass(device int64, segments []finalSegment) *backwardPass {
 	return b
 }
 
-// undoEvents undoes events until one contradicts the state after it. It returns the index of the
-// earliest event that was undone.
+// undoEvents undoes the events of a trace until an event contradicts the state after it. It
+// returns the index of the earliest event that was undone without a contradiction.
 func (b *backwardPass) undoEvents(trace []rawEvent) int {
 	for i := len(trace) - 1; i >= 0; i-- {
 		if !b.undoEvent(&trace[i]) {
@@ -226,6 +236,7 @@ func (b *backwardPass) undoEvent(e *rawEvent) bool {
 	return true
 }
 
+// classOf returns the class of a pool and its ID within the class.
 func classOf(p poolID) (history.Class, string) {
 	switch {
 	case p == poolID{}:

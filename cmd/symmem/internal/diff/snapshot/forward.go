@@ -11,15 +11,16 @@ import (
 // segments and blocks existed when the trace began.
 type forwardPass struct {
 	rank              *history.Rank
-	segments          segmentMap
+	segments          segmentMap            // the mapped segments
 	liveInitialBlocks map[uint64]finalBlock // initial blocks that are still live, by address
-	hasExpandable     bool
+	hasExpandable     bool                  // see backwardPass
 	pools             map[poolID]*pool
 	poolsByUse        []poolID             // pools in the order of their first use
 	liveBlocks        map[uint64]liveBlock // blocks allocated in the trace, by address
-	initialBlocks     []initialBlock
+	initialBlocks     []initialBlock       // all initial blocks, sorted by address
 }
 
+// initialBlock is a block that was allocated before the trace began.
 type initialBlock struct {
 	segment *liveSegment
 	address uint64
@@ -29,15 +30,17 @@ type initialBlock struct {
 // liveBlock is a block that was allocated in the trace.
 type liveBlock struct {
 	pool   *pool
-	number int32
+	number int32 // see history.Event.Block
 }
 
+// pool collects the events of a pool.
 type pool struct {
 	sequence   *history.Sequence
 	streams    map[int64]int32 // stream numbers by stream ID
-	blockCount int32           // allocated so far
+	blockCount int32           // number of blocks allocated so far
 }
 
+// newForwardPass returns a forwardPass that begins with the state at which b has arrived.
 func newForwardPass(rank *history.Rank, b *backwardPass) *forwardPass {
 	f := &forwardPass{
 		rank: rank, segments: b.segments, liveInitialBlocks: b.blocks, hasExpandable: b.hasExpandable,
@@ -57,7 +60,9 @@ func newForwardPass(rank *history.Rank, b *backwardPass) *forwardPass {
 	return f
 }
 
-// addInitialBlocks must be called last, so that segments without events get the highest numbers.
+// addInitialBlocks adds the initial blocks to the sequences of their pools, if these have events.
+// It must be called after all events have been added, so that segments without events get the
+// highest numbers.
 func (f *forwardPass) addInitialBlocks() {
 	for _, b := range f.initialBlocks {
 		if p := f.pools[b.segment.pool]; p != nil {
@@ -68,6 +73,7 @@ func (f *forwardPass) addInitialBlocks() {
 	}
 }
 
+// run processes the trace, and adds the sequences of its pools to the rank.
 func (f *forwardPass) run(trace []rawEvent) {
 	f.addNotes()
 	for i := range trace {
@@ -101,8 +107,8 @@ func (f *forwardPass) findOrAddPool(id poolID) *pool {
 	return p
 }
 
-// streamNumber returns 0 for the default stream. Other streams are numbered from 1 in the order of
-// their first use in the pool.
+// streamNumber returns the number of the stream with an ID. The default stream has the number 0.
+// Other streams are numbered from 1 in the order of their first use in the pool.
 func (p *pool) streamNumber(id int64) int32 {
 	if id == 0 {
 		return 0
@@ -129,19 +135,25 @@ func (f *forwardPass) addEvent(e *rawEvent) {
 	case actionSegmentFree:
 		if s := f.segments.remove(e.address); s != nil {
 			p := f.findOrAddPool(s.pool)
-			f.appendEvent(p, e, history.UnmapSegment, p.segmentNumber(s), 0, -1)
+			f.appendEvent(p, e, history.UnmapSegment, p.segmentNumber(s), 0, noBlock)
 		}
 	}
 }
 
+// noBlock is the block number of events without a block, and of blocks older than the trace.
+const noBlock = -1
+
+// mapSegment adds a segment, which replaces an older one at the same address.
 func (f *forwardPass) mapSegment(e *rawEvent) {
 	s := &liveSegment{address: e.address, bytes: e.size, pool: e.pool, stream: e.stream, number: -1}
 	f.segments.remove(e.address)
 	f.segments.add(s)
 	p := f.findOrAddPool(s.pool)
-	f.appendEvent(p, e, history.MapSegment, p.segmentNumber(s), 0, -1)
+	f.appendEvent(p, e, history.MapSegment, p.segmentNumber(s), 0, noBlock)
 }
 
+// segmentNumber returns the index of a segment in Sequence.Segments, to which it adds the segment
+// at its first use.
 func (p *pool) segmentNumber(s *liveSegment) int32 {
 	if s.number < 0 {
 		s.number = int32(len(p.sequence.Segments))
@@ -152,17 +164,17 @@ func (p *pool) segmentNumber(s *liveSegment) int32 {
 	return s.number
 }
 
-// locate returns the pool, the segment and the offset of the event's address.
-func (f *forwardPass) locate(e *rawEvent) (*pool, int32, int64) {
+// locate returns the pool, the segment number and the offset of the event's address. If no segment
+// contains the address, the segment number is -1.
+func (f *forwardPass) locate(e *rawEvent) (p *pool, segment int32, offset int64) {
 	s := f.segments.findContaining(e.address)
 	if s == nil {
 		return f.findOrAddPool(e.pool), -1, 0
 	}
-	id := s.pool
-	if id == unknownPool && e.pool != unknownPool {
-		id, s.pool = e.pool, e.pool
+	if s.pool == unknownPool {
+		s.pool = e.pool
 	}
-	p := f.findOrAddPool(id)
+	p = f.findOrAddPool(s.pool)
 	return p, p.segmentNumber(s), int64(e.address - s.address)
 }
 
@@ -174,12 +186,16 @@ func (f *forwardPass) addAlloc(e *rawEvent) {
 	p.blockCount++
 }
 
+// addFree adds the request or the completion of a free. a is the action.
 func (f *forwardPass) addFree(e *rawEvent, a history.Action) {
 	p, segment, offset := f.locate(e)
-	block := int32(-1)
-	if b, ok := f.liveBlocks[e.address]; ok && b.pool == p {
-		block = b.number
-	} else if _, ok := f.liveInitialBlocks[e.address]; ok {
+	block := int32(noBlock)
+	live, isFromTrace := f.liveBlocks[e.address]
+	_, isInitial := f.liveInitialBlocks[e.address]
+	switch {
+	case isFromTrace && live.pool == p:
+		block = live.number
+	case isInitial:
 		p.sequence.IsPartial = true
 	}
 	if a == history.FreeCompleted {
@@ -188,6 +204,7 @@ func (f *forwardPass) addFree(e *rawEvent, a history.Action) {
 	f.appendEvent(p, e, a, segment, offset, block)
 }
 
+// appendEvent appends an event with an action, a place and a block number to the sequence of p.
 func (f *forwardPass) appendEvent(
 	p *pool, e *rawEvent, a history.Action, segment int32, offset int64, block int32,
 ) {
@@ -197,7 +214,8 @@ func (f *forwardPass) appendEvent(
 	})
 }
 
-// finish adds the sequences of the pools to the rank, sorted by class and first event.
+// finish completes the sequences of the pools and adds them to the rank, sorted by class and then
+// by first use.
 func (f *forwardPass) finish() {
 	f.addInitialBlocks()
 	for _, id := range f.poolsByUse {

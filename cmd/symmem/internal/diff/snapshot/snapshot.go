@@ -17,23 +17,25 @@ var StreamedLists = []plain.StreamedList{
 	{Key: "device_traces", Levels: 2}, {Key: "segments", Levels: 1}, {Key: "", Levels: 1},
 }
 
-// poolID is (0, 0) for the default pool, (0, n) for a MemPool, and (n, 0) for the pool of a graph.
+// poolID is PyTorch's ID of a pool: (0, 0) for the default pool, (0, n) for a MemPool, and (n, 0)
+// for the pool of a graph.
 type poolID [2]int64
 
 var unknownPool = poolID{-1, -1}
 
 // rawEvent is an event of the trace as in the file.
 type rawEvent struct {
-	number  int64
+	number  int64 // index in the trace of the device
 	address uint64
-	size    int64
-	stream  int64
+	size    int64 // in bytes
+	stream  int64 // stream ID, which is an address; 0 is the default stream
 	time    int64 // UTC in microseconds since 1970, or 0
 	pool    poolID
-	stack   int32
+	stack   int32 // index in Rank.Stacks, or -1
 	action  action
 }
 
+// action is the kind of an event, as PyTorch distinguishes them.
 type action uint8
 
 const (
@@ -42,11 +44,12 @@ const (
 	actionFreeCompleted
 	actionSegmentAlloc
 	actionSegmentFree
-	actionSegmentMap
-	actionSegmentUnmap
-	actionIgnored // an event that changes no memory: snapshot, oom
+	actionSegmentMap   // maps memory in an expandable segment
+	actionSegmentUnmap // unmaps memory in an expandable segment
+	actionIgnored      // an event that changes no memory (snapshot, oom), or an unknown one
 )
 
+// actionsByName maps PyTorch's names. Old versions write "free" instead of "free_completed".
 var actionsByName = map[string]action{
 	"alloc": actionAlloc, "free_requested": actionFreeRequested,
 	"free_completed": actionFreeCompleted, "segment_alloc": actionSegmentAlloc,
@@ -77,12 +80,12 @@ type finalBlock struct {
 type Reader struct {
 	rank               *history.Rank
 	stacks             *Stacks
-	keys               map[string]plain.Value
-	actions            map[plain.Value]action
-	traces             [][]rawEvent // by device
+	keys               map[string]plain.Value // Values of the keys in the document
+	actions            map[plain.Value]action // by the Value of the action's name
+	traces             [][]rawEvent           // by device
 	segments           []finalSegment
-	unknownActionCount int
-	elementCount       int64
+	unknownActionCount int    // number of events whose action is unknown
+	elementCount       int64  // number of calls of AddElement
 	unreadableKey      string // key of a value that is negative or no integer; empty if none
 }
 
@@ -96,15 +99,16 @@ func NewReader(rank *history.Rank, stacks *Stacks) *Reader {
 // HasElements reports whether the snapshot contained any elements.
 func (r *Reader) HasElements() bool { return r.elementCount > 0 }
 
-// AddElement adds v, an element of StreamedLists[list]. It is a segment, or an event of device
-// innerList.
+// AddElement adds v, an element of StreamedLists[list]. In the list device_traces, v is an event
+// of the device innerList. In the other lists, v is a segment.
 func (r *Reader) AddElement(d *plain.Document, list, innerList int, v plain.Value) error {
 	r.elementCount++
 	if len(r.keys) == 0 {
-		r.findKeys(d)
+		r.setKeys(d)
 	}
+	const deviceTraces = 0 // index in StreamedLists
 	var err error
-	if list == 0 {
+	if list == deviceTraces {
 		err = r.addEvent(d, innerList, v)
 	} else {
 		err = r.addSegment(d, v)
@@ -115,7 +119,8 @@ func (r *Reader) AddElement(d *plain.Document, list, innerList int, v plain.Valu
 	return err
 }
 
-func (r *Reader) findKeys(d *plain.Document) {
+// setKeys sets r.keys and r.actions.
+func (r *Reader) setKeys(d *plain.Document) {
 	for _, key := range []string{
 		"action", "addr", "size", "stream", "frames", "pool_id", "time_us", "address", "total_size",
 		"segment_pool_id", "is_expandable", "blocks", "state", "requested_size", "device", "history",
@@ -139,6 +144,7 @@ func (r *Reader) integer(d *plain.Document, v plain.Value, key string) int64 {
 	return n
 }
 
+// pool returns v's pool for a key, or false if v lacks the key or its value is invalid.
 func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, bool) {
 	items := d.Items(d.Get(v, r.keys[key]))
 	if len(items) != 2 {
@@ -149,8 +155,9 @@ func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, boo
 	return poolID{first, second}, firstOK && secondOK
 }
 
-const maxDevices = 1024
+const maxDevices = 1024 // limit of len(Reader.traces), in case the file is damaged
 
+// addEvent adds an event to the trace of a device.
 func (r *Reader) addEvent(d *plain.Document, device int, v plain.Value) error {
 	if device >= maxDevices {
 		return malformedSnapshot("it has more than %d devices", maxDevices)
@@ -169,11 +176,12 @@ func (r *Reader) addEvent(d *plain.Document, device int, v plain.Value) error {
 		stream: r.integer(d, v, "stream"), time: r.integer(d, v, "time_us"),
 		stack: r.stacks.Add(d, d.Get(v, r.keys["frames"])),
 	}
-	e.pool, _ = r.pool(d, v, "pool_id")
+	e.pool, _ = r.pool(d, v, "pool_id") // unknownPool in old versions
 	r.traces[device] = append(r.traces[device], e)
 	return nil
 }
 
+// addSegment adds a segment and its blocks that are not free.
 func (r *Reader) addSegment(d *plain.Document, v plain.Value) error {
 	if !d.IsDict(v) || d.Get(v, r.keys["address"]).IsNone() {
 		return malformedSnapshot("a segment has no address")
@@ -188,7 +196,7 @@ func (r *Reader) addSegment(d *plain.Document, v plain.Value) error {
 		s.pool = poolID{}
 		r.rank.AddNote("segments have no pool IDs: all of them are counted as the default pool")
 	}
-	address := s.address
+	address := s.address // of the next block; old versions do not write it
 	for _, b := range d.Items(d.Get(v, r.keys["blocks"])) {
 		if n, ok := d.Get(b, r.keys["address"]).Int(); ok {
 			address = uint64(n)
@@ -210,8 +218,8 @@ func (r *Reader) addSegment(d *plain.Document, v plain.Value) error {
 	return nil
 }
 
-// requestedSize returns the size that the program requested for a block. PyTorch 2.0 writes it in
-// the block's history.
+// requestedSize returns the size that the program requested for a block, or None if it is unknown.
+// PyTorch 2.0 writes the size in the block's history.
 func (r *Reader) requestedSize(d *plain.Document, block plain.Value) plain.Value {
 	if v := d.Get(block, r.keys["requested_size"]); !v.IsNone() {
 		return v

@@ -7,21 +7,23 @@ import (
 	"symmem/cmd/symmem/internal/diff/plain"
 )
 
-// stackTable stores each distinct call stack once.
+// stackTable adds stacks to a rank. It stores each distinct frame and stack once.
 type stackTable struct {
 	rank           *history.Rank
 	frames         map[history.Frame]int32 // index in rank.Frames
 	stacks         map[string]int32        // index in rank.Stacks, by encoded frame indexes
-	frameIndexes   []int32                 // of the current stack
+	frameIndexes   []int32                 // frames of the current stack, as indexes in rank.Frames
 	encodedIndexes []byte                  // encoding of frameIndexes
 }
 
-const maxFrames = 64 // the innermost frames of a stack, which are kept
+const maxFrames = 64 // number of innermost frames of a stack that are kept
 
-// Stacks converts the call stacks in memory snapshots and Flight Recorder dumps.
+// Stacks converts the call stacks in memory snapshots and Flight Recorder dumps. It labels lists
+// of frames with the indexes of stacks, and frames with their own indexes, because a pickle
+// refers to the same list or frame many times.
 type Stacks struct {
 	table            stackTable
-	name, file, line plain.Value // keys of a frame, once hasKeys is set
+	name, file, line plain.Value // keys of a frame; set if hasKeys is set
 	hasKeys          bool
 }
 
@@ -38,61 +40,66 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	if !d.IsList(frames) {
 		return -1
 	}
-	if id, ok := d.Label(frames); ok {
-		return id
+	if index, isLabeled := d.Label(frames); isLabeled {
+		return index
 	}
 	items := d.Items(frames)
 	if len(items) == 0 {
 		return -1
 	}
 	if !s.hasKeys {
-		s.name, s.file = d.StringValue("name"), d.StringValue("filename")
-		s.line, s.hasKeys = d.StringValue("line"), true
+		s.name = d.StringValue("name")
+		s.file = d.StringValue("filename")
+		s.line = d.StringValue("line")
+		s.hasKeys = true
 	}
 	t := &s.table
 	t.frameIndexes = t.frameIndexes[:0]
 	for _, item := range items[:min(len(items), maxFrames)] {
-		if id, ok := s.frameIndex(d, item); ok {
-			t.frameIndexes = append(t.frameIndexes, id)
+		if index, ok := s.frameIndex(d, item); ok {
+			t.frameIndexes = append(t.frameIndexes, index)
 		}
 	}
-	id := t.findOrAddStack()
-	d.ReplaceWithLabel(frames, id)
-	return id
+	index := t.findOrAddStack()
+	d.ReplaceWithLabel(frames, index)
+	return index
 }
 
+// frameIndex returns the index of the frame v in Rank.Frames, to which it adds a new frame. It
+// returns false if v is not a dict.
 func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
 	if !d.IsDict(v) { // the label of a list is the index of a stack
 		return 0, false
 	}
-	if id, ok := d.Label(v); ok {
-		return id, true
+	if index, isLabeled := d.Label(v); isLabeled {
+		return index, true
 	}
 	var f history.Frame
 	f.Function, _ = d.StringOf(d.Get(v, s.name))
 	f.File, _ = d.StringOf(d.Get(v, s.file))
 	f.Line, _ = d.Get(v, s.line).Int()
-	id, ok := s.table.frames[f]
+	index, ok := s.table.frames[f]
 	if !ok {
-		id = int32(len(s.table.rank.Frames))
-		s.table.frames[f] = id
+		index = int32(len(s.table.rank.Frames))
+		s.table.frames[f] = index
 		s.table.rank.Frames = append(s.table.rank.Frames, f)
 	}
-	d.ReplaceWithLabel(v, id)
-	return id, true
+	d.ReplaceWithLabel(v, index)
+	return index, true
 }
 
-// findOrAddStack returns the index in Rank.Stacks of the stack in t.frameIndexes.
+// findOrAddStack returns the index in Rank.Stacks of the stack in t.frameIndexes. It adds the
+// stack if it is new.
 func (t *stackTable) findOrAddStack() int32 {
 	t.encodedIndexes = t.encodedIndexes[:0]
-	for _, id := range t.frameIndexes {
-		t.encodedIndexes = binary.LittleEndian.AppendUint32(t.encodedIndexes, uint32(id))
+	for _, frameIndex := range t.frameIndexes {
+		t.encodedIndexes = binary.LittleEndian.AppendUint32(t.encodedIndexes, uint32(frameIndex))
 	}
-	if id, ok := t.stacks[string(t.encodedIndexes)]; ok {
-		return id
+	if index, ok := t.stacks[string(t.encodedIndexes)]; ok {
+		return index
 	}
-	id := int32(len(t.rank.Stacks))
-	t.stacks[string(t.encodedIndexes)] = id
+	index := int32(len(t.rank.Stacks))
+	t.stacks[string(t.encodedIndexes)] = index
 	t.rank.Stacks = append(t.rank.Stacks, append([]int32(nil), t.frameIndexes...))
-	return id
+	return index
 }

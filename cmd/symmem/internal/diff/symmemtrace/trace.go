@@ -14,7 +14,8 @@ import (
 // maxRanks limits the size of a world in a trace, so that a damaged file cannot exhaust memory.
 const maxRanks = 1 << 20
 
-// Read reads a trace.
+// Read reads the trace of a rank. It leaves out events on which ranks need not agree: sends,
+// receives, and events of pools that only one rank uses.
 func Read(r io.Reader) (*history.Rank, error) {
 	c := &converter{
 		rank:        &history.Rank{Format: "trace of symmem"},
@@ -34,14 +35,15 @@ func Read(r io.Reader) (*history.Rank, error) {
 	return c.rank, nil
 }
 
+// converter converts the records of a trace to a history.Rank.
 type converter struct {
 	rank            *history.Rank
 	sequences       map[sequenceKey]*sequence
-	textIndexes     map[string]int32 // index in rank.Texts
+	textIndexes     map[string]int32 // index in rank.Texts, by text
 	stackIndexes    map[string]int32 // index in rank.Stacks, by call site
-	localEventCount int              // events of pools that only this rank uses
-	messageCount    int              // sends and receives
-	messageGroups   map[string]bool  // groups with sends or receives
+	localEventCount int              // number of events of pools that only this rank uses
+	messageCount    int              // number of sends and receives
+	messageGroups   map[string]bool  // whether a group has sends or receives
 }
 
 // sequenceKey identifies a pool or a group.
@@ -56,9 +58,10 @@ type sequence struct {
 	*history.Sequence
 	liveBlocks     map[[2]int64]int32 // block number by segment and offset
 	segmentIndexes map[int32]int32    // index in Segments, by segment number in the trace
-	blockCount     int32              // allocated so far
+	blockCount     int32              // number of blocks allocated so far
 }
 
+// finish completes the rank after the last record. l is the trace without its records.
 func (c *converter) finish(l *trace.Log) {
 	c.rank.Number, c.rank.RankCount, c.rank.WorldGroup = l.Rank, l.Size, "world"
 	c.rank.IsPartial = l.Missing > 0
@@ -90,6 +93,7 @@ func (c *converter) finish(l *trace.Log) {
 	}
 }
 
+// addRecord adds a record of any kind.
 func (c *converter) addRecord(r *trace.Record) {
 	switch {
 	case r.Kind == event.KindFault:
@@ -103,7 +107,7 @@ func (c *converter) addRecord(r *trace.Record) {
 		c.addCall(r)
 	case r.Kind == event.KindRegister || r.Kind == event.KindDeregister:
 		c.addWindow(r)
-	case !r.Kind.InHistory():
+	case !r.Kind.InHistory(): // ranks need not agree on it
 	case r.Group == "":
 		c.localEventCount++
 	default:
@@ -111,7 +115,7 @@ func (c *converter) addRecord(r *trace.Record) {
 	}
 }
 
-// findOrAddSequence returns the sequence of a pool or group.
+// findOrAddSequence returns the sequence of a pool or group, which it adds if it is new.
 func (c *converter) findOrAddSequence(key sequenceKey) *sequence {
 	s := c.sequences[key]
 	if s == nil {
@@ -129,6 +133,7 @@ func (c *converter) findOrAddSequence(key sequenceKey) *sequence {
 	return s
 }
 
+// textIndex returns the index of a text in Rank.Texts, to which it adds a new text.
 func (c *converter) textIndex(text string) int32 {
 	index, ok := c.textIndexes[text]
 	if !ok {
@@ -139,7 +144,8 @@ func (c *converter) textIndex(text string) int32 {
 	return index
 }
 
-// stackIndex returns an index in Rank.Stacks, or -1 without a call site.
+// stackIndex returns the index in Rank.Stacks of the stack that consists of a call site, or -1 for
+// an empty call site. It adds a new stack.
 func (c *converter) stackIndex(site string) int32 {
 	if site == "" {
 		return -1
@@ -151,7 +157,7 @@ func (c *converter) stackIndex(site string) int32 {
 		file, line, _ := strings.Cut(site, ":")
 		f := history.Frame{File: file}
 		if _, err := fmt.Sscan(line, &f.Line); err != nil {
-			f.File = site
+			f.File = site // not of the form file:line
 		}
 		c.rank.Frames = append(c.rank.Frames, f)
 		c.rank.Stacks = append(c.rank.Stacks, []int32{int32(len(c.rank.Frames) - 1)})
@@ -159,18 +165,21 @@ func (c *converter) stackIndex(site string) int32 {
 	return index
 }
 
-// addCall adds a call of a group: a collective, a comparison of values or a step.
+// addCall adds a call of a group: a collective, a comparison of values or a step. It only counts
+// sends and receives.
 func (c *converter) addCall(r *trace.Record) {
 	text := r.Call
-	switch {
-	case strings.HasPrefix(text, "Send ") || strings.HasPrefix(text, "Recv "):
+	if strings.HasPrefix(text, "Send ") || strings.HasPrefix(text, "Recv ") {
 		c.messageCount++
 		c.messageGroups[r.Group] = true
 		return
-	case r.Kind != event.KindCollective && r.Operation != "Agree" && r.Kind != event.KindStep:
-		text = r.Operation + " of a value " + r.Name // ranks can have different values
-	case r.Kind != event.KindCollective:
+	}
+	switch mustValuesAgree := r.Operation == "Agree" || r.Kind == event.KindStep; {
+	case r.Kind == event.KindCollective:
+	case mustValuesAgree:
 		text = r.String()
+	default:
+		text = r.Operation + " of a value " + r.Name
 	}
 	s := c.findOrAddSequence(sequenceKey{history.Calls, 0, r.Group})
 	s.NoPlacesReason = "calls have no places"
@@ -180,29 +189,32 @@ func (c *converter) addCall(r *trace.Record) {
 	})
 }
 
+// poolSequenceID returns the ID of a pool's sequence.
 func poolSequenceID(pool uint64, group string) string {
 	return fmt.Sprintf("%d of group %s", pool, group)
 }
 
-// addWindow adds the registration of a segment, or marks it as ended.
+// addWindow adds the registration of a segment with the group r.Name. For a deregistration, it
+// marks the last matching registration as ended.
 func (c *converter) addWindow(r *trace.Record) {
+	added := history.Window{
+		Pool: poolSequenceID(r.Pool, r.Group), Segment: r.Segment, Bytes: r.Size, Group: r.Name,
+	}
 	if r.Kind == event.KindRegister {
-		c.rank.Windows = append(c.rank.Windows, history.Window{
-			Pool: poolSequenceID(r.Pool, r.Group), Segment: r.Segment, Bytes: r.Size, Group: r.Name,
-		})
+		c.rank.Windows = append(c.rank.Windows, added)
 		return
 	}
 	for i := len(c.rank.Windows) - 1; i >= 0; i-- {
 		w := &c.rank.Windows[i]
-		if !w.IsDeregistered && w.Pool == poolSequenceID(r.Pool, r.Group) && w.Segment == r.Segment &&
-			w.Group == r.Name {
+		isSame := w.Pool == added.Pool && w.Segment == added.Segment && w.Group == added.Group
+		if isSame && !w.IsDeregistered {
 			w.IsDeregistered = true
 			return
 		}
 	}
 }
 
-// addPlacement adds an event of a pool.
+// addPlacement adds an event of a pool, and tracks which blocks are live.
 func (c *converter) addPlacement(r *trace.Record) {
 	s := c.findOrAddSequence(sequenceKey{history.SymmemPool, r.Pool, r.Group})
 	e := history.Event{
@@ -234,12 +246,14 @@ func (c *converter) addPlacement(r *trace.Record) {
 		if r.Kind == event.KindReturn || r.Kind == event.KindFree {
 			delete(s.liveBlocks, place)
 		}
-	default:
+	default: // KindReserve or KindNote
 		e.Action, e.Block = history.Call, c.textIndex(r.String())
 	}
 	s.Events = append(s.Events, e)
 }
 
+// segmentIndex returns the index in Segments of a record's segment, or -1 if the record has none.
+// It adds a new segment.
 func (s *sequence) segmentIndex(r *trace.Record) int32 {
 	if r.Segment < 0 {
 		return -1
