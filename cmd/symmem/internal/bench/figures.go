@@ -6,13 +6,16 @@ import (
 	"symmem/driver"
 )
 
-// newResult combines the times of the runners that measure the same call. refusal is the reason why
-// the call does not take the requested path, or "".
+// newResult combines the measurements of the runners, all of which measured the same call. refusal
+// is the reason why the call does not take the requested path, or "".
 func (o *CollectiveOptions) newResult(
 	row *Row, inPlace bool, refusal string, runners []*runner,
 ) *report.Result {
-	timesByLevel, timesByPath := make([][]float64, len(o.Checks)), map[symmem.PathChoice][]float64{}
-	takenPath, wrongCount := "", int64(0)
+	// Times are in nanoseconds per call.
+	timesByLevel := make([][]float64, len(o.Checks)) // with o.Path at each of o.Checks
+	timesByPath := map[symmem.PathChoice][]float64{} // with each path to compare PathAuto with
+	takenPath := ""
+	wrongCount := int64(0)
 	for _, r := range runners {
 		wrongCount += r.wrong
 		if !o.Compare || r.choice == symmem.PathAuto {
@@ -55,16 +58,18 @@ func (o *CollectiveOptions) newResult(
 		call := driver.Call{
 			Operation: row.Operation.kind, DataType: o.DataType, ReduceOp: o.ReduceOp,
 		}
-		if setBaseline(result, timesByLevel[0], timesByPath); call.IsFloatMinOrMax() {
+		setBaseline(result, timesByLevel[0], timesByPath)
+		if call.IsFloatMinOrMax() {
 			result.Limit = 0 // no limit, because the path of these calls is not chosen for speed
 		}
 	}
 	return result
 }
 
-// setBaseline makes the fastest path the baseline of r, which holds the times with PathAuto. Paths
-// differ by less than the machine's speed changes, so the ratio is the median of the ratios of
-// adjacent batches.
+// setBaseline makes the fastest path the baseline of r, and adds the median time of each path. r
+// holds the times with PathAuto. The machine's speed can change by more than paths differ, so the
+// ratio is the median of the ratios of batches that were measured one after the other. Unless
+// PathAuto took the plain path, setBaseline also sets a limit of the time.
 func setBaseline(
 	r *report.Result, autoTimes []float64, timesByPath map[symmem.PathChoice][]float64,
 ) {
@@ -77,18 +82,19 @@ func setBaseline(
 			continue
 		}
 		median := report.Summarize(nsPerCall).Median
-		if r.Figures[path.String()+"_ns"] = median; median < r.Figures[fastest.String()+"_ns"] {
+		r.Figures[path.String()+"_ns"] = median
+		if median < r.Figures[fastest.String()+"_ns"] {
 			fastest = path
 		}
 	}
 	r.Params["better"] = fastest.String()
 	r.CompareTo("the best path", report.Summarize(timesByPath[fastest]))
 	r.Ratio = new(report.Summarize(ratios(timesByPath[fastest], autoTimes)).Median)
-	if plainTimes := timesByPath[symmem.PathPlain]; r.Params["took"] != symmem.PathPlain.String() {
-		plainRatio := report.Summarize(ratios(plainTimes, autoTimes)).Median
+	if r.Params["took"] != symmem.PathPlain.String() {
+		plainRatio := report.Summarize(ratios(timesByPath[symmem.PathPlain], autoTimes)).Median
 		r.Limit = maxRatioToPlain * r.Median * plainRatio
 	}
 }
 
-// maxRatioToPlain limits the time with PathAuto, as a multiple of the time of the plain path.
+// maxRatioToPlain is the permitted time with PathAuto as a multiple of the time of the plain path.
 const maxRatioToPlain = 1.02

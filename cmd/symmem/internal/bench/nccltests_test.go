@@ -13,9 +13,9 @@ import (
 func TestCountAndSizeMatchNCCLTests(t *testing.T) {
 	for _, c := range []struct {
 		name, operation string
-		bytes           int64
+		bytes           int64 // requested size
 		ranks           int
-		count, size     int64
+		count, size     int64 // wanted results
 	}{
 		{"an all-reduce counts one vector", "all_reduce", 1024, 4, 256, 1024},
 		{"an all-gather counts its output", "all_gather", 1024, 4, 64, 1024},
@@ -28,23 +28,25 @@ func TestCountAndSizeMatchNCCLTests(t *testing.T) {
 			op := operationNamed(t, c.operation)
 			count, size := op.countAndSize(c.bytes, c.ranks, symmem.Float32)
 			if count != c.count || size != c.size {
-				t.Errorf("got %d elements, %d bytes; want %d, %d", count, size, c.count, c.size)
+				t.Errorf("countAndSize(%d, %d, float32) = %d, %d; want %d, %d", c.bytes, c.ranks, count,
+					size, c.count, c.size)
 			}
 		})
 	}
 }
 
 func TestFormatWidth(t *testing.T) {
-	for text, v := range map[string]float64{
+	for want, v := range map[string]float64{
 		"0.07": 0.067, "9999.99": 9999.99, "99999.5": 99999.5, "1234568": 1234567.8,
 		"123456789": 123456789,
 	} {
-		if got := formatWidth(v, 7); got != text {
-			t.Errorf("formatWidth(%v, 7) = %q, want %q", v, got, text)
+		if got := formatWidth(v, 7); got != want {
+			t.Errorf("formatWidth(%v, 7) = %q, want %q", v, got, want)
 		}
 	}
 }
 
+// TestRowsHaveNCCLTestsFormat writes three tables, and compares their rows and totals.
 func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 	var out strings.Builder
 	o := &CollectiveOptions{DataType: symmem.Float32, Checks: []symmem.CheckLevel{symmem.CheckOff}}
@@ -84,10 +86,11 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 	if err := table.WriteFooter(); err != nil {
 		t.Fatal(err)
 	}
-	var rows []string
+	var rows []string // without the headers
 	for line := range strings.Lines(out.String()) {
-		if !strings.HasPrefix(line, "#") || strings.Contains(line, " : ") ||
-			strings.Contains(line, "did not take") {
+		isRow := !strings.HasPrefix(line, "#")
+		isTotal := strings.Contains(line, " : ") || strings.Contains(line, "did not take")
+		if isRow || isTotal {
 			rows = append(rows, strings.TrimSuffix(line, "\n"))
 		}
 	}

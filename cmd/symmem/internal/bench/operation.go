@@ -9,15 +9,16 @@ import (
 	"symmem/driver"
 )
 
-// Operation describes a collective and how nccl-tests counts its bytes.
+// Operation is an operation that bench can measure.
 type Operation struct {
-	Name string
+	Name string // such as all_reduce
 	kind symmem.Operation
-	// busFactor returns the bus bandwidth divided by the algorithm bandwidth.
+	// busFactor returns the bus bandwidth divided by the algorithm bandwidth, as in nccl-tests.
 	busFactor func(ranks float64) float64
 }
 
-// These functions return the bus factors of nccl-tests.
+// The following functions are values of Operation.busFactor. A link transfers the whole buffer,
+// the parts of all ranks but one, or these parts twice.
 func wholeBufferFactor(float64) float64            { return 1 }
 func otherPartsFactor(ranks float64) float64       { return (ranks - 1) / ranks }
 func doubleOtherPartsFactor(ranks float64) float64 { return 2 * (ranks - 1) / ranks }
@@ -42,7 +43,8 @@ func OperationNames() []string {
 	return names
 }
 
-// ParseOperations returns the operations with the given names. The name "all" selects all of them.
+// ParseOperations returns the operations with the given names in order. The name "all" selects all
+// operations.
 func ParseOperations(names []string) ([]Operation, error) {
 	var selected []Operation
 	if len(names) == 0 {
@@ -67,24 +69,24 @@ func ParseOperations(names []string) ([]Operation, error) {
 	return selected, nil
 }
 
-// isSizeOfAllRanks reports whether the size of a call is that of the parts of all ranks.
-func (o *Operation) isSizeOfAllRanks() bool {
+// hasBufferOfAllParts reports whether the send or the receive buffer holds one part for each rank.
+func (o *Operation) hasBufferOfAllParts() bool {
 	send, recv := o.kind.Extents()
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
-// countAndSize rounds a size up to whole elements for each rank, and returns the count argument of
-// the call and the rounded size. As in nccl-tests, the size of an all-gather is that of its output.
+// countAndSize returns the arguments for a call of at least the given bytes: count is the count
+// argument, and size is the size of the larger buffer in bytes, as in nccl-tests.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0
 	}
-	unit := int64(t.Size())
-	if o.isSizeOfAllRanks() {
-		unit *= int64(ranks)
+	bytesPerCount := int64(t.Size())
+	if o.hasBufferOfAllParts() {
+		bytesPerCount *= int64(ranks)
 	}
-	count = max(1, (bytes+unit-1)/unit)
-	return count, count * unit
+	count = max(1, (bytes+bytesPerCount-1)/bytesPerCount)
+	return count, count * bytesPerCount
 }
 
 // hasRules reports whether tuning tables have rules for the operation.

@@ -17,13 +17,14 @@ const (
 	tripsPerBatch = 4000
 	tripBatches   = 31
 	tripsPerCheck = 50 // trips between two checks of the clock
-	// probeLimit matters on a busy machine. On an idle one, the measurement takes about 20 ms.
+	// probeLimit is the maximum time of a measurement. On an idle machine, it takes about 20 ms.
 	probeLimit   = 500 * time.Millisecond
-	wordDistance = 256 // bytes between the two words; more than a pair of cache lines
+	wordDistance = 256  // bytes between the two words; more than a pair of cache lines
+	maxSpins     = 4000 // reads of a word before a goroutine yields its processor
 )
 
 // Probe measures the round-trip time between two processors.
-type Probe struct{ ping, pong int }
+type Probe struct{ ping, pong int } // numbers of the processors
 
 // NewProbe returns a Probe for the first two processors that this process may use, or nil if it may
 // use only one. Call it before the process is bound to a processor.
@@ -42,8 +43,10 @@ func (p *Probe) RoundTrip() (float64, error) {
 		return 0, nil
 	}
 	// Both goroutines spin, so GOMAXPROCS must be at least 2.
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
-	words := make([]uint64, 3*wordDistance/8)
+	oldProcs := runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0)))
+	defer runtime.GOMAXPROCS(oldProcs)
+	const wordBytes = 8
+	words := make([]uint64, 3*wordDistance/wordBytes)
 	base := unsafe.Pointer(unsafe.SliceData(words))
 	ping, pong := (*uint64)(base), (*uint64)(unsafe.Add(base, wordDistance))
 	echoErr := make(chan error, 1)
@@ -68,9 +71,11 @@ func (p *Probe) RoundTrip() (float64, error) {
 	return report.Summarize(batches).Median, nil
 }
 
+// echo waits for the numbers 1, 2, 3 and so on in ping, and writes each to pong. It returns when
+// stop is set.
 func echo(ping, pong *uint64, stop *atomic.Bool) {
 	for next := uint64(1); ; next++ {
-		for !spin.Until64(ping, next, 0, 4000) {
+		for !spin.Until64(ping, next, 0, maxSpins) {
 			if stop.Load() {
 				return
 			}
@@ -80,7 +85,8 @@ func echo(ping, pong *uint64, stop *atomic.Bool) {
 	}
 }
 
-// timeTrips returns the mean time of a trip in each batch. It stops after probeLimit.
+// timeTrips writes the numbers that echo expects, and waits for each answer. It returns the mean
+// time of a trip in each batch, in nanoseconds. It stops after probeLimit.
 func timeTrips(ping, pong *uint64) []float64 {
 	var batches []float64
 	next := uint64(0)
@@ -91,7 +97,7 @@ func timeTrips(ping, pong *uint64) []float64 {
 			for range tripsPerCheck {
 				next++
 				spin.StoreRelease64(ping, next)
-				for !spin.Until64(pong, next, 0, 4000) {
+				for !spin.Until64(pong, next, 0, maxSpins) {
 					yield()
 				}
 			}
@@ -103,6 +109,7 @@ func timeTrips(ping, pong *uint64) []float64 {
 	return batches
 }
 
+// yield lets other threads and goroutines run.
 func yield() {
 	sys.Yield()
 	runtime.Gosched()
@@ -113,7 +120,7 @@ func yield() {
 func runOnProcessor(processor int, f func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread()
+		runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
 		err := sys.SetAffinity(processor)
 		done <- errors.Join(err, f())
 	}()

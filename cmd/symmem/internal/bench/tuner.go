@@ -9,16 +9,18 @@ import (
 	"symmem/internal/tuning"
 )
 
+// tuner measures calls on each path, and derives a tuning table from the times.
 type tuner struct {
 	*TuneOptions
-	// The buffers of windowWorld are in windows, which are memory registered on all ranks. Those of
-	// outsideWorld are not. outsideWorld is nil if no call can take the direct path.
-	windowWorld, outsideWorld *world
-	baseTable                 *tuning.Table // table to start from
-	hasBaseTimes              bool          // whether new rules contain times of baseTable
-	result                    TuneResult
+	windowWorld  *world        // its buffers are in windows (memory registered on all ranks)
+	outsideWorld *world        // its buffers are not in windows; nil without the direct path
+	baseTable    *tuning.Table // table to start from
+	hasBaseTimes bool          // whether new rules contain times of baseTable
+	result       TuneResult
 }
 
+// prepare sets the fields other than windowWorld. It drops the times in the base table if they
+// were measured with another device, library or data type.
 func (t *tuner) prepare(ctx context.Context) (err error) {
 	if err := t.windowWorld.disableUnsupportedGraphs(&t.CollectiveOptions); err != nil {
 		return err
@@ -38,6 +40,7 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
+// run measures the operations and adds the new rules to t.result.
 func (t *tuner) run(ctx context.Context) error {
 	for i := range t.Operations {
 		op := &t.Operations[i]
@@ -59,9 +62,9 @@ func (t *tuner) run(ctx context.Context) error {
 func (t *tuner) deriveRules(op *Operation, times *points) (rules []tuning.Rule) {
 	rt := t.windowWorld.rt
 	info := rt.Device()
-	otherwise := tuning.Builtin(info.Backend, info.Name).DefaultPath
+	defaultPath := tuning.Builtin(info.Backend, info.Name).DefaultPath
 	for _, measured := range []struct {
-		memory tuning.Memory
+		memory tuning.Memory // "" for a rule without the direct path
 		points []tuning.Point
 	}{{"", times.windows}, {tuning.Symmetric, times.direct}, {tuning.AnyMemory, times.anywhere}} {
 		if len(measured.points) == 0 {
@@ -74,11 +77,12 @@ func (t *tuner) deriveRules(op *Operation, times *points) (rules []tuning.Rule) 
 		}
 		merged := mergePoints(t.baseTable.Measured(calls), measured.points)
 		t.hasBaseTimes = t.hasBaseTimes || len(merged) > len(measured.points)
-		rules = append(rules, tuning.Derive(calls, otherwise, merged))
+		rules = append(rules, tuning.Derive(calls, defaultPath, merged))
 	}
 	return rules
 }
 
+// newTable returns the base table with the new rules, and with a description of the measurement.
 func (t *tuner) newTable() *tuning.Table {
 	method := "calls one by one"
 	if t.GraphCalls > 0 {
@@ -99,25 +103,28 @@ func (t *tuner) newTable() *tuning.Table {
 }
 
 // points holds the times of one operation in ascending order of size. Each point contains the time
-// of the plain path.
+// of the plain path and the times of the paths in the comment.
 type points struct {
-	windows  []tuning.Point // with the time of the window path
-	direct   []tuning.Point // with the times of the window path, and the direct or two-level path
-	anywhere []tuning.Point // with the time of the direct path on buffers outside windows
+	windows  []tuning.Point // the window path
+	direct   []tuning.Point // the window path, and the direct or the two-level path
+	anywhere []tuning.Point // the direct path on buffers outside windows
 }
 
 // maxOutsideBytes is larger than any call that can take the direct path on buffers outside windows.
 const maxOutsideBytes = 64 << 20
 
+// measureOperation measures an operation at all sizes, out of place and in place, on all paths
+// that it can take.
 func (t *tuner) measureOperation(ctx context.Context, op *Operation) (*points, error) {
-	times, lastBytes := &points{}, int64(0)
+	times := &points{}
 	if !op.hasRules() {
 		return times, nil
 	}
+	lastBytes := int64(0)
 	for _, size := range t.Sizes {
 		row := &Row{Operation: op, Ranks: t.windowWorld.rt.Size()}
 		row.Count, row.Bytes = op.countAndSize(size, row.Ranks, t.DataType)
-		if row.Bytes <= lastBytes {
+		if row.Bytes <= lastBytes { // rounded up to the same size
 			continue
 		}
 		lastBytes = row.Bytes
@@ -129,7 +136,7 @@ func (t *tuner) measureOperation(ctx context.Context, op *Operation) (*points, e
 			if err != nil {
 				return nil, err
 			}
-			if len(variants) == 1 {
+			if len(variants) == 1 { // only the plain path
 				continue
 			}
 			t.reportProgress("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType,
@@ -150,6 +157,7 @@ func (t *tuner) measureOperation(ctx context.Context, op *Operation) (*points, e
 	return times, nil
 }
 
+// placementText returns the words for inPlace in messages.
 func placementText(inPlace bool) string {
 	if inPlace {
 		return "in place"
@@ -157,7 +165,7 @@ func placementText(inPlace bool) string {
 	return "out of place"
 }
 
-// listVariants returns the variants of a call to measure. The first takes the plain path.
+// listVariants returns the variants of a call to measure. The first variant takes the plain path.
 func (t *tuner) listVariants(
 	ctx context.Context, row *Row, inPlace bool,
 ) (variants []variant, err error) {
@@ -180,6 +188,8 @@ func (t *tuner) listVariants(
 	return variants, err
 }
 
+// measureVariants measures the variants of a call alternately, and returns the times of each in
+// nanoseconds per call. It returns an error if an element of a result is wrong.
 func (t *tuner) measureVariants(
 	ctx context.Context, row *Row, inPlace bool, variants []variant,
 ) (map[variant][]float64, error) {
@@ -198,12 +208,14 @@ func (t *tuner) measureVariants(
 	return nsPerCall, nil
 }
 
-// batches holds the times of all batches at one size. A field is nil if it was not measured.
+// batches holds the times of all batches at one size, in nanoseconds per call. A field is nil if
+// it was not measured.
 type batches struct {
 	plain, window, direct, twoLevel []float64 // on buffers in windows
 	anywhere                        []float64 // on the direct path, on buffers outside windows
 }
 
+// addPoints adds the points for the times of one call.
 func (p *points) addPoints(bytes int64, inPlace bool, b batches) {
 	appendPoint := func(dst *[]tuning.Point, window, direct []float64) {
 		point := newPoint(bytes, b.plain, window, direct)
@@ -219,15 +231,17 @@ func (p *points) addPoints(bytes int64, inPlace bool, b batches) {
 	case b.twoLevel != nil:
 		appendPoint(&p.direct, b.window, b.twoLevel)
 		point := &p.direct[len(p.direct)-1]
-		point.DirectUS, point.TwoLevelUS = 0, point.DirectUS
+		point.TwoLevelUS = point.DirectUS
+		point.DirectUS = 0
 	}
 	if b.anywhere != nil {
 		appendPoint(&p.anywhere, nil, b.anywhere)
 	}
 }
 
-// newPoint summarizes times in nanoseconds per call. The noise is that of the ratio between the
-// direct path and the faster other path or, without the direct path, between plain and window.
+// newPoint summarizes times in nanoseconds per call. window and direct are nil if they were not
+// measured. The noise of the point is that of the ratio between the direct path and the faster
+// other path or, without the direct path, between plain and window.
 func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	p := tuning.Point{
 		Bytes: tuning.Size(bytes), PlainUS: microseconds(plain), WindowUS: microseconds(window),
@@ -235,7 +249,8 @@ func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	}
 	dividends, divisors := plain, window
 	if direct != nil {
-		if divisors = direct; window != nil && p.WindowUS < p.PlainUS {
+		divisors = direct
+		if window != nil && p.WindowUS < p.PlainUS {
 			dividends = window
 		}
 	}
@@ -243,7 +258,8 @@ func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	return p
 }
 
-// microseconds returns the median of times in nanoseconds, or 0 if nsPerCall is nil.
+// microseconds returns the median of times in nanoseconds as microseconds, or 0 if nsPerCall is
+// nil.
 func microseconds(nsPerCall []float64) float64 {
 	if nsPerCall == nil {
 		return 0

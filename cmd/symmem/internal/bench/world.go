@@ -13,21 +13,21 @@ import (
 )
 
 // needsRegistration reports whether the buffers for a path must be registered before the
-// measurement. With PathAuto, the first collective registers them.
+// measurement. With PathAuto, the first collective registers the buffers.
 func needsRegistration(path symmem.PathChoice) bool { return path > symmem.PathPlain }
 
-// world holds the Runtime of this rank at a check level, and a pair of buffers.
+// world holds a Runtime of this rank and a pair of buffers. Several worlds can share a Runtime.
 type world struct {
-	level      int // index of the check level in CollectiveOptions.Checks
+	level      int // index of the Runtime's check level in CollectiveOptions.Checks
 	rt         *symmem.Runtime
-	recvStream *symmem.Stream
+	recvStream *symmem.Stream // see call
 	send, recv symmem.Buffer
 	gatherer   *workload.Gatherer
-	// path is the current path choice. Worlds with the same Runtime share it.
-	path *symmem.PathChoice
+	path       *symmem.PathChoice // the current path choice, shared by the worlds of a Runtime
 }
 
-// BindRank binds this process to the processor of its rank.
+// BindRank binds this process to one of the processors that it may use. Ranks with successive
+// numbers get successive processors.
 func BindRank(rank int) error {
 	processors, err := sys.Affinity()
 	if err != nil {
@@ -39,6 +39,8 @@ func BindRank(rank int) error {
 	return sys.BindProcess(processors[rank%len(processors)])
 }
 
+// openWorld opens a Runtime with the check level o.Checks[level], and allocates buffers for the
+// largest size. If the level is CheckDefault, it replaces it with the level in use.
 func openWorld(ctx context.Context, o *CollectiveOptions, level int) (*world, error) {
 	options := symmem.Options{
 		Backend: o.Backend, Tuning: o.Tuning, Path: o.Path, Check: o.Checks[level],
@@ -48,7 +50,7 @@ func openWorld(ctx context.Context, o *CollectiveOptions, level int) (*world, er
 	if err != nil {
 		return nil, err
 	}
-	o.Checks[level] = rt.Check() // replaces CheckDefault
+	o.Checks[level] = rt.Check()
 	w := &world{level: level, rt: rt, path: &options.Path}
 	if err := w.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, rt.Close())
@@ -56,6 +58,7 @@ func openWorld(ctx context.Context, o *CollectiveOptions, level int) (*world, er
 	return w, nil
 }
 
+// prepare creates the stream, the buffers and the gatherer of a world.
 func (w *world) prepare(ctx context.Context, o *CollectiveOptions) (err error) {
 	if w.recvStream, err = w.rt.NewStream(); err != nil {
 		return err
@@ -68,6 +71,8 @@ func (w *world) prepare(ctx context.Context, o *CollectiveOptions) (err error) {
 	return err
 }
 
+// allocate sets w.send and w.recv to new buffers of the given size. The options determine whether
+// the buffers are outside windows, and whether it registers them.
 func (w *world) allocate(ctx context.Context, o *CollectiveOptions, bytes int64) error {
 	pool, err := w.rt.NewPool(symmem.PoolOptions{Domain: w.rt.World()})
 	if err != nil {
@@ -86,12 +91,14 @@ func (w *world) allocate(ctx context.Context, o *CollectiveOptions, bytes int64)
 	return s.End(ctx)
 }
 
+// newOutsideWorld returns a world with the Runtime of w and buffers outside windows.
 func (w *world) newOutsideWorld(
 	ctx context.Context, o *CollectiveOptions, bytes int64,
 ) (*world, error) {
-	outside, config := *w, *o
-	config.OutsideWindows = true
-	if err := outside.allocate(ctx, &config, bytes); err != nil {
+	outside := *w
+	options := *o
+	options.OutsideWindows = true
+	if err := outside.allocate(ctx, &options, bytes); err != nil {
 		return nil, fmt.Errorf("allocating buffers of %d bytes outside windows: %w", bytes, err)
 	}
 	return &outside, nil
@@ -120,27 +127,31 @@ func (w *world) barrier(ctx context.Context) error {
 	return w.synchronize(ctx)
 }
 
+// gather returns the numbers that all ranks pass, by rank.
 func (w *world) gather(ctx context.Context, own int64) ([]int64, error) {
 	return w.gatherer.Numbers(ctx, own)
 }
 
-func (w *world) setPath(ctx context.Context, c symmem.PathChoice) error {
-	if c == *w.path {
+// setPath sets the path choice of the Runtime, if it is not already set. All ranks must call it.
+func (w *world) setPath(ctx context.Context, choice symmem.PathChoice) error {
+	if choice == *w.path {
 		return nil
 	}
-	if err := w.rt.World().SetPath(ctx, c); err != nil {
+	if err := w.rt.World().SetPath(ctx, choice); err != nil {
 		return err
 	}
-	*w.path = c
+	*w.path = choice
 	return nil
 }
 
+// call is a call to measure, with its ranges in the buffers of a world.
 type call struct {
 	workload.Transfer
 	// recvStream is the stream on which sendrecv receives, or nil for the default stream.
 	recvStream *symmem.Stream
 }
 
+// newCall returns a call of an operation. A call in place uses only the receive buffer.
 func (w *world) newCall(
 	o *CollectiveOptions, op *Operation, count int64, inPlace bool,
 ) (*call, error) {
@@ -161,6 +172,7 @@ func (w *world) newCall(
 	return c, c.Place(src.Memory(), w.recv.Memory())
 }
 
+// explain returns the path that a call would take, and why.
 func (w *world) explain(c *call) (symmem.Explanation, error) {
 	return w.rt.World().Explain(c.Operation, c.Send, c.Recv, c.Count, c.DataType)
 }
@@ -205,14 +217,14 @@ func (w *world) possiblePaths(
 	return paths, nil
 }
 
-// openOutsideWorld returns a world with the Runtime of w and buffers outside windows, or nil if no
-// call can take the direct path.
+// openOutsideWorld returns a world with the Runtime of w and buffers outside windows. If the
+// direct path is not available, which it determines with a barrier, it returns nil.
 func (w *world) openOutsideWorld(ctx context.Context, o *CollectiveOptions) (*world, error) {
 	if err := w.setPath(ctx, symmem.PathDirect); err != nil {
 		return nil, err
 	}
-	none := symmem.Memory{}
-	e, err := w.rt.World().Explain(symmem.OpBarrier, none, none, 0, o.DataType)
+	noBuffer := symmem.Memory{}
+	e, err := w.rt.World().Explain(symmem.OpBarrier, noBuffer, noBuffer, 0, o.DataType)
 	if err != nil || e.Path != symmem.PathDirect.String() {
 		return nil, err
 	}
@@ -220,7 +232,8 @@ func (w *world) openOutsideWorld(ctx context.Context, o *CollectiveOptions) (*wo
 	return w.newOutsideWorld(ctx, o, bytes)
 }
 
-// disableUnsupportedGraphs sets o.GraphCalls to 0 if the backend does not support capture.
+// disableUnsupportedGraphs sets o.GraphCalls to 0 if the backend does not support graphs, which it
+// determines by capturing an empty graph.
 func (w *world) disableUnsupportedGraphs(o *CollectiveOptions) error {
 	if o.GraphCalls == 0 {
 		return nil
