@@ -10,9 +10,9 @@ import (
 	"symmem/trace"
 )
 
-// Clock describes how the clock of a rank differs from that of the lowest rank, the reference. The
-// offset is measured with calls in which ranks compare or combine values (Agree, Any, Step),
-// because they return at almost the same time on all ranks.
+// Clock describes how the clock of a rank differs from the reference, which is the clock of the
+// rank with the lowest number. The offset is measured with calls in which ranks compare or combine
+// values (Agree, Any, Step), because these calls return at almost the same time on all ranks.
 type Clock struct {
 	Rank        int  `json:"rank"`
 	IsReference bool `json:"reference"`
@@ -23,17 +23,17 @@ type Clock struct {
 	MeasuredOffset int64 `json:"measured_ns"`
 	// Spread is the 90th percentile of the deviations from MeasuredOffset, in nanoseconds.
 	Spread int64 `json:"spread_ns"`
-	// AppliedOffset is subtracted from exported times, in nanoseconds. It is MeasuredOffset, or 0
-	// if that is too small to show that the clocks differ.
+	// AppliedOffset is subtracted from exported times, in nanoseconds. It is MeasuredOffset, or 0 if
+	// the measurement does not show that the clocks differ.
 	AppliedOffset int64 `json:"offset_ns"`
 }
 
 const (
-	minCalls  = 3                             // calls for a reliable measurement
+	minCalls  = 3                             // number of calls for a reliable measurement
 	minOffset = int64(100 * time.Microsecond) // in nanoseconds; smaller offsets are not applied
 )
 
-// String describes the clock.
+// String describes the clock in one line.
 func (c Clock) String() string {
 	switch {
 	case c.IsReference:
@@ -49,25 +49,28 @@ func (c Clock) String() string {
 		-time.Duration(c.AppliedOffset), c.CallCount, time.Duration(c.Spread))
 }
 
-// callKey identifies a call on all ranks.
+// callKey identifies a call. The same call has the same key on all ranks.
 type callKey struct {
-	group, name string
+	group, name string // ID of the group, and name of the value
 	callNumber  uint64
 }
 
-// clockSamples holds the times at which a rank returned from calls, in nanoseconds UTC.
+// clockSamples holds the times at which a rank returned from calls, in nanoseconds since 1970.
 type clockSamples map[callKey]int64
 
 // maxSamples limits the number of samples per group and name.
 const maxSamples = 4096
 
-// sampleClock collects the times of calls in a trace. From more than maxSamples calls of a group
-// and name, it keeps those whose numbers are multiples of a power of two, so that all ranks keep
+// sampleClock returns the times of calls in a trace. If a group and name have more than maxSamples
+// calls, it keeps the calls whose numbers are multiples of a power of two, so that all ranks keep
 // the same calls.
 func sampleClock(l *trace.Log) clockSamples {
 	s := clockSamples{}
-	type series struct{ count, stride uint64 }
-	all := map[[2]string]*series{}
+	type series struct {
+		count  uint64 // number of calls so far
+		stride uint64 // the numbers of the samples are multiples of stride
+	}
+	all := map[[2]string]*series{} // by group and name
 	for i := range l.Records {
 		r := &l.Records[i]
 		if !isValueKind(r.Kind) {
@@ -81,7 +84,7 @@ func sampleClock(l *trace.Log) clockSamples {
 		}
 		number := calls.count
 		calls.count++
-		if l.Missing > 0 {
+		if l.Missing > 0 { // the count lacks the calls that newer records have replaced
 			number = r.Number
 		}
 		if number%calls.stride != 0 {
@@ -110,8 +113,8 @@ func isValueKind(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }
 
-// measureClocks measures the clocks of the ranks. A rank that has no call in common with the first
-// rank is compared with another rank whose offset is known.
+// measureClocks returns the clocks of the ranks; all[i] holds the samples of ranks[i]. A rank that
+// has no call in common with the first rank is compared with another rank whose offset is known.
 func measureClocks(ranks []rankTrace, all []clockSamples) []Clock {
 	clocks := make([]Clock, len(ranks))
 	isKnown := make([]bool, len(ranks))
@@ -119,6 +122,7 @@ func measureClocks(ranks []rankTrace, all []clockSamples) []Clock {
 		clocks[i].Rank = ranks[i].rank
 	}
 	clocks[0].IsReference, isKnown[0] = true, true
+	// The queue holds ranks with known offsets that have not yet been compared with other ranks.
 	for queue := []int{0}; len(queue) > 0; queue = queue[1:] {
 		reference := queue[0]
 		for i := range clocks {
@@ -144,8 +148,8 @@ func measureClocks(ranks []rankTrace, all []clockSamples) []Clock {
 	return clocks
 }
 
-// compareSamples returns the offset of the second clock from the first, its spread, and the number
-// of calls that both ranks made.
+// compareSamples returns the offset of the second clock from the first, the spread of the offset
+// (see Clock), and the number of calls that both ranks made.
 func compareSamples(first, second clockSamples) (offset, spread int64, callCount int) {
 	var differences []int64
 	for key, returned := range second {
@@ -158,9 +162,10 @@ func compareSamples(first, second clockSamples) (offset, spread int64, callCount
 	}
 	slices.Sort(differences)
 	offset = differences[len(differences)/2]
+	deviation := func(difference int64) int64 { return max(difference-offset, offset-difference) }
 	slices.SortFunc(differences, func(a, b int64) int {
-		return cmp.Compare(max(a-offset, offset-a), max(b-offset, offset-b))
+		return cmp.Compare(deviation(a), deviation(b))
 	})
-	last := differences[len(differences)*9/10]
-	return offset, max(last-offset, offset-last), len(differences)
+	percentile90 := differences[len(differences)*9/10]
+	return offset, deviation(percentile90), len(differences)
 }

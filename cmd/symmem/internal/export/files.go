@@ -14,7 +14,7 @@ import (
 )
 
 // writeFiles writes one file for each rank to a folder, which it creates if necessary. It calls
-// write with the index and the trace of each rank.
+// write for each rank, with i being the rank's index in t.ranks and l its trace.
 func writeFiles(
 	t *Traces, folder, prefix string, write func(w io.Writer, i int, l *trace.Log) error,
 ) error {
@@ -36,12 +36,12 @@ func writeFiles(
 	return nil
 }
 
-// fileName returns the name of a rank's file. It has no extension, because PyTorch's tools read the
-// rank from the end of the name.
+// fileName returns the name of a rank's file. It has no extension, because PyTorch's tools read
+// the rank from the end of the name.
 func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
 
-// prepareFolder creates the folder. It returns an error if the folder contains files that the
-// export would not replace.
+// prepareFolder creates the folder if it does not exist. It returns an error if the folder
+// contains an input of the export, or a file that the export would not replace.
 func prepareFolder(t *Traces, folder, prefix string) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,8 +61,8 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 		}
 	}
 	for _, e := range entries {
-		isReplaced := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
-		if !slices.ContainsFunc(t.ranks, isReplaced) {
+		isOutput := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
+		if !slices.ContainsFunc(t.ranks, isOutput) {
 			return fmt.Errorf("%s contains %s, which tools would read with the exported files: pass "+
 				"an empty folder", folder, strings.ToValidUTF8(e.Name(), "?"))
 		}
@@ -70,7 +70,8 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 	return nil
 }
 
-// WriteFile writes a file that only this user can read. It replaces an existing file atomically.
+// WriteFile creates or replaces a file, whose contents write writes. Only this user can read the
+// file. If WriteFile returns an error, an existing file is unchanged.
 func WriteFile(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

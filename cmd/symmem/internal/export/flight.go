@@ -122,7 +122,7 @@ func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 	p.writeKey("process_group")
 	p.writeText(r.Group)
 	p.writeText(groupDescription)
-	p.writeOpcode(0x86)
+	p.writeBytes(opTuple2)
 	p.writeIntegerItem("collective_seq_id", int64(sequence))
 	p.writeIntegerItem("p2p_seq_id", 0)
 	p.writeIntegerItem("op_id", int64(sequence))

@@ -7,45 +7,65 @@ import (
 	"strings"
 )
 
-// pickler writes a Python value as a pickle of protocol 2, without holding the value in memory. The
-// caller opens a list or dict, writes its items, and closes it. Before each item of a list, the
-// caller calls beginItem.
+// pickler writes a Python value as a pickle of protocol 2, without holding the value in memory.
+// To write a list or dict, the caller opens it, writes its items, and closes it. Before each item
+// of a list, the caller calls beginItem. The methods ignore errors of the writer, which finish
+// returns.
 type pickler struct {
 	w             *bufio.Writer
-	stringNumbers map[string]uint32 // numbers of the strings that later operations can refer to
-	batchLengths  []int             // for each open list, the number of items in the current batch
+	stringNumbers map[string]uint32 // numbers in the memo, from which strings can be pushed again
+	batchLengths  []int             // number of items in the current batch of each open list
 }
 
 // frame describes a line of a call stack.
 type frame struct {
-	name, file string
+	name, file string // of the function and of its source file
 	line       int64
 }
 
 const maxStoredStrings = 1 << 16 // limit of len(stringNumbers)
 
+// The opcodes of pickles, as in Python's module pickle.
+const (
+	opProtocol    = 0x80 // PROTO
+	opStop        = '.'
+	opMark        = '('
+	opEmptyList   = ']'
+	opAppends     = 'e'
+	opEmptyDict   = '}'
+	opSetItems    = 'u'
+	opText        = 'X'  // BINUNICODE
+	opStoreInMemo = 'r'  // LONG_BINPUT
+	opGetFromMemo = 'j'  // LONG_BINGET
+	opInt32       = 'J'  // BININT
+	opLong        = 0x8a // LONG1
+	opFalse       = 0x89 // NEWFALSE
+	opTuple2      = 0x86 // TUPLE2
+)
+
 func newPickler(w io.Writer) *pickler {
 	p := &pickler{w: bufio.NewWriterSize(w, 1<<16), stringNumbers: map[string]uint32{}}
-	p.writeOpcode(0x80, 2)
+	const protocol = 2
+	p.writeBytes(opProtocol, protocol)
 	return p
 }
 
 // finish completes the pickle. It returns the first error of any method.
 func (p *pickler) finish() error {
-	p.writeOpcode('.')
+	p.writeBytes(opStop)
 	return p.w.Flush()
 }
 
-// writeOpcode ignores errors, because finish returns the first one.
-func (p *pickler) writeOpcode(b ...byte) { _, _ = p.w.Write(b) }
+// writeBytes writes opcodes and their arguments.
+func (p *pickler) writeBytes(b ...byte) { _, _ = p.w.Write(b) }
 
 func (p *pickler) openList() {
-	p.writeOpcode(']', '(')
+	p.writeBytes(opEmptyList, opMark)
 	p.batchLengths = append(p.batchLengths, 0)
 }
 
 func (p *pickler) closeList() {
-	p.writeOpcode('e')
+	p.writeBytes(opAppends)
 	p.batchLengths = p.batchLengths[:len(p.batchLengths)-1]
 }
 
@@ -53,49 +73,52 @@ func (p *pickler) closeList() {
 // PyTorch's memory_viz page fails with many more items.
 const maxBatchItems = 1000
 
+// beginItem must be called before each item of the innermost open list.
 func (p *pickler) beginItem() {
 	n := &p.batchLengths[len(p.batchLengths)-1]
 	if *n == maxBatchItems {
-		p.writeOpcode('e', '(')
+		p.writeBytes(opAppends, opMark)
 		*n = 0
 	}
 	*n++
 }
 
-func (p *pickler) openDict()  { p.writeOpcode('}', '(') }
-func (p *pickler) closeDict() { p.writeOpcode('u') }
+func (p *pickler) openDict()  { p.writeBytes(opEmptyDict, opMark) }
+func (p *pickler) closeDict() { p.writeBytes(opSetItems) }
 
 // writeKey writes a key of a dict. The caller must write the value next.
 func (p *pickler) writeKey(name string) { p.writeText(name) }
 
+// writeText writes a string, or the number of an equal string in the memo.
 func (p *pickler) writeText(s string) {
 	s = strings.ToValidUTF8(s, "?")
 	if n, ok := p.stringNumbers[s]; ok {
-		p.writeOpcode('j')
+		p.writeBytes(opGetFromMemo)
 		p.writeUint32(n)
 		return
 	}
-	p.writeOpcode('X')
+	p.writeBytes(opText)
 	p.writeUint32(uint32(len(s)))
 	_, _ = p.w.WriteString(s)
 	if n := uint32(len(p.stringNumbers)); n < maxStoredStrings {
 		p.stringNumbers[s] = n
-		p.writeOpcode('r')
+		p.writeBytes(opStoreInMemo)
 		p.writeUint32(n)
 	}
 }
 
 func (p *pickler) writeUint32(n uint32) {
-	p.writeOpcode(binary.LittleEndian.AppendUint32(nil, n)...)
+	p.writeBytes(binary.LittleEndian.AppendUint32(nil, n)...)
 }
 
 func (p *pickler) writeInteger(n int64) {
 	if n == int64(int32(n)) {
-		p.writeOpcode('J')
+		p.writeBytes(opInt32)
 		p.writeUint32(uint32(n))
 		return
 	}
-	p.writeOpcode(binary.LittleEndian.AppendUint64([]byte{0x8a, 8}, uint64(n))...)
+	const byteCount = 8
+	p.writeBytes(binary.LittleEndian.AppendUint64([]byte{opLong, byteCount}, uint64(n))...)
 }
 
 // The following methods write a key and its value to a dict.
@@ -112,7 +135,7 @@ func (p *pickler) writeIntegerItem(key string, value int64) {
 
 func (p *pickler) writeFalseItem(key string) {
 	p.writeKey(key)
-	p.writeOpcode(0x89)
+	p.writeBytes(opFalse)
 }
 
 // writePairItem writes a key and a tuple of two integers.
@@ -120,10 +143,11 @@ func (p *pickler) writePairItem(key string, first, second int64) {
 	p.writeKey(key)
 	p.writeInteger(first)
 	p.writeInteger(second)
-	p.writeOpcode(0x86)
+	p.writeBytes(opTuple2)
 }
 
-// writeFrames writes the key "frames" and a call stack of one frame, or none if f is empty.
+// writeFrames writes the key "frames" and a call stack, which consists of f or, if f is the zero
+// frame, is empty.
 func (p *pickler) writeFrames(f frame) {
 	p.writeKey("frames")
 	p.openList()

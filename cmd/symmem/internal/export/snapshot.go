@@ -25,19 +25,21 @@ func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	return events, err
 }
 
+// snapshotWriter writes the snapshot of one rank.
 type snapshotWriter struct {
 	*pickler
-	pools      *poolStates
-	timeline   timeline
-	clock      Clock
-	eventCount int
+	pools      *poolStates // state after the records written so far
+	timeline   timeline    // times of the records
+	clock      Clock       // corrects the times
+	eventCount int         // number of events written
 }
 
+// write writes the whole snapshot: the dict that torch.cuda.memory._snapshot returns.
 func (s *snapshotWriter) write(l *trace.Log) error {
 	s.openDict()
 	s.writeKey("device_traces")
 	s.openList()
-	s.beginItem()
+	s.beginItem() // the trace of device 0
 	s.openList()
 	for i := range l.Records {
 		s.writeRecord(&l.Records[i])
@@ -64,8 +66,9 @@ func (s *snapshotWriter) write(l *trace.Log) error {
 	return s.finish()
 }
 
+// writeRecord writes the events that correspond to a record, and updates the state of the pools.
 func (s *snapshotWriter) writeRecord(r *trace.Record) {
-	s.timeline.timeOf(r)
+	s.timeline.timeOf(r) // sets s.timeline.now
 	if r.Kind.IsGroupEvent() || r.Segment < 0 {
 		return
 	}
@@ -94,8 +97,8 @@ func (s *snapshotWriter) writeRecord(r *trace.Record) {
 	}
 }
 
-// writeFree writes the events of a free. A free can have two records: the request and its
-// completion.
+// writeFree writes the events that correspond to a record of a free: the request, the completion,
+// or both. b is the block before the record.
 func (s *snapshotWriter) writeFree(p *poolState, address int64, b block, r *trace.Record) {
 	if !b.isFreed {
 		s.writeEvent("free_requested", p, address, b.requestedSize, r)
@@ -105,6 +108,7 @@ func (s *snapshotWriter) writeFree(p *poolState, address int64, b block, r *trac
 	}
 }
 
+// writeEvent writes an event with one of PyTorch's actions.
 func (s *snapshotWriter) writeEvent(
 	action string, p *poolState, address, size int64, r *trace.Record,
 ) {

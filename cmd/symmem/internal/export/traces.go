@@ -23,15 +23,16 @@ type Traces struct {
 	groups map[string]*group
 }
 
-// rankTrace describes a trace without its events.
+// rankTrace describes the trace of a rank. It does not hold the events.
 type rankTrace struct {
 	path, host    string
-	rank, process int
-	size          int // of the world
+	rank, process int // number of the rank, and ID of its process
+	size          int // number of ranks in the world
 	start         time.Time
-	missingEvents uint64
+	missingEvents uint64 // number of events at the beginning that newer events have replaced
 }
 
+// group describes a group that occurs in the traces.
 type group struct {
 	id    string
 	ranks []int // members in ascending order
@@ -42,7 +43,8 @@ type group struct {
 	hasMessages bool
 }
 
-// Open reads the traces in the given files and directories and measures the clocks of the ranks.
+// Open reads the traces in the given files and directories, and measures how the clocks of the
+// ranks differ. The traces must be of different ranks of one run.
 func Open(paths []string) (*Traces, error) {
 	sources, err := load.Find(paths, nil)
 	if err != nil {
@@ -82,8 +84,8 @@ func Open(paths []string) (*Traces, error) {
 	return t, nil
 }
 
-// selectWorld returns the traces of the world with the lowest number. A process has several worlds
-// if it opens symmem several times.
+// selectWorld returns the traces of the world with the lowest number, and adds a note for each
+// other trace. A process has several worlds if it opens symmem several times.
 func (t *Traces) selectWorld(all []load.Source) []load.Source {
 	lowest := all[0].World
 	for _, s := range all {
@@ -98,6 +100,7 @@ func (t *Traces) selectWorld(all []load.Source) []load.Source {
 	})
 }
 
+// readTrace reads the trace in a file, with its events.
 func readTrace(path string) (*trace.Log, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -118,9 +121,10 @@ func readTrace(path string) (*trace.Log, error) {
 // maxRanks limits the size of a world in a trace, so that a damaged file cannot exhaust memory.
 const maxRanks = 1 << 20
 
-// addGroups adds the groups in a trace, and the ranks known to belong to them.
+// addGroups adds the groups that occur in a trace to t.groups. The rank of the trace belongs to
+// all of them.
 func (t *Traces) addGroups(l *trace.Log) {
-	isSeen := map[string]bool{}
+	isSeen := map[string]bool{} // whether an event of the group has been seen, by ID
 	for i := range l.Records {
 		r := &l.Records[i]
 		switch {
@@ -163,11 +167,13 @@ func (g *group) addRank(rank int) {
 // worldID is the ID of the group that all ranks belong to.
 const worldID = "world"
 
+// isMessage reports whether r is a Send or a Recv.
 func isMessage(r *trace.Record) bool {
 	return r.Kind == event.KindCollective &&
 		(strings.HasPrefix(r.Call, "Send ") || strings.HasPrefix(r.Call, "Recv "))
 }
 
+// addNotes adds notes about missing traces, missing events and differing clocks.
 func (t *Traces) addNotes() {
 	if world := t.groups[worldID]; world != nil && len(world.ranks) > len(t.ranks) {
 		t.Notes = append(t.Notes, fmt.Sprintf("traces were found for only %d of the %d ranks in "+
@@ -196,7 +202,8 @@ func (t *Traces) correctedStart(i int) time.Time {
 	return t.ranks[i].start.Add(-time.Duration(t.Clocks[i].AppliedOffset))
 }
 
-// frameOf converts a call site (file:line) to a frame. The frame of an empty call site is empty.
+// frameOf returns a frame with a name for a call site, which has the form file:line. For an empty
+// call site, it returns the zero frame.
 func frameOf(callSite, name string) frame {
 	if callSite == "" {
 		return frame{}
@@ -210,11 +217,11 @@ func frameOf(callSite, name string) frame {
 	return f
 }
 
-// timeline assigns times to records. A record without a time gets that of the preceding record or,
-// if it is the first, the start time of the trace.
+// timeline assigns times to the records of a trace. A record without a time gets the time of the
+// preceding record. now is the time of the last record, and at first the start time of the trace.
 type timeline struct{ now time.Time }
 
-// timeOf returns the time of a record. Records must be passed in order.
+// timeOf returns the time of a record, and sets now. It must be called for all records in order.
 func (t *timeline) timeOf(r *trace.Record) time.Time {
 	if !r.Time.IsZero() {
 		t.now = r.Time
