@@ -14,26 +14,27 @@ import (
 )
 
 const (
-	// At these sizes, the speed of a link matters more than the latency.
+	// hostMessageBytes and gpuMessageBytes are the sizes of messages on the host backend and on
+	// GPUs. They are large enough that speed matters more than latency.
 	hostMessageBytes, gpuMessageBytes = 1 << 20, 4 << 20
-	// The mean of messagesPerDirection messages is reported, so that a process that is sometimes
-	// stopped appears slow.
+	// messagesPerDirection is the number of messages that a measurement sends in each direction. It
+	// reports their mean speed, so that a process that is sometimes stopped appears slow.
 	messagesPerDirection = 32
-	// Other programs may disturb a measurement, so the best of maxMeasurements counts for a slow
-	// link and for the fast link with which it is compared.
+	// maxMeasurements is the number of measurements of a slow link, and of the fast link with which
+	// the slow link is compared. The best one counts, because other programs may disturb others.
 	maxMeasurements = 3
 )
 
-// slowRank is the number of a rank with slow links, or "". A test sets it with -ldflags=-X. After
-// each exchange of messages, that rank pauses for slowRankPause times as long as the exchange
-// took.
+// slowRank is the number of a rank whose links a test makes slow, or "". The test sets it with
+// -ldflags=-X. After each exchange of messages, the rank pauses for slowRankPause times as long as
+// the exchange took.
 var slowRank string
 
 const slowRankPause = 10
 
-// MeasureLinks measures the link between each pair of ranks, and repeats it for links slower than
-// tolerance times the speed of fast links. All ranks must call it. It returns the links to ranks
-// with higher numbers. memory must have at least 8 MiB.
+// MeasureLinks measures the link between each pair of ranks. It repeats the measurement of links
+// slower than tolerance (a fraction) times the speed of fast links. All ranks must call it. It
+// returns the links to ranks with higher numbers. memory must have at least 8 MiB.
 func MeasureLinks(
 	ctx context.Context, rt *symmem.Runtime, g *workload.Gatherer, memory symmem.Memory,
 	tolerance float64,
@@ -64,7 +65,8 @@ func MeasureLinks(
 			if err != nil {
 				return nil, err
 			}
-			if pairs = pairsToRepeat(all, nodes, tolerance); len(pairs) == 0 {
+			pairs = pairsToRepeat(all, nodes, tolerance)
+			if len(pairs) == 0 {
 				break
 			}
 		}
@@ -77,10 +79,11 @@ func MeasureLinks(
 	return l.results, nil
 }
 
-// A pair holds two ranks in ascending order.
+// pair holds the numbers of two ranks in ascending order.
 type pair [2]int
 
-// pairsByRound lists all pairs of ranks in rounds, whose pairs can exchange messages at the same
+// pairsByRound lists all pairs of ranks, ordered by round as in a round-robin tournament: each
+// rank belongs to at most one pair of a round, so the pairs can exchange messages at the same
 // time.
 func pairsByRound(ranks int) (pairs []pair) {
 	evenRanks := ranks + ranks%2 // if ranks is odd, one rank belongs to no pair of a round
@@ -99,8 +102,8 @@ func pairsByRound(ranks int) (pairs []pair) {
 	return pairs
 }
 
-// pairsToRepeat returns the pairs with slow links, and those whose fast links they are compared
-// with.
+// pairsToRepeat returns the pairs with slow links and the pairs with the fast links that these
+// were compared with. nodes holds the name of each rank's machine.
 func pairsToRepeat(all [][]Link, nodes []string, tolerance float64) (pairs []pair) {
 	links := slices.Concat(all...)
 	for _, l := range slowLinks(links, func(rank int) string { return nodes[rank] }, tolerance) {
@@ -113,20 +116,22 @@ func pairsToRepeat(all [][]Link, nodes []string, tolerance float64) (pairs []pai
 	return pairs
 }
 
+// linkMeasurement holds the state of MeasureLinks on one rank.
 type linkMeasurement struct {
 	ctx        context.Context
 	rt         *symmem.Runtime
-	bytes      int64 // size of a message
-	send, recv symmem.Memory
-	results    []Link
+	bytes      int64         // size of a message
+	send, recv symmem.Memory // one message each
+	results    []Link        // links from this rank to ranks with higher numbers
 }
 
+// measure measures the link of a pair, if this rank belongs to the pair.
 func (l *linkMeasurement) measure(p pair) error {
 	rank := l.rt.Rank()
 	if rank != p[0] && rank != p[1] {
 		return nil
 	}
-	peer := p[0] + p[1] - rank
+	peer := p[0] + p[1] - rank // the other rank of the pair
 	wrongBytes, err := l.countWrongBytes(rank, peer)
 	if err != nil {
 		return fmt.Errorf("link between ranks %d and %d: %w", p[0], p[1], err)
@@ -146,7 +151,7 @@ func (l *linkMeasurement) measure(p pair) error {
 	}
 	speed := float64(2*messagesPerDirection*l.bytes) / time.Since(start).Seconds()
 	if rank == p[0] {
-		l.addResult(Link{p[0], p[1], speed, wrongBytes})
+		l.addResult(Link{From: p[0], To: p[1], BytesPerSecond: speed, WrongBytes: wrongBytes})
 	} else if wrongBytes > 0 {
 		return fmt.Errorf("rank %d received %d wrong bytes from rank %d", rank, wrongBytes, peer)
 	}
@@ -166,8 +171,8 @@ func (l *linkMeasurement) addResult(result Link) {
 	l.results = append(l.results, result)
 }
 
-// countWrongBytes exchanges a message with a peer. It is not timed, because the first exchange on a
-// link is slower than later ones.
+// countWrongBytes exchanges a message with a peer, and returns the number of wrong bytes that this
+// rank received. The exchange is not timed, because the first one on a link is slower than others.
 func (l *linkMeasurement) countWrongBytes(rank, peer int) (wrongBytes int64, err error) {
 	s := l.rt.DefaultStream()
 	if err := s.Copy(l.send, symmem.Host(messageContents(rank, peer, l.bytes))); err != nil {
@@ -198,6 +203,7 @@ func (l *linkMeasurement) countWrongBytes(rank, peer int) (wrongBytes int64, err
 	return wrongBytes, nil
 }
 
+// messageContents returns pseudorandom bytes, which differ between pairs of sender and receiver.
 func messageContents(src, dst int, size int64) []byte {
 	b := make([]byte, size)
 	random := uint32(src)*0x9e3779b1 + uint32(dst)*0x85ebca6b + 1
@@ -208,8 +214,8 @@ func messageContents(src, dst int, size int64) []byte {
 	return b
 }
 
-// exchangeMessages sends a message, receives one, and waits until both have completed. The lower
-// rank sends first.
+// exchangeMessages sends a message to a peer, receives one, and waits until both have completed.
+// The rank with the lower number sends first.
 func (l *linkMeasurement) exchangeMessages(rank, peer int) error {
 	world := l.rt.World()
 	send := func() error { return world.Send(l.ctx, l.send, l.bytes, symmem.Uint8, peer, nil) }

@@ -26,12 +26,13 @@ func TestLogsOfEachVersion(t *testing.T) {
 			switch d.Cmd {
 			case "parse":
 				var err error
-				if log, err = Parse(strings.NewReader(d.Input + "\n")); err != nil {
+				log, err = Parse(strings.NewReader(d.Input + "\n"))
+				if err != nil {
 					t.Fatal(err)
 				}
-				return describeLog(log)
+				return formatLog(log)
 			case "prove":
-				return describeKernels(t, log, d.Input)
+				return formatKernels(t, log, d.Input)
 			}
 			t.Fatalf("unknown command %q", d.Cmd)
 			return ""
@@ -39,7 +40,8 @@ func TestLogsOfEachVersion(t *testing.T) {
 	})
 }
 
-func describeLog(l Log) string {
+// formatLog returns one line for each choice in a log.
+func formatLog(l Log) string {
 	var b strings.Builder
 	for _, c := range l {
 		fmt.Fprintf(&b, "%v: %s, windowed %v, %d works\n", c.Collective, c.Description, c.Windowed,
@@ -48,28 +50,30 @@ func describeLog(l Log) string {
 	return b.String()
 }
 
-func describeKernels(t *testing.T, l Log, input string) string {
+// formatKernels returns a line about the kernels of each collective in the input, which has lines
+// such as "AllReduce 1024".
+func formatKernels(t *testing.T, l Log, input string) string {
 	t.Helper()
 	var b strings.Builder
 	for line := range strings.Lines(input) {
-		name, count, _ := strings.Cut(strings.TrimSpace(line), " ")
-		bytes, err := strconv.ParseInt(count, 10, 64)
+		name, size, _ := strings.Cut(strings.TrimSpace(line), " ")
+		bytes, err := strconv.ParseInt(size, 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := l.KernelsOf(Collective{name, bytes})
+		kernels := l.KernelsOf(Collective{name, bytes})
 		verdict := "not windowed"
-		if a.Windowed {
+		if kernels.Windowed {
 			verdict = "windowed"
 		}
-		fmt.Fprintf(&b, "%-12s %v\n", verdict, a)
+		fmt.Fprintf(&b, "%-12s %v\n", verdict, kernels)
 	}
 	return b.String()
 }
 
 func TestParseIgnoresUnterminatedLine(t *testing.T) {
-	whole := "h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
-	l, err := Parse(strings.NewReader(whole + "\n" + whole))
+	line := "h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
+	l, err := Parse(strings.NewReader(line + "\n" + line))
 	if err != nil || len(l) != 1 {
 		t.Errorf("Parse returned %d choices, error %v; want 1, nil", len(l), err)
 	}
@@ -96,8 +100,10 @@ func TestParseChoice(t *testing.T) {
 		}
 		kernel := name.Draw(t, "kernel")
 		var message string
-		if want.Windowed = rapid.Bool().Draw(t, "windowed"); want.Windowed {
-			want.Description, want.Calls = "symmetric kernel "+kernel, number.Draw(t, "works")
+		want.Windowed = rapid.Bool().Draw(t, "windowed")
+		if want.Windowed {
+			want.Description = "symmetric kernel " + kernel
+			want.Calls = number.Draw(t, "works")
 			message = fmt.Sprintf(
 				"%s [Symmetric]: %d Bytes -> Kernel %s nchannels %d nthreads %d nWorks %d",
 				want.Operation, want.Bytes, kernel, number.Draw(t, "channels"),
@@ -113,6 +119,7 @@ func TestParseChoice(t *testing.T) {
 	})
 }
 
+// FuzzParse checks that Parse returns only complete choices, and that KernelsOf finds them.
 func FuzzParse(f *testing.F) {
 	f.Add("h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 8 Bytes -> Kernel K nchannels 1 nthreads 2\n")
 	f.Add("h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n")

@@ -11,15 +11,16 @@ import (
 	"symmem/internal/dl"
 )
 
-// Recorder makes NCCL write its log to a file.
+// Recorder makes NCCL write its log to a file, and reads the log.
 type Recorder struct {
-	file        string
-	isTemporary bool // the user has not requested a log
-	problem     string
+	file        string // path of the log
+	isTemporary bool   // whether the log is only for the Recorder: the user has not requested it
+	problem     string // see Problem
 }
 
-// Start makes NCCL log its choices, unless the user has set NCCL's log variables otherwise. It must
-// be called before this process first calls NCCL, which caches the variables.
+// Start makes NCCL log which kernels it uses. It does not change log variables of NCCL that the
+// user has set; if they prevent the log, Problem says so. Start must be called before this process
+// first calls NCCL, which caches the variables.
 func Start() (*Recorder, error) {
 	s := newSettings(os.Getenv)
 	r := &Recorder{problem: s.problem}
@@ -38,13 +39,15 @@ func Start() (*Recorder, error) {
 	return r, nil
 }
 
+// createFile sets r.file. If the user has not named a file, it creates a file or its folder, and
+// sets NCCL's variable in s.
 func (r *Recorder) createFile(s *settings) (err error) {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
 	switch {
 	case s.filePattern != "":
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown" // as in NCCL
+		}
 		r.file = expandPattern(s.filePattern, host, os.Getpid())
 		return nil
 	case s.isLogRequested:
@@ -58,7 +61,8 @@ func (r *Recorder) createFile(s *settings) (err error) {
 		if err != nil {
 			return err
 		}
-		r.file, r.isTemporary = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), true
+		r.file = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)
+		r.isTemporary = true
 	}
 	s.variables[fileVariable] = escapePercent(r.file)
 	return nil
@@ -67,14 +71,15 @@ func (r *Recorder) createFile(s *settings) (err error) {
 // openTemporary is the flag __O_TMPFILE in asm-generic/fcntl.h.
 const openTemporary = 0x400000
 
-// The descriptor that createUnnamed returns must stay open until the process exits, because NCCL
-// may open /proc/PID/fd/FD much later.
+// createUnnamed creates a file without a name in folder and returns its descriptor. The descriptor
+// must stay open until the process exits, because NCCL may open /proc/PID/fd/FD much later.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	fd, err = syscall.Open(folder, flags|openTemporary|syscall.O_DIRECTORY, 0o600)
 	if err == nil {
 		return fd, nil
 	}
+	// The file system does not support O_TMPFILE: remove the name of an ordinary file.
 	file, err := os.CreateTemp(folder, "symmem-proof-")
 	if err != nil {
 		return 0, err
@@ -83,7 +88,8 @@ func createUnnamed(folder string) (fd int, err error) {
 	return fd, errors.Join(err, os.Remove(file.Name()), file.Close())
 }
 
-// Problem returns why the log cannot show which kernels ran and what to do about it, or "".
+// Problem returns why the log cannot show which kernels ran and what to do about it, or "" if the
+// log shows them.
 func (r *Recorder) Problem() string { return r.problem }
 
 // Read parses the log written so far. A missing file counts as an empty log.
@@ -99,7 +105,8 @@ func (r *Recorder) Read() (Log, error) {
 	return Parse(file)
 }
 
-// Close truncates the log, unless the user has requested it. NCCL may continue to write to it.
+// Close empties a temporary log, and leaves a log that the user has requested unchanged. NCCL may
+// continue to write to the log.
 func (r *Recorder) Close() error {
 	if !r.isTemporary {
 		return nil
@@ -116,18 +123,20 @@ const (
 	fileVariable       = "NCCL_DEBUG_FILE"
 )
 
-// defaultSubsystems must contain TUNING and, for WhyNoWindows, INIT and NET. The rest is for
-// users.
+// defaultSubsystems is the value for NCCL_DEBUG_SUBSYS. TUNING logs the kernels, and WhyNoWindows
+// reads the messages of INIT and NET. The other subsystems are for users.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC,NET"
 
+// settings holds what Start derives from the user's variables.
 type settings struct {
-	variables      map[string]string
-	filePattern    string // the user's value of NCCL_DEBUG_FILE
-	isLogRequested bool
-	problem        string
+	variables      map[string]string // values to set, by variable
+	filePattern    string            // the user's value of NCCL_DEBUG_FILE, or ""
+	isLogRequested bool              // whether the user's NCCL_DEBUG requests a log
+	problem        string            // see Recorder.Problem
 }
 
-// newSettings chooses values for the unset log variables, except NCCL_DEBUG_FILE.
+// newSettings chooses values for the unset log variables, except NCCL_DEBUG_FILE, which createFile
+// sets.
 func newSettings(getenv func(string) string) settings {
 	s := settings{variables: map[string]string{}, filePattern: getenv(fileVariable)}
 	level, subsystems := getenv(levelVariable), getenv(subsystemsVariable)
@@ -150,7 +159,8 @@ func newSettings(getenv func(string) string) settings {
 	return s
 }
 
-// isTuningEnabled parses a list of subsystems, which a leading ^ inverts.
+// isTuningEnabled reports whether a value of NCCL_DEBUG_SUBSYS selects TUNING. The value is a list
+// of subsystems, which a leading ^ inverts.
 func isTuningEnabled(subsystems string) bool {
 	list, inverted := strings.CutPrefix(subsystems, "^")
 	for name := range strings.SplitSeq(list, ",") {
@@ -161,6 +171,7 @@ func isTuningEnabled(subsystems string) bool {
 	return inverted
 }
 
+// escapePercent returns the pattern that expandPattern expands to name.
 func escapePercent(name string) string { return strings.ReplaceAll(name, "%", "%%") }
 
 // expandPattern expands a file name as ncclDebugInit in NCCL's src/debug.cc does: %h is the host

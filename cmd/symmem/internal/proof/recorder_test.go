@@ -10,11 +10,11 @@ import (
 
 func TestSettingsKeepUserVariables(t *testing.T) {
 	tests := map[string]struct {
-		env      map[string]string
-		set      string
-		pattern  string
-		wantsLog bool
-		problem  string
+		env      map[string]string // variables of the user
+		set      string            // variables that newSettings sets, sorted
+		pattern  string            // wanted settings.filePattern
+		wantsLog bool              // wanted settings.isLogRequested
+		problem  string            // part of the wanted settings.problem
 	}{
 		"no variables": {
 			set: "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=" + defaultSubsystems,
@@ -57,20 +57,24 @@ func TestSettingsKeepUserVariables(t *testing.T) {
 				set = append(set, name+"="+s.variables[name])
 			}
 			if got := strings.Join(set, " "); got != tt.set {
-				t.Errorf("variables are %q, want %q", got, tt.set)
+				t.Errorf("variables = %q, want %q", got, tt.set)
 			}
 			if s.filePattern != tt.pattern || s.isLogRequested != tt.wantsLog {
-				t.Errorf("pattern = %q, wants log = %v; want %q, %v", s.filePattern, s.isLogRequested,
-					tt.pattern, tt.wantsLog)
+				t.Errorf("filePattern = %q, isLogRequested = %v; want %q, %v", s.filePattern,
+					s.isLogRequested, tt.pattern, tt.wantsLog)
 			}
-			if !strings.Contains(s.problem, tt.problem) || tt.problem == "" && s.problem != "" {
+			hasProblem := strings.Contains(s.problem, tt.problem)
+			if tt.problem == "" {
+				hasProblem = s.problem == ""
+			}
+			if !hasProblem {
 				t.Errorf("problem = %q, want %q", s.problem, tt.problem)
 			}
 		})
 	}
 }
 
-func TestExpandFileName(t *testing.T) {
+func TestExpandPattern(t *testing.T) {
 	for pattern, want := range map[string]string{
 		"/tmp/nccl.%h.%p": "/tmp/nccl.gpu7.42", "100%%.%p": "100%.42", "%d%p": "%d42", "a%": "a%",
 		"%%h": "%h",
@@ -87,6 +91,7 @@ func TestExpandFileName(t *testing.T) {
 	}
 }
 
+// clearVariables sets NCCL's log variables to "" for the duration of the test.
 func clearVariables(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{levelVariable, subsystemsVariable, fileVariable} {
@@ -106,7 +111,7 @@ func TestRecorderReadsLog(t *testing.T) {
 	}
 	// The log is an unnamed file, so nothing would remain if the process were killed now.
 	if remaining, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(remaining) > 0 {
-		t.Errorf("the folder contains %v, %v; want nothing", remaining, err)
+		t.Errorf("TMPDIR contains %v (error %v), want nothing", remaining, err)
 	}
 	line := "h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R " +
 		"nchannels 1 nthreads 512 nWorks 1\n"
@@ -122,14 +127,14 @@ func TestRecorderReadsLog(t *testing.T) {
 		"AllReduce 16 B: not in NCCL's log":                 CollectiveOf("AllReduce", 4, 4),
 	} {
 		if got := log.KernelsOf(call).String(); got != want {
-			t.Errorf("got %q, want %q", got, want)
+			t.Errorf("KernelsOf(%+v) = %q, want %q", call, got, want)
 		}
 	}
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(r.file); err != nil || info.Size() > 0 {
-		t.Errorf("after Close, Stat = %+v, %v; want an empty file", info, err)
+		t.Errorf("after Close, Stat(%s) = %+v, %v; want an empty file", r.file, info, err)
 	}
 }
 
@@ -165,7 +170,7 @@ func TestProblemReportsUnreadableLog(t *testing.T) {
 	}
 	remaining, err := os.ReadDir(os.Getenv("TMPDIR"))
 	if err != nil || len(remaining) > 0 {
-		t.Errorf("the folder contains %v, %v; want nothing", remaining, err)
+		t.Errorf("TMPDIR contains %v (error %v), want nothing", remaining, err)
 	}
 }
 
@@ -175,7 +180,7 @@ func TestCollectiveOfUsesNCCLNames(t *testing.T) {
 		"alltoall": "AlltoAll", "broadcast": "Broadcast", "Barrier": "Barrier",
 	} {
 		if got := CollectiveOf(operation, 3, 2); got != (Collective{want, 6}) {
-			t.Errorf("CollectiveOf(%s) = %v, want %s of 6 bytes", operation, got, want)
+			t.Errorf("CollectiveOf(%s, 3, 2) = %v, want %s of 6 bytes", operation, got, want)
 		}
 	}
 }

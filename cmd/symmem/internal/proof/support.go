@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// WhyNoWindows returns why the last communicator in the log has no windows, or "".
+// WhyNoWindows returns why the last communicator in the log has no windows, or "" if it has
+// windows or the log does not say.
 func (r *Recorder) WhyNoWindows() (string, error) {
 	file, err := os.Open(r.file)
 	if err != nil {
@@ -19,30 +20,33 @@ func (r *Recorder) WhyNoWindows() (string, error) {
 	return whyNoWindows(file)
 }
 
-// Messages of NCCL. NCCL up to 2.30 logs unsupportedMessage only if a communicator has no windows.
+// The messages of NCCL from which add takes facts. NCCL up to 2.30 logs unsupportedMessage only
+// if a communicator has no windows.
 var (
 	messagePrefix = regexp.MustCompile(` NCCL (?:INFO|WARN) `)
 
 	nodesMessage       = regexp.MustCompile(`^comm \S+ rank \d+ nRanks \d+ nNodes (\d+) `)
 	unsupportedMessage = regexp.MustCompile(
 		`^(?:Symmetric memory is not supported\. |symmetricSupport 0, )`)
-	supportField = regexp.MustCompile(`(\w+) (-?\d+)`)
+	supportField = regexp.MustCompile(`(\w+) (-?\d+)`) // name and value in unsupportedMessage
 )
 
-// support holds what a log contains about windows. A window between machines needs GIN, NCCL's
-// communication that kernels start.
+// support holds what a log contains about the windows of the last communicator. A window between
+// machines needs GIN, NCCL's communication that kernels start.
 type support struct {
-	isMultiNode      bool
-	fields           map[string]string // from unsupportedMessage, or nil
-	isPluginMissing  bool
-	isGDRCopyMissing bool
-	skippedType      string // the NCCL_GIN_TYPE that excludes a plug-in
+	isMultiNode      bool              // whether the communicator has ranks on several machines
+	fields           map[string]string // fields of unsupportedMessage; nil if there are windows
+	isPluginMissing  bool              // whether NCCL has found no usable GIN plug-in
+	isGDRCopyMissing bool              // whether GIN over sockets lacks GDRCopy
+	skippedType      string            // the NCCL_GIN_TYPE that excludes a plug-in, or ""
 }
 
+// whyNoWindows is WhyNoWindows for the text of a log.
 func whyNoWindows(log io.Reader) (string, error) {
+	const maxLineBytes = 1 << 20
 	var s support
 	lines := bufio.NewScanner(log)
-	lines.Buffer(nil, 1<<20)
+	lines.Buffer(nil, maxLineBytes)
 	for lines.Scan() {
 		if prefix := messagePrefix.FindStringIndex(lines.Text()); prefix != nil {
 			s.add(lines.Text()[prefix[1]:])
@@ -54,6 +58,7 @@ func whyNoWindows(log io.Reader) (string, error) {
 	return s.reason(), nil
 }
 
+// add adds the facts in a message, which replace those of earlier communicators.
 func (s *support) add(message string) {
 	if nodes := nodesMessage.FindStringSubmatch(message); nodes != nil {
 		s.isMultiNode = nodes[1] != "1"
@@ -64,7 +69,7 @@ func (s *support) add(message string) {
 		for _, field := range supportField.FindAllStringSubmatch(message, -1) {
 			s.fields[field[1]] = field[2]
 		}
-	case strings.HasPrefix(message, "symmetricSupport "):
+	case strings.HasPrefix(message, "symmetricSupport "): // not 0, so there are windows
 		s.fields = nil
 	case strings.HasSuffix(message, "GIN/Plugin: Failed to initialize any GIN plugin"):
 		s.isPluginMissing = true
@@ -77,17 +82,19 @@ func (s *support) add(message string) {
 	}
 }
 
+// reason returns why the communicator has no windows, or "".
 func (s *support) reason() string {
-	gin, hasGIN := s.fields["globalGinSupport"]
-	if old, ok := s.fields["ginSupport"]; ok {
-		gin, hasGIN = old, true
+	ginSupport, hasGINField := s.fields["globalGinSupport"]
+	if value, ok := s.fields["ginSupport"]; ok { // the name in other versions of NCCL
+		ginSupport, hasGINField = value, true
 	}
+	lacksGIN := hasGINField && ginSupport == "0"
 	switch {
 	case s.fields == nil:
 		return ""
 	case s.fields["cuMemEnable"] == "0":
 		return "cuMem is disabled (NCCL_CUMEM_ENABLE)"
-	case !s.isMultiNode || !hasGIN || gin != "0":
+	case !s.isMultiNode || !lacksGIN:
 		return "NCCL does not say why. Possible reasons: some GPUs of a machine cannot access each " +
 			"other's memory (P2P), or NCCL_WIN_ENABLE is 0"
 	case s.isGDRCopyMissing:

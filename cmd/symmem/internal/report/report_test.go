@@ -12,8 +12,8 @@ import (
 	"symmem/internal/page"
 )
 
-// newHistory returns the history of a rank that made the given calls in one group. Only the last
-// call has a size.
+// newHistory returns the history of a rank that made the given calls in the world. The last call
+// transfers 64 bytes. Call i has the time 1000+i.
 func newHistory(rank int, calls ...string) *history.Rank {
 	r := &history.Rank{Number: rank, Format: "trace of symmem", File: "rank"}
 	s := &history.Sequence{Class: history.Calls, ID: "world", NoPlacesReason: "calls have none"}
@@ -23,9 +23,10 @@ func newHistory(rank int, calls ...string) *history.Rank {
 			index = len(r.Texts)
 			r.Texts = append(r.Texts, text)
 		}
+		bytes := 64 * (i + 1) / len(calls)
 		s.Events = append(s.Events, history.Event{
 			Action: history.Call, Number: int64(i), Block: int32(index), Segment: -1, Stack: -1,
-			UnixMicro: int64(1000 + i), Bytes: int64(64 * (i + 1) / len(calls)),
+			UnixMicro: int64(1000 + i), Bytes: int64(bytes),
 		})
 	}
 	r.Sequences = append(r.Sequences, s)
@@ -36,6 +37,7 @@ func buildPage(ranks ...*history.Rank) *page.Page {
 	return Build(diff.Compare(ranks, diff.Options{}), nil)
 }
 
+// TestPaths checks that the page counts the calls of each rank by group, operation and path.
 func TestPaths(t *testing.T) {
 	const window, plain = "AllReduce sum of 4 int8, path window, collective 1", "Barrier, path plain"
 	p := buildPage(newHistory(0, window, plain, window, `"size": Agree of 8`),
@@ -47,7 +49,7 @@ func TestPaths(t *testing.T) {
 	}
 	got := slices.Clone(p.Paths)
 	for i := range got {
-		got[i].Bytes = nil
+		got[i].Bytes = nil // compared below
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("paths differ (-want +got):\n%s", d)
@@ -60,16 +62,18 @@ func TestPaths(t *testing.T) {
 // TestPending checks that the page lists ranks that are behind, calls that have not completed, and
 // segments that only some ranks have registered.
 func TestPending(t *testing.T) {
-	a, b, c := newHistory(0, "A", "B", "C"), newHistory(1, "A", "B", "C"), newHistory(2, "A")
-	b.PendingCalls = []history.PendingCall{
+	rank0, rank1 := newHistory(0, "A", "B", "C"), newHistory(1, "A", "B", "C")
+	rank2 := newHistory(2, "A")
+	rank1.PendingCalls = []history.PendingCall{
 		{Group: "world", Text: "C", State: "scheduled", UnixMicro: 5},
 	}
-	for _, r := range []*history.Rank{a, b, c} {
-		r.Windows = []history.Window{{Pool: "1 of group world", Bytes: 64, Group: "world"}}
+	const pool = "1 of group world"
+	for _, r := range []*history.Rank{rank0, rank1, rank2} {
+		r.Windows = []history.Window{{Pool: pool, Bytes: 64, Group: "world"}}
 	}
-	a.Windows = append(a.Windows, history.Window{Pool: "1 of group world", Segment: 1, Group: "world"})
-	b.Windows[0].IsDeregistered = true
-	p := buildPage(a, b, c)
+	rank0.Windows = append(rank0.Windows, history.Window{Pool: pool, Segment: 1, Group: "world"})
+	rank1.Windows[0].IsDeregistered = true
+	p := buildPage(rank0, rank1, rank2)
 	var got []string
 	for _, row := range p.Pending {
 		got = append(got, strings.TrimSpace(strings.Join([]string{row.Group, row.Text}, ": ")))
@@ -85,24 +89,26 @@ func TestPending(t *testing.T) {
 	if last := p.Pending[2]; !slices.Equal(last.Ranks, []int{2}) || last.Time != 1001 {
 		t.Errorf("ranks %v have been behind since %d; want rank 2 since 1001", last.Ranks, last.Time)
 	}
-	states := []page.State{page.Registered, page.Deregistered, page.Registered}
-	if !slices.Equal(p.Windows[0].States, states) {
-		t.Errorf("states of segment 0 = %v; want %v", p.Windows[0].States, states)
+	wantStates := []page.State{page.Registered, page.Deregistered, page.Registered}
+	if !slices.Equal(p.Windows[0].States, wantStates) {
+		t.Errorf("states of segment 0 = %v; want %v", p.Windows[0].States, wantStates)
 	}
 }
 
 // TestFaults checks that ranks with the same fault share a row, which shows the earliest time.
 func TestFaults(t *testing.T) {
-	a, b := newHistory(0, "A"), newHistory(1, "A")
-	a.Faults = []history.Fault{{Group: "world", Text: "rank 2 is late\x1b[31m", UnixMicro: 9}}
-	b.Faults = []history.Fault{{Group: "world", Text: "rank 2 is late\x1b[31m", UnixMicro: 7}}
-	want := []page.Row{{Ranks: []int{0, 1}, Group: "world", Text: "rank 2 is late?[31m", Time: 7}}
-	if d := cmp.Diff(want, buildPage(a, b).Faults); d != "" {
+	const text, printableText = "rank 2 is late\x1b[31m", "rank 2 is late?[31m"
+	rank0, rank1 := newHistory(0, "A"), newHistory(1, "A")
+	rank0.Faults = []history.Fault{{Group: "world", Text: text, UnixMicro: 9}}
+	rank1.Faults = []history.Fault{{Group: "world", Text: text, UnixMicro: 7}}
+	want := []page.Row{{Ranks: []int{0, 1}, Group: "world", Text: printableText, Time: 7}}
+	if d := cmp.Diff(want, buildPage(rank0, rank1).Faults); d != "" {
 		t.Errorf("faults differ (-want +got):\n%s", d)
 	}
 }
 
-// TestOlderBlocks checks that a page contains the blocks that were allocated before the trace.
+// TestOlderBlocks checks that a page contains a block that was allocated before the trace as an
+// event, and that its segment is large enough for the block.
 func TestOlderBlocks(t *testing.T) {
 	r := &history.Rank{Sequences: []*history.Sequence{{
 		Class: history.SymmemPool, Segments: []history.SegmentInfo{{Bytes: 1}},

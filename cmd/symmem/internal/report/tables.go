@@ -12,13 +12,14 @@ import (
 	"symmem/internal/ranklist"
 )
 
+// pathKey identifies a row of Page.Paths.
 type pathKey struct{ group, operation, path string }
 
-// countPaths counts a rank's calls by group, operation and path, which is the way in which symmem
-// executes a collective.
+// countPaths adds the calls of one rank in the group s to the rows of Page.Paths, which count
+// calls by group, operation and path. A path is a way in which symmem executes a collective.
 func (b *builder) countPaths(s *diff.SequenceResult, m *diff.Member) {
 	for i := range m.Sequence.Events {
-		e := &m.Sequence.Events[i]
+		e := &m.Sequence.Events[i] // of a call, so Block is the index of its text
 		if int(e.Block) >= len(m.History.Texts) || e.Block < 0 {
 			continue
 		}
@@ -38,8 +39,8 @@ func (b *builder) countPaths(s *diff.SequenceResult, m *diff.Member) {
 	}
 }
 
-// parseCall parses the text of a call. The path is empty unless the call is a collective of
-// symmem.
+// parseCall returns the operation and the path in the text of a call. The path is empty unless the
+// call is a collective of symmem. A quoted text is the name of a value that ranks compared.
 func parseCall(text string) (operation, path string) {
 	operation, _, _ = strings.Cut(text, " ")
 	operation = strings.TrimSuffix(operation, ",")
@@ -51,12 +52,14 @@ func parseCall(text string) (operation, path string) {
 	return history.MakePrintable(operation), history.MakePrintable(path)
 }
 
+// addTables adds all tables except the rows of Paths, which it only sorts. ranks[i] is the history
+// of Page.Ranks[i], or nil if there is none.
 func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 	slices.SortStableFunc(b.page.Paths, func(x, y page.Path) int {
 		return cmp.Or(cmp.Compare(x.Group, y.Group), cmp.Compare(x.Operation, y.Operation),
 			cmp.Compare(x.Path, y.Path))
 	})
-	windows := map[windowKey]int{}
+	windows := map[windowKey]int{} // indexes in Page.Windows
 	for i, rank := range ranks {
 		if rank == nil {
 			continue
@@ -78,8 +81,9 @@ func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 	}
 }
 
-// addRow adds a rank to the row with the given group and text. The time of a row is the earliest
-// time of its ranks.
+// addRow adds a rank to the row with the given group and text, or adds a row if there is none. It
+// returns the rows. The time of a row is the earliest time of its ranks, in microseconds since
+// 1970.
 func addRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
 	for i := range rows {
 		if row := &rows[i]; row.Group == group && row.Text == text {
@@ -93,11 +97,14 @@ func addRow(rows []page.Row, rank int, group, text string, time int64) []page.Ro
 	return append(rows, page.Row{Ranks: []int{rank}, Group: group, Text: text, Time: time})
 }
 
+// windowKey identifies a row of Page.Windows.
 type windowKey struct {
 	group, pool string
 	segment     int32
 }
 
+// addWindow records that a rank has registered a window. rows maps each key to the index of its
+// row in Page.Windows.
 func (b *builder) addWindow(rows map[windowKey]int, rank int, w *history.Window) {
 	key := windowKey{w.Group, w.Pool, w.Segment}
 	index, ok := rows[key]
@@ -116,10 +123,11 @@ func (b *builder) addWindow(rows map[windowKey]int, rank int, w *history.Window)
 	b.page.Windows[index].States[rank] = state
 }
 
-// addMissingWindows adds a pending row for each window that some ranks of a group have and others
-// never had.
+// addMissingWindows adds a row to Page.Pending for each window that some ranks of a group have
+// and others never had. Ranks without any window of the group do not count, because they may not
+// belong to the group.
 func (b *builder) addMissingWindows() {
-	isMember := map[string][]bool{} // by group and rank
+	isMember := map[string][]bool{} // whether a rank had a window, by group and rank
 	for _, w := range b.page.Windows {
 		if isMember[w.Group] == nil {
 			isMember[w.Group] = make([]bool, len(w.States))
@@ -145,13 +153,13 @@ func (b *builder) addMissingWindows() {
 	}
 }
 
-// addMissingCalls adds a pending row, with the first missing call, for each rank that has made
-// fewer calls than others of its group.
+// addMissingCalls adds each rank that has made fewer calls than others of its group to a row of
+// Page.Pending that names the first missing call.
 func (b *builder) addMissingCalls(s *diff.SequenceResult) {
 	if s.Class != history.Calls {
 		return
 	}
-	longest := -1
+	longest := -1 // index of the member with the most calls
 	for i := range s.Members {
 		if longest < 0 || countComparedCalls(&s.Members[i]) > countComparedCalls(&s.Members[longest]) {
 			longest = i
@@ -172,6 +180,8 @@ func (b *builder) addMissingCalls(s *diff.SequenceResult) {
 	}
 }
 
+// countComparedCalls returns the number of a member's calls from the first call that all files
+// contain.
 func countComparedCalls(m *diff.Member) int {
 	if m.Sequence == nil {
 		return 0

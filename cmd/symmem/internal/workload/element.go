@@ -9,7 +9,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Encode appends a number to dst as an element of type t, which must be able to represent it.
+// Encode appends value to dst as an element of type t, in the byte order of the machine. A float
+// type rounds the value; an integer type must be able to represent it.
 func Encode(dst []byte, t symmem.DataType, value float64) []byte {
 	order := binary.NativeEndian
 	switch t {
@@ -27,12 +28,13 @@ func Encode(dst []byte, t symmem.DataType, value float64) []byte {
 		return order.AppendUint32(dst, uint32(int64(value)))
 	case symmem.Int16, symmem.Uint16:
 		return order.AppendUint16(dst, uint16(int64(value)))
-	default:
+	default: // Int8, Uint8
 		return append(dst, byte(value))
 	}
 }
 
-// Decode decodes the element at the beginning of src.
+// Decode returns the element of type t at the beginning of src. It rounds integers that a float64
+// cannot represent.
 func Decode(src []byte, t symmem.DataType) float64 {
 	order := binary.NativeEndian
 	switch t {
@@ -58,7 +60,7 @@ func Decode(src []byte, t symmem.DataType) float64 {
 		return float64(order.Uint16(src))
 	case symmem.Int8:
 		return float64(int8(src[0]))
-	default:
+	default: // Uint8
 		return float64(src[0])
 	}
 }
@@ -72,18 +74,20 @@ func isFloat(t symmem.DataType) bool {
 	}
 }
 
-// Difference summarizes a comparison of elements.
+// Difference summarizes a comparison of elements. If no element is wrong, all fields are 0.
 type Difference struct {
-	Wrong     int64 // number of wrong elements
-	First     int64 // index of the first wrong element
-	Got, Want float64
+	Wrong     int64   // number of wrong elements
+	First     int64   // index of the first wrong element
+	Got, Want float64 // values of the first wrong element
 }
 
-// Compare compares the elements that a rank has received with the expected ones.
+// Compare compares the elements that a rank has received with the expected elements.
 func (p *Pattern) Compare(got, want []byte) (d Difference) {
 	return compare(got, want, p.DataType, p.Tolerance())
 }
 
+// compare compares elements of type t. An element is wrong if its relative error is above
+// tolerance.
 func compare(got, want []byte, t symmem.DataType, tolerance float64) (d Difference) {
 	if bytes.Equal(got, want) {
 		return d
@@ -93,12 +97,12 @@ func compare(got, want []byte, t symmem.DataType, tolerance float64) (d Differen
 		if bytes.Equal(got[i:i+size], want[i:i+size]) {
 			continue
 		}
-		g, w := Decode(got[i:], t), Decode(want[i:], t)
-		if math.Abs(g-w) <= tolerance*math.Abs(w) {
+		gotValue, wantValue := Decode(got[i:], t), Decode(want[i:], t)
+		if math.Abs(gotValue-wantValue) <= tolerance*math.Abs(wantValue) {
 			continue
 		}
 		if d.Wrong == 0 {
-			d.First, d.Got, d.Want = int64(i/size), g, w
+			d.First, d.Got, d.Want = int64(i/size), gotValue, wantValue
 		}
 		d.Wrong++
 	}

@@ -11,15 +11,17 @@ import (
 	"symmem"
 )
 
-// Gatherer exchanges results between ranks, even if they place memory differently.
+// Gatherer exchanges results between the ranks of a group. It works even after ranks have placed
+// memory differently, because its pool has no domain.
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
 	pool   *symmem.Pool
 }
 
-// OpenGatherer returns a Gatherer that works even after other groups have failed. All ranks of the
-// world must call it.
+// OpenGatherer returns a Gatherer for the ranks of the world. It creates a group and a stream for
+// the Gatherer, so that it works even after other groups have failed. All ranks of the world must
+// call it.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	group, err := rt.World().Split(ctx, 0, rt.Rank())
 	if err != nil {
@@ -32,7 +34,8 @@ func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	return NewGatherer(ctx, rt, group, stream)
 }
 
-// NewGatherer returns a Gatherer that uses the given group and stream.
+// NewGatherer returns a Gatherer that uses the given group and stream. All ranks of the group must
+// call it.
 func NewGatherer(
 	ctx context.Context, rt *symmem.Runtime, group *symmem.Group, stream *symmem.Stream,
 ) (*Gatherer, error) {
@@ -47,7 +50,7 @@ func NewGatherer(
 	return &Gatherer{group, stream, pool}, nil
 }
 
-// Numbers returns the value of own on each rank, by rank.
+// Numbers returns the value of own on each rank, by rank. All ranks of the group must call it.
 func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	received, err := g.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(own)))
 	if err != nil {
@@ -60,7 +63,8 @@ func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	return all, nil
 }
 
-// Gather exchanges values as JSON. It returns the value of own on each rank, by rank.
+// Gather exchanges values as JSON. It returns the value of own on each rank, by rank. All ranks of
+// the group must call it.
 func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	sent, err := json.Marshal(own)
 	if err != nil {
@@ -70,7 +74,7 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}
-	padded := make([]byte, slices.Max(lengths))
+	padded := make([]byte, slices.Max(lengths)) // an all-gather needs equal lengths
 	copy(padded, sent)
 	received, err := g.allGather(ctx, padded)
 	if err != nil {
@@ -85,29 +89,30 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	return all, nil
 }
 
-// allGather concatenates the ranks' messages, which must have the same length.
+// allGather returns the messages of all ranks, concatenated in the order of ranks. own is this
+// rank's message. All messages must have the same length.
 func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err error) {
 	all = make([]byte, len(own)*g.group.Size())
-	var parts [2]symmem.Memory
+	var sendAndRecv [2]symmem.Memory
 	for i, n := range []int{len(own), len(all)} {
 		b, allocErr := g.pool.Alloc(int64(n))
 		if allocErr != nil {
 			return nil, allocErr
 		}
 		defer func() { err = errors.Join(err, b.Free()) }()
-		if parts[i], err = b.Memory().Slice(0, int64(n)); err != nil {
+		if sendAndRecv[i], err = b.Memory().Slice(0, int64(n)); err != nil {
 			return nil, err
 		}
 	}
-	s := g.stream
-	if err := s.Copy(parts[0], symmem.Host(own)); err != nil {
+	send, recv, s := sendAndRecv[0], sendAndRecv[1], g.stream
+	if err := s.Copy(send, symmem.Host(own)); err != nil {
 		return nil, err
 	}
-	err = g.group.AllGather(ctx, parts[0], parts[1], int64(len(own)), symmem.Uint8, s)
+	err = g.group.AllGather(ctx, send, recv, int64(len(own)), symmem.Uint8, s)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Copy(symmem.Host(all), parts[1]); err != nil {
+	if err := s.Copy(symmem.Host(all), recv); err != nil {
 		return nil, err
 	}
 	return all, s.Synchronize(ctx)

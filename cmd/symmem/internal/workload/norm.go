@@ -14,64 +14,73 @@ import (
 type Norm struct {
 	*formula.NormCase
 	Args    symmem.NormArgs // set by Place
-	outputs []normOutput
+	outputs []normOutput    // the tensors that the norm writes; set by Place
 }
 
+// normOutput describes a tensor that a norm writes.
 type normOutput struct {
 	name        string
 	memory      symmem.Memory
 	want        []byte
 	got         []byte // made by Read
-	elementSize int
+	elementSize int    // in bytes
 }
 
-// Place sets Args to tensors in three buffers: the input, the output and the other tensors. No
-// buffer needs more than 8*Rows*Hidden bytes, except for the input of a ReduceScatterRMSNorm.
+// Place sets Args to tensors in three buffers: one for the input, one for the output, and one for
+// the residual, the weights, the quantized output and the scales. No buffer needs more than
+// 8*Rows*Hidden bytes, except for the input of a ReduceScatterRMSNorm.
 func (n *Norm) Place(input, output, others symmem.Memory) error {
 	n.Args = symmem.NormArgs{
 		Type: n.DataType, Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon,
 		WeightBias: n.WeightBias, Quant: n.Quant, ScaleStrides: n.ScaleStrides,
 	}
-	a, rowBytes := &n.Args, 2*n.Rows*n.Hidden
-	var errs [6]error
-	a.Input, errs[0] = input.Slice(0, 2*int64(len(n.Inputs[0])))
-	a.Output, errs[1] = output.Slice(0, rowBytes)
+	const elementBytes, quantizedBytes, scaleBytes = 2, 1, 4
+	a := &n.Args
+	ownBytes := elementBytes * n.Rows * n.Hidden // size of this rank's rows
+	var inputErr, outputErr, residualErr, weightErr, quantizedErr, scalesErr error
+	a.Input, inputErr = input.Slice(0, elementBytes*int64(len(n.Inputs[0])))
+	a.Output, outputErr = output.Slice(0, ownBytes)
 	if n.InPlace {
-		a.Output, errs[1] = a.Input.Slice(int64(n.Rank)*rowBytes, rowBytes)
+		a.Output, outputErr = a.Input.Slice(int64(n.Rank)*ownBytes, ownBytes)
 	}
-	used := int64(0)
+	used := int64(0) // bytes of others
 	allocate := func(size int64) (symmem.Memory, error) {
 		m, err := others.Slice(used, size)
 		used += (size + driver.NormAlign - 1) / driver.NormAlign * driver.NormAlign
 		return m, err
 	}
-	a.Residual, errs[2] = allocate(rowBytes)
-	a.Weight, errs[3] = allocate(2 * n.Hidden)
-	n.outputs = []normOutput{
-		{name: "residual", memory: a.Residual, want: formula.Bytes(n.Want.Residual), elementSize: 2},
-	}
+	a.Residual, residualErr = allocate(ownBytes)
+	a.Weight, weightErr = allocate(elementBytes * n.Hidden)
+	n.outputs = []normOutput{{
+		name: "residual", memory: a.Residual, want: formula.Bytes(n.Want.Residual),
+		elementSize: elementBytes,
+	}}
 	if n.Quant != driver.QuantNone {
-		a.Quantized, errs[4] = allocate(n.Rows * n.Hidden)
-		a.Scales, errs[5] = allocate(4 * int64(len(n.Want.Scales)))
+		a.Quantized, quantizedErr = allocate(quantizedBytes * n.Rows * n.Hidden)
+		a.Scales, scalesErr = allocate(scaleBytes * int64(len(n.Want.Scales)))
 		n.outputs = append(n.outputs,
 			normOutput{
-				name: "quantized output", memory: a.Quantized, want: n.Want.Quantized, elementSize: 1,
+				name: "quantized output", memory: a.Quantized, want: n.Want.Quantized,
+				elementSize: quantizedBytes,
 			},
 			normOutput{
-				name: "scales", memory: a.Scales, want: formula.Bytes(n.Want.Scales), elementSize: 4,
+				name: "scales", memory: a.Scales, want: formula.Bytes(n.Want.Scales),
+				elementSize: scaleBytes,
 			})
 	}
 	if n.OnlyQuantized {
 		a.Output = symmem.Memory{}
 	} else {
 		n.outputs = append(n.outputs, normOutput{
-			name: "output", memory: a.Output, want: formula.Bytes(n.Want.Output), elementSize: 2,
+			name: "output", memory: a.Output, want: formula.Bytes(n.Want.Output),
+			elementSize: elementBytes,
 		})
 	}
-	return errors.Join(errs[:]...)
+	return errors.Join(inputErr, outputErr, residualErr, weightErr, quantizedErr, scalesErr)
 }
 
-// Fill queues copies to the input tensors. rank is this rank's number in the group.
+// Fill queues copies of the data to the tensors that the norm reads. rank is this rank's number in
+// the group.
 func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 	a := &n.Args
 	errs := []error{
@@ -85,7 +94,7 @@ func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 	return errors.Join(errs...)
 }
 
-// Read queues copies of the outputs.
+// Read queues copies of the outputs, which CountWrong checks.
 func (n *Norm) Read(s *symmem.Stream) error {
 	for i := range n.outputs {
 		o := &n.outputs[i]
@@ -97,7 +106,7 @@ func (n *Norm) Read(s *symmem.Stream) error {
 	return nil
 }
 
-// Bytes returns the size of all outputs.
+// Bytes returns the total size of the outputs.
 func (n *Norm) Bytes() (sum int64) {
 	for i := range n.outputs {
 		sum += int64(len(n.outputs[i].want))
@@ -105,8 +114,8 @@ func (n *Norm) Bytes() (sum int64) {
 	return sum
 }
 
-// CountWrong counts the wrong elements in the copies that Read has made, and describes the first
-// one.
+// CountWrong returns the number of wrong elements in the copies that Read has made, and a
+// description of the first wrong element, or "".
 func (n *Norm) CountWrong() (wrongCount int64, first string) {
 	for _, o := range n.outputs {
 		for i := 0; i < len(o.want); i += o.elementSize {
@@ -114,7 +123,8 @@ func (n *Norm) CountWrong() (wrongCount int64, first string) {
 			if bytes.Equal(got, want) {
 				continue
 			}
-			if wrongCount++; wrongCount == 1 {
+			wrongCount++
+			if wrongCount == 1 {
 				first = fmt.Sprintf("at index %d of the %s: %x instead of %x", i/o.elementSize, o.name,
 					got, want)
 			}

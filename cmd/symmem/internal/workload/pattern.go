@@ -10,26 +10,28 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Pattern defines the data of one call. Values are small integers, whose sums are exact in every
-// type, and differ between ranks, offsets and calls.
+// Pattern defines the data of one call. The values are small integers, whose sums are exact in
+// every type. They differ between ranks, offsets and calls.
 type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType
-	ReduceOp  symmem.ReduceOp
-	// Count is the number of elements or, if parts have different sizes, that of the largest part.
+	ReduceOp  symmem.ReduceOp // ignored unless the operation reduces
+	// Count is the count argument of the call. If the parts have different sizes, Count is the
+	// number of elements of the largest possible part.
 	Count int64
-	Root  int
-	Ranks int
-	Tag   uint64 // makes the data of different calls differ
+	Root  int    // rank in the group; ignored unless the operation has a root
+	Ranks int    // number of ranks in the group
+	Tag   uint64 // differs between calls, so that their data differ
 }
 
-// Values repeat after period elements. It is prime, so that it rarely divides distances of buffers.
+// period is the number of elements after which values repeat. It is prime, so that it rarely
+// divides the distance between two buffers.
 const period = 1021
 
-// maxSum is the largest value of a sum. int8 and bfloat16 represent all integers up to it.
+// maxSum is the largest value of a sum. int8 and bfloat16 represent all integers up to maxSum.
 const maxSum = 120
 
-// hash uses the finalizer of SplitMix64.
+// hash returns a pseudorandom number. It uses the finalizer of SplitMix64.
 func hash(element, rank, tag uint64) uint64 {
 	x := element*0x9e3779b97f4a7c15 + rank*0xbf58476d1ce4e5b9 + tag*0x94d049bb133111eb
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -37,6 +39,7 @@ func hash(element, rank, tag uint64) uint64 {
 	return x ^ x>>31
 }
 
+// inputValue returns element i of the data that a rank sends.
 func (p *Pattern) inputValue(rank int, i int64) float64 {
 	element := uint64(i % period)
 	if p.Operation.Reduces() && p.ReduceOp == symmem.Prod {
@@ -50,14 +53,17 @@ func (p *Pattern) inputValue(rank int, i int64) float64 {
 	return float64(1 + hash(element, uint64(rank), p.Tag)%limit)
 }
 
-// factor returns 2 on one rank, 3 on another and 1 on the rest, so that products stay small.
+// factor returns a rank's input for a product. It is 2 on one rank, 3 on another rank and 1 on the
+// other ranks, so that the product is small.
 func (p *Pattern) factor(rank int, element uint64) float64 {
 	ranks := uint64(p.Ranks)
 	rankOfTwo := hash(element, 0, p.Tag) % ranks
+	distance := 1 + hash(element, 1, p.Tag)%max(1, ranks-1)
+	rankOfThree := (rankOfTwo + distance) % ranks
 	switch uint64(rank) {
 	case rankOfTwo:
 		return 2
-	case (rankOfTwo + 1 + hash(element, 1, p.Tag)%max(1, ranks-1)) % ranks:
+	case rankOfThree:
 		return 3
 	default:
 		return 1
@@ -78,6 +84,7 @@ func DataTypes() []symmem.DataType {
 	})
 }
 
+// reducedValue returns the reduction of element i of all ranks.
 func (p *Pattern) reducedValue(i int64) float64 {
 	result := p.inputValue(0, i)
 	for rank := 1; rank < p.Ranks; rank++ {
@@ -86,14 +93,15 @@ func (p *Pattern) reducedValue(i int64) float64 {
 	if !p.ReduceOp.IsAverage() {
 		return result
 	}
-	if result /= float64(p.Ranks); !isFloat(p.DataType) {
+	result /= float64(p.Ranks)
+	if !isFloat(p.DataType) {
 		return math.Trunc(result)
 	}
 	return result
 }
 
-// Tolerance returns the permitted relative error. Averages of floats may be rounded, unless the
-// number of ranks is a power of two.
+// Tolerance returns the permitted relative error. It is 0 except for averages of floats, which may
+// be rounded unless the number of ranks is a power of two.
 func (p *Pattern) Tolerance() float64 {
 	isPowerOfTwo := p.Ranks&(p.Ranks-1) == 0
 	if p.Operation.Reduces() && p.ReduceOp.IsAverage() && isFloat(p.DataType) && !isPowerOfTwo {
@@ -102,8 +110,8 @@ func (p *Pattern) Tolerance() float64 {
 	return 0
 }
 
-// SendRecvCounts returns the number of elements that a rank sends and receives. OpSend means that
-// each rank sends to the next one.
+// SendRecvCounts returns the numbers of elements in a rank's send and receive buffers. With
+// OpSend, each rank sends to the next rank and receives from the previous one.
 func (p *Pattern) SendRecvCounts(rank int) (send, recv int64) {
 	if p.Operation == symmem.OpSend {
 		return p.Count, p.Count
@@ -111,12 +119,12 @@ func (p *Pattern) SendRecvCounts(rank int) (send, recv int64) {
 	call := driver.Call{
 		Operation: p.Operation, DataType: symmem.Uint8, Root: p.Root, Count: p.Count,
 	}
-	switch counts := p.PartCounts(); p.Operation {
+	switch p.Operation {
 	case symmem.OpAllGatherV:
-		call.Splits = &symmem.Splits{RecvCounts: counts}
+		call.Splits = &symmem.Splits{RecvCounts: p.PartCounts()}
 	case symmem.OpReduceScatterV:
-		call.Splits = &symmem.Splits{SendCounts: counts}
-	default:
+		call.Splits = &symmem.Splits{SendCounts: p.PartCounts()}
+	default: // all parts have the same size
 		return call.Spans(p.Ranks, rank)
 	}
 	call.Splits = call.Splits.WithOffsets()
@@ -134,6 +142,7 @@ func (p *Pattern) PartCounts() []int64 {
 	return counts
 }
 
+// partOffset returns the number of elements before a rank's part in a buffer of all parts.
 func (p *Pattern) partOffset(rank int) (sum int64) {
 	if !p.Operation.SplitsOneBuffer() {
 		return int64(rank) * p.Count
@@ -178,12 +187,12 @@ func (p *Pattern) Output(rank int) []byte {
 		return p.concatenate(part)
 	case symmem.OpSend:
 		return p.Input((rank + p.Ranks - 1) % p.Ranks)
-	default:
+	default: // OpAllReduce
 		return p.appendElements(nil, 0, p.Count, p.reducedValue)
 	}
 }
 
-// concatenate concatenates the data of all ranks from element start.
+// concatenate concatenates one part of each rank's data. The part begins at element start.
 func (p *Pattern) concatenate(start int64) (all []byte) {
 	for rank := range p.Ranks {
 		count := p.Count
@@ -196,7 +205,8 @@ func (p *Pattern) concatenate(start int64) (all []byte) {
 	return all
 }
 
-// appendElements appends n elements from element start. It repeats the first period.
+// appendElements encodes n elements, beginning with value(start), and appends them to dst. It
+// calls value only for the first period elements, and repeats them.
 func (p *Pattern) appendElements(dst []byte, start, n int64, value func(i int64) float64) []byte {
 	begin, byteCount := len(dst), int(n)*p.DataType.Size()
 	for i := range min(n, period) {

@@ -10,13 +10,14 @@ import (
 // Transfer holds the pattern of a call and this rank's send and receive buffers.
 type Transfer struct {
 	Pattern
-	// Group is nil on ranks outside the group. They still fill and read the memory, because pools
-	// must record the same uses on all ranks.
+	// Group is nil on ranks outside the group. These ranks still fill and read the memory, because
+	// pools must record the same uses on all ranks.
 	Group      *symmem.Group
-	Send, Recv symmem.Memory
-	Got        []byte // a copy of Recv, made by Read
+	Send, Recv symmem.Memory // set by Place
+	Got        []byte        // a copy of Recv, made by Read
 }
 
+// ownRank returns this rank's number in the group, or 0 on ranks outside the group.
 func (t *Transfer) ownRank() int {
 	if t.Group == nil {
 		return 0
@@ -24,23 +25,28 @@ func (t *Transfer) ownRank() int {
 	return t.Group.Rank()
 }
 
-// Place sets Send and Recv to the parts of src and dst that the call uses. If these are the same
-// memory, the call is in place.
+// Place sets Send and Recv to the ranges of src and dst that the call uses. If src and dst are the
+// same memory, the call is in place: a buffer of one part is then this rank's part of the other
+// buffer.
 func (t *Transfer) Place(src, dst symmem.Memory) (err error) {
 	size := int64(t.DataType.Size())
 	sent, received := t.SendRecvCounts(t.ownRank())
 	sendOffset, recvOffset := int64(0), int64(0)
-	part := t.partOffset(t.ownRank()) * size
-	switch send, recv := t.Operation.Extents(); {
-	case src != dst || send == recv:
-	case send == driver.OnePart:
-		sendOffset = part
-	case recv == driver.OnePart:
-		recvOffset = part
+	ownPart := t.partOffset(t.ownRank()) * size
+	sendExtent, recvExtent := t.Operation.Extents()
+	if inPlace := src == dst; inPlace && sendExtent != recvExtent {
+		switch {
+		case sendExtent == driver.OnePart:
+			sendOffset = ownPart
+		case recvExtent == driver.OnePart:
+			recvOffset = ownPart
+		}
 	}
-	if t.Send, err = src.Slice(sendOffset, sent*size); err == nil {
-		t.Recv, err = dst.Slice(recvOffset, received*size)
+	t.Send, err = src.Slice(sendOffset, sent*size)
+	if err != nil {
+		return err
 	}
+	t.Recv, err = dst.Slice(recvOffset, received*size)
 	return err
 }
 
@@ -61,9 +67,10 @@ func (t *Transfer) Read(s *symmem.Stream) error {
 	return s.Copy(symmem.Host(t.Got), t.Recv)
 }
 
-// Launch makes the call on a stream. This rank must be a member of the group. For OpSend, each rank
-// sends to the next one and, on recvStream, receives from the previous one. In a graph, both
-// streams must be the same; even ranks then send first, because NCCL executes calls in order.
+// Launch makes the call on s. This rank must be a member of the group. For OpSend, each rank sends
+// to the next rank on s, and receives from the previous rank on recvStream. In a graph, both
+// streams must be the same. If they are, odd ranks receive first, because NCCL executes the calls
+// on a stream in order.
 func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) error {
 	g, send, recv, count, dataType := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {
@@ -89,7 +96,7 @@ func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) err
 		return g.Scatter(ctx, send, recv, count, dataType, t.Root, s)
 	case symmem.OpBarrier:
 		return g.Barrier(ctx, s)
-	default:
+	default: // OpSend
 	}
 	next, previous := (g.Rank()+1)%g.Size(), (g.Rank()+g.Size()-1)%g.Size()
 	firstCall := func() error { return g.Send(ctx, send, count, dataType, next, s) }
