@@ -180,7 +180,6 @@ var variableEffects = []variableEffect{
 	},
 }
 
-// matches reports whether v has the effect.
 func (e *variableEffect) matches(v *Variable) bool {
 	if e.name != v.Name {
 		return false
@@ -191,7 +190,6 @@ func (e *variableEffect) matches(v *Variable) bool {
 	return len(e.values) == 0 || slices.ContainsFunc(e.values, isValue)
 }
 
-// judgeVariables adds a finding about each variable to s.
 func judgeVariables(f *Facts, s *Section) {
 	for i := range f.Variables {
 		f.Variables[i].judge(f.RequestedBackend, s)

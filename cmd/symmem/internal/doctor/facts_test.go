@@ -59,7 +59,6 @@ func TestInspectVariables(t *testing.T) {
 	}
 }
 
-// withoutFile returns the variables that file does not set.
 func withoutFile(all []Variable, file string) []Variable {
 	var remaining []Variable
 	for _, v := range all {

@@ -100,7 +100,6 @@ func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 // window kernels (src/device/symmetric/generate.py).
 const minWindowMajor = 6
 
-// judgeGPUs adds findings about each GPU and about all GPUs together to s.
 func judgeGPUs(f *Facts, s *Section) {
 	for i := range f.GPUs {
 		f.GPUs[i].judge(s)

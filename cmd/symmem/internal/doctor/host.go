@@ -58,7 +58,6 @@ func InspectHost() Host {
 	return h
 }
 
-// errorText returns the text of an error, or "" for nil.
 func errorText(err error) string {
 	if err == nil {
 		return ""
@@ -66,7 +65,6 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// tryMemfd creates and maps anonymous shared memory.
 func tryMemfd() error {
 	f, err := sys.Memfd("symmem-doctor", sys.PageSize)
 	if err != nil {
@@ -138,7 +136,6 @@ func trySockets() error {
 // Each segment (a mapped part of a pool) of each rank needs a mapping.
 const minMappings = 65530
 
-// judgeHost adds findings about the machine to s.
 func judgeHost(f *Facts, s *Section) {
 	h := &f.Host
 	s.addOK("%d processors, %s of memory and swap space, Linux %s", h.Cores,
@@ -197,7 +194,6 @@ func (h *Host) judgeHugePages(f *Facts, s *Section) {
 	}
 }
 
-// formatCountLimit formats a limit of a number, which is negative if there is no limit.
 func formatCountLimit(n int64) string {
 	if n < 0 {
 		return "no limit"

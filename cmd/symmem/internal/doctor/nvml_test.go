@@ -8,8 +8,9 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// nvmlSource implements NVML for three GPUs. The first two are connected by NVLink. Queries about
-// links of the third GPU return NVML_ERROR_NOT_SUPPORTED.
+// nvmlSource implements NVML in C for three GPUs with the numbers 0 to 2. GPUs 0 and 1 are
+// connected by NVLink, and have 12 and 13 active links. Queries about links of GPU 2 return
+// NVML_ERROR_NOT_SUPPORTED (3). Invalid calls return other errors.
 const nvmlSource = `
 #include <stdint.h>
 #include <string.h>
@@ -89,6 +90,7 @@ func TestAddNVLinksWithoutLibrary(t *testing.T) {
 	}
 }
 
+// TestAddNVLinksWithOldLibrary uses a library that lacks most functions of NVML.
 func TestAddNVLinksWithOldLibrary(t *testing.T) {
 	source := "int nvmlInit_v2(void) { return 0; } int nvmlShutdown(void) { return 0; }"
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", source))

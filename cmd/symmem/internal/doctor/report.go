@@ -21,7 +21,6 @@ const (
 	Fail Level = "fail" // symmem does not work
 )
 
-// worseLevel returns the worse of two levels.
 func worseLevel(a, b Level) Level {
 	levels := []Level{OK, Warn, Fail}
 	return levels[max(slices.Index(levels, a), slices.Index(levels, b))]
@@ -96,10 +95,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// indent indents all lines but the first like the text of a finding.
 func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
 
-// summarize returns a summary of the numbers of findings with the levels Fail and Warn.
 func summarize(failed, warned int) string {
 	switch {
 	case failed > 0:

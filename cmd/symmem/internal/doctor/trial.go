@@ -132,7 +132,6 @@ func FormatMicroseconds(us float64) string {
 	return fmt.Sprintf("%.4g us", us)
 }
 
-// judgeCall adds a finding about call i to s.
 func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	c := &t.RankResults[0].Calls[i]
 	text := fmt.Sprintf("%s of %s: %s path, %s", c.Operation, formatBytes(c.Bytes), c.Path,
@@ -181,7 +180,6 @@ func (t *Trial) judgeDirect(s *Section) {
 	}
 }
 
-// judgeWindows adds a finding to s if NCCL registers no windows.
 func (t *Trial) judgeWindows(s *Section) {
 	if t.WindowProblem != "" {
 		s.add(Warn, "nothing, if other paths are fast enough; between machines, "+

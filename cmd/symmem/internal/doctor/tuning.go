@@ -78,7 +78,6 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
-// judgeTuning adds findings about the tuning table to s.
 func judgeTuning(f *Facts, s *Section) {
 	t := &f.Tuning
 	switch {
