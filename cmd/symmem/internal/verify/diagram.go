@@ -12,7 +12,6 @@ import (
 	"symmem/driver"
 )
 
-// diagram writes a divergence as text.
 type diagram struct{ *symmem.DivergenceError }
 
 // side holds what a set of ranks observed, and the letter for these ranks in the map.
@@ -59,7 +58,6 @@ func (d diagram) write(b *bytes.Buffer) {
 
 const maxMapRanks = 24 // with more ranks, there is no map
 
-// describePosition returns the end of the first line, which states where the ranks diverged.
 func (d diagram) describePosition() string {
 	if d.Kind != symmem.DivergedPlacement {
 		return fmt.Sprintf(" (%s)", d.Kind)
@@ -92,10 +90,8 @@ func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
 	b.WriteByte('\n')
 }
 
-// ranks returns the numbers of the ranks in ascending order.
 func (d diagram) ranks() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
 
-// sides returns the sides with their letters, ordered by their first ranks.
 func (d diagram) sides() []side {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })

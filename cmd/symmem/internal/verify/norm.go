@@ -27,7 +27,6 @@ type normFindings struct {
 	Refused  string        `json:"refused,omitempty"` // see NormReport
 }
 
-// normOutcome is the outcome of a norm on one rank.
 type normOutcome int
 
 const (

@@ -8,7 +8,6 @@ import (
 	"symmem/driver"
 )
 
-// action is the kind of a step.
 type action uint8
 
 const (
@@ -21,7 +20,6 @@ const (
 	makeNoise                  // make unrelated allocations, which differ between ranks
 )
 
-// step is one step of a program.
 type step struct {
 	action    action
 	slot      int   // number of the buffer; unused by openScope, endScope and makeNoise
@@ -56,7 +54,6 @@ type program struct {
 // elementBytes is the size of the elements that step.elements and Config.Elements count.
 const elementBytes = 4
 
-// composer holds the state of compose.
 type composer struct {
 	config     Config
 	program    program // the steps and cases added so far
@@ -116,7 +113,6 @@ func (c *composer) addChurn(round int) {
 	}
 }
 
-// addChurnStep adds the allocation or free of one random block.
 func (c *composer) addChurnStep() {
 	nextSlot := c.program.slots
 	block, allocated := c.generator.step(nextSlot)
@@ -174,7 +170,6 @@ func (c *composer) addReduces(blocks []liveBlock, cases ...plannedCase) {
 	}
 }
 
-// addFrees frees the random blocks that are still live.
 func (c *composer) addFrees() {
 	for len(c.generator.live) > 0 {
 		block := c.generator.release(len(c.generator.live) - 1)

@@ -10,7 +10,6 @@ import (
 	"symmem"
 )
 
-// drawConfig returns a Config with random fields.
 func drawConfig(t *rapid.T) Config {
 	c := Default()
 	c.Cases = rapid.IntRange(1, 9).Draw(t, "cases")
@@ -36,7 +35,6 @@ type model struct {
 	peak        int64         // maximum number of live elements
 }
 
-// run executes all steps of p, and returns the model after them.
 func run(t *rapid.T, p *program) *model {
 	m := &model{
 		t: t, p: p, live: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
@@ -78,7 +76,6 @@ func (m *model) step(s step) {
 	}
 }
 
-// checkCase executes fillBuffer or reduceBuffer.
 func (m *model) checkCase(s step) {
 	if elements := m.p.cases[s.caseIndex].elements; m.live[s.slot] != elements {
 		m.t.Fatalf("slot %d holds %d elements, but case %d has %d",

@@ -76,7 +76,6 @@ func (r *Report) OK() bool {
 		r.Fault == ""
 }
 
-// newReport returns a report of a run with a Config, without results.
 func newReport(rt *symmem.Runtime, c *Config) Report {
 	r := Report{
 		Backend: rt.Device().Backend, Source: rt.Source(), Ranks: rt.Size(),
@@ -90,7 +89,6 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// mergeResults returns r with the results of all ranks.
 func mergeResults(r Report, p *program, results []rankResult) *Report {
 	worst := mostSevere(results)
 	notRunResult := NotRun
@@ -112,7 +110,6 @@ func mergeResults(r Report, p *program, results []rankResult) *Report {
 	return &r
 }
 
-// recordPaths sets TakenPaths and PathReason.
 func (r *Report) recordPaths(results []rankResult) {
 	reasons := map[string]string{} // by the path that was taken
 	for i := range results {

@@ -10,7 +10,6 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// runner executes a program on one rank.
 type runner struct {
 	rt       *symmem.Runtime
 	config   Config
@@ -69,7 +68,6 @@ func (r *rankResult) err() error {
 	return errors.New(r.Text)
 }
 
-// gatherResults returns the results of all ranks, by rank.
 func gatherResults(
 	ctx context.Context, gatherer *workload.Gatherer, ownResult rankResult,
 ) ([]rankResult, error) {
@@ -87,7 +85,6 @@ func gatherResults(
 	return results, nil
 }
 
-// rankResult executes the program and returns this rank's result.
 func (r *runner) rankResult(ctx context.Context) rankResult {
 	ownResult := rankResult{Rank: r.rt.Rank()}
 	err := r.run(ctx)
@@ -102,7 +99,6 @@ func (r *runner) rankResult(ctx context.Context) rankResult {
 	return ownResult
 }
 
-// run executes the steps of the program and the norms.
 func (r *runner) run(ctx context.Context) error {
 	if err := r.prepare(ctx); err != nil {
 		return err
@@ -121,7 +117,6 @@ func (r *runner) run(ctx context.Context) error {
 	return r.rt.World().Check(ctx) // finds a divergence that the last collectives did not
 }
 
-// prepare creates the groups, the noise and the pool.
 func (r *runner) prepare(ctx context.Context) (err error) {
 	r.groups, err = openGroups(ctx, r.rt.World(), r.config.Groups)
 	if err != nil {
@@ -176,7 +171,6 @@ func (r *runner) fill(ctx context.Context, s *step) error {
 	return r.copy(ctx, memory, symmem.Host(current.input(g.Rank(), g.Size())))
 }
 
-// copy copies src to dst and waits until the copy has completed.
 func (r *runner) copy(ctx context.Context, dst, src symmem.Memory) error {
 	if err := r.rt.DefaultStream().Copy(dst, src); err != nil {
 		return err
@@ -222,7 +216,6 @@ func (r *runner) recordPath(g *symmem.Group, m symmem.Memory, current *plannedCa
 	return nil
 }
 
-// slotMemory returns the memory of a case in the buffer of a step.
 func (r *runner) slotMemory(s *step, current *plannedCase) (symmem.Memory, error) {
 	return r.slots[s.slot].Memory().Slice(0, current.elements*int64(current.dataType.Size()))
 }

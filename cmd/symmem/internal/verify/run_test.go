@@ -10,7 +10,6 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// runOnAllRanks calls Run on each rank, and returns the reports by rank.
 func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), ranks, c.Options())

@@ -27,7 +27,6 @@ type liveBuffer struct {
 	bytes  int64 // size of the buffer
 }
 
-// memory returns the memory of the whole buffer.
 func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().Slice(0, b.bytes) }
 
 // allocate allocates a buffer of random size in a random pool, for use on a random stream. If a
@@ -46,12 +45,10 @@ func (b *buffers) allocate() error {
 	return nil
 }
 
-// isFull reports whether a limit of the live buffers has been reached.
 func (b *buffers) isFull() bool {
 	return len(b.live) >= maxLiveBuffers || b.bytes >= maxLiveMessages*b.choices.maxBytes
 }
 
-// add adds a new buffer from p to the live buffers.
 func (b *buffers) add(p *symmem.Pool, buffer symmem.Buffer) {
 	b.live = append(b.live, liveBuffer{pool: p, buffer: buffer, bytes: buffer.Size()})
 	b.bytes += buffer.Size()
@@ -75,7 +72,6 @@ func (b *buffers) allocateSeveral(
 	return nil
 }
 
-// freeRandom frees a random live buffer, if there is one.
 func (b *buffers) freeRandom() error {
 	if len(b.live) == 0 {
 		return nil

@@ -61,7 +61,6 @@ func (cs *calls) drawCall(group int, capacity int64) *testCall {
 	return call
 }
 
-// runCollective makes and checks a random call in a random group, if two buffers are live.
 func (cs *calls) runCollective(ctx context.Context) error {
 	call, err := cs.drawCallOnBuffers(cs.groups.drawIndex(), cs.buffers.drawBuffers(2))
 	if err != nil || call == nil {
@@ -96,7 +95,6 @@ func (cs *calls) drawCallOnBuffers(group int, twoBuffers []liveBuffer) (*testCal
 	return call, call.Place(ranges[0], ranges[1])
 }
 
-// drawStreams sets the streams of a call to random streams.
 func (cs *calls) drawStreams(call *testCall) {
 	call.inputStream = choose(cs.choices, cs.env.streams)
 	call.stream = choose(cs.choices, cs.env.streams)
@@ -193,7 +191,6 @@ func (cs *calls) checkOutput(call *testCall, prefix string) {
 		len(call.want)/call.DataType.Size(), d.First, d.Got, d.Want))
 }
 
-// runAndCheck makes a call, waits for it and checks its output.
 func (cs *calls) runAndCheck(ctx context.Context, call *testCall) error {
 	if err := cs.queue(ctx, call); err != nil {
 		return err

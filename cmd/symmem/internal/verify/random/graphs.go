@@ -55,7 +55,6 @@ func (gs *graphs) capture(ctx context.Context) error {
 	return gs.freeSome(rec)
 }
 
-// addCall adds a random call with buffers from p to rec, and queues its input on s.
 func (gs *graphs) addCall(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
 	bytes := gs.choices.drawSize()
 	call := gs.calls.drawCall(rec.group, bytes)
@@ -83,7 +82,6 @@ func (gs *graphs) freeSome(rec *recording) error {
 	return nil
 }
 
-// replay replays a random graph up to 8 times, if there is one.
 func (gs *graphs) replay(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil
@@ -121,7 +119,6 @@ func (gs *graphs) replayGraph(ctx context.Context, rec *recording, times int) er
 	return nil
 }
 
-// streamFor returns a random stream on which a graph can be launched.
 func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
 	if rec.capturedByLibrary {
 		return choose(gs.choices, gs.env.library.Streams)
@@ -195,7 +192,6 @@ func (gs *graphs) replayConcurrently(ctx context.Context) error {
 	return nil
 }
 
-// closeOne closes a random graph, if there is one.
 func (gs *graphs) closeOne(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil
@@ -239,7 +235,6 @@ func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream
 	return nil
 }
 
-// closeForGroup closes the graphs of the group at an index.
 func (gs *graphs) closeForGroup(ctx context.Context, group int) error {
 	return gs.close(ctx, func(rec *recording) bool { return rec.group == group })
 }

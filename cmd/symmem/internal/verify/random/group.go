@@ -17,7 +17,6 @@ type groups struct {
 	hasSeveralMachines bool
 }
 
-// newGroups returns groups that contain only the world.
 func newGroups(env *environment, d *choices, t *Tally) *groups {
 	g := env.rt.World()
 	return &groups{
@@ -66,7 +65,6 @@ func (gs *groups) split(ctx context.Context) error {
 	return nil
 }
 
-// drawIndex returns the index of a random group.
 func (gs *groups) drawIndex() int { return gs.choices.IntN(len(gs.all)) }
 
 // pathChoices lists the choices of drawPath. The window and direct paths are listed twice, because
@@ -76,7 +74,6 @@ var pathChoices = []symmem.PathChoice{
 	symmem.PathPlain,
 }
 
-// drawPath returns a random path choice.
 func (gs *groups) drawPath() symmem.PathChoice {
 	if gs.hasSeveralMachines && gs.choices.isOneIn(2) {
 		return symmem.PathTwoLevel

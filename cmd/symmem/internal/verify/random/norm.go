@@ -12,13 +12,16 @@ import (
 	"symmem/driver/formula"
 )
 
-// Computing the expected output of a norm is slow, so its size is limited.
+// maxNormElements limits the number of elements of a norm on each rank, because computing the
+// expected output is slow.
 const maxNormElements = 1 << 14
 
-// runNorm computes and checks a norm, fused with an all-reduce or a reduce-scatter, unless the
-// group's path does not support it.
+// runNorm computes and checks a norm in a random group: an all-reduce or a reduce-scatter that
+// one kernel combines with an RMSNorm. It does not check the output if the group's path does not
+// support the norm. Without three live buffers, it does nothing.
 func (r *round) runNorm(ctx context.Context) error {
-	g, drawnBuffers := r.groups.all[r.groups.drawIndex()], r.buffers.drawBuffers(3)
+	g := r.groups.all[r.groups.drawIndex()]
+	drawnBuffers := r.buffers.drawBuffers(3)
 	if drawnBuffers == nil {
 		return nil
 	}
@@ -30,20 +33,21 @@ func (r *round) runNorm(ctx context.Context) error {
 	}
 	// Ranks outside the group also fill and read the memory, because pools must record the same uses
 	// on all ranks.
-	s, rank := choose(r.choices, r.env.streams), 0
+	s := choose(r.choices, r.env.streams)
+	rank := 0 // outside the group
 	if g != nil {
 		rank = g.Rank()
 	}
 	if err := n.Fill(rank, s); err != nil {
 		return fmt.Errorf("writing the input of a norm: %w", err)
 	}
-	isComputed := g != nil
-	if isComputed {
+	isComputed := false
+	if g != nil {
 		err := r.env.rt.Interop().Do(ctx, g, symmem.Call{Operation: n.Operation, Norm: &n.Args}, s)
-		isComputed = !errors.Is(err, symmem.ErrUnsupported)
-		if err != nil && isComputed {
+		if err != nil && !errors.Is(err, symmem.ErrUnsupported) {
 			return fmt.Errorf("norm of %v: %w", n, err)
 		}
+		isComputed = err == nil
 	}
 	if err := errors.Join(n.Read(s), s.Synchronize(ctx)); err != nil {
 		return fmt.Errorf("norm of %v: %w", n, err)
@@ -54,6 +58,8 @@ func (r *round) runNorm(ctx context.Context) error {
 	return nil
 }
 
+// drawNorm draws a norm of this rank whose tensors fit into the buffers. g is nil outside the
+// group.
 func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.Norm {
 	capacity := drawnBuffers[0].bytes
 	for _, b := range drawnBuffers {
@@ -64,6 +70,7 @@ func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.N
 	if quant == driver.QuantPerGroup {
 		hidden = driver.QuantGroup * (1 + r.choices.IntN(minMessage/8/driver.QuantGroup))
 	}
+	// See the sizes at workload.Norm.Place.
 	bytesPerElement := 2 * max(4, r.env.rt.Size())
 	isScattered := r.choices.IntN(2) == 0 && hidden*bytesPerElement <= int(capacity)
 	rows := 1 + r.choices.IntN(max(1, min(int(capacity)/bytesPerElement, maxNormElements)/hidden))
@@ -71,7 +78,7 @@ func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.N
 	// The group may have a different size on other ranks, so NewNormCase may draw more or fewer
 	// numbers there. Give it a separate generator.
 	normRandom := rand.New(rand.NewPCG(r.choices.Uint64(), 1))
-	ranks, rank := r.env.rt.Size(), 0
+	ranks, rank := r.env.rt.Size(), 0 // outside the group
 	if g != nil {
 		ranks, rank = g.Size(), g.Rank()
 	}

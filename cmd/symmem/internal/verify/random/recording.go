@@ -52,7 +52,6 @@ func (rec *recording) addCall(
 	return call.Fill(call.inputStream)
 }
 
-// capture captures the calls on a stream of symmem.
 func (rec *recording) capture(ctx context.Context, s *symmem.Stream) (graph, error) {
 	if err := s.BeginCapture(); err != nil {
 		return nil, err
@@ -65,7 +64,6 @@ func (rec *recording) capture(ctx context.Context, s *symmem.Stream) (graph, err
 	return g, nil
 }
 
-// queueCalls queues the work to be captured on s.
 func (rec *recording) queueCalls(ctx context.Context, s *symmem.Stream) error {
 	for i, call := range rec.calls {
 		if err := rec.queueCall(ctx, call, rec.resultCopies[i], s); err != nil {
@@ -129,7 +127,6 @@ func (rec *recording) readResults(s *symmem.Stream) error {
 	return nil
 }
 
-// close closes the graph and frees all remaining buffers.
 func (rec *recording) close() error {
 	errs := []error{rec.graph.Close()}
 	for _, b := range append(rec.resultCopies, rec.liveBuffers...) {

@@ -25,7 +25,6 @@ type Report struct {
 	FirstWrongRound int  `json:"first_wrong_round"` // number of the first wrong round, or 0
 }
 
-// newReport returns a report without results.
 func newReport(rt *symmem.Runtime, c *Config) *Report {
 	return &Report{
 		Backend: rt.Device().Backend, Ranks: rt.Size(), Seed: c.Seed, FirstRound: c.FirstRound,
@@ -81,7 +80,6 @@ func (r Resource) String() string {
 		r.Start, r.End, r.Tolerance, verdict)
 }
 
-// conclusion returns the last line of the report.
 func (r *Report) conclusion() string {
 	ending := "all resources were released"
 	switch leakCount := len(r.Leaks()); {

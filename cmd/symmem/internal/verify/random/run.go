@@ -24,7 +24,6 @@ type Rank struct {
 	OnHang func(round int, stacks []byte)
 }
 
-// runner holds the state of Run.
 type runner struct {
 	config          Config
 	rank            Rank

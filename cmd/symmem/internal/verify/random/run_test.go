@@ -24,7 +24,6 @@ type localWorlds struct {
 	worlds [][]*symmem.Runtime // Runtimes by world and rank; guarded by mu
 }
 
-// open returns the Open function of a rank.
 func (l *localWorlds) open(rank int) Open {
 	return func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error) {
 		l.mu.Lock()
@@ -42,7 +41,6 @@ func (l *localWorlds) open(rank int) Open {
 	}
 }
 
-// runRanks calls Run on each rank, and returns the results by rank.
 func runRanks(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	t.Helper()
 	l := &localWorlds{t: t, ranks: ranks, opened: make([]int, ranks)}
@@ -56,7 +54,6 @@ func runRanks(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	return reports, errs
 }
 
-// shortConfig returns a Config of three short rounds on the host backend.
 func shortConfig(seed uint64) Config {
 	c := Default()
 	c.Backend = "host"
@@ -88,8 +85,8 @@ func TestRanksReportSameResults(t *testing.T) {
 	}
 }
 
-// TestSingleRoundCanBeRepeated checks that a round does the same in a run of its own round number
-// as in a run that begins earlier.
+// TestSingleRoundCanBeRepeated checks that a round does the same in a run that begins with it as
+// in a run that begins earlier.
 func TestSingleRoundCanBeRepeated(t *testing.T) {
 	c := shortConfig(5)
 	c.Rounds = 1

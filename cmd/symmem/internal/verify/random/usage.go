@@ -13,16 +13,18 @@ import (
 	"symmem/internal/cuda"
 )
 
+// usage holds the amount of each resource that the process uses.
 type usage [resourceCount]int64
 
+// resource is an index in a usage.
 type resource int
 
 const (
-	goroutines resource = iota
-	descriptors
-	mappings
-	poolBytes
-	deviceBytes
+	goroutines  resource = iota
+	descriptors          // open file descriptors
+	mappings             // see sharedMappings
+	poolBytes            // memory that pools have mapped
+	deviceBytes          // used memory of the GPU, by all processes
 	resourceCount
 )
 
@@ -30,7 +32,8 @@ var resourceNames = [resourceCount]string{
 	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of device memory",
 }
 
-// CUDA and NCCL open files and load kernels on first use, which may be in any round.
+// tolerances returns the permitted growth of each resource. CUDA and NCCL open files and load
+// kernels on first use, which may be in any round.
 func (r *runner) tolerances() usage {
 	if r.backend() != "nccl" {
 		return usage{}
@@ -54,9 +57,9 @@ func (r *runner) tolerances() usage {
 type Resource struct {
 	Name      string `json:"name"`
 	Rank      int    `json:"rank"`
-	Start     int64  `json:"start"` // after the warm-up
-	End       int64  `json:"end"`   // after the last round
-	Tolerance int64  `json:"tolerance"`
+	Start     int64  `json:"start"`     // usage after the warm-up
+	End       int64  `json:"end"`       // usage after the last round
+	Tolerance int64  `json:"tolerance"` // permitted growth
 }
 
 // Leaked reports whether the usage has grown by more than the tolerance.
@@ -88,10 +91,11 @@ func (r *runner) measure() (u usage, err error) {
 
 // sharedMappings counts shared mappings, such as segments, but not stacks and the heap.
 func sharedMappings() (count int64, err error) {
-	mappings, err := os.ReadFile("/proc/self/maps")
-	for line := range strings.Lines(string(mappings)) {
+	text, err := os.ReadFile("/proc/self/maps")
+	for line := range strings.Lines(string(text)) {
 		// A line is "from-to rwxs offset device inode path"; s stands for shared.
-		if fields := strings.Fields(line); len(fields) > 1 && strings.HasSuffix(fields[1], "s") {
+		fields := strings.Fields(line)
+		if len(fields) > 1 && strings.HasSuffix(fields[1], "s") {
 			count++
 		}
 	}
@@ -100,8 +104,8 @@ func sharedMappings() (count int64, err error) {
 
 // Resources of communicators are released in the background.
 const (
-	releaseTime = 20 * time.Second
-	releasePoll = 20 * time.Millisecond
+	releaseTime = 20 * time.Second      // maximum wait for the release
+	releasePoll = 20 * time.Millisecond // time between two measurements
 )
 
 // measureUntilReleased measures the usage until it is within the tolerances or releaseTime has
@@ -112,7 +116,8 @@ func (r *runner) measureUntilReleased(ctx context.Context) (u usage, err error) 
 	ticker := time.NewTicker(releasePoll)
 	defer ticker.Stop()
 	for {
-		if u, err = r.measure(); err != nil || !r.hasLeaks(u) {
+		u, err = r.measure()
+		if err != nil || !r.hasLeaks(u) {
 			return u, err
 		}
 		select {
@@ -123,14 +128,19 @@ func (r *runner) measureUntilReleased(ctx context.Context) (u usage, err error) 
 	}
 }
 
+// hasLeaks reports whether a usage of this rank exceeds that after the warm-up by more than a
+// tolerance.
 func (r *runner) hasLeaks(u usage) bool {
-	return slices.ContainsFunc(r.compareResources(0, r.warmUsage, u), Resource.Leaked)
+	const anyRank = 0 // does not matter here
+	return slices.ContainsFunc(r.compareResources(anyRank, r.warmUsage, u), Resource.Leaked)
 }
 
 func (r *runner) compareResources(rank int, start, end usage) (all []Resource) {
-	allowed := r.tolerances()
+	tolerances := r.tolerances()
 	for kind, name := range resourceNames {
-		all = append(all, Resource{name, rank, start[kind], end[kind], allowed[kind]})
+		all = append(all, Resource{
+			Name: name, Rank: rank, Start: start[kind], End: end[kind], Tolerance: tolerances[kind],
+		})
 	}
 	return all
 }

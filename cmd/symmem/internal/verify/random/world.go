@@ -68,7 +68,6 @@ func (env *environment) mapOutsideWindows(bytes int64) error {
 	return errors.Join(b.Free(), p.Close())
 }
 
-// createStreams sets env.streams, env.library and env.events.
 func (env *environment) createStreams() error {
 	for len(env.streams) < streamCount {
 		s, err := env.rt.NewStream()
@@ -103,7 +102,6 @@ func (env *environment) close() error {
 	return err
 }
 
-// machines returns the number of machines on which the ranks run.
 func (env *environment) machines() int { return env.rt.World().Stats().Tuning.Machines }
 
 // synchronize waits for all streams. It waits in the same order on all ranks, because pools record
@@ -128,7 +126,6 @@ func (env *environment) barrier(ctx context.Context) error {
 	return env.rt.DefaultStream().Synchronize(ctx)
 }
 
-// mapped returns the size of the memory that the pools of the Runtime have mapped.
 func (env *environment) mapped() (bytes int64) {
 	for _, p := range env.rt.Stats().Pools {
 		bytes += p.Used + p.Cached
