@@ -10,6 +10,7 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
+// calls returns events of calls, the first of which has the given time.
 func calls(unixMicro int64, count int) []history.Event {
 	all := make([]history.Event, count)
 	for i := range all {
@@ -18,6 +19,7 @@ func calls(unixMicro int64, count int) []history.Event {
 	return all
 }
 
+// ranksWithCalls returns ranks with the given calls in the world, all of which are barriers.
 func ranksWithCalls(events ...[]history.Event) []*history.Rank {
 	ranks := ranksOf(history.Calls, "world", events...)
 	for _, r := range ranks {
@@ -33,9 +35,9 @@ func hasNote(r *diff.Report, want string) bool {
 func TestMissingFilesAreNoted(t *testing.T) {
 	ranks := ranksWithCalls(calls(0, 3), calls(0, 3), calls(0, 3))
 	ranks[2].Number = 3
-	if r := diff.Compare(ranks, diff.Options{}); !r.RanksAgree ||
-		!hasNote(r, "no file of rank 2") {
-		t.Errorf("notes = %q; want one about rank 2", r.Notes)
+	r := diff.Compare(ranks, diff.Options{})
+	if !r.RanksAgree || !hasNote(r, "no file of rank 2") {
+		t.Errorf("agree = %v, notes = %q; want true and a note about rank 2", r.RanksAgree, r.Notes)
 	}
 	for _, rank := range ranks {
 		rank.Members = map[string][]int{"world": {0, 1, 2, 3, 4, 5, 6}}
@@ -53,8 +55,8 @@ func TestMissingFilesAreNoted(t *testing.T) {
 // TestRankWithoutCalls compares a group in which a member has made no call.
 func TestRankWithoutCalls(t *testing.T) {
 	for _, c := range []struct {
-		isPartial bool
-		members   [2][]int // according to ranks 0 and 2
+		isPartial bool     // whether the file of rank 2, which has no calls, lacks its beginning
+		members   [2][]int // members of the group according to the files of ranks 0 and 2
 		want      string
 	}{
 		{false, [2][]int{{0, 1, 2}, {0, 1, 2}}, "missing on [2]"},
@@ -79,16 +81,19 @@ func TestRankWithoutCalls(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%+v: %s; want %s", c, got, c.want)
 		}
-		if notes := fmt.Sprint(r.Sequences[0].Notes); c.isPartial !=
-			strings.Contains(notes, "rank 2 was not compared") {
-			t.Errorf("%+v: notes = %q; want one about rank 2: %v", c, notes, c.isPartial)
+		notes := fmt.Sprint(r.Sequences[0].Notes)
+		isNoted := strings.Contains(notes, "rank 2 was not compared")
+		if isNoted != c.isPartial {
+			t.Errorf("%+v: notes = %q; has a note about rank 2 = %v, want %v", c, notes, isNoted,
+				c.isPartial)
 		}
 	}
 }
 
-// TestMemberWithoutCalls compares ranks of which one shows only in one way that it is a member.
+// TestMemberWithoutCalls compares ranks of which one has made no calls. Only one fact in its file
+// shows that it is a member of the group.
 func TestMemberWithoutCalls(t *testing.T) {
-	for name, state := range map[string]func(*history.Rank){
+	for name, addFact := range map[string]func(*history.Rank){
 		"world":  func(r *history.Rank) { r.WorldGroup = "world" },
 		"window": func(r *history.Rank) { r.Windows = []history.Window{{Group: "world"}} },
 		"pool": func(r *history.Rank) {
@@ -97,7 +102,7 @@ func TestMemberWithoutCalls(t *testing.T) {
 	} {
 		ranks := ranksWithCalls(calls(0, 3), calls(0, 3), nil)
 		ranks[2].Sequences = nil
-		state(ranks[2])
+		addFact(ranks[2])
 		if r := diff.Compare(ranks, diff.Options{}); r.RanksAgree {
 			t.Errorf("%s: the ranks agree; want missing calls on rank 2", name)
 		}
@@ -120,7 +125,7 @@ func TestRankThatStops(t *testing.T) {
 }
 
 func TestFilesOfTwoRunsAreNoted(t *testing.T) {
-	const minute = 60_000_000
+	const minute = 60_000_000 // in microseconds
 	ranks := ranksWithCalls(calls(9*minute, 3), calls(9*minute+minute/2, 3), calls(5*minute, 3))
 	if r := diff.Compare(ranks, diff.Options{}); !hasNote(r, "rank 2 ended") {
 		t.Errorf("notes = %q; want one about rank 2", r.Notes)

@@ -7,7 +7,6 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// placement is the place of an allocated block.
 type placement struct {
 	segment int32 // number of the segment (see placements), or -1 without a place
 	offset  int64 // bytes from the beginning of the segment

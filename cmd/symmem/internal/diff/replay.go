@@ -9,7 +9,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// replayRequests simulates where symmem and PyTorch would place the requests of each rank.
+// replayRequests simulates where symmem and PyTorch would place the requests of each rank, and
+// sets c.result.Replay.
 func (c *comparison) replayRequests() {
 	if c.match.class == history.Calls || len(c.views[0].keys) == 0 {
 		return
@@ -23,10 +24,10 @@ func (c *comparison) replayRequests() {
 }
 
 // replaySymmem places the requests of all ranks as symmem does: it takes the oldest of several
-// equally suitable blocks. It sets r.SymmemFirst and describes the result.
+// equally suitable blocks. It sets r.SymmemFirst and returns a description of the result.
 func (c *comparison) replaySymmem(r *ReplayResult) string {
-	var reference []placement
-	first := -1
+	var reference []placement // placements on the first member
+	first := -1               // first request with different placements, or -1
 	for i, v := range c.views {
 		if i > 0 && slices.Equal(v.keys, c.views[0].keys) {
 			continue // the same requests get the same placements
@@ -59,18 +60,17 @@ func (c *comparison) replaySymmem(r *ReplayResult) string {
 		"requests differ from request %d on", all, first, c.result.EqualRequests)
 }
 
-// maxReplayedBytes limits the size of a replayed request, in bytes.
-const maxReplayedBytes = 1 << 40
+const maxReplayedBytes = 1 << 40 // limit of the size of a replayed request
 
-// placeOldestFirst places the requests of a view as symmem does. It ignores blocks that were
-// allocated before the trace began.
+// placeOldestFirst returns the placements of a view's requests by symmem's rule. It ignores blocks
+// that were allocated before the trace began.
 func placeOldestFirst(v *requestView) ([]placement, error) {
 	allocator, err := alloc.New(alloc.Config{})
 	if err != nil {
 		return nil, err
 	}
 	all := make([]placement, 0, len(v.keys))
-	var handles []alloc.Handle
+	var handles []alloc.Handle // by requestKey.block
 	for _, k := range v.keys {
 		p := placement{segment: -1}
 		switch {
@@ -93,6 +93,7 @@ func placeOldestFirst(v *requestView) ([]placement, error) {
 	return all, nil
 }
 
+// allocate allocates a block, for which it adds a segment if necessary.
 func allocate(allocator *alloc.Core, size int64, stream alloc.Stream) (alloc.Block, error) {
 	for {
 		block, growth, err := allocator.Alloc(size, stream)
@@ -105,8 +106,8 @@ func allocate(allocator *alloc.Core, size int64, stream alloc.Stream) (alloc.Blo
 	}
 }
 
-// replayPyTorch describes whether PyTorch's rule explains the places in the files. It uses the
-// addresses of segments in each file.
+// replayPyTorch states whether PyTorch's rule, applied to the addresses of segments in each file,
+// explains the places in the files.
 func (c *comparison) replayPyTorch() string {
 	for i, v := range c.views {
 		s := v.sequence
@@ -132,24 +133,25 @@ func (c *comparison) replayPyTorch() string {
 }
 
 // addressReplay replays a sequence as PyTorch does: among free blocks of the same size, it takes
-// the one at the lowest address.
+// the block at the lowest address.
 type addressReplay struct {
 	allocator     *alloc.Core
-	mappedSegment *history.SegmentInfo // last mapped segment until it is used; else nil
-	handles       []alloc.Handle
-	isTrimmed     bool // since the last allocation
+	mappedSegment *history.SegmentInfo // the last mapped segment, or nil if a block uses it
+	handles       []alloc.Handle       // by Event.Block
+	isTrimmed     bool                 // whether the pool was trimmed after the last allocation
 }
 
 // replayAddresses returns the first event of a sequence that PyTorch's rule does not explain, or
 // nil.
 func replayAddresses(s *history.Sequence) *history.Event {
 	allocator, err := alloc.New(alloc.Config{Policy: alloc.AddressOrder, Sizing: alloc.Stepped})
-	if err != nil {
+	if err != nil { // impossible with this Config
 		return nil
 	}
 	r := addressReplay{allocator: allocator}
 	for i := range s.Events {
-		if e := &s.Events[i]; !r.replayEvent(s, e) {
+		e := &s.Events[i]
+		if !r.replayEvent(s, e) {
 			return e
 		}
 	}
@@ -159,13 +161,13 @@ func replayAddresses(s *history.Sequence) *history.Event {
 // replayEvent replays an event and reports whether the rule explains it.
 func (r *addressReplay) replayEvent(s *history.Sequence, e *history.Event) bool {
 	switch e.Action {
-	case history.Free, history.Call:
+	case history.Free, history.Call: // a block becomes free when its free completes
 	case history.MapSegment:
 		r.mappedSegment = &s.Segments[e.Segment]
 		return true
 	case history.UnmapSegment:
 		if !r.isTrimmed {
-			r.allocator.Trim(0)
+			r.allocator.Trim(0) // PyTorch unmaps all free segments together
 		}
 		r.isTrimmed = true
 		return true
@@ -182,18 +184,22 @@ func (r *addressReplay) replayEvent(s *history.Sequence, e *history.Event) bool 
 	return true
 }
 
+// replayAlloc replays an allocation and reports whether the rule explains the place. If no free
+// block is large enough, PyTorch must have mapped a segment of the right size just before.
 func (r *addressReplay) replayAlloc(e *history.Event) bool {
 	if e.Size > maxReplayedBytes {
 		return false
 	}
-	block, growth, err := r.allocator.Alloc(max(e.Size, 1), alloc.Stream(e.Stream))
+	size, stream := max(e.Size, 1), alloc.Stream(e.Stream)
+	block, growth, err := r.allocator.Alloc(size, stream)
 	if err == nil && growth.Bytes > 0 {
 		if r.mappedSegment == nil || r.mappedSegment.Bytes != growth.Bytes {
 			return false
 		}
-		if _, err = r.allocator.AddSegment(growth, r.mappedSegment.Address); err == nil {
+		_, err = r.allocator.AddSegment(growth, r.mappedSegment.Address)
+		if err == nil {
 			r.mappedSegment = nil
-			block, growth, err = r.allocator.Alloc(max(e.Size, 1), alloc.Stream(e.Stream))
+			block, growth, err = r.allocator.Alloc(size, stream)
 		}
 	}
 	if err != nil || growth.Bytes > 0 || r.mappedSegment != nil {

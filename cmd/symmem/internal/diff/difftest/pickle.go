@@ -48,7 +48,7 @@ func Pickle(v any, protocol int) []byte {
 	p := &pickler{protocol: protocol, memoNumbers: map[string]int{}}
 	p.write(opProtocol, byte(protocol))
 	p.writeValue(v)
-	p.write('.') // STOP
+	p.write('.')
 	return p.out
 }
 
@@ -65,7 +65,6 @@ const (
 	opMemoize     = 0x94 // MEMOIZE
 )
 
-// pickler encodes values as one pickle.
 type pickler struct {
 	out         []byte // the pickle so far
 	protocol    int
@@ -81,9 +80,9 @@ func (p *pickler) addToMemo() {
 	case p.protocol >= 4:
 		p.write(opMemoize)
 	case p.memoLength < 256:
-		p.write('q', byte(p.memoLength)) // BINPUT
+		p.write('q', byte(p.memoLength))
 	default:
-		p.write('r') // LONG_BINPUT
+		p.write('r')
 		p.out = binary.LittleEndian.AppendUint32(p.out, uint32(p.memoLength))
 	}
 	p.memoLength++
@@ -92,7 +91,7 @@ func (p *pickler) addToMemo() {
 func (p *pickler) writeValue(v any) {
 	switch v := v.(type) {
 	case nil:
-		p.write('N') // NONE
+		p.write('N')
 	case bool:
 		if v {
 			p.write(opTrue)
@@ -104,7 +103,7 @@ func (p *pickler) writeValue(v any) {
 	case int64:
 		p.writeInteger(v)
 	case float64:
-		p.write('G') // BINFLOAT
+		p.write('G')
 		p.out = binary.BigEndian.AppendUint64(p.out, math.Float64bits(v))
 	case string:
 		p.writeString(v)
@@ -119,15 +118,14 @@ func (p *pickler) writeValue(v any) {
 	}
 }
 
-// writeInteger writes the shortest encoding of an integer.
 func (p *pickler) writeInteger(n int64) {
 	switch {
 	case n >= 0 && n < 256:
-		p.write('K', byte(n)) // BININT1
+		p.write('K', byte(n))
 	case n >= 0 && n < 65536:
-		p.write('M', byte(n), byte(n>>8)) // BININT2
+		p.write('M', byte(n), byte(n>>8))
 	case n == int64(int32(n)):
-		p.write('J') // BININT
+		p.write('J')
 		p.out = binary.LittleEndian.AppendUint32(p.out, uint32(n))
 	default:
 		const byteCount = 8
@@ -140,9 +138,9 @@ func (p *pickler) writeInteger(n int64) {
 func (p *pickler) writeString(s string) {
 	if number, ok := p.memoNumbers[s]; ok {
 		if number < 256 {
-			p.write('h', byte(number)) // BINGET
+			p.write('h', byte(number))
 		} else {
-			p.write('j') // LONG_BINGET
+			p.write('j')
 			p.out = binary.LittleEndian.AppendUint32(p.out, uint32(number))
 		}
 		return
@@ -150,7 +148,7 @@ func (p *pickler) writeString(s string) {
 	if p.protocol >= 4 && len(s) < 256 {
 		p.write(opShortString, byte(len(s)))
 	} else {
-		p.write('X') // BINUNICODE
+		p.write('X')
 		p.out = binary.LittleEndian.AppendUint32(p.out, uint32(len(s)))
 	}
 	p.out = append(p.out, s...)
@@ -162,7 +160,7 @@ func (p *pickler) writeTuple(v PyTuple) {
 	opcodes := []byte{1: opTuple1, 2: opTuple2, 3: opTuple3} // by length
 	hasOpcode := len(v) >= 1 && len(v) <= 3
 	if !hasOpcode {
-		p.write('(') // MARK
+		p.write('(')
 	}
 	for _, item := range v {
 		p.writeValue(item)
@@ -170,7 +168,7 @@ func (p *pickler) writeTuple(v PyTuple) {
 	if hasOpcode {
 		p.write(opcodes[len(v)])
 	} else {
-		p.write('t') // TUPLE
+		p.write('t')
 	}
 	p.addToMemo()
 }
@@ -184,40 +182,40 @@ func (p *pickler) maxBatchItems() int {
 }
 
 func (p *pickler) writeList(v PyList) {
-	p.write(']') // EMPTY_LIST
+	p.write(']')
 	p.addToMemo()
 	for len(v) > 0 {
 		n := min(len(v), p.maxBatchItems())
 		if n == 1 {
 			p.writeValue(v[0])
-			p.write('a') // APPEND
+			p.write('a')
 		} else {
-			p.write('(') // MARK
+			p.write('(')
 			for _, item := range v[:n] {
 				p.writeValue(item)
 			}
-			p.write('e') // APPENDS
+			p.write('e')
 		}
 		v = v[n:]
 	}
 }
 
 func (p *pickler) writeDict(v PyDict) {
-	p.write('}') // EMPTY_DICT
+	p.write('}')
 	p.addToMemo()
 	for len(v) > 0 {
 		n := min(len(v), p.maxBatchItems())
 		if n > 1 {
-			p.write('(') // MARK
+			p.write('(')
 		}
 		for _, pair := range v[:n] {
 			p.writeString(pair.Key)
 			p.writeValue(pair.Value)
 		}
 		if n > 1 {
-			p.write('u') // SETITEMS
+			p.write('u')
 		} else {
-			p.write('s') // SETITEM
+			p.write('s')
 		}
 		v = v[n:]
 	}

@@ -11,10 +11,10 @@ import (
 
 // Request allocates a tensor or, if IsFree is set, frees it.
 type Request struct {
-	Tensor int
-	Size   int64
-	Stream int
-	Pool   int
+	Tensor int   // number of the tensor
+	Size   int64 // in bytes
+	Stream int   // number of the stream; 0 is the default stream
+	Pool   int   // number of the pool
 	IsFree bool
 }
 
@@ -22,12 +22,13 @@ type Request struct {
 // pool.
 type Program []Request
 
-// RandomProgram returns a random program that uses the given number of pools and streams.
+// RandomProgram returns a random program with the given numbers of requests, pools and streams.
 func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
+	const maxLive = 40
 	var p Program
-	var live []Request
+	var live []Request // allocations of the live tensors
 	for len(p) < requests {
-		if len(live) > 40 || len(live) > 0 && rng.IntN(100) < 45 {
+		if len(live) > maxLive || len(live) > 0 && rng.IntN(100) < 45 {
 			index := rng.IntN(len(live))
 			r := live[index]
 			r.IsFree = true
@@ -44,7 +45,8 @@ func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
 	return p
 }
 
-// randomSize often returns one of four sizes, so that several free blocks have the same size.
+// randomSize returns a random size. It often returns one of four sizes, so that several free
+// blocks have the same size.
 func randomSize(rng *rand.Rand) int64 {
 	if rng.IntN(2) == 0 {
 		return []int64{512, 64 << 10, 2 << 20, 4 << 20}[rng.IntN(4)]
@@ -66,7 +68,9 @@ func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int)
 	index := rng.IntN(len(p))
 	changed := slices.Clone(p)
 	r := changed[index]
-	if r.IsFree != (kind == "different call") && kind != "different order" {
+	mustBeFree := kind == "different call"
+	canBeAny := kind == "different order"
+	if r.IsFree != mustBeFree && !canBeAny {
 		return nil
 	}
 	switch kind {
@@ -103,6 +107,8 @@ func changeTensor(p Program, tensor int, apply func(*Request)) Program {
 	return p
 }
 
+// addExtraTensor inserts the allocation of an extra tensor at an index. For half of the tensors,
+// it also inserts the free at a later index.
 func addExtraTensor(rng *rand.Rand, p Program, index int) Program {
 	extra := Request{
 		Tensor: len(p) + 1, Size: randomSize(rng), Stream: p[index].Stream, Pool: p[index].Pool,
@@ -115,29 +121,31 @@ func addExtraTensor(rng *rand.Rand, p Program, index int) Program {
 	return p
 }
 
-// FirstDifference returns, for each pool, the index of the first request that differs between two
-// programs, or -1. The n-th allocation is the same tensor in both programs.
+// FirstDifference returns the index of the first request that differs between two programs, for
+// each pool, or -1. It counts the requests of each pool separately. Tensors are the same if they
+// are allocated by the n-th allocation of both programs in a pool.
 func FirstDifference(a, b Program, pools int) []int {
 	firsts := make([]int, pools)
 	for pool := range firsts {
 		requestsA, requestsB := normalizedRequests(a, pool), normalizedRequests(b, pool)
-		firsts[pool] = -1
-		if !slices.Equal(requestsA, requestsB) {
-			first, n := 0, min(len(requestsA), len(requestsB))
-			for first < n && requestsA[first] == requestsB[first] {
-				first++
-			}
-			firsts[pool] = first
+		if slices.Equal(requestsA, requestsB) {
+			firsts[pool] = -1
+			continue
 		}
+		first, shorter := 0, min(len(requestsA), len(requestsB))
+		for first < shorter && requestsA[first] == requestsB[first] {
+			first++
+		}
+		firsts[pool] = first
 	}
 	return firsts
 }
 
-// normalizedRequests lists the requests of a pool, with tensors and streams numbered by first use.
-// The default stream keeps its number, 0.
+// normalizedRequests returns the requests of a pool, with tensors and streams numbered by first
+// use. The default stream keeps its number, 0.
 func normalizedRequests(p Program, pool int) []Request {
 	var all []Request
-	tensors, streams := map[int]int{}, map[int]int{0: 0}
+	tensors, streams := map[int]int{}, map[int]int{0: 0} // new numbers by old numbers
 	for _, r := range p {
 		if r.Pool != pool {
 			continue

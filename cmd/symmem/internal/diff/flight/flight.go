@@ -5,6 +5,7 @@ package flight
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,13 +21,14 @@ var StreamedLists = []plain.StreamedList{{Key: "entries", Levels: 1}}
 type Reader struct {
 	rank         *history.Rank
 	stacks       *snapshot.Stacks
-	keyValues    map[string]plain.Value
-	textIndexes  map[string]int32 // index in rank.Texts
-	groups       map[string]*history.Sequence
-	messageCount int               // number of sends and receives
-	lastStates   map[string]string // state of the last call, by group
-	entryCount   int64
-	// firstRecordID is the record_id of the first entry: how many were dropped before it.
+	keyValues    map[string]plain.Value       // Values of the keys of dicts
+	textIndexes  map[string]int32             // index in rank.Texts, by text
+	groups       map[string]*history.Sequence // by ID
+	messageCount int                          // number of sends and receives
+	lastStates   map[string]string            // state of the last call, by ID of the group
+	entryCount   int64                        // number of calls of AddEntry
+	// firstRecordID is the record_id of the first entry, which is the number of earlier entries that
+	// newer ones have replaced.
 	firstRecordID int64
 }
 
@@ -41,7 +43,7 @@ func NewReader(rank *history.Rank, stacks *snapshot.Stacks) *Reader {
 // HasEntries reports whether the dump contained any entries.
 func (r *Reader) HasEntries() bool { return r.entryCount > 0 }
 
-// AddEntry adds an entry of the dump to the rank's history.
+// AddEntry adds the entry v of the dump to the rank's history. It only counts sends and receives.
 func (r *Reader) AddEntry(d *plain.Document, v plain.Value) error {
 	if !d.IsDict(v) {
 		return fmt.Errorf("%w: an entry is not a dict", plain.ErrFormat)
@@ -76,10 +78,10 @@ func (r *Reader) AddEntry(d *plain.Document, v plain.Value) error {
 	return nil
 }
 
-const maxPendingCalls = 1000
+const maxPendingCalls = 1000 // limit of len(Rank.PendingCalls)
 
-// addPending adds a call, the last of its group so far, to the pending calls unless it has
-// completed.
+// addPending adds a call to the pending calls unless it has completed. The call must be the last
+// of its group so far. created is its time in microseconds since 1970.
 func (r *Reader) addPending(group *history.Sequence, text string, created int64) {
 	state := r.lastStates[group.ID]
 	if state == "" || state == "completed" || len(r.rank.PendingCalls) >= maxPendingCalls {
@@ -99,8 +101,9 @@ func (r *Reader) keyValue(d *plain.Document, name string) plain.Value {
 	return v
 }
 
+// group returns the sequence of the group of an entry, which it adds if it is new.
 func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
-	var words []string
+	var words []string // the name and the description of the group
 	for _, item := range d.Items(d.Get(v, r.keyValue(d, "process_group"))) {
 		if text, ok := d.StringOf(item); ok && text != "" {
 			words = append(words, text)
@@ -122,12 +125,15 @@ func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 	return g
 }
 
+// groupID returns the ID of a group with a name and a description, one of which may be missing.
 func groupID(words []string) string { return history.MakePrintable(strings.Join(words, " ")) }
 
 // maxRank limits the numbers of ranks, so that a damaged file cannot exhaust memory.
 const maxRank = 1<<20 - 1
 
-// addMembers adds the ranks of a group in pg_config, such as "[0, 1]".
+// addMembers adds the ranks of a group to Rank.Members. config is the group's element of
+// pg_config, which states the ranks in a form such as "[0, 1]". It ignores a group with an
+// invalid rank.
 func (r *Reader) addMembers(d *plain.Document, config plain.Value) {
 	var words []string
 	for _, key := range []string{"name", "desc"} {
@@ -150,12 +156,12 @@ func (r *Reader) addMembers(d *plain.Document, config plain.Value) {
 	r.rank.Members[groupID(words)] = ranks
 }
 
-// unevenOperations lists the operations whose sizes can differ between ranks: prefixes of their
-// names and the suffix "_v".
-var unevenOperations = []string{"gather", "scatter", "all_to_all", "_v"}
+// unevenOperations lists prefixes of the names of operations whose sizes can differ between ranks.
+var unevenOperations = []string{"gather", "scatter", "all_to_all"}
 
-// describe returns what must be the same on all ranks about a call: the name of the operation, its
-// data types and, unless they can differ, its sizes.
+// describe returns the description of the call in an entry. It contains everything that must be
+// the same on all ranks: the name of the operation, the data types and, unless they can differ,
+// the sizes.
 func (r *Reader) describe(d *plain.Document, v plain.Value) string {
 	name, _ := d.StringOf(d.Get(v, r.keyValue(d, "profiling_name")))
 	_, operation, hasPrefix := strings.Cut(name, ":")
@@ -166,7 +172,8 @@ func (r *Reader) describe(d *plain.Document, v plain.Value) string {
 	b.WriteString(operation)
 	for _, key := range []string{"input_dtypes", "output_dtypes", "input_sizes", "output_sizes"} {
 		value := d.Get(v, r.keyValue(d, key))
-		if value.IsNone() || strings.HasSuffix(key, "sizes") && canSizesDiffer(operation) {
+		isSizes := strings.HasSuffix(key, "sizes")
+		if value.IsNone() || isSizes && canSizesDiffer(operation) {
 			continue
 		}
 		b.WriteString(" " + strings.ReplaceAll(key, "_", " ") + " ")
@@ -176,20 +183,23 @@ func (r *Reader) describe(d *plain.Document, v plain.Value) string {
 }
 
 func canSizesDiffer(operation string) bool {
-	for _, word := range unevenOperations {
-		if operation == word || strings.HasSuffix(operation, word) && word == "_v" ||
-			strings.HasPrefix(operation, word) {
-			return true
-		}
+	if strings.HasSuffix(operation, "_v") {
+		return true
 	}
-	return false
+	return slices.ContainsFunc(unevenOperations, func(prefix string) bool {
+		return strings.HasPrefix(operation, prefix)
+	})
 }
 
-// maxTextBytes limits the length of a description. Without a limit, a small pickle that refers to
-// the same list many times could produce a huge text.
-const maxTextBytes = 1 << 20
+// maxTextBytes limits the length of a description, and maxDepth the nesting of its lists. Without
+// limits, a small pickle that refers to the same list many times could produce a huge text.
+const (
+	maxTextBytes = 1 << 20
+	maxDepth     = 3
+)
 
-// appendValue formats nested lists of numbers and strings. It stops after about maxTextBytes.
+// appendValue appends a number, a string or a list of these to a description. depth is the number
+// of lists that contain v.
 func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int) {
 	if text, ok := d.StringOf(v); ok {
 		b.WriteString(text)
@@ -199,7 +209,7 @@ func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int
 		fmt.Fprint(b, n)
 		return
 	}
-	if !d.IsList(v) || depth > 3 {
+	if !d.IsList(v) || depth > maxDepth {
 		b.WriteByte('?')
 		return
 	}
@@ -217,7 +227,8 @@ func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int
 	b.WriteByte(']')
 }
 
-// Finish sets the rank's format and members of groups, and adds notes about the dump.
+// Finish sets the rank's format and the members of groups, and adds notes about the dump. top is
+// the top-level value of the dump. Finish must be called after all entries have been added.
 func (r *Reader) Finish(d *plain.Document, top plain.Value) {
 	r.rank.Format = "Flight Recorder dump"
 	r.rank.IsPartial = r.firstRecordID > 0
@@ -225,9 +236,9 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value) {
 		r.rank.AddNote("the beginning is missing: %d earlier entries are not in the file",
 			r.firstRecordID)
 	}
-	groups := d.Items(d.Get(top, d.StringValue("pg_config")))
-	for i := 1; i < len(groups); i += 2 {
-		r.addMembers(d, groups[i])
+	configs := d.Items(d.Get(top, d.StringValue("pg_config"))) // keys and values in turn
+	for i := 1; i < len(configs); i += 2 {
+		r.addMembers(d, configs[i])
 	}
 	if r.messageCount > 0 {
 		r.rank.AddNote("%d sends and receives are left out: they need not agree between ranks",

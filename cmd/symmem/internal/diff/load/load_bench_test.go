@@ -57,7 +57,6 @@ func BenchmarkDiff(b *testing.B) {
 	}
 }
 
-// plantExtra returns p with an extra allocation.
 func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 	for {
 		// PlantDifference returns nil if it has drawn an unsuitable place.
@@ -67,7 +66,6 @@ func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 	}
 }
 
-// compareFolder reads and compares the files in a folder, and reports the resources that it used.
 func compareFolder(b *testing.B, folder string) {
 	b.Helper()
 	const resetMaxResident = "5" // resets VmHWM; see proc_pid_clear_refs(5)
@@ -91,7 +89,6 @@ func compareFolder(b *testing.B, folder string) {
 	b.ReportMetric(maxResident(b), "MiB-max")
 }
 
-// processorTime returns the CPU time that the process has used so far.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var use syscall.Rusage
@@ -153,7 +150,6 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	}
 }
 
-// writeSnapshot writes the memory snapshot of a rank that executes p.
 func writeSnapshot(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
 	const protocol = 2

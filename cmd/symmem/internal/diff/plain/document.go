@@ -131,7 +131,6 @@ const (
 	maxUnusedSlices = 4096    // limit of len(Document.unusedSlices)
 )
 
-// object returns the object to which v refers. The type of v must be tagObject.
 func (d *Document) object(v Value) *object {
 	i := v.index()
 	return &d.objects[i>>objectChunkBits][i&(1<<objectChunkBits-1)]
@@ -146,7 +145,6 @@ func (d *Document) addMemory(bytes int) error {
 	return nil
 }
 
-// newObject adds an empty object and returns a Value that refers to it.
 func (d *Document) newObject(kind containerKind) Value {
 	count := len(d.objects)
 	if count == 0 || len(d.objects[count-1]) == 1<<objectChunkBits {
@@ -168,7 +166,6 @@ func (d *Document) dropItems(o *object) {
 	o.items, o.isDropped = nil, true
 }
 
-// appendItems appends items to an object.
 func (d *Document) appendItems(o *object, items []Value) error {
 	if o.items == nil && len(d.unusedSlices) > 0 {
 		last := len(d.unusedSlices) - 1

@@ -8,7 +8,8 @@ import (
 	"strconv"
 )
 
-// readJSON reads one JSON value.
+// readJSON reads one JSON value and pushes it. It returns an error if anything but white space
+// follows the value.
 func (m *machine) readJSON(in *input) error {
 	decoder := json.NewDecoder(in.r)
 	decoder.UseNumber()
@@ -22,7 +23,7 @@ func (m *machine) readJSON(in *input) error {
 		if err != nil {
 			return err
 		}
-		if len(m.marks) == 0 {
+		if len(m.marks) == 0 { // the value is complete
 			break
 		}
 	}
@@ -32,6 +33,7 @@ func (m *machine) readJSON(in *input) error {
 	return nil
 }
 
+// jsonError converts an error of the JSON decoder at an offset to an error for the user.
 func jsonError(err error, offset int64) error {
 	syntaxError := (*json.SyntaxError)(nil)
 	switch {
@@ -44,6 +46,8 @@ func jsonError(err error, offset int64) error {
 	return fmt.Errorf("reading JSON: %w", err)
 }
 
+// addJSONToken pushes the value of a token, or executes the operation of a delimiter. A number
+// that is not an int64 becomes a float.
 func (m *machine) addJSONToken(token json.Token) error {
 	switch t := token.(type) {
 	case json.Delim:
@@ -66,9 +70,10 @@ func (m *machine) addJSONToken(token json.Token) error {
 	case bool:
 		return m.push(boolValue(t))
 	}
-	return m.push(0)
+	return m.push(0) // null is None
 }
 
+// addJSONDelimiter begins or ends an object or an array.
 func (m *machine) addJSONDelimiter(d json.Delim) error {
 	var err error
 	switch d {
@@ -78,7 +83,7 @@ func (m *machine) addJSONDelimiter(d json.Delim) error {
 		err = m.pushList()
 	case '}':
 		return m.appendToDict()
-	default:
+	default: // ']'
 		return m.appendToList()
 	}
 	if err != nil {

@@ -78,7 +78,6 @@ func (m *machine) addMark() error {
 	return nil
 }
 
-// lastMark returns the position of the last mark, or 0 if there is none.
 func (m *machine) lastMark() int {
 	if len(m.marks) == 0 {
 		return 0
@@ -232,7 +231,6 @@ func (m *machine) appendToList() error {
 	return m.appendValues(o, values)
 }
 
-// appendToDict moves the keys and values above the last mark to the dict below it.
 func (m *machine) appendToDict() error {
 	values, err := m.popMark()
 	if err != nil {

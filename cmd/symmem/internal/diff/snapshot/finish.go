@@ -127,7 +127,6 @@ func (m *segmentMap) find(address uint64) (int, bool) {
 	})
 }
 
-// findContaining returns the segment that contains an address, or nil if there is none.
 func (m *segmentMap) findContaining(address uint64) *liveSegment {
 	i, isExact := m.find(address)
 	if !isExact {

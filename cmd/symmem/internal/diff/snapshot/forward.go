@@ -20,7 +20,6 @@ type forwardPass struct {
 	initialBlocks     []initialBlock       // all initial blocks, sorted by address
 }
 
-// initialBlock is a block that was allocated before the trace began.
 type initialBlock struct {
 	segment *liveSegment
 	address uint64
@@ -33,7 +32,6 @@ type liveBlock struct {
 	number int32 // see history.Event.Block
 }
 
-// pool collects the events of a pool.
 type pool struct {
 	sequence   *history.Sequence
 	streams    map[int64]int32 // stream numbers by stream ID
@@ -204,7 +202,6 @@ func (f *forwardPass) addFree(e *rawEvent, a history.Action) {
 	f.appendEvent(p, e, a, segment, offset, block)
 }
 
-// appendEvent appends an event with an action, a place and a block number to the sequence of p.
 func (f *forwardPass) appendEvent(
 	p *pool, e *rawEvent, a history.Action, segment int32, offset int64, block int32,
 ) {

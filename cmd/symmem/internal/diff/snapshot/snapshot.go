@@ -119,7 +119,6 @@ func (r *Reader) AddElement(d *plain.Document, list, innerList int, v plain.Valu
 	return err
 }
 
-// setKeys sets r.keys and r.actions.
 func (r *Reader) setKeys(d *plain.Document) {
 	for _, key := range []string{
 		"action", "addr", "size", "stream", "frames", "pool_id", "time_us", "address", "total_size",
@@ -157,7 +156,6 @@ func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, boo
 
 const maxDevices = 1024 // limit of len(Reader.traces), in case the file is damaged
 
-// addEvent adds an event to the trace of a device.
 func (r *Reader) addEvent(d *plain.Document, device int, v plain.Value) error {
 	if device >= maxDevices {
 		return malformedSnapshot("it has more than %d devices", maxDevices)
@@ -181,7 +179,6 @@ func (r *Reader) addEvent(d *plain.Document, device int, v plain.Value) error {
 	return nil
 }
 
-// addSegment adds a segment and its blocks that are not free.
 func (r *Reader) addSegment(d *plain.Document, v plain.Value) error {
 	if !d.IsDict(v) || d.Get(v, r.keys["address"]).IsNone() {
 		return malformedSnapshot("a segment has no address")

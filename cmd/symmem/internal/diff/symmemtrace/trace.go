@@ -35,7 +35,6 @@ func Read(r io.Reader) (*history.Rank, error) {
 	return c.rank, nil
 }
 
-// converter converts the records of a trace to a history.Rank.
 type converter struct {
 	rank            *history.Rank
 	sequences       map[sequenceKey]*sequence
@@ -93,7 +92,6 @@ func (c *converter) finish(l *trace.Log) {
 	}
 }
 
-// addRecord adds a record of any kind.
 func (c *converter) addRecord(r *trace.Record) {
 	switch {
 	case r.Kind == event.KindFault:
@@ -189,7 +187,6 @@ func (c *converter) addCall(r *trace.Record) {
 	})
 }
 
-// poolSequenceID returns the ID of a pool's sequence.
 func poolSequenceID(pool uint64, group string) string {
 	return fmt.Sprintf("%d of group %s", pool, group)
 }
