@@ -52,10 +52,10 @@ func (o *CollectiveOptions) sizesOf(op *Operation) []int64 {
 // Row holds the results of one operation at one size.
 type Row struct {
 	Operation *Operation
-	Bytes     int64
-	Count     int64
-	Ranks     int
-	Results   [2]*report.Result // out of place, and in place or nil
+	Bytes     int64             // see Operation.countAndSize
+	Count     int64             // count argument of the calls
+	Ranks     int               // number of ranks
+	Results   [2]*report.Result // out of place and in place; the latter may be nil
 }
 
 // Run measures collectives. All ranks must call it. It calls emit with each row on every rank.
@@ -104,11 +104,13 @@ func (o *CollectiveOptions) measureRow(
 	ranks := worlds[0].rt.Size()
 	row = &Row{Operation: op, Ranks: ranks}
 	row.Count, row.Bytes = op.countAndSize(size, ranks, o.DataType)
-	if row.Results[0], err = o.measureCall(ctx, worlds, row, false); err != nil {
+	const outOfPlace, inPlace = false, true
+	row.Results[0], err = o.measureCall(ctx, worlds, row, outOfPlace)
+	if err != nil {
 		return nil, err
 	}
 	if o.InPlace && op.kind.HasInPlace() {
-		row.Results[1], err = o.measureCall(ctx, worlds, row, true)
+		row.Results[1], err = o.measureCall(ctx, worlds, row, inPlace)
 	}
 	return row, err
 }
@@ -123,7 +125,7 @@ func (o *CollectiveOptions) measureCall(
 		if err != nil {
 			return nil, err
 		}
-		refusal = reason
+		refusal = reason // the same in all worlds
 		for _, c := range choices {
 			variants = append(variants, variant{world: w, choice: c})
 		}
@@ -144,18 +146,21 @@ func (o *CollectiveOptions) pathChoices(
 	switch {
 	case o.Compare:
 		paths, err := w.possiblePaths(ctx, o, row, inPlace)
-		if len(paths) == 1 {
+		if len(paths) == 1 { // only the plain path, which PathAuto takes
 			paths = nil
 		}
 		return append([]symmem.PathChoice{symmem.PathAuto}, paths...), "", err
 	case o.Path != symmem.PathAuto && o.Path != symmem.PathPlain:
-		if refusal, err = w.refusalReason(ctx, o, row, inPlace, o.Path); refusal != "" {
+		refusal, err = w.refusalReason(ctx, o, row, inPlace, o.Path)
+		if refusal != "" {
 			return []symmem.PathChoice{symmem.PathAuto}, refusal, err
 		}
 	}
 	return []symmem.PathChoice{o.Path}, "", err
 }
 
+// ratios returns the ratio of each dividend to the divisor at the same index, as far as both
+// exist.
 func ratios(dividends, divisors []float64) []float64 {
 	all := make([]float64, min(len(dividends), len(divisors)))
 	for i := range all {

@@ -109,7 +109,6 @@ func timeTrips(ping, pong *uint64) []float64 {
 	return batches
 }
 
-// yield lets other threads and goroutines run.
 func yield() {
 	sys.Yield()
 	runtime.Gosched()

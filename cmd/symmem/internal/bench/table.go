@@ -12,6 +12,7 @@ import (
 	"symmem/bench/report"
 )
 
+// writeTable writes rows of cells as aligned columns. Each line begins with prefix.
 func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	var aligned bytes.Buffer
 	out := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -30,6 +31,8 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 }
 
 // WritePathTable writes a table that compares PathAuto with each path, as comments of nccl-tests.
+// It has a row for each result with a baseline, and shows "none" for a path that the call cannot
+// take.
 func WritePathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
 		{
@@ -61,7 +64,8 @@ func WritePathTable(w io.Writer, r *report.Report) error {
 	return err
 }
 
-// WriteCheckTable writes a table that compares two check levels, as comments of nccl-tests.
+// WriteCheckTable writes a table that compares two check levels, as comments of nccl-tests. It
+// has a row for each result with a baseline.
 func WriteCheckTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{{"operation", "size", "", "unchecked", "checked", "ratio"}}
 	for i := range r.Results {

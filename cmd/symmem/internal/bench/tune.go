@@ -18,9 +18,10 @@ type TuneOptions struct {
 	// CollectiveOptions sets Operations, Sizes, DataType, Backend, Plan, Timeout and GraphCalls,
 	// the maximum number of calls in a graph. Run sets the other fields.
 	CollectiveOptions
-	Date string // of the measurement; only that of rank 0 is used
-	// Base returns the table to start from, or nil for the built-in table. Only rank 0 calls it. If
-	// the table is for the same device and library, Run keeps its times for sizes outside Sizes.
+	Date string // date of the measurement; only rank 0's Date is used
+	// Base returns the table to start from, or nil for the built-in table. Only rank 0 calls Base.
+	// If the table is for the same device, library and data type, Run keeps the table's times for
+	// sizes outside Sizes.
 	Base     func(device string, ranks int) *tuning.Table
 	Progress func(text string) // if set, called before each measurement
 }
@@ -29,27 +30,31 @@ type TuneOptions struct {
 type TuneResult struct {
 	Table   *tuning.Table // the base table with the new rules
 	Rules   []tuning.Rule // the new rules in the order of measurement
-	Skipped []string      // why there is no new rule, for each operation without one
-	Device  string
-	Ranks   int
+	Skipped []string      // why there is no new rule, for each operation without a new rule
+	Device  string        // name of the GPU or processor
+	Ranks   int           // number of ranks
 }
 
-// Run measures the times. All ranks must call it.
+// Run measures the operations and returns a new table. All ranks must call it. With an error, the
+// result may contain a table with the rules so far, or be nil.
 func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 	o.ReduceOp, o.Path, o.Tuning = symmem.Sum, symmem.PathAuto, symmem.BuiltInTuning
 	o.limitGraphTime = true
 	o.Checks = []symmem.CheckLevel{symmem.CheckDefault}
 	t := &tuner{TuneOptions: o}
-	if t.windowWorld, err = openWorld(ctx, &o.CollectiveOptions, 0); err != nil {
+	const level = 0 // index in o.Checks
+	t.windowWorld, err = openWorld(ctx, &o.CollectiveOptions, level)
+	if err != nil {
 		return nil, fmt.Errorf("opening the world: %w", err)
 	}
 	defer func() { err = errors.Join(err, t.windowWorld.rt.Close()) }()
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
-	err = t.run(ctx)
-	if t.result.Table = t.newTable(); err != nil {
-		return &t.result, err
+	runErr := t.run(ctx)
+	t.result.Table = t.newTable()
+	if runErr != nil {
+		return &t.result, runErr
 	}
 	return &t.result, t.result.Table.Validate()
 }
@@ -61,8 +66,8 @@ func skipReason(op *Operation, t symmem.DataType) string {
 	return fmt.Sprintf("%s of %v has only one path here, so there is nothing to choose", op.Name, t)
 }
 
-// mergePoints adds to newPoints, which are in ascending order of size, the old points of smaller
-// and larger sizes.
+// mergePoints returns the new points, and the old points of smaller and larger sizes. newPoints
+// must be in ascending order of size; the result is not.
 func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 	if len(newPoints) == 0 {
 		return nil
@@ -86,12 +91,12 @@ func (o *TuneOptions) reportProgress(format string, args ...any) {
 	}
 }
 
-// NoiseMethod describes how noise is computed.
+// NoiseMethod describes how noise is computed. New tables contain it.
 const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
 	"batches, computed from the quartiles of the logarithms"
 
-// noisePercent returns the random error of the median of ratios, in percent. It uses logarithms, so
-// that delays of the dividend and of the divisor have the same weight.
+// noisePercent returns the random error of the median of ratios, in percent. It computes the error
+// from logarithms, so that delays of the dividend and of the divisor have the same weight.
 func noisePercent(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0
@@ -109,10 +114,12 @@ func noisePercent(ratios []float64) float64 {
 // median of n values is 1.253 standard deviations divided by the square root of n.
 func medianError(sorted []float64) float64 {
 	n := len(sorted)
-	deviation := (sorted[n-1-n/4] - sorted[n/4]) / 1.349
+	lowerQuartile, upperQuartile := sorted[n/4], sorted[n-1-n/4]
+	deviation := (upperQuartile - lowerQuartile) / 1.349
 	return 2 * 1.253 * deviation / math.Sqrt(float64(n))
 }
 
+// shareBaseTable returns the table to start from, which rank 0 sends to all ranks.
 func (o *TuneOptions) shareBaseTable(ctx context.Context, w *world) (*tuning.Table, error) {
 	var own *tuning.Table
 	if w.rt.Rank() == 0 {

@@ -12,8 +12,9 @@ import (
 	"symmem/internal/tuning"
 )
 
-// WriteText writes a line for each measured size and a line for each rule. The column "direct"
-// shows the time of the two-level path if that was measured instead of the direct path.
+// WriteText writes a line for each measured size and a line for each rule. If the two-level path
+// was measured instead of the direct path, the column "direct" shows its time. The column "wins"
+// shows by how much the chosen path is faster than the alternative.
 func (t *TuneResult) WriteText(w io.Writer) error {
 	rows := [][]string{{
 		"operation", "size", "", "buffers", "plain", "window", "direct", "noise", "chosen",
@@ -26,7 +27,7 @@ func (t *TuneResult) WriteText(w io.Writer) error {
 					r.Operation, p.Bytes.String(), placementText(p.InPlace),
 					string(cmp.Or(r.Memory, tuning.Symmetric)),
 					formatMicroseconds(p.PlainUS), formatMicroseconds(p.WindowUS),
-					formatMicroseconds(p.DirectUS + p.TwoLevelUS),
+					formatMicroseconds(p.DirectUS + p.TwoLevelUS), // at most one of them is measured
 					fmt.Sprintf("%.1f %%", p.NoisePercent), string(s.Path),
 					fmt.Sprintf("%+.1f %%", 100*(speedup(s.Path, p)-1)),
 				})
@@ -53,6 +54,8 @@ func formatMicroseconds(us float64) string {
 	return report.Duration(us * 1e3)
 }
 
+// speedup returns the time of the alternative to the chosen path divided by the time of the chosen
+// path.
 func speedup(chosen tuning.Path, p tuning.Point) float64 {
 	switch chosen {
 	case tuning.Window:
@@ -63,12 +66,13 @@ func speedup(chosen tuning.Path, p tuning.Point) float64 {
 		return p.NotDirectUS() / p.TwoLevelUS
 	case tuning.NotDirect:
 		return (p.DirectUS + p.TwoLevelUS) / p.NotDirectUS() // only one of the two is measured
-	default:
+	default: // the plain path
 		return p.WindowUS / p.PlainUS
 	}
 }
 
-// Document returns the fields of the JSON output.
+// Document returns the fields of the JSON output. file is the path of the table, and written
+// states whether it has been written.
 func (t *TuneResult) Document(file string, written bool) (map[string]any, error) {
 	table, err := t.Table.Encode()
 	if err != nil {

@@ -40,7 +40,6 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// run measures the operations and adds the new rules to t.result.
 func (t *tuner) run(ctx context.Context) error {
 	for i := range t.Operations {
 		op := &t.Operations[i]
@@ -157,7 +156,6 @@ func (t *tuner) measureOperation(ctx context.Context, op *Operation) (*points, e
 	return times, nil
 }
 
-// placementText returns the words for inPlace in messages.
 func placementText(inPlace bool) string {
 	if inPlace {
 		return "in place"
@@ -215,7 +213,6 @@ type batches struct {
 	anywhere                        []float64 // on the direct path, on buffers outside windows
 }
 
-// addPoints adds the points for the times of one call.
 func (p *points) addPoints(bytes int64, inPlace bool, b batches) {
 	appendPoint := func(dst *[]tuning.Point, window, direct []float64) {
 		point := newPoint(bytes, b.plain, window, direct)

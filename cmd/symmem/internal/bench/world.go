@@ -58,7 +58,6 @@ func openWorld(ctx context.Context, o *CollectiveOptions, level int) (*world, er
 	return w, nil
 }
 
-// prepare creates the stream, the buffers and the gatherer of a world.
 func (w *world) prepare(ctx context.Context, o *CollectiveOptions) (err error) {
 	if w.recvStream, err = w.rt.NewStream(); err != nil {
 		return err
@@ -91,7 +90,6 @@ func (w *world) allocate(ctx context.Context, o *CollectiveOptions, bytes int64)
 	return s.End(ctx)
 }
 
-// newOutsideWorld returns a world with the Runtime of w and buffers outside windows.
 func (w *world) newOutsideWorld(
 	ctx context.Context, o *CollectiveOptions, bytes int64,
 ) (*world, error) {
@@ -172,7 +170,6 @@ func (w *world) newCall(
 	return c, c.Place(src.Memory(), w.recv.Memory())
 }
 
-// explain returns the path that a call would take, and why.
 func (w *world) explain(c *call) (symmem.Explanation, error) {
 	return w.rt.World().Explain(c.Operation, c.Send, c.Recv, c.Count, c.DataType)
 }
