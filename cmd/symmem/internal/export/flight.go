@@ -14,11 +14,11 @@ import (
 	"symmem/trace"
 )
 
-// flightVersion is the version of the format, which PyTorch 2.9 and later write.
+// flightVersion is the version of the format that PyTorch 2.9 and later write.
 const flightVersion = "2.10"
 
-// flightNames maps operations to the names that PyTorch's analyzer knows. Operations whose sizes
-// can differ between ranks have no such name.
+// flightNames maps symmem's operations to the names that PyTorch's analyzer knows. It lacks
+// operations whose sizes can differ between ranks, which the analyzer does not know.
 var flightNames = map[string]string{
 	"AllReduce": "all_reduce", "AllGather": "_all_gather_base", "Broadcast": "broadcast",
 	"ReduceScatter": "_reduce_scatter_base", "Reduce": "reduce", "Gather": "gather",
@@ -26,8 +26,8 @@ var flightNames = map[string]string{
 	"AllReduceRMSNorm": "all_reduce", "ReduceScatterRMSNorm": "_reduce_scatter_base",
 }
 
-// unknownSizesName is a name for all other operations. PyTorch's analyzer does not compare the
-// sizes of operations with this name.
+// unknownSizesName is the name of all operations that flightNames lacks. PyTorch's analyzer does
+// not compare the sizes of operations with this name.
 const unknownSizesName = "coalesced"
 
 // flightTypes maps data types to PyTorch's names.
@@ -44,7 +44,8 @@ func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err err
 	err = writeFiles(t, folder, "trace_rank_", func(w io.Writer, i int, l *trace.Log) error {
 		f := flightWriter{traces: t, log: l, clock: t.Clocks[i], callCounts: map[string]uint64{}}
 		err := f.write(w)
-		calls, messages = calls+f.writtenCalls, messages+f.omittedMessages
+		calls += f.writtenCalls
+		messages += f.omittedMessages
 		return err
 	})
 	return calls, messages, err
@@ -52,10 +53,10 @@ func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err err
 
 type flightWriter struct {
 	traces                        *Traces
-	log                           *trace.Log
-	clock                         Clock
-	callCounts                    map[string]uint64 // calls so far, by group
-	writtenCalls, omittedMessages int
+	log                           *trace.Log        // the trace of the rank
+	clock                         Clock             // corrects the times
+	callCounts                    map[string]uint64 // number of collectives so far, by group
+	writtenCalls, omittedMessages int               // numbers of calls and messages so far
 }
 
 func (f *flightWriter) write(w io.Writer) error {
@@ -90,12 +91,14 @@ func (f *flightWriter) write(w io.Writer) error {
 	return p.finish()
 }
 
-const groupDescription = "symmem"
+const groupDescription = "symmem" // description of all groups
 
 // elementsPattern matches the number and type of the elements in a call such as "AllReduce of 8
 // float32".
 var elementsPattern = regexp.MustCompile(` of (\d+) (\w+)`)
 
+// writeEntry writes the entry for a record. It omits records other than collectives, and
+// collectives that the traces of other ranks may lack.
 func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 	if r.Kind != event.KindCollective {
 		return
@@ -143,19 +146,25 @@ func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 	f.writtenCalls++
 }
 
+// flightNameOf returns the name for a call with an operation and a text. If several calls run as
+// one collective, the text has a list of them, and the sizes in the dump are those of the first
+// call.
 func flightNameOf(operation, text string) string {
 	name, ok := flightNames[operation]
-	if !ok || strings.Contains(text, ", first of the list (") {
+	hasList := strings.Contains(text, ", first of the list (")
+	if !ok || hasList {
 		return unknownSizesName
 	}
 	return name
 }
 
+// writeSizes writes the sizes and data types of the buffers of a call in a group of ranks. For a
+// call without elements, such as a barrier, the sizes are 0.
 func (f *flightWriter) writeSizes(p *pickler, r *trace.Record, operation string, ranks int) {
-	var count int64
+	var count int64 // count argument of the call
 	dataType := ""
 	if matches := elementsPattern.FindStringSubmatch(r.Call); matches != nil {
-		count, _ = strconv.ParseInt(matches[1], 10, 64)
+		count, _ = strconv.ParseInt(matches[1], 10, 64) // digits; too many of them give a large count
 		dataType = matches[2]
 		if torchType := flightTypes[dataType]; torchType != "" {
 			dataType = torchType
@@ -178,7 +187,7 @@ func (f *flightWriter) writeSizes(p *pickler, r *trace.Record, operation string,
 	}{{"input", inputCount}, {"output", outputCount}} {
 		p.writeKey(buffer.name + "_sizes")
 		p.openList()
-		p.beginItem()
+		p.beginItem() // the sizes of one tensor, which has one dimension
 		p.openList()
 		p.beginItem()
 		p.writeInteger(buffer.count)

@@ -8,7 +8,7 @@ import (
 )
 
 // poolStates holds the state of a rank's pools at a point in its trace. Traces contain no
-// addresses, so it invents an address for each segment.
+// addresses, so poolStates invents an address for each segment.
 type poolStates struct {
 	pools           map[poolID]*poolState
 	ordered         []*poolState // in the order of first use
@@ -17,17 +17,17 @@ type poolStates struct {
 }
 
 type poolID struct {
-	group string
+	group string // ID of the group, or "" for a pool of this rank only
 	pool  uint64
 }
 
 type poolState struct {
-	title string
+	title string // name of the pool in exported files
 	// number is 0 for a pool of this rank only. Pools of groups are numbered from 1 in the order of
 	// their first use, which is the same on all ranks.
 	number                      int64
-	segments                    map[int32]*segment
-	allocatedBytes, mappedBytes int64 // sums of the sizes of blocks and of segments
+	segments                    map[int32]*segment // mapped segments by their number in the trace
+	allocatedBytes, mappedBytes int64              // sums of the sizes of blocks and of segments
 }
 
 type segment struct {
@@ -41,14 +41,14 @@ type segment struct {
 type block struct {
 	size, requestedSize int64
 	stream              uint32
-	isFreed             bool // but not yet reusable
-	callSite            string
+	isFreed             bool   // whether a free has been requested but has not completed
+	callSite            string // of the allocation, as file:line, or ""
 }
 
 const (
-	firstAddress        = int64(1) << 40
+	firstAddress        = int64(1) << 40  // address of the first segment
 	unknownSegmentBytes = int64(64) << 30 // address range for a segment of unknown size
-	segmentAlignment    = int64(2) << 20
+	segmentAlignment    = int64(2) << 20  // divides the addresses of segments
 )
 
 func newPoolStates() *poolStates {
@@ -64,7 +64,8 @@ func (m *poolStates) findOrAddPool(r *trace.Record) *poolState {
 			p.title = fmt.Sprintf("pool %d without a domain", r.Pool)
 		} else {
 			m.sharedPoolCount++
-			p.number, p.title = m.sharedPoolCount, fmt.Sprintf("pool %d of group %s", r.Pool, r.Group)
+			p.number = m.sharedPoolCount
+			p.title = fmt.Sprintf("pool %d of group %s", r.Pool, r.Group)
 		}
 		m.pools[key] = p
 		m.ordered = append(m.ordered, p)
@@ -94,6 +95,7 @@ func (m *poolStates) apply(r *trace.Record) *poolState {
 	case event.KindSegment:
 		p.removeSegment(r.Segment)
 		p.segments[r.Segment] = &segment{address: m.nextAddress, bytes: r.Size, blocks: map[int64]block{}}
+		// Round up and leave a gap to the next segment.
 		m.nextAddress += (max(r.Size, 0) + 2*segmentAlignment - 1) / segmentAlignment * segmentAlignment
 		p.mappedBytes += r.Size
 	case event.KindTrim, event.KindRelease:
@@ -105,14 +107,17 @@ func (m *poolStates) apply(r *trace.Record) *poolState {
 			s.bytes = r.Offset + r.Size
 		}
 		p.removeBlock(s, r.Offset)
-		s.blocks[r.Offset] = block{r.Size, r.Requested, r.Stream, false, r.Site}
+		s.blocks[r.Offset] = block{
+			size: r.Size, requestedSize: r.Requested, stream: r.Stream, callSite: r.Site,
+		}
 		p.allocatedBytes += r.Size
 	case event.KindFree, event.KindReturn:
 		p.removeBlock(m.findOrAddSegment(p, r), r.Offset)
 	case event.KindPark, event.KindDefer:
-		if b, ok := m.findOrAddSegment(p, r).blocks[r.Offset]; ok {
+		s := m.findOrAddSegment(p, r)
+		if b, ok := s.blocks[r.Offset]; ok {
 			b.isFreed = true
-			p.segments[r.Segment].blocks[r.Offset] = b
+			s.blocks[r.Offset] = b
 		}
 		return nil
 	default:

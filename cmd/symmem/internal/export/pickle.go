@@ -56,7 +56,6 @@ func (p *pickler) finish() error {
 	return p.w.Flush()
 }
 
-// writeBytes writes opcodes and their arguments.
 func (p *pickler) writeBytes(b ...byte) { _, _ = p.w.Write(b) }
 
 func (p *pickler) openList() {
@@ -73,7 +72,6 @@ func (p *pickler) closeList() {
 // PyTorch's memory_viz page fails with many more items.
 const maxBatchItems = 1000
 
-// beginItem must be called before each item of the innermost open list.
 func (p *pickler) beginItem() {
 	n := &p.batchLengths[len(p.batchLengths)-1]
 	if *n == maxBatchItems {
@@ -89,7 +87,6 @@ func (p *pickler) closeDict() { p.writeBytes(opSetItems) }
 // writeKey writes a key of a dict. The caller must write the value next.
 func (p *pickler) writeKey(name string) { p.writeText(name) }
 
-// writeText writes a string, or the number of an equal string in the memo.
 func (p *pickler) writeText(s string) {
 	s = strings.ToValidUTF8(s, "?")
 	if n, ok := p.stringNumbers[s]; ok {

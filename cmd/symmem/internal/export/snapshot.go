@@ -25,7 +25,6 @@ func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	return events, err
 }
 
-// snapshotWriter writes the snapshot of one rank.
 type snapshotWriter struct {
 	*pickler
 	pools      *poolStates // state after the records written so far
@@ -34,7 +33,6 @@ type snapshotWriter struct {
 	eventCount int         // number of events written
 }
 
-// write writes the whole snapshot: the dict that torch.cuda.memory._snapshot returns.
 func (s *snapshotWriter) write(l *trace.Log) error {
 	s.openDict()
 	s.writeKey("device_traces")
@@ -108,7 +106,6 @@ func (s *snapshotWriter) writeFree(p *poolState, address int64, b block, r *trac
 	}
 }
 
-// writeEvent writes an event with one of PyTorch's actions.
 func (s *snapshotWriter) writeEvent(
 	action string, p *poolState, address, size int64, r *trace.Record,
 ) {

@@ -32,7 +32,6 @@ type rankTrace struct {
 	missingEvents uint64 // number of events at the beginning that newer events have replaced
 }
 
-// group describes a group that occurs in the traces.
 type group struct {
 	id    string
 	ranks []int // members in ascending order
@@ -100,7 +99,6 @@ func (t *Traces) selectWorld(all []load.Source) []load.Source {
 	})
 }
 
-// readTrace reads the trace in a file, with its events.
 func readTrace(path string) (*trace.Log, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -167,7 +165,6 @@ func (g *group) addRank(rank int) {
 // worldID is the ID of the group that all ranks belong to.
 const worldID = "world"
 
-// isMessage reports whether r is a Send or a Recv.
 func isMessage(r *trace.Record) bool {
 	return r.Kind == event.KindCollective &&
 		(strings.HasPrefix(r.Call, "Send ") || strings.HasPrefix(r.Call, "Recv "))
