@@ -116,7 +116,6 @@ func pairsToRepeat(all [][]Link, nodes []string, tolerance float64) (pairs []pai
 	return pairs
 }
 
-// linkMeasurement holds the state of MeasureLinks on one rank.
 type linkMeasurement struct {
 	ctx        context.Context
 	rt         *symmem.Runtime

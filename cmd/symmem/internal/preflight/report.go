@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Kind is the kind of component that is at fault.
+// Kind is the kind of the component that is at fault.
 type Kind string
 
 // The kinds of faults, in the order in which reports list them.
@@ -26,39 +26,40 @@ type Fault struct {
 	Node string `json:"node,omitempty"` // empty if unknown
 	// Ranks holds the rank at fault or the two ranks of a link.
 	Ranks  []int  `json:"ranks,omitempty"`
-	GPU    string `json:"gpu,omitempty"` // of the rank at fault
-	Text   string `json:"text"`
-	Advice string `json:"advice"`
+	GPU    string `json:"gpu,omitempty"` // GPU of the rank at fault, or ""
+	Text   string `json:"text"`          // the problem
+	Advice string `json:"advice"`        // how to solve the problem
 }
 
 // Call summarizes a collective on all ranks.
 type Call struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
-	// RequestedPath and Path are the requested and the actual way to execute the call.
+	// RequestedPath and Path are the requested and the actual way in which symmem executes the call.
 	RequestedPath     string  `json:"asked"`
 	Path              string  `json:"path"`
-	Microseconds      float64 `json:"us"`                 // on the slowest rank
-	TableMicroseconds float64 `json:"table_us,omitempty"` // in the tuning table, or 0
-	WrongElements     int64   `json:"wrong"`
+	Microseconds      float64 `json:"us"`                 // time on the slowest rank
+	TableMicroseconds float64 `json:"table_us,omitempty"` // time in the tuning table, or 0
+	WrongElements     int64   `json:"wrong"`              // number of wrong elements
 }
 
 // Report holds Judge's findings.
 type Report struct {
-	IsReady bool   `json:"ok"`
+	IsReady bool   `json:"ok"` // whether there are no faults
 	Backend string `json:"backend"`
 	Source  string `json:"source"` // what started the ranks, such as "torchrun"
-	Ranks   int    `json:"ranks"`
+	Ranks   int    `json:"ranks"`  // number of ranks
 	// Nodes contains the name of each rank's machine, or "" for a rank without a result.
 	Nodes     []string `json:"nodes"`
 	Faults    []Fault  `json:"faults"`
 	Warnings  []string `json:"warnings"`
 	Calls     []Call   `json:"calls"`
 	Links     []Link   `json:"links"`
-	TableName string   `json:"table"` // name of the tuning table, if used
-	Seconds   float64  `json:"seconds"`
+	TableName string   `json:"table"`   // name of the tuning table, or "" if none was used
+	Seconds   float64  `json:"seconds"` // duration of the checks
 }
 
+// exitCodes maps the kind of the first fault to the exit code of the program.
 var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
 
 // ExitCode returns the exit code for the kind of the first fault, or 0 if there are no faults.
@@ -77,7 +78,8 @@ func (r *Report) AddInterrupt(signal string) {
 	})
 }
 
-// WriteText writes the report as text.
+// WriteText writes the report as text: the calls, a summary of the links, the warnings, the faults
+// and the verdict.
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	for _, c := range r.Calls {

@@ -40,7 +40,6 @@ func TestLogsOfEachVersion(t *testing.T) {
 	})
 }
 
-// formatLog returns one line for each choice in a log.
 func formatLog(l Log) string {
 	var b strings.Builder
 	for _, c := range l {

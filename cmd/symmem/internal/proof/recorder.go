@@ -127,7 +127,6 @@ const (
 // reads the messages of INIT and NET. The other subsystems are for users.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC,NET"
 
-// settings holds what Start derives from the user's variables.
 type settings struct {
 	variables      map[string]string // values to set, by variable
 	filePattern    string            // the user's value of NCCL_DEBUG_FILE, or ""

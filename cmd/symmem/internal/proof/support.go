@@ -41,7 +41,6 @@ type support struct {
 	skippedType      string            // the NCCL_GIN_TYPE that excludes a plug-in, or ""
 }
 
-// whyNoWindows is WhyNoWindows for the text of a log.
 func whyNoWindows(log io.Reader) (string, error) {
 	const maxLineBytes = 1 << 20
 	var s support

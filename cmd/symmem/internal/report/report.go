@@ -10,8 +10,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Build returns a page for the result of a comparison. It calls progress, unless nil, with numbers
-// of events.
+// Build returns a page for the result of a comparison. If progress is not nil, Build calls it
+// repeatedly with the number of events added so far and the number of all events.
 func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	b := &builder{
 		page: &page.Page{
@@ -37,7 +37,7 @@ func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	return b.page
 }
 
-// Summarize describes a result in one sentence, and the files that are missing in others.
+// Summarize returns a sentence about the result, and a sentence for each of r.FileNotes.
 func Summarize(r *diff.Report) string {
 	text := summarizeSequences(r)
 	for _, note := range r.FileNotes {
@@ -46,6 +46,7 @@ func Summarize(r *diff.Report) string {
 	return text
 }
 
+// summarizeSequences returns a sentence about the first difference between the ranks.
 func summarizeSequences(r *diff.Report) string {
 	switch {
 	case !r.HasComparison():
@@ -74,20 +75,21 @@ func summarizeSequences(r *diff.Report) string {
 
 type builder struct {
 	page          *page.Page
-	frameIndexes  map[string]int32 // index in page.Frames
-	textIndexes   map[string]int32 // index in page.Texts
-	pathIndexes   map[pathKey]int  // index in page.Paths
-	indexesByRank map[*history.Rank]*pageIndexes
+	frameIndexes  map[string]int32               // index in page.Frames, by text
+	textIndexes   map[string]int32               // index in page.Texts, by text
+	pathIndexes   map[pathKey]int                // index in page.Paths
+	indexesByRank map[*history.Rank]*pageIndexes // set by findHistories
 
-	progress                func(done, total int)
-	doneEvents, totalEvents int // for progress
+	progress                func(done, total int) // see Build
+	doneEvents, totalEvents int                   // for progress
 }
 
-// pageIndexes holds the index in the page of each stack and text of one rank, or -1 before it is
-// added.
+// pageIndexes maps the stacks and texts of one rank to the page: stacks[i] is the index in the
+// page of the rank's stack i, or -1 if the page does not contain the stack yet.
 type pageIndexes struct{ stacks, texts []int32 }
 
-// findHistories returns the history of each rank, or nil for a rank that was not compared.
+// findHistories returns the history of each rank, or nil for a rank that was not compared. It also
+// sets b.indexesByRank.
 func (b *builder) findHistories(r *diff.Report) []*history.Rank {
 	b.indexesByRank = map[*history.Rank]*pageIndexes{}
 	ranks := make([]*history.Rank, len(r.Ranks))
@@ -126,16 +128,20 @@ func (b *builder) addSequence(s *diff.SequenceResult) {
 		}
 	}
 	for i := range s.Members {
-		if m := &s.Members[i]; m.Sequence != nil {
-			p.Tracks = append(p.Tracks, b.newTrack(m))
-			if p.Calls {
-				b.countPaths(s, m)
-			}
+		m := &s.Members[i]
+		if m.Sequence == nil {
+			continue
+		}
+		p.Tracks = append(p.Tracks, b.newTrack(m))
+		if p.Calls {
+			b.countPaths(s, m)
 		}
 	}
 	b.page.Sequences = append(b.page.Sequences, p)
 }
 
+// appendDifference appends a difference between requests or places (the subject), unless it is
+// nil.
 func appendDifference(all []page.Difference, subject string, d *diff.Difference) []page.Difference {
 	if d == nil {
 		return all
@@ -158,8 +164,10 @@ var pageKinds = map[history.Action]page.Kind{
 	history.Call: page.Call,
 }
 
-const progressInterval = 1 << 14 // events
+const progressInterval = 1 << 14 // number of events between two calls of progress
 
+// newTrack returns the events of a pool or group on one rank. Its request 0 is the first compared
+// request, so the number of its first request is negative if requests were skipped.
 func (b *builder) newTrack(m *diff.Member) *page.Track {
 	t := &page.Track{Rank: m.RankIndex, First: -m.SkippedRequests, Segments: segmentsOf(m.Sequence)}
 	for _, block := range m.Sequence.InitialBlocks {
@@ -179,7 +187,8 @@ func (b *builder) newTrack(m *diff.Member) *page.Track {
 			p.Block = b.findOrAddRankText(m.History, e.Block)
 		}
 		t.Add(&p)
-		if b.doneEvents++; b.progress != nil && b.doneEvents%progressInterval == 0 {
+		b.doneEvents++
+		if b.progress != nil && b.doneEvents%progressInterval == 0 {
 			b.progress(b.doneEvents, b.totalEvents)
 		}
 	}
@@ -209,6 +218,8 @@ func segmentsOf(s *history.Sequence) []page.Segment {
 	return all
 }
 
+// findOrAddStack returns the index in the page of a rank's stack, or -1 if the stack is unknown.
+// It adds a new stack.
 func (b *builder) findOrAddStack(r *history.Rank, stack int32) int32 {
 	added := b.indexesByRank[r].stacks
 	if stack < 0 || int(stack) >= len(added) {
@@ -224,6 +235,8 @@ func (b *builder) findOrAddStack(r *history.Rank, stack int32) int32 {
 	return added[stack]
 }
 
+// findOrAddRankText returns the index in the page of a rank's text, or of "?" if the text is
+// unknown. It adds a new text.
 func (b *builder) findOrAddRankText(r *history.Rank, text int32) int32 {
 	added := b.indexesByRank[r].texts
 	if text < 0 || int(text) >= len(added) {
@@ -235,6 +248,8 @@ func (b *builder) findOrAddRankText(r *history.Rank, text int32) int32 {
 	return added[text]
 }
 
+// findOrAddText returns the index in all of a text, to which it adds a new text. known maps each
+// text in all to its index.
 func findOrAddText(known map[string]int32, all *[]string, text string) int32 {
 	text = history.MakePrintable(text)
 	i, ok := known[text]

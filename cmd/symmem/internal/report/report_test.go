@@ -37,7 +37,6 @@ func buildPage(ranks ...*history.Rank) *page.Page {
 	return Build(diff.Compare(ranks, diff.Options{}), nil)
 }
 
-// TestPaths checks that the page counts the calls of each rank by group, operation and path.
 func TestPaths(t *testing.T) {
 	const window, plain = "AllReduce sum of 4 int8, path window, collective 1", "Barrier, path plain"
 	p := buildPage(newHistory(0, window, plain, window, `"size": Agree of 8`),

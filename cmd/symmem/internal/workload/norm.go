@@ -17,7 +17,6 @@ type Norm struct {
 	outputs []normOutput    // the tensors that the norm writes; set by Place
 }
 
-// normOutput describes a tensor that a norm writes.
 type normOutput struct {
 	name        string
 	memory      symmem.Memory

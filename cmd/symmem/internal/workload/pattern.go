@@ -84,7 +84,6 @@ func DataTypes() []symmem.DataType {
 	})
 }
 
-// reducedValue returns the reduction of element i of all ranks.
 func (p *Pattern) reducedValue(i int64) float64 {
 	result := p.inputValue(0, i)
 	for rank := 1; rank < p.Ranks; rank++ {

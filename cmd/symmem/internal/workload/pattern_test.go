@@ -41,17 +41,18 @@ func TestInputsAndOutputsHaveExpectedElements(t *testing.T) {
 		p := drawPattern(t)
 		rank := rapid.IntRange(0, p.Ranks-1).Draw(t, "rank")
 		sent, received := p.SendRecvCounts(rank)
-		for i, v := range decodeAll(p.Input(rank), p.DataType) {
+		in := p.Input(rank)
+		for i, v := range decodeAll(in, p.DataType) {
 			if want := p.inputValue(rank, int64(i)); v != want || v < 1 || v > maxSum {
-				t.Fatalf("%+v: element %d of the input is %v, want %v", p, i, v, want)
+				t.Fatalf("%+v: element %d of the input is %v, want %v, from 1 to %d", p, i, v, want, maxSum)
 			}
 		}
-		if n := int64(len(p.Input(rank)) / p.DataType.Size()); n != sent {
+		if n := int64(len(in) / p.DataType.Size()); n != sent {
 			t.Fatalf("%+v: the input has %d elements, want %d", p, n, sent)
 		}
 		out := p.Output(rank)
 		if out == nil && p.Operation.HasRoot() && rank != p.Root {
-			return
+			return // only the root has an output
 		}
 		if n := int64(len(out) / p.DataType.Size()); n != received {
 			t.Fatalf("%+v: the output has %d elements, want %d", p, n, received)
@@ -64,43 +65,52 @@ func TestReductionsAreExactInAllTypes(t *testing.T) {
 		p := drawPattern(t)
 		p.Operation = symmem.OpAllReduce
 		if p.Tolerance() > 0 {
-			return
+			return // rounding is permitted
 		}
-		for i := range min(p.Count, 50) {
+		const checkedElements = 50
+		for i := range min(p.Count, checkedElements) {
 			want := p.reducedValue(i)
 			got := Decode(Encode(nil, p.DataType, want), p.DataType)
-			if got != want || want > maxSum {
+			if got != want {
 				t.Fatalf("%+v: element %d is %v, but %v represents it as %v", p, i, want, p.DataType, got)
+			}
+			if want > maxSum {
+				t.Fatalf("%+v: element %d is %v, want at most %d", p, i, want, maxSum)
 			}
 		}
 	})
 }
 
+// TestPartsMatchWholeOperation checks that the outputs of a reduce-scatter are the parts of an
+// all-reduce, and that each rank of an all-to-all receives the right part of each input.
 func TestPartsMatchWholeOperation(t *testing.T) {
+	const ranks = 3
 	p := Pattern{
 		Operation: symmem.OpReduceScatter, DataType: symmem.Int32, ReduceOp: symmem.Sum,
-		Count: 2*period + 17, Ranks: 3, Tag: 5,
+		Count: 2*period + 17, Ranks: ranks, Tag: 5,
 	}
 	whole := p
-	whole.Operation, whole.Count = symmem.OpAllReduce, p.Count*3
+	whole.Operation, whole.Count = symmem.OpAllReduce, p.Count*ranks
 	var joined []byte
-	for rank := range 3 {
+	for rank := range ranks {
 		joined = append(joined, p.Output(rank)...)
 	}
 	if !bytes.Equal(joined, whole.Output(0)) {
 		t.Error("the parts of the reduce-scatter differ from the all-reduce")
 	}
 	p.Operation = symmem.OpAllToAll
-	for rank := range 3 {
-		for peer := range 3 {
+	for rank := range ranks {
+		for peer := range ranks {
 			got := decodeAll(p.Output(rank), p.DataType)[int64(peer)*p.Count]
 			if want := p.inputValue(peer, int64(rank)*p.Count); got != want {
-				t.Errorf("rank %d received %v from rank %d, want %v", rank, got, peer, want)
+				t.Errorf("all-to-all: the first element that rank %d received from rank %d is %v, want %v",
+					rank, peer, got, want)
 			}
 		}
 	}
 }
 
+// TestForeignDataIsDetected compares an output with data that a faulty call could deliver.
 func TestForeignDataIsDetected(t *testing.T) {
 	p := Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.BFloat16, ReduceOp: symmem.Sum,
@@ -116,9 +126,10 @@ func TestForeignDataIsDetected(t *testing.T) {
 		"offset of one element": p.appendElements(nil, 1, p.Count, p.reducedValue),
 		"data of one rank":      p.appendElements(nil, 0, p.Count, inputOfRank1),
 	} {
-		// A few elements have the right value by chance.
-		if d := compare(wrong, p.Output(0), p.DataType, 0); d.Wrong < p.Count*8/10 {
-			t.Errorf("%s: only %d of %d elements are detected as wrong", name, d.Wrong, p.Count)
+		minWrong := p.Count * 8 / 10 // a few elements have the right value by chance
+		if d := compare(wrong, p.Output(0), p.DataType, 0); d.Wrong < minWrong {
+			t.Errorf("%s: %d of %d elements are detected as wrong, want at least %d", name, d.Wrong,
+				p.Count, minWrong)
 		}
 	}
 }
@@ -127,11 +138,13 @@ func TestCompareReportsFirstDifference(t *testing.T) {
 	p := Pattern{Operation: symmem.OpAllGather, DataType: symmem.Float16, Count: 100, Ranks: 2}
 	want := p.Output(0)
 	got := bytes.Clone(want)
-	copy(got[2*70:], Encode(nil, symmem.Float16, 119.5))
-	copy(got[2*90:], Encode(nil, symmem.Float16, 0))
+	const size = 2 // of a float16
+	copy(got[70*size:], Encode(nil, symmem.Float16, 119.5))
+	copy(got[90*size:], Encode(nil, symmem.Float16, 0))
 	d := compare(got, want, symmem.Float16, 0)
-	if d.Wrong != 2 || d.First != 70 || d.Got != 119.5 || d.Want != p.inputValue(0, 70) {
-		t.Errorf("got %+v, want 2 wrong elements, the first at 70", d)
+	wantDifference := Difference{Wrong: 2, First: 70, Got: 119.5, Want: p.inputValue(0, 70)}
+	if d != wantDifference {
+		t.Errorf("compare = %+v, want %+v", d, wantDifference)
 	}
 	if d := compare(want, want, symmem.Float16, 0); d != (Difference{}) {
 		t.Errorf("compare of identical bytes = %+v, want no difference", d)
@@ -143,16 +156,17 @@ func TestCompareToleratesRoundedAverages(t *testing.T) {
 		Operation: symmem.OpAllReduce, DataType: symmem.BFloat16, ReduceOp: symmem.Avg,
 		Count: 10, Ranks: 3,
 	}
-	near := Encode(nil, symmem.BFloat16, 10.125)
-	far := Encode(nil, symmem.BFloat16, 11)
+	rounded := Encode(nil, symmem.BFloat16, 10.125)
+	wrong := Encode(nil, symmem.BFloat16, 11)
 	want := Encode(nil, symmem.BFloat16, 10)
-	if d := compare(near, want, p.DataType, p.Tolerance()); d.Wrong != 0 {
+	if d := compare(rounded, want, p.DataType, p.Tolerance()); d.Wrong != 0 {
 		t.Errorf("compare with a rounding error = %+v, want no wrong element", d)
 	}
-	if d := compare(far, want, p.DataType, p.Tolerance()); d.Wrong != 1 {
+	if d := compare(wrong, want, p.DataType, p.Tolerance()); d.Wrong != 1 {
 		t.Errorf("compare with a value 10 %% too large = %+v, want a wrong element", d)
 	}
-	if p.Ranks = 4; p.Tolerance() != 0 {
+	p.Ranks = 4
+	if p.Tolerance() != 0 {
 		t.Errorf("the tolerance for 4 ranks is %v, want 0", p.Tolerance())
 	}
 }
