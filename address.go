@@ -10,6 +10,7 @@ import (
 	"symmem/internal/ranked"
 )
 
+// memoryAt returns memory that belongs to no pool.
 func memoryAt(address uintptr, bytes int64) Memory {
 	start := *(*unsafe.Pointer)(unsafe.Pointer(&address))
 	return Memory{start: start, extent: newExtent(bytes, untracked)}
@@ -30,17 +31,19 @@ type poolRange struct {
 	pool        *Pool
 }
 
+// find returns the pool whose range contains the address, or nil.
 func (r *poolRanges) find(address uintptr) *Pool {
 	ranges := r.all()
 	for i := range ranges {
-		if candidate := &ranges[i]; address-candidate.base < candidate.bytes {
+		candidate := &ranges[i]
+		if address-candidate.base < candidate.bytes { // wraps around if the address is below base
 			return candidate.pool
 		}
 	}
 	return nil
 }
 
-// all returns a list that callers must not modify.
+// all returns the current list, which callers must not modify.
 func (r *poolRanges) all() []poolRange {
 	if list := r.list.Load(); list != nil {
 		return *list
@@ -57,17 +60,19 @@ func (r *poolRanges) set(p *Pool, bytes int64) {
 	r.list.Store(&list)
 }
 
+// addresses finds a pool's live buffers by address. It builds its index at the first lookup, and
+// then updates the index at each allocation and free.
 type addresses struct {
 	mu      *ranked.Spin[poolMu]
 	pool    *Pool
 	heap    *heap
 	events  *poolEvents
-	isBuilt bool         // guarded by mu
+	isBuilt bool         // index is up to date; guarded by mu
 	index   addressIndex // guarded by mu
 }
 
-// memory returns the range [address, address+bytes) of a live buffer. The caller must keep the
-// buffer alive, because the pool does not record uses of the returned Memory.
+// memory returns the range [address, address+bytes) of a live buffer. The caller must not free the
+// buffer while the range is in use, because the pool does not record uses of the returned Memory.
 func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 	a.mu.Lock()
 	b, isFound := a.indexOrBuild().find(address)
@@ -89,6 +94,7 @@ func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 	return m, nil
 }
 
+// buffer returns the live buffer that contains the address, or ErrFreed.
 func (a *addresses) buffer(address uintptr) (Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,6 +105,8 @@ func (a *addresses) buffer(address uintptr) (Buffer, error) {
 	return b, nil
 }
 
+// findAndRemove removes the live buffer that begins at the address from the index and returns it.
+// If there is none, the error is ErrDoubleFree.
 func (a *addresses) findAndRemove(address uintptr) (Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -118,7 +126,7 @@ func (a *addresses) countLive() (buffers int, bytes int64) {
 	return index.count, index.bytes
 }
 
-// indexOrBuild requires that the caller holds mu.
+// indexOrBuild returns the index, and builds it in the first call. The caller must hold mu.
 func (a *addresses) indexOrBuild() *addressIndex {
 	if !a.isBuilt {
 		a.build()
@@ -133,16 +141,18 @@ func (a *addresses) build() {
 			extent: newExtent(b.Size, b.Stream),
 		}})
 	}
-	a.isBuilt, a.events.active = true, true
+	a.isBuilt = true
+	a.events.active = true // from now on, Alloc and Free call recordAlloc and recordFree
 }
 
-// recordAlloc requires that the caller holds mu, as does recordFree.
+// recordAlloc adds a new buffer to the index if it is built. The caller must hold mu.
 func (a *addresses) recordAlloc(b Buffer) {
 	if a.isBuilt {
 		a.index.insert(b)
 	}
 }
 
+// recordFree removes a freed buffer from the index if it is there. The caller must hold mu.
 func (a *addresses) recordFree(b alloc.Block) {
 	if !a.isBuilt {
 		return
@@ -155,14 +165,15 @@ func (a *addresses) recordFree(b alloc.Block) {
 
 // addressIndex holds the live buffers in address order. Pool.mu guards it.
 type addressIndex struct {
-	chunks     [][]Buffer // only a single chunk may be empty
-	emptyChunk []Buffer   // reused by the next split
-	count      int
-	bytes      int64
+	chunks     [][]Buffer // none is empty, unless it is the only one
+	emptyChunk []Buffer   // left over from a removal, for the next split; or nil
+	count      int        // of all buffers
+	bytes      int64      // of all buffers
 }
 
 const maxChunkBuffers = 128
 
+// find returns the buffer that contains the address, and false if there is none.
 func (a *addressIndex) find(address uintptr) (Buffer, bool) {
 	if len(a.chunks) == 0 {
 		return Buffer{}, false
@@ -175,7 +186,8 @@ func (a *addressIndex) find(address uintptr) (Buffer, bool) {
 	return chunk[i], true
 }
 
-// findChunk returns the last chunk that begins at or before an address, or the first chunk.
+// findChunk returns the index of the last chunk that begins at or before an address. If there is
+// none, it returns 0.
 func (a *addressIndex) findChunk(address uintptr) int {
 	low, high := 0, len(a.chunks)
 	for high-low > 1 {
@@ -188,6 +200,7 @@ func (a *addressIndex) findChunk(address uintptr) int {
 	return low
 }
 
+// countStartingUpTo returns the number of buffers in a chunk that begin at or before an address.
 func countStartingUpTo(chunk []Buffer, address uintptr) int {
 	low, high := 0, len(chunk)
 	for low < high {
@@ -211,12 +224,15 @@ func (a *addressIndex) insert(b Buffer) {
 	}
 	chunk := a.chunks[chunkIndex]
 	a.chunks[chunkIndex] = slices.Insert(chunk, countStartingUpTo(chunk, b.Address()), b)
-	a.count, a.bytes = a.count+1, a.bytes+b.Size()
+	a.count++
+	a.bytes += b.Size()
 }
 
+// split moves the second half of a full chunk to a new chunk behind it.
 func (a *addressIndex) split(chunkIndex int) {
 	newChunk := a.emptyChunk
-	if a.emptyChunk = nil; newChunk == nil {
+	a.emptyChunk = nil
+	if newChunk == nil {
 		newChunk = make([]Buffer, 0, maxChunkBuffers)
 	}
 	chunk := a.chunks[chunkIndex]
@@ -229,7 +245,8 @@ func (a *addressIndex) remove(b Buffer) {
 	chunkIndex := a.findChunk(b.Address())
 	i := countStartingUpTo(a.chunks[chunkIndex], b.Address()) - 1
 	a.chunks[chunkIndex] = slices.Delete(a.chunks[chunkIndex], i, i+1)
-	a.count, a.bytes = a.count-1, a.bytes-b.Size()
+	a.count--
+	a.bytes -= b.Size()
 	if len(a.chunks[chunkIndex]) == 0 && len(a.chunks) > 1 {
 		a.emptyChunk = a.chunks[chunkIndex]
 		a.chunks = slices.Delete(a.chunks, chunkIndex, chunkIndex+1)

@@ -9,51 +9,55 @@ import (
 	"symmem/internal/cuda"
 )
 
-// streamOwner is another library that has streams on the rank's GPU.
+// streamOwner stands for another library that has streams on the rank's GPU.
 type streamOwner struct {
-	gpus *cuda.Driver
+	cuda *cuda.Driver
 	gpu  cuda.Device
-	ctx  cuda.Context
+	ctx  cuda.Context // the GPU's primary context
 }
 
+// newStreamOwner retains the primary context. The caller must call gpu.ReleasePrimary at the end.
 func (r *rank) newStreamOwner() *streamOwner {
 	owner := &streamOwner{}
 	var err error
-	owner.gpus, err = cuda.Load()
+	owner.cuda, err = cuda.Load()
 	r.ok(err)
-	owner.gpu, err = owner.gpus.Device(r.Device().Ordinal)
+	owner.gpu, err = owner.cuda.Device(r.Device().Ordinal)
 	r.ok(err)
 	owner.ctx, err = owner.gpu.RetainPrimary()
 	r.ok(err)
 	return owner
 }
 
-// withContext runs calls with the GPU's CUDA context as the current one.
+// withContext runs calls while the GPU's primary context is the thread's current CUDA context.
 func (owner *streamOwner) withContext(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	previousContext, err := owner.gpus.Current()
+	previousContext, err := owner.cuda.Current()
 	if err == nil {
-		err = owner.gpus.SetCurrent(owner.ctx)
+		err = owner.cuda.SetCurrent(owner.ctx)
 	}
 	if err != nil {
 		return err
 	}
-	return errors.Join(calls(), owner.gpus.SetCurrent(previousContext))
+	return errors.Join(calls(), owner.cuda.SetCurrent(previousContext))
 }
 
 func (owner *streamOwner) newStream() (s cuda.Stream, err error) {
-	err = owner.withContext(func() (err error) { s, err = owner.gpus.StreamCreate(); return err })
+	err = owner.withContext(func() (err error) {
+		s, err = owner.cuda.StreamCreate()
+		return err
+	})
 	return s, err
 }
 
 func (owner *streamOwner) destroy(s cuda.Stream) error {
-	return owner.withContext(func() error { return owner.gpus.StreamDestroy(s) })
+	return owner.withContext(func() error { return owner.cuda.StreamDestroy(s) })
 }
 
-// TestDestroyedForeignStreamIsNotQueried destroys another library's streams without ForgetStream
-// before it uses symmem again. If symmem queried a destroyed stream, the software GPU would abort
-// the process, as CUDA might.
+// TestDestroyedForeignStreamIsNotQueried lets another library destroy its streams without a call of
+// ForgetStream, and then uses symmem again. If symmem queried a destroyed stream, the software GPU
+// (which simulates CUDA) would abort the process, as CUDA might.
 func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
@@ -61,7 +65,7 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 		}
 		p, owner := r.pool(), r.newStreamOwner()
 		r.Interop().SetIdle(true) // so that Trim and Close do not query the streams
-		for i := range int64(4) {
+		for round := range int64(4) {
 			b := r.window(p, mib)
 			m := r.memoryAt(b.Memory().Address(), b.Size()) // like another library's tensor
 			ownerStream, err := owner.newStream()
@@ -69,10 +73,11 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 			s, err := r.Interop().AdoptStream(uintptr(ownerStream))
 			r.ok(err)
 			r.fill(b, float32(r.Rank()+1))
-			r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4-i, symmem.Float32, symmem.Sum, s))
+			count := b.Size()/4 - round // a different one in each round
+			r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, s))
 			r.ok(s.Synchronize(r.ctx))
 			r.ok(owner.destroy(ownerStream))
-			// Make a new plan, and map and release a segment.
+			// Use symmem: make a plan, and map and release a segment.
 			r.checkSum(r.World(), b)
 			big := r.window(p, 64*mib)
 			r.checkSum(r.World(), big)
@@ -84,8 +89,8 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	})
 }
 
-// TestForeignCaptureBlocksRegistration adds a call to another library's capture. Until that
-// capture ends, no memory can be registered; afterwards, the library may destroy its stream.
+// TestForeignCaptureBlocksRegistration adds a collective to another library's capture. Until the
+// capture ends, no memory can be registered. Afterwards, the library may destroy its stream.
 func TestForeignCaptureBlocksRegistration(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
@@ -99,21 +104,21 @@ func TestForeignCaptureBlocksRegistration(t *testing.T) {
 		s, err := r.Interop().AdoptStream(uintptr(ownerStream))
 		r.ok(err)
 		r.ok(owner.withContext(func() error {
-			return owner.gpus.BeginCapture(ownerStream, cuda.CaptureRelaxed)
+			return owner.cuda.BeginCapture(ownerStream, cuda.CaptureRelaxed)
 		}))
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
-		r.alloc(p, 64*mib)
+		r.alloc(p, 64*mib) // in a new segment, which is not registered
 		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
 		var graph cuda.Graph
 		r.ok(owner.withContext(func() (err error) {
-			graph, err = owner.gpus.EndCapture(ownerStream)
+			graph, err = owner.cuda.EndCapture(ownerStream)
 			return err
 		}))
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(owner.destroy(ownerStream))
 		r.Interop().SetIdle(true) // so that Close does not query the stream
 		r.checkSum(r.World(), r.window(p, 64*mib))
-		r.ok(owner.withContext(func() error { return owner.gpus.GraphDestroy(graph) }))
+		r.ok(owner.withContext(func() error { return owner.cuda.GraphDestroy(graph) }))
 		r.ok(owner.gpu.ReleasePrimary())
 	})
 }

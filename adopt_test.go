@@ -9,15 +9,16 @@ import (
 	"symmem"
 )
 
+// TestJoin joins pairs of four ranks, and then passes invalid lists and ids to Join.
 func TestJoin(t *testing.T) {
 	runRanks(t, 4, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
-		pair := []int{r.Rank() | 1, r.Rank() &^ 1}
-		g, err := r.Join(r.ctx, fmt.Sprintf("pair %d", r.Rank()/2), pair)
+		odd, even := r.Rank()|1, r.Rank()&^1 // ranks 1 and 0, or ranks 3 and 2
+		g, err := r.Join(r.ctx, fmt.Sprintf("pair %d", r.Rank()/2), []int{odd, even})
 		r.ok(err)
-		if g.Rank() != 1-r.Rank()%2 || g.Size() != 2 {
-			r.failf("got rank %d of %d, want %d of 2", g.Rank(), g.Size(), 1-r.Rank()%2)
+		if want := 1 - r.Rank()%2; g.Rank() != want || g.Size() != 2 {
+			r.failf("got rank %d of %d, want %d of 2", g.Rank(), g.Size(), want)
 		}
 		r.checkSum(g, b)
 		r.ok(g.Close())
@@ -26,8 +27,9 @@ func TestJoin(t *testing.T) {
 		default:
 			r.failf("Ended() is not closed after Close")
 		}
+		otherRank := (r.Rank() + 1) % 4
 		for _, ranks := range [][]int{
-			nil, {r.Rank(), r.Rank()}, {r.Rank(), 99}, {r.Rank(), -1}, {(r.Rank() + 1) % 4},
+			nil, {r.Rank(), r.Rank()}, {r.Rank(), 99}, {r.Rank(), -1}, {otherRank},
 		} {
 			_, err := r.Join(r.ctx, "wrong", ranks)
 			r.wantErr(err, symmem.ErrInvalid)
@@ -39,12 +41,14 @@ func TestJoin(t *testing.T) {
 				r.failf("the error about an invalid id has %d bytes, want at most 200", len(err.Error()))
 			}
 		}
-		g, err = r.Join(r.ctx, strings.Repeat(" \xff", symmem.MaxGroupID/2), []int{r.Rank()})
+		notUTF8 := strings.Repeat(" \xff", symmem.MaxGroupID/2)
+		g, err = r.Join(r.ctx, notUTF8, []int{r.Rank()})
 		r.ok(err)
 		r.ok(g.Close())
 	})
 }
 
+// TestCollectiveOnAdoptedStream uses a stream of symmem as if it belonged to another library.
 func TestCollectiveOnAdoptedStream(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -67,6 +71,8 @@ func TestCollectiveOnAdoptedStream(t *testing.T) {
 	})
 }
 
+// TestForeignCaptureRecordsCollectives captures a collective on an adopted stream, whose capture
+// another stream object has begun, and replays it.
 func TestForeignCaptureRecordsCollectives(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
@@ -83,7 +89,7 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 			r.failf("IsCapturing = false during a capture, want true")
 		}
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
-		// An event in a capture would complete before the captured work has run.
+		// Record is refused, because the event would complete before the captured work has run.
 		e, err := r.NewEvent()
 		r.ok(err)
 		r.wantErr(s.Record(e), symmem.ErrCapturing)
@@ -141,9 +147,10 @@ func TestDivergenceNamesForeignCallSites(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 2, symmem.Options{CheckInterval: -1}, func(r *rank) {
 		p := r.pool()
-		site := r.Interop().Site(fmt.Sprintf("model.py:%d", r.Rank()+1))
-		if site == 0 || site != r.Interop().Site(fmt.Sprintf("model.py:%d", r.Rank()+1)) {
-			r.failf("Site = %d, want the same nonzero number for the same line", site)
+		ownLine := fmt.Sprintf("model.py:%d", r.Rank()+1)
+		site := r.Interop().Site(ownLine)
+		if again := r.Interop().Site(ownLine); site == 0 || site != again {
+			r.failf("Site = %d, then %d; want the same nonzero number for the same line", site, again)
 		}
 		_, err := r.Interop().At(site).Alloc(p, r.DefaultStream(), mib)
 		r.ok(err)
@@ -152,11 +159,11 @@ func TestDivergenceNamesForeignCallSites(t *testing.T) {
 		r.ok(r.World().Check(r.ctx))
 		r.ok(r.Interop().At(site).Note(p, 7, int64(4096+r.Rank())))
 		d := r.wantDivergence(r.World().Check(r.ctx))
-		for rank, o := range d.Ranks() {
+		for rank, side := range d.Ranks() {
 			event := fmt.Sprintf("note %d of kind 7", 4096+rank)
 			line := fmt.Sprintf("model.py:%d", rank+1)
-			if o.Event != event || o.Site != line {
-				r.failf("rank %d: got %+v, want %s at %s", rank, o, event, line)
+			if side.Event != event || side.Site != line {
+				r.failf("rank %d: got %+v, want %s at %s", rank, side, event, line)
 			}
 		}
 		texts.add(r, d)
@@ -164,8 +171,11 @@ func TestDivergenceNamesForeignCallSites(t *testing.T) {
 	texts.requireSame(t, 2)
 }
 
+// TestSetCheck makes ranks compare every call, and then lets their counts differ.
 func TestSetCheck(t *testing.T) {
-	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff, CheckInterval: -1}, func(r *rank) {
+	const neverInBackground = -1
+	o := symmem.Options{Check: symmem.CheckOff, CheckInterval: neverInBackground}
+	runRanks(t, 2, o, func(r *rank) {
 		p := r.pool()
 		r.ok(r.SetCheck(r.ctx, symmem.CheckEvery))
 		if r.Check() != symmem.CheckEvery {
@@ -184,10 +194,10 @@ func TestSetCheck(t *testing.T) {
 }
 
 func TestSetCheckStartsBackgroundCheck(t *testing.T) {
-	o := symmem.Options{Check: symmem.CheckOff, CheckInterval: 1e6}
+	o := symmem.Options{Check: symmem.CheckOff, CheckInterval: time.Millisecond}
 	runRanks(t, 2, o, func(r *rank) {
 		p := r.pool()
-		r.alloc(p, mib*int64(1+r.Rank()))
+		r.alloc(p, mib*int64(1+r.Rank())) // differs between the ranks
 		r.ok(r.SetCheck(r.ctx, symmem.CheckRegistration))
 		<-r.World().Ended()
 		r.wantDivergence(r.World().Cause(r.ctx))
@@ -213,7 +223,8 @@ func TestCallPathOverridesGroupPath(t *testing.T) {
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 3 {
 			r.failf("Paths = %v, want 1 plain and 3 window", paths)
 		}
-		r.wantErr(r.Interop().Do(r.ctx, r.World(), symmem.Call{Path: 99}, nil), symmem.ErrInvalid)
+		unknownPath := symmem.Call{Path: 99}
+		r.wantErr(r.Interop().Do(r.ctx, r.World(), unknownPath, nil), symmem.ErrInvalid)
 	})
 }
 
@@ -226,8 +237,8 @@ func TestReserveOn(t *testing.T) {
 		r.ok(err)
 		if p.Stats().Segments != segments || !symmem.Contains(p, b.Address()) ||
 			!r.World().IsSymmetric(b.Memory()) {
-			r.failf("AllocOn did not use the %d reserved segments: the pool now has %d",
-				segments, p.Stats().Segments)
+			r.failf("the buffer of AllocOn is not in registered memory of the %d reserved segments: "+
+				"the pool now has %d", segments, p.Stats().Segments)
 		}
 		r.wantErr(p.ReserveOn(r.ctx, nil, mib, nil), symmem.ErrInvalid)
 	})
@@ -238,7 +249,8 @@ func TestAdoptCommunicatorUnsupportedOnHost(t *testing.T) {
 		if !r.Device().Addressable {
 			r.skip("communicators can be adopted on GPUs", symmem.ErrUnsupported)
 		}
-		_, err := r.Interop().AdoptCommunicator(1234, "theirs", r.World())
+		const anyHandle = 1234
+		_, err := r.Interop().AdoptCommunicator(anyHandle, "theirs", r.World())
 		r.wantErr(err, symmem.ErrUnsupported)
 		if r.Device().Ordinal != -1 {
 			r.failf("Ordinal = %d, want -1", r.Device().Ordinal)

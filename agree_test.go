@@ -9,7 +9,8 @@ import (
 	"symmem"
 )
 
-// allocateDifferentSizes makes two requests, of which only the first differs between the ranks.
+// allocateDifferentSizes makes the ranks diverge. Of its two requests, the first has a different
+// size on each rank.
 func allocateDifferentSizes(r *rank, p *symmem.Pool) {
 	r.alloc(p, int64(512*(1+r.Rank())))
 	r.alloc(p, 4096)
@@ -47,24 +48,32 @@ func TestDefaultCheckLevel(t *testing.T) {
 	})
 }
 
+// reduceDifferently makes an all-reduce whose reduction differs between the two ranks.
+func reduceDifferently(r *rank) {
+	m := r.unregistered(32)
+	op := []symmem.ReduceOp{symmem.Min, symmem.Max}[r.Rank()]
+	r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, op, nil))
+	r.synchronize()
+}
+
 func TestCheckOffComparesNothing(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		p := r.pool()
 		allocateDifferentSizes(r, p)
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(r.World().Check(r.ctx))
-		m := r.unregistered(32)
-		op := []symmem.ReduceOp{symmem.Min, symmem.Max}[r.Rank()]
-		r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, op, nil))
-		r.synchronize()
+		reduceDifferently(r)
 		if n := r.World().Stats().Agreements; n != 0 {
 			r.failf("Agreements = %d, want 0", n)
 		}
 	})
 }
 
+// TestCheckRegistrationComparesHistories checks which calls compare the histories of pools at the
+// level CheckRegistration. A collective on unregistered memory does not.
 func TestCheckRegistrationComparesHistories(t *testing.T) {
-	noBackground := symmem.Options{Check: symmem.CheckRegistration, CheckInterval: -1}
+	const neverInBackground = -1
+	o := symmem.Options{Check: symmem.CheckRegistration, CheckInterval: neverInBackground}
 	for name, call := range map[string]func(*rank, *symmem.Pool) error{
 		"Register": func(r *rank, p *symmem.Pool) error { return p.Register(r.ctx, r.World()) },
 		"Reserve":  func(r *rank, p *symmem.Pool) error { return p.Reserve(r.ctx, mib, r.World()) },
@@ -76,13 +85,10 @@ func TestCheckRegistrationComparesHistories(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var texts errorTexts
-			runRanks(t, 2, noBackground, func(r *rank) {
+			runRanks(t, 2, o, func(r *rank) {
 				p := r.pool()
 				allocateDifferentSizes(r, p)
-				m := r.unregistered(32)
-				op := []symmem.ReduceOp{symmem.Min, symmem.Max}[r.Rank()]
-				r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, op, nil))
-				r.synchronize()
+				reduceDifferently(r)
 				texts.add(r, r.wantDivergence(call(r, p)))
 			})
 			if text := texts.requireSame(t, 2); !strings.Contains(text, "alloc 512 B") {
@@ -101,7 +107,8 @@ func TestBackgroundCheckReportsDivergence(t *testing.T) {
 		// Barriers compare nothing at this level, so only the background check can end the loop.
 		var err error
 		for err == nil && r.ctx.Err() == nil {
-			if err = r.World().Barrier(r.ctx, nil); err == nil {
+			err = r.World().Barrier(r.ctx, nil)
+			if err == nil {
 				err = r.DefaultStream().Synchronize(r.ctx)
 			}
 		}
@@ -111,6 +118,7 @@ func TestBackgroundCheckReportsDivergence(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
+// TestBackgroundCheckAllowsRanksToLag makes the same requests on both ranks, at different speeds.
 func TestBackgroundCheckAllowsRanksToLag(t *testing.T) {
 	runRanks(t, 2, symmem.Options{
 		Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
@@ -173,6 +181,7 @@ func TestDivergenceOmitsCallSitesByDefault(t *testing.T) {
 	})
 }
 
+// TestSetCheckWhileGroupFails checks that SetCheck succeeds if a group other than the world fails.
 func TestSetCheckWhileGroupFails(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		g := r.split(r.World(), 0)

@@ -8,18 +8,20 @@ import (
 	"symmem/internal/spin"
 )
 
-// poolUse keeps the memory of one or two pools mapped and registered until leave.
+// poolUse keeps the memory of one or two pools mapped and registered, from enterPools to leave.
 type poolUse struct{ first, second spin.Pass }
 
 // enterPools begins a call that uses memory of a and b, which may be nil or the same. If a pool is
-// closing or suspended, it returns ErrClosed or ErrSuspended; otherwise, the caller must call
-// leave.
+// closing or suspended, enterPools returns ErrClosed or ErrSuspended. After success, the caller
+// must call leave.
 func enterPools(a, b *Pool) (use poolUse, err error) {
 	caller := spin.Self()
 	var isOpen bool
 	if a != nil {
-		if use.first = a.calls.EnterAs(caller); use.first == (spin.Pass{}) {
-			if use.first, isOpen = a.calls.Enter(); !isOpen {
+		use.first = a.calls.EnterAs(caller)
+		if use.first == (spin.Pass{}) { // EnterAs cannot decide
+			use.first, isOpen = a.calls.Enter()
+			if !isOpen {
 				return use, callRefusal(a)
 			}
 		}
@@ -27,8 +29,10 @@ func enterPools(a, b *Pool) (use poolUse, err error) {
 	if b == nil || b == a {
 		return use, nil
 	}
-	if use.second = b.calls.EnterAs(caller); use.second == (spin.Pass{}) {
-		if use.second, isOpen = b.calls.Enter(); !isOpen {
+	use.second = b.calls.EnterAs(caller)
+	if use.second == (spin.Pass{}) {
+		use.second, isOpen = b.calls.Enter()
+		if !isOpen {
 			use.leave(a, nil)
 			return use, callRefusal(b)
 		}
@@ -36,7 +40,7 @@ func enterPools(a, b *Pool) (use poolUse, err error) {
 	return use, nil
 }
 
-// leave requires the arguments of enterPools.
+// leave ends the call. Its arguments must be those of enterPools.
 func (u poolUse) leave(a, b *Pool) {
 	if a != nil {
 		a.calls.Leave(u.first)
@@ -48,17 +52,19 @@ func (u poolUse) leave(a, b *Pool) {
 
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
-// errPoolChanging is returned if a Resume or a failed Close ends just after a call was refused.
+// errPoolChanging is the error of a refused call if the reason has just ended: a Resume has ended
+// the suspension, or a Close has failed.
 var errPoolChanging = &refusalError{
 	"the pool was suspended or being closed when the call began: try again", ErrBusy,
 }
 
+// callRefusal returns the error of a call that the pool has refused.
 func callRefusal(p *Pool) error {
 	p.mu.Lock()
 	return unlockAndRefuse(p)
 }
 
-// unlockAndRefuse unlocks Pool.mu and returns the reason for a refused call.
+// unlockAndRefuse is callRefusal for callers that hold Pool.mu. It unlocks Pool.mu.
 func unlockAndRefuse(p *Pool) error {
 	defer p.mu.Unlock()
 	switch {
@@ -70,8 +76,8 @@ func unlockAndRefuse(p *Pool) error {
 	return errPoolChanging
 }
 
-// refuseCalls makes further calls fail and waits for those in progress. It readmits calls if the
-// context ends first.
+// refuseCalls makes new calls fail and waits for the calls in progress. If the context ends first,
+// refuseCalls admits calls again and returns an error.
 func refuseCalls(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
 	if err := poll(ctx, calls.Empty); err != nil {
@@ -81,6 +87,7 @@ func refuseCalls(ctx context.Context, calls *spin.Gate) error {
 	return nil
 }
 
+// poll waits until isDone returns true or the context ends.
 func poll(ctx context.Context, isDone func() bool) error {
 	for pause := time.Microsecond; !isDone(); pause = min(2*pause, time.Millisecond) {
 		select {

@@ -18,38 +18,40 @@ import (
 // cause if the rank had reported it in time.
 func TestLateRankGetsDecidedCause(t *testing.T) {
 	t.Parallel()
+	const ranks, lateRank = 3, 2
 	var texts errorTexts
-	var otherRanks sync.WaitGroup
-	otherRanks.Add(2)
-	runRanks(t, 3, symmem.Options{}, func(r *rank) {
-		if r.Rank() == 2 {
+	var otherRanks sync.WaitGroup // those that have not closed the group yet
+	otherRanks.Add(ranks - 1)
+	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
+		if r.Rank() == lateRank {
 			symmem.HoldReports(r.Runtime, otherRanks.Wait)
 		}
 		g := r.split(r.World(), 0)
 		r.ok(g.SetTimeout(100 * time.Millisecond))
-		if r.Rank() == 2 {
+		if r.Rank() == lateRank {
 			symmem.Fail(g, &symmem.MessageError{Fault: symmem.MessagesDiffer})
 			texts.add(r, g.Cause(r.ctx))
 			return
 		}
 		defer otherRanks.Done()
-		symmem.Fail(g, &symmem.TimeoutError{InCall: "AllReduce 1", Missing: []int{2}})
+		symmem.Fail(g, &symmem.TimeoutError{InCall: "AllReduce 1", Missing: []int{lateRank}})
 		texts.add(r, g.Cause(r.ctx))
 		_ = g.Close() // Close returns the fault again.
 	})
-	texts.requireSame(t, 3)
+	texts.requireSame(t, ranks)
 }
 
-// TestCauseAwaitsRankThatFailedFirst delays the report of the only rank that knows the cause.
+// TestCauseAwaitsRankThatFailedFirst lets only rank 1 know the cause. Rank 1 delays its report
+// until rank 0 has made an exchange of reports.
 func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	t.Parallel()
 	var texts errorTexts
-	reportsExchanged := make(chan struct{})
+	exchanged := make(chan struct{}) // closed after the first exchange of rank 0
 	var once sync.Once
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		hooks := symmem.ReportHooks{Before: func() { <-reportsExchanged }}
+		hooks := symmem.ReportHooks{Before: func() { <-exchanged }}
 		if r.Rank() == 0 {
-			hooks = symmem.ReportHooks{After: func() { once.Do(func() { close(reportsExchanged) }) }}
+			hooks = symmem.ReportHooks{After: func() { once.Do(func() { close(exchanged) }) }}
 		}
 		symmem.HookReports(r.Runtime, hooks)
 		g := r.split(r.World(), 0)
@@ -57,8 +59,8 @@ func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 			symmem.Fail(g, &symmem.MessageError{Fault: symmem.MessagesDiffer})
 		}
 		<-g.Ended()
-		if want := (&symmem.MessageError{}); reflect.TypeOf(g.Err()) != reflect.TypeOf(want) {
-			r.failf("Err() = %T (%v); want %T", g.Err(), g.Err(), want)
+		if _, ok := g.Err().(*symmem.MessageError); !ok {
+			r.failf("Err() = %T (%v); want a MessageError", g.Err(), g.Err())
 		}
 		texts.add(r, g.Err())
 	})
@@ -86,13 +88,13 @@ func TestDepartedRanksAreCause(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var left sync.WaitGroup
-			left.Add(2)
-			done := make(chan struct{})
+			var remaining sync.WaitGroup // ranks 1 and 2, until they leave or die
+			remaining.Add(2)
+			done := make(chan struct{}) // closed when rank 0 has checked the cause
 			runRanks(t, 3, symmem.Options{}, func(r *rank) {
 				hooks := symmem.ReportHooks{Before: func() { <-done }}
 				if r.Rank() == 0 {
-					hooks = symmem.ReportHooks{Before: left.Wait, Lost: c.lost}
+					hooks = symmem.ReportHooks{Before: remaining.Wait, Lost: c.lost}
 				}
 				symmem.HookReports(r.Runtime, hooks)
 				g := r.split(r.World(), 0)
@@ -100,15 +102,16 @@ func TestDepartedRanksAreCause(t *testing.T) {
 					if r.Rank() == 1 || c.lost == nil {
 						r.ok(g.Close())
 					}
-					left.Done()
+					remaining.Done()
 					<-done
 					return
 				}
 				defer close(done)
 				symmem.Fail(g, &symmem.PeerError{InCall: "AllReduce 1", Ranks: []int{1}})
-				if got := g.Cause(r.ctx); reflect.TypeOf(got) != reflect.TypeOf(c.want) ||
-					got.Error() != c.want.Error() {
-					r.failf("Cause() = %v; want %v", got, c.want)
+				got := g.Cause(r.ctx)
+				hasType := reflect.TypeOf(got) == reflect.TypeOf(c.want)
+				if !hasType || got.Error() != c.want.Error() {
+					r.failf("Cause() = %T (%v); want %T (%v)", got, got, c.want, c.want)
 				}
 			})
 		})
@@ -129,14 +132,14 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 		if got.Error() != cause.Error() {
 			t.Errorf("DecidedError(%v) = %v; want the same text", cause, got)
 		}
-		for _, kind := range []any{
+		for _, target := range []any{ // pointers for errors.As
 			new(*symmem.RankLostError), new(*symmem.PriorError), new(*symmem.DeadlockError),
 			new(*symmem.MessageError), new(*symmem.TimeoutError), new(*symmem.MismatchError),
 			new(*symmem.DivergenceError),
 		} {
-			if errors.As(got, kind) != errors.As(cause, kind) {
-				t.Errorf("errors.As(%v, %T) = %v; want %v", got, kind, errors.As(got, kind),
-					errors.As(cause, kind))
+			if errors.As(got, target) != errors.As(cause, target) {
+				t.Errorf("errors.As(%v, %T) = %v; want %v", got, target, errors.As(got, target),
+					errors.As(cause, target))
 			}
 		}
 		if errors.Is(got, symmem.ErrAborted) != errors.Is(cause, symmem.ErrAborted) {
@@ -148,8 +151,9 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	if got := symmem.DecidedError(mismatch, peerMismatch); !errors.Is(got, mismatch) {
 		t.Errorf("DecidedError(%v) = %v; want this rank's own error for the same call", peerMismatch, got)
 	}
+	const maxBytes = 64 << 10 // longer texts are cut
 	large := &symmem.DivergenceError{Message: strings.Repeat("x", 2<<20)}
-	if got := symmem.DecidedError(own, large); len(got.Error()) != 64<<10 {
-		t.Errorf("DecidedError of 2 MiB of text = %d bytes; want %d", len(got.Error()), 64<<10)
+	if got := symmem.DecidedError(own, large); len(got.Error()) != maxBytes {
+		t.Errorf("DecidedError of 2 MiB of text = %d bytes; want %d", len(got.Error()), maxBytes)
 	}
 }

@@ -14,21 +14,20 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// Limits in nanoseconds, if SYMMEM_TEST_BARS is set: of the difference from the baseline and, on
-// the direct path, which has no baseline, of the whole call.
+// Limits of BenchmarkSubmit, which apply only if SYMMEM_TEST_BARS is set.
 const (
-	maxOverheadNs = 300
-	maxDirectNs   = 5000
+	maxOverheadNs = 300  // difference from the baseline, except on the direct path
+	maxDirectNs   = 5000 // time of a call on the direct path
 )
 
 const (
-	submitCalls = 500
-	submitCount = 8
+	submitCalls = 500 // calls of a batch
+	submitCount = 8   // elements of a call
 )
 
-// BenchmarkSubmit measures the CPU time of submitting an all-reduce of 8 float32 elements, on rank
-// 0 of two ranks. Batches of calls through the group alternate with batches of a baseline on the
-// same communicator and stream: ncclAllReduce on GPUs, and a launch of the same plan on the host.
+// BenchmarkSubmit measures the CPU time of submitting a small all-reduce, on rank 0 of two ranks.
+// Batches of calls through the group alternate with batches of a baseline on the same communicator
+// and stream: ncclAllReduce on GPUs, and a launch of the same plan on the host backend.
 //
 //	go test . -run '^$' -bench Submit -cpu 2
 func BenchmarkSubmit(b *testing.B) {
@@ -45,13 +44,14 @@ func BenchmarkSubmit(b *testing.B) {
 	}
 	onEachRank := func(f func(*submitter) error) {
 		b.Helper()
-		if err := ranktest.Run(len(ranks), func(i int) error {
+		err := ranktest.Run(len(ranks), func(i int) error {
 			err := f(ranks[i])
 			if err != nil {
-				ranks[i].World().Abort()
+				ranks[i].World().Abort() // the other rank may wait for this one
 			}
 			return err
-		}); err != nil {
+		})
+		if err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -69,7 +69,7 @@ func BenchmarkSubmit(b *testing.B) {
 		b.Run("path="+path.String(), func(b *testing.B) {
 			onEachRank(func(s *submitter) error { return s.prepare(b, path) })
 			if !ranks[0].hasPath {
-				b.Skip("the backend has no such path: ", symmem.ErrUnsupported)
+				b.Skipf("the backend does not have the path %v: %v", path, symmem.ErrUnsupported)
 			}
 			for b.Loop() {
 				onEachRank(func(s *submitter) error { return s.timeBatches(b) })
@@ -79,19 +79,30 @@ func BenchmarkSubmit(b *testing.B) {
 	}
 }
 
+// submitter measures submissions on one rank.
 type submitter struct {
 	*symmem.Runtime
-	send, recv [2]symmem.Buffer // [0] is outside windows, [1] is in a window
-	hasPath    bool             // the backend has the path
-	// callBaseline is measured inside runBaselineBatch.
-	callGroup, callBaseline func() error
-	runBaselineBatch        func(batch func() error) error
-	// Times per call, one for each batch.
+	send, recv [2]symmem.Buffer // indexed by unregisteredBuffer and registeredBuffer
+	hasPath    bool             // the backend has the path of the latest prepare
+	callGroup  func() error     // makes a call through the group
+	// callBaseline makes a call of the baseline. It is called inside runBaselineBatch, which
+	// prepares the calling thread for a batch of calls.
+	callBaseline     func() error
+	runBaselineBatch func(batch func() error) error
+	// Mean time of a call, for each batch.
 	groupNs, baselineNs []float64
 }
 
+const (
+	unregisteredBuffer = iota
+	registeredBuffer
+)
+
 func (s *submitter) allocate(b *testing.B) error {
-	for i, o := range []symmem.PoolOptions{{}, {Domain: s.World()}} {
+	optionsByBuffer := []symmem.PoolOptions{
+		unregisteredBuffer: {}, registeredBuffer: {Domain: s.World()},
+	}
+	for i, o := range optionsByBuffer {
 		pool, err := s.NewPool(o)
 		if err != nil {
 			return err
@@ -111,15 +122,17 @@ func (s *submitter) allocate(b *testing.B) error {
 	return nil
 }
 
-// prepare makes a call on a path, so that its plan is cached.
+// prepare sets the functions to measure for a path. It makes a call, so that the plan is cached. If
+// the backend does not have the path, prepare only sets hasPath to false.
 func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
-	buffers := 1
+	buffers := registeredBuffer
 	if path == symmem.PathPlain {
-		buffers = 0
+		buffers = unregisteredBuffer
 	}
 	send, recv := s.send[buffers].Memory(), s.recv[buffers].Memory()
 	e, err := s.World().Explain(symmem.OpAllReduce, send, recv, submitCount, symmem.Float32)
-	if s.hasPath = err == nil && e.Path == path.String(); !s.hasPath {
+	s.hasPath = err == nil && e.Path == path.String()
+	if !s.hasPath {
 		return nil
 	}
 	ctx, stream := b.Context(), s.DefaultStream()
@@ -136,14 +149,15 @@ func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 		return s.useNCCL(send.Address(), recv.Address())
 	}
 	s.runBaselineBatch = func(batch func() error) error { return batch() }
-	if s.callBaseline = symmem.LaunchPlanned(s.World(), stream); s.callBaseline == nil {
-		return errors.New("the group has not cached the plan")
+	s.callBaseline = symmem.LaunchPlanned(s.World(), stream)
+	if s.callBaseline == nil {
+		return errors.New("the group has not cached exactly one plan")
 	}
 	return nil
 }
 
-// useNCCL makes ncclAllReduce the baseline. As in a C program, the current device is set once per
-// batch.
+// useNCCL makes ncclAllReduce the baseline. It sets the current device only once per batch, as a C
+// program does.
 func (s *submitter) useNCCL(send, recv uintptr) error {
 	library, err := nccl.Load()
 	if err != nil {
@@ -158,6 +172,7 @@ func (s *submitter) useNCCL(send, recv uintptr) error {
 	return nil
 }
 
+// timeBatches measures a batch through the group and a batch of the baseline.
 func (s *submitter) timeBatches(b *testing.B) error {
 	runDirectly := func(batch func() error) error { return batch() }
 	return errors.Join(
@@ -182,7 +197,8 @@ func (s *submitter) timeBatch(
 	return errors.Join(err, s.DefaultStream().Synchronize(b.Context()))
 }
 
-// report adds the medians of the time through the group, of the baseline and of the difference.
+// report reports the medians of the time through the group, of the baseline and of the difference.
+// If SYMMEM_TEST_BARS is set, it checks the limits.
 func (s *submitter) report(b *testing.B, path symmem.PathChoice) {
 	overheads := make([]float64, len(s.groupNs))
 	for i := range overheads {

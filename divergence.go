@@ -12,49 +12,52 @@ type DivergenceKind string
 
 // The kinds of divergence. After DivergedValue, the group remains usable.
 const (
-	DivergedOperation  DivergenceKind = "operation"  // calls, such as Check and Split
-	DivergedPools      DivergenceKind = "pools"      // pools that ranks have created or closed
-	DivergedPlacement  DivergenceKind = "placement"  // histories of a pool
-	DivergedPending    DivergenceKind = "pending"    // segments that ranks are about to register
-	DivergedCollective DivergenceKind = "collective" // collectives
-	DivergedValue      DivergenceKind = "value"      // calls of Group.Agree or a related method
+	DivergedOperation  DivergenceKind = "operation"  // ranks made distinct calls: Check and Split
+	DivergedPools      DivergenceKind = "pools"      // ranks created or closed distinct pools
+	DivergedPlacement  DivergenceKind = "placement"  // ranks have distinct histories of a pool
+	DivergedPending    DivergenceKind = "pending"    // ranks were about to register distinct segments
+	DivergedCollective DivergenceKind = "collective" // ranks made distinct collectives
+	DivergedValue      DivergenceKind = "value"      // Group.Agree or a related method differs
 )
 
-// DivergenceError reports what ranks that must behave identically did differently. All ranks of the
-// group return the same error, to which a rank that was late for the comparison adds its own side.
-// It can be encoded as JSON. Its ranks are ranks of the world.
+// DivergenceError reports that ranks behaved differently where they must behave identically, and in
+// what they differ. All ranks of the group return the same error, except that a rank that was late
+// for the comparison adds its own side. All rank numbers are ranks of the world. The error can be
+// encoded as JSON.
 type DivergenceError struct {
 	Group string `json:"group"`
-	// Members lists the ranks in group order.
+	// Members lists the group's ranks in group order.
 	Members []int          `json:"members"`
 	Kind    DivergenceKind `json:"kind"`
 	// Pool and PoolID are the pool's name and id, for DivergedPlacement and DivergedPending.
 	Pool   string `json:"pool_name,omitempty"`
 	PoolID uint64 `json:"pool"`
-	// Position is the index of the first differing event of a DivergedPlacement. If part of the
-	// history was discarded, it is between Position and Last; otherwise, Last is 0.
+	// Position is the index of the first differing event of a DivergedPlacement, and Last is 0. If
+	// part of the history was discarded, the index is only known to be from Position to Last.
 	Position uint64 `json:"position"`
 	Last     uint64 `json:"last,omitempty"`
 	// Sides lists the distinct observations, at most 16.
 	Sides []Side `json:"sides"`
-	// Others lists the ranks without a place in Sides.
+	// Others lists the ranks that are missing from Sides, because there are too many observations.
 	Others []int `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority, if there is one. Ranks outside any call
-	// do not count.
+	// Deviant lists the ranks that differ from the majority. It is empty if there is no majority.
+	// Ranks outside any call do not count.
 	Deviant []int `json:"deviant"`
-	// Absent lists the ranks that did not take part.
+	// Absent lists the ranks that did not take part in the comparison.
 	Absent []int `json:"absent,omitempty"`
 	// Why is the likely cause of a DivergedPlacement, or "unknown".
-	Why     string `json:"why"`
+	Why string `json:"why"`
+	// Message is the text of the error.
 	Message string `json:"message"`
 }
 
 // Side holds one observation and the ranks that share it.
 type Side struct {
 	Ranks []int `json:"ranks"`
-	// Event describes an event of a pool's history, a call, or a value.
+	// Event describes the observation: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the call's file:line. Except for values, it requires Options.CallSites.
+	// Site is the file:line of the call, or "" if it is unknown. It is known for values and, with
+	// Options.CallSites, for other calls.
 	Site string `json:"site"`
 	// Before describes up to ten earlier values, latest first.
 	Before []string `json:"before,omitempty"`
@@ -79,8 +82,8 @@ func (d *DivergenceError) Ranks() map[int]Side {
 	return all
 }
 
-// divergenceOf returns nil if the ranks agreed. members maps group ranks to world ranks, unless it
-// is nil.
+// divergenceOf returns the divergence in an outcome as a DivergenceError, or nil if the ranks
+// agreed. members maps group ranks to world ranks. If it is nil, they are the same.
 func divergenceOf(outcome *agreement.Outcome, group string, members []int) error {
 	source := outcome.Divergence
 	if source == nil {
@@ -104,6 +107,7 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 	return d
 }
 
+// worldRanks converts group ranks to sorted world ranks. If members is nil, they are the same.
 func worldRanks(groupRanks, members []int) []int {
 	ranks := make([]int, 0, len(groupRanks))
 	for _, r := range groupRanks {

@@ -22,32 +22,32 @@ var (
 	ErrSize        = alloc.ErrSize         // a size is not positive or too large for any pool
 	ErrDoubleFree  = alloc.ErrDoubleFree   // the buffer has been freed before
 	ErrFreed       = alloc.ErrFreed        // the buffer has been freed
-	ErrBusy        = driver.ErrBusy        // work on the named rank may use the memory
+	ErrBusy        = driver.ErrBusy        // work on the rank in the text may use the memory
 	ErrSuspended   = driver.ErrSuspended   // the pool or group must be resumed first
 	ErrForeign     = alloc.ErrForeign      // the memory belongs to another pool or runtime
 )
 
 // Errors of registration and collectives.
 var (
-	ErrCapturing   = driver.ErrCapturing   // not permitted during a capture, which stays valid
+	ErrCapturing   = driver.ErrCapturing   // a capture, which stays valid, does not permit the call
 	ErrOutOfRange  = driver.ErrOutOfRange  // a buffer is too short or a count is too large
 	ErrAborted     = driver.ErrAborted     // a rank of the group has called Abort
 	ErrInterrupted = driver.ErrInterrupted // Options.Interrupted has ended the wait
 )
 
-// OutOfMemoryError is an ErrOutOfMemory of a pool that cannot map more memory. Sizes are in bytes.
+// OutOfMemoryError is the ErrOutOfMemory of a pool that cannot map more memory. Sizes are in bytes.
 type OutOfMemoryError struct {
 	Requested int64 `json:"requested"`
-	// Free is the total size of the stream's free blocks.
+	// Free is the total size of the stream's free blocks, and LargestFree the size of the largest.
 	Free        int64 `json:"free"`
 	LargestFree int64 `json:"largest_free"`
-	// Capacity is the pool's limit, or 0.
+	// Capacity is the pool's limit, or 0 if it has none.
 	Capacity int64 `json:"capacity"`
-	// Device is nil if the pool has reached its capacity.
+	// Device is the error of the device, or nil if the pool has reached its capacity.
 	Device error `json:"-"`
 }
 
-// Error lists the sizes.
+// Error lists the sizes and adds the device's error.
 func (e *OutOfMemoryError) Error() string {
 	limit := "no capacity set"
 	if e.Capacity > 0 {
@@ -67,7 +67,8 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// newOutOfMemoryError requires that device is nil if the pool is full.
+// newOutOfMemoryError converts an error of the placement core to an OutOfMemoryError. device is the
+// error of the device, or nil if the pool has reached its capacity.
 func newOutOfMemoryError(err, device error) error {
 	var allocErr *alloc.OutOfMemoryError
 	if !errors.As(err, &allocErr) {
@@ -79,7 +80,7 @@ func newOutOfMemoryError(err, device error) error {
 	}
 }
 
-// Errors of waits, and of calls that differ between ranks.
+// Errors of waits, and of calls that differ between ranks. Package driver declares them.
 type (
 	// TimeoutError reports which ranks did not make a call in time. See [driver.TimeoutError].
 	TimeoutError = driver.TimeoutError
@@ -111,7 +112,7 @@ type (
 	MessageFault = driver.MessageFault
 )
 
-// The kinds of mismatch in a MessageError.
+// The kinds of mismatch in a MessageError. See [driver.MessageFault].
 const (
 	MessagesUnmatched  = driver.MessagesUnmatched
 	MessagesOutOfStep  = driver.MessagesOutOfStep
@@ -120,6 +121,8 @@ const (
 	SplitsDiffer       = driver.SplitsDiffer
 )
 
+// toAbsentError converts an error of package rendezvous about absent ranks to an AbsentError. It
+// returns other errors unchanged.
 func toAbsentError(err error) error {
 	var absent *rendezvous.AbsentError
 	if !errors.As(err, &absent) {
@@ -130,7 +133,8 @@ func toAbsentError(err error) error {
 	}
 }
 
-// absentErrorWithText keeps the text of the wrapped error, which names the ranks and the store.
+// absentErrorWithText is an AbsentError with the text of the wrapped error, which names the ranks
+// and the store.
 type absentErrorWithText struct{ AbsentError }
 
 func (e *absentErrorWithText) Error() string { return e.Err.Error() }
@@ -143,7 +147,8 @@ func (e *absentErrorWithText) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// joinWithoutDuplicates drops errors with the same text: one cause often prevents several releases.
+// joinWithoutDuplicates joins errors, but only one of several with the same text. Often, one cause
+// makes the release of several resources fail.
 func joinWithoutDuplicates(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
@@ -156,7 +161,7 @@ func joinWithoutDuplicates(errs ...error) error {
 	return errors.Join(distinct...)
 }
 
-// splitJoined undoes errors.Join.
+// splitJoined undoes errors.Join: it lists the errors that err joins, or err itself.
 func splitJoined(err error) []error {
 	if err == nil {
 		return nil
@@ -176,6 +181,7 @@ func splitJoined(err error) []error {
 	return all
 }
 
+// invalid returns an ErrInvalid with a text.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrInvalid)
 }

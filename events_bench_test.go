@@ -10,6 +10,7 @@ import (
 	"symmem/event"
 )
 
+// BenchmarkAllocEvents measures an allocation and a free, with and without Options.OnEvent.
 func BenchmarkAllocEvents(b *testing.B) {
 	var sum uint64
 	for name, hook := range map[string]func(*event.Event){
@@ -35,6 +36,7 @@ func BenchmarkAllocEvents(b *testing.B) {
 	}
 }
 
+// BenchmarkCollectiveEvents measures an all-reduce, with and without Options.OnEvent.
 func BenchmarkCollectiveEvents(b *testing.B) {
 	var sum uint64
 	for name, hook := range map[string]func(*event.Event){
@@ -66,21 +68,22 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 func BenchmarkTrace(b *testing.B) {
 	withoutTrace := newTraceBench(b, symmem.Options{})
 	withTrace := newTraceBench(b, symmem.Options{Trace: b.TempDir()})
+	const allocEvents, collectiveEvents = 2, 1 // per call of the benchmarked function
 	b.Run("alloc", func(b *testing.B) {
-		compareBatches(b, withoutTrace, withTrace, 2, (*traceBench).allocAndFree)
+		compareBatches(b, withoutTrace, withTrace, allocEvents, (*traceBench).allocAndFree)
 	})
 	b.Run("collective", func(b *testing.B) {
-		compareBatches(b, withoutTrace, withTrace, 1, (*traceBench).allReduce)
+		compareBatches(b, withoutTrace, withTrace, collectiveEvents, (*traceBench).allReduce)
 	})
 }
 
-// compareBatches alternates batches of calls without and with a trace. It reports the difference of
-// the medians and that of the fastest batches, because other programs slow most batches down. Each
-// call causes the given number of events.
+// compareBatches alternates batches of calls without and with a trace. It reports by how much the
+// trace increases the minimum and the median of the times of the batches. The minimum matters,
+// because other programs slow most batches down. Each call causes the given number of events.
 func compareBatches(
 	b *testing.B, withoutTrace, withTrace *traceBench, events float64, call func(*traceBench) error,
 ) {
-	const calls = 512
+	const calls = 512 // per batch
 	var untracedTimes, tracedTimes []float64
 	for b.Loop() {
 		for range 8 {
@@ -97,6 +100,7 @@ func compareBatches(
 	b.ReportMetric(untracedTimes[0], "ns-without-min")
 }
 
+// timeCalls returns the mean time of a call in nanoseconds.
 func timeCalls(
 	b *testing.B, calls int, t *traceBench, call func(*traceBench) error,
 ) float64 {
@@ -109,6 +113,7 @@ func timeCalls(
 	return float64(time.Since(begin)) / float64(calls)
 }
 
+// traceBench contains the arguments of the calls on a rank with or without a trace.
 type traceBench struct {
 	ctx    context.Context
 	group  *symmem.Group

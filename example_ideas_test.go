@@ -15,9 +15,10 @@ import (
 // four to itself.
 func ExampleGroup_AllToAllV() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
-		counts := [][]int64{{1, 2}, {3, 4}}
+		counts := [][]int64{{1, 2}, {3, 4}} // counts[i][j] elements from rank i to rank j
 		rank, s := rt.Rank(), rt.DefaultStream()
-		splits := symmem.Contiguous(counts[rank], []int64{counts[0][rank], counts[1][rank]})
+		sendCounts, recvCounts := counts[rank], []int64{counts[0][rank], counts[1][rank]}
+		splits := symmem.Contiguous(sendCounts, recvCounts)
 		send := [][]float32{{0, 10, 11}, {20, 21, 22, 30, 31, 32, 33}}[rank]
 		recv := make([]float32, counts[0][rank]+counts[1][rank])
 		if err := errors.Join(
@@ -37,15 +38,19 @@ func ExampleGroup_AllToAllV() {
 
 // A receiver can accept messages from any rank. The tag distinguishes these messages from others.
 func ExampleGroup_SendTagged() {
-	const results = 7
+	const (
+		count     = 1 // elements of the message
+		receiver  = 0 // rank
+		resultTag = 7
+	)
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		g, s, v := rt.World(), rt.DefaultStream(), []float32{float32(rt.Rank())}
-		if rt.Rank() == 1 {
-			err := g.SendTagged(ctx, symmem.Host(v), 1, symmem.Float32, 0, results, s)
+		if rt.Rank() != receiver {
+			err := g.SendTagged(ctx, symmem.Host(v), count, symmem.Float32, receiver, resultTag, s)
 			return errors.Join(err, s.Synchronize(ctx))
 		}
 		err := g.RecvTagged(
-			ctx, symmem.Host(v), 1, symmem.Float32, symmem.AnySource, results, s)
+			ctx, symmem.Host(v), count, symmem.Float32, symmem.AnySource, resultTag, s)
 		if err := errors.Join(err, s.Synchronize(ctx)); err != nil {
 			return err
 		}
@@ -62,7 +67,7 @@ func ExampleEvent() {
 		log.Fatal(err)
 	}
 	other, errStream := rt.NewStream()
-	copied, errEvent := rt.NewEvent()
+	copied, errEvent := rt.NewEvent() // marks the end of the copy from a to b
 	if err := errors.Join(errStream, errEvent); err != nil {
 		log.Fatal(err)
 	}
@@ -85,7 +90,7 @@ func ExampleView() {
 		if err != nil {
 			return err
 		}
-		buffer, err := pool.Alloc(8)
+		buffer, err := pool.Alloc(8) // two float32; the buffer may be larger
 		if err != nil {
 			return err
 		}
@@ -122,7 +127,8 @@ func ExamplePool_Trim() {
 			return err
 		}
 		before := pool.Stats().Segments
-		err = pool.Trim(ctx, 0) // all ranks of the domain must call Trim
+		const keepBytes = 0
+		err = pool.Trim(ctx, keepBytes) // all ranks of the domain must call Trim
 		if rt.Rank() == 0 {
 			fmt.Printf("segments: %d, then %d\n", before, pool.Stats().Segments)
 		}
@@ -140,7 +146,7 @@ func ExampleOptions_onLate() {
 			if slices.Equal(w.Ranks, []int{1}) { // rank 0's warning about rank 1
 				select {
 				case warned <- w:
-				default: // not the first warning
+				default: // the channel already holds a warning
 				}
 			}
 		},
@@ -171,13 +177,13 @@ func ExampleDivergenceError() {
 			return err
 		}
 		err = rt.World().Check(ctx)
-		var differ *symmem.DivergenceError
-		if !errors.As(err, &differ) {
+		var divergence *symmem.DivergenceError
+		if !errors.As(err, &divergence) {
 			return err
 		}
 		if rt.Rank() == 0 {
-			fmt.Println(differ.Kind, "at event", differ.Position)
-			for _, side := range differ.Sides {
+			fmt.Println(divergence.Kind, "at event", divergence.Position)
+			for _, side := range divergence.Sides {
 				fmt.Println("ranks", side.Ranks, "have", side.Event)
 			}
 		}

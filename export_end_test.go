@@ -7,15 +7,17 @@ import (
 	"symmem/driver"
 )
 
-// HoldEnds makes rt call hold before each unmapping of a segment and each deregistration of a
-// window, which then return its error. This applies to pools, groups and adopted communicators that
-// are created afterwards.
+// HoldEnds makes rt call hold before it unmaps a segment or deregisters a window. If hold returns
+// an error, the unmapping or deregistration is still done, but returns that error. HoldEnds applies
+// to pools, groups and adopted communicators that are created afterwards.
 func HoldEnds(rt *Runtime, hold func() error) {
-	rt.device = endHook{connectHook{rt.device, func(c driver.Communicator) driver.Communicator {
+	hookCommunicator := func(c driver.Communicator) driver.Communicator {
 		return deregisterHook{c, hold}
-	}}, hold}
+	}
+	rt.device = endHook{connectHook{rt.device, hookCommunicator}, hold}
 }
 
+// endHook is a device whose arenas and communicators call hold. It adopts any communicator handle.
 type endHook struct {
 	connectHook
 	hold func() error
@@ -23,28 +25,29 @@ type endHook struct {
 
 func (d endHook) NewArena(bytes int64) (driver.Arena, error) {
 	a, err := d.connectHook.NewArena(bytes)
-	return endingArena{a, d.hold}, err
+	return hookedArena{a, d.hold}, err
 }
 
-type endingArena struct {
+type hookedArena struct {
 	driver.Arena
 	hold func() error
 }
 
-func (a endingArena) Map(offset, bytes int64) (driver.Segment, error) {
+func (a hookedArena) Map(offset, bytes int64) (driver.Segment, error) {
 	s, err := a.Arena.Map(offset, bytes)
-	return endingSegment{s, a.hold}, err
+	return hookedSegment{s, a.hold}, err
 }
 
-type endingSegment struct {
+type hookedSegment struct {
 	driver.Segment
 	hold func() error
 }
 
-func (s endingSegment) Unmap() error {
+func (s hookedSegment) Unmap() error {
 	return errors.Join(s.hold(), s.Segment.Unmap())
 }
 
+// deregisterHook is a communicator whose windows call hold.
 type deregisterHook struct {
 	driver.Communicator
 	hold func() error
@@ -53,19 +56,19 @@ type deregisterHook struct {
 func (c deregisterHook) Register(
 	ctx context.Context, key driver.SegmentKey, memory driver.Segment,
 ) (driver.Window, error) {
-	if hooked, ok := memory.(endingSegment); ok {
-		memory = hooked.Segment
+	if hooked, ok := memory.(hookedSegment); ok {
+		memory = hooked.Segment // the communicator accepts only segments of its device
 	}
 	w, err := c.Communicator.Register(ctx, key, memory)
-	return endingWindow{w, c.hold}, err
+	return hookedWindow{w, c.hold}, err
 }
 
-type endingWindow struct {
+type hookedWindow struct {
 	driver.Window
 	hold func() error
 }
 
-func (w endingWindow) Deregister() error {
+func (w hookedWindow) Deregister() error {
 	return errors.Join(w.hold(), w.Window.Deregister())
 }
 
@@ -75,7 +78,7 @@ func (d endHook) AdoptCommunicator(uintptr) (driver.AdoptedCommunicator, error) 
 	return loneCommunicator(d), nil
 }
 
-// loneCommunicator is a communicator of another library with one rank.
+// loneCommunicator simulates a communicator of another library that has only this rank.
 type loneCommunicator endHook
 
 func (loneCommunicator) Size() int { return 1 }
@@ -87,7 +90,7 @@ func (loneCommunicator) Exchange(_ context.Context, payload []byte) ([][]byte, e
 }
 
 func (c loneCommunicator) Register(context.Context, driver.Segment) (driver.Window, error) {
-	return endingWindow{loneWindow{}, c.hold}, nil
+	return hookedWindow{loneWindow{}, c.hold}, nil
 }
 
 type loneWindow struct{ driver.Window }

@@ -13,7 +13,7 @@ import (
 )
 
 // firstCauses lists faults in the order of docs/reference/failures.md. If the ranks report
-// different faults, every rank gets the first of them in this list.
+// different faults, every rank gets the fault that comes first in this list.
 var firstCauses = []error{
 	&symmem.RankLostError{Ranks: []int{2}, InCall: "AllReduce 1"},
 	&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},
@@ -46,6 +46,8 @@ func TestFirstCauseIsErrorOfAllRanks(t *testing.T) {
 	}
 }
 
+// TestLateReportNamesWaitPosition checks that a TimeoutError says where each rank waits. Ranks 0
+// and 2 wait for rank 1, which waits for them in another call.
 func TestLateReportNamesWaitPosition(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
@@ -56,9 +58,8 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 			InCall: calls[r.Rank()], Waited: time.Second, Missing: missing,
 		})
 		var timeoutErr *symmem.TimeoutError
-		if !errors.As(g.Cause(r.ctx), &timeoutErr) {
-			r.failf("got %v, want a TimeoutError", g.Cause(r.ctx))
-			return
+		if cause := g.Cause(r.ctx); !errors.As(cause, &timeoutErr) {
+			r.failf("got %v, want a TimeoutError", cause)
 		}
 		want := map[int]string{
 			0: "waits in AllReduce 7, for rank 1",
@@ -73,11 +74,11 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
-// TestLateReportOfRankWithoutTime lets rank 1 begin its wait after the deadline. The others waited
-// for it.
+// TestLateReportOfRankWithoutTime lets rank 1 begin its wait after the deadline. The other ranks
+// have waited for rank 1. The cause must say both.
 func TestLateReportOfRankWithoutTime(t *testing.T) {
 	var texts errorTexts
-	const ownLateness = "began this call when its deadline had passed or was near"
+	const beganLate = "began this call when its deadline had passed or was near"
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		failure := &symmem.TimeoutError{
@@ -86,13 +87,13 @@ func TestLateReportOfRankWithoutTime(t *testing.T) {
 		}
 		if r.Rank() == 1 {
 			failure = &symmem.TimeoutError{
-				InCall: "AllReduce 8", Activity: map[int]string{1: ownLateness},
+				InCall: "AllReduce 8", Activity: map[int]string{1: beganLate},
 			}
 		}
 		symmem.Fail(g, failure)
 		err := g.Cause(r.ctx)
 		texts.add(r, err)
-		const want = "AllReduce 7: waited 1s for rank 1; rank 1: " + ownLateness
+		const want = "AllReduce 7: waited 1s for rank 1; rank 1: " + beganLate
 		if err == nil || err.Error() != want {
 			r.failf("got %v, want %s", err, want)
 		}
@@ -100,11 +101,12 @@ func TestLateReportOfRankWithoutTime(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
-// TestErrDoesNotWait calls Err and Cause before the ranks have agreed on the cause of a fault.
+// TestErrDoesNotWait calls Err and Cause before the ranks have agreed on the cause of a fault. Err
+// must return nil, and Cause must wait until its context ends.
 func TestErrDoesNotWait(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		release := make(chan struct{})
-		symmem.HoldReports(r.Runtime, func() { <-release })
+		symmem.HoldReports(r.Runtime, func() { <-release }) // delays the agreement
 		g := r.split(r.World(), 0)
 		r.ok(g.Cause(r.ctx))
 		g.Abort()
@@ -122,8 +124,8 @@ func TestErrDoesNotWait(t *testing.T) {
 
 func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 	errStop := errors.New("stop")
-	var interrupt atomic.Bool // makes the next call of Interrupted fail
-	joined := make(chan struct{})
+	var interrupt atomic.Bool     // makes the next call of Interrupted fail
+	joined := make(chan struct{}) // closed when rank 1 has joined the group
 	options := symmem.Options{Interrupted: func() error {
 		if interrupt.Swap(false) {
 			return errStop

@@ -6,27 +6,29 @@ import (
 	"symmem/driver"
 )
 
-// Formula selects the order in which reductions combine the values of the ranks. With any formula
-// but FormulaAny, results are the same bits for every size, kind of memory and path (the way in
-// which a collective runs); see docs/reference/deterministic.md.
+// Formula selects the order in which reductions combine the values of the ranks. With a formula
+// other than FormulaAny, a reduction has the same bits for every size, kind of memory and path (the
+// way in which a collective runs). See docs/reference/deterministic.md.
 type Formula int
 
-// Reductions that do not support the selected formula return an error.
+// The formulas. x0 to x3 are the values of ranks 0 to 3. A reduction that does not support the
+// selected formula returns an error.
 const (
-	// FormulaDefault uses the value of SYMMEM_DETERMINISTIC, or FormulaAny if it is not set.
+	// FormulaDefault uses the formula in SYMMEM_DETERMINISTIC, or FormulaAny if that is not set.
 	FormulaDefault Formula = iota
 	// FormulaAny permits any order.
 	FormulaAny
 	// FormulaRankOrder combines from left to right: ((x0 + x1) + x2) + x3. Sums of 16-bit floats
 	// are accumulated in float32 and rounded once.
 	FormulaRankOrder
-	// FormulaTree combines neighbors, then pairs of neighbors: (x0 + x1) + (x2 + x3). It requires a
-	// power of two as the number of ranks.
+	// FormulaTree combines neighbors, then pairs of neighbors: (x0 + x1) + (x2 + x3). The number of
+	// ranks must be a power of two.
 	FormulaTree
-	// FormulaRoundedTree is FormulaTree with every intermediate sum of 16-bit floats rounded.
+	// FormulaRoundedTree is FormulaTree, but rounds every intermediate sum of 16-bit floats.
 	FormulaRoundedTree
 )
 
+// envDeterministic is the variable with the name of the formula for FormulaDefault.
 const envDeterministic = "SYMMEM_DETERMINISTIC"
 
 // String returns default, any, ranks, tree or rounded-tree.
@@ -40,7 +42,8 @@ func (f Formula) String() string {
 	return f.driver().String()
 }
 
-// ParseFormula parses a name that String returns, 0 (FormulaAny) or 1 (FormulaRankOrder).
+// ParseFormula returns the formula that has the given name: one that String returns, 0 (FormulaAny)
+// or 1 (FormulaRankOrder).
 func ParseFormula(name string) (Formula, error) {
 	switch name {
 	case "default":
@@ -57,11 +60,11 @@ func ParseFormula(name string) (Formula, error) {
 	return FormulaAny + Formula(f), nil
 }
 
-// driver requires that f is not FormulaDefault.
+// driver converts f for the backend. f must not be FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// checkFormula returns the same error on all ranks: for an unsupported number of ranks, or if no
-// path of the backend can compute a float32 sum with the formula.
+// checkFormula returns an error if a group cannot use the formula: the number of ranks does not
+// fit, or no path of the backend can compute a float32 sum. All ranks get the same error.
 func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil
@@ -70,7 +73,8 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 		return fmt.Errorf("%w (Options.Deterministic, %s): %w", err, envDeterministic, ErrUnsupported)
 	}
 	sum := c.Offer(driver.Call{Operation: driver.AllReduce, DataType: Float32, Count: 1})
-	plainErr, directErr := sum.Refusal(driver.PathPlain), sum.Refusal(driver.PathDirect)
+	plainErr := sum.Refusal(driver.PathPlain)
+	directErr := sum.Refusal(driver.PathDirect)
 	if plainErr == nil || directErr == nil {
 		return nil
 	}
@@ -78,7 +82,8 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 		"plain path: %w; direct path: %w", envDeterministic, plainErr, directErr)
 }
 
-// rejectDeterministic is for operations whose reductions NCCL runs.
+// rejectDeterministic returns an error if the options select a formula. It is called by operations
+// whose reductions NCCL runs, in an order that NCCL chooses.
 func (o *Options) rejectDeterministic(operation string) error {
 	if o.Deterministic == FormulaAny {
 		return nil

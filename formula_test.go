@@ -29,22 +29,24 @@ func TestFormulaNames(t *testing.T) {
 	if _, err := symmem.ParseFormula("unknown"); !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("ParseFormula of an unknown name: got %v, want ErrInvalid", err)
 	}
-	if got := symmem.Formula(9).String(); got != "Formula(?)" {
+	const unknown = symmem.Formula(9)
+	if got := unknown.String(); got != "Formula(?)" {
 		t.Errorf("Formula(9).String() = %q, want %q", got, "Formula(?)")
 	}
-	unknown := symmem.Formula(9)
 	_, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Deterministic: unknown})
 	if !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("Open with an unknown formula: got %v, want ErrInvalid", err)
 	}
 }
 
+// TestOptionsOverrideFormulaEnvironment opens three ranks, for which the formula in the environment
+// is not possible. With another formula in the options, Open succeeds.
 func TestOptionsOverrideFormulaEnvironment(t *testing.T) {
 	t.Setenv("SYMMEM_DETERMINISTIC", "tree")
 	_, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{Backend: "host"})
 	want := "the reduction formula tree requires 2, 4, 8, ... ranks, but the group has 3"
 	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), want) {
-		t.Errorf("three ranks with a tree: got %v, want %q", err, want)
+		t.Errorf("a tree of three ranks: got %v, want ErrUnsupported with %q", err, want)
 	}
 	runRanks(t, 3, symmem.Options{Deterministic: symmem.FormulaAny}, func(r *rank) {
 		r.checkSum(r.World(), r.window(r.pool(), 4096))
@@ -52,7 +54,7 @@ func TestOptionsOverrideFormulaEnvironment(t *testing.T) {
 	t.Setenv("SYMMEM_DETERMINISTIC", "sorted")
 	_, err = symmem.Open(t.Context(), symmem.Options{Size: 1})
 	if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), "SYMMEM_DETERMINISTIC: ") {
-		t.Errorf("got %v, want ErrInvalid for SYMMEM_DETERMINISTIC", err)
+		t.Errorf("Open: got %v, want ErrInvalid for SYMMEM_DETERMINISTIC", err)
 	}
 }
 
@@ -64,18 +66,22 @@ func TestDeterministicModeRejectsAdoptedCommunicator(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	_, err = rt.Interop().AdoptCommunicator(1, "theirs", nil)
+	const handle = 1 // not a communicator: the call must fail before it uses the handle
+	_, err = rt.Interop().AdoptCommunicator(handle, "theirs", nil)
 	const option = "Options.Deterministic"
 	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), option) {
 		t.Errorf("got %v, want ErrUnsupported with the name of %s", err, option)
 	}
 }
 
-// rejectReduction returns an error like NCCL's for reductions that must have a given order.
+// rejectReduction rejects calls like a backend that cannot reduce in a given order.
 func rejectReduction(*driver.Call) error {
 	return fmt.Errorf("NCCL chooses the order: %w", driver.ErrUnsupported)
 }
 
+// TestDeterministicCallNeedsDirectPath routes all-reduces in a group whose plain and window paths
+// reject the call. The direct path can take registered memory, and unregistered memory that fits
+// into the exchange memory.
 func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
 		const noOtherPath = "and no other path can take the call"
@@ -94,20 +100,21 @@ func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 			{registered, 1 << 10, symmem.PathPlain, ": NCCL chooses the order" + notSupported},
 			{registered, 1 << 10, symmem.PathWindow, ": NCCL chooses the order" + notSupported},
 		} {
+			// Route returns no path if it rejects the call.
 			path, reason, _ := symmem.Route(g, symmem.Call{
 				Type: symmem.Float32, Count: row.count, Send: row.m, Recv: row.m, Path: row.choice,
 			})
 			if got := path + ": " + reason; got != row.want {
-				r.failf("%d elements: got %q, want %q", row.count, got, row.want)
+				r.failf("%d elements with Path %v: got %q, want %q", row.count, row.choice, got, row.want)
 			}
 		}
 	})
 }
 
-// TestAllReduceEqualsReduceScatterAllGather compares results bit by bit, for numbers whose sums
-// depend on the order of additions.
+// TestAllReduceEqualsReduceScatterAllGather compares the results of an AllReduce bit by bit with
+// those of a ReduceScatter and an AllGather. The sums depend on the order of additions.
 func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
-	const ranks, part = 4, 3001
+	const ranks, elementsPerRank = 4, 3001
 	requireRanks(t, ranks)
 	for _, f := range []symmem.Formula{
 		symmem.FormulaRankOrder, symmem.FormulaTree, symmem.FormulaRoundedTree,
@@ -122,7 +129,7 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 				defer rt.Close()
 				for _, dt := range []symmem.DataType{symmem.Float32, symmem.BFloat16, symmem.Float64} {
 					for _, op := range driver.ReductionsOf(dt) {
-						r.compareSplitReduction(dt, op, part)
+						r.compareSplitReduction(dt, op, elementsPerRank)
 					}
 				}
 				r.reduceZeroElements()
@@ -131,20 +138,26 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	}
 }
 
+// reduceZeroElements checks that a formula does not make an empty AllReduce fail.
 func (r *rank) reduceZeroElements() {
+	const count = 0
 	b, stream := r.alloc(r.pool(), mib), r.DefaultStream()
 	m := b.Memory()
-	r.ok(r.World().AllReduce(r.ctx, m, m, 0, symmem.Float32, symmem.Sum, stream))
+	r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, stream))
 	r.ok(stream.Synchronize(r.ctx))
 	r.ok(b.Free())
 }
 
-// compareSplitReduction compares an AllReduce with a ReduceScatter and an AllGather, with part
-// elements per rank.
-func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, part int64) {
+// compareSplitReduction fails the test unless an AllReduce has the same result as a ReduceScatter
+// and an AllGather.
+func (r *rank) compareSplitReduction(
+	dt symmem.DataType, op symmem.ReduceOp, elementsPerRank int64,
+) {
 	w, p := r.World(), r.pool()
-	size := int64(w.Size()) * part * int64(dt.Size())
-	data := formula.Input(dt, 7, w.Rank(), w.Size(), int64(w.Size())*part)
+	const seed = 7
+	count := int64(w.Size()) * elementsPerRank
+	size := count * int64(dt.Size())
+	data := formula.Input(dt, seed, w.Rank(), w.Size(), count)
 	var reduceData, gatherData symmem.Memory
 	for _, m := range []*symmem.Memory{&reduceData, &gatherData} {
 		b := r.window(p, size)
@@ -154,21 +167,22 @@ func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, par
 		r.ok(err)
 		r.ok(r.DefaultStream().Copy(*m, symmem.Host(data)))
 	}
-	ownPart, err := gatherData.Slice(int64(w.Rank())*size/int64(w.Size()), size/int64(w.Size()))
+	ownSize := size / int64(w.Size())
+	ownPart, err := gatherData.Slice(int64(w.Rank())*ownSize, ownSize)
 	r.ok(err)
 	call := symmem.Call{
 		Operation: symmem.OpAllReduce, Type: dt, Op: op, Factor: formula.Factor(op),
-		Count: int64(w.Size()) * part, Send: reduceData, Recv: reduceData,
+		Count: count, Send: reduceData, Recv: reduceData,
 	}
 	err = r.Interop().Do(r.ctx, w, call, nil)
 	if errors.Is(err, symmem.ErrUnsupported) {
 		return // no rank has a kernel for this call
 	}
 	r.ok(err)
-	call.Operation, call.Count, call.Send, call.Recv =
-		symmem.OpReduceScatter, part, gatherData, ownPart
+	call.Operation, call.Count = symmem.OpReduceScatter, elementsPerRank
+	call.Send, call.Recv = gatherData, ownPart
 	r.ok(r.Interop().Do(r.ctx, w, call, nil))
-	r.ok(w.AllGather(r.ctx, ownPart, gatherData, part, dt, nil))
+	r.ok(w.AllGather(r.ctx, ownPart, gatherData, elementsPerRank, dt, nil))
 	reduced, gathered := make([]byte, size), make([]byte, size)
 	r.ok(r.DefaultStream().Copy(symmem.Host(reduced), reduceData))
 	r.ok(r.DefaultStream().Copy(symmem.Host(gathered), gatherData))

@@ -18,12 +18,13 @@ import (
 )
 
 // firstCallVariable marks a process as a rank of TestFirstCallsAreCapturedBetweenMachines. The rank
-// also needs the variables in lost_test.go for its number, the number of ranks and the store.
+// also needs rankVariable, sizeVariable and storeVariable.
 const firstCallVariable = "SYMMEM_TEST_FIRST"
 
-// TestFirstCallsAreCapturedBetweenMachines captures the first call of each operation in a new
-// group. NCCL connects ranks and allocates memory during this call, which must not invalidate the
-// capture. NCCL_HOSTID simulates two machines, or as many as the variable MACHINES says.
+// TestFirstCallsAreCapturedBetweenMachines captures the first call in a new group, for each
+// operation. During this call, NCCL connects ranks and allocates memory, which must not invalidate
+// the capture. The ranks run on one machine. NCCL_HOSTID makes NCCL believe that there are several:
+// MACHINES or, if that variable is not set, two.
 func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if os.Getenv(backendVariable) != "nccl" {
 		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))
@@ -31,15 +32,16 @@ func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	store, ranks := "unix:@symmem-test-"+rand.Text(), min(4, availableRanks(t))
 	machines, err := strconv.Atoi(cmp.Or(os.Getenv("MACHINES"), "2"))
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("the variable MACHINES: %v", err)
 	}
 	requireRanks(t, ranks)
 	var processes []*exec.Cmd
 	for number := range ranks {
 		c := systest.Command(t, systest.Patience, os.Args[0])
+		machine := machines * number / ranks
 		c.Env = append(os.Environ(), firstCallVariable+"=1", storeVariable+"="+store,
 			rankVariable+"="+strconv.Itoa(number), sizeVariable+"="+strconv.Itoa(ranks),
-			fmt.Sprintf("NCCL_HOSTID=machine-%d", machines*number/ranks), "NCCL_NET=Socket")
+			fmt.Sprintf("NCCL_HOSTID=machine-%d", machine), "NCCL_NET=Socket")
 		c.Stdout, c.Stderr = &strings.Builder{}, os.Stderr
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
@@ -53,8 +55,10 @@ func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	}
 }
 
+// runFirstCallProcess runs this process as a rank of TestFirstCallsAreCapturedBetweenMachines and
+// returns its exit status.
 func runFirstCallProcess() int {
-	number, _ := strconv.Atoi(os.Getenv(rankVariable))
+	number, _ := strconv.Atoi(os.Getenv(rankVariable)) // the test has set both to integers
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()
 	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
@@ -71,13 +75,13 @@ func runFirstCallProcess() int {
 	return 0
 }
 
-// captureFirstCalls captures and replays each operation in a new group.
+// captureFirstCalls calls captureFirstCall for each operation.
 func captureFirstCalls(ctx context.Context, rt *symmem.Runtime) error {
 	pool, err := rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		return err
 	}
-	const count = 1 << 16
+	const count = 1 << 16 // float32 elements per rank
 	bytes := int64(4 * count * rt.Size())
 	send, err := pool.Alloc(bytes)
 	if err != nil {
@@ -103,8 +107,10 @@ func captureFirstCalls(ctx context.Context, rt *symmem.Runtime) error {
 	return errors.Join(append(errs, send.Free(), recv.Free())...)
 }
 
+// captureFirstCall captures a call in a new group and replays it.
 func captureFirstCall(ctx context.Context, rt *symmem.Runtime, call symmem.Call) error {
-	g, err := rt.World().Split(ctx, 0, rt.Rank())
+	const color = 0
+	g, err := rt.World().Split(ctx, color, rt.Rank())
 	if err != nil {
 		return err
 	}
@@ -113,8 +119,9 @@ func captureFirstCall(ctx context.Context, rt *symmem.Runtime, call symmem.Call)
 		return errors.Join(err, g.Close())
 	}
 	callErr := rt.Interop().Do(ctx, g, call, s)
-	graph, err := s.EndCapture()
-	if err = errors.Join(callErr, err); err == nil {
+	graph, endErr := s.EndCapture()
+	err = errors.Join(callErr, endErr)
+	if err == nil {
 		err = errors.Join(graph.Launch(s), s.Synchronize(ctx), graph.Close())
 	}
 	return errors.Join(err, g.Close())

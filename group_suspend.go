@@ -10,16 +10,16 @@ import (
 	"symmem/driver"
 )
 
-// groupSuspender implements Group.Suspend and Group.Resume. suspendState changes only while
-// Group.mu is held. Each change makes plans (the results of the checks of earlier calls) stale,
-// because a repeated call with a plan does not check the state.
+// groupSuspender implements Group.Suspend and Group.Resume.
 type groupSuspender struct {
 	group *Group
-	// suspendState is poolOpen, poolSuspending, poolSuspended or poolResuming.
+	// suspendState is poolOpen, poolSuspending, poolSuspended or poolResuming. It changes only while
+	// Group.mu is held, by setState.
 	suspendState atomic.Int32
 }
 
-// refusal returns nil after a fault, because calls then return the fault.
+// refusal returns an error if the group refuses calls because it is suspended. After a fault, it
+// returns nil, because calls then return the fault.
 func (s *groupSuspender) refusal() error {
 	if s.suspendState.Load() == poolOpen || s.hasFailed() {
 		return nil
@@ -32,19 +32,19 @@ func (s *groupSuspender) hasFailed() bool {
 	return s.group.comm.Cause() != nil
 }
 
-// Suspend releases the group's device memory until Resume. With NCCL 2.29.7 or newer, this includes
-// NCCL's memory, which Suspension.Released does not count. Addresses and captured graphs stay
-// valid. All ranks must call Suspend. Suspend pools before the group. A second Suspend does
+// Suspend releases the group's device memory until Resume. All ranks must call it, after they have
+// suspended the pools. Addresses and captured graphs stay valid. With NCCL 2.29.7 or newer, Suspend
+// also releases NCCL's memory, which Suspension.Released does not count. A second Suspend does
 // nothing.
 //
 // If a stream of any rank has unfinished work after a second, or a message has not been received,
-// all ranks return an ErrBusy that names the rank and the work; during a capture, they return
-// ErrCapturing. The group then remains usable. Other goroutines must not use the group or its
-// graphs during Suspend.
+// all ranks return an ErrBusy that names the rank and the work. During a capture, all ranks return
+// ErrCapturing. After these errors, the group remains usable. Other goroutines must not use the
+// group or its graphs during Suspend.
 //
 // While the group is suspended, its calls and graphs return ErrSuspended. The program must neither
-// use the communicator of Handle nor replay other libraries' graphs with calls of the group: on
-// GPUs, that destroys the CUDA context.
+// use the communicator of Handle nor replay other libraries' graphs that contain calls of the
+// group: on GPUs, that destroys the CUDA context.
 func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	defer deliverAll(s.group.rt)
 	released, err := s.suspend(orBackground(ctx))
@@ -91,17 +91,21 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	}
 	released, err := comm.Suspend(ctx)
 	s.setState(poolSuspended)
-	if err == nil { // the memory is free once all ranks have unmapped it
+	if err == nil {
+		// Wait for the other ranks: the memory is free once all ranks have unmapped it.
 		_, err = g.comm.Exchange(ctx, driver.LaneControl, nil)
 	}
 	return released, g.life.awaitFault(err)
 }
 
+// setState changes the state and makes plans (prepared calls) stale, because a repeated call that
+// has a plan does not check the state.
 func (s *groupSuspender) setState(state int32) {
 	s.suspendState.Store(state)
 	s.group.windows.makePlansStale()
 }
 
+// prepareSuspend waits for this rank's work and returns an error if the rank cannot be suspended.
 func (s *groupSuspender) prepareSuspend(
 	ctx context.Context, comm driver.SuspendableCommunicator, isCapturing bool,
 ) error {
@@ -115,8 +119,8 @@ func (s *groupSuspender) prepareSuspend(
 	return comm.PrepareSuspend()
 }
 
-// compareAndPrepare checks that all ranks make the same call, and then runs prepare. If prepare
-// fails on some rank, all ranks return its error. The caller must hold Group.mu.
+// compareAndPrepare checks that all ranks make the same call, which tag identifies, and then calls
+// prepare. If prepare fails on some rank, all ranks return the error. The caller must hold Group.mu.
 func (s *groupSuspender) compareAndPrepare(
 	ctx context.Context, tag string, prepare func() error,
 ) error {
@@ -134,7 +138,8 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 		return nil
 	}
 	s.setState(poolResuming)
-	err := s.compareAndPrepare(ctx, "resume group", func() error { return nil })
+	prepareNothing := func() error { return nil }
+	err := s.compareAndPrepare(ctx, "resume group", prepareNothing)
 	if err == nil {
 		err = g.life.awaitFault(g.comm.(driver.SuspendableCommunicator).Resume(ctx))
 	}
@@ -146,6 +151,8 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	return nil
 }
 
+// checkNotSuspended returns an error if one of the windows belongs to a suspended group. A pool
+// cannot be suspended or resumed then.
 func checkNotSuspended(windows []groupWindow) error {
 	i := slices.IndexFunc(windows, func(w groupWindow) bool { return w.group.Suspended() })
 	if i < 0 {
@@ -155,8 +162,10 @@ func checkNotSuspended(windows []groupWindow) error {
 	return &refusalError{text, ErrSuspended}
 }
 
+// recordGroupInCapture adds a group to those whose calls the stream's capture contains, if there is
+// a capture. The graph checks later that these groups are not suspended.
 func recordGroupInCapture(s *Stream, g *Group) {
-	if !s.capturing.Load() {
+	if !s.capturing.Load() { // avoids the lock
 		return
 	}
 	s.pinning.Lock()
@@ -166,6 +175,7 @@ func recordGroupInCapture(s *Stream, g *Group) {
 	}
 }
 
+// groupRefusals joins the refusals of the groups.
 func groupRefusals(groups []*Group) error {
 	var errs []error
 	for _, g := range groups {

@@ -8,6 +8,7 @@ import (
 	"symmem"
 )
 
+// suspendGroup suspends g and returns the amount of memory that it has released on this rank.
 func suspendGroup(r *rank, g *symmem.Group) symmem.Suspension {
 	r.t.Helper()
 	released, err := g.Suspend(r.ctx)
@@ -26,7 +27,8 @@ func resumeGroup(r *rank, g *symmem.Group) {
 	}
 }
 
-// TestSuspendedGroupReplaysGraphs suspends a group repeatedly, every other time with its pool.
+// TestSuspendedGroupReplaysGraphs captures two graphs and replays them after each of many
+// suspensions of the group. Every other time, the pool is suspended, too.
 func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 	const cycles = 100
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
@@ -37,9 +39,11 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 		sumGraph := r.capture(func(s *symmem.Stream) {
 			r.ok(w.AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		})
+		const messageCount = 10
+		peer := 1 - r.Rank()
 		messageGraph := r.capture(func(s *symmem.Stream) {
-			r.ok(w.Send(r.ctx, m, 10, symmem.Float32, 1-r.Rank(), s))
-			r.ok(w.Recv(r.ctx, m, 10, symmem.Float32, 1-r.Rank(), s))
+			r.ok(w.Send(r.ctx, m, messageCount, symmem.Float32, peer, s))
+			r.ok(w.Recv(r.ctx, m, messageCount, symmem.Float32, peer, s))
 		})
 		for cycle := range cycles {
 			if cycle%2 == 0 {
@@ -53,12 +57,13 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 				r.resume(p)
 			}
 			r.fill(b, float32(cycle+r.Rank()))
+			wantSum := float32(cycle + cycle + 1)
 			r.ok(sumGraph.Launch(s))
 			r.synchronize()
-			r.checkAll(b, float32(2*cycle+1))
-			r.ok(messageGraph.Launch(s))
+			r.checkAll(b, wantSum)
+			r.ok(messageGraph.Launch(s)) // exchanges equal elements
 			r.synchronize()
-			r.checkAll(b, float32(2*cycle+1))
+			r.checkAll(b, wantSum)
 		}
 		r.checkSum(w, b)
 		r.ok(w.Barrier(r.ctx, nil))
@@ -67,19 +72,20 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 
 func TestSuspendedGroupRefusesCalls(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
-		w, p, s := r.split(r.World(), 0), r.pool(), r.DefaultStream()
+		g, p, s := r.split(r.World(), 0), r.pool(), r.DefaultStream()
 		b := r.window(p, mib)
 		m := b.Memory()
-		r.checkSum(w, b)
-		g := r.capture(func(s *symmem.Stream) { r.ok(w.Barrier(r.ctx, s)) })
-		suspendGroup(r, w)
-		_, err := w.Suspend(r.ctx)
-		r.ok(err) // the group is already suspended
-		r.alloc(p, 8*mib)
+		r.checkSum(g, b)
+		barrierGraph := r.capture(func(s *symmem.Stream) { r.ok(g.Barrier(r.ctx, s)) })
+		suspendGroup(r, g)
+		_, err := g.Suspend(r.ctx)
+		r.ok(err)         // a second Suspend does nothing
+		r.alloc(p, 8*mib) // in a new segment, so that Register has work to do
 		for name, err := range map[string]error{
-			"AllReduce": r.sum(w, b), "Barrier": w.Barrier(r.ctx, s), "Launch": g.Launch(s),
-			"Send":     w.Send(r.ctx, m, 1, symmem.Float32, 1-r.Rank(), s),
-			"Register": p.Register(r.ctx, w), "SetPath": w.SetPath(r.ctx, symmem.PathPlain),
+			"AllReduce": r.sum(g, b), "Barrier": g.Barrier(r.ctx, s),
+			"Launch":   barrierGraph.Launch(s),
+			"Send":     g.Send(r.ctx, m, 1, symmem.Float32, 1-r.Rank(), s),
+			"Register": p.Register(r.ctx, g), "SetPath": g.SetPath(r.ctx, symmem.PathPlain),
 		} {
 			if !errors.Is(err, symmem.ErrSuspended) ||
 				!strings.Contains(err.Error(), "call its Resume on every rank") {
@@ -89,31 +95,32 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 		r.checkSum(r.World(), b) // other groups are not affected
 		_, err = p.Suspend(r.ctx, symmem.DiscardContents)
 		r.wantErr(err, symmem.ErrSuspended)
-		r.ok(w.Check(r.ctx))
-		r.ok(w.Agree(r.ctx, "value", 1))
-		resumeGroup(r, w)
-		r.ok(w.Resume(r.ctx)) // the group is not suspended
-		r.checkSum(w, b)
-		r.ok(g.Launch(s))
+		r.ok(g.Check(r.ctx)) // a suspended group can still compare
+		r.ok(g.Agree(r.ctx, "value", 1))
+		resumeGroup(r, g)
+		r.ok(g.Resume(r.ctx)) // a second Resume does nothing
+		r.checkSum(g, b)
+		r.ok(barrierGraph.Launch(s))
 		r.synchronize()
 	})
 }
 
-// TestUnreceivedMessageRefusesSuspend suspends a group before a message has been received. All
-// errors must name the same rank.
+// TestUnreceivedMessageRefusesSuspend calls Suspend while a message of the group has been sent and
+// not received. All ranks must return the same error.
 func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		w, s := r.World(), r.DefaultStream()
 		m := r.unregistered(mib)
-		for _, count := range []int64{10, 100 << 10} {
+		const short, long = 10, 100 << 10 // elements
+		for _, count := range []int64{short, long} {
 			if r.Rank() == 0 {
 				r.ok(w.Send(r.ctx, m, count, symmem.Float32, 1, s))
 				r.ok(s.Synchronize(r.ctx))
 			}
 			_, err := w.Suspend(r.ctx)
 			r.wantErr(err, symmem.ErrBusy)
-			if count == 10 {
+			if count == short {
 				texts.add(r, err)
 			}
 			if r.Rank() == 1 {
@@ -151,6 +158,7 @@ func TestSuspendedGroupCloses(t *testing.T) {
 	})
 }
 
+// TestSuspendedGroupFails aborts a suspended group. Its calls must then return the fault.
 func TestSuspendedGroupFails(t *testing.T) {
 	runWithFault(t, 2, suspendOptions(), func(r *rank) {
 		g, p := r.split(r.World(), 0), r.pool()

@@ -12,11 +12,13 @@ import (
 	"symmem"
 )
 
+// TestSplitOrdersRanksByKey splits four ranks into two pairs in which the higher rank comes first.
 func TestSplitOrdersRanksByKey(t *testing.T) {
 	runRanks(t, 4, symmem.Options{}, func(r *rank) {
-		g, err := r.World().Split(r.ctx, r.Rank()%2, -r.Rank())
+		color, key := r.Rank()%2, -r.Rank()
+		g, err := r.World().Split(r.ctx, color, key)
 		r.ok(err)
-		want := [][]int{{2, 0}, {3, 1}}[r.Rank()%2]
+		want := [][]int{{2, 0}, {3, 1}}[color]
 		if !slices.Equal(g.Ranks(), want) || g.Size() != 2 || want[g.Rank()] != r.Rank() {
 			r.failf("got ranks %v, rank %d of %d; want ranks %v", g.Ranks(), g.Rank(), g.Size(), want)
 		}
@@ -30,11 +32,16 @@ func TestSplitOrdersRanksByKey(t *testing.T) {
 	})
 }
 
+// TestSkipSplit splits a group on ranks 1 and 2, while rank 0 skips the split.
 func TestSkipSplit(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		_, err := r.World().Split(r.ctx, -1, 0)
 		r.wantErr(err, symmem.ErrInvalid)
-		g := r.split(r.World(), min(r.Rank(), 1)-1)
+		color := 0
+		if r.Rank() == 0 {
+			color = -1
+		}
+		g := r.split(r.World(), color)
 		if (g == nil) != (r.Rank() == 0) {
 			r.failf("got group %v, want nil on rank 0 only", g)
 		}
@@ -44,11 +51,12 @@ func TestSkipSplit(t *testing.T) {
 	})
 }
 
+// TestNewGroupRegistersExistingMemory makes a collective in a new group on memory of an older pool.
 func TestNewGroupRegistersExistingMemory(t *testing.T) {
 	runRanks(t, 4, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
-		r.alloc(p, 8*mib)
+		r.alloc(p, 8*mib) // a second segment, which the world has not registered
 		half := r.split(r.World(), r.Rank()/2)
 		if half.IsSymmetric(b.Memory()) {
 			r.failf("IsSymmetric = true in a new group, want false")
@@ -68,8 +76,8 @@ func TestNewGroupRegistersExistingMemory(t *testing.T) {
 
 func TestRegisterNeedsGroupInsideDomain(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		half := r.split(r.World(), r.Rank())
-		p := r.poolWith(symmem.PoolOptions{Domain: half, FirstSegment: 2 * mib})
+		single := r.split(r.World(), r.Rank())
+		p := r.poolWith(symmem.PoolOptions{Domain: single, FirstSegment: 2 * mib})
 		b := r.alloc(p, 4096)
 		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrInvalid)
 		// The world's collectives on this memory take the plain path.
@@ -93,6 +101,8 @@ func TestPoolRejectsGroupOfOtherRuntime(t *testing.T) {
 	})
 }
 
+// TestNewGroupReusesMemoryOfEndedGroup checks that the calls of an ended group fail, and that its
+// memory can be registered with another group.
 func TestNewGroupReusesMemoryOfEndedGroup(t *testing.T) {
 	for _, row := range []struct {
 		name string
@@ -140,12 +150,12 @@ func TestNewGroupReusesMemoryOfEndedGroup(t *testing.T) {
 
 func TestFaultDoesNotReachOtherGroups(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		g := r.split(r.World(), 0)
+		aborted := r.split(r.World(), 0)
 		b := r.window(r.pool(), mib)
-		g.Abort()
+		aborted.Abort()
 		r.checkSum(r.World(), b)
-		r.wantErr(g.Check(r.ctx), symmem.ErrAborted)
-		r.ok(r.World().Cause(r.ctx))
+		r.wantErr(aborted.Check(r.ctx), symmem.ErrAborted)
+		r.ok(r.World().Cause(r.ctx)) // the world has no fault
 	})
 }
 
@@ -170,7 +180,7 @@ func TestIdleRankLearnsOfFault(t *testing.T) {
 func TestCancelEndsWait(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Rank() == 1 {
-			return
+			return // rank 0 waits in Check for this rank
 		}
 		ctx, cancel := context.WithCancel(r.ctx)
 		cancel()
@@ -205,11 +215,11 @@ func TestJoinWithDifferentRankLists(t *testing.T) {
 
 func TestJoinRejectsUsedID(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		for _, mustClose := range []bool{true, false} {
-			id := fmt.Sprintf("closed %t", mustClose)
+		for _, isClosed := range []bool{true, false} {
+			id := fmt.Sprintf("closed %t", isClosed)
 			g, err := r.Join(r.ctx, id, []int{0, 1})
 			r.ok(err)
-			if mustClose {
+			if isClosed {
 				r.ok(g.Close())
 			}
 			_, err = r.Join(r.ctx, id, []int{0, 1})
@@ -221,16 +231,17 @@ func TestJoinRejectsUsedID(t *testing.T) {
 	})
 }
 
+// TestSplitGroupNamesAreReusable joins a group whose id is also the ID of a group from a split.
 func TestSplitGroupNamesAreReusable(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		joined, err := r.Join(r.ctx, "a", []int{0, 1})
 		r.ok(err)
-		half := r.split(joined, 0)
-		other, err := r.Join(r.ctx, half.ID(), []int{1, 0})
+		child := r.split(joined, 0)
+		sameName, err := r.Join(r.ctx, child.ID(), []int{1, 0})
 		r.ok(err)
-		quarter := r.split(other, 0)
+		grandchild := r.split(sameName, 0)
 		b := r.window(r.pool(), 4096)
-		for _, g := range []*symmem.Group{half, other, quarter} {
+		for _, g := range []*symmem.Group{child, sameName, grandchild} {
 			r.checkSum(g, b)
 		}
 	})

@@ -16,46 +16,51 @@ import (
 // warnDelay is the time after which ranks warn about late ranks.
 const warnDelay = 20 * time.Millisecond
 
-// sharedDeadline makes the waits of all ranks time out together, after the first warning that
-// isEnough accepts. With a fixed deadline, ranks on a busy machine might time out before they warn.
+// sharedDeadline makes the waits of all ranks time out together, after the first warning for which
+// ends returns true. With a fixed deadline, ranks on a busy machine might time out too early.
 type sharedDeadline struct {
-	isEnough func(w symmem.LateWarning) bool
-	once     sync.Once
-	expired  chan struct{} // closed after the warning
+	ends    func(w symmem.LateWarning) bool
+	once    sync.Once
+	expired chan struct{} // closed after the warning
 }
 
-func newSharedDeadline(isEnough func(w symmem.LateWarning) bool) *sharedDeadline {
-	return &sharedDeadline{isEnough: isEnough, expired: make(chan struct{})}
+func newSharedDeadline(ends func(w symmem.LateWarning) bool) *sharedDeadline {
+	return &sharedDeadline{ends: ends, expired: make(chan struct{})}
 }
 
+// options returns options with which ranks pass their warnings to the deadline.
 func (s *sharedDeadline) options() symmem.Options {
 	return symmem.Options{WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) {
-		if s.isEnough(w) {
+		if s.ends(w) {
 			s.once.Do(func() { close(s.expired) })
 		}
 	}}
 }
 
-// context returns a context whose deadline is shared by all ranks.
+// context returns a context for a wait of a rank that ends at the shared deadline.
 func (s *sharedDeadline) context(r *rank) context.Context {
 	return deadlineContext{r.ctx, s.expired}
 }
 
+// deadlineContext ends with context.DeadlineExceeded when expired is closed.
 type deadlineContext struct {
 	context.Context
-	over <-chan struct{}
+	expired <-chan struct{}
 }
 
-func (c deadlineContext) Done() <-chan struct{} { return c.over }
+func (c deadlineContext) Done() <-chan struct{} { return c.expired }
 
 func (c deadlineContext) Err() error {
 	select {
-	case <-c.over:
+	case <-c.expired:
 		return context.DeadlineExceeded
 	default:
 		return nil
 	}
 }
+
+// manyWarnings is the capacity of channels that OnLate must be able to fill without blocking.
+const manyWarnings = 1000
 
 func TestLateRankIsReportedDuringWait(t *testing.T) {
 	waits := map[string]func(r *rank, b symmem.Buffer) error{
@@ -64,7 +69,7 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 	}
 	for name, wait := range waits {
 		t.Run(name, func(t *testing.T) {
-			warnings := make(chan symmem.LateWarning, 1000)
+			warnings := make(chan symmem.LateWarning, manyWarnings)
 			o := symmem.Options{
 				WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) { warnings <- w },
 			}
@@ -75,9 +80,9 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 					r.ok(wait(r, b))
 					return
 				}
-				// Wait for four warnings about this rank. On a busy machine, other ranks may be late,
-				// too.
-				for reports := 0; reports < 4; {
+				// Wait for four warnings about this rank. On a busy machine, there may also be warnings
+				// about other ranks.
+				for warningsAboutThisRank := 0; warningsAboutThisRank < 4; {
 					w := <-warnings
 					if strings.HasPrefix(w.InCall, "joining ") {
 						continue // the ranks were still connecting
@@ -87,7 +92,7 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 						r.failf("got the warning %+v, want a wait in the world and the late rank's activity", w)
 					}
 					if slices.Contains(w.Ranks, 1) {
-						reports++
+						warningsAboutThisRank++
 					}
 				}
 				r.ok(wait(r, b))
@@ -97,34 +102,38 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 }
 
 func TestLateRankIsReportedDuringJoin(t *testing.T) {
-	warnings := make(chan symmem.LateWarning, 1000)
+	const groupID = "late"
+	warnings := make(chan symmem.LateWarning, manyWarnings)
 	o := symmem.Options{WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) {
-		if w.Group == "late" {
+		if w.Group == groupID {
 			warnings <- w
 		}
 	}}
 	ranks := min(3, availableRanks(t))
+	lateRank := ranks - 1
 	runRanks(t, ranks, o, func(r *rank) {
-		late := r.Rank() == ranks-1
-		for n := 0; late && n < 4; n++ {
+		for n := 0; r.Rank() == lateRank && n < 4; n++ { // wait for four warnings before joining
 			w := <-warnings
 			for n == 0 && len(w.Ranks) > 1 {
 				w = <-warnings // on a busy machine, another rank may be late, too
 			}
-			if !slices.Equal(w.Ranks, []int{ranks - 1}) || w.Waited < warnDelay {
-				r.failf("got the warning %+v, want only rank %d", w, ranks-1)
+			if !slices.Equal(w.Ranks, []int{lateRank}) || w.Waited < warnDelay {
+				r.failf("got the warning %+v, want only rank %d and a wait of at least %v", w, lateRank,
+					warnDelay)
 			}
 		}
-		g, err := r.Join(r.ctx, "late", r.World().Ranks())
+		g, err := r.Join(r.ctx, groupID, r.World().Ranks())
 		r.ok(err)
 		r.ok(g.Close())
 	})
 }
 
+// safeBuffer is a buffer that goroutines can write and read concurrently.
 type safeBuffer struct {
-	mu      sync.Mutex
-	text    bytes.Buffer  // guarded by mu
-	written chan struct{} // has capacity 1; receives a value after each write
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+	// written contains a value if there was a write since the last receive. Its capacity is 1.
+	written chan struct{}
 }
 
 func (b *safeBuffer) Write(p []byte) (int, error) {
@@ -132,7 +141,7 @@ func (b *safeBuffer) Write(p []byte) (int, error) {
 	defer b.mu.Unlock()
 	select {
 	case b.written <- struct{}{}:
-	default:
+	default: // the channel already contains a value
 	}
 	return b.text.Write(p)
 }

@@ -22,6 +22,7 @@ const (
 	envHTTPToken = "SYMMEM_HTTP_TOKEN" // access token of the web pages; random by default
 )
 
+// checkHTTP returns ErrInvalid unless Options.HTTP can be the given address.
 func checkHTTP(address string) error {
 	if address == "" {
 		return nil
@@ -36,13 +37,15 @@ func checkHTTP(address string) error {
 type liveView struct {
 	rt       *Runtime
 	openTime time.Time
-	server   *live.Server // nil without Options.HTTP
-	// countsCalls makes new plans (prepared calls) count how often they run.
+	server   *live.Server // nil without Options.HTTP, or if it could not be opened
+	// countsCalls is set if new plans (prepared calls) must count how often they run.
 	countsCalls atomic.Bool
-	isReady     atomic.Bool // Open has initialized the Runtime, so snapshots can read it
+	// isReady is set once Open has initialized the Runtime, so that snapshots can read it.
+	isReady atomic.Bool
 }
 
-// open creates this rank's socket, or logs a warning.
+// open creates the socket of this rank's web pages if Options.HTTP is set. If that fails, it logs a
+// warning.
 func (v *liveView) open(ctx context.Context) {
 	v.openTime = time.Now()
 	if v.rt.opts.HTTP == "" {
@@ -63,10 +66,11 @@ func (v *liveView) open(ctx context.Context) {
 	}
 }
 
-// agreeOnJobName returns a random name, the same on all ranks.
+// agreeOnJobName returns a random name. It is the same on all ranks, unless their store is not a
+// driver.Chooser.
 func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
-	store, isChooser := v.rt.rankLists.store.(driver.Chooser)
-	if !isChooser {
+	store, canChoose := v.rt.rankLists.store.(driver.Chooser)
+	if !canChoose {
 		return rand.Text(), nil
 	}
 	name, err := store.CompareSet(ctx, "live", nil, []byte(rand.Text()))
@@ -76,7 +80,7 @@ func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	return string(name), nil
 }
 
-// start must be called after all ranks have created their sockets.
+// start starts the server. All ranks must have created their sockets before.
 func (v *liveView) start() {
 	v.isReady.Store(true)
 	if v.server != nil {
@@ -92,10 +96,11 @@ func (v *liveView) close() {
 	}
 }
 
+// handler returns a handler for the web pages, and makes plans count calls from now on.
 func (v *liveView) handler() http.Handler {
-	if !v.countsCalls.Swap(true) {
+	if hadCounted := v.countsCalls.Swap(true); !hadCounted {
 		for _, g := range v.rt.registry.allGroups() {
-			g.windows.makePlansStale() // because existing plans do not count their calls
+			g.windows.makePlansStale() // existing plans do not count their calls
 		}
 	}
 	if v.server != nil {
@@ -112,26 +117,31 @@ type callClocks struct {
 type clockKey struct {
 	operation driver.Operation
 	path      driver.Path
-	sizeBits  int // number of bits of the size in bytes
+	sizeBits  int // n for sizes in bytes from 1<<(n-1) to 1<<n - 1, and 0 for size 0
 }
 
+// clockPair measures the calls with one clockKey: their submission and, if isTimed is set, their
+// execution by the backend.
 type clockPair struct {
 	submitClock, runClock driver.CallTimer
-	isTimed               atomic.Bool // runClock has measurements
+	isTimed               atomic.Bool
 }
 
+// addMeters makes a prepared call report its times to the clocks of its key.
 func (c *callClocks) addMeters(call *collective, path driver.Path) {
 	bytes := call.described.Bytes
 	key := clockKey{call.operation, path, bits.Len64(uint64(bytes))}
 	value, _ := c.clocksByKey.LoadOrStore(key, new(clockPair))
-	clock := value.(*clockPair)
-	call.submit = clock.submitClock.Meter(bytes)
-	if timedPlan, isTimed := call.plan.(driver.Timed); isTimed && !call.operation.PointToPoint() {
-		timedPlan.SetMeter(clock.runClock.MeterWithoutBytes(bytes))
-		clock.isTimed.Store(true)
+	clocks := value.(*clockPair)
+	call.submit = clocks.submitClock.Meter(bytes)
+	timedPlan, isTimed := call.plan.(driver.Timed)
+	if isTimed && !call.operation.PointToPoint() {
+		timedPlan.SetMeter(clocks.runClock.MeterWithoutBytes(bytes))
+		clocks.isTimed.Store(true)
 	}
 }
 
+// summarize returns the measurements of all keys, sorted by operation, path and size.
 func (c *callClocks) summarize() []live.Calls {
 	summaries := []live.Calls{}
 	c.clocksByKey.Range(func(k, value any) bool {

@@ -24,13 +24,14 @@ import (
 const stoppedVariable = "SYMMEM_TEST_STOPPED"
 
 // stoppedTimeout limits the waits for the stopped rank. It is long enough for the other ranks to
-// arrive on a busy machine.
+// begin the same call on a busy machine.
 const stoppedTimeout = 4 * time.Second
 
-// runStoppingRank runs a rank of TestErrorNamesStoppedRank. The victim stops itself at a random
-// time. The other ranks print the ranks that their errors name.
+// runStoppingRank runs this process as a rank of TestErrorNamesStoppedRank and returns its exit
+// status. The victim stops itself at a random time. The other ranks repeat a call until it fails,
+// and print a lossReport with the ranks that the error names.
 func runStoppingRank() int {
-	number, _ := strconv.Atoi(os.Getenv(rankVariable))
+	number, _ := strconv.Atoi(os.Getenv(rankVariable)) // the test has set both to integers
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()
 	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
@@ -45,7 +46,8 @@ func runStoppingRank() int {
 		return 1
 	}
 	if isVictim() {
-		time.AfterFunc(random.N(60*time.Millisecond), func() {
+		stopDelay := random.N(60 * time.Millisecond)
+		time.AfterFunc(stopDelay, func() {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		})
 	}
@@ -62,7 +64,7 @@ func runStoppingRank() int {
 	return 0
 }
 
-// callForStoppedRank makes the n-th call of a rank of TestErrorNamesStoppedRank.
+// callForStoppedRank makes the call that stoppedVariable names. n counts the earlier calls.
 func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
 	var g *symmem.Group
 	var err error
@@ -81,13 +83,14 @@ func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
 	return g.Close()
 }
 
-// registerNewPool registers the segments of a new pool.
+// registerNewPool creates a pool of four segments, registers them and closes the pool.
 func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
+	const firstBytes = 2 << 20
 	pool, err := rt.NewPool(symmem.PoolOptions{
-		Domain: rt.World(), FirstSegment: 2 << 20,
+		Domain: rt.World(), FirstSegment: firstBytes,
 	})
 	for i := 0; err == nil && i < 4; i++ {
-		_, err = pool.Alloc(2 << 20 << i)
+		_, err = pool.Alloc(firstBytes << i) // fills a new segment
 	}
 	if err == nil {
 		err = pool.Register(ctx, rt.World())
@@ -98,13 +101,13 @@ func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
 	return pool.Close()
 }
 
-// TestErrorNamesStoppedRank checks that the timeout of every other rank names only the stopped
-// rank, even if a rank waits for a third one, which waits for the stopped rank. Rank 0 serves the
-// store.
+// TestErrorNamesStoppedRank stops one of four ranks. The timeouts of the other ranks must name only
+// the stopped rank, even if a rank waits for another one that waits for the stopped rank.
 func TestErrorNamesStoppedRank(t *testing.T) {
 	t.Parallel()
+	const ranks = 4
 	for _, call := range []string{"join", "split", "register"} {
-		for _, victim := range []int{0, 2} {
+		for _, victim := range []int{0, 2} { // rank 0 serves the store
 			t.Run(fmt.Sprintf("rank %d in %s", victim, call), func(t *testing.T) {
 				t.Parallel()
 				if call != "register" && withBackend(symmem.Options{}).Backend != "host" {
@@ -112,13 +115,15 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 				}
 				store := "unix:@symmem-test-" + rand.Text()
 				var all []*exec.Cmd
-				for number := range 4 {
-					all = append(all, startRank(t, store, "", number, 4, victim, stoppedVariable+"="+call))
+				const noRound = "" // no round of another test
+				for number := range ranks {
+					all = append(all,
+						startRank(t, store, noRound, number, ranks, victim, stoppedVariable+"="+call))
 				}
 				for _, number := range []int{1, 2, 3, 0} {
-					if number == 0 {
+					if number == 0 { // its Close waits until all other ranks have left
 						_ = all[victim].Process.Kill()
-						_ = all[victim].Wait()
+						_ = all[victim].Wait() // the error says that the process was killed
 					}
 					if number != victim {
 						checkStoppedReport(t, all[number], number, victim)
@@ -129,13 +134,14 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 	}
 }
 
+// checkStoppedReport waits for a rank's process and checks that its report names only the victim.
 func checkStoppedReport(t *testing.T, c *exec.Cmd, number, victim int) {
 	t.Helper()
 	err := c.Wait()
 	out := c.Stdout.(*bytes.Buffer).Bytes()
 	var report lossReport
-	if err = errors.Join(err, json.Unmarshal(out, &report)); err != nil ||
-		!slices.Equal(report.Lost, []int{victim}) {
+	err = errors.Join(err, json.Unmarshal(out, &report))
+	if err != nil || !slices.Equal(report.Lost, []int{victim}) {
 		t.Errorf("rank %d: got error %v and report %s, want a report that names rank %d", number, err,
 			out, victim)
 	}

@@ -9,70 +9,87 @@ import (
 	"symmem"
 )
 
-// scatter sets r.args to a ReduceScatterRMSNorm of rows on each rank, and returns the arguments of
-// an AllReduceRMSNorm of all rows.
-func (r *normRank) scatter(rows int64) (whole symmem.NormArgs) {
+// scatter sets r.args to the arguments of a ReduceScatterRMSNorm with rowsPerRank rows on each
+// rank. It returns the arguments of an AllReduceRMSNorm of the same input, whose results on every
+// rank contain the rows of all ranks.
+func (r *normRank) scatter(rowsPerRank int64) (whole symmem.NormArgs) {
 	a := &r.args
-	all, bytes := rows*int64(r.Size()), 2*a.Hidden
-	tensor := func(rows int64) symmem.Memory { return r.alloc(r.pool, rows*bytes).Memory() }
-	a.Rows, a.Input, a.Output, a.Residual = rows, tensor(all), tensor(rows), tensor(rows)
-	r.fill(a.Input, func(i int) float32 { return float32(math.Sin(float64(i*i + r.Rank()))) })
+	allRows := rowsPerRank * int64(r.Size())
+	tensor := func(rows int64) symmem.Memory {
+		return r.alloc(r.pool, rows*a.Hidden*elementBytes).Memory()
+	}
+	a.Rows, a.Input = rowsPerRank, tensor(allRows)
+	a.Output, a.Residual = tensor(rowsPerRank), tensor(rowsPerRank)
+	r.fill(a.Input, r.scatteredInput)
 	r.fill(a.Weight, func(i int) float32 { return float32(1 + i%3) })
-	first := r.Rank() * int(rows*a.Hidden)
+	first := r.Rank() * int(rowsPerRank*a.Hidden) // element of the whole residual
 	residual := func(i int) float32 { return float32(math.Cos(float64(3 * i))) }
 	r.fill(a.Residual, func(i int) float32 { return residual(first + i) })
 	whole = *a
-	whole.Rows, whole.Output, whole.Residual = all, tensor(all), tensor(all)
+	whole.Rows, whole.Output, whole.Residual = allRows, tensor(allRows), tensor(allRows)
 	r.fill(whole.Residual, residual)
 	return whole
 }
 
-// readPart returns this rank's rows of a tensor with the rows of all ranks.
-func (r *normRank) readPart(m symmem.Memory) []float32 {
-	bytes := 2 * r.args.Rows * r.args.Hidden
-	part, err := m.Slice(int64(r.Rank())*bytes, bytes)
-	r.ok(err)
-	return r.readNumbers(part)
+// scatteredInput returns element i of this rank's input.
+func (r *normRank) scatteredInput(i int) float32 {
+	return float32(math.Sin(float64(i*i + r.Rank())))
 }
 
+const elementBytes = 2 // of the tensors except for quantized ones
+
+// ownRows returns this rank's rows of a tensor with the rows of all ranks.
+func (r *normRank) ownRows(m symmem.Memory) []float32 {
+	bytes := r.args.Rows * r.args.Hidden * elementBytes
+	own, err := m.Slice(int64(r.Rank())*bytes, bytes)
+	r.ok(err)
+	return r.readNumbers(own)
+}
+
+// TestScatteredNormHasBitsOfAllReduce checks that both kinds of norm have exactly the same results.
 func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
 	for _, rows := range []int64{1, 5, 300} {
 		runNorms(t, func(r *normRank) {
 			whole := r.scatter(rows)
 			r.ok(r.World().ReduceScatterRMSNorm(r.ctx, r.args, nil))
 			r.ok(r.World().AllReduceRMSNorm(r.ctx, whole, nil))
-			if !slices.Equal(r.readNumbers(r.args.Output), r.readPart(whole.Output)) ||
-				!slices.Equal(r.readNumbers(r.args.Residual), r.readPart(whole.Residual)) {
-				r.failf("%d rows on each rank differ from those of an AllReduceRMSNorm", rows)
+			if !slices.Equal(r.readNumbers(r.args.Output), r.ownRows(whole.Output)) {
+				r.failf("%d rows on each rank: the output differs from an AllReduceRMSNorm's", rows)
+			}
+			if !slices.Equal(r.readNumbers(r.args.Residual), r.ownRows(whole.Residual)) {
+				r.failf("%d rows on each rank: the residual differs from an AllReduceRMSNorm's", rows)
 			}
 		})
 	}
 }
 
-// TestScatteredNormReadsPeersInput computes more rows than fit into the exchange memory of GPUs.
-// Only the input is symmetric.
+// TestScatteredNormReadsPeersInput computes the norm of more rows than fit into the exchange memory
+// of GPUs, so that ranks must read each other's input. Only the input is in symmetric memory.
 func TestScatteredNormReadsPeersInput(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		const rows, hidden = 600, 8192
 		a := &r.args
 		a.Rows, a.Hidden = rows, hidden
-		a.Input = r.alloc(r.rank.pool(), 2*rows*hidden*int64(r.Size())).Memory()
-		a.Output = r.alloc(r.pool, 2*rows*hidden).Memory()
-		a.Residual = r.alloc(r.pool, 2*rows*hidden).Memory()
-		a.Weight = r.alloc(r.pool, 2*hidden).Memory()
+		a.Input = r.alloc(r.rank.pool(), rows*hidden*elementBytes*int64(r.Size())).Memory()
+		a.Output = r.alloc(r.pool, rows*hidden*elementBytes).Memory()
+		a.Residual = r.alloc(r.pool, rows*hidden*elementBytes).Memory()
+		a.Weight = r.alloc(r.pool, hidden*elementBytes).Memory()
 		r.fill(a.Input, func(i int) float32 { return float32(i%7 + r.Rank()) })
 		r.fill(a.Residual, func(i int) float32 { return float32(i % 5) })
 		r.fill(a.Weight, func(int) float32 { return 1 })
 		r.ok(r.World().ReduceScatterRMSNorm(r.ctx, *a, nil))
 		first := r.Rank() * rows * hidden
 		for i, got := range r.readNumbers(a.Residual) {
-			if want := float32(2*((first+i)%7) + 1 + i%5); got != want {
+			// The sum of both ranks' inputs and of the earlier residual.
+			want := float32(2*((first+i)%7) + 1 + i%5)
+			if got != want {
 				r.failf("residual %d = %g, want %g", i, got, want)
 			}
 		}
 	})
 }
 
+// TestScatteredNormOnlyQuantizes computes norms that have a quantized output and no other.
 func TestScatteredNormOnlyQuantizes(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		whole := r.scatter(3)
@@ -83,19 +100,21 @@ func TestScatteredNormOnlyQuantizes(t *testing.T) {
 			args.Scales = r.alloc(r.pool, 4*args.Rows).Memory()
 		}
 		r.ok(r.World().ReduceScatterRMSNorm(r.ctx, *a, nil))
-		r.fill(a.Input, func(i int) float32 { return float32(math.Sin(float64(i*i + r.Rank()))) })
+		r.fill(a.Input, r.scatteredInput)
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, whole, nil))
-		got, all := make([]byte, a.Rows*a.Hidden), make([]byte, whole.Rows*a.Hidden)
+		got := make([]byte, a.Rows*a.Hidden)
+		allRows := make([]byte, whole.Rows*a.Hidden)
 		s := r.DefaultStream()
 		r.ok(errors.Join(s.Copy(symmem.Host(got), a.Quantized),
-			s.Copy(symmem.Host(all), whole.Quantized), s.Synchronize(r.ctx)))
-		if first := r.Rank() * len(got); !slices.Equal(got, all[first:first+len(got)]) {
+			s.Copy(symmem.Host(allRows), whole.Quantized), s.Synchronize(r.ctx)))
+		want := allRows[r.Rank()*len(got):][:len(got)]
+		if !slices.Equal(got, want) {
 			r.failf("the quantized rows differ from those of an AllReduceRMSNorm")
 		}
 	})
 }
 
-// TestNormOperationsDiverge lets a rank compute the norm of an all-reduce.
+// TestNormOperationsDiverge calls ReduceScatterRMSNorm on rank 0 and AllReduceRMSNorm on rank 1.
 func TestNormOperationsDiverge(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		r.scatter(3)
@@ -117,8 +136,8 @@ func TestNormOperationsDiverge(t *testing.T) {
 func TestInvalidScatteredNorms(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		r.scatter(3)
-		part := func(rank int) symmem.Memory {
-			bytes := 2 * r.args.Rows * r.args.Hidden
+		inputPart := func(rank int) symmem.Memory { // the rows that the call sums for this rank
+			bytes := r.args.Rows * r.args.Hidden * elementBytes
 			m, err := r.args.Input.Slice(int64(rank)*bytes, bytes)
 			r.ok(err)
 			return m
@@ -128,11 +147,17 @@ func TestInvalidScatteredNorms(t *testing.T) {
 			change func(a *symmem.NormArgs)
 			want   error
 		}{
-			{"a small input", func(a *symmem.NormArgs) { a.Input = part(0) }, symmem.ErrOutOfRange},
-			{"this rank's part", func(a *symmem.NormArgs) { a.Output = part(r.Rank()) }, nil},
 			{
-				"another rank's part", func(a *symmem.NormArgs) { a.Output = part(1 - r.Rank()) },
-				symmem.ErrInvalid,
+				"a small input", func(a *symmem.NormArgs) { a.Input = inputPart(0) },
+				symmem.ErrOutOfRange,
+			},
+			{
+				"output over this rank's part of the input",
+				func(a *symmem.NormArgs) { a.Output = inputPart(r.Rank()) }, nil,
+			},
+			{
+				"output over another rank's part of the input",
+				func(a *symmem.NormArgs) { a.Output = inputPart(1 - r.Rank()) }, symmem.ErrInvalid,
 			},
 		} {
 			a := r.args

@@ -11,12 +11,16 @@ import (
 	bits "symmem/internal/reduce"
 )
 
+const normEpsilon = 1e-5
+
+// normRank tests norms on one rank.
 type normRank struct {
 	*rank
 	args symmem.NormArgs
-	pool *symmem.Pool
+	pool *symmem.Pool // its memory is not registered
 }
 
+// runNorms runs f on two ranks, with arguments for a norm of small integers.
 func runNorms(t *testing.T, f func(r *normRank)) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		n := &normRank{rank: r, pool: r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})}
@@ -25,7 +29,7 @@ func runNorms(t *testing.T, f func(r *normRank)) {
 		n.args = symmem.NormArgs{
 			Input: tensor(2 * rows * hidden), Output: tensor(2 * rows * hidden),
 			Residual: tensor(2 * rows * hidden), Weight: tensor(2 * hidden),
-			Rows: rows, Hidden: hidden, Epsilon: 1e-5,
+			Rows: rows, Hidden: hidden, Epsilon: normEpsilon,
 		}
 		n.fill(n.args.Input, func(i int) float32 { return float32(i%7 - 3 + r.Rank()) })
 		n.fill(n.args.Residual, func(i int) float32 { return float32(i % 5) })
@@ -34,7 +38,7 @@ func runNorms(t *testing.T, f func(r *normRank)) {
 	})
 }
 
-// fill writes numbers that bfloat16 can represent to a tensor.
+// fill sets element i of a tensor to number(i), rounded to bfloat16.
 func (r *normRank) fill(m symmem.Memory, number func(i int) float32) {
 	values := make([]uint16, m.Bytes()/2)
 	for i := range values {
@@ -44,6 +48,7 @@ func (r *normRank) fill(m symmem.Memory, number func(i int) float32) {
 	r.ok(errors.Join(s.Copy(m, symmem.Host(values)), s.Synchronize(r.ctx)))
 }
 
+// readNumbers reads the first r.args.Rows rows of a tensor.
 func (r *normRank) readNumbers(m symmem.Memory) []float32 {
 	encoded := make([]uint16, r.args.Rows*r.args.Hidden)
 	part, err := m.Slice(0, int64(2*len(encoded)))
@@ -57,23 +62,28 @@ func (r *normRank) readNumbers(m symmem.Memory) []float32 {
 	return values
 }
 
+// TestNormMatchesThreeSteps compares an AllReduceRMSNorm with the sum of the inputs and the
+// residual, its root mean square, and the product with the weight.
 func TestNormMatchesThreeSteps(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil))
 		sums, norms := r.readNumbers(r.args.Residual), r.readNumbers(r.args.Output)
 		hidden := int(r.args.Hidden)
 		for row := range int(r.args.Rows) {
-			squares := 0.0
+			sumOfSquares := 0.0
 			for i := row * hidden; i < (row+1)*hidden; i++ {
-				if want := float32(2*(i%7-3) + 1 + i%5); sums[i] != want {
+				inputs, residual := 2*(i%7-3)+1, i%5 // as set by runNorms
+				if want := float32(inputs + residual); sums[i] != want {
 					r.failf("residual %d = %g, want %g", i, sums[i], want)
 				}
-				squares += float64(sums[i]) * float64(sums[i])
+				sumOfSquares += float64(sums[i]) * float64(sums[i])
 			}
-			scale := 1 / math.Sqrt(squares/float64(hidden)+1e-5)
+			scale := 1 / math.Sqrt(sumOfSquares/float64(hidden)+normEpsilon)
 			for i := row * hidden; i < (row+1)*hidden; i++ {
-				want := float64(sums[i]) * scale * float64(1+i%hidden%3)
-				if off := math.Abs(float64(norms[i]) - want); off > math.Abs(want)/256 {
+				weight := float64(1 + i%hidden%3)
+				want := float64(sums[i]) * scale * weight
+				tolerance := math.Abs(want) / 256 // for the rounding to bfloat16
+				if math.Abs(float64(norms[i])-want) > tolerance {
 					r.failf("output %d = %g, want %g", i, norms[i], want)
 				}
 			}
@@ -90,13 +100,14 @@ func TestNormMatchesThreeSteps(t *testing.T) {
 
 func TestInvalidNorms(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		small, err := r.args.Residual.Slice(0, 2048)
+		const rowBytes = 2048
+		oneRow, err := r.args.Residual.Slice(0, rowBytes)
+		r.ok(err)
+		misalignedRow, err := r.args.Residual.Slice(8, rowBytes)
 		r.ok(err)
 		misaligned, err := r.args.Output.Slice(2, 2)
 		r.ok(err)
-		short := r.alloc(r.pool, 16).Memory()
-		unaligned, err := r.args.Residual.Slice(8, 2048)
-		r.ok(err)
+		small := r.alloc(r.pool, 16).Memory()
 		for _, c := range []struct {
 			name   string
 			change func(a *symmem.NormArgs)
@@ -115,13 +126,13 @@ func TestInvalidNorms(t *testing.T) {
 				symmem.ErrInvalid,
 			},
 			{
-				"a weight in the input", func(a *symmem.NormArgs) { a.Weight = a.Input },
+				"a weight that is the input", func(a *symmem.NormArgs) { a.Weight = a.Input },
 				symmem.ErrInvalid,
 			},
-			{"a small residual", func(a *symmem.NormArgs) { a.Residual = small }, symmem.ErrOutOfRange},
-			{"a small output", func(a *symmem.NormArgs) { a.Output = short }, symmem.ErrOutOfRange},
+			{"a small residual", func(a *symmem.NormArgs) { a.Residual = oneRow }, symmem.ErrOutOfRange},
+			{"a small output", func(a *symmem.NormArgs) { a.Output = small }, symmem.ErrOutOfRange},
 			{"a misaligned residual", func(a *symmem.NormArgs) {
-				a.Residual, a.Rows = unaligned, 1
+				a.Residual, a.Rows = misalignedRow, 1
 			}, symmem.ErrInvalid},
 			{"a misaligned output without rows", func(a *symmem.NormArgs) {
 				a.Output, a.Rows, a.Hidden = misaligned, 0, 8
@@ -134,7 +145,7 @@ func TestInvalidNorms(t *testing.T) {
 			}
 		}
 		r.ok(r.World().SetPath(r.ctx, symmem.PathPlain))
-		var refusal error
+		var refusal error // on GPUs, the plain path has no norms
 		if r.Device().Backend != "host" {
 			refusal = symmem.ErrUnsupported
 		}
@@ -147,7 +158,7 @@ func TestInvalidNorms(t *testing.T) {
 
 func TestDifferentNormsDiverge(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		r.args.Epsilon *= float32(1 + r.Rank())
+		r.args.Epsilon *= float32(1 + r.Rank()) // twice as large on rank 1
 		err := r.World().AllReduceRMSNorm(r.ctx, r.args, nil)
 		if err == nil {
 			err = r.DefaultStream().Synchronize(r.ctx)
@@ -161,7 +172,7 @@ func TestDifferentNormsDiverge(t *testing.T) {
 
 func TestNormRejectsFreedResidual(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		b := r.alloc(r.rank.pool(), r.args.Residual.Bytes()) // no other buffer of this pool is freed
+		b := r.alloc(r.rank.pool(), r.args.Residual.Bytes()) // the only buffer of its pool
 		r.args.Residual = b.Memory()
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil))
 		r.ok(r.DefaultStream().Synchronize(r.ctx))
@@ -179,8 +190,8 @@ func TestRepeatedNormDoesNotAllocate(t *testing.T) {
 	})
 }
 
-// TestNormRowIndependentOfRowCount checks that a row's norm has the same bits when it is computed
-// together with others, for which GPUs use a different kernel.
+// TestNormRowIndependentOfRowCount checks that the norm of a row has the same bits whether the row
+// is computed alone or with other rows, for which GPUs use a different kernel.
 func TestNormRowIndependentOfRowCount(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		const rows, hidden = 300, 1024
@@ -190,16 +201,16 @@ func TestNormRowIndependentOfRowCount(t *testing.T) {
 			*m = r.alloc(r.pool, 2*rows*hidden).Memory()
 		}
 		r.fill(a.Weight, func(i int) float32 { return float32(math.Sin(float64(i + 1))) })
-		var first [2][]float32
+		var firstRows [2][]float32 // the output and the residual of the first row, for each count
 		for turn, count := range []int64{1, rows} {
 			r.fill(a.Input, func(i int) float32 { return float32(math.Sin(float64(i*i + r.Rank()))) })
 			r.fill(a.Residual, func(i int) float32 { return float32(math.Cos(float64(3 * i))) })
 			a.Rows = count
 			r.ok(r.World().AllReduceRMSNorm(r.ctx, *a, nil))
-			a.Rows = 1
-			first[turn] = append(r.readNumbers(a.Output), r.readNumbers(a.Residual)...)
+			a.Rows = 1 // for readNumbers
+			firstRows[turn] = append(r.readNumbers(a.Output), r.readNumbers(a.Residual)...)
 		}
-		if !slices.Equal(first[0], first[1]) {
+		if !slices.Equal(firstRows[0], firstRows[1]) {
 			r.failf("the norm of a single row differs from that of the same row among %d rows", rows)
 		}
 	})
@@ -225,16 +236,17 @@ func TestNormOfManyRowsReadsPeerBuffers(t *testing.T) {
 				r.failf("residual %d = %g, want %g", i, got, want)
 			}
 		}
-		squares := float32(0)
+		sumOfSquares := float32(0)
 		for _, v := range r.readNumbers(a.Output)[:hidden] {
-			squares += v * v
+			sumOfSquares += v * v
 		}
-		if mean := squares / hidden; math.Abs(float64(mean)-1) > 0.01 {
+		if mean := sumOfSquares / hidden; math.Abs(float64(mean)-1) > 0.01 {
 			r.failf("the mean of the squares of row 0 is %g, want 1", mean)
 		}
 	})
 }
 
+// TestNormAtDifferentOffsetsDiverges passes an input that begins 16 bytes later on rank 1.
 func TestNormAtDifferentOffsetsDiverges(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		symmetric := r.rank.pool()

@@ -11,7 +11,8 @@ import (
 	"symmem"
 )
 
-// abruptEnds contains functions that do not return. Messages describe them with the keys.
+// abruptEnds contains functions that do not return. The keys are how symmem's messages describe
+// their ends.
 var abruptEnds = map[string]func(){
 	"panicked":              func() { panic("on purpose") },
 	"called runtime.Goexit": runtime.Goexit,
@@ -43,6 +44,8 @@ func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 	}
 }
 
+// TestPanickingHostFunctionFailsStream checks that only one Synchronize returns the failure of a
+// host function, and that later work runs again.
 func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +55,7 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 				r.fill(b, 1)
 				r.ok(s.Host(fail))
 				ran := false
-				r.ok(s.Host(func() { ran = true }))
+				r.ok(s.Host(func() { ran = true })) // may be skipped after the failure
 				err := s.Synchronize(r.ctx)
 				if err == nil || !strings.Contains(err.Error(), "work on a stream "+name) {
 					r.failf("got %v, want an error that contains %q", err, "work on a stream "+name)
@@ -60,7 +63,7 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 				r.ok(s.Host(func() { ran = true }))
 				r.ok(s.Synchronize(r.ctx))
 				if !ran {
-					r.failf("the stream did not run work after the failure")
+					r.failf("the stream did not run work after Synchronize had returned the failure")
 				}
 				r.ok(r.sum(r.World(), b))
 			})
@@ -68,6 +71,8 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	}
 }
 
+// TestPanickingArrivedFunctionFailsGroup receives a message on rank 0 with a Call.Arrived that does
+// not return.
 func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -75,11 +80,13 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 				b := r.window(r.pool(), 4096)
 				s := r.stream()
 				g := r.split(r.World(), 0)
+				const count = 4
 				if r.Rank() == 1 {
-					r.ok(g.Send(r.ctx, b.Memory(), 4, symmem.Int32, 0, s))
+					r.ok(g.Send(r.ctx, b.Memory(), count, symmem.Int32, 0, s))
 				} else {
+					// Do may return the failure. The test checks it below.
 					_ = r.Interop().Do(r.ctx, g, symmem.Call{
-						Operation: symmem.OpRecv, Type: symmem.Int32, Root: symmem.AnySource, Count: 4,
+						Operation: symmem.OpRecv, Type: symmem.Int32, Root: symmem.AnySource, Count: count,
 						Recv: b.Memory(), Arrived: func(int) { fail() },
 					}, s)
 				}
@@ -92,7 +99,7 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 				if r.Rank() == 0 && !strings.Contains(err.Error(), "Call.Arrived "+name) {
 					r.failf("got %v, want an error that contains %q", err, "Call.Arrived "+name)
 				}
-				_ = s.Synchronize(r.ctx)
+				_ = s.Synchronize(r.ctx) // may return the same failure
 				r.fill(b, 1)
 				r.ok(r.sum(r.World(), b))
 			})
@@ -103,7 +110,7 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 func TestPanickingOnLateIsLogged(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
-			logged := make(chan string, 1000)
+			logged := make(chan string, manyWarnings)
 			o := symmem.Options{
 				WarnAfter: warnDelay, OnLate: func(symmem.LateWarning) { fail() },
 				Logger: slog.New(slog.NewTextHandler(lineWriter(logged), nil)),

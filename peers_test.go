@@ -10,13 +10,15 @@ import (
 	"symmem"
 )
 
+// wordAt converts an address to a pointer. The indirection avoids a warning of go vet.
 func wordAt(address uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&address)) }
 
 func TestPeerAddressesReachEveryRank(t *testing.T) {
-	runRanks(t, 3, symmem.Options{}, func(r *rank) {
+	const ranks, wordBytes = 3, 8
+	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		r.requireAddressable()
 		p := r.pool()
-		first, err := p.Alloc(mib)
+		first, err := p.Alloc(mib) // so that b does not begin at offset 0
 		r.ok(err)
 		b, err := p.Alloc(4096)
 		r.ok(err)
@@ -27,25 +29,26 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 		addresses, err := b.PeerAddresses(r.World())
 		r.skipUnsupported(err)
 		r.ok(err)
-		if len(addresses) != 3 || addresses[r.Rank()] != b.Address() {
-			r.failf("PeerAddresses = %#x; want 3 addresses, with %#x for rank %d", addresses,
+		if len(addresses) != ranks || addresses[r.Rank()] != b.Address() {
+			r.failf("PeerAddresses = %#x; want %d addresses, with %#x for rank %d", addresses, ranks,
 				b.Address(), r.Rank())
 		}
 		for _, address := range addresses { // write a word into every rank's buffer
-			*wordAt(address + uintptr(8*r.Rank())) = uint64(100 + r.Rank())
+			*wordAt(address + uintptr(wordBytes*r.Rank())) = uint64(100 + r.Rank())
 		}
 		r.ok(r.World().Barrier(r.ctx, nil))
 		r.synchronize()
-		for peer := range 3 {
-			if got := *wordAt(b.Address() + uintptr(8*peer)); got != uint64(100+peer) {
-				r.failf("the word of rank %d = %d; want %d", peer, got, 100+peer)
+		for peer := range ranks { // read the words that the peers have written into b
+			if got := *wordAt(b.Address() + uintptr(wordBytes*peer)); got != uint64(100+peer) {
+				r.failf("the word from rank %d = %d; want %d", peer, got, 100+peer)
 			}
 		}
-		inner, err := r.Runtime.Interop().PeerAddresses(r.World(), b.Address()+64, 8)
+		const offset = 64
+		inner, err := r.Runtime.Interop().PeerAddresses(r.World(), b.Address()+offset, wordBytes)
 		r.ok(err)
-		for peer := range 3 {
-			if inner[peer] != addresses[peer]+64 {
-				r.failf("address of rank %d = %#x; want %#x", peer, inner[peer], addresses[peer]+64)
+		for peer := range ranks {
+			if want := addresses[peer] + offset; inner[peer] != want {
+				r.failf("address at offset %d of rank %d = %#x; want %#x", offset, peer, inner[peer], want)
 			}
 		}
 		r.ok(b.Free())
@@ -77,9 +80,9 @@ func TestPeerAddressesOfSuspendedPool(t *testing.T) {
 		}
 		r.ok(err)
 		r.suspend(p, symmem.DiscardContents)
-		_, err = b.PeerAddresses(r.World())
-		_, rawErr := r.Runtime.Interop().PeerAddresses(r.World(), b.Address(), 8)
-		for _, err := range []error{err, rawErr} {
+		_, bufferErr := b.PeerAddresses(r.World())
+		_, interopErr := r.Runtime.Interop().PeerAddresses(r.World(), b.Address(), 8)
+		for _, err := range []error{bufferErr, interopErr} {
 			if !errors.Is(err, symmem.ErrSuspended) || !strings.Contains(err.Error(), "Pool.Resume") {
 				r.failf("PeerAddresses = %v, want ErrSuspended with the advice to call Pool.Resume", err)
 			}

@@ -11,15 +11,13 @@ import (
 	"symmem"
 )
 
-// BenchmarkPermute measures the rearrangement of what one of four ranks receives in a dispatch, on
-// one GPU:
+// BenchmarkPermute measures Permute and Unpermute of the rows that one of four ranks receives in a
+// dispatch. It needs only one GPU: a group of one rank with four times the tokens and a quarter of
+// the experts stands for the rank. The calls are replayed from graphs. The metrics are medians:
 //
-//   - us-permute, us-unpermute: Permute and Unpermute
-//   - permute-copy, unpermute-copy: median ratios of these times to that of a device copy that
-//     reads and writes as many bytes of rows in total
-//
-// The calls are replayed from graphs. A group of one rank with four times as many tokens and a
-// quarter of the experts stands for that rank.
+//   - us-permute, us-unpermute: time of a call in microseconds
+//   - permute-copy, unpermute-copy: ratio of this time to the time of a device copy that reads and
+//     writes the same total number of bytes of rows
 func BenchmarkPermute(b *testing.B) {
 	skipOnHost(b, "it measures a GPU")
 	runtimes, err := symmem.OpenLocal(b.Context(), 1, symmem.Options{Backend: "nccl"})
@@ -36,25 +34,32 @@ func BenchmarkPermute(b *testing.B) {
 	for _, m := range exchangeModels {
 		for _, tokens := range []int64{1, 8, 32, 128, 1024, 4096} {
 			b.Run(fmt.Sprintf("%s/tokens=%d", m.name, tokens), func(b *testing.B) {
-				measurePermute(b, r, exchangeShape{exchangeModel: m, counts: []int64{4 * tokens}})
+				received := []int64{simulatedRanks * tokens}
+				measurePermute(b, r, exchangeShape{exchangeModel: m, counts: received})
 			})
 		}
 	}
 }
 
-// receivedIDs returns the ids of the rows that a rank with a quarter of the experts receives.
+// simulatedRanks is the number of ranks in the simulated group.
+const simulatedRanks = 4
+
+// receivedIDs draws the expert ids of all tokens, and returns the ids of the rows that the
+// simulated rank receives: topK ids per row, with -1 for experts of other ranks. pairs is the
+// number of ids that are not -1. After Permute, each of them has a row.
 func (e *exchangeShape) receivedIDs() (ids []int32, pairs int64) {
-	random, own := rand.New(rand.NewPCG(1, 1)), e.experts/4
+	random, ownExperts := rand.New(rand.NewPCG(1, 1)), e.experts/simulatedRanks
 	for range e.counts[0] {
 		row, found := slices.Repeat([]int32{-1}, e.topK), int64(0)
 		for k, expert := range random.Perm(e.experts)[:e.topK] {
-			if expert < own {
+			if expert < ownExperts {
 				row[k] = int32(expert)
 				found++
 			}
 		}
 		if found > 0 {
-			ids, pairs = append(ids, row...), pairs+found
+			ids = append(ids, row...)
+			pairs += found
 		}
 	}
 	return ids, pairs
@@ -64,15 +69,17 @@ func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
 	ids, pairs := e.receivedIDs()
 	rows := int64(len(ids) / e.topK)
 	a := symmem.PermuteArgs{Routing: e.routing()}
-	a.Experts = e.experts / 4
-	from, to := a.Layout(1), a.PermutedLayout(1, 0)
+	a.Experts = e.experts / simulatedRanks
+	const ranks, defaultAlign = 1, 0
+	from, to := a.Layout(ranks), a.PermutedLayout(ranks, defaultAlign)
 	rowBytes, computedBytes := a.Hidden*int64(a.Type.Size()), 2*a.Hidden
+	// A copy of n bytes reads n and writes n, whereas Permute reads rows and writes pairs.
 	copied := [2]int64{(rows + pairs) * rowBytes / 2, (rows + pairs) * computedBytes / 2}
 	pool, err := r.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	var source, target symmem.Memory
+	var source, target symmem.Memory // of the copies
 	var buffers []symmem.Buffer
 	for _, part := range []struct {
 		memory *symmem.Memory
@@ -108,12 +115,14 @@ func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
 		err = errors.Join(err, r.capture(calls, call))
 	}
 	var times, ratios [2][]float64
+	const replays = 5
 	for b.Loop() {
-		for i := range 2 {
-			own, ownErr := r.batch(2*i, calls, 5)
-			copying, copyErr := r.batch(2*i+1, calls, 5)
-			err = errors.Join(err, ownErr, copyErr)
-			times[i], ratios[i] = append(times[i], own), append(ratios[i], own/copying)
+		for i := range 2 { // graphs 0 and 1 belong to Permute, and graphs 2 and 3 to Unpermute
+			callTime, callErr := r.batch(2*i, calls, replays)
+			copyTime, copyErr := r.batch(2*i+1, calls, replays)
+			err = errors.Join(err, callErr, copyErr)
+			times[i] = append(times[i], callTime)
+			ratios[i] = append(ratios[i], callTime/copyTime)
 		}
 	}
 	for i, name := range []string{"permute", "unpermute"} {

@@ -10,14 +10,18 @@ import (
 	"symmem"
 )
 
-// TestTranscripts runs the programs in testdata/maps on two ranks and compares the output with the
-// same files; go test -rewrite updates them. The commands are:
+// TestTranscripts runs the programs in the files in testdata/maps on two ranks and compares their
+// output with the files. To update the files, run go test -rewrite. A file contains
 //
 //	world placement=creation|address scatter=N
-//	run
-//	alloc NAME MIB
+//
+// and then run with a program, whose statements are:
+//
+//	alloc NAME MIB  allocate a buffer
 //	free NAME
-//	sum NAME
+//	register        register the pool
+//	map             draw the pool's segments
+//	sum NAME        all-reduce the buffer and check the sum
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/maps", func(t *testing.T, path string) {
 		var world symmem.Options
@@ -66,6 +70,7 @@ func runProgram(
 	return fmt.Sprintf("rank 0\n%srank 1\n%s", output[0].String(), output[1].String())
 }
 
+// interpreter runs a program on one rank.
 type interpreter struct {
 	*rank
 	pool  *symmem.Pool
@@ -73,14 +78,15 @@ type interpreter struct {
 	named map[string]symmem.Buffer
 }
 
+// execute runs a statement, whose first word is its name.
 func (p *interpreter) execute(words []string) {
 	switch words[0] {
 	case "alloc":
-		var size int64
-		if _, err := fmt.Sscan(words[2], &size); err != nil {
+		var sizeMiB int64
+		if _, err := fmt.Sscan(words[2], &sizeMiB); err != nil {
 			p.failf("%q: %v", words, err)
 		}
-		p.named[words[1]] = p.alloc(p.pool, size*mib)
+		p.named[words[1]] = p.alloc(p.pool, sizeMiB*mib)
 	case "free":
 		p.ok(p.named[words[1]].Free())
 	case "register":
@@ -94,14 +100,15 @@ func (p *interpreter) execute(words []string) {
 	}
 }
 
-// sum all-reduces a buffer of ones.
+// sum all-reduces a buffer of ones and writes whether the sum is right.
 func (p *interpreter) sum(b symmem.Buffer, name string) {
 	p.fill(b, 1)
-	p.ok(p.World().Barrier(p.ctx, nil))
+	p.ok(p.World().Barrier(p.ctx, nil)) // if the placements differ, a rank may read the peer's ones
 	p.ok(p.rank.sum(p.World(), b))
 	verdict := "right"
+	want := float32(p.Size())
 	for _, v := range p.floats(b) {
-		if v != 2 {
+		if v != want {
 			verdict = "wrong"
 		}
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 // BenchmarkAlloc measures pairs of Pool.Alloc and Buffer.Free. For comparison, it runs the same
-// requests on a naive best-fit allocator and on the placement core with PyTorch's policy and
-// sizing. Neither has a lock or records a history.
+// requests on a naive best-fit allocator, and on the placement core of pools (package alloc) with
+// PyTorch's policy and sizing. Unlike a pool, these have no lock and record no history.
 func BenchmarkAlloc(b *testing.B) {
 	live := 10_000
 	if testing.Short() {
@@ -27,8 +27,9 @@ func BenchmarkAlloc(b *testing.B) {
 				b.Run("by="+name, func(b *testing.B) {
 					run := runners[name]
 					b.ReportAllocs()
+					const pairs = 1
 					for b.Loop() {
-						if err := run(1); err != nil {
+						if err := run(pairs); err != nil {
 							b.Fatal(err)
 						}
 					}
@@ -41,33 +42,38 @@ func BenchmarkAlloc(b *testing.B) {
 	}
 }
 
+// TestWorkloadsDoNotAllocate checks that the allocators rarely use the Go heap.
 func TestWorkloadsDoNotAllocate(t *testing.T) {
-	for _, w := range workloads(200) {
+	const live, pairs, maxAllocs = 200, 2000, 20
+	for _, w := range workloads(live) {
 		for name, run := range w.runners(t) {
-			if allocs := testing.AllocsPerRun(10, func() {
-				if err := run(2000); err != nil {
+			allocs := testing.AllocsPerRun(10, func() {
+				if err := run(pairs); err != nil {
 					t.Fatal(err)
 				}
-			}); allocs > 2000*0.01 {
-				t.Errorf("%s by %s: 2000 pairs make %v allocations, want at most 20", w.name, name, allocs)
+			})
+			if allocs > maxAllocs {
+				t.Errorf("%s by %s: %d pairs make %v allocations, want at most %d", w.name, name, pairs,
+					allocs, maxAllocs)
 			}
 		}
 	}
 }
 
-// workload is a cyclic sequence of requests. Each slot holds at most one live block. Step i frees
-// the block in slot slots[i] and allocates sizes[i] bytes for it, unless the size is 0.
+// workload is a cyclic sequence of steps. Each of its slots holds at most one live block. Step i
+// frees the block in slot slots[i], if there is one. Unless sizes[i] is 0, it then allocates
+// sizes[i] bytes for the slot.
 type workload struct {
 	name  string
 	slots []int32
 	sizes []int64
-	live  int
-	// limit is the maximum time of a pair on the pool in nanoseconds, or 0.
-	limit float64
+	live  int     // number of slots
+	limit float64 // maximum time of a pair on the pool in nanoseconds, or 0 for no limit
 }
 
-// runners returns a function for each allocator that runs pairs, from where its previous call
-// stopped. All slots are filled first.
+// runners returns a function for each allocator, by name. A function runs steps until it has made a
+// number of allocations (pairs), and begins where its previous call has stopped. runners has filled
+// the slots.
 func (w workload) runners(tb testing.TB) map[string]func(pairs int) error {
 	tb.Helper()
 	rt := openAlone(tb)
@@ -100,16 +106,18 @@ func workloads(live int) []workload {
 	}
 }
 
-// fifoWorkload frees the oldest block.
+// fifoWorkload always frees the oldest block.
 func fifoWorkload(live int, bytes int64) workload {
 	w := workload{name: fmt.Sprintf("fifo/live=%d", live), live: live}
 	for i := range live {
-		w.slots, w.sizes = append(w.slots, int32(i)), append(w.sizes, bytes)
+		w.slots = append(w.slots, int32(i))
+		w.sizes = append(w.sizes, bytes)
 	}
 	return w
 }
 
-// randomSteps is too large for the processor's branch predictor to learn the sequence.
+// randomSteps is the length of randomWorkload. The processor's branch predictor cannot learn such a
+// long sequence.
 const randomSteps = 1 << 17
 
 // randomWorkload frees a random block and allocates a random size.
@@ -123,57 +131,64 @@ func randomWorkload(live int) workload {
 	return w
 }
 
-// trainingWorkload simulates a forward pass, which keeps an activation per layer and frees three
-// temporaries, and a backward pass, which frees the activations in reverse order. Sizes are
-// log-uniform between 512 B and 64 MiB.
+// trainingWorkload simulates the passes of training. In each layer, the forward pass allocates an
+// activation, and the backward pass frees it, in reverse order. Both passes allocate and free three
+// temporaries in each layer. Sizes are log-uniform between 512 B and 64 MiB.
 func trainingWorkload(layers int) workload {
+	const minSize, maxSize = 512, 64 << 20
+	const temporaries, freeOnly = 3, 0
 	random := rand.New(rand.NewPCG(2, uint64(layers)))
-	draw := func() int64 {
-		return int64(512 * math.Exp2(random.Float64()*math.Log2(64<<20/512)))
+	drawSize := func() int64 {
+		return int64(minSize * math.Exp2(random.Float64()*math.Log2(maxSize/minSize)))
 	}
-	w := workload{name: fmt.Sprintf("training/layers=%d", layers), live: layers + 3}
-	add := func(slot int, size int64) {
-		w.slots, w.sizes = append(w.slots, int32(slot)), append(w.sizes, size)
+	w := workload{name: fmt.Sprintf("training/layers=%d", layers), live: layers + temporaries}
+	addStep := func(slot int, size int64) {
+		w.slots = append(w.slots, int32(slot))
+		w.sizes = append(w.sizes, size)
 	}
-	temporaries := func() {
-		for t := range 3 {
-			add(layers+t, draw())
+	addTemporaries := func() {
+		for i := range temporaries {
+			addStep(layers+i, drawSize())
 		}
-		for t := range 3 {
-			add(layers+t, 0)
+		for i := range temporaries {
+			addStep(layers+i, freeOnly)
 		}
 	}
 	for layer := range layers {
-		add(layer, draw())
-		temporaries()
+		addStep(layer, drawSize())
+		addTemporaries()
 	}
 	for layer := layers - 1; layer >= 0; layer-- {
-		temporaries()
-		add(layer, 0)
+		addTemporaries()
+		addStep(layer, freeOnly)
 	}
 	return w
 }
 
+// allocator is an allocator of blocks of type B.
 type allocator[B any] interface {
 	alloc(bytes int64) (B, error)
 	free(b B) error
 }
 
+// newRunner returns a function that runs a workload on an allocator. See workload.runners.
 func newRunner[B any, A allocator[B]](w workload, a A) func(pairs int) error {
-	blocks, used := make([]B, w.live), make([]bool, w.live)
+	blocks, isLive := make([]B, w.live), make([]bool, w.live) // by slot
 	next := 0
 	return func(pairs int) error {
 		for pairs > 0 {
 			slot, size := w.slots[next], w.sizes[next]
-			if next++; next == len(w.slots) {
+			next++
+			if next == len(w.slots) {
 				next = 0
 			}
-			if used[slot] {
+			if isLive[slot] {
 				if err := a.free(blocks[slot]); err != nil {
 					return fmt.Errorf("freeing slot %d: %w", slot, err)
 				}
 			}
-			if used[slot] = size > 0; !used[slot] {
+			isLive[slot] = size > 0
+			if size == 0 {
 				continue
 			}
 			b, err := a.alloc(size)
@@ -200,13 +215,14 @@ func (a naiveAllocator) free(e extent) error {
 	return nil
 }
 
-// coreAllocator uses a placement core whose segments have no memory.
+// coreAllocator uses a placement core. Its segments are ranges of addresses without memory.
 type coreAllocator struct{ core *alloc.Core }
 
 func (a coreAllocator) alloc(bytes int64) (alloc.Block, error) {
 	block, growth, err := a.core.Alloc(bytes, 0)
-	for err == nil && growth.Bytes != 0 {
-		if _, err = a.core.AddSegment(growth, a.nextAddress()); err == nil {
+	for err == nil && growth.Bytes != 0 { // the core needs a segment
+		_, err = a.core.AddSegment(growth, a.nextAddress())
+		if err == nil {
 			block, growth, err = a.core.Alloc(bytes, 0)
 		}
 	}

@@ -12,13 +12,13 @@ import (
 	"symmem"
 )
 
-// maxWindows limits the windows of a pool of 4 GiB.
+// maxWindows is the limit for the number of windows of a pool of 4 GiB with the default sizing.
 const maxWindows = 8
 
 // BenchmarkGrowth measures how long the slowest rank needs to register the memory of a pool that
-// grows to 4 GiB, as when a model is loaded. Each request of 2 to 48 MiB has a scope. With the
-// default sizing, segments grow with the pool; with PyTorch's, nearly every request needs a segment
-// and a window.
+// grows to 4 GiB, as when a model is loaded. Requests have 2 to 48 MiB, and each has a scope. With
+// the default sizing, the sizes of segments grow with the pool. With PyTorch's sizing, nearly every
+// request needs a segment and a window.
 func BenchmarkGrowth(b *testing.B) {
 	bytes := int64(4 << 30)
 	if testing.Short() {
@@ -28,7 +28,8 @@ func BenchmarkGrowth(b *testing.B) {
 	if n := availableRanks(b); n <= 4 {
 		ranks = n // one per GPU
 	}
-	sizes := requestSizes(bytes, 1)
+	const seed = 1
+	sizes := requestSizes(bytes, seed)
 	runtimes := local(b, ranks)
 	each(b, runtimes, func(_ int, rt *symmem.Runtime) error {
 		// PathWindow makes the group register windows even if no call needs them.
@@ -44,17 +45,19 @@ func BenchmarkGrowth(b *testing.B) {
 	})
 }
 
+// growPools repeatedly creates a pool, allocates the sizes in scopes and closes the pool, on all
+// ranks. It reports the time of the slowest rank and returns the pool's number of windows.
 func growPools(
 	b *testing.B, runtimes []*symmem.Runtime, o symmem.PoolOptions, sizes []int64,
 ) (windows int) {
 	b.Helper()
-	took := time.Duration(0)
+	total := time.Duration(0)
 	for b.Loop() {
 		times := make([]time.Duration, len(runtimes))
 		each(b, runtimes, func(i int, rt *symmem.Runtime) error {
-			o := o
-			o.Domain = rt.World()
-			pool, err := rt.NewPool(o)
+			ownOptions := o
+			ownOptions.Domain = rt.World()
+			pool, err := rt.NewPool(ownOptions)
 			if err != nil {
 				return err
 			}
@@ -64,14 +67,15 @@ func growPools(
 			}
 			return errors.Join(err, pool.Close())
 		})
-		took += slices.Max(times)
+		total += slices.Max(times)
 	}
-	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/op")
+	b.ReportMetric(float64(total.Nanoseconds())/float64(b.N), "ns/op")
 	b.ReportMetric(float64(windows), "windows")
 	return windows
 }
 
-// timeRegistrations allocates each request in a separate scope and times the ends of the scopes.
+// timeRegistrations allocates each size in a separate scope and returns the total time of the ends
+// of the scopes, which register the memory.
 func timeRegistrations(
 	b *testing.B, pool *symmem.Pool, sizes []int64,
 ) (took time.Duration, err error) {
@@ -92,12 +96,13 @@ func timeRegistrations(
 	return took, nil
 }
 
+// Range of the sizes of BenchmarkGrowth in bytes.
 const (
 	minRequest = 2 << 20
 	maxRequest = 48 << 20
 )
 
-// requestSizes draws sizes that add up to sum. The last one may be smaller than minRequest.
+// requestSizes draws sizes that add up to sum. The last size may be smaller than minRequest.
 func requestSizes(sum int64, seed uint64) []int64 {
 	draws := rand.New(rand.NewPCG(seed, 0))
 	var all []int64
@@ -116,13 +121,17 @@ func TestGrowthRequestsDependOnSeedOnly(t *testing.T) {
 		all, sum := requestSizes(bytes, seed), int64(0)
 		for i, n := range all {
 			sum += n
-			last := i == len(all)-1
-			if n > maxRequest || n < 1 || n < minRequest && !last {
-				t.Fatalf("request %d of %d has %d bytes", i, len(all), n)
+			smallest := int64(minRequest)
+			if i == len(all)-1 {
+				smallest = 1
+			}
+			if n < smallest || n > maxRequest {
+				t.Fatalf("request %d of %d has %d bytes, want %d to %d", i, len(all), n, smallest,
+					maxRequest)
 			}
 		}
 		if sum != bytes {
-			t.Fatalf("the requests add up to %d, want %d", sum, bytes)
+			t.Fatalf("the requests add up to %d bytes, want %d", sum, bytes)
 		}
 		if !slices.Equal(all, requestSizes(bytes, seed)) {
 			t.Fatal("the same seed draws different requests")

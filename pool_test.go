@@ -8,8 +8,10 @@ import (
 	"symmem"
 )
 
+// TestPlacementIsSameOnAllRanks makes the same requests on ranks whose segments have different
+// addresses (Scatter).
 func TestPlacementIsSameOnAllRanks(t *testing.T) {
-	var texts errorTexts
+	var placesByRank errorTexts // the places as the text of an error
 	runRanks(t, 3, symmem.Options{Scatter: scatterSeed}, func(r *rank) {
 		p := r.pool()
 		var places []string
@@ -22,26 +24,28 @@ func TestPlacementIsSameOnAllRanks(t *testing.T) {
 			buffers = append(buffers, b)
 			places = append(places, place(b))
 		}
-		texts.add(r, errors.New(join(places)))
+		placesByRank.add(r, errors.New(join(places)))
 		r.ok(r.World().Check(r.ctx))
 	})
-	texts.requireSame(t, 3)
+	placesByRank.requireSame(t, 3)
 }
 
 func TestReserve(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		r.ok(p.Reserve(r.ctx, 32*mib, r.World()))
-		before := r.World().Stats()
-		if before.Windows == 0 || before.Windows != p.Stats().Segments || p.Stats().Cached < 32*mib {
-			r.failf("got %+v and %+v, want a window for each segment of 32 MiB in all", before, p.Stats())
+		before, reserved := r.World().Stats(), p.Stats()
+		if before.Windows == 0 || before.Windows != reserved.Segments || reserved.Cached < 32*mib {
+			r.failf("got %+v and %+v, want a window for each segment and 32 MiB of cached memory",
+				before, reserved)
 		}
 		b := r.alloc(p, 32*mib)
 		s := p.Begin(r.World())
 		r.ok(s.End(r.ctx))
 		r.checkSum(r.World(), b)
 		if after := r.World().Stats(); after.Registrations != before.Registrations {
-			r.failf("%d registrations, want %d", after.Registrations, before.Registrations)
+			r.failf("%d registrations after using reserved memory, want %d", after.Registrations,
+				before.Registrations)
 		}
 		r.ok(b.Free())
 		r.ok(p.Reserve(r.ctx, mib, nil))
@@ -142,11 +146,12 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 		newer := r.split(r.World(), 0)
 		r.checkSum(newer, a)
 		if n := newer.Stats().Windows; n != 2 {
-			r.failf("a group made after Trim has %d windows, want 2", n)
+			r.failf("a group created after Trim has %d windows, want 2", n)
 		}
 	})
 }
 
+// TestTrimOfSingleRankPool trims a pool without a domain on one of two ranks.
 func TestTrimOfSingleRankPool(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib})
@@ -155,7 +160,7 @@ func TestTrimOfSingleRankPool(t *testing.T) {
 			r.ok(p.Trim(r.ctx, 0))
 		}
 		if n := p.Stats().Segments; n != 0 || p.Domain() != nil {
-			r.failf("%d segments and the domain %v, want 0 and nil", n, p.Domain())
+			r.failf("got %d segments and the domain %v, want 0 and nil", n, p.Domain())
 		}
 	})
 }
@@ -165,7 +170,7 @@ func TestClosedPoolRejectsCalls(t *testing.T) {
 		p := r.pool()
 		b := r.window(p, mib)
 		r.ok(p.Close())
-		r.ok(p.Close())
+		r.ok(p.Close()) // a second Close does nothing
 		if n := r.World().Stats().Windows; n != 0 {
 			r.failf("%d windows after Close of the pool, want 0", n)
 		}
@@ -173,20 +178,21 @@ func TestClosedPoolRejectsCalls(t *testing.T) {
 		r.wantErr(err, symmem.ErrClosed)
 		r.wantErr(p.Reserve(r.ctx, 512, nil), symmem.ErrClosed)
 		r.wantErr(r.sum(r.World(), b), symmem.ErrClosed)
-		r.ok(b.Free())
+		r.ok(b.Free()) // live buffers of a closed pool can still be freed
 	})
 }
 
 func TestPoolLimitPerDomain(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
+		const maxPools = 64
 		var err error
-		made := 0
-		for ; err == nil && made < 100; made++ {
+		attempts := 0
+		for ; err == nil && attempts < 100; attempts++ {
 			_, err = r.NewPool(symmem.PoolOptions{Domain: r.World()})
 		}
 		r.wantErr(err, symmem.ErrInvalid)
-		if made != 65 {
-			r.failf("%d pools were made, want 64", made-1)
+		if attempts != maxPools+1 {
+			r.failf("%d pools were created before the error, want %d", attempts-1, maxPools)
 		}
 		r.ok(r.World().Check(r.ctx))
 	})

@@ -11,11 +11,11 @@ import (
 	"symmem"
 )
 
-// step is a statement of a random program.
+// step is a statement of a random program, which all ranks run.
 type step struct {
 	kind   stepKind
-	choice int // selects a buffer or a group, modulo their number
-	bytes  int64
+	choice int   // selects a buffer or a group, modulo their number
+	bytes  int64 // to allocate or, for stepTrim, to keep
 }
 
 type stepKind int
@@ -23,12 +23,12 @@ type stepKind int
 const (
 	stepAlloc stepKind = iota
 	stepFree
-	stepScope
-	stepSum
-	stepGather
-	stepSplit
+	stepScope  // allocate in a scope
+	stepSum    // all-reduce a buffer
+	stepGather // all-gather into a buffer
+	stepSplit  // create a group
 	stepTrim
-	stepKinds
+	stepKinds // number of kinds
 )
 
 func drawProgram(t *rapid.T) []step {
@@ -42,12 +42,13 @@ func drawProgram(t *rapid.T) []step {
 	return rapid.SliceOfN(steps, 1, 40).Draw(t, "program")
 }
 
+// programState is the state of a program on one rank.
 type programState struct {
 	*rank
 	pool    *symmem.Pool
 	live    []symmem.Buffer
 	groups  []*symmem.Group
-	history []string
+	history []string // the steps, and the places of their buffers
 }
 
 func (m *programState) run(s step) {
@@ -67,13 +68,15 @@ func (m *programState) run(s step) {
 	case stepSum, stepGather:
 		m.compute(s)
 	case stepSplit:
-		m.groups = append(m.groups, m.split(m.World(), m.Rank()%(1+s.choice%3)))
+		colors := 1 + s.choice%3
+		m.groups = append(m.groups, m.split(m.World(), m.Rank()%colors))
 	case stepTrim:
 		m.ok(m.pool.Trim(m.ctx, s.bytes))
-	case stepKinds:
+	case stepKinds: // not a step
 	}
 }
 
+// free frees one of the live buffers, if there is one.
 func (m *programState) free(choice int) {
 	if len(m.live) == 0 {
 		return
@@ -83,6 +86,7 @@ func (m *programState) free(choice int) {
 	m.live = append(m.live[:i], m.live[i+1:]...)
 }
 
+// compute runs a stepSum or a stepGather on one of the live buffers, and checks the result.
 func (m *programState) compute(s step) {
 	if len(m.live) == 0 {
 		return
@@ -93,15 +97,17 @@ func (m *programState) compute(s step) {
 		m.checkSum(g, b)
 		return
 	}
-	count := b.Size() / 4 / int64(g.Size())
-	part, err := b.Memory().Slice(int64(g.Rank())*count*4, count*4)
+	const elementBytes = 4
+	count := b.Size() / elementBytes / int64(g.Size()) // per rank
+	part, err := b.Memory().Slice(int64(g.Rank())*count*elementBytes, count*elementBytes)
 	m.ok(err)
 	m.fill(b, float32(g.Rank()))
 	m.ok(g.AllGather(m.ctx, part, b.Memory(), count, symmem.Float32, nil))
 	m.synchronize()
 	for i, got := range m.floats(b)[:count*int64(g.Size())] {
-		if got != float32(int64(i)/count) {
-			m.failf("element %d = %v, want %v", i, got, int64(i)/count)
+		source := int64(i) / count // group rank
+		if got != float32(source) {
+			m.failf("element %d = %v, want %v", i, got, source)
 		}
 	}
 }
@@ -115,7 +121,7 @@ func TestRandomPrograms(t *testing.T) {
 		options := symmem.Options{
 			Scatter: rapid.Uint64Range(1, 1<<32).Draw(rt, "scatter"), Timeout: 20 * time.Second,
 		}
-		var texts errorTexts
+		var histories errorTexts // each history as the text of an error
 		passed := t.Run("", func(t *testing.T) {
 			runRanks(t, ranks, options, func(r *rank) {
 				m := &programState{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}
@@ -123,9 +129,9 @@ func TestRandomPrograms(t *testing.T) {
 					m.run(s)
 				}
 				r.ok(r.World().Check(r.ctx))
-				texts.add(r, errors.New(join(m.history)))
+				histories.add(r, errors.New(join(m.history)))
 			})
-			texts.requireSame(t, ranks)
+			histories.requireSame(t, ranks)
 		})
 		if !passed {
 			rt.Fatal("the program failed")

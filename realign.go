@@ -19,7 +19,8 @@ type realigner struct {
 }
 
 // markSuspect records that the pool's layout may differ between ranks, so that the next call that
-// uses the pool realigns it. failedGroup is nil if another rank has reported the pool.
+// uses the pool realigns it. failedGroup is nil if another rank has reported that the pool is
+// suspect. If the fault of failedGroup has been repaired, markSuspect does nothing.
 func (r *realigner) markSuspect(failedGroup *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -36,20 +37,22 @@ func (r *realigner) markSuspect(failedGroup *lifetime) {
 	if !suspicion.isRaised {
 		suspicion.blocksBeforeFault = r.heap.liveBlocks()
 	}
-	suspicion.isRaised, suspicion.alignedRanks = true, nil
+	suspicion.isRaised = true
+	suspicion.alignedRanks = nil
 	r.heap.registrar.setPending() // so that no prepared call runs before the realignment
 }
 
-// mustRealign reports whether a group must realign the pool before a collective on this memory.
-// Buffers from before the fault need no realignment: they let a rank that knows of the fault
-// communicate with ranks that do not.
+// mustRealign reports whether a group must realign the pool before a collective on a memory range.
+// A buffer from before the fault needs no realignment: with it, a rank that knows of the fault can
+// communicate with ranks that do not know of it yet.
 func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.suspicion.isRaisedFor(g) && !r.wasLiveBeforeFault(address, bytes)
 }
 
-// wasLiveBeforeFault requires that the caller holds mu.
+// wasLiveBeforeFault reports whether a range lies in a buffer that was live when the pool became
+// suspect and that has not been freed since. The caller must hold mu.
 func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
 	return slices.ContainsFunc(r.suspicion.blocksBeforeFault, func(block alloc.View) bool {
 		segment := r.heap.segments.list[block.Segment]
@@ -65,8 +68,9 @@ func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
 	})
 }
 
-// takeInventory lists the pool's blocks. The caller must have waited for the work before the mark,
-// whose uses of blocks end here.
+// takeInventory lists the pool's segments and blocks. The caller must have waited for all work that
+// was queued before the mark; takeInventory ends that work's uses of blocks. It returns an error if
+// the pool is closed, or if a block was used or freed after the mark.
 func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
@@ -83,22 +87,24 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 		r.heap.uses.endUsesBefore(s, mark)
 	}
 	held, err := r.heap.core.Inventory()
-	history := r.heap.ledger
+	poolLedger := r.heap.ledger
 	return poolInventory{
-		Pool: r.history.id, Position: history.Position(), Start: history.NextStart(),
+		Pool: r.history.id, Position: poolLedger.Position(), Start: poolLedger.NextStart(),
 		Inventory: held,
 	}, err
 }
 
-// rebuild changes the pool's layout, restarts its history and returns the segments to unmap. It
-// does nothing, so that the pool stays suspect, if the pool has changed since takeInventory.
+// rebuild changes the pool's layout to the arrangement, restarts its history and returns the
+// segments to unmap. inventories holds the pool's inventory on each group rank. If the pool has
+// changed since takeInventory, rebuild returns nil and the pool stays suspect.
 func (r *realigner) rebuild(
 	g *roster, arrangement alloc.Arrangement, inventories []poolInventory,
 ) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	segments, history := r.heap.segments, r.heap.ledger
-	if segments.closed || history.Position() != inventories[g.rank].Position {
+	segments, poolLedger := r.heap.segments, r.heap.ledger
+	hasChanged := poolLedger.Position() != inventories[g.rank].Position
+	if segments.closed || hasChanged {
 		return nil
 	}
 	unusedSegments, err := r.heap.core.Rebuild(arrangement)
@@ -118,7 +124,7 @@ func (r *realigner) rebuild(
 		start = max(start, inventory.Start)
 	}
 	r.events.collect()
-	history.Restart(start, digestOfArrangement(arrangement, inventories[0]))
+	poolLedger.Restart(start, digestOfArrangement(arrangement, inventories[0]))
 	r.events.recordRestart(start)
 	r.suspicion.recordRealigned(g)
 	var toUnmap []*segment
@@ -129,24 +135,27 @@ func (r *realigner) rebuild(
 	return toUnmap
 }
 
+// digestOfArrangement returns a digest of the arrangement and of the live blocks in an inventory.
 func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory) uint64 {
+	const segmentTag, keptRangeTag, liveBlockTag = 1, 2, 3 // distinguish what the digest contains
 	digest := ledger.Empty
 	for _, extent := range arrangement.Segments {
-		digest = ledger.Mix(digest, uint64(extent.Bytes), 1)
+		digest = ledger.Mix(digest, uint64(extent.Bytes), segmentTag)
 	}
 	for _, r := range arrangement.KeptRanges {
 		digest = ledger.Mix(digest, uint64(r.Segment), uint64(r.Offset))
-		digest = ledger.Mix(digest, uint64(r.Size), 2)
+		digest = ledger.Mix(digest, uint64(r.Size), keptRangeTag)
 	}
 	for _, b := range inventory.Blocks {
 		if b.Live {
 			digest = ledger.Mix(digest, uint64(b.Segment), uint64(b.Offset))
-			digest = ledger.Mix(digest, uint64(b.Size), uint64(b.Stream)<<8|3)
+			digest = ledger.Mix(digest, uint64(b.Size), uint64(b.Stream)<<8|liveBlockTag)
 		}
 	}
 	return digest
 }
 
+// deregisterReleasing deregisters the segments that rebuild has marked as releasing.
 func (r *realigner) deregisterReleasing() error {
 	segments := r.heap.segments
 	return segments.end(func() (calls endCalls) {

@@ -11,16 +11,17 @@ import (
 // registry lists the groups and pools of a Runtime.
 type registry struct {
 	mu *ranked.Mutex[runtimeMu]
-	// context is canceled when Runtime.Close begins. The lists no longer change then.
+	// context is canceled when Runtime.Close begins. From then on, the lists do not change.
 	context    context.Context
 	world      *Group
 	groups     []*Group            // guarded by mu
 	pools      []*Pool             // guarded by mu
 	joinedIDs  map[string]struct{} // ids of all Joins, even failed ones; guarded by mu
-	ranges     poolRanges
-	localPools uint64 // number of pools created without a domain; guarded by mu
+	ranges     poolRanges          // addresses of the pools, for lookups
+	localPools uint64              // number of pools created without a domain; guarded by mu
 }
 
+// allPools returns a copy of the list.
 func (r *registry) allPools() []*Pool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -33,7 +34,8 @@ func (r *registry) allGroups() []*Group {
 	return slices.Clone(r.groups)
 }
 
-// addGroup adds a group and starts its goroutines, unless Close has begun.
+// addGroup adds a group and starts its goroutines. If Runtime.Close has begun, it only returns the
+// cause of the context's end.
 func (r *registry) addGroup(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,7 +48,7 @@ func (r *registry) addGroup(g *Group) error {
 	return nil
 }
 
-// claimID marks an id of Join as used. It returns false if the id was used before.
+// claimID marks an id as used by Join. It reports false if a Join has used the id before.
 func (r *registry) claimID(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,8 +62,8 @@ func (r *registry) claimID(id string) bool {
 	return true
 }
 
-// removeGroup must not be called for a group that has failed, because a realignment of pools needs
-// its fault.
+// removeGroup removes a closed group, unless Runtime.Close has begun. The group must not have
+// failed, because a realignment of pools needs the faults of failed groups.
 func (r *registry) removeGroup(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,10 +72,12 @@ func (r *registry) removeGroup(g *Group) {
 	}
 }
 
+// addPool adds a new pool and gives it its id and its number. Pools without a domain share id 0 and
+// have distinct numbers.
 func (r *registry) addPool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	id := r.poolID(p.domain)
+	id := r.nextPoolID(p.domain)
 	number := id
 	if p.domain == nil {
 		number = r.localPools
@@ -84,6 +88,7 @@ func (r *registry) addPool(p *Pool) {
 	r.ranges.set(p, p.segments.arenaBytes)
 }
 
+// removePool removes a closed pool, unless Runtime.Close has begun.
 func (r *registry) removePool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +97,8 @@ func (r *registry) removePool(p *Pool) {
 	}
 }
 
-// setUsedAddresses sets the size of the part of a closed pool's address range that is still in use.
+// setUsedAddresses shortens the address range of a closed pool to its first bytes, which are still
+// in use, or removes the range if bytes is 0.
 func (r *registry) setUsedAddresses(p *Pool, bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,12 +115,14 @@ func (r *registry) countPools(domain *Group) int {
 	return count
 }
 
-// poolsPerDomain is the number of ids for the pools of one domain (the group that shares them).
+// poolsPerDomain is the number of distinct ids for the pools of one domain (the group whose ranks
+// share the pools). It is a power of two: the low bits of an id number the domain's pools, and the
+// high bits are those of the group's key.
 const poolsPerDomain = 1 << 16
 
-// poolID returns the id of a domain's next pool, the same on all ranks. For the world, it is below
-// poolsPerDomain. The caller must hold mu.
-func (r *registry) poolID(domain *Group) uint64 {
+// nextPoolID returns the id of a domain's next pool, which is the same on all ranks. For the world,
+// the id is the pool's number. The caller must hold mu.
+func (r *registry) nextPoolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0
 	}
@@ -126,6 +134,8 @@ func (r *registry) poolID(domain *Group) uint64 {
 	return domain.key&^(poolsPerDomain-1) | count%poolsPerDomain
 }
 
+// poolName returns the name of the pool with an id, for messages. If this rank has neither the pool
+// nor its domain, the name contains only the id.
 func (r *registry) poolName(id uint64) string {
 	if id < poolsPerDomain {
 		return fmt.Sprintf("pool %d", id)

@@ -11,8 +11,10 @@ import (
 	"symmem"
 )
 
+// TestInvalidRoutes calls Dispatch with invalid arguments and then with valid ones.
 func TestInvalidRoutes(t *testing.T) {
-	runRoutes(t, []int{2}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
+	const ranks = 2
+	runRoutes(t, []int{ranks}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
 		c.drawShape()
 		c.MaxTokens = max(c.MaxTokens, 2)
 		c.tokens[0], c.tokens[1] = c.drawTokens(2), c.drawTokens(2)
@@ -29,11 +31,11 @@ func TestInvalidRoutes(t *testing.T) {
 				"more tokens than allowed", func(a *symmem.RouteArgs) { a.Tokens = a.MaxTokens + 1 },
 				symmem.ErrInvalid,
 			},
-			{"rows with a part of 16 bytes", func(a *symmem.RouteArgs) { a.Hidden++ }, symmem.ErrInvalid},
+			{"rows not a multiple of 16 B", func(a *symmem.RouteArgs) { a.Hidden++ }, symmem.ErrInvalid},
 			{"negative scales", func(a *symmem.RouteArgs) { a.Scales = -1 }, symmem.ErrInvalid},
-			{"an empty group of tokens", func(a *symmem.RouteArgs) { a.MaxTokens = 0 }, symmem.ErrInvalid},
+			{"no tokens allowed", func(a *symmem.RouteArgs) { a.MaxTokens = 0 }, symmem.ErrInvalid},
 			{
-				"ids that are missing", func(a *symmem.RouteArgs) { a.IDs = symmem.Memory{} },
+				"missing ids", func(a *symmem.RouteArgs) { a.IDs = symmem.Memory{} },
 				symmem.ErrOutOfRange,
 			},
 			{"ids in the output", func(a *symmem.RouteArgs) { a.IDs = a.Recv }, symmem.ErrInvalid},
@@ -54,11 +56,12 @@ func TestInvalidRoutes(t *testing.T) {
 	})
 }
 
+// TestDifferentRoutesDiverge dispatches with 4 experts on rank 0 and 5 experts on rank 1.
 func TestDifferentRoutesDiverge(t *testing.T) {
 	o := symmem.Options{Path: symmem.PathAuto, Check: symmem.CheckEvery}
 	runRoutes(t, []int{2}, o, func(c *routeCase) {
 		c.drawShape()
-		c.Experts, c.owners = 4, []int{0, 0, 1, 1}
+		c.Experts, c.owners = 4, []int{0, 0, 1, 1} // two experts on each rank
 		c.tokens[0], c.tokens[1] = c.drawTokens(1), c.drawTokens(1)
 		a := c.args()
 		a.Experts += c.Rank()
@@ -66,21 +69,23 @@ func TestDifferentRoutesDiverge(t *testing.T) {
 		if err == nil {
 			err = c.DefaultStream().Synchronize(c.ctx)
 		}
-		e := c.wantDivergence(err)
+		divergence := c.wantDivergence(err)
 		for _, want := range []string{"Dispatch", "of 4 experts", "of 5 experts"} {
-			if !strings.Contains(e.Error(), want) {
+			if !strings.Contains(divergence.Error(), want) {
 				c.failf("got %v, want an error with %q", err, want)
 			}
 		}
 	})
 }
 
-// TestRouteNamesMissingRank dispatches on two of three ranks.
+// TestRouteNamesMissingRank dispatches or combines on two of three ranks. The calls must time out
+// with an error that names the third rank.
 func TestRouteNamesMissingRank(t *testing.T) {
+	const ranks, missingRank = 3, 2
 	for _, operation := range []symmem.Operation{symmem.OpDispatch, symmem.OpCombine} {
 		t.Run(operation.String(), func(t *testing.T) {
-			ready, done := newGate(3), newGate(3)
-			runRanks(t, 3, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
+			ready, done := newGate(ranks), newGate(ranks)
+			runRanks(t, ranks, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 				g, err := r.Join(r.ctx, "late", r.World().Ranks())
 				r.ok(err)
 				c := newRouteCase(r, 1)
@@ -91,44 +96,43 @@ func TestRouteNamesMissingRank(t *testing.T) {
 				}
 				r.ok(c.pools[1].Register(r.ctx, g))
 				ready.wait(r)
-				if r.Rank() < 2 {
+				if r.Rank() != missingRank {
 					r.ok(g.SetTimeout(time.Second))
 					err := r.Interop().Do(r.ctx, g, symmem.Call{Operation: operation, Route: &a}, nil)
 					err = cmp.Or(err, r.DefaultStream().Synchronize(r.ctx))
-					r.wantTimeout(err, 2)
+					r.wantTimeout(err, missingRank)
 				}
 				done.wait(r)
-				if r.Rank() < 2 && os.Getenv(backendVariable) != "" {
+				if r.Rank() != missingRank && os.Getenv(backendVariable) != "" {
 					c.checkFailedRoute(operation, &a)
 				}
-				r.ok(r.World().Barrier(r.ctx, nil)) // the CUDA context is still usable
+				r.ok(r.World().Barrier(r.ctx, nil)) // checks that the CUDA context is still usable
 				r.synchronize()
 			})
 		})
 	}
 }
 
-// checkFailedRoute checks that no row looks like a result.
+// checkFailedRoute checks that the output of a failed call does not look like a result. A dispatch
+// must have set the counts of tokens to 0 and the ids of experts to -1; a combine must have set all
+// bytes to 0xff.
 func (c *routeCase) checkFailedRoute(o symmem.Operation, a *symmem.RouteArgs) {
 	if a.Recv.Bytes() == 0 {
 		return
 	}
-	got := read[uint8](c.rank, a.Recv)
-	end := int64(len(got))
+	poisoned := read[uint8](c.rank, a.Recv)
 	if o == symmem.OpDispatch {
-		layout := c.Layout(len(c.tokens))
-		end = layout.IDs + int64(len(c.tokens)*c.TopK)*c.MaxTokens*4
-		for i, v := range got[layout.Counts:] {
-			if v != 0 && i < 4*len(c.tokens) {
-				c.failf("the counts of a failed dispatch are %v, want 0", got[layout.Counts:])
+		layout, ranks := c.Layout(len(c.tokens)), len(c.tokens)
+		for _, v := range poisoned[layout.Counts:][:4*ranks] {
+			if v != 0 {
+				c.failf("the counts of a failed dispatch are %v, want 0", poisoned[layout.Counts:])
 			}
 		}
-		got = got[layout.IDs:]
-		end -= layout.IDs
+		poisoned = poisoned[layout.IDs:][:int64(ranks*c.TopK)*c.MaxTokens*4]
 	}
-	for i, v := range got[:end] {
+	for i, v := range poisoned {
 		if v != 0xff {
-			c.failf("byte %d is %#x after a failed call, want poison", i, v)
+			c.failf("byte %d is %#x after a failed call, want 0xff", i, v)
 		}
 	}
 }

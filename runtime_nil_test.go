@@ -11,10 +11,12 @@ import (
 	"symmem"
 )
 
-// excludedMethods lists methods that end the use of the receiver, and the test helper Map.
+// excludedMethods lists the methods that TestNilArgumentsDoNotPanic skips: methods that end the use
+// of the receiver, and Pool.Map, which exists only in tests.
 var excludedMethods = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
 
-// TestNilArgumentsDoNotPanic calls every method of the public types with zero values.
+// TestNilArgumentsDoNotPanic calls the methods of the public types with zero values as arguments.
+// It ignores their errors.
 func TestNilArgumentsDoNotPanic(t *testing.T) {
 	o := symmem.Options{Timeout: 2 * time.Second}
 	runRanks(t, 1, o, func(r *rank) {
@@ -37,12 +39,14 @@ func TestNilArgumentsDoNotPanic(t *testing.T) {
 				}
 			}
 		}
+		// Wait for work that the calls may have queued. Its errors do not matter either.
 		_ = r.DefaultStream().Synchronize(r.ctx)
 		_ = s.Synchronize(r.ctx)
 		callWithZeros(t, "Scope.End", reflect.ValueOf(scope.End))
 	})
 }
 
+// callWithZeros calls f with the zero value of each parameter, and fails the test if f panics.
 func callWithZeros(t *testing.T, name string, f reflect.Value) {
 	t.Helper()
 	defer func() {
@@ -55,11 +59,12 @@ func callWithZeros(t *testing.T, name string, f reflect.Value) {
 		args[i] = reflect.Zero(f.Type().In(i))
 	}
 	if f.Type().IsVariadic() {
-		args = args[:len(args)-1]
+		args = args[:len(args)-1] // no arguments for the variadic parameter
 	}
 	f.Call(args)
 }
 
+// TestNilContext checks that calls with a nil context wait as with context.Background().
 func TestNilContext(t *testing.T) {
 	var nilCtx context.Context
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

@@ -16,24 +16,25 @@ import (
 //	...
 //	return s.End(ctx)
 //
-// Abandon registers nothing, because other ranks may not reach the end of the scope after a panic
-// or an early return. A Scope must not be copied and is not safe for concurrent use.
+// After a panic or an early return, Abandon ends the scope and registers nothing, because other
+// ranks may not do the same. A Scope must not be copied and is not safe for concurrent use.
 type Scope struct {
-	pool       *Pool
-	group      *Group
-	membership *membership
-	err        error
+	pool       *Pool       // nil in a zero Scope
+	group      *Group      // nil in a disabled scope
+	membership *membership // nil in a disabled scope
+	err        error       // why the group cannot register the pool's memory, or nil
 	hasEnded   bool
 }
 
 // Begin opens a scope for a group. If the group cannot register the pool's memory, Alloc and End
-// return an error. Begin can be inlined, so that the Scope needs no heap allocation.
+// return an error. Begin is short enough to be inlined, so that the Scope needs no heap allocation.
 func (p *Pool) Begin(g *Group) *Scope {
 	s := &Scope{pool: p, group: g}
 	s.membership, s.err = beginGroupScope(p, g)
 	return s
 }
 
+// beginGroupScope records the begin of a scope and returns the group's membership in the pool.
 func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.recording.isActive() {
 		p.events.recordScope(event.KindScopeBegin, g)
@@ -46,7 +47,8 @@ func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	return p.registrar.findMembership(g)
 }
 
-// BeginDisabled opens a scope that registers nothing.
+// BeginDisabled opens a scope without a group. It allocates from a pool whose memory is never
+// registered, instead of p.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.recordScope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
@@ -81,8 +83,9 @@ func (s *Scope) checkUsable() error {
 	return s.err
 }
 
-// End ends the scope and registers new segments. If there are any, all ranks of the group must call
-// End; otherwise, it does not communicate. For its errors, see Pool.Register.
+// End ends the scope and registers the pool's segments that the group has not registered yet. If
+// there are any, all ranks of the group must call End. Otherwise, End does not communicate. For its
+// errors, see Pool.Register.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if err := s.checkUsable(); err != nil {
@@ -101,7 +104,7 @@ func (s *Scope) End(ctx context.Context) error {
 // Abandon ends the scope without registering memory. After End, it does nothing.
 func (s *Scope) Abandon() {
 	if !s.hasEnded {
-		s.abandonOpen()
+		s.abandonOpen() // a separate function, so that Abandon can be inlined
 	}
 }
 
@@ -112,7 +115,8 @@ func (s *Scope) abandonOpen() {
 	}
 }
 
-// With calls run with a new scope, and then Scope.End or, after an error or a panic, Scope.Abandon.
+// With opens a scope, calls run with it and ends it: with Scope.End or, if run returns an error or
+// panics, with Scope.Abandon.
 func (p *Pool) With(ctx context.Context, g *Group, run func(*Scope) error) error {
 	ctx = orBackground(ctx)
 	if run == nil {

@@ -11,9 +11,9 @@ import (
 )
 
 // BenchmarkScope begins and ends scopes without new memory, for each group in turn. A scope must
-// take at most 50 ns with any number of registered segments. For comparison, it measures what
-// SGLang did before #21392: copying the list of all segments and their blocks, and looking up each
-// segment in a map.
+// take at most 50 ns with any number of registered segments. The sub-benchmark by=walk measures
+// what SGLang did before its pull request 21392: it copied the list of all segments and their
+// blocks, and looked up each segment in a map.
 func BenchmarkScope(b *testing.B) {
 	for _, groups := range []int{1, 8, 64} {
 		g := newGrownPool(b, openAlone(b), groups)
@@ -24,19 +24,20 @@ func BenchmarkScope(b *testing.B) {
 			g.grow(b, segments)
 			name := fmt.Sprintf("groups=%d/segments=%d", groups, segments)
 			b.Run(name+"/by=scope", g.benchmarkScopes)
-			b.Run(name+"/by=walk", g.benchmarkSnapshots)
+			b.Run(name+"/by=walk", g.benchmarkWalks)
 		}
 	}
 }
 
 func (g *grownPool) benchmarkScopes(b *testing.B) {
 	b.ReportAllocs()
-	next := 0
+	groupIndex := 0
 	for b.Loop() {
-		if next++; next >= len(g.groups) {
-			next = 0
+		groupIndex++
+		if groupIndex >= len(g.groups) {
+			groupIndex = 0
 		}
-		s := g.pool.Begin(g.groups[next])
+		s := g.pool.Begin(g.groups[groupIndex])
 		if err := s.End(b.Context()); err != nil {
 			b.Fatal(err)
 		}
@@ -44,31 +45,34 @@ func (g *grownPool) benchmarkScopes(b *testing.B) {
 	checkLimit(b, 50)
 }
 
+// barsVariable makes benchmarks fail if they exceed their time limits, unless it is empty.
 const barsVariable = "SYMMEM_TEST_BARS"
 
-// checkLimit fails a benchmark that takes more nanoseconds per iteration, if barsVariable is set.
-func checkLimit(b *testing.B, limit float64) {
+// checkLimit fails a benchmark that takes more than limitNs per iteration, if barsVariable is set.
+func checkLimit(b *testing.B, limitNs float64) {
 	b.Helper()
-	took := float64(b.Elapsed().Nanoseconds()) / float64(b.N)
-	if os.Getenv(barsVariable) != "" && took > limit {
-		b.Errorf("%.1f ns, want at most %.0f", took, limit)
+	tookNs := float64(b.Elapsed().Nanoseconds()) / float64(b.N)
+	if os.Getenv(barsVariable) != "" && tookNs > limitNs {
+		b.Errorf("an iteration takes %.1f ns, want at most %.0f", tookNs, limitNs)
 	}
 }
 
-type record struct {
+// segmentRecord is a segment in the lists that the comparisons walk.
+type segmentRecord struct {
 	address uintptr
 	bytes   int64
 	blocks  []symmem.Buffer
 }
 
-func (g *grownPool) benchmarkSnapshots(b *testing.B) {
-	source, registered := g.records(), map[uintptr]bool{}
+func (g *grownPool) benchmarkWalks(b *testing.B) {
+	source := g.records()
+	registered := map[uintptr]bool{}
 	for _, r := range source {
 		registered[r.address] = true
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		copied := make([]record, len(source))
+		copied := make([]segmentRecord, len(source))
 		for i, r := range source {
 			r.blocks = append([]symmem.Buffer(nil), r.blocks...)
 			copied[i] = r
@@ -82,7 +86,7 @@ func (g *grownPool) benchmarkSnapshots(b *testing.B) {
 }
 
 // BenchmarkIsSymmetric queries ranges inside and outside windows. A query must take at most 50 ns.
-// For comparison, it measures a search of the list of windows.
+// The sub-benchmark by=walk measures a search of the list of windows.
 func BenchmarkIsSymmetric(b *testing.B) {
 	g := newGrownPool(b, openAlone(b), 1)
 	for _, segments := range []int{10, 1000, 10_000} {
@@ -91,70 +95,77 @@ func BenchmarkIsSymmetric(b *testing.B) {
 		}
 		g.grow(b, segments)
 		windows := g.records()
-		for _, hit := range []bool{true, false} {
-			addresses := g.queryAddresses(hit)
-			name := fmt.Sprintf("segments=%d/answer=%t", segments, hit)
-			benchmarkQueries(b, name+"/by=query", 50, addresses, hit, func(a uintptr) bool {
-				return g.rt.Interop().IsSymmetric(g.rt.World(), a, queryBytes)
-			})
-			benchmarkQueries(b, name+"/by=walk", math.Inf(1), addresses, hit, func(a uintptr) bool {
-				return isInWindow(windows, a)
-			})
+		for _, inWindow := range []bool{true, false} {
+			addresses := g.queryAddresses(inWindow)
+			name := fmt.Sprintf("segments=%d/answer=%t", segments, inWindow)
+			query := func(address uintptr) bool {
+				return g.rt.Interop().IsSymmetric(g.rt.World(), address, queryBytes)
+			}
+			walk := func(address uintptr) bool { return isInWindow(windows, address) }
+			noLimit := math.Inf(1)
+			benchmarkQueries(b, name+"/by=query", 50, addresses, inWindow, query)
+			benchmarkQueries(b, name+"/by=walk", noLimit, addresses, inWindow, walk)
 		}
 	}
 }
 
 func benchmarkQueries(
-	b *testing.B, name string, limit float64, addresses []uintptr, want bool, query func(uintptr) bool,
+	b *testing.B, name string, limitNs float64, addresses []uintptr, want bool,
+	query func(uintptr) bool,
 ) {
 	b.Helper()
 	b.Run(name, func(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
-			if query(addresses[i%len(addresses)]) != want {
-				b.Fatalf("got %v, want %v", !want, want)
+			if address := addresses[i%len(addresses)]; query(address) != want {
+				b.Fatalf("the answer for address %#x is %t, want %t", address, !want, want)
 			}
 		}
-		checkLimit(b, limit)
+		checkLimit(b, limitNs)
 	})
 }
 
+// queryBytes is the size of the ranges that the benchmark queries.
 const queryBytes = 64 << 10
 
-// queryAddresses returns addresses of ranges inside windows or, if hit is false, of ranges before
-// the first window, after the last one, or across its end.
-func (g *grownPool) queryAddresses(hit bool) []uintptr {
-	const many = 1 << 10
+// queryAddresses returns the start addresses of ranges. If inWindow is true, all ranges lie inside
+// windows. Otherwise, they lie before the first window, after the last one, or across its end.
+func (g *grownPool) queryAddresses(inWindow bool) []uintptr {
+	const (
+		queries = 1 << 10
+		stride  = 7919 // a prime, so that consecutive queries are far apart
+	)
 	var addresses []uintptr
 	last := g.blocks[len(g.blocks)-1]
-	for i := range many {
-		b := g.blocks[i*7919%len(g.blocks)]
+	end := last.Address() + uintptr(last.Size())
+	for i := range queries {
+		b := g.blocks[i*stride%len(g.blocks)]
 		switch {
-		case hit:
+		case inWindow:
 			addresses = append(addresses, b.Address()+uintptr(i%15)*queryBytes)
 		case i%3 == 0:
 			addresses = append(addresses, g.blocks[0].Address()-queryBytes)
 		case i%3 == 1:
-			addresses = append(addresses, last.Address()+uintptr(last.Size())-queryBytes/2)
+			addresses = append(addresses, end-queryBytes/2)
 		default:
-			addresses = append(addresses, last.Address()+uintptr(last.Size())+uintptr(i))
+			addresses = append(addresses, end+uintptr(i))
 		}
 	}
 	return addresses
 }
 
-func isInWindow(windows []record, a uintptr) bool {
+func isInWindow(windows []segmentRecord, address uintptr) bool {
 	for i := range windows {
 		w := &windows[i]
-		if a >= w.address && a+queryBytes <= w.address+uintptr(w.bytes) {
+		if address >= w.address && address+queryBytes <= w.address+uintptr(w.bytes) {
 			return true
 		}
 	}
 	return false
 }
 
-// grownPool is a pool whose segments are registered with each of the groups. With PyTorch's sizing,
-// two blocks of 1 MiB fill a segment, so that a benchmark can choose the number of segments.
+// grownPool is a pool whose segments are registered with each of its groups. A benchmark chooses
+// the number of segments: with PyTorch's sizing, two blocks of 1 MiB fill a segment.
 type grownPool struct {
 	rt     *symmem.Runtime
 	pool   *symmem.Pool
@@ -166,7 +177,7 @@ var errSegments = errors.New("the pool has the wrong number of segments")
 
 const halfSegment = 1 << 20
 
-// newGrownPool creates an empty pool, and groups of all ranks.
+// newGrownPool creates an empty pool and the given number of groups: the world and splits of it.
 func newGrownPool(tb testing.TB, rt *symmem.Runtime, groups int) *grownPool {
 	tb.Helper()
 	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), Sizing: symmem.SizeAsPyTorch})
@@ -184,6 +195,7 @@ func newGrownPool(tb testing.TB, rt *symmem.Runtime, groups int) *grownPool {
 	return g
 }
 
+// allocate allocates blocks until the pool has the given number of segments.
 func (g *grownPool) allocate(segments int) error {
 	for len(g.blocks) < 2*segments {
 		b, err := g.pool.Alloc(halfSegment)
@@ -198,7 +210,7 @@ func (g *grownPool) allocate(segments int) error {
 	return nil
 }
 
-// grow maps segments up to the given number and registers them with every group.
+// grow increases the number of segments to the given one and registers them with every group.
 func (g *grownPool) grow(tb testing.TB, segments int) {
 	tb.Helper()
 	if err := g.allocate(segments); err != nil {
@@ -211,14 +223,15 @@ func (g *grownPool) grow(tb testing.TB, segments int) {
 	}
 }
 
-func (g *grownPool) records() []record {
-	var source []record
+// records lists the pool's segments by ordinal.
+func (g *grownPool) records() []segmentRecord {
+	var all []segmentRecord
 	for s := range g.pool.Segments() {
-		source = append(source, record{address: s.Address, bytes: s.Bytes})
+		all = append(all, segmentRecord{address: s.Address, bytes: s.Bytes})
 	}
 	for _, b := range g.blocks {
-		r := &source[b.Segment()]
+		r := &all[b.Segment()]
 		r.blocks = append(r.blocks, b)
 	}
-	return source
+	return all
 }

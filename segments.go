@@ -16,22 +16,26 @@ import (
 // segment is a part of a pool's memory that was mapped by one call.
 type segment struct {
 	memory  driver.Segment
-	start   unsafe.Pointer
-	ordinal int32 // index in segmentTable.list
+	start   unsafe.Pointer // address of memory
+	ordinal int32          // index in segmentTable.list
 	bytes   int64
-	stream  uint32 // number of the stream that it was mapped for
+	stream  uint32 // number of the stream for which the segment was mapped
 	// releasing is set before unmapping, to prevent a registration; guarded by Pool.mu.
 	releasing bool
-	holdCount int // users that need the segment mapped; guarded by Pool.mu
+	// holdCount is the number of holders, which need the segment mapped: the pool and calls in
+	// progress. Guarded by Pool.mu.
+	holdCount int
 }
 
-// canRegister requires that the caller holds Pool.mu. s is nil if the segment has been unmapped.
+// canRegister reports whether groups may register the segment. s is nil if the segment has been
+// unmapped. The caller must hold Pool.mu.
 func (s *segment) canRegister() bool { return s != nil && !s.releasing }
 
 func compareOrdinals(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 
-// arenaSizes lists the sizes of the address range that a pool tries to reserve. The first exceeds
-// a device's memory, because a pool does not reuse addresses. The others are for ulimit -v.
+// arenaSizes lists sizes of a pool's address range, in the order in which the pool tries to reserve
+// them. The first exceeds a device's memory, because a pool does not reuse addresses. The others
+// are for processes whose address space is limited (ulimit -v).
 var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
 
 func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
@@ -51,17 +55,19 @@ type segmentTable struct {
 	ending ranked.Mutex[poolEnding]
 	mu     *ranked.Spin[poolMu]
 	list   []*segment // by ordinal; nil if unmapped; guarded by mu
-	closed bool       // guarded by mu
+	closed bool       // Pool.Close has begun to end the segments; guarded by mu
 	// refusing is set while the pool is closed or suspended; guarded by mu.
-	refusing    bool
-	pool        *Pool
-	rt          *Runtime
-	events      *poolEvents
-	arena       driver.Arena
-	arenaBytes  int64
-	nextOffset  int64            // in the arena; guarded by mu
-	liveBuffers map[*segment]int // after Close; guarded by mu
-	unreported  error            // from reportLater; guarded by mu
+	refusing   bool
+	pool       *Pool
+	rt         *Runtime
+	events     *poolEvents
+	arena      driver.Arena
+	arenaBytes int64
+	nextOffset int64 // where in the arena the next segment begins; guarded by mu
+	// liveBuffers counts the buffers of a closed pool that have not been freed. It is nil before
+	// Close. Guarded by mu.
+	liveBuffers map[*segment]int
+	unreported  error // passed to reportLater, for the next Trim or Close; guarded by mu
 }
 
 func (t *segmentTable) newSegmentEvent(s *segment) SegmentEvent {
@@ -70,6 +76,7 @@ func (t *segmentTable) newSegmentEvent(s *segment) SegmentEvent {
 	}
 }
 
+// mapNext maps memory behind the newest segment. The caller adds the memory to the table with add.
 func (t *segmentTable) mapNext(bytes int64) (driver.Segment, error) {
 	if bytes > t.arenaBytes-t.nextOffset {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: syscall.ENOMEM}
@@ -93,6 +100,7 @@ func (t *segmentTable) blockStart(b alloc.Block) unsafe.Pointer {
 	return unsafe.Add(t.list[b.Segment].start, b.Offset)
 }
 
+// mappedSegments lists the segments that have not been unmapped, by ordinal.
 func (t *segmentTable) mappedSegments() []*segment {
 	var all []*segment
 	for _, s := range t.list {
@@ -103,8 +111,8 @@ func (t *segmentTable) mappedSegments() []*segment {
 	return all
 }
 
-// holdSegments keeps segments mapped: those from ordinal first on that can be registered and that
-// isWanted accepts.
+// holdSegments keeps segments mapped until a release, and returns them: the segments from ordinal
+// first on that can be registered and that isWanted accepts.
 func (t *segmentTable) holdSegments(first int32, isWanted func(*segment) bool) []*segment {
 	var held []*segment
 	for _, s := range t.list[first:] {
@@ -116,11 +124,12 @@ func (t *segmentTable) holdSegments(first int32, isWanted func(*segment) bool) [
 	return held
 }
 
-// endCalls end windows, segments or an arena. Calls of the backend can wait for the GPU and for
-// other ranks.
+// endCalls are functions that end windows, segments or an arena. They call the backend, which can
+// wait for the GPU and for other ranks, and must therefore run without mu.
 type endCalls []func() error
 
-// end calls list with mu held, and then, without mu, the functions that list has returned.
+// end calls list with mu held, and then, without mu, the functions that list has returned. It joins
+// their errors.
 func (t *segmentTable) end(list func() endCalls) error {
 	t.ending.Lock()
 	defer t.ending.Unlock()
@@ -146,7 +155,8 @@ func (t *segmentTable) lockAndList(list func() endCalls) endCalls {
 	return list()
 }
 
-// endEach calls end with the functions that list returns for each segment that is still mapped.
+// endEach calls list for each of the segments that is still mapped, with mu held, and then, without
+// mu, the functions that list has returned.
 func (t *segmentTable) endEach(segments []*segment, list func(*segment) endCalls) error {
 	return t.end(func() (calls endCalls) {
 		for _, s := range segments {
@@ -158,11 +168,12 @@ func (t *segmentTable) endEach(segments []*segment, list func(*segment) endCalls
 	})
 }
 
-// releaseAll unmaps those segments that a concurrent Trim has left to their holders.
+// releaseAll ends the caller's holds on segments. It unmaps the segments that a concurrent Trim has
+// left to their holders, and keeps errors for the next Trim or Close.
 func (t *segmentTable) releaseAll(held []*segment) { t.reportLater(t.endEach(held, t.release)) }
 
-// reportLater keeps an error for the next Trim or Close. If a call that the ranks make together
-// returned it, that call would fail on this rank only.
+// reportLater keeps an error for the next Trim or Close. The current call must not return the error
+// if all ranks make this call together, because it would then fail on this rank only.
 func (t *segmentTable) reportLater(err error) {
 	if err == nil {
 		return
@@ -172,6 +183,7 @@ func (t *segmentTable) reportLater(err error) {
 	t.unreported = errors.Join(t.unreported, err)
 }
 
+// takeUnreported returns the errors that reportLater has kept, and forgets them.
 func (t *segmentTable) takeUnreported() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -180,14 +192,16 @@ func (t *segmentTable) takeUnreported() error {
 	return err
 }
 
-// release removes a hold. After the last one, it returns the call that unmaps the segment.
+// release ends a hold on a segment. After the last hold, it returns a call that unmaps the segment.
 func (t *segmentTable) release(s *segment) endCalls {
-	if s.holdCount--; s.holdCount > 0 {
+	s.holdCount--
+	if s.holdCount > 0 {
 		return nil
 	}
 	return endCalls{t.unmap(s)}
 }
 
+// unmap removes a segment from the table and returns the call that unmaps its memory.
 func (t *segmentTable) unmap(s *segment) (call func() error) {
 	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree },
 		t.newSegmentEvent(s))
@@ -198,7 +212,7 @@ func (t *segmentTable) unmap(s *segment) (call func() error) {
 	return func() error { return panicIfClosedTwice(s.memory.Unmap()) }
 }
 
-// panicIfClosedTwice panics if err is ErrClosed, with the build tag invariants.
+// panicIfClosedTwice returns err. With the build tag invariants, it panics if err is an ErrClosed.
 func panicIfClosedTwice(err error) error {
 	if invariants.Enabled && errors.Is(err, ErrClosed) {
 		panic("symmem: closed twice: " + err.Error())
@@ -206,8 +220,9 @@ func panicIfClosedTwice(err error) error {
 	return err
 }
 
-// close returns calls that unmap the segments of a closed pool that have no live buffers. live
-// counts the buffers. All segments must have been deregistered before these calls.
+// close returns calls that unmap the segments of a closed pool, except for segments with live
+// buffers. live counts the live buffers by segment. Before these calls run, all segments must have
+// been deregistered.
 func (t *segmentTable) close(live map[*segment]int) (calls endCalls) {
 	for _, s := range t.mappedSegments() {
 		if live[s] > 0 {
@@ -226,9 +241,11 @@ func (t *segmentTable) close(live map[*segment]int) (calls endCalls) {
 	return append(calls, func() error { return t.arena.Keep(bytes) })
 }
 
-// recordFree is for a Free after Close.
+// recordFree records that a buffer in a segment of a closed pool has been freed. After the last
+// buffer of the segment or of the pool, it returns calls that unmap the segment or end the arena.
 func (t *segmentTable) recordFree(s *segment) endCalls {
-	if t.liveBuffers[s]--; t.liveBuffers[s] > 0 {
+	t.liveBuffers[s]--
+	if t.liveBuffers[s] > 0 {
 		return nil
 	}
 	delete(t.liveBuffers, s)

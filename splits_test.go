@@ -10,7 +10,8 @@ import (
 	"symmem"
 )
 
-// numbersFrom returns counts[dst] numbers for each rank dst. Each number encodes src and dst.
+// numbersFrom returns the numbers that rank src sends: counts[dst] numbers for each rank dst, by
+// rank. Each number encodes src and dst.
 func numbersFrom(src int, counts []int64) (all []int32) {
 	for dst, n := range counts {
 		for i := range n {
@@ -20,27 +21,30 @@ func numbersFrom(src int, counts []int64) (all []int32) {
 	return all
 }
 
-// unevenCount returns the number of elements that src sends to dst in a round.
+// unevenCount returns the number of elements that src sends to dst in a round. It varies with each
+// argument and is at most 1000.
 func unevenCount(src, dst, round int) int64 { return int64((src*5 + dst*3 + round*7) % 11 * 100) }
 
 func TestSplits(t *testing.T) {
+	const capacity = 4096 // elements of a buffer
 	runRanks(t, 3, symmem.Options{Path: symmem.PathPlain}, func(r *rank) {
 		g, s, n := r.World(), r.DefaultStream(), r.Size()
-		send, recv := r.unregistered(4096*4), r.unregistered(4096*4)
+		send, recv := r.unregistered(capacity*4), r.unregistered(capacity*4)
 		for round := range 5 {
-			sends, recvs := make([]int64, n), make([]int64, n)
+			sendCounts, recvCounts := make([]int64, n), make([]int64, n)
+			for peer := range n {
+				sendCounts[peer] = unevenCount(r.Rank(), peer, round)
+				recvCounts[peer] = unevenCount(peer, r.Rank(), round)
+			}
 			var want []int32
 			for peer := range n {
-				sends[peer] = unevenCount(r.Rank(), peer, round)
-				recvs[peer] = unevenCount(peer, r.Rank(), round)
+				fromPeer := make([]int64, n) // only what peer sends to this rank
+				fromPeer[r.Rank()] = recvCounts[peer]
+				want = append(want, numbersFrom(peer, fromPeer)...)
 			}
-			for peer := range n {
-				counts := make([]int64, n)
-				counts[r.Rank()] = recvs[peer]
-				want = append(want, numbersFrom(peer, counts)...)
-			}
-			write(r, send, slices.Concat(numbersFrom(r.Rank(), sends), make([]int32, 4096))[:4096])
-			splits := symmem.Contiguous(sends, recvs)
+			padding := make([]int32, capacity)
+			write(r, send, append(numbersFrom(r.Rank(), sendCounts), padding...)[:capacity])
+			splits := symmem.Contiguous(sendCounts, recvCounts)
 			r.ok(g.AllToAllV(r.ctx, send, recv, splits, symmem.Int32, s))
 			clear(splits.SendCounts) // the call must have copied them
 			if got := read[int32](r, recv)[:len(want)]; !slices.Equal(got, want) {
@@ -50,15 +54,17 @@ func TestSplits(t *testing.T) {
 	})
 }
 
+// TestMismatchedSplitsDiverge lets rank 2 expect two elements from rank 0, which sends only one.
 func TestMismatchedSplitsDiverge(t *testing.T) {
 	var errs [3]error
 	runRanks(t, 3, symmem.Options{Path: symmem.PathPlain, Check: symmem.CheckEvery}, func(r *rank) {
-		counts, x, y := []int64{1, 1, 1}, r.unregistered(64), r.unregistered(64)
+		send, recv := r.unregistered(64), r.unregistered(64)
+		counts := []int64{1, 1, 1}
 		splits := symmem.Contiguous(counts, slices.Clone(counts))
 		if r.Rank() == 2 {
 			splits.RecvCounts[0] = 2
 		}
-		err := r.World().AllToAllV(r.ctx, x, y, splits, symmem.Int32, nil)
+		err := r.World().AllToAllV(r.ctx, send, recv, splits, symmem.Int32, nil)
 		errs[r.Rank()] = errors.Join(err, r.DefaultStream().Synchronize(r.ctx))
 	})
 	for number, err := range errs {
@@ -70,6 +76,7 @@ func TestMismatchedSplitsDiverge(t *testing.T) {
 	}
 }
 
+// TestUnevenAndRootedOperations checks operations with random counts and roots.
 func TestUnevenAndRootedOperations(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -89,15 +96,15 @@ func TestUnevenAndRootedOperations(t *testing.T) {
 	})
 }
 
-// unevenCall checks operations whose parts have different numbers of elements.
+// unevenCall checks operations on one rank.
 type unevenCall struct {
 	*rank
 	pool   *symmem.Pool
-	counts []int64
+	counts []int64 // number of elements in the part of each rank
 	root   int
 }
 
-// part returns the numbers that src contributes to the part of dst.
+// part returns the numbers that src contributes to the part of dst. They increase with src.
 func (u *unevenCall) part(src, dst int, count int64) []int32 {
 	numbers := make([]int32, count)
 	for i := range numbers {
@@ -106,6 +113,7 @@ func (u *unevenCall) part(src, dst int, count int64) []int32 {
 	return numbers
 }
 
+// joinParts concatenates the parts of all ranks.
 func (u *unevenCall) joinParts(part func(r int) []int32) (all []int32) {
 	for r := range u.counts {
 		all = append(all, part(r)...)
@@ -113,6 +121,7 @@ func (u *unevenCall) joinParts(part func(r int) []int32) (all []int32) {
 	return all
 }
 
+// allocateFilled returns memory that contains the numbers, or the zero Memory if there are none.
 func (u *unevenCall) allocateFilled(numbers []int32) symmem.Memory {
 	if len(numbers) == 0 {
 		return symmem.Memory{}
@@ -124,10 +133,11 @@ func (u *unevenCall) allocateFilled(numbers []int32) symmem.Memory {
 	return m
 }
 
+// check fails the test unless a call has written the wanted numbers to m.
 func (u *unevenCall) check(call string, m symmem.Memory, want []int32) {
 	u.t.Helper()
 	if len(want) == 0 {
-		return
+		return // m is the zero Memory
 	}
 	if got := read[int32](u.rank, m); !slices.Equal(got, want) {
 		u.failf("%s of counts %v, root %d = %v, want %v", call, u.counts, u.root, got, want)
@@ -150,13 +160,14 @@ func (u *unevenCall) checkReduceScatterV() {
 	recv := u.allocateFilled(make([]int32, u.counts[me]))
 	u.ok(u.World().ReduceScatterV(u.ctx, send, recv, u.counts, symmem.Int32, symmem.Max, nil))
 	u.synchronize()
-	u.check("ReduceScatterV", recv, u.part(u.Size()-1, me, u.counts[me]))
+	lastRank := u.Size() - 1 // has contributed the largest numbers
+	u.check("ReduceScatterV", recv, u.part(lastRank, me, u.counts[me]))
 }
 
-// checkRooted gathers to a root and scatters from it.
+// checkRooted gathers count elements of each rank to the root and scatters them back.
 func (u *unevenCall) checkRooted(count int64) {
 	me := u.Rank()
-	var whole symmem.Memory
+	var whole symmem.Memory // only on the root
 	var want []int32
 	if me == u.root {
 		want = u.joinParts(func(r int) []int32 { return u.part(r, 0, count) })
@@ -175,12 +186,12 @@ func (u *unevenCall) checkRooted(count int64) {
 func TestDifferentCountsDiverge(t *testing.T) {
 	o := symmem.Options{Path: symmem.PathPlain, Check: symmem.CheckEvery}
 	runRanks(t, 2, o, func(r *rank) {
-		counts := []int64{2, 2}
+		counts := []int64{2, 2} // elements from each rank
 		if r.Rank() == 1 {
 			counts = []int64{1, 2} // rank 1 expects fewer elements from rank 0
 		}
-		x, y := r.unregistered(64), r.unregistered(64)
-		err := r.World().AllGatherV(r.ctx, x, y, counts, symmem.Int32, nil)
+		send, recv := r.unregistered(64), r.unregistered(64)
+		err := r.World().AllGatherV(r.ctx, send, recv, counts, symmem.Int32, nil)
 		if err == nil {
 			err = r.DefaultStream().Synchronize(r.ctx)
 		}
@@ -195,16 +206,18 @@ func TestDifferentCountsDiverge(t *testing.T) {
 
 func TestInvalidCountsAreRefused(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		x, y := r.unregistered(64), r.unregistered(64)
+		g, send, recv := r.World(), r.unregistered(64), r.unregistered(64)
 		for _, counts := range [][]int64{nil, {1}, {1, 1, 1}, {1, -1}} {
-			r.wantErr(r.World().AllGatherV(r.ctx, x, y, counts, symmem.Int32, nil), symmem.ErrInvalid)
-			r.wantErr(r.World().ReduceScatterV(
-				r.ctx, x, y, counts, symmem.Int32, symmem.Sum, nil), symmem.ErrInvalid)
+			err := g.AllGatherV(r.ctx, send, recv, counts, symmem.Int32, nil)
+			r.wantErr(err, symmem.ErrInvalid)
+			err = g.ReduceScatterV(r.ctx, send, recv, counts, symmem.Int32, symmem.Sum, nil)
+			r.wantErr(err, symmem.ErrInvalid)
 		}
-		short, err := y.Slice(0, 8)
+		twoElements, err := recv.Slice(0, 8)
 		r.ok(err)
-		r.wantErr(r.World().AllGatherV(
-			r.ctx, x, short, []int64{2, 2}, symmem.Int32, nil), symmem.ErrOutOfRange)
-		r.wantErr(r.World().Gather(r.ctx, x, y, 1, symmem.Int32, 2, nil), symmem.ErrInvalid)
+		err = g.AllGatherV(r.ctx, send, twoElements, []int64{2, 2}, symmem.Int32, nil)
+		r.wantErr(err, symmem.ErrOutOfRange)
+		const noRank = 2
+		r.wantErr(g.Gather(r.ctx, send, recv, 1, symmem.Int32, noRank, nil), symmem.ErrInvalid)
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"symmem/trace"
 )
 
+// readTrace reads the trace of a rank.
 func readTrace(t *testing.T, folder string, rank int) *trace.Log {
 	t.Helper()
 	f, err := os.Open(filepath.Join(folder, trace.FileName(rank)))
@@ -28,7 +29,8 @@ func readTrace(t *testing.T, folder string, rank int) *trace.Log {
 	return l
 }
 
-// runTraced causes one event of each kind that a trace records.
+// runTraced opens a world of one rank with the options, and causes at least one event of each kind
+// that a trace records.
 func runTraced(t *testing.T, o symmem.Options) {
 	t.Helper()
 	rt := openAloneWith(t, o)
@@ -53,6 +55,8 @@ func runTraced(t *testing.T, o symmem.Options) {
 	}
 }
 
+// TestTraceMatchesOnEvent checks that a trace has the same events as Options.OnEvent. It describes
+// calls in a different way.
 func TestTraceMatchesOnEvent(t *testing.T) {
 	folder := t.TempDir()
 	var want []event.Event
@@ -60,16 +64,18 @@ func TestTraceMatchesOnEvent(t *testing.T) {
 		Trace: folder, CallSites: true, OnEvent: func(e *event.Event) { want = append(want, *e) },
 	})
 	var got []event.Event
-	for _, r := range readTrace(t, folder, 0).Records {
+	records := readTrace(t, folder, 0).Records
+	for _, r := range records {
 		got = append(got, r.Event)
 	}
 	for i := range want {
 		if c := want[i].Call; c != nil {
-			want[i].Call, want[i].Segment = nil, -1
-			if !slices.ContainsFunc(readTrace(t, folder, 0).Records, func(r trace.Record) bool {
+			want[i].Call, want[i].Segment = nil, -1 // as in events of traces
+			hasCall := slices.ContainsFunc(records, func(r trace.Record) bool {
 				return r.Digest == c.Digest && r.Bytes == c.Bytes && r.Call != ""
-			}) {
-				t.Errorf("got no record of call %v in the trace", c)
+			})
+			if !hasCall {
+				t.Errorf("the trace has no record of the call %v", c)
 			}
 		}
 		if !slices.Contains(got, want[i]) {
@@ -77,10 +83,12 @@ func TestTraceMatchesOnEvent(t *testing.T) {
 		}
 	}
 	if len(got) != len(want) || len(want) < 5 {
-		t.Errorf("the trace has %d events; want %d, at least 5", len(got), len(want))
+		t.Errorf("the trace has %d events and OnEvent got %d; want the same number, at least 5",
+			len(got), len(want))
 	}
 }
 
+// TestTraceWithoutOnEvent enables a trace by the environment, in a folder that does not exist yet.
 func TestTraceWithoutOnEvent(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "new")
 	t.Setenv("SYMMEM_TRACE", folder)
@@ -93,7 +101,7 @@ func TestTraceWithoutOnEvent(t *testing.T) {
 		event.KindSegment, event.KindAlloc, event.KindFree, event.KindCollective,
 	} {
 		if kinds[k] == 0 {
-			t.Errorf("the trace has no event of kind %v; want at least one (it has %v)", k, kinds)
+			t.Errorf("the trace has no event of kind %v; its numbers of events by kind are %v", k, kinds)
 		}
 	}
 }
@@ -113,7 +121,8 @@ func openTraced(t *testing.T, folder string) (*symmem.Runtime, symmem.Buffer) {
 	return rt, b
 }
 
-// TestCloseUnmapsTrace checks that a trace does not record a Free after Runtime.Close.
+// TestCloseUnmapsTrace checks that Runtime.Close unmaps the trace's file, and that a later Free
+// succeeds but is not recorded.
 func TestCloseUnmapsTrace(t *testing.T) {
 	folder := t.TempDir()
 	rt, b := openTraced(t, folder)
@@ -160,6 +169,7 @@ func TestTracedCallsAllocateNothing(t *testing.T) {
 	}
 }
 
+// TestTraceOfListWithoutOnEvent traces a list of two calls (Call.More).
 func TestTraceOfListWithoutOnEvent(t *testing.T) {
 	folder := t.TempDir()
 	rt, b := openTraced(t, folder)
@@ -186,7 +196,7 @@ func TestTraceOfListWithoutOnEvent(t *testing.T) {
 // different sizes, and the calls of a list, each with its path and size.
 func TestTraceOfEveryOperation(t *testing.T) {
 	folder := t.TempDir()
-	const count = 16
+	const count, root = 16, 1
 	runRanks(t, 2, symmem.Options{Trace: folder}, func(r *rank) {
 		p, err := r.NewPool(symmem.PoolOptions{Domain: r.World()})
 		r.ok(err)
@@ -197,9 +207,9 @@ func TestTraceOfEveryOperation(t *testing.T) {
 		recv, err := b.Memory().Slice(2*count*4, 2*count*4)
 		r.ok(err)
 		g, ctx, uneven := r.World(), r.ctx, []int64{count - 3, 3}
-		r.ok(g.Gather(ctx, send, recv, count, symmem.Float32, 1, nil))
-		r.ok(g.Scatter(ctx, send, recv, count, symmem.Float32, 1, nil))
-		r.ok(g.Reduce(ctx, send, recv, count, symmem.Float32, symmem.Sum, 1, nil))
+		r.ok(g.Gather(ctx, send, recv, count, symmem.Float32, root, nil))
+		r.ok(g.Scatter(ctx, send, recv, count, symmem.Float32, root, nil))
+		r.ok(g.Reduce(ctx, send, recv, count, symmem.Float32, symmem.Sum, root, nil))
 		r.ok(g.AllGatherV(ctx, send, recv, uneven, symmem.Float32, nil))
 		r.ok(g.ReduceScatterV(ctx, send, recv, uneven, symmem.Float32, symmem.Sum, nil))
 		call := symmem.Call{
@@ -213,7 +223,7 @@ func TestTraceOfEveryOperation(t *testing.T) {
 	})
 	want := []struct {
 		operation string
-		bytes     [2]int64 // of the larger buffer of each rank; rank 1 is the root
+		bytes     [2]int64 // size of the larger buffer on each rank
 	}{
 		{"Gather", [2]int64{count * 4, 2 * count * 4}},
 		{"Scatter", [2]int64{count * 4, 2 * count * 4}},
@@ -234,8 +244,10 @@ func TestTraceOfEveryOperation(t *testing.T) {
 			t.Fatalf("the trace of rank %d has %d calls; want %d", r, len(got), len(want))
 		}
 		for i, w := range want {
-			if e := &got[i]; !strings.HasPrefix(e.Call, w.operation+" ") || e.Bytes != w.bytes[r] ||
-				!strings.Contains(e.Call, ", path ") {
+			e := &got[i]
+			isDescribed := strings.HasPrefix(e.Call, w.operation+" ") &&
+				strings.Contains(e.Call, ", path ")
+			if !isDescribed || e.Bytes != w.bytes[r] {
 				t.Errorf("call %d of rank %d = %q with %d bytes; want %s with a path and %d bytes",
 					i, r, e.Call, e.Bytes, w.operation, w.bytes[r])
 			}
@@ -248,9 +260,10 @@ func TestUnusableTraceFolderFailsOpen(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := symmem.Open(t.Context(), symmem.Options{
+	_, err := symmem.Open(t.Context(), symmem.Options{
 		Rank: 0, Size: 1, Backend: "host", Trace: file,
-	}); err == nil {
+	})
+	if err == nil {
 		t.Error("Open with a file as Options.Trace succeeded; want an error")
 	}
 }

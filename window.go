@@ -11,14 +11,13 @@ import (
 
 // windowTable lists a group's windows (segments that all ranks have registered). The table is
 // immutable: a registration replaces it, so that findWindow needs no lock.
-//
-// For each pool, the table maps every granule (the unit of segment sizes) of the address range to a
-// window. The map is split into chunks, so that a registration copies only a few of them.
 type windowTable struct {
 	arenas []arenaTable
-	count  int
+	count  int // number of windows
 }
 
+// arenaTable maps each granule (the unit of segment sizes) of a pool's address range to a window.
+// The map is split into chunks, so that a registration copies only a few of them.
 type arenaTable struct {
 	pool         *Pool
 	base         uintptr
@@ -28,10 +27,11 @@ type arenaTable struct {
 }
 
 const (
-	chunkShift    = 9
+	chunkShift    = 9 // log2 of chunkGranules
 	chunkGranules = 1 << chunkShift
 )
 
+// windowChunk has nil for each granule that lies in no window.
 type windowChunk [chunkGranules]*windowEntry
 
 type windowEntry struct {
@@ -40,10 +40,12 @@ type windowEntry struct {
 	window  driver.Window
 }
 
+// findWindow returns the window in which an address range begins, or nil, and reports whether the
+// whole range lies in that window.
 func (t *windowTable) findWindow(address uintptr, bytes int64) (*windowEntry, bool) {
 	for i := range t.arenas {
 		arena := &t.arenas[i]
-		offset := address - arena.base
+		offset := address - arena.base // wraps around if the address is below base
 		if offset >= arena.bytes {
 			continue
 		}
@@ -58,7 +60,8 @@ func (t *windowTable) findWindow(address uintptr, bytes int64) (*windowEntry, bo
 	return nil, false
 }
 
-// contains requires that the range begins in the window, unless e is nil.
+// contains reports whether a range that begins in the window also ends there. For a nil entry, it
+// returns false.
 func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	if e == nil {
 		return false
@@ -67,7 +70,8 @@ func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	return bytes >= 0 && bytes <= e.segment.bytes-offset
 }
 
-// locate returns values that are the same on every rank, unlike the address.
+// locate describes an address in the window by values that, unlike the address, are the same on
+// every rank.
 func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offset int64) {
 	return e.pool.id, e.segment.ordinal, int64(address - uintptr(e.segment.start))
 }
@@ -77,7 +81,8 @@ type windows struct {
 	mu          *ranked.Spin[groupState] // held to change the fields below
 	table       atomic.Pointer[windowTable]
 	memberships atomic.Pointer[[]*membership]
-	revision    atomic.Uint64 // incremented to make all plans (prepared calls) stale
+	// revision is incremented to make all of the group's plans (prepared calls) stale.
+	revision atomic.Uint64
 }
 
 func (w *windows) init(state *ranked.Spin[groupState]) {
@@ -86,14 +91,15 @@ func (w *windows) init(state *ranked.Spin[groupState]) {
 	w.memberships.Store(&[]*membership{})
 }
 
-// makePlansStale includes plans that another goroutine is preparing.
+// makePlansStale makes the group prepare all calls anew. That includes plans that another goroutine
+// is just preparing.
 func (w *windows) makePlansStale() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.revision.Add(1)
 }
 
-// membershipOf takes no lock.
+// membershipOf returns the group's membership in a pool, or nil. It takes no lock.
 func (w *windows) membershipOf(p *Pool) *membership {
 	for _, m := range *w.memberships.Load() {
 		if m.pool == p {
@@ -110,6 +116,7 @@ func (w *windows) addMembership(m *membership) {
 	w.memberships.Store(&list)
 }
 
+// contains reports whether a range lies in one of the windows.
 func (w *windows) contains(address uintptr, bytes int64) bool {
 	_, isInWindow := w.table.Load().findWindow(address, bytes)
 	return isInWindow
@@ -121,7 +128,8 @@ func (w *windows) add(p *Pool, s *segment, window driver.Window) {
 
 func (w *windows) remove(p *Pool, s *segment) { w.setWindow(p, s, nil, -1) }
 
-// setWindow stores an entry for all granules of a segment.
+// setWindow stores an entry, or nil, for all granules of a segment, and adds countChange to the
+// number of windows.
 func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry, countChange int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,8 +150,8 @@ func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry, countChange
 	w.revision.Add(1)
 }
 
-// dropPool removes a closed pool. Existing plans become stale, because they may contain its
-// addresses.
+// dropPool removes a closed pool. The pool's windows must have been removed before. Existing plans
+// become stale, because they may contain the pool's addresses.
 func (w *windows) dropPool(p *Pool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,7 +169,8 @@ func (w *windows) dropPool(p *Pool) {
 	w.revision.Add(1)
 }
 
-// setGranules changes copies of the chunks, because other goroutines may read the old ones.
+// setGranules stores an entry, or nil, for all granules of a segment. It changes copies of the
+// chunks, because other goroutines may be reading the old chunks.
 func (t *arenaTable) setGranules(s *segment, entry *windowEntry) {
 	first := (uintptr(s.start) - t.base) >> t.granuleShift
 	last := first + uintptr(s.bytes-1)>>t.granuleShift
