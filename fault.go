@@ -12,7 +12,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// lifetime records whether and why a group has ended.
+// lifetime records whether and why a group has ended: it was closed, or it has failed. The error
+// that makes a group fail is its fault.
 type lifetime struct {
 	roster
 	rt      *Runtime
@@ -26,8 +27,8 @@ type lifetime struct {
 	cancel context.CancelCauseFunc
 	// failing is closed, before ctx is canceled, when this rank detects a fault.
 	failing    chan struct{}
-	fault      atomic.Int32 // faultNotReturned, faultReturned or faultRepaired
-	background sync.WaitGroup
+	fault      atomic.Int32   // faultNotReturned, faultReturned or faultRepaired
+	background sync.WaitGroup // the group's goroutines
 }
 
 func newLifetime() *lifetime {
@@ -38,19 +39,22 @@ func newLifetime() *lifetime {
 
 // Values of lifetime.fault.
 const (
+	// faultNotReturned means that there is no fault, or that no call has returned it yet.
 	faultNotReturned int32 = iota
 	// faultReturned means that a call has returned the fault. Later calls still record their
 	// buffers, because another rank may have queued the same calls before it detected the fault.
 	faultReturned
-	// faultRepaired means that the ranks have restored the same state of the group's pools since.
-	// Later calls do not record their buffers.
+	// faultRepaired means that, after the fault, the ranks have given the group's pools the same
+	// state again. Later calls do not record their buffers.
 	faultRepaired
 )
 
-// err returns the cause of the fault that ended the group, or nil until the ranks agree on it.
+// err returns why the group has ended: an ErrClosed, or the cause of its fault. Until the ranks
+// agree on the cause, err returns nil.
 func (l *lifetime) err() error { return l.recordFault(context.Cause(l.ctx)) }
 
-// cause is like err, but after a fault, it waits until the ranks agree on the cause.
+// cause is like err, but if this rank has detected a fault, it waits until the ranks agree on the
+// cause or ctx ends.
 func (l *lifetime) cause(ctx context.Context) error {
 	if l.ctx.Err() == nil && l.comm.Cause() != nil {
 		ctx = orBackground(ctx)
@@ -67,7 +71,8 @@ func (l *lifetime) cause(ctx context.Context) error {
 	return l.err()
 }
 
-// watch waits for a fault and then runs the inquiry into its cause.
+// watch regularly checks the peers until the group ends. After a fault, it runs the inquiry in which
+// the ranks agree on the cause.
 func (l *lifetime) watch() {
 	ticker := time.NewTicker(l.peerCheckInterval())
 	defer ticker.Stop()
@@ -100,7 +105,8 @@ func (l *lifetime) peerCheckInterval() time.Duration {
 	return min(maxPeerCheckInterval, max(l.limit.Get()/4, time.Millisecond))
 }
 
-// awaitFault replaces a fault of this group by the cause that the ranks agree on.
+// awaitFault returns err or, if err is a fault of this group, waits for the cause that the ranks
+// agree on and returns the cause.
 func (l *lifetime) awaitFault(err error) error {
 	if err == nil || errors.Is(err, driver.ErrInterrupted) || !l.isOwnFault(err) {
 		return err // an interrupted caller must not wait again
@@ -110,6 +116,7 @@ func (l *lifetime) awaitFault(err error) error {
 	return l.err()
 }
 
+// isOwnFault reports whether err is a fault of this group.
 func (l *lifetime) isOwnFault(err error) bool {
 	return l.comm.Cause() != nil && (lifetimeOf(err) == l || errors.Is(err, driver.ErrFault))
 }
@@ -128,8 +135,9 @@ func lifetimeOf(err error) *lifetime {
 	return l
 }
 
-// recordFault must be called before err is returned to the program. It marks the group's pools
-// suspect, because they may differ between the ranks.
+// recordFault returns err: nil, an ErrClosed or a fault. It must be called before a fault is
+// returned to the program. In the first such call, it marks the group's pools suspect, because they
+// may differ between the ranks.
 func (l *lifetime) recordFault(err error) error {
 	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != faultNotReturned {
 		return err
@@ -143,27 +151,29 @@ func (l *lifetime) recordFault(err error) error {
 	return err
 }
 
-// recordFaultOfCommunicator reports whether the backend has detected a fault.
+// recordFaultOfCommunicator records a fault that the communicator has detected, and reports whether
+// there is one.
 func (l *lifetime) recordFaultOfCommunicator() bool {
 	cause := l.comm.Cause()
 	if cause == nil || errors.Is(cause, ErrClosed) {
 		return false
 	}
-	_ = l.recordFault(cause)
+	_ = l.recordFault(cause) // returns cause
 	return true
 }
 
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
-// resolve makes the group fail if it has not failed on this rank.
+// resolve records that the fault of a group has been repaired. If the group has not failed on this
+// rank yet, resolve makes it fail first.
 func (l *lifetime) resolve() {
 	l.abort()
 	_ = l.recordFault(ErrAborted)
 	l.fault.Store(faultRepaired)
 }
 
-// failStream returns err. If the group has failed, so does the stream, because later work on it may
-// need the result of the refused call.
+// failStream returns err, with which the group has refused a call. If the group has failed, it also
+// makes the stream fail, because later work on the stream may need the result of the call.
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		s.queue.Fail(cause)
@@ -172,7 +182,7 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 	return err
 }
 
-// close reports whether the group had failed before.
+// close ends the group and reports whether it had failed before.
 func (l *lifetime) close() (failed bool) {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		<-l.ctx.Done() // other ranks may need this one to determine the cause

@@ -10,7 +10,8 @@ import (
 
 const maxListCalls = 1 << 16
 
-// queueList runs several calls as one launch if the backend supports it.
+// queueList queues a list of calls (Call.More) on a stream, in one launch if the backend can. A nil
+// stream stands for the default stream.
 func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -20,11 +21,11 @@ func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) er
 	}
 	recordGroupInCapture(s, g)
 	for _, c := range calls {
-		visit, err := enterPools(c.send.pool, c.recv.pool)
+		use, err := enterPools(c.send.pool, c.recv.pool)
 		if err != nil {
 			return g.calls.wrapError(c, err)
 		}
-		defer visit.leave(c.send.pool, c.recv.pool)
+		defer use.leave(c.send.pool, c.recv.pool) // after the launch
 	}
 	g.calls.site.Store(calls[0].site)
 	plans, err := planList(ctx, g, s, calls)
@@ -56,7 +57,8 @@ func checkList(g *Group, s *Stream, calls []*collective) error {
 	return nil
 }
 
-// planList validates all calls before it prepares the first one.
+// planList returns the plans (prepared calls) of a list. It validates all calls before it prepares
+// the first one.
 func planList(
 	ctx context.Context, g *Group, s *Stream, calls []*collective,
 ) (plans []*collective, err error) {
@@ -65,8 +67,10 @@ func planList(
 	}
 	plans = make([]*collective, len(calls))
 	for i, c := range calls {
-		if plans[i] = g.calls.cachedPlan(c); plans[i] == nil {
-			if plans[i], err = g.calls.validatedCopy(c); err != nil {
+		plans[i] = g.calls.cachedPlan(c)
+		if plans[i] == nil {
+			plans[i], err = g.calls.validatedCopy(c) // not prepared yet
+			if err != nil {
 				return nil, err
 			}
 		}
@@ -91,8 +95,8 @@ func planList(
 	return plans, nil
 }
 
-// chooseListPath makes all calls take the path of the largest one, so that one launch can run them
-// all. It applies only to AllGatherV without a chosen path.
+// chooseListPath makes all calls of a list take the path of the largest call, so that one launch
+// can run all of them. It changes only lists of AllGatherV whose first call does not choose a path.
 func chooseListPath(planner *planner, calls []*collective) error {
 	if calls[0].choice != PathDefault {
 		return nil
@@ -120,17 +124,20 @@ func chooseListPath(planner *planner, calls []*collective) error {
 			return planner.wrapError(largest, err)
 		}
 	}
+	othersChoice := PathPlain
+	if call.Path == driver.PathDirect {
+		othersChoice = PathDirect
+	}
 	for _, c := range calls {
-		if c != largest && call.Path == driver.PathDirect {
-			c.choice = PathDirect
-		} else if c != largest {
-			c.choice = PathPlain
+		if c != largest {
+			c.choice = othersChoice
 		}
 	}
 	return nil
 }
 
-// launchList combines the plans into one launch if the backend can.
+// launchList launches the plans in one launch if the backend can combine them, and otherwise one by
+// one.
 func launchList(g *Group, s *Stream, first *collective, plans []*collective) error {
 	lister, canList := g.comm.(driver.Lister)
 	if canList && len(plans) > 1 {

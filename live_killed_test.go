@@ -21,14 +21,15 @@ import (
 	"symmem/internal/live"
 )
 
-// watchedVariable marks a process as a rank of TestLiveViewSurvivesKilledRanks, and holds the
-// address of the live view.
+// watchedVariable marks a process as a rank of TestLiveViewSurvivesKilledRanks. Its value is the
+// address of the live view, the web page about the ranks.
 const watchedVariable = "SYMMEM_TEST_WATCHED"
 
-// runWatchedRank repeats a collective until a rank is lost, and returns when its standard input is
-// closed.
+// runWatchedRank runs this process as a rank of TestLiveViewSurvivesKilledRanks. The rank repeats a
+// collective until another rank is lost, waits until its standard input is closed, and returns its
+// exit status.
 func runWatchedRank() int {
-	number, _ := strconv.Atoi(os.Getenv(rankVariable))
+	number, _ := strconv.Atoi(os.Getenv(rankVariable)) // the test has set both to integers
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()
 	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
@@ -40,15 +41,17 @@ func runWatchedRank() int {
 		return 1
 	}
 	for err == nil {
-		if err = rt.World().Barrier(ctx, nil); err == nil {
+		err = rt.World().Barrier(ctx, nil)
+		if err == nil {
 			err = rt.DefaultStream().Synchronize(ctx)
 		}
 	}
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	rt.Close()
+	_, _ = io.Copy(io.Discard, os.Stdin) // an error also means that the input has ended
+	rt.Close()                           // returns the loss of a rank
 	return 0
 }
 
+// fetch returns the page at a path of the live view.
 func fetch(address, path, token string) (string, error) {
 	request, err := http.NewRequest(http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
@@ -70,6 +73,8 @@ func fetch(address, path, token string) (string, error) {
 	return string(body), err
 }
 
+// answeringRanks lists the ranks that have described their state in the page, and returns the rank
+// that serves the page.
 func answeringRanks(m live.Machine) (ranks []int, servedBy int) {
 	for i := range m.Ranks {
 		if m.Ranks[i].Error == "" {
@@ -79,6 +84,7 @@ func answeringRanks(m live.Machine) (ranks []int, servedBy int) {
 	return ranks, m.ServedBy
 }
 
+// unusedAddress returns a TCP address of this host at which no server listens.
 func unusedAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "localhost:0")
@@ -89,8 +95,9 @@ func unusedAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestLiveViewSurvivesKilledRanks kills the rank that serves the web page, twice. Each time, the
-// next rank must serve it and show the remaining ranks and their fault.
+// TestLiveViewSurvivesKilledRanks kills two of three ranks, one after the other: the rank that
+// serves the live view. Each time, the next rank must serve it and show the remaining ranks and
+// their fault.
 func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	requireRanks(t, lostRanks)
 	useLiveFolder(t)

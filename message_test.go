@@ -9,57 +9,64 @@ import (
 	"symmem"
 )
 
+// plainOptions makes every call take the plain path and compares every call.
 func plainOptions() symmem.Options {
 	return symmem.Options{
 		Path: symmem.PathPlain, Tuning: symmem.BuiltInTuning, Check: symmem.CheckEvery,
 	}
 }
 
-// newInts allocates a buffer that contains x. All ranks must pass the same number of elements.
-func (r *rank) newInts(p *symmem.Pool, x ...int32) symmem.Memory {
+// newInts allocates a buffer that contains the numbers. All ranks must pass as many numbers.
+func (r *rank) newInts(p *symmem.Pool, numbers ...int32) symmem.Memory {
 	r.t.Helper()
-	m, err := r.alloc(p, int64(4*len(x))).Memory().Slice(0, int64(4*len(x)))
+	bytes := int64(4 * len(numbers))
+	m, err := r.alloc(p, bytes).Memory().Slice(0, bytes)
 	r.ok(err)
-	r.ok(r.DefaultStream().Copy(m, symmem.Host(x)))
+	r.ok(r.DefaultStream().Copy(m, symmem.Host(numbers)))
 	r.synchronize()
 	return m
 }
 
+// readInts returns the first n numbers in m.
 func (r *rank) readInts(m symmem.Memory, n int) []int32 {
 	r.t.Helper()
-	x := make([]int32, n)
+	numbers := make([]int32, n)
 	m, err := m.Slice(0, int64(4*n))
 	r.ok(err)
-	r.ok(r.DefaultStream().Copy(symmem.Host(x), m))
+	r.ok(r.DefaultStream().Copy(symmem.Host(numbers), m))
 	r.synchronize()
-	return x
+	return numbers
 }
 
+// TestMessageTagsAndSources sends two messages with distinct tags from each of ranks 1 and 2. Rank
+// 0 receives them from any source, in another order of tags.
 func TestMessageTagsAndSources(t *testing.T) {
+	const receiver = 0
 	runRanks(t, 3, plainOptions(), func(r *rank) {
 		g, s := r.World(), r.DefaultStream()
-		x := r.newInts(r.pool(), int32(r.Rank()), 0, 0, 0)
-		if r.Rank() > 0 {
+		m := r.newInts(r.pool(), int32(r.Rank()), 0, 0, 0) // a message contains the sender's rank
+		if r.Rank() != receiver {
 			for _, tag := range []int{symmem.MaxTag, 0} {
-				r.ok(g.SendTagged(r.ctx, x, 1, symmem.Int32, 0, tag, s))
+				r.ok(g.SendTagged(r.ctx, m, 1, symmem.Int32, receiver, tag, s))
 			}
 			r.ok(s.Synchronize(r.ctx))
 			return
 		}
 		sources := make([]int, 4)
-		for i := range sources {
-			element, err := x.Slice(int64(4*i), 4)
+		for i, tag := range []int{0, 0, symmem.MaxTag, symmem.MaxTag} {
+			element, err := m.Slice(int64(4*i), 4)
 			r.ok(err)
 			r.ok(r.Interop().Do(r.ctx, g, symmem.Call{
 				Operation: symmem.OpRecv, Type: symmem.Int32, Root: symmem.AnySource,
-				Tag: i / 2 * symmem.MaxTag, Count: 1, Recv: element,
+				Tag: tag, Count: 1, Recv: element,
 				Arrived: func(source int) { sources[i] = source },
 			}, s))
 		}
 		r.ok(s.Synchronize(r.ctx))
-		got := r.readInts(x, 4)
+		got := r.readInts(m, 4)
 		for i := range got {
-			if int(got[i]) != sources[i] || got[i^1] != 3-got[i] {
+			otherWithTag := got[i^1]
+			if int(got[i]) != sources[i] || got[i]+otherWithTag != 1+2 {
 				r.failf("got values %v and sources %v, want equal lists, with ranks 1 and 2 for each tag",
 					got, sources)
 			}
@@ -89,13 +96,17 @@ func TestInvalidMessages(t *testing.T) {
 	})
 }
 
+const messageTag = 5 // of messages between two ranks
+
 // runMessageSteps runs four steps and returns the first error. In each step, rank 0 sends a message
 // to the last rank on a separate stream, and all ranks then run a collective. A rank for which skip
 // returns true omits its Send or Recv.
 func runMessageSteps(r *rank, skip func(step, rank int) bool) error {
+	const messageCount, sumCount = 100, 10
 	g, s := r.World(), r.DefaultStream()
 	p, last := r.pool(), r.Size()-1
-	x, y := r.newInts(p, make([]int32, 100)...), r.newInts(p, make([]int32, 10)...)
+	message := r.newInts(p, make([]int32, messageCount)...)
+	sum := r.newInts(p, make([]int32, sumCount)...)
 	messages, err := r.NewStream()
 	r.ok(err)
 	defer func() { _ = messages.Synchronize(r.ctx) }() // Synchronize fails if the group has failed
@@ -103,30 +114,33 @@ func runMessageSteps(r *rank, skip func(step, rank int) bool) error {
 		switch {
 		case skip(step, r.Rank()):
 		case r.Rank() == 0:
-			err = g.SendTagged(r.ctx, x, 100, symmem.Int32, last, 5, messages)
+			err = g.SendTagged(r.ctx, message, messageCount, symmem.Int32, last, messageTag, messages)
 		case r.Rank() == last:
-			err = g.RecvTagged(r.ctx, x, 100, symmem.Int32, 0, 5, messages)
+			err = g.RecvTagged(r.ctx, message, messageCount, symmem.Int32, 0, messageTag, messages)
 		}
 		if err == nil {
-			err = g.AllReduce(r.ctx, y, y, 10, symmem.Int32,
-				symmem.Max, s)
+			err = g.AllReduce(r.ctx, sum, sum, sumCount, symmem.Int32, symmem.Max, s)
 		}
-		if err = errors.Join(err, s.Synchronize(r.ctx)); err != nil {
+		err = errors.Join(err, s.Synchronize(r.ctx))
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// TestNextCollectiveFindsUnmatchedMessage omits the second Send or the second Recv. The collective
+// that follows must fail with an error that counts the Sends and Recvs.
 func TestNextCollectiveFindsUnmatchedMessage(t *testing.T) {
 	for _, forgetful := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", forgetful), func(t *testing.T) {
-			want := symmem.MessageEnds{From: 0, To: 2, Tag: 5, Sent: 2, Received: 1}
+			want := symmem.MessageEnds{From: 0, To: 2, Tag: messageTag, Sent: 2, Received: 1}
 			if forgetful == 0 {
 				want.Sent, want.Received = 1, 2
 			}
 			var errs [3]error
 			runRanks(t, 3, plainOptions(), func(r *rank) {
+				// The cause below explains the error.
 				_ = runMessageSteps(r, func(step, rank int) bool {
 					return step == 1 && rank == forgetful
 				})
@@ -146,61 +160,62 @@ func TestNextCollectiveFindsUnmatchedMessage(t *testing.T) {
 	}
 }
 
+// TestUnorderedMessagesMayOvertakeCollectives receives a message two collectives later than it was
+// sent, which Options.UnorderedMessages permits.
 func TestUnorderedMessagesMayOvertakeCollectives(t *testing.T) {
 	o := plainOptions()
 	o.UnorderedMessages = true
 	runRanks(t, 2, o, func(r *rank) {
-		g, s, x := r.World(), r.DefaultStream(), r.newInts(r.pool(), int32(7-r.Rank()))
+		g, s, m := r.World(), r.DefaultStream(), r.newInts(r.pool(), int32(7-r.Rank()))
 		if r.Rank() == 0 {
-			r.ok(g.Send(r.ctx, x, 1, symmem.Int32, 1, s))
+			r.ok(g.Send(r.ctx, m, 1, symmem.Int32, 1, s))
 		}
 		r.ok(g.Barrier(r.ctx, s))
 		r.ok(g.Barrier(r.ctx, s))
 		if r.Rank() == 1 {
-			r.ok(g.Recv(r.ctx, x, 1, symmem.Int32, 0, s))
+			r.ok(g.Recv(r.ctx, m, 1, symmem.Int32, 0, s))
 		}
 		r.ok(s.Synchronize(r.ctx))
-		if got := r.readInts(x, 1)[0]; got != 7 {
-			r.failf("got %d, want 7", got)
+		if got := r.readInts(m, 1)[0]; got != 7 {
+			r.failf("got %d, want 7 from rank 0", got)
 		}
 	})
 }
 
+// TestCloseReportsUnmatchedMessage closes a group on a rank that has not received a message.
 func TestCloseReportsUnmatchedMessage(t *testing.T) {
 	runRanks(t, 2, plainOptions(), func(r *rank) {
 		g, err := r.Join(r.ctx, "leaving", []int{0, 1})
 		r.ok(err)
-		x := r.newInts(r.pool(), 1)
+		m := r.newInts(r.pool(), 1)
 		if r.Rank() == 0 {
-			r.ok(g.SendTagged(r.ctx, x, 1, symmem.Int32, 1, 3, nil))
+			r.ok(g.SendTagged(r.ctx, m, 1, symmem.Int32, 1, messageTag, nil))
 			r.ok(r.DefaultStream().Synchronize(r.ctx))
 		}
 		r.ok(r.World().Barrier(r.ctx, nil))
 		r.synchronize() // the message has arrived
 		err = g.Close()
-		var e *symmem.MessageError
-		switch {
-		case r.Rank() == 0:
-			r.ok(r.World().Barrier(r.ctx, nil))
-			return
-		case !errors.As(err, &e) || e.Fault != symmem.MessagesUnmatched:
-			r.failf("got %v, want a MessageError for one unmatched message with tag 3", err)
-		case !slices.Equal(e.Ends, []symmem.MessageEnds{{From: 0, To: 1, Tag: 3, Number: 1, Sent: 1}}):
-			r.failf("got %v, want a MessageError for one unmatched message with tag 3", err)
+		if r.Rank() == 1 { // only the receiver's Close must return the error
+			want := symmem.MessageEnds{From: 0, To: 1, Tag: messageTag, Number: 1, Sent: 1}
+			var e *symmem.MessageError
+			if !errors.As(err, &e) || e.Fault != symmem.MessagesUnmatched ||
+				!slices.Equal(e.Ends, []symmem.MessageEnds{want}) {
+				r.failf("got %v, want a MessageError for the unmatched message %v", err, want)
+			}
 		}
 		r.ok(r.World().Barrier(r.ctx, nil))
 	})
 }
 
-// TestMismatchedMessageNamesBothEnds receives a message with a wrong size or type. The error of
-// every rank must describe the Send and the Recv. Sent and Received contain bytes or types.
+// TestMismatchedMessageNamesBothEnds receives a message of 7 elements with a wrong size or type.
+// The error of every rank must describe the Send and the Recv.
 func TestMismatchedMessageNamesBothEnds(t *testing.T) {
 	for _, check := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckOff} {
 		for _, expected := range []struct {
 			count    int64
 			recvType symmem.DataType
 			fault    symmem.MessageFault
-			ends     symmem.MessageEnds
+			ends     symmem.MessageEnds // Sent and Received are sizes in bytes, or types
 		}{
 			{13, symmem.Int32, symmem.MessagesDiffer, symmem.MessageEnds{Sent: 28, Received: 52}},
 			{7, symmem.Float32, symmem.MessageTypesDiffer, symmem.MessageEnds{
@@ -212,15 +227,15 @@ func TestMismatchedMessageNamesBothEnds(t *testing.T) {
 				continue // only the host compares types, at CheckEvery
 			}
 			want := expected.ends
-			want.To, want.Tag, want.Number = 1, 5, 1
+			want.To, want.Tag, want.Number = 1, messageTag, 1
 			t.Run(fmt.Sprint(check, " ", expected.fault), func(t *testing.T) {
 				runRanks(t, 3, symmem.Options{Check: check}, func(r *rank) {
 					g, m := r.World(), r.newInts(r.pool(), make([]int32, 13)...)
 					switch r.Rank() {
 					case 0:
-						r.ok(g.SendTagged(r.ctx, m, 7, symmem.Int32, 1, 5, nil))
-					case 1:
-						_ = g.RecvTagged(r.ctx, m, expected.count, expected.recvType, 0, 5, nil)
+						r.ok(g.SendTagged(r.ctx, m, 7, symmem.Int32, 1, messageTag, nil))
+					case 1: // Recv or a later call fails
+						_ = g.RecvTagged(r.ctx, m, expected.count, expected.recvType, 0, messageTag, nil)
 					}
 					_ = g.Barrier(r.ctx, nil)
 					_ = r.DefaultStream().Synchronize(r.ctx)

@@ -17,10 +17,11 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// isolatedVariable marks a process as a rank that sees only one GPU. Its value is the rank.
+// isolatedVariable marks a process as a rank of TestIsolatedGPUsExplainMissingDirectPath that sees
+// only one GPU. Its value is the rank.
 const isolatedVariable = "SYMMEM_TEST_ALONE"
 
-// runIsolatedRank checks a sum and prints why the call did not take the direct path.
+// runIsolatedRank runs this process as an isolated rank and returns its exit status.
 func runIsolatedRank() int {
 	if err := sumInIsolation(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -29,6 +30,7 @@ func runIsolatedRank() int {
 	return 0
 }
 
+// sumInIsolation checks a sum and prints why a call does not take the direct path.
 func sumInIsolation(ctx context.Context) error {
 	number, err := strconv.Atoi(os.Getenv(isolatedVariable))
 	if err != nil {
@@ -51,7 +53,8 @@ func sumInIsolation(ctx context.Context) error {
 		return err
 	}
 	m := b.Memory()
-	e, err := rt.World().Explain(symmem.OpAllReduce, m, m, 1024, symmem.Float32)
+	const count = 1024
+	explanation, err := rt.World().Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
 	if err != nil {
 		return err
 	}
@@ -61,30 +64,30 @@ func sumInIsolation(ctx context.Context) error {
 	if n := rt.World().Stats().Paths["direct"]; n != 0 {
 		return fmt.Errorf("%d collectives took the direct path, want 0", n)
 	}
-	_, why, _ := strings.Cut(e.Why, "; not direct: ")
-	fmt.Println(why)
+	_, whyNotDirect, _ := strings.Cut(explanation.Why, "; not direct: ")
+	fmt.Println(whyNotDirect)
 	return nil
 }
 
-// TestIsolatedGPUsExplainMissingDirectPath starts ranks that see one GPU each, as with some
-// launchers. They cannot find out how their GPUs are connected, so the direct path is impossible,
-// but other paths must work.
+// TestIsolatedGPUsExplainMissingDirectPath starts two ranks that see one GPU each, as with some
+// launchers. The direct path is impossible, because the ranks cannot find out how their GPUs are
+// connected. Other paths must work, and both ranks must explain why the direct path is missing.
 func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
 			r.skip("the backend has no GPUs", symmem.ErrUnsupported)
 		}
 	})
-	visible := []string{"0", "1"}
-	if all := os.Getenv("CUDA_VISIBLE_DEVICES"); all != "" {
-		visible = strings.Split(all, ",")
+	gpus := []string{"0", "1"} // by rank
+	if visible := os.Getenv("CUDA_VISIBLE_DEVICES"); visible != "" {
+		gpus = strings.Split(visible, ",")
 	}
 	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
 	for number := range 2 {
 		c := systest.Command(t, systest.Patience, os.Args[0])
 		c.Env = append(os.Environ(), storeVariable+"="+store,
-			isolatedVariable+"="+strconv.Itoa(number), "CUDA_VISIBLE_DEVICES="+visible[number])
+			isolatedVariable+"="+strconv.Itoa(number), "CUDA_VISIBLE_DEVICES="+gpus[number])
 		out := &bytes.Buffer{}
 		c.Stdout, c.Stderr = out, out
 		if err := c.Start(); err != nil {

@@ -14,8 +14,9 @@ type PermutedLayout = driver.PermutedLayout
 // DefaultPermuteAlign is the alignment if PermuteArgs.Align is 0.
 const DefaultPermuteAlign = 128
 
-// PermutedLayout returns the layout of the memory that Permute writes in a group of the given size.
-// The memory has the layout's Bytes, which suffice for any ids. align is PermuteArgs.Align.
+// PermutedLayout returns the layout of the memory that Permute writes in a group with the given
+// number of ranks. The memory has the layout's Bytes, which suffice for any ids. align is
+// PermuteArgs.Align.
 func (r Routing) PermutedLayout(ranks int, align int64) PermutedLayout {
 	route := driver.Route{
 		MaxTokens: r.MaxTokens, TopK: r.TopK, Scales: r.Scales, Experts: r.Experts,
@@ -24,12 +25,12 @@ func (r Routing) PermutedLayout(ranks int, align int64) PermutedLayout {
 	return route.PermutedLayout(ranks, rowBytes, cmp.Or(align, DefaultPermuteAlign))
 }
 
-// PermuteArgs contains the arguments of Permute and Unpermute. Memory is aligned to 16 bytes, and
-// may be on any pool.
+// PermuteArgs contains the arguments of Permute and Unpermute. Memory must be aligned to 16 bytes.
+// It may belong to any pool.
 type PermuteArgs struct {
 	Routing
-	// The first row of each expert is a multiple of Align, which is at most 4096. 0 stands for
-	// DefaultPermuteAlign.
+	// Align is the alignment of the experts' rows: the index of the first row of each expert is a
+	// multiple of Align. It is at most 4096, and 0 selects DefaultPermuteAlign.
 	Align int64
 	// Dispatched is the memory that Dispatch has written.
 	Dispatched Memory
@@ -41,7 +42,8 @@ type PermuteArgs struct {
 	Returned Memory
 }
 
-// permute queues the call. Memory that the call does not use is at the end of m.
+// permute queues a Permute or, if returns is true, an Unpermute. what describes the call in errors.
+// m lists the memory that the call uses. If that is less than three parts, the rest of m is zero.
 func permute(
 	g *Group, what string, a *PermuteArgs, returns bool, m [3]Memory, s *Stream,
 ) error {
@@ -85,7 +87,8 @@ func queuePermutation(g *Group, a *PermuteArgs, returns bool, m [3]Memory, s *St
 		return err
 	}
 	defer thirdUse.leave(third, nil)
-	if err := errors.Join(s.checkAndUse(m[0], m[1]), s.checkAndUse(m[2], m[2])); err != nil {
+	err = errors.Join(s.checkAndUse(m[0], m[1]), s.checkAndUse(m[2], m[2]))
+	if err != nil {
 		return err
 	}
 	defer s.useAgain(m[0], m[1])

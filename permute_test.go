@@ -9,7 +9,8 @@ import (
 	bits "symmem/internal/reduce"
 )
 
-// permuteCase is a layer of a mixture of experts.
+// permuteCase is a layer of a mixture of experts with random shapes and tokens. The layer consists
+// of Dispatch, Permute, the experts, Unpermute and Combine.
 type permuteCase struct {
 	*routeCase
 	dispatch, combine symmem.RouteArgs
@@ -17,6 +18,7 @@ type permuteCase struct {
 	layout            symmem.PermutedLayout
 }
 
+// newPermuteCase draws a layer and allocates the memory of this rank.
 func newPermuteCase(c *routeCase) *permuteCase {
 	c.drawShape()
 	c.Type = symmem.BFloat16
@@ -47,14 +49,15 @@ func (p *permuteCase) drawAllTokens() {
 	}
 }
 
-// compute returns the result of an expert for an element.
-func compute(expert int, x uint16) uint16 {
-	return bits.BFloat16Bits(bits.BFloat16Value(x) * float32(1+expert%5))
+// compute returns the result of an expert for an element. Both are encoded as bfloat16.
+func compute(expert int, element uint16) uint16 {
+	return bits.BFloat16Bits(bits.BFloat16Value(element) * float32(1+expert%5))
 }
 
-// runExperts stores the rows that the experts compute for all permuted rows. Rows without an expert
-// become NaN.
+// runExperts computes a row for each row that Permute has written. Rows without an expert become
+// NaN, so that check fails if Unpermute uses them.
 func (p *permuteCase) runExperts() {
+	const notANumber = 0x7fff // as bfloat16
 	permuted := read[uint8](p.rank, p.permute.Permuted)
 	first := p.FirstExpert(len(p.tokens), p.Rank())
 	computed := make([]uint16, p.layout.Capacity*p.Hidden)
@@ -62,60 +65,63 @@ func (p *permuteCase) runExperts() {
 		row := int64(i) / p.Hidden
 		expert := int32(binary.LittleEndian.Uint32(permuted[p.layout.Experts+4*row:]))
 		if expert < 0 {
-			computed[i] = 0x7fff
+			computed[i] = notANumber
 			continue
 		}
-		x := binary.LittleEndian.Uint16(permuted[p.layout.Rows+2*int64(i):])
-		computed[i] = compute(first+int(expert), x)
+		element := binary.LittleEndian.Uint16(permuted[p.layout.Rows+2*int64(i):])
+		computed[i] = compute(first+int(expert), element)
 	}
 	write(p.rank, p.permute.Computed, computed)
 }
 
-// check compares the combined rows of this rank with the definition of the layer.
-func (p *permuteCase) check(compute func(expert int, x uint16) uint16) {
+// check compares the combined rows of this rank's tokens with the definition of the layer: the sum
+// of the ranks' parts, in the order of ranks.
+func (p *permuteCase) check(compute func(expert int, element uint16) uint16) {
 	p.t.Helper()
-	x := p.tokens[p.Rank()]
-	if x.count == 0 {
+	own := p.tokens[p.Rank()]
+	if own.count == 0 {
 		return
 	}
-	got := read[uint16](p.rank, p.combine.Recv)
-	for token := range x.count {
+	combined := read[uint16](p.rank, p.combine.Recv)
+	for token := range own.count {
 		for i := range int(p.Hidden) {
-			element := binary.LittleEndian.Uint16(x.rows[2*(token*int(p.Hidden)+i):])
+			index := token*int(p.Hidden) + i
+			element := binary.LittleEndian.Uint16(own.rows[2*index:])
 			total, isFirst := float32(0), true
 			for r := range p.tokens {
-				part, ok := p.partOf(r, x, token, element, compute)
+				part, hasPart := p.partOf(r, own, token, element, compute)
 				switch {
-				case ok && isFirst:
+				case hasPart && isFirst: // not 0 + part, which would turn -0 into 0
 					total, isFirst = part, false
-				case ok:
+				case hasPart:
 					total += part
 				}
 			}
-			if v, want := got[token*int(p.Hidden)+i], bits.BFloat16Bits(total); v != want {
+			if got, want := combined[index], bits.BFloat16Bits(total); got != want {
 				p.failf("%v, aligned to %d: element %d of token %d = %v, want %v", p.routeCase,
-					p.permute.Align, i, token, bits.BFloat16Value(v), bits.BFloat16Value(want))
+					p.permute.Align, i, token, bits.BFloat16Value(got), bits.BFloat16Value(want))
 			}
 		}
 	}
 }
 
-// partOf returns the weighted sum of what a rank's experts compute for an element.
+// partOf returns the weighted sum of what a rank's experts compute for an element, rounded to
+// bfloat16. hasPart is false if the token is routed to none of these experts.
 func (p *permuteCase) partOf(
 	rank int, x *routedTokens, token int, element uint16, compute func(int, uint16) uint16,
-) (sum float32, ok bool) {
+) (sum float32, hasPart bool) {
 	for k := range p.TopK {
 		id := x.ids[token*p.TopK+k]
 		if p.owner(id) != rank {
 			continue
 		}
 		product := bits.BFloat16Value(compute(int(id), element)) * x.weights[token*p.TopK+k]
-		if ok {
-			product = sum + float32(product)
+		if hasPart {
+			product = sum + float32(product) // the conversion prevents a fused multiply-add
 		}
-		sum, ok = product, true
+		sum, hasPart = product, true
 	}
-	return bits.BFloat16Value(bits.BFloat16Bits(sum)), ok
+	return bits.BFloat16Value(bits.BFloat16Bits(sum)), hasPart
 }
 
 // TestPermutedRowsReachTheirExperts runs whole layers: dispatch, experts and combine.
@@ -134,7 +140,8 @@ func TestPermutedRowsReachTheirExperts(t *testing.T) {
 	})
 }
 
-// TestCapturedPermutations replays layers whose experts return their input, with new tokens.
+// TestCapturedPermutations captures a layer, and replays it with new tokens. Its experts return
+// their input, so that no kernel is necessary between Permute and Unpermute.
 func TestCapturedPermutations(t *testing.T) {
 	runRoutes(t, []int{2}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
 		p := newPermuteCase(c)
@@ -159,7 +166,7 @@ func TestCapturedPermutations(t *testing.T) {
 			}
 			c.ok(graph.Launch(s))
 			c.synchronize()
-			p.check(func(_ int, x uint16) uint16 { return x })
+			p.check(func(_ int, element uint16) uint16 { return element })
 		}
 		c.ok(graph.Close())
 	})
@@ -173,9 +180,9 @@ func TestInvalidPermutations(t *testing.T) {
 			*m, err = m.Slice(0, m.Bytes()-128)
 			c.ok(err)
 		}
-		freed := c.alloc(c.pools[0], p.layout.Bytes)
-		released := freed.Memory()
-		c.ok(freed.Free())
+		buffer := c.alloc(c.pools[0], p.layout.Bytes)
+		freed := buffer.Memory()
+		c.ok(buffer.Free())
 		for _, row := range []struct {
 			name   string
 			change func(a *symmem.PermuteArgs)
@@ -186,7 +193,7 @@ func TestInvalidPermutations(t *testing.T) {
 			{"too many experts", func(a *symmem.PermuteArgs) { a.Experts = 513 }, symmem.ErrInvalid},
 			{"rows of odd sizes", func(a *symmem.PermuteArgs) { a.Hidden++ }, symmem.ErrInvalid},
 			{
-				"memory that is missing", func(a *symmem.PermuteArgs) { a.Permuted = symmem.Memory{} },
+				"missing memory", func(a *symmem.PermuteArgs) { a.Permuted = symmem.Memory{} },
 				symmem.ErrOutOfRange,
 			},
 			{
@@ -194,7 +201,7 @@ func TestInvalidPermutations(t *testing.T) {
 				symmem.ErrOutOfRange,
 			},
 			{
-				"memory that is freed", func(a *symmem.PermuteArgs) { a.Permuted = released },
+				"freed memory", func(a *symmem.PermuteArgs) { a.Permuted = freed },
 				symmem.ErrFreed,
 			},
 		} {

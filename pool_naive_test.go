@@ -8,14 +8,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive is a simple best-fit allocator, the baseline for placement. Its free blocks are sorted by
-// size and then by address. It keeps no history and has no lock.
+// naive is a simple best-fit allocator of ranges of offsets, with which BenchmarkAlloc compares
+// pools. It keeps no history and has no lock.
 type naive struct {
-	free []extent
+	free []extent // free blocks, sorted by size and then by start
 	// starts and ends hold the free blocks by the offset at which they begin or end.
 	starts, ends map[int64]extent
 }
 
+// extent is a free or allocated block. Its fields are in bytes.
 type extent struct{ start, size int64 }
 
 // naiveUnit is the unit of sizes, as in package alloc.
@@ -23,6 +24,7 @@ const naiveUnit = 512
 
 var errNaiveFull = errors.New("the naive allocator is full")
 
+// newNaive returns an allocator with one free block of the given size.
 func newNaive(bytes int64) *naive {
 	a := &naive{starts: map[int64]extent{}, ends: map[int64]extent{}}
 	a.insert(extent{0, bytes})
@@ -38,12 +40,14 @@ func compareExtents(a, b extent) int {
 	}
 }
 
+// insert adds a free block.
 func (a *naive) insert(e extent) {
 	index, _ := slices.BinarySearchFunc(a.free, e, compareExtents)
 	a.free = slices.Insert(a.free, index, e)
 	a.starts[e.start], a.ends[e.start+e.size] = e, e
 }
 
+// remove removes a free block.
 func (a *naive) remove(e extent) {
 	index, _ := slices.BinarySearchFunc(a.free, e, compareExtents)
 	a.free = slices.Delete(a.free, index, index+1)
@@ -53,7 +57,8 @@ func (a *naive) remove(e extent) {
 
 func (a *naive) alloc(bytes int64) (extent, error) {
 	size := (bytes + naiveUnit - 1) / naiveUnit * naiveUnit
-	index, _ := slices.BinarySearchFunc(a.free, extent{0, size}, compareExtents)
+	smallest := extent{0, size} // sorts before all blocks that are large enough
+	index, _ := slices.BinarySearchFunc(a.free, smallest, compareExtents)
 	if index == len(a.free) {
 		return extent{}, errNaiveFull
 	}
@@ -65,6 +70,7 @@ func (a *naive) alloc(bytes int64) (extent, error) {
 	return extent{found.start, size}, nil
 }
 
+// release frees a block and merges it with the adjacent free blocks.
 func (a *naive) release(e extent) {
 	if previous, ok := a.ends[e.start]; ok {
 		a.remove(previous)
@@ -77,6 +83,8 @@ func (a *naive) release(e extent) {
 	a.insert(e)
 }
 
+// TestNaiveAllocatorMergesWithoutOverlap allocates and frees at random. Live blocks must not
+// overlap, and after all are freed, there must be one free block again.
 func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const whole = 64 << 10
@@ -95,7 +103,7 @@ func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 			}
 			for _, other := range live {
 				if e.start < other.start+other.size && other.start < e.start+e.size {
-					rt.Fatalf("%+v overlaps %+v", e, other)
+					rt.Fatalf("the new block %+v overlaps the live block %+v", e, other)
 				}
 			}
 			live = append(live, e)
@@ -104,11 +112,14 @@ func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 			a.release(e)
 		}
 		if len(a.free) != 1 || a.free[0] != (extent{0, whole}) || len(a.starts) != 1 {
-			rt.Fatalf("got the free blocks %+v, want one of %d bytes", a.free, whole)
+			rt.Fatalf("got the free blocks %+v and %d starts, want one block of %d bytes", a.free,
+				len(a.starts), whole)
 		}
 	})
 }
 
+// TestNaiveAllocatorBestFit makes a request that fits into two free blocks, of three units and of
+// one unit.
 func TestNaiveAllocatorBestFit(t *testing.T) {
 	a := newNaive(10 * naiveUnit)
 	var blocks []extent

@@ -9,8 +9,9 @@ import (
 	"symmem"
 )
 
-// TestCaptureInOneWorldBlocksRegistrationInOther opens two worlds, as a process does that belongs
-// to a trainer and an engine. On GPUs, a registration would invalidate the other world's capture.
+// TestCaptureInOneWorldBlocksRegistrationInOther opens two worlds in a process, as a process that
+// both trains a model and serves it does. A registration in one world must be refused during a
+// capture in the other world, because on GPUs, it would invalidate the capture.
 func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 	skipOnHost(t, "on the host, registrations do not invalidate captures of other worlds")
 	capturing, registering := openAlone(t), openAlone(t)
@@ -32,17 +33,17 @@ func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 	if err := p.Register(t.Context(), registering.World()); !errors.Is(err, symmem.ErrCapturing) {
 		t.Errorf("Register during a capture in another world = %v, want ErrCapturing", err)
 	}
-	graph, err := s.EndCapture()
-	if err := errors.Join(err, graph.Close()); err != nil {
+	graph, endErr := s.EndCapture()
+	if err := errors.Join(endErr, graph.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(p.Register(t.Context(), registering.World()), b.Free()); err != nil {
-		t.Error(err)
+		t.Errorf("after the capture: %v", err)
 	}
 }
 
-// TestCaptureInOneWorldWaitsForRegistrationInOther begins a capture in one world while another
-// world is registering memory. The registration ends after a moment.
+// TestCaptureInOneWorldWaitsForRegistrationInOther begins a capture in one world during a
+// registration in another world. BeginCapture must wait until the registration has ended.
 func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
 	skipOnHost(t, "on the host, registrations do not invalidate captures of other worlds")
 	capturing, registering := openAlone(t), openAlone(t)
@@ -62,26 +63,25 @@ func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
 	if !isReleased.Load() {
 		t.Error("BeginCapture returned during a registration in another world")
 	}
-	graph, err := s.EndCapture()
-	if err := errors.Join(err, graph.Close()); err != nil {
+	graph, endErr := s.EndCapture()
+	if err := errors.Join(endErr, graph.Close()); err != nil {
 		t.Error(err)
 	}
 }
 
 // TestWorldsInOneProcessAreIndependent aborts and closes one world while another world is in use.
 func TestWorldsInOneProcessAreIndependent(t *testing.T) {
-	trainers := openRanks(t, 2, symmem.Options{Timeout: time.Minute})
+	abortedRuntimes := openRanks(t, 2, symmem.Options{Timeout: time.Minute})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		trainer := &rank{Runtime: trainers[r.Rank()], t: t, ctx: t.Context()}
-		pool, trainerPool := r.pool(), trainer.pool()
-		b, other := r.window(pool, 4096), trainer.window(trainerPool, 4096)
+		aborted := &rank{Runtime: abortedRuntimes[r.Rank()], t: t, ctx: t.Context()}
+		b, abortedBuffer := r.window(r.pool(), 4096), aborted.window(aborted.pool(), 4096)
 		r.checkSum(r.World(), b)
-		trainer.checkSum(trainer.World(), other)
-		trainer.World().Abort()
-		trainer.wantErr(trainer.World().Check(r.ctx), symmem.ErrAborted)
+		aborted.checkSum(aborted.World(), abortedBuffer)
+		aborted.World().Abort()
+		aborted.wantErr(aborted.World().Check(r.ctx), symmem.ErrAborted)
 		r.checkSum(r.World(), b)
-		symmem.FreeLive(trainer.Runtime)
-		_ = trainer.Close() // returns the abort
+		symmem.FreeLive(aborted.Runtime)
+		_ = aborted.Close() // returns ErrAborted
 		r.checkSum(r.World(), b)
 		r.ok(r.World().Err())
 	})

@@ -12,6 +12,7 @@ import (
 	"symmem/internal/cuda"
 )
 
+// availableMemory returns the free memory of the rank's GPU in bytes.
 func (r *rank) availableMemory() (free int64) {
 	r.t.Helper()
 	r.ok(nccl.Current(r.Rank(), func(gpu *cuda.Driver) (err error) {
@@ -29,22 +30,22 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 		if r.Device().Addressable {
 			r.skip("the backend has no device memory", symmem.ErrUnsupported)
 		}
-		w, before := r.World(), r.availableMemory()
+		w, freeBefore := r.World(), r.availableMemory()
 		g := r.split(w, 0)
 		p := r.poolWith(symmem.PoolOptions{Domain: w, FirstSegment: 256 * mib})
 		b := r.window(p, mib)
 		r.checkSum(g, b)
 		all.wait(r)
-		used := r.availableMemory()
-		pool := r.suspend(p, symmem.DiscardContents)
+		freeInUse := r.availableMemory()
+		poolSuspension := r.suspend(p, symmem.DiscardContents)
 		all.wait(r)
-		withoutPool := r.availableMemory()
-		group := suspendGroup(r, g)
+		freeWithoutPool := r.availableMemory()
+		groupSuspension := suspendGroup(r, g)
 		all.wait(r)
-		withoutGroup := r.availableMemory()
+		freeWithoutBoth := r.availableMemory()
 		for name, freed := range map[string]struct{ got, want int64 }{
-			"pool":  {withoutPool - used, pool.Released},
-			"group": {withoutGroup - withoutPool, group.Released},
+			"pool":  {freeWithoutPool - freeInUse, poolSuspension.Released},
+			"group": {freeWithoutBoth - freeWithoutPool, groupSuspension.Released},
 		} {
 			if freed.want <= 0 || freed.got < freed.want*95/100 {
 				r.failf("suspending the %s freed %d bytes of GPU memory, want at least 95%% of %d", name,
@@ -53,27 +54,29 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 		}
 		t.Logf("rank %d: %d bytes free before the group and pool were created, %d with both in use, "+
 			"%d with the pool suspended, %d with both suspended; kept: %v",
-			r.Rank(), before, used, withoutPool, withoutGroup, group.Kept)
+			r.Rank(), freeBefore, freeInUse, freeWithoutPool, freeWithoutBoth, groupSuspension.Kept)
 		all.wait(r)
 		resumeGroup(r, g)
 		r.resume(p)
 		r.checkSum(g, b)
 		all.wait(r)
-		if now := r.availableMemory(); now < used-4*mib {
-			r.failf("%d bytes are free after Resume, want about %d, as before Suspend", now, used)
+		if now := r.availableMemory(); now < freeInUse-4*mib {
+			r.failf("%d bytes are free after Resume, want about %d, as before Suspend", now, freeInUse)
 		}
 	})
 }
 
+// BenchmarkSuspend measures cycles of Suspend and Resume of a pool and of a group.
 func BenchmarkSuspend(b *testing.B) {
-	for _, size := range []int64{64 * mib, 1024 * mib} {
-		if testing.Short() && size > 64*mib {
+	const smallPool = 64 * mib
+	for _, size := range []int64{smallPool, 1024 * mib} {
+		if testing.Short() && size > smallPool {
 			continue // copying the contents would take a quarter of a minute
 		}
-		for _, c := range []symmem.Contents{symmem.DiscardContents, symmem.KeepContents} {
-			b.Run(fmt.Sprintf("pool of %d MiB, %v", size/mib, c), func(b *testing.B) {
+		for _, contents := range []symmem.Contents{symmem.DiscardContents, symmem.KeepContents} {
+			b.Run(fmt.Sprintf("pool of %d MiB, %v", size/mib, contents), func(b *testing.B) {
 				benchmarkCycles(b, size, func(_ *symmem.Runtime, p *symmem.Pool) error {
-					if _, err := p.Suspend(b.Context(), c); err != nil {
+					if _, err := p.Suspend(b.Context(), contents); err != nil {
 						return err
 					}
 					return p.Resume(b.Context())
@@ -82,7 +85,7 @@ func BenchmarkSuspend(b *testing.B) {
 		}
 	}
 	b.Run("group", func(b *testing.B) {
-		benchmarkCycles(b, 64*mib, func(rt *symmem.Runtime, _ *symmem.Pool) error {
+		benchmarkCycles(b, smallPool, func(rt *symmem.Runtime, _ *symmem.Pool) error {
 			if _, err := rt.World().Suspend(b.Context()); err != nil {
 				return err
 			}
@@ -91,6 +94,7 @@ func BenchmarkSuspend(b *testing.B) {
 	})
 }
 
+// benchmarkCycles measures cycle on two ranks, each with a pool of the given size.
 func benchmarkCycles(
 	b *testing.B, bytes int64, cycle func(*symmem.Runtime, *symmem.Pool) error,
 ) {

@@ -20,18 +20,21 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// removedSegments have been removed from the core but not unmapped, because the wait for the
-	// streams failed. The next trim unmaps them. mu guards this field.
+	// removedSegments lists the segments that an earlier trim has removed from the core but not
+	// unmapped, because its wait for the streams failed. The next trim unmaps them. Guarded by mu.
 	removedSegments []*segment
 }
 
+// trim unmaps segments, but leaves at least minBytes mapped. With a domain, all ranks must call it.
 func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	if t.pool.Suspended() {
 		return fmt.Errorf("trimming a pool: %w", errPoolSuspended)
 	}
 	domain := t.registrar.domain
 	drainErr := t.streams.drain(ctx)
-	if drainErr != nil && (domain == nil || !errors.Is(drainErr, ErrCapturing)) {
+	// With a domain, all ranks must return ErrCapturing: see agreeOnCaptures below.
+	mustShareError := domain != nil && errors.Is(drainErr, ErrCapturing)
+	if drainErr != nil && !mustShareError {
 		return fmt.Errorf("trimming a pool: %w", drainErr)
 	}
 	if domain == nil {
@@ -65,8 +68,9 @@ func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
 		t.segments.endEach(segments, t.segments.release))
 }
 
-// takeEmptySegments waits for all streams, because another goroutine may have queued work and freed
-// its buffers.
+// takeEmptySegments removes the segments without buffers from the core and returns them. It then
+// waits for all streams, because another goroutine may have queued work and freed the buffers since
+// the caller's wait. If the wait fails, the next trim unmaps the segments.
 func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*segment, error) {
 	segments := t.removeEmptySegments(minBytes)
 	if len(segments) == 0 {
@@ -81,14 +85,15 @@ func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*seg
 	return segments, nil
 }
 
-// removeEmptySegments removes the segments without buffers from the core, and adds those in
-// t.removedSegments. They can no longer be registered.
+// removeEmptySegments removes the segments without buffers from the core, so that they can no
+// longer be registered. It returns them together with t.removedSegments, ordered by ordinal.
 func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.segments.closed {
 		return nil
 	}
+	const noSite = 0
 	segments := t.removedSegments
 	t.removedSegments = nil
 	for _, trimmed := range t.heap.core.Trim(minBytes) {
@@ -97,7 +102,7 @@ func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 		segments = append(segments, s)
 		t.heap.ledger.Append(&event.Event{
 			Kind: event.KindTrim, Stream: s.stream, Segment: s.ordinal, Size: trimmed.Bytes,
-		}, 0)
+		}, noSite)
 	}
 	slices.SortFunc(segments, compareOrdinals)
 	return segments

@@ -21,19 +21,20 @@ const (
 	envPath   = "SYMMEM_PATH"
 )
 
-// Tuning describes how a group chooses the path of a call: the way in which it runs.
+// Tuning describes how a group chooses the path of a call: the way in which the call runs.
 type Tuning struct {
 	// Table is the name of the tuning table, and its file if it has one.
 	Table string `json:"table"`
 	// Digest is a hash of the parts of the table that affect the choice.
 	Digest string `json:"digest"`
-	// Path is the group's setting, such as "auto".
-	Path     string `json:"path"`
-	Machines int    `json:"machines"`
+	// Path is the name of the group's PathChoice, such as "auto".
+	Path string `json:"path"`
+	// Machines is the number of machines on which the group's ranks run.
+	Machines int `json:"machines"`
 }
 
-// TuningFile returns the path of the file with the tuning table for a device and a number of ranks.
-// The command symmem tune writes it to the user's configuration directory.
+// TuningFile returns the name of the file with the tuning table for a device and a number of ranks.
+// The file is in the user's configuration directory. The command symmem tune writes it.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -43,6 +44,7 @@ func TuningFile(device string, ranks int) (string, error) {
 	return filepath.Join(folder, "symmem", name), nil
 }
 
+// fileNamePart joins the words of a device's name with "-", in lower case.
 func fileNamePart(device string) string {
 	words := strings.FieldsFunc(strings.ToLower(device), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
@@ -55,35 +57,40 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
-// settings are exchanged when a group is created. If Terms differed between ranks, they could wait
-// for each other in different collectives.
+// settings contains what a rank sends to the others when a group is created.
 type settings struct {
-	Terms      []setting `json:"terms"`
-	Machine    string    `json:"machine"`
-	TableError string    `json:"table_error,omitempty"`
-	// Suspect means that a pool's layout may differ between ranks after a failure.
+	// Terms must be the same on all ranks. Otherwise, ranks could wait for each other in different
+	// collectives.
+	Terms   []setting `json:"terms"`
+	Machine string    `json:"machine"` // from machineName
+	// TableError says why the rank's tuning table cannot be used, unless it is empty.
+	TableError string `json:"table_error,omitempty"`
+	// Suspect is true if the layout of one of the rank's pools may differ between ranks after a
+	// fault.
 	Suspect bool `json:"suspect,omitempty"`
 }
 
+// setting is a term and its value on a rank.
 type setting struct {
 	What  string `json:"what"`
 	Value string `json:"value"`
-	Text  string `json:"text,omitempty"` // replaces Value in messages if it is not empty
+	Text  string `json:"text,omitempty"` // replaces Value in messages, unless it is empty
 }
 
-// machineName returns the same name as NCCL. The host name does not suffice, because containers on
-// several machines can share it.
+// machineName returns the name by which NCCL identifies this machine. It contains the boot id,
+// because containers on several machines can share a host name.
 func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id
 	}
-	host, _ := os.Hostname()
-	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return host + " " + strings.TrimSpace(string(boot))
+	host, _ := os.Hostname() // one of the two suffices, so errors do not matter
+	bootID, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return host + " " + strings.TrimSpace(string(bootID))
 }
 
 func formatDigest(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
 
+// groupShape returns the number of ranks and machines of a group.
 func groupShape(byRank []settings) tuning.Shape {
 	machines := map[string]bool{}
 	for i := range byRank {
@@ -92,6 +99,8 @@ func groupShape(byRank []settings) tuning.Shape {
 	return tuning.Shape{Ranks: len(byRank), Machines: len(machines)}
 }
 
+// compareSettings returns an error if a rank has no tuning table or the terms differ between ranks.
+// ranks maps group ranks to world ranks.
 func compareSettings(byRank []settings, ranks []int) error {
 	for i := range byRank {
 		if byRank[i].TableError != "" {
@@ -106,7 +115,8 @@ func compareSettings(byRank []settings, ranks []int) error {
 	return nil
 }
 
-// describeDifferences returns "" if all values of the term are the same.
+// describeDifferences describes the values of a term and the ranks that have them. If all values are
+// the same, it returns "".
 func describeDifferences(byRank []settings, ranks []int, termIndex int) string {
 	var distinctTerms []setting
 	ranksByValue := map[string][]int{}

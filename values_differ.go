@@ -14,7 +14,8 @@ import (
 	"symmem/driver"
 )
 
-// valueReport describes a rank's call of Value or Step, for the other ranks if the calls differ.
+// valueReport describes a rank's call that compares a value or a step. If the calls differ, the
+// ranks exchange their reports. The fields are those of Side.
 type valueReport struct {
 	Event  string   `json:"event"`
 	Site   string   `json:"site"`
@@ -24,17 +25,19 @@ type valueReport struct {
 const (
 	maxValueReport = 4096 // bytes of an encoded report
 	maxValueSite   = 512  // bytes of Event and of Site
-	maxSides       = 16
+	maxSides       = 16   // sides of a DivergenceError
 )
 
+// failInvalidData makes the group fail because a rank has sent invalid data. It returns the cause
+// that the ranks agree on.
 func (v *values) failInvalidData(name *valueName, err error) error {
 	err = fmt.Errorf("value %d of group %s: %w", name.calls, v.id, err)
 	v.comm.Abort(err)
 	return v.life.awaitFault(err)
 }
 
-// explainDifference exchanges call sites and latest values, so all ranks must call it. The caller
-// must hold name.mu.
+// explainDifference returns a DivergenceError for calls that differ between the ranks. It exchanges
+// reports, so all ranks must call it. The caller must hold name.mu.
 func (v *values) explainDifference(ctx context.Context, name *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
@@ -54,7 +57,9 @@ func (v *values) explainDifference(ctx context.Context, name *valueName, c *valu
 	return v.newDivergenceError(description, words, reports)
 }
 
-// encode drops the oldest calls in Before if the result would be too long.
+// encode returns the report as JSON of at most maxValueReport bytes. It shortens Event and Site,
+// and drops the oldest calls in Before while the JSON is too long. If even the JSON without Before
+// is too long, encode returns nil.
 func (r valueReport) encode() []byte {
 	r.Event = r.Event[:min(len(r.Event), maxValueSite)]
 	r.Site = r.Site[max(0, len(r.Site)-maxValueSite):] // keep the file name and line at the end
@@ -70,6 +75,7 @@ func (r valueReport) encode() []byte {
 	}
 }
 
+// decodeValueReport decodes the report of another rank. If it is invalid, the result is empty.
 func decodeValueReport(encoded []byte) (r valueReport) {
 	if json.Unmarshal(encoded, &r) != nil {
 		return valueReport{}
@@ -92,8 +98,9 @@ func replaceUnprintable(text string) string {
 	}, text)
 }
 
-// exchangeReports returns the reports of all ranks. They first exchange the sizes, and then one
-// piece of every report at a time. The caller must hold name.mu.
+// exchangeReports returns the reports of all ranks. The ranks first exchange the sizes of their
+// encoded reports. Then they repeatedly exchange one piece of each report, until all reports are
+// complete. The caller must hold name.mu.
 func (v *values) exchangeReports(
 	ctx context.Context, name *valueName, own valueReport,
 ) ([]valueReport, error) {
@@ -134,13 +141,13 @@ func (v *values) exchangeReports(
 		}
 	}
 	reports := make([]valueReport, len(encodedReports))
-	for rank, encoded := range encodedReports {
-		reports[rank] = decodeValueReport(encoded[:min(sizes[rank], uint64(len(encoded)))])
+	for rank, padded := range encodedReports {
+		reports[rank] = decodeValueReport(padded[:min(sizes[rank], uint64(len(padded)))])
 	}
 	return reports, nil
 }
 
-// newDivergenceError puts ranks with the same report into one Side.
+// newDivergenceError returns an error with one Side for all ranks that have the same report.
 func (v *values) newDivergenceError(
 	description string, wordsByRank []driver.Words, reports []valueReport,
 ) *DivergenceError {
@@ -188,7 +195,8 @@ func (v *values) newDivergenceError(
 func majorityWords(wordsByRank []driver.Words) (common driver.Words, hasMajority bool) {
 	counts := map[driver.Words]int{}
 	for _, words := range wordsByRank {
-		if counts[words]++; 2*counts[words] > len(wordsByRank) {
+		counts[words]++
+		if 2*counts[words] > len(wordsByRank) {
 			return words, true
 		}
 	}
