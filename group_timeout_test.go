@@ -33,6 +33,7 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 			return errors.Join(err, r.DefaultStream().Synchronize(r.ctx))
 		},
 	}
+	// Each of these functions creates a group in a different way.
 	creators := map[string]func(r *rank) (*symmem.Group, error){
 		"JoinWith": func(r *rank) (*symmem.Group, error) {
 			return r.JoinWith(r.ctx, "long", []int{0, 1}, symmem.GroupOptions{Timeout: longTimeout})
@@ -49,13 +50,13 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return g.Split(r.ctx, 0, r.Rank())
+			return g.Split(r.ctx, 0, r.Rank()) // inherits the timeout
 		},
 	}
 	for name, call := range calls {
 		for creation, createGroup := range creators {
 			t.Run(name+", "+creation, func(t *testing.T) {
-				errorReported := make(chan struct{})
+				errorReported := make(chan struct{}) // closed when rank 0 has got the error
 				runRanks(t, 2, symmem.Options{Timeout: 2 * longTimeout}, func(r *rank) {
 					g, err := createGroup(r)
 					r.ok(err)
@@ -76,21 +77,24 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 	}
 }
 
+// TestJoinTimeoutNamesLateRank joins a group of three ranks on only two of them.
 func TestJoinTimeoutNamesLateRank(t *testing.T) {
-	errorReported := make(chan struct{})
+	const lateRank = 2
+	errorReported := make(chan struct{}) // closed when rank 0 has got the error
 	runRanks(t, 3, symmem.Options{Timeout: time.Hour}, func(r *rank) {
-		if r.Rank() == 2 {
+		if r.Rank() == lateRank {
 			<-errorReported
 			return
 		}
-		options := symmem.GroupOptions{Timeout: 3 * time.Second} // for the other ranks to arrive
+		// The timeout is long enough for ranks 0 and 1 to make the call on a busy machine.
+		options := symmem.GroupOptions{Timeout: 3 * time.Second}
 		_, err := r.JoinWith(r.ctx, "short", []int{0, 1, 2}, options)
 		if r.Rank() == 0 {
 			close(errorReported)
 		}
 		var timeoutErr *symmem.TimeoutError
-		if !errors.As(err, &timeoutErr) || !slices.Contains(timeoutErr.Missing, 2) {
-			r.failf("JoinWith = %v; want a TimeoutError that names rank 2", err)
+		if !errors.As(err, &timeoutErr) || !slices.Contains(timeoutErr.Missing, lateRank) {
+			r.failf("JoinWith = %v; want a TimeoutError that names rank %d", err, lateRank)
 		}
 	})
 }
@@ -106,10 +110,11 @@ func TestInvalidGroupTimeouts(t *testing.T) {
 	})
 }
 
-// TestJoinTimeoutCoversStore joins a group while the store on rank 0 does not answer.
+// TestJoinTimeoutCoversStore joins a group on rank 1 while the store, which rank 0 serves, does not
+// answer. The group's timeout must also limit this wait.
 func TestJoinTimeoutCoversStore(t *testing.T) {
-	const shortTimeout = 20 * time.Millisecond
-	runRanks(t, 2, symmem.Options{Timeout: time.Minute}, func(r *rank) {
+	const worldTimeout, shortTimeout = time.Minute, 20 * time.Millisecond
+	runRanks(t, 2, symmem.Options{Timeout: worldTimeout}, func(r *rank) {
 		if r.Rank() == 0 {
 			return
 		}
@@ -119,7 +124,7 @@ func TestJoinTimeoutCoversStore(t *testing.T) {
 		if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{0}) {
 			r.failf("JoinWith() = %v; want a TimeoutError that names rank 0", err)
 		}
-		if timeoutErr.Waited >= time.Minute {
+		if timeoutErr.Waited >= worldTimeout {
 			r.failf("JoinWith waited %v; want about %v", timeoutErr.Waited, shortTimeout)
 		}
 	})

@@ -10,8 +10,9 @@ import (
 	"symmem/internal/ledger"
 )
 
-// heap finds memory if a stream has no free block that is large enough: it reclaims blocks, then
-// maps a segment, and finally takes free memory of other streams. Callers must hold Pool.mu.
+// heap allocates and reserves memory in the cases in which the placement core alone cannot: if a
+// stream has no free block that is large enough, it maps a segment, and then takes free memory of
+// other streams. Callers must hold Pool.mu.
 type heap struct {
 	core      *alloc.Core
 	ledger    *ledger.Ledger
@@ -21,8 +22,8 @@ type heap struct {
 	registrar *registrar
 }
 
-// alloc completes an allocation for which core.Alloc returned block, growth and err. A growth that
-// is not empty describes a segment to map.
+// alloc completes an allocation for which core.Alloc has returned block, growth and err. A growth
+// that is not empty describes a segment that must be mapped before another core.Alloc.
 func (h *heap) alloc(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
 ) (alloc.Block, error) {
@@ -45,6 +46,7 @@ func (h *heap) alloc(
 	}
 }
 
+// sizeError adds an operation and a size to err, unless err is an ErrSize, which contains the size.
 func sizeError(operation string, bytes int64, err error) error {
 	if errors.Is(err, alloc.ErrSize) {
 		return err
@@ -52,6 +54,9 @@ func sizeError(operation string, bytes int64, err error) error {
 	return fmt.Errorf("%s %s: %w", operation, driver.Plural(bytes, "byte"), err)
 }
 
+// reserve reserves memory for a stream, so that it can allocate blocks of the given total size
+// without a new segment. If the device has too little memory for a segment, clean memory of other
+// streams also suffices.
 func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	growth, err := h.core.Reserve(bytes, s.number)
 	if err != nil {
@@ -71,7 +76,8 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	return h.addSizes(s, bytes, err)
 }
 
-// growWithSmallerSegments shrinks the segment while the device has too little memory.
+// growWithSmallerSegments maps a segment. While the device has too little memory, it tries again
+// with a smaller segment.
 func (h *heap) growWithSmallerSegments(s *Stream, growth alloc.Growth, site uint32) error {
 	for {
 		err := h.grow(s, growth, site)
@@ -81,6 +87,7 @@ func (h *heap) growWithSmallerSegments(s *Stream, growth alloc.Growth, site uint
 	}
 }
 
+// addSizes adds the sizes of the pool to an ErrOutOfMemory of the device.
 func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
@@ -88,6 +95,7 @@ func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
 	return newOutOfMemoryError(h.core.GrowFailed(bytes, s.number), err)
 }
 
+// grow maps the segment that growth describes and adds it to the pool.
 func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	memory, err := h.segments.mapNext(growth.Bytes)
 	if err != nil {
@@ -107,10 +115,11 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	return nil
 }
 
-// takeFromOtherStreams takes free memory of other streams if err is an ErrOutOfMemory, and makes s
-// wait on the device for their work. It returns err if there is too little memory. It skips streams
-// that are being captured, because the wait would become part of the graph, and adopted streams
-// that their owners may have destroyed.
+// takeFromOtherStreams handles the error of an allocation. If err is an ErrOutOfMemory, it takes
+// free memory of other streams, makes s wait on the device for their work, and returns nil. For any
+// other err, or if the other streams have too little memory, it returns err. It skips streams that
+// are being captured, because the wait would become part of the graph, and adopted streams that
+// their owners may have destroyed.
 func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) || s.inCapture() {
 		return err
@@ -154,6 +163,7 @@ func (h *heap) liveBlocks() (live []alloc.View) {
 	return live
 }
 
+// countLiveBlocks returns the number of live blocks of each segment that has one.
 func (h *heap) countLiveBlocks() map[*segment]int {
 	counts := map[*segment]int{}
 	for _, b := range h.liveBlocks() {

@@ -2,6 +2,7 @@ package symmem_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"runtime"
 	"slices"
@@ -14,9 +15,10 @@ import (
 	"symmem"
 )
 
+// TestCallValuesMatchMethods calls Interop.Value for each of its operations.
 func TestCallValuesMatchMethods(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		i, w, me := r.Interop(), r.World(), int64(r.Rank())
+		interop, w, me := r.Interop(), r.World(), int64(r.Rank())
 		for _, row := range []struct {
 			call symmem.ValueCall
 			want int64
@@ -32,28 +34,29 @@ func TestCallValuesMatchMethods(t *testing.T) {
 			{symmem.ValueCall{Operation: symmem.ValueStep, Text: "decode"}, 0},
 		} {
 			row.call.Name = row.call.Operation.String()
-			got, err := i.Value(r.ctx, w, row.call)
+			got, err := interop.Value(r.ctx, w, row.call)
 			r.ok(err)
 			if got != row.want {
 				r.failf("Value(%+v) = %d, want %d", row.call, got, row.want)
 			}
 		}
 		rate := symmem.ValueCall{Operation: symmem.ValueAgreeFloat, Name: "rate", Float: 0.5}
-		_, err := i.Value(r.ctx, w, rate)
+		_, err := interop.Value(r.ctx, w, rate)
 		r.ok(err)
-		rate.Float += float64(me)
-		_, err = i.Value(r.ctx, w, rate)
+		rate.Float += float64(me) // differs between the ranks
+		_, err = interop.Value(r.ctx, w, rate)
 		r.wantDivergence(err)
-		for _, o := range []symmem.ValueOperation{0, symmem.ValueAgreeString + 1} {
-			_, err = i.Value(r.ctx, w, symmem.ValueCall{Operation: o, Name: "rate"})
+		for _, unknown := range []symmem.ValueOperation{0, symmem.ValueAgreeString + 1} {
+			_, err = interop.Value(r.ctx, w, symmem.ValueCall{Operation: unknown, Name: "rate"})
 			r.wantErr(err, symmem.ErrInvalid)
 		}
-		_, err = i.Value(r.ctx, nil, rate)
+		_, err = interop.Value(r.ctx, nil, rate)
 		r.wantErr(err, symmem.ErrInvalid)
 	})
 }
 
-// TestPremulSum checks that a plan is not reused for a different factor.
+// TestPremulSum checks sums with a factor. Calls with different factors must not share a plan (the
+// cached preparation of a call).
 func TestPremulSum(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -62,10 +65,11 @@ func TestPremulSum(t *testing.T) {
 		recv, err := r.window(p, 4096).Memory().Slice(0, 8)
 		r.ok(err)
 		for _, factor := range []float64{0.5, -0.25, 0.5} {
+			const unchanged, root = -1, 1
 			f := float32(factor)
 			sums := []float32{3 * f, 4 * f}
-			parts := [][]float32{{3 * f, -1}, {4 * f, -1}}
-			atRoot := [][]float32{{-1, -1}, sums}
+			parts := [][]float32{{3 * f, unchanged}, {4 * f, unchanged}} // by rank
+			atRoot := [][]float32{{unchanged, unchanged}, sums}          // by rank
 			for _, row := range []struct {
 				operation symmem.Operation
 				count     int64
@@ -74,10 +78,10 @@ func TestPremulSum(t *testing.T) {
 			}{
 				{symmem.OpAllReduce, 2, 0, sums},
 				{symmem.OpReduceScatter, 1, 0, parts[r.Rank()]},
-				{symmem.OpReduce, 2, 1, atRoot[r.Rank()]},
+				{symmem.OpReduce, 2, root, atRoot[r.Rank()]},
 			} {
 				write(r, send, []float32{float32(r.Rank() + 1), float32(4 * r.Rank())})
-				write(r, recv, []float32{-1, -1})
+				write(r, recv, []float32{unchanged, unchanged})
 				r.ok(r.Interop().Do(r.ctx, r.World(), symmem.Call{
 					Operation: row.operation, Type: symmem.Float32, Op: symmem.PremulSum, Factor: factor,
 					Count: row.count, Root: row.root, Send: send, Recv: recv,
@@ -90,6 +94,7 @@ func TestPremulSum(t *testing.T) {
 	})
 }
 
+// TestPremulSumNeedsFactor omits or adds Call.Factor where it is required or not permitted.
 func TestPremulSumNeedsFactor(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		m := r.unregistered(8)
@@ -130,7 +135,7 @@ func TestDifferentFactorsDiverge(t *testing.T) {
 func TestNormCallMatchesMethod(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		m := r.unregistered(16)
-		for _, hidden := range []int64{8, 7} {
+		for _, hidden := range []int64{8, 7} { // elements of a row; 7 are not supported
 			a := symmem.NormArgs{
 				Input: m, Output: m, Residual: r.unregistered(16), Weight: r.unregistered(16),
 				Rows: 1, Hidden: hidden,
@@ -139,7 +144,7 @@ func TestNormCallMatchesMethod(t *testing.T) {
 			got := r.Interop().Do(r.ctx, r.World(), symmem.Call{
 				Operation: symmem.OpAllReduceRMSNorm, Norm: &a,
 			}, nil)
-			if (got == nil) != (want == nil) || got != nil && got.Error() != want.Error() {
+			if fmt.Sprint(got) != fmt.Sprint(want) {
 				r.failf("rows of %d: Do = %v, want the method's result %v", hidden, got, want)
 			}
 		}
@@ -147,8 +152,8 @@ func TestNormCallMatchesMethod(t *testing.T) {
 	})
 }
 
-// TestStopWord checks that the stop word of a group on GPUs becomes nonzero when the group fails.
-// The host backend has no stop words.
+// TestStopWord checks that a group's stop word, which kernels on GPUs can poll, becomes nonzero
+// when the group fails. The host backend has no stop words.
 func TestStopWord(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)

@@ -28,32 +28,35 @@ func writeDirectTable(t *testing.T) string {
 	return file
 }
 
-// checkSmallExchange is a direct path without a kernel for products and with 8 KiB of exchange
-// memory, so that larger calls need windows.
+// checkSmallExchange is the path check of a direct path that has no kernel for products and 8 KiB
+// of exchange memory. Calls that do not fit into the exchange memory need windows.
 func checkSmallExchange(call *driver.Call) error {
-	send, _ := call.Spans(2, 0)
-	switch windows := call.SendWindow != nil && call.RecvWindow != nil; {
+	const ranks, rank, exchangeBytes = 2, 0, 8 << 10
+	sendBytes, _ := call.Spans(ranks, rank)
+	hasWindows := call.SendWindow != nil && call.RecvWindow != nil
+	switch {
 	case call.ReduceOp == driver.Prod:
 		return fmt.Errorf("no kernel for prod: %w", driver.ErrUnsupported)
-	case send > 8<<10 && !windows:
+	case sendBytes > exchangeBytes && !hasWindows:
 		return fmt.Errorf("8KiB of exchange memory: %w", driver.ErrUnsupported)
 	}
 	return nil
 }
 
+// allowAll is the path check of a path that can take all calls.
 func allowAll(*driver.Call) error { return nil }
 
-// directRow describes a call and its expected path. In why, TABLE stands for the table's name.
+// directRow describes a call on the table of writeDirectTable, and its expected path.
 type directRow struct {
-	name   string
-	choice symmem.PathChoice
-	// windows means that both buffers are in windows.
-	windows   bool
+	name      string
+	choice    symmem.PathChoice
+	inWindows bool // both buffers are in windows
 	op        symmem.ReduceOp
 	bytes     int64
-	path, why string
+	path, why string // in why, TABLE stands for the name of the table
 }
 
+// Parts of the reasons for a path.
 const (
 	bothInWindows = "both buffers lie in windows of the group, "
 	notInWindow   = "the send buffer is in no window of the group"
@@ -102,12 +105,12 @@ var directRows = []directRow{
 		8 << 10, "direct", notInWindow + ", and the call asks for the direct path",
 	},
 	{
-		"an unavailable direct path is replaced as with auto", symmem.PathDirect, true,
+		"an unavailable direct path is replaced as with PathAuto", symmem.PathDirect, true,
 		symmem.Prod, 64 << 10, "plain", bothInWindows + "but " + tableSays +
 			"plain above 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + notSupported,
 	},
 	{
-		"a failed request outside windows takes the plain path",
+		"a request for the direct path that fails outside windows takes the plain path",
 		symmem.PathDirect, false, symmem.Sum, 16 << 10,
 		"plain", notInWindow + "; not direct: 8KiB of exchange memory" + notSupported,
 	},
@@ -133,7 +136,7 @@ func TestDirectPathIsPreferred(t *testing.T) {
 		g := symmem.WithChecks(r.World(), allowAll, checkSmallExchange)
 		for _, row := range directRows {
 			m := unregistered
-			if row.windows {
+			if row.inWindows {
 				m = registered
 			}
 			path, why, _ := symmem.Route(g, symmem.Call{
@@ -148,72 +151,77 @@ func TestDirectPathIsPreferred(t *testing.T) {
 	})
 }
 
+// TestBarriersPreferDirectPath checks the paths of barriers and messages in groups with and without
+// a direct path.
 func TestBarriersPreferDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
-		supported := symmem.WithChecks(r.World(), nil, allowAll)
-		unsupported := symmem.WithChecks(r.World(), nil, func(*driver.Call) error {
+		withDirect := symmem.WithChecks(r.World(), nil, allowAll)
+		withoutDirect := symmem.WithChecks(r.World(), nil, func(*driver.Call) error {
 			return fmt.Errorf("a link is missing: %w", driver.ErrUnsupported)
 		})
-		const without = "the operation works without windows"
+		const noWindows = "the operation works without windows"
 		for _, row := range []struct {
 			g         *symmem.Group
 			choice    symmem.PathChoice
 			path, why string
 		}{
 			{
-				supported, symmem.PathAuto, "direct",
-				without + ", and barriers take the direct path whenever they can",
+				withDirect, symmem.PathAuto, "direct",
+				noWindows + ", and barriers take the direct path whenever they can",
 			},
-			{supported, symmem.PathDirect, "direct", without + ", and the call asks for the direct path"},
-			{supported, symmem.PathPlain, "plain", without},
-			{supported, symmem.PathWindow, "plain", without},
-			{unsupported, symmem.PathAuto, "plain", without},
 			{
-				unsupported, symmem.PathDirect, "plain",
-				without + "; not direct: a link is missing: not supported by this backend",
+				withDirect, symmem.PathDirect, "direct",
+				noWindows + ", and the call asks for the direct path",
+			},
+			{withDirect, symmem.PathPlain, "plain", noWindows},
+			{withDirect, symmem.PathWindow, "plain", noWindows},
+			{withoutDirect, symmem.PathAuto, "plain", noWindows},
+			{
+				withoutDirect, symmem.PathDirect, "plain",
+				noWindows + "; not direct: a link is missing" + notSupported,
 			},
 		} {
-			call := symmem.Call{Operation: symmem.OpBarrier, Path: row.choice}
-			if path, why, _ := symmem.Route(row.g, call); path != row.path || why != row.why {
+			barrier := symmem.Call{Operation: symmem.OpBarrier, Path: row.choice}
+			if path, why, _ := symmem.Route(row.g, barrier); path != row.path || why != row.why {
 				r.failf("%v: got %s: %q, want %s: %q", row.choice, path, why, row.path, row.why)
 			}
-			call = symmem.Call{
+			message := symmem.Call{
 				Operation: symmem.OpSend, Type: symmem.Uint8, Count: 1, Root: 1, Path: row.choice,
 			}
-			if path, _, _ := symmem.Route(row.g, call); path != "plain" {
+			if path, _, _ := symmem.Route(row.g, message); path != "plain" {
 				r.failf("%v: got the %s path for a message, want plain", row.choice, path)
 			}
 		}
 	})
 }
 
-// TestDirectPathComparesOffsetsInWindows checks that the digest of a call depends on the offsets of
-// buffers in windows, but not on those of other buffers.
+// TestDirectPathComparesOffsetsInWindows checks the digests of calls, which ranks compare. If both
+// buffers are in windows, their offsets must be part of the digest. Otherwise, they must not.
 func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		p, other := r.pool(), r.pool()
-		a, b := r.window(p, 4096).Memory(), r.window(p, 4096).Memory()
-		c, d := r.alloc(other, 4096).Memory(), r.alloc(other, 4096).Memory()
+		p, unregistered := r.pool(), r.pool()
+		in1, in2 := r.window(p, 4096).Memory(), r.window(p, 4096).Memory()
+		out1, out2 := r.alloc(unregistered, 4096).Memory(), r.alloc(unregistered, 4096).Memory()
 		g := symmem.WithChecks(r.World(), allowAll, allowAll)
 		digest := func(send, recv symmem.Memory) uint64 {
-			path, _, d := symmem.Route(g, symmem.Call{
+			path, _, compared := symmem.Route(g, symmem.Call{
 				Type: symmem.Float32, Count: 64, Send: send, Recv: recv, Path: symmem.PathDirect,
 			})
 			if path != "direct" {
 				r.failf("got the %s path, want direct", path)
 			}
-			return d
+			return compared
 		}
-		if digest(a, b) == digest(b, a) || digest(a, b) == digest(a, a) {
+		if digest(in1, in2) == digest(in2, in1) || digest(in1, in2) == digest(in1, in1) {
 			r.failf("buffers at different places in windows have the same digest, want different digests")
 		}
-		if digest(c, d) != digest(d, c) || digest(c, d) != digest(c, c) {
+		if digest(out1, out2) != digest(out2, out1) || digest(out1, out2) != digest(out1, out1) {
 			r.failf("the digest depends on offsets outside windows")
 		}
-		if digest(a, b) == digest(c, d) {
+		if digest(in1, in2) == digest(out1, out2) {
 			r.failf("calls in and outside windows have the same digest, want different digests")
 		}
-		if digest(a, c) != digest(c, d) {
+		if digest(in1, out1) != digest(out1, out2) {
 			r.failf("the digest depends on the offset of send, but recv is not in a window")
 		}
 	})
@@ -233,6 +241,8 @@ func TestRegistrableMemoryTakesDirectPath(t *testing.T) {
 	})
 }
 
+// TestForcedDirectPathFallsBack selects the direct path for a group. If the backend does not have
+// it, calls must take another path and Explain must say why.
 func TestForcedDirectPathFallsBack(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: tableOf(t, "1MiB"), Path: symmem.PathDirect}, func(r *rank) {
 		b := r.window(r.pool(), 64<<10)

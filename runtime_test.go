@@ -19,14 +19,16 @@ func TestSingleRankWorld(t *testing.T) {
 	if rt.Rank() != 0 || rt.Size() != 1 || rt.World().Size() != 1 || rt.Source() != "options" {
 		t.Errorf("got rank %d of %d from %q, want 0 of 1 from options", rt.Rank(), rt.Size(), rt.Source())
 	}
-	d := rt.Device()
-	if d.Backend != withBackend(symmem.Options{}).Backend || d.Granularity <= 0 {
-		t.Errorf("Device() = %+v, want the backend of the tests and a positive granularity", d)
+	device, wantBackend := rt.Device(), withBackend(symmem.Options{}).Backend
+	if device.Backend != wantBackend || device.Granularity <= 0 {
+		t.Errorf("Device() = %+v, want the backend %s and a positive granularity", device, wantBackend)
 	}
-	s := rt.Stats()
-	if s.Size != 1 || s.Backend != d.Backend || s.Check != rt.Check().String() ||
-		len(s.Pools) != 1 || len(s.Groups) != 1 {
-		t.Errorf("Stats() = %+v, want one rank, one pool and one group", s)
+	stats := rt.Stats()
+	if stats.Size != 1 || len(stats.Pools) != 1 || len(stats.Groups) != 1 {
+		t.Errorf("Stats() = %+v, want one rank, one pool and one group", stats)
+	}
+	if level := rt.Check().String(); stats.Backend != wantBackend || stats.Check != level {
+		t.Errorf("Stats() = %+v, want the backend %s and the check level %s", stats, wantBackend, level)
 	}
 	if err := symmetricSum(t.Context(), rt, rt.World()); err != nil {
 		t.Error(err)
@@ -51,7 +53,7 @@ func TestInvalidOptions(t *testing.T) {
 				t.Errorf("Open: got %v, want ErrInvalid", err)
 			}
 			if row.options.Size != 0 {
-				return
+				return // OpenLocal chooses the size
 			}
 			_, err = symmem.OpenLocal(t.Context(), 1, withBackend(row.options))
 			if !errors.Is(err, symmem.ErrInvalid) {
@@ -65,6 +67,7 @@ func TestInvalidOptions(t *testing.T) {
 	}
 }
 
+// TestBackendSelection checks that Options.Backend takes precedence over the environment.
 func TestBackendSelection(t *testing.T) {
 	t.Setenv("SYMMEM_BACKEND", "abacus")
 	rt, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Backend: "host"})
@@ -89,6 +92,7 @@ func TestOpenNamesMissingRank(t *testing.T) {
 	}
 }
 
+// TestHotCallsDoNotAllocate checks that frequent calls do not use the Go heap.
 func TestHotCallsDoNotAllocate(t *testing.T) {
 	rt := openAlone(t)
 	ctx, w := t.Context(), rt.World()
@@ -120,19 +124,23 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 			return w.AllReduce(ctx, m, m, 2, symmem.Float32, symmem.Sum, nil)
 		},
 	} {
+		// An earlier call may have mapped a segment that is not registered yet.
 		if err := p.Register(ctx, w); err != nil {
 			t.Fatal(err)
 		}
-		if n := testing.AllocsPerRun(100, func() {
+		allocs := testing.AllocsPerRun(100, func() {
 			if err := call(); err != nil {
-				t.Error(err)
+				t.Errorf("%s: %v", name, err)
 			}
-		}); n != 0 {
-			t.Errorf("%s: %v allocations, want 0", name, n)
+		})
+		if allocs != 0 {
+			t.Errorf("%s: %v allocations, want 0", name, allocs)
 		}
 	}
 }
 
+// TestDifferentOptionsFailOpen opens worlds whose two ranks have different options. The keys are
+// parts of the wanted errors.
 func TestDifferentOptionsFailOpen(t *testing.T) {
 	requireRanks(t, 2)
 	for want, options := range map[string][2]symmem.Options{

@@ -115,8 +115,8 @@ func compareSettings(byRank []settings, ranks []int) error {
 	return nil
 }
 
-// describeDifferences describes the values of a term and the ranks that have them. If all values are
-// the same, it returns "".
+// describeDifferences describes the values of a term and the ranks that have them. If all values
+// are the same, it returns "".
 func describeDifferences(byRank []settings, ranks []int, termIndex int) string {
 	var distinctTerms []setting
 	ranksByValue := map[string][]int{}

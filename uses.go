@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// useTracker records which streams and graphs use the blocks of a pool. A block that is freed while
-// it is used is deferred: it becomes free when its uses have ended.
+// useTracker records which streams and graphs use the blocks of a pool. If a block is freed during
+// a use, it is deferred: it becomes free when its uses have ended.
 type useTracker struct {
 	mu       *ranked.Spin[poolMu]
 	core     *alloc.Core
@@ -20,10 +20,12 @@ type useTracker struct {
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
-	// useEndEvents holds an event for the end of each use of a deferred block; guarded by mu.
+	// useEndEvents holds an event for the end of each use of a deferred block. The event is nil if
+	// the stream has no unfinished work or the event could not be recorded. Guarded by mu.
 	useEndEvents map[alloc.StreamPoint]driver.Event
 }
 
+// addUse records that a stream uses a block. It must be called before the work is queued.
 func (u *useTracker) addUse(m Memory, s *Stream) error {
 	u.mu.Lock()
 	defer u.events.release()
@@ -38,13 +40,15 @@ func (u *useTracker) addUse(m Memory, s *Stream) error {
 	return nil
 }
 
-// renewUse must be called after the work of the use has been queued.
+// renewUse records a use again, in case it was ended after addUse. It must be called after the work
+// of the use has been queued.
 func (u *useTracker) renewUse(m Memory, s *Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.core.RenewUse(m.handle, s.number)
 }
 
+// pin records that a graph uses a block, until unpin.
 func (u *useTracker) pin(m Memory) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -54,6 +58,7 @@ func (u *useTracker) pin(m Memory) error {
 	return nil
 }
 
+// unpin ends a graph's use of a block. If the block has been freed, it becomes free or deferred.
 func (u *useTracker) unpin(m Memory) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -71,11 +76,12 @@ func (u *useTracker) unpin(m Memory) error {
 	return nil
 }
 
+// freeEventKinds maps the state of a block after it was freed to the event in the pool's history.
 var freeEventKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
-// recordFree requires that the caller holds mu.
+// recordFree records that a block was freed and is now in the given state. The caller must hold mu.
 func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	u.ledger.AppendWithoutSite(freeEventKinds[state], u.core.Owner(), b.Segment, b.Offset, b.Size, 0)
 	if state == alloc.Deferred {
@@ -84,8 +90,8 @@ func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	return nil
 }
 
-// recordUseEnds records an event on every stream that used the block that the core has just
-// deferred. Closed streams have no unfinished work. The caller must hold mu.
+// recordUseEnds records an event on each stream that uses the block that the core has just
+// deferred. The caller must hold mu.
 func (u *useTracker) recordUseEnds() error {
 	var errs []error
 	for _, point := range u.core.EventsToRecord() {
@@ -94,15 +100,15 @@ func (u *useTracker) recordUseEnds() error {
 			useEnd = nil
 		}
 		u.useEndEvents[point] = useEnd
-		if err != nil && !errors.Is(err, ErrClosed) {
+		if err != nil && !errors.Is(err, ErrClosed) { // a closed stream has no unfinished work
 			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// awaitUses makes s wait, on the device, for the uses of deferred blocks that the core has freed. A
-// failure of that work does not affect s. The caller must hold mu.
+// awaitUses makes s wait, on the device, for the last uses of the deferred blocks that the core has
+// just made free for s. A failure of that work does not affect s. The caller must hold mu.
 func (u *useTracker) awaitUses(s *Stream) error {
 	for _, point := range u.core.Waits() {
 		if err := u.awaitUse(s, point); err != nil {
@@ -122,21 +128,23 @@ func (u *useTracker) awaitUse(s *Stream, point alloc.StreamPoint) error {
 	return s.queue.WaitIgnoringErrors(useEnd)
 }
 
-// recordReturns records the blocks that have become free. The caller must hold mu.
+// recordReturns records in the history which deferred or parked blocks have become free. The caller
+// must hold mu.
 func (u *useTracker) recordReturns() {
 	for _, b := range u.core.ReturnedBlocks() {
 		u.ledger.AppendWithoutSite(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
 	}
 }
 
+// mark returns a mark for freeCompleteUses or endUsesBefore.
 func (u *useTracker) mark() alloc.Mark {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.core.Mark()
 }
 
-// freeCompleteUses ends a stream's uses before the mark and offers its free memory to other
-// streams. The stream's work before the mark must be complete.
+// freeCompleteUses ends the uses of a stream that were recorded before the mark, and offers the
+// stream's free memory to other streams. The stream's work before the mark must be complete.
 func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -149,7 +157,8 @@ func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	}
 }
 
-// endUsesBefore requires that the caller holds mu.
+// endUsesBefore ends the uses of a stream that were recorded before the mark. The caller must hold
+// mu.
 func (u *useTracker) endUsesBefore(s *Stream, mark alloc.Mark) {
 	u.core.StreamCompleted(s.number, mark)
 	u.recordReturns()

@@ -16,6 +16,7 @@ import (
 // stepProgramsVariable sets the number of programs in TestRandomStepMismatch.
 const stepProgramsVariable = "SYMMEM_TEST_STEPS"
 
+// TestStepMismatch begins three equal steps, and then one with a different name on rank 1.
 func TestStepMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -37,13 +38,14 @@ func TestStepMismatch(t *testing.T) {
 			!strings.HasPrefix(d.Ranks()[0].Before[0], "step decode(batch=8), after 1 collective at ") {
 			r.failf("got %v (%+v), want rank 1 to deviate in step 4", err, d)
 		}
-		r.ok(g.Step(r.ctx, "decode(batch=8)"))
+		r.ok(g.Step(r.ctx, "decode(batch=8)")) // the group is still usable
 		for _, invalid := range []string{"", strings.Repeat("w", symmem.MaxStep+1)} {
 			r.wantErr(g.Step(r.ctx, invalid), symmem.ErrInvalid)
 		}
 	})
 }
 
+// TestStepsCountReplays checks that replays of a graph count as the collectives in it.
 func TestStepsCountReplays(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -66,7 +68,7 @@ func TestStepsCountReplays(t *testing.T) {
 }
 
 func TestCheckOffDisablesSteps(t *testing.T) {
-	t.Setenv("SYMMEM_STEP_GUARD", "0")
+	t.Setenv("SYMMEM_STEP_GUARD", "0") // disables the comparison of steps
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		r.ok(r.World().Step(r.ctx, fmt.Sprint("decode ", r.Rank())))
 	})
@@ -77,30 +79,37 @@ func TestCheckOffDisablesSteps(t *testing.T) {
 func TestRandomStepMismatch(t *testing.T) {
 	programs := 100
 	if text := os.Getenv(stepProgramsVariable); text != "" {
-		programs, _ = strconv.Atoi(text)
+		var err error
+		programs, err = strconv.Atoi(text)
+		if err != nil {
+			t.Fatalf("the variable %s: %v", stepProgramsVariable, err)
+		}
 	}
 	const ranks = 3
+	const wrongName, extraCall, missingCall = 0, 1, 2 // kinds of mistakes
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		for program := range programs {
 			draw := rand.New(rand.NewPCG(23, uint64(program))) // draws the same numbers on every rank
-			steps, wrongRank, kind := 1+draw.IntN(6), draw.IntN(ranks), draw.IntN(3)
+			steps, wrongRank, mistake := 1+draw.IntN(6), draw.IntN(ranks), draw.IntN(3)
 			wrongStep := draw.IntN(steps)
 			g := r.split(r.World(), 0)
 			var err error
 			for step := 0; step <= steps && err == nil; step++ {
-				differs := step == wrongStep && r.Rank() == wrongRank
 				name, calls := fmt.Sprint("step ", draw.IntN(5)), 1+draw.IntN(3)
-				switch {
-				case differs && kind == 0:
-					name += "?"
-				case differs && kind == 1:
-					calls++
-				case differs:
-					calls--
+				if step == wrongStep && r.Rank() == wrongRank {
+					switch mistake {
+					case wrongName:
+						name += "?"
+					case extraCall:
+						calls++
+					case missingCall:
+						calls--
+					}
 				}
 				err = g.Step(r.ctx, name)
 				for call := 0; call < calls && err == nil; call++ {
-					if err = g.Barrier(r.ctx, nil); err == nil {
+					err = g.Barrier(r.ctx, nil)
+					if err == nil {
 						err = r.DefaultStream().Synchronize(r.ctx)
 					}
 				}
@@ -109,7 +118,7 @@ func TestRandomStepMismatch(t *testing.T) {
 			if !slices.Equal(d.Deviant, []int{wrongRank}) ||
 				!strings.Contains(err.Error(), "steps_test.go:") {
 				r.failf("program %d: got %v, want it to blame rank %d (mistake %d in step %d)", program,
-					err, wrongRank, kind, wrongStep)
+					err, wrongRank, mistake, wrongStep)
 			}
 			r.ok(errors.Join(r.World().Agree(r.ctx, "program", int64(program)), g.Close()))
 		}
