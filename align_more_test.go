@@ -6,8 +6,9 @@ import (
 	"symmem"
 )
 
-// TestRealignmentRejectsConcurrentChange frees or uses a buffer after a realignment has waited for
-// all streams. The realignment must fail, because a stream may be using the buffer again.
+// TestRealignmentRejectsConcurrentChange changes a pool after a realignment has waited for all
+// streams. If the change frees or uses a buffer, the realignment must fail, because a stream may be
+// using the buffer again. An allocation does not matter.
 func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -23,25 +24,26 @@ func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 				r.failf("%s during a realignment: got no error, want one", name)
 			}
 		}
-		r.ok(symmem.InventoryAround(p, func() {}))
+		doNothing := func() {}
+		r.ok(symmem.InventoryAround(p, doNothing))
 	})
 }
 
-// TestTrimWhileGraphPinsMemory trims a pool while a graph of rank 0 still uses a buffer that was
-// freed before the realignment.
+// TestTrimWhileGraphPinsMemory trims a pool after a fault, while a graph of rank 0 uses a buffer
+// that was freed before the realignment.
 func TestTrimWhileGraphPinsMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		a := r.window(p, 4096)
+		freed := r.window(p, 4096)
 		g := r.split(r.World(), 0)
 		var graph *symmem.Graph
 		if r.Rank() == 0 {
-			graph = r.capture(func(s *symmem.Stream) { r.ok(a.UseOn(s)) })
+			graph = r.capture(func(s *symmem.Stream) { r.ok(freed.UseOn(s)) })
 		}
-		r.ok(a.Free())
+		r.ok(freed.Free())
 		g.Abort()
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
-		r.split(r.World(), 0)
+		r.split(r.World(), 0) // realigns the pool
 		for range 2 {
 			r.ok(p.Trim(r.ctx, 0))
 			r.checkSum(r.World(), r.window(p, 4096))
@@ -84,20 +86,20 @@ func TestReserveAfterFault(t *testing.T) {
 			r.ok(p.ReserveOn(r.ctx, s, size, r.World()))
 			other, err := r.NewStream()
 			r.ok(err)
-			for err == nil {
+			for err == nil { // use all memory that is not reserved
 				_, err = p.AllocOn(other, size/2)
 			}
 			r.wantErr(err, symmem.ErrOutOfMemory)
-			c, err := p.AllocOn(s, size)
+			reserved, err := p.AllocOn(s, size)
 			r.ok(err)
-			r.checkSum(r.World(), c)
+			r.checkSum(r.World(), reserved)
 			r.ok(r.World().Check(r.ctx))
 		})
 	}
 }
 
-// TestCaptureDelaysRealignment calls Register during a capture. Pools cannot be realigned until it
-// ends, so every rank must get ErrCapturing.
+// TestCaptureDelaysRealignment calls Register after a fault, during a capture on rank 0. Pools
+// cannot be realigned until the capture ends, so both ranks must get ErrCapturing.
 func TestCaptureDelaysRealignment(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()

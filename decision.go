@@ -12,13 +12,16 @@ import (
 
 // decision is the cause of a fault on which the ranks of a group have agreed.
 type decision struct {
-	Text   string `json:"text"` // Report.Text may be shorter
+	// Text is the text of the cause. Report.Text may be shorter.
+	Text   string `json:"text"`
 	Report report `json:"report"`
 }
 
 // maxDecisionText limits a cause's text, in bytes, if the decision is too large for one message.
 const maxDecisionText = 64 << 10
 
+// encodeDecision encodes a cause for the other ranks. If the encoding is too large for a message,
+// only a part of the cause's text remains.
 func encodeDecision(cause error) []byte {
 	d := decision{Text: cause.Error(), Report: reportOf(cause)}
 	encoded, err := json.Marshal(d)
@@ -30,6 +33,7 @@ func encodeDecision(cause error) []byte {
 	return encoded
 }
 
+// decide proposes cause and returns the cause that the group has agreed on.
 func (inq *inquiry) decide(cause error) error {
 	proposal := encodeDecision(cause)
 	result := inq.comm.Decide(proposal)
@@ -39,8 +43,9 @@ func (inq *inquiry) decide(cause error) error {
 	return inq.adopt(cause, result)
 }
 
-// decisionError decodes a decision. If it and ownCause are mismatches of the same call, it returns
-// ownCause, which describes this rank's call as well.
+// decisionError returns the cause in an encoded decision. If it and ownCause are mismatches of the
+// same call, decisionError returns ownCause instead, which also describes this rank's call. It also
+// returns ownCause if the decision cannot be decoded.
 func decisionError(ownCause error, encoded []byte) error {
 	var d decision
 	if json.Unmarshal(encoded, &d) != nil || !d.Report.hasRequiredFields() {
@@ -60,8 +65,10 @@ func decisionError(ownCause error, encoded []byte) error {
 
 const reportCheckInterval = 20 * time.Millisecond
 
-// awaitReports waits until some rank knows a cause, the processes of missing ranks have ended, all
-// missing ranks have left the group, or three quarters of the group's timeout have passed.
+// awaitReports waits for the reports of missing ranks, until
+//   - some rank knows a cause, or the group has agreed on a cause,
+//   - the process of a missing rank has ended, or all missing ranks have left the group, or
+//   - three quarters of the group's timeout have passed.
 func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 	for {
 		lost, left := inq.comm.Departed()
@@ -77,7 +84,8 @@ func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 	}
 }
 
-// hasCause ignores PeerErrors.
+// hasCause reports whether some rank knows the cause of the fault. A PeerError does not count: it
+// only says that other ranks have failed.
 func (all *reports) hasCause() bool {
 	for kind := range all.byKind {
 		if kind != kindPeer {

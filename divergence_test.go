@@ -24,7 +24,9 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 			return
 		}
 		b := r.alloc(r.pool(), 4096).Memory()
-		err := g.Broadcast(r.ctx, b, b, int64(100+r.Rank()), symmem.Int8, 1, nil)
+		const root = 1 // rank 2 of the world
+		count := int64(100 + r.Rank())
+		err := g.Broadcast(r.ctx, b, b, count, symmem.Int8, root, nil)
 		d := r.wantDivergence(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
 		want := []symmem.Side{
 			{Ranks: []int{0}, Event: "Broadcast of 100 int8, root 1 of the group, path plain, collective 1"},
@@ -41,8 +43,9 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	})
 }
 
-// TestGraphLaunchOrderDiverges launches two graphs in a different order on each rank. Their calls
-// are identical except for the capture numbers.
+// TestGraphLaunchOrderDiverges captures two graphs with the same calls, and launches the second
+// graph on the last rank while the other ranks launch the first. The calls differ only in the number
+// of their capture.
 func TestGraphLaunchOrderDiverges(t *testing.T) {
 	options := checkEvery
 	options.Timeout = time.Minute // a divergence must be reported long before
@@ -83,13 +86,15 @@ func TestGraphLaunchOrderDiverges(t *testing.T) {
 	}
 }
 
+// TestSubgroupDivergenceNamesPool makes requests of different sizes from the second pool of a group
+// of world ranks 0 and 2.
 func TestSubgroupDivergenceNamesPool(t *testing.T) {
 	runWithFault(t, 3, checkEvery, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
 			return
 		}
-		r.poolWith(symmem.PoolOptions{Domain: g})
+		r.poolWith(symmem.PoolOptions{Domain: g}) // pool 0
 		p := r.poolWith(symmem.PoolOptions{Domain: g})
 		r.alloc(p, int64(512*(1+r.Rank())))
 		d := r.wantDivergence(g.Check(r.ctx))
@@ -102,6 +107,8 @@ func TestSubgroupDivergenceNamesPool(t *testing.T) {
 	})
 }
 
+// TestJoinedGroupIDHasNoSpace checks that a group has the id that the program has passed to Join,
+// without the space with which the full id begins.
 func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 	runWithFault(t, 2, checkEvery, func(r *rank) {
 		g, err := r.Join(r.ctx, "jj", []int{1, 0})
@@ -117,7 +124,8 @@ func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 // nearly full.
 func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
-		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib >> r.Rank()})
+		firstSegment := 64 * mib >> r.Rank()
+		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: firstSegment})
 		r.alloc(p, mib)
 		d := r.wantDivergence(p.Register(r.ctx, r.World()))
 		if !strings.Contains(d.Error(), "a device has less memory") || d.Why != "different size" {
@@ -144,8 +152,8 @@ func TestDivergenceJSONRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(want, &got); diff != "" {
 		t.Fatalf("the decoded error differs (-want +got):\n%s", diff)
 	}
-	if got.Ranks()[2].Site != "a.go:7" {
-		t.Errorf("Ranks()[2] = %+v, want site a.go:7", got.Ranks()[2])
+	if side := got.Ranks()[2]; side.Site != "a.go:7" {
+		t.Errorf("Ranks()[2] = %+v, want site a.go:7", side)
 	}
 }
 

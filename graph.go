@@ -9,17 +9,18 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is captured work that can be launched repeatedly. Buffers that it uses return to the pool
-// only when it is closed. Close it before the groups whose collectives it contains.
+// Graph is captured work that can be launched repeatedly. If a program frees a buffer that the work
+// uses, the buffer returns to its pool only when the graph is closed. Close a graph before the
+// groups whose collectives it contains.
 type Graph struct {
 	rt   *Runtime
 	work driver.Graph
 
-	pools  []*Pool  // used by the work
-	groups []*Group // whose collectives the work contains
+	pools  []*Pool  // pools whose memory the work uses
+	groups []*Group // groups whose collectives the work contains
 
 	mu           ranked.Mutex[graphMu]
-	pinnedMemory []Memory // guarded by mu
+	pinnedMemory []Memory // memory that Close unpins; guarded by mu
 	closed       bool     // guarded by mu
 }
 
@@ -38,6 +39,7 @@ func (s *Stream) BeginCapture() error {
 	return err
 }
 
+// beginCapture begins a capture after BeginCapture has delayed registrations.
 func (s *Stream) beginCapture() error {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -58,8 +60,9 @@ func (s *Stream) beginCapture() error {
 	return nil
 }
 
-// recordEvent records an event after the queued work. During a capture, it returns the event at the
-// capture's beginning, which suffices because captured work pins its buffers.
+// recordEvent returns an event that completes after the queued work. During a capture, it returns
+// the event that was recorded when the capture began. That suffices, because captured work pins its
+// buffers.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -69,7 +72,8 @@ func (s *Stream) recordEvent() (driver.Event, error) {
 	return s.recordNewEvent()
 }
 
-// recordNewEvent requires that the caller holds s.recording and the stream is not being captured.
+// recordNewEvent records a new event after the queued work. The caller must hold s.recording, and
+// the stream must not be captured.
 func (s *Stream) recordNewEvent() (driver.Event, error) {
 	e, err := s.rt.device.NewEvent()
 	if err != nil {
@@ -97,7 +101,8 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	return g, nil
 }
 
-// endQueueCapture requires that the caller holds s.pinning.
+// endQueueCapture ends the capture of the backend's stream and returns the captured work. The
+// caller must hold s.pinning.
 func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -112,7 +117,8 @@ func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	return work, err
 }
 
-// pin keeps m's block allocated until the graph is closed. It returns false without a capture.
+// pin keeps the block of m allocated until the captured graph is closed. It returns false if the
+// stream is not being captured.
 func (s *Stream) pin(m Memory) (bool, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -131,8 +137,10 @@ func (s *Stream) pin(m Memory) (bool, error) {
 	return true, err
 }
 
+// addUntrackedPool adds a pool to those whose memory the captured graph uses without a pin, if the
+// stream is being captured.
 func (s *Stream) addUntrackedPool(p *Pool) {
-	if p == nil || !s.capturing.Load() {
+	if p == nil || !s.capturing.Load() { // avoids the lock
 		return
 	}
 	s.pinning.Lock()
@@ -142,8 +150,9 @@ func (s *Stream) addUntrackedPool(p *Pool) {
 	}
 }
 
-// Launch queues the work on a stream of the same Runtime that is not being captured. It returns
-// ErrClosed or ErrSuspended if the graph, or a pool or group that it uses, is closed or suspended.
+// Launch queues the work on a stream of the same Runtime. The stream must not be captured. If the
+// graph is closed, or a pool or group that it uses is closed or suspended, Launch returns ErrClosed
+// or ErrSuspended.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
@@ -176,8 +185,8 @@ func (g *Graph) Launch(s *Stream) error {
 }
 
 // Close discards the graph. All launches must have completed. All ranks of a pool's domain must
-// close graphs at the same points of the program, because later placements depend on it. A second
-// Close does nothing.
+// close graphs at the same points of the program, because the closing frees memory, on which later
+// placements depend. A second Close does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")
@@ -192,7 +201,8 @@ func (g *Graph) Close() error {
 	return errors.Join(g.work.Close(), g.unpin())
 }
 
-// unpin requires that the caller holds g.mu or that no other goroutine uses the graph.
+// unpin unpins the graph's memory. The caller must hold g.mu, unless no other goroutine uses the
+// graph.
 func (g *Graph) unpin() error {
 	var errs []error
 	for _, m := range g.pinnedMemory {

@@ -19,18 +19,18 @@ import (
 // MaxGroupID limits the length of an id that Join accepts, in bytes.
 const MaxGroupID = 1024
 
-// Join creates a group from a list of world ranks in group order. All these ranks must call Join
-// with the same list and id. The id must have at most MaxGroupID bytes and must never be used
-// again, even if Join fails. Ranks that belong to the same two groups must join them in the same
-// order.
+// Join creates a group from a list of world ranks in group order. All ranks in the list must call
+// Join with the same list and id. The id must have at most MaxGroupID bytes. A program must never
+// use it again, even if Join fails. Ranks that belong to the same two groups must join them in the
+// same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	return rt.JoinWith(ctx, id, ranks, GroupOptions{})
 }
 
 // GroupOptions configures JoinWith.
 type GroupOptions struct {
-	// Timeout limits each wait for another rank, unless the wait has a deadline. If it is 0,
-	// Options.Timeout is used. The rank with the shortest timeout makes the group fail first.
+	// Timeout limits each wait for another rank, unless the wait has a deadline. 0 selects
+	// Options.Timeout. If the timeouts of ranks differ, the shortest makes the group fail first.
 	Timeout time.Duration
 }
 
@@ -57,8 +57,9 @@ func (rt *Runtime) JoinWith(
 			"must include this rank (%d)", id, ranks, rt.rank)
 	}
 	sortedRanks := slices.Sorted(slices.Values(ranks))
-	if sortedRanks[0] < 0 || sortedRanks[len(sortedRanks)-1] >= rt.size ||
-		len(slices.Compact(sortedRanks)) != len(ranks) {
+	areInWorld := sortedRanks[0] >= 0 && sortedRanks[len(sortedRanks)-1] < rt.size
+	areDistinct := len(slices.Compact(sortedRanks)) == len(ranks)
+	if !areInWorld || !areDistinct {
 		return nil, invalid("joining group %q: ranks %v must be distinct ranks of a world of %d",
 			id, ranks, rt.size)
 	}
@@ -82,13 +83,15 @@ func (rt *Runtime) JoinWith(
 	return g, nil
 }
 
-// Prefixes keep the full ids of groups distinct from each other and from "world".
+// Prefixes in the full ids of groups. They keep the full ids of joined and split groups distinct
+// from each other and from "world".
 const (
 	joinedPrefix = " "
 	splitPrefix  = "/"
 )
 
-// connect returns a RankLostError if the process of one of the ranks ends during the call.
+// connect creates a group by connecting its ranks. If the process of one of them ends during the
+// call, connect returns a RankLostError.
 func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
 	ctx, done, err := rt.creation.beginJoin(ctx)
 	if err != nil {
@@ -106,6 +109,7 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 	return g, err
 }
 
+// connectUnmonitored is connect without a watch for ranks that end.
 func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, error) {
 	life := newLifetime()
 	config := driver.GroupConfig{
@@ -160,7 +164,8 @@ func newGroup(
 	return g
 }
 
-// prepareNewGroup compares the ranks' settings and realigns suspect pools. All ranks must call it.
+// prepareNewGroup compares the ranks' settings, prepares the choice of paths, and realigns suspect
+// pools. All ranks must call it.
 func (g *Group) prepareNewGroup(ctx context.Context) error {
 	hasSuspectPools, err := g.agreeOnSettings(ctx)
 	if err != nil {
@@ -175,8 +180,8 @@ func (g *Group) prepareNewGroup(ctx context.Context) error {
 	return g.aligner.realignNewGroup(ctx, hasSuspectPools)
 }
 
-// closeFailed closes a group that could not be created. If err is its fault, the ranks first agree
-// on the cause.
+// closeFailed closes a group that could not be created because of err, and returns the error of the
+// creation. If err is the group's fault, the ranks first agree on its cause.
 func closeFailed(g *Group, err error) error {
 	if g.life.isOwnFault(err) {
 		err = g.life.inquiry.run(g.comm.Cause())

@@ -6,10 +6,13 @@ import (
 	"symmem/driver"
 )
 
-// Routing describes an exchange of rows in a mixture of experts. It must be the same on all ranks.
+// Routing describes an exchange of rows in a mixture of experts: Dispatch sends the row of each
+// token to the ranks of its experts, and Combine returns the experts' rows. Routing must be the
+// same on all ranks.
 type Routing struct {
 	// Experts is the number of experts of all ranks, at most 512. Each rank owns a contiguous range
-	// of them. If the numbers do not divide, the first ranks own one expert more than the others.
+	// of experts. If the experts cannot be divided equally, the first ranks own one more than the
+	// others.
 	Experts int
 	// TopK is the number of expert ids per token, at most 16.
 	TopK int
@@ -18,9 +21,10 @@ type Routing struct {
 	// Hidden is the number of elements of a row, whose size in bytes must be a multiple of 16.
 	Hidden int64
 	// Type is the type of dispatched rows, such as BFloat16, or Uint8 for float8 rows. Combined rows
-	// are BFloat16.
+	// are always BFloat16.
 	Type DataType
-	// Scales is the number of float32 scales of each row, which Dispatch copies with it.
+	// Scales is the number of float32 scales of each row, which Dispatch copies with the row. It may
+	// be 0.
 	Scales int64
 }
 
@@ -34,19 +38,20 @@ func (r Routing) Layout(ranks int) DispatchLayout {
 	return route.Layout(ranks, r.Hidden*int64(r.Type.Size()))
 }
 
-// FirstExpert returns the first expert of a group rank. The rank's experts end where those of the
-// next rank begin.
+// FirstExpert returns the first expert of a rank in a group with the given number of ranks. The
+// rank's experts end before the first expert of the next rank.
 func (r Routing) FirstExpert(ranks, rank int) int {
 	return (&driver.Route{Experts: r.Experts}).FirstExpert(ranks, rank)
 }
 
 // RouteArgs contains the arguments of Dispatch and Combine. Tensors must be contiguous. Send and
-// Recv are aligned to 16 bytes, and the others to 4.
+// Recv must be aligned to 16 bytes, and the other tensors to 4 bytes.
 type RouteArgs struct {
 	Routing
 	// Tokens is the number of this rank's tokens. It may be 0.
 	Tokens int64
-	// IDs has the shape [Tokens, TopK] and the type int32. An id of -1 means no expert.
+	// IDs contains the experts of each token. It has the shape [Tokens, TopK] and the type int32. An
+	// id of -1 means no expert.
 	IDs Memory
 	// Weights and RowScales have the shapes [Tokens, TopK] and [Tokens, Scales] and the type float32.
 	// Combine does not use them.
@@ -57,6 +62,7 @@ type RouteArgs struct {
 	Recv Memory
 }
 
+// otherBuffers returns the buffers other than Send and Recv. The last element is always zero.
 func (a *RouteArgs) otherBuffers() [4]Memory { return [4]Memory{a.IDs, a.Weights, a.RowScales} }
 
 func (a *RouteArgs) driverRoute() *driver.Route {
@@ -67,6 +73,7 @@ func (a *RouteArgs) driverRoute() *driver.Route {
 	}
 }
 
+// runRoute queues a Dispatch or a Combine. If wait is true, it also waits for the result.
 func runRoute(
 	ctx context.Context, g *Group, o driver.Operation, a RouteArgs, s *Stream, choice PathChoice,
 	site uint32, wait bool,
@@ -82,8 +89,8 @@ func runRoute(
 	return g.run(ctx, s, c)
 }
 
-// reuseRoute returns the plan's arguments if they are equal, so that repeated calls do not
-// allocate, and otherwise a copy.
+// reuseRoute returns a copy of args on the heap. If a cached plan (which may be nil) has equal
+// arguments, it returns those instead, so that repeated calls do not allocate.
 func reuseRoute(plan *collective, args *RouteArgs) *RouteArgs {
 	if plan != nil && plan.routed != nil && *plan.routed == *args {
 		return plan.routed
@@ -92,26 +99,28 @@ func reuseRoute(plan *collective, args *RouteArgs) *RouteArgs {
 	return &route
 }
 
-// locateRoute looks for the window of the buffer that peers access: the receive buffer of a
-// Dispatch, the send buffer of a Combine. The other buffer may be anywhere.
+// locateRoute finds the window of the buffer that peers access, and stores it in the call. The
+// buffer is the receive buffer of a Dispatch or the send buffer of a Combine. The other buffer need
+// not be in a window.
 func locateRoute(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
 ) (found locations) {
 	if call.Operation == driver.Combine {
-		if entry, ok := table.findWindow(call.Send, sendBytes); ok {
+		if entry, inWindow := table.findWindow(call.Send, sendBytes); inWindow {
 			call.SendWindow = entry.window
 			return locations{send: entry, where: "the send buffer lies in a window of the group"}
 		}
 		return locations{where: "the send buffer is in no window of the group"}
 	}
-	if entry, ok := table.findWindow(call.Recv, recvBytes); ok {
+	if entry, inWindow := table.findWindow(call.Recv, recvBytes); inWindow {
 		call.RecvWindow = entry.window
 		return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
 	}
 	return locations{where: "the receive buffer is in no window of the group"}
 }
 
-// windowBuffers returns the send and receive buffers that the call registers if necessary.
+// windowBuffers returns the send buffer and the receive buffer of a call. A buffer that need not be
+// in a window is zero. The call registers the other buffers if necessary.
 func (c *collective) windowBuffers() [2]Memory {
 	switch c.operation {
 	case driver.Dispatch:

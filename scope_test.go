@@ -7,13 +7,17 @@ import (
 	"symmem"
 )
 
+// TestScopeEndRegistersNewMemory checks that End registers the memory, and Alloc does not.
 func TestScopeEndRegistersNewMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		s := p.Begin(r.World())
 		b, err := s.Alloc(mib)
 		r.ok(err)
-		if !s.Enabled() || r.World().IsSymmetric(b.Memory()) {
+		if !s.Enabled() {
+			r.failf("Enabled() = false, want true")
+		}
+		if r.World().IsSymmetric(b.Memory()) {
 			r.failf("the buffer was registered before End")
 		}
 		r.ok(s.End(r.ctx))
@@ -24,35 +28,38 @@ func TestScopeEndRegistersNewMemory(t *testing.T) {
 	})
 }
 
+// TestScopeEndWithoutNewMemory ends scopes on rank 0 only. Without new memory, End must not wait
+// for rank 1.
 func TestScopeEndWithoutNewMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		r.window(p, mib)
-		agreed := r.World().Stats().Agreements
-		// Rank 1 makes no call.
+		before := r.World().Stats().Agreements
 		for i := 0; i < 10 && r.Rank() == 0; i++ {
 			s := p.Begin(r.World())
 			r.ok(s.End(r.ctx))
 		}
-		if n := r.World().Stats().Agreements; n != agreed {
-			r.failf("%d agreements, want %d", n, agreed)
+		if n := r.World().Stats().Agreements; n != before {
+			r.failf("%d agreements after the scopes, want %d as before", n, before)
 		}
 	})
 }
 
+// TestNestedScopes opens a scope for a group of one rank inside a scope for the world. Each End
+// registers the memory of both scopes, but only with its group.
 func TestNestedScopes(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		half := r.split(r.World(), r.Rank())
+		single := r.split(r.World(), r.Rank())
 		outer := p.Begin(r.World())
 		a, err := outer.Alloc(mib)
 		r.ok(err)
-		inner := p.Begin(half)
+		inner := p.Begin(single)
 		b, err := inner.Alloc(8 * mib)
 		r.ok(err)
 		r.ok(inner.End(r.ctx))
 		for _, buffer := range []symmem.Buffer{a, b} {
-			if !half.IsSymmetric(buffer.Memory()) {
+			if !single.IsSymmetric(buffer.Memory()) {
 				r.failf("the inner scope's group has no window over segment %d", buffer.Segment())
 			}
 			if r.World().IsSymmetric(buffer.Memory()) {
@@ -62,7 +69,7 @@ func TestNestedScopes(t *testing.T) {
 		r.ok(outer.End(r.ctx))
 		r.checkSum(r.World(), a)
 		r.checkSum(r.World(), b)
-		r.checkSum(half, b)
+		r.checkSum(single, b)
 	})
 }
 
@@ -75,7 +82,7 @@ func TestEndedScopeRejectsCalls(t *testing.T) {
 		} {
 			s := p.Begin(r.World())
 			end(s)
-			s.Abandon()
+			s.Abandon() // does nothing
 			r.wantErr(s.End(r.ctx), symmem.ErrClosed)
 			if _, err := s.Alloc(512); !errors.Is(err, symmem.ErrClosed) {
 				r.failf("Alloc after %s: got %v, want ErrClosed", name, err)
@@ -93,11 +100,12 @@ func TestScopeDoesNotAllocate(t *testing.T) {
 			r.ok(s.End(r.ctx))
 		}
 		if n := testing.AllocsPerRun(100, scope); n > 0 {
-			r.failf("%v allocations, want 0", n)
+			r.failf("%v allocations on the Go heap, want 0", n)
 		}
 	})
 }
 
+// TestNextEndRegistersMemoryOfAbandonedScope abandons a scope in different ways.
 func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 	errTest := errors.New("test error")
 	for _, row := range []struct {
@@ -150,7 +158,10 @@ func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 	}
 }
 
+// TestDisabledScopeAllocatesLocalMemory makes a request in a disabled scope that differs between
+// the ranks. The memory is not symmetric, so collectives on it take the plain path.
 func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
+	const count = 1024
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		s := p.BeginDisabled()
@@ -164,10 +175,11 @@ func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
 		r.ok(r.World().Check(r.ctx))
 		m := b.Memory()
 		r.fill(b, 1)
-		r.ok(r.World().AllReduce(r.ctx, m, m, 1024, symmem.Float32, symmem.Sum, nil))
+		r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil))
 		r.synchronize()
-		if v := r.floats(b); v[1023] != 2 || v[1024] != 1 {
-			r.failf("elements 1023 and 1024 = %v and %v, want 2 and 1", v[1023], v[1024])
+		if v := r.floats(b); v[count-1] != 2 || v[count] != 1 {
+			r.failf("elements %d and %d = %v and %v, want the sum 2 and the initial value 1", count-1,
+				count, v[count-1], v[count])
 		}
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 0 {
 			r.failf("Paths = %v, want 1 plain", paths)
@@ -176,31 +188,41 @@ func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
 	})
 }
 
+// TestScopeEndReportsRegistrationError opens scopes for the world on pools that the world cannot
+// register.
 func TestScopeEndReportsRegistrationError(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		half := r.split(r.World(), r.Rank())
-		for name, p := range map[string]*symmem.Pool{
-			"a pool without a domain":     r.poolWith(symmem.PoolOptions{}),
-			"a pool of a smaller domain":  r.poolWith(symmem.PoolOptions{Domain: half}),
-			"a pool that has been closed": r.closedPool(),
+		single := r.split(r.World(), r.Rank())
+		for _, row := range []struct {
+			name string
+			pool *symmem.Pool
+			want error
+		}{
+			{"a pool without a domain", r.poolWith(symmem.PoolOptions{}), symmem.ErrInvalid},
+			{
+				"a pool of a smaller domain", r.poolWith(symmem.PoolOptions{Domain: single}),
+				symmem.ErrInvalid,
+			},
+			{"a closed pool", r.closedPool(), symmem.ErrClosed},
 		} {
-			want := symmem.ErrInvalid
-			if name == "a pool that has been closed" {
-				want = symmem.ErrClosed
-			}
-			s := p.Begin(r.World())
-			if _, err := s.Alloc(512); !errors.Is(err, want) {
-				r.failf("Alloc from %s: got %v, want %v", name, err, want)
-			}
-			r.wantErr(s.End(r.ctx), want)
-			r.wantErr(p.Register(r.ctx, r.World()), want)
-			r.wantErr(p.With(r.ctx, r.World(), func(*symmem.Scope) error {
+			s := row.pool.Begin(r.World())
+			_, allocErr := s.Alloc(512)
+			withErr := row.pool.With(r.ctx, r.World(), func(*symmem.Scope) error {
 				panic("With called the function of an invalid scope")
-			}), want)
+			})
+			for call, err := range map[string]error{
+				"Alloc": allocErr, "End": s.End(r.ctx), "With": withErr,
+				"Register": row.pool.Register(r.ctx, r.World()),
+			} {
+				if !errors.Is(err, row.want) {
+					r.failf("%s on %s: got %v, want %v", call, row.name, err, row.want)
+				}
+			}
 		}
 	})
 }
 
+// closedPool returns a pool that has been closed.
 func (r *rank) closedPool() *symmem.Pool {
 	p := r.pool()
 	r.ok(p.Close())
@@ -218,11 +240,11 @@ func TestScopeRejectsNilAndClosedGroup(t *testing.T) {
 		if b := r.window(p, 4096); nilGroup.IsSymmetric(b.Memory()) {
 			r.failf("IsSymmetric = true in a nil group, want false")
 		}
-		g := r.split(r.World(), 0)
-		r.checkSum(g, r.alloc(p, 4096))
-		r.ok(g.Close())
-		s := p.Begin(g)
-		_, err := s.Alloc(8 * mib)
+		closedGroup := r.split(r.World(), 0)
+		r.checkSum(closedGroup, r.alloc(p, 4096))
+		r.ok(closedGroup.Close())
+		s := p.Begin(closedGroup)
+		_, err := s.Alloc(8 * mib) // in a new segment, which End must register
 		r.ok(err)
 		r.wantErr(s.End(r.ctx), symmem.ErrClosed)
 	})
@@ -230,12 +252,14 @@ func TestScopeRejectsNilAndClosedGroup(t *testing.T) {
 
 func TestZeroScope(t *testing.T) {
 	var s symmem.Scope
-	_, err := s.Alloc(512)
-	_, errOn := s.AllocOn(nil, 512)
-	for _, err := range []error{err, errOn, s.End(t.Context())} {
+	_, allocErr := s.Alloc(512)
+	_, allocOnErr := s.AllocOn(nil, 512)
+	for call, err := range map[string]error{
+		"Alloc": allocErr, "AllocOn": allocOnErr, "End": s.End(t.Context()),
+	} {
 		if !errors.Is(err, symmem.ErrInvalid) {
-			t.Errorf("got %v, want ErrInvalid", err)
+			t.Errorf("%s: got %v, want ErrInvalid", call, err)
 		}
 	}
-	s.Abandon()
+	s.Abandon() // must not panic
 }

@@ -20,7 +20,7 @@ type groupWindow struct {
 	window  driver.Window
 }
 
-// listWindows has the same order on all ranks.
+// listWindows lists the pool's windows in all groups, in the same order on all ranks.
 func (s *suspender) listWindows() []groupWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,24 +36,29 @@ func (s *suspender) listWindows() []groupWindow {
 	return windows
 }
 
+// holdSegments keeps all of the pool's segments mapped until a releaseAll, and returns them.
 func (s *suspender) holdSegments() []*segment {
+	const firstOrdinal = 0
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.segments.holdSegments(0, func(*segment) bool { return true })
+	return s.segments.holdSegments(firstOrdinal, func(*segment) bool { return true })
 }
 
+// setRefusing makes allocations fail or succeed again. In a closed pool, they always fail.
 func (s *suspender) setRefusing(isRefusing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.segments.refusing = isRefusing || s.segments.closed
 }
 
+// addCloseCalls changes the number of calls of Pool.Close in progress.
 func (s *suspender) addCloseCalls(change int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closes += change
 }
 
+// awaitStateChange waits until no Suspend or Resume is in progress.
 func (s *suspender) awaitStateChange(ctx context.Context) error {
 	isChanging := func() bool {
 		state := s.state.Load()
@@ -62,8 +67,8 @@ func (s *suspender) awaitStateChange(ctx context.Context) error {
 	return poll(ctx, func() bool { return !isChanging() })
 }
 
-// awaitAllStreams waits for the work on all streams, and returns ErrBusy after the time limit. It
-// returns ErrCapturing if a stream is being captured.
+// awaitAllStreams waits for the work on all streams of this rank. After the time limit, it returns
+// an ErrBusy that names a stream. It returns ErrCapturing if a stream is being captured.
 func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -82,6 +87,8 @@ func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) erro
 	return nil
 }
 
+// describeFirstWait describes for which ranks a call waits, in parentheses after a space. If no call
+// waits or the backend cannot list waits, it returns "".
 func describeFirstWait(rt *Runtime) string {
 	for _, g := range rt.registry.allGroups() {
 		inspector, ok := g.comm.(driver.Inspector)
@@ -117,30 +124,33 @@ func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 
 // refusalError is the reason why a rank does not suspend, resume or use memory.
 type refusalError struct {
-	text string
-	kind error
+	text string // does not contain the text of kind
+	kind error  // for errors.Is, such as ErrBusy
 }
 
 func (e *refusalError) Error() string { return e.text }
 
-// Unwrap returns the kind, for errors.Is.
+// Unwrap returns the kind.
 func (e *refusalError) Unwrap() error { return e.kind }
 
+// refusalKinds lists the kinds that a refusalMessage can have. Errors of other kinds become the
+// first.
 var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported, ErrSuspended}
 
-// refusalMessage encodes a refusalError for the other ranks.
+// refusalMessage describes a refusal to the other ranks, encoded as JSON.
 type refusalMessage struct {
 	Text string
 	Kind int // index in refusalKinds
 }
 
-// agreeOnRefusal exchanges the refusals (or nil) of all ranks. All ranks return the same error:
-// that of the lowest rank that refuses. The caller must hold Group.mu.
+// agreeOnRefusal exchanges the refusals of all ranks; refusal is nil if this rank does not refuse.
+// All ranks return the refusal of the lowest rank that refuses, or nil. The caller must hold
+// Group.mu.
 func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 	var encoded []byte
 	if refusal != nil {
 		message := refusalMessage{Text: refusal.Error()}
-		// JSON may need six bytes to encode one.
+		// The message must fit into a payload. JSON may encode one byte of the text as six bytes.
 		message.Text = message.Text[:min(len(message.Text), driver.MaxPayload/8)]
 		message.Kind = max(0, slices.IndexFunc(refusalKinds, func(kind error) bool {
 			return errors.Is(refusal, kind)

@@ -9,32 +9,38 @@ import (
 	"symmem"
 )
 
-// TestAgreeFloatMismatch checks that zeros with different signs differ and all NaNs are equal.
+// TestAgreeFloatMismatch compares floats. Zeros with different signs must differ, and all NaNs must
+// be equal.
 func TestAgreeFloatMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
 		for _, value := range []float64{0.1, -1e300, math.Inf(1), math.SmallestNonzeroFloat64} {
 			r.ok(g.AgreeFloat(r.ctx, "rate", value))
 		}
-		r.ok(g.AgreeFloat(r.ctx, "loss", math.Copysign(math.NaN(), float64(r.Rank()-1))))
-		odd := r.Rank() == 2
+		ownNaN := math.Copysign(math.NaN(), float64(r.Rank()-1)) // the signs differ between ranks
+		r.ok(g.AgreeFloat(r.ctx, "loss", ownNaN))
+		const deviantRank = 2
 		for _, c := range []struct {
-			usual, odd float64
-			events     [2]string
+			usual, deviant float64
+			events         [2]string
 		}{
 			{0.1, math.Nextafter(0.1, 1), [2]string{"Agree of 0.1", "Agree of 0.10000000000000002"}},
 			{0, math.Copysign(0, -1), [2]string{"Agree of 0.0", "Agree of -0.0"}},
 			{1e300, math.NaN(), [2]string{"Agree of 1e+300", "Agree of NaN"}},
 		} {
-			rate := map[bool]float64{false: c.usual, true: c.odd}[odd]
+			rate := c.usual
+			if r.Rank() == deviantRank {
+				rate = c.deviant
+			}
 			d := r.wantDivergence(g.AgreeFloat(r.ctx, "rate", rate))
-			if !slices.Equal(d.Deviant, []int{2}) || d.Sides[0].Event != c.events[0] ||
+			if !slices.Equal(d.Deviant, []int{deviantRank}) || d.Sides[0].Event != c.events[0] ||
 				d.Sides[1].Event != c.events[1] {
-				r.failf("got the sides %+v, want rank 2 to deviate and the events %q", d.Sides, c.events)
+				r.failf("got the sides %+v, want rank %d to deviate and the events %q", d.Sides,
+					deviantRank, c.events)
 			}
 		}
 		var err error
-		if odd {
+		if r.Rank() == deviantRank { // makes a different call
 			err = g.Agree(r.ctx, "rate", 3)
 		} else {
 			err = g.AgreeFloat(r.ctx, "rate", 3)
@@ -55,26 +61,29 @@ func TestAgreeStringMismatch(t *testing.T) {
 		for _, text := range []string{"", "adam", "\x00\xff", long} {
 			r.ok(g.AgreeString(r.ctx, "optimizer", text))
 		}
-		for _, c := range []struct{ usual, odd, event string }{
+		const deviantRank = 1
+		for _, c := range []struct{ usual, deviant, event string }{
 			{"adam", "sgd\n", `Agree of "sgd\n"`},
 			{"", "\x00", `Agree of "\x00"`},
 			{long + "a", long + "b", `Agree of "configuration\n`},
 			{"1", "1 ", `Agree of "1 "`},
 		} {
 			text := c.usual
-			if r.Rank() == 1 {
-				text = c.odd
+			if r.Rank() == deviantRank {
+				text = c.deviant
 			}
 			d := r.wantDivergence(g.AgreeString(r.ctx, "optimizer", text))
-			if !slices.Equal(d.Deviant, []int{1}) || len(d.Sides) != 2 ||
-				d.Sides[0].Event == d.Sides[1].Event || !strings.HasPrefix(d.Sides[1].Event, c.event) ||
-				len(d.Sides[1].Event) > 400 {
-				r.failf("got the sides %+v, want rank 1 to deviate with an event %s...", d.Sides,
-					c.event)
+			if !slices.Equal(d.Deviant, []int{deviantRank}) || len(d.Sides) != 2 {
+				r.failf("got the sides %+v, want two, of which rank %d deviates", d.Sides, deviantRank)
+			}
+			event := d.Sides[1].Event
+			if d.Sides[0].Event == event || !strings.HasPrefix(event, c.event) || len(event) > 400 {
+				r.failf("got the sides %+v, want rank %d to deviate with an event %s...", d.Sides,
+					deviantRank, c.event)
 			}
 		}
 		var err error
-		if r.Rank() == 1 {
+		if r.Rank() == deviantRank { // makes a different call
 			err = g.AgreeFloat(r.ctx, "optimizer", 3)
 		} else {
 			err = g.AgreeString(r.ctx, "optimizer", "3")
