@@ -12,9 +12,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// aligner makes the ranks of a group place buffers identically again after a fault: one rank may
-// have made calls that another never made. A fault marks pools suspect, and the ranks realign these
-// before they next compare histories.
+// aligner makes the ranks of a group place buffers identically again after a fault. When a group
+// fails, one rank may have made requests that another rank never makes. A fault therefore marks
+// pools suspect, and the ranks realign suspect pools before they next compare histories.
 type aligner struct {
 	roster
 	rt         *Runtime
@@ -23,28 +23,32 @@ type aligner struct {
 	comparison *comparison
 }
 
-// suspicion is raised if a pool may place buffers differently on other ranks. mu guards the fields
-// from isRaised on.
+// suspicion records whether a pool is suspect: after a fault, it may place buffers differently on
+// other ranks. mu guards the fields from isRaised on.
 type suspicion struct {
 	mu           *ranked.Spin[poolMu]
 	domain       *Group
 	isRaised     bool
 	failedGroups map[*lifetime]bool // their faults made the pool suspect
 	alignedRanks []int              // world ranks with which this rank has realigned the pool
-	// blocksBeforeFault were live when isRaised was set, on all ranks.
+	// blocksBeforeFault lists the blocks that were live when isRaised was set.
 	blocksBeforeFault []alloc.View
-	rebuilds          int // each realignment drops all reservations
-	// outsideGroups holds the full ids of groups with ranks outside the pool's domain that use it.
+	// rebuilds counts the realignments, each of which drops all reservations.
+	rebuilds int
+	// outsideGroups contains the full ids of groups that use the pool but have ranks outside its
+	// domain.
 	outsideGroups map[string]bool
 }
 
-// isRaisedFor requires that the caller holds mu. It ignores ranks that have realigned the pool.
+// isRaisedFor reports whether the pool is suspect for a group. It is not if this rank has realigned
+// the pool with all other ranks of the group. The caller must hold mu.
 func (s *suspicion) isRaisedFor(g *roster) bool {
 	return s.isRaised && slices.ContainsFunc(g.ranks, func(r int) bool {
 		return r != g.ranks[g.rank] && !slices.Contains(s.alignedRanks, r)
 	})
 }
 
+// isSuspectFor is isRaisedFor for callers that do not hold mu.
 func (s *suspicion) isSuspectFor(g *roster) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,6 +67,8 @@ func (s *suspicion) rebuildCount() int {
 	return s.rebuilds
 }
 
+// addOutsideGroup records that a group uses the pool, if some rank of the group is outside the
+// pool's domain.
 func (s *suspicion) addOutsideGroup(g *roster) {
 	if s.domain == nil || s.domain.contains(g) {
 		return
@@ -75,6 +81,7 @@ func (s *suspicion) addOutsideGroup(g *roster) {
 	s.outsideGroups[g.fullID] = true
 }
 
+// isAffectedBy reports whether a fault of a group makes the pool suspect.
 func (s *suspicion) isAffectedBy(g *roster) bool {
 	if s.domain == nil {
 		return false
@@ -84,7 +91,7 @@ func (s *suspicion) isAffectedBy(g *roster) bool {
 	return s.domain.contains(g) || s.outsideGroups[g.fullID]
 }
 
-// recordRealigned requires that the caller holds mu.
+// recordRealigned records that a group has realigned the pool. The caller must hold mu.
 func (s *suspicion) recordRealigned(g *roster) {
 	s.rebuilds++
 	for failedGroup := range s.failedGroups {
@@ -101,20 +108,24 @@ func (s *suspicion) recordRealigned(g *roster) {
 	}
 }
 
+// alignedCall is a call of all ranks of a group that compares histories of pools.
 type alignedCall struct {
-	tag string // identifies the operation, so that ranks in different calls differ
+	tag string // names the call, so that the comparison fails if ranks make different calls
 	// A pool is realigned if some rank suspects it or if needsAlign returns true on some rank.
 	pools      []*Pool
-	needsAlign func(*Pool) bool // nil after a realignment
-	ledgers    func() []agreement.Ledger
+	needsAlign func(*Pool) bool          // may be nil; nil after a realignment
+	ledgers    func() []agreement.Ledger // returns the histories to compare; may be nil
 }
 
-// Several realignments are needed only if other goroutines change the pools concurrently.
+// maxRealignments limits the realignments in a call. More than one is needed only if other
+// goroutines change the pools concurrently.
 const maxRealignments = 3
 
+// realignFlag in agreement.Config.Flags asks all ranks for a realignment.
 const realignFlag = 1
 
-// alignAndCompare requires that the caller holds Group.mu.
+// alignAndCompare compares histories of pools, after the ranks have realigned the pools that need
+// it. The caller must hold Group.mu.
 func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
 	for range maxRealignments {
 		if err := a.life.cause(ctx); err != nil {
@@ -158,13 +169,14 @@ func (c *alignedCall) shouldAlign(g *roster, p *Pool) bool {
 	return p.suspicion.isSuspectFor(g) || c.needsAlign != nil && c.needsAlign(p)
 }
 
-// realignError is the same on all ranks, and the group remains usable.
+// realignError says why pools could not be realigned. All ranks return the same one, and the group
+// remains usable.
 type realignError struct{ error }
 
 func (e *realignError) Unwrap() error { return e.error }
 
-// leavesMemoryUnused reports whether a realignment has withdrawn memory that only some ranks were
-// using.
+// leavesMemoryUnused reports whether the pool cannot allocate some of its memory, because an
+// earlier realignment has withdrawn memory that only some ranks were using.
 func leavesMemoryUnused(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,8 +189,9 @@ func (a *aligner) hasSuspectPools() bool {
 	})
 }
 
-// realignNewGroup ignores a realignError, because the first call that uses the pools tries again.
-// hasSuspectPools must be the same on all ranks.
+// realignNewGroup realigns the pools of a new group if hasSuspectPools is true, which must be the
+// same on all ranks. It ignores a realignError, because the first call that uses the pools tries
+// again.
 func (a *aligner) realignNewGroup(ctx context.Context, hasSuspectPools bool) error {
 	if !hasSuspectPools {
 		return nil

@@ -15,12 +15,13 @@ import (
 
 // rankInventory is the state of a rank's pools. The ranks exchange it before a realignment.
 type rankInventory struct {
-	Capturing bool
+	Capturing bool     // a stream of the rank is being captured
 	Trouble   string   // why the rank cannot change its pools, or ""
-	Faults    []uint64 // keys of the groups whose faults the rank's program has seen
+	Faults    []uint64 // keys of the groups whose faults a call has returned on the rank
 	Pools     []poolInventory
 }
 
+// poolInventory is the state of a pool on one rank.
 type poolInventory struct {
 	Pool     uint64
 	Wanted   bool   // a realignment is necessary
@@ -29,7 +30,8 @@ type poolInventory struct {
 	alloc.Inventory
 }
 
-// realign returns the same realignError on all ranks if pools cannot be changed.
+// realign exchanges inventories and gives the pools of the call the same layout on all ranks. If
+// pools cannot be changed, it returns the same realignError on all ranks.
 func (a *aligner) realign(ctx context.Context, c *alignedCall) error {
 	ownInventory := a.takeInventory(ctx, c)
 	payload, err := json.Marshal(ownInventory)
@@ -49,8 +51,8 @@ func (a *aligner) realign(ctx context.Context, c *alignedCall) error {
 	return a.realignWith(ctx, all, c.pools)
 }
 
-// exchangeInParts splits a payload of any size into chunks. The first byte of a chunk is 1 if
-// another chunk follows.
+// exchangeInParts exchanges payloads of any size, in chunks, and returns the payloads of all ranks.
+// The first byte of a chunk is 1 if another chunk of the rank follows, and otherwise 0.
 func exchangeInParts(
 	ctx context.Context, exchange agreement.Exchange, payload []byte,
 ) (payloads [][]byte, err error) {
@@ -78,7 +80,8 @@ func exchangeInParts(
 	return payloads, nil
 }
 
-// takeInventory waits for this rank's queued work.
+// takeInventory waits for this rank's queued work and lists the blocks of the call's pools. It
+// omits closed pools. If the rank cannot change its pools, the inventory says why.
 func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInventory {
 	ctx, cancel := context.WithTimeout(ctx, a.limit.Get())
 	defer cancel()
@@ -115,6 +118,7 @@ func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInvento
 	return inventories
 }
 
+// realignWith realigns pools according to the inventories of all ranks.
 func (a *aligner) realignWith(ctx context.Context, all []rankInventory, pools []*Pool) error {
 	if err := a.checkAllReady(all); err != nil {
 		for _, p := range pools {
@@ -148,6 +152,7 @@ func (a *aligner) realignWith(ctx context.Context, all []rankInventory, pools []
 	return errors.Join(append(errs, a.unmapRemoved(ctx, changedPools, removedSegments))...)
 }
 
+// checkAllReady returns an error if some rank cannot change its pools.
 func (a *aligner) checkAllReady(all []rankInventory) error {
 	for r, inventory := range all {
 		switch {
@@ -162,6 +167,8 @@ func (a *aligner) checkAllReady(all []rankInventory) error {
 	return nil
 }
 
+// resolveFaults records that the faults in the inventories are repaired, except for a fault of this
+// group.
 func (a *aligner) resolveFaults(all []rankInventory) {
 	for _, failed := range a.rt.registry.allGroups() {
 		for _, inventory := range all {
@@ -172,7 +179,8 @@ func (a *aligner) resolveFaults(all []rankInventory) {
 	}
 }
 
-// collectInventories returns nil if no rank wants a realignment of the pool or some rank lacks it.
+// collectInventories returns the inventories of a pool on all ranks. If no rank wants a realignment
+// of the pool, or some rank lacks the pool, it returns nil.
 func collectInventories(pool uint64, all []rankInventory) []poolInventory {
 	var inventories []poolInventory
 	isWanted := false
@@ -198,6 +206,7 @@ func allocInventories(inventories []poolInventory) []alloc.Inventory {
 	return all
 }
 
+// hasRemovedSegment reports whether the layout retires a segment that is mapped on some rank.
 func hasRemovedSegment(layout alloc.Arrangement, inventories []poolInventory) bool {
 	for _, s := range inventories {
 		for ordinal, extent := range s.Segments {
@@ -227,6 +236,7 @@ func (a *aligner) unmapRemoved(
 	return errors.Join(errs...)
 }
 
+// newConflictError returns a DivergenceError about a pool whose live buffers differ between ranks.
 func (a *aligner) newConflictError(p *Pool, c *alloc.Conflict) error {
 	d := &DivergenceError{
 		Group: a.id, Members: slices.Clone(a.ranks), Kind: DivergedPlacement,

@@ -8,26 +8,26 @@ import (
 	"symmem/internal/alloc"
 )
 
-// Buffer refers to a block of memory from Pool.Alloc, or to none if it is the zero Buffer. After
-// Free, a copy of the Buffer may refer to another buffer's memory.
+// Buffer refers to a block of memory from Pool.Alloc. The zero Buffer refers to no memory. After
+// Free, a copy of the Buffer may refer to memory that belongs to another Buffer.
 type Buffer struct{ memory Memory }
 
-// Memory is a range of memory: part of a Buffer, or memory that symmem does not own. It has four
-// words, the most that the compiler keeps in registers.
-type Memory struct {
+// Memory is a range of memory: part of a Buffer, or memory that symmem does not own.
+type Memory struct { // four words, the most that the compiler keeps in registers
 	pool   *Pool // nil for memory that symmem does not own
 	handle alloc.Handle
 	start  unsafe.Pointer // keeps a Go slice reachable
 	extent extent
 }
 
-// extent packs hostFlag, a length in bytes, and the number of the Buffer's stream (or untracked).
+// extent contains a length in bytes, the number of the Buffer's stream (or untracked), and
+// hostFlag.
 type extent uint64
 
 const (
 	streamNumberBits = 16
 	maxStreams       = 1<<streamNumberBits - 1
-	maxExtentBytes   = 1<<(63-streamNumberBits) - 1
+	maxExtentBytes   = 1<<(63-streamNumberBits) - 1 // largest length
 	// untracked stands for the stream of memory whose uses the pool does not record.
 	untracked alloc.Stream = maxStreams
 	hostFlag  extent       = 1 << 63 // marks the memory of a Go slice
@@ -40,12 +40,13 @@ func newExtent(bytes int64, stream alloc.Stream) extent {
 func (e extent) bytes() int64         { return int64(e &^ hostFlag >> streamNumberBits) }
 func (e extent) stream() alloc.Stream { return alloc.Stream(e & (1<<streamNumberBits - 1)) }
 
+// isOnOtherStream reports whether the pool must record a use of the memory on the current stream.
 func (e extent) isOnOtherStream(current alloc.Stream) bool {
 	stream := e.stream()
 	return stream != current && stream != untracked
 }
 
-// Address returns the buffer's address on this rank.
+// Address returns the buffer's address on this rank. Other ranks may have it at other addresses.
 func (b Buffer) Address() uintptr { return uintptr(b.memory.start) }
 
 // Size returns the size in bytes, which may be slightly more than requested.
@@ -81,18 +82,20 @@ func (b Buffer) Pool() *Pool { return b.memory.pool }
 // Memory returns the whole buffer.
 func (b Buffer) Memory() Memory { return b.memory }
 
-// Free returns the buffer to its pool, or ErrDoubleFree if it was freed before. Work queued on the
-// buffer's own stream may still use it; for other streams, see UseOn. After Pool.Close, no queued
-// work may use a freed buffer, because freeing the last buffer of a segment unmaps the segment.
+// Free gives the buffer back to its pool. A second Free returns ErrDoubleFree. Work that is queued
+// on the buffer's own stream may still use the buffer. For work on other streams, see UseOn. After
+// Pool.Close, no queued work may use a freed buffer, because freeing the last buffer of a segment
+// unmaps the segment.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
 }
 
-// UseOn records that a stream uses the buffer, as collectives, Copy and Fill do. After Free, the
-// memory is reused only when this use has completed or, in a capture, when the graph is closed.
+// UseOn records that a stream uses the buffer. Collectives, Copy and Fill record their uses
+// themselves. After Free, the pool reuses the memory only when the use has completed or, during a
+// capture, when the graph is closed.
 //
 // All ranks of the pool's domain must record the same uses, and must synchronize the stream or
-// close the graph at the same points of the program, because later placements depend on it.
+// close the graph at the same points of the program, because later placements depend on both.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
@@ -108,8 +111,8 @@ func (b Buffer) UseOn(s *Stream) error {
 	return s.use(b.memory)
 }
 
-// Host returns the memory of a Go slice, which stays reachable while queued work uses it.
-// Collectives accept it only if the device is the CPU.
+// Host returns the memory of a Go slice. The slice stays reachable while queued work uses it.
+// Collectives accept the memory of a slice only if the device is the CPU.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
@@ -135,6 +138,7 @@ func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 // Address returns the address of the first byte.
 func (m Memory) Address() uintptr { return uintptr(m.start) }
 
+// isTracked reports whether the memory's pool records uses.
 func (m Memory) isTracked() bool { return m.pool != nil && m.extent.stream() != untracked }
 
 // Pool returns the memory's pool, or nil.
@@ -143,7 +147,7 @@ func (m Memory) Pool() *Pool { return m.pool }
 // Bytes returns the length in bytes.
 func (m Memory) Bytes() int64 { return m.extent.bytes() }
 
-// Element lists the Go types of elements; uint16 stands for Float16 and BFloat16, too.
+// Element lists the Go types of elements. A uint16 can also be a Float16 or a BFloat16.
 type Element interface {
 	~float32 | ~float64 | ~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// captures keeps registrations and captures of streams apart, because a registration would
-// invalidate a capture. mu guards the fields from ownCaptureCount on.
+// captures prevents registrations of memory during captures of streams, because a registration
+// would invalidate a capture. mu guards the fields from ownCaptureCount on.
 type captures struct {
 	mu              *ranked.Mutex[runtimeMu]
 	timeout         time.Duration // limits waits for registrations
@@ -19,8 +19,8 @@ type captures struct {
 	// adopted lists other libraries' streams whose captures contain calls of symmem and may not have
 	// ended. The list is replaced, never modified.
 	adopted           []*Stream
-	registrationCount int
-	registrationsDone chan struct{} // closed when registrationCount becomes 0
+	registrationCount int           // registrations in progress
+	registrationsDone chan struct{} // closed when registrationCount becomes 0; nil while it is 0
 }
 
 // sharedCaptures is the set of *captures of this process's worlds on GPUs, because a registration
@@ -36,8 +36,10 @@ func (c *captures) isShared() bool {
 	return isShared
 }
 
+// share adds c to sharedCaptures.
 func (c *captures) share() { sharedCaptures.Store(c, nil) }
 
+// unshare removes c from sharedCaptures.
 func (c *captures) unshare() { sharedCaptures.Delete(c) }
 
 // runWithoutCapture runs step only if no rank is capturing a stream. Otherwise, all ranks return
@@ -63,13 +65,15 @@ func (c *captures) runWithoutCapture(
 	return step()
 }
 
-// delayCaptures makes new captures wait until release is called.
+// delayCaptures begins a registration: it makes new captures wait until release is called.
+// isCapturing is true if this rank is already capturing a stream.
 func (c *captures) delayCaptures() (isCapturing bool, release func()) {
 	c.addRegistration()
 	return c.isAnyCapturing(nil), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.registrationCount--; c.registrationCount == 0 {
+		c.registrationCount--
+		if c.registrationCount == 0 {
 			close(c.registrationsDone)
 			c.registrationsDone = nil
 		}
@@ -83,7 +87,8 @@ func (c *captures) addRegistration() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.registrationCount++; c.registrationCount == 1 {
+	c.registrationCount++
+	if c.registrationCount == 1 {
 		c.registrationsDone = make(chan struct{})
 	}
 }
@@ -106,6 +111,7 @@ func (c *captures) isAnyCapturing(current *Stream) bool {
 	return false
 }
 
+// isWorldCapturing is isAnyCapturing for the streams of this world only.
 func (c *captures) isWorldCapturing(current *Stream) bool {
 	c.mu.Lock()
 	hasOwn, adopted := c.ownCaptureCount > 0, c.adopted
@@ -117,16 +123,18 @@ func (c *captures) isWorldCapturing(current *Stream) bool {
 		if s.isCapturing() {
 			return true
 		}
-		c.updateAdopted(s, false)
+		const isListed = true
+		c.updateAdopted(s, !isListed)
 		if s.isCapturing() { // a call may just have begun to use the stream
-			c.updateAdopted(s, true)
+			c.updateAdopted(s, isListed)
 			return true
 		}
 	}
 	return false
 }
 
-// begin waits for registrations in progress. The new capture counts until end.
+// begin waits for registrations in progress, and then records a capture of a stream that symmem
+// created. The capture counts until end.
 func (c *captures) begin() error {
 	return c.runAfterRegistrations("beginning a capture", func() { c.ownCaptureCount++ })
 }
@@ -137,17 +145,20 @@ func (c *captures) end() {
 	c.ownCaptureCount--
 }
 
+// beginAdopted waits for registrations in progress, and then adds s to the adopted streams.
 func (c *captures) beginAdopted(operation string, s *Stream) error {
 	return c.runAfterRegistrations(operation, func() { c.setAdopted(s, true) })
 }
 
+// updateAdopted is setAdopted for callers that do not hold mu.
 func (c *captures) updateAdopted(s *Stream, isListed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.setAdopted(s, isListed)
 }
 
-// setAdopted requires that the caller holds mu.
+// setAdopted adds s to the adopted streams or, if isListed is false, removes it. The caller must
+// hold mu.
 func (c *captures) setAdopted(s *Stream, isListed bool) {
 	if slices.Contains(c.adopted, s) == isListed {
 		return
@@ -166,7 +177,8 @@ func (c *captures) clearAdopted() {
 }
 
 // runAfterRegistrations waits until no world of this process is registering memory. It then runs
-// step with mu held.
+// step with mu held. After the timeout, it returns a TimeoutError, in which operation names the
+// call.
 func (c *captures) runAfterRegistrations(operation string, step func()) error {
 	var expired <-chan time.Time
 	for {
@@ -208,6 +220,7 @@ func (c *captures) runUnlessRegistering(step func()) (registrationsDone <-chan s
 	return c.registrationsDone
 }
 
+// pendingRegistrations returns registrationsDone, which is nil if no registration is in progress.
 func (c *captures) pendingRegistrations() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"symmem/internal/spin"
 )
 
+// blockOf returns the live block of m. Its errors are ErrClosed, ErrFreed and ErrForeign.
 func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -18,7 +19,8 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.LiveBlock(m.handle)
 }
 
-// checkOpen returns ErrClosed or ErrSuspended. Calls that have entered the pool can omit it.
+// checkOpen returns an error if the pool is closed or suspended. Calls between enterPools and leave
+// can omit it.
 func (p *Pool) checkOpen() error {
 	if p.calls.Closed() {
 		return callRefusal(p)
@@ -26,7 +28,8 @@ func (p *Pool) checkOpen() error {
 	return nil
 }
 
-// free is fast if the memory is not in use. p is nil for the zero buffer.
+// free implements Buffer.Free. It is fast if the memory is not in use. p is nil for the zero
+// buffer.
 func (p *Pool) free(b Buffer) error {
 	if p == nil {
 		return fmt.Errorf("freeing the zero buffer: %w", ErrForeign)
@@ -51,7 +54,8 @@ func (p *Pool) free(b Buffer) error {
 	return nil
 }
 
-// freeSlowly handles an error and memory that may still be in use. It unlocks p.mu.
+// freeSlowly completes a free after core.FreeHandle has returned an error, or a state other than
+// alloc.Free because the memory may still be in use. It unlocks p.mu.
 func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error {
 	defer p.events.release()
 	if err != nil {
@@ -63,7 +67,7 @@ func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error
 	return err
 }
 
-// freeAfterClose unlocks p.mu.
+// freeAfterClose frees a buffer of a closed pool. It unlocks p.mu.
 func (p *Pool) freeAfterClose(b Buffer) (err error) {
 	p.mu.Unlock()
 	defer p.events.deliver()

@@ -11,8 +11,8 @@ import (
 )
 
 // TestCloseNamesFailedPeer closes a group after a peer has sent a message and aborted the group.
-// The error must report both the abort and the unreceived message, because each may explain the
-// other.
+// The error must report the abort and the unreceived message, because either of them may explain
+// the other.
 func TestCloseNamesFailedPeer(t *testing.T) {
 	aborted := make(chan struct{})
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
@@ -29,7 +29,7 @@ func TestCloseNamesFailedPeer(t *testing.T) {
 		err := g.Close()
 		r.wantErr(err, symmem.ErrAborted)
 		if !errors.As(err, new(*symmem.MessageError)) {
-			r.failf("got %v, want a MessageError as well", err)
+			r.failf("got %v, want a MessageError in addition to ErrAborted", err)
 		}
 	})
 }
@@ -53,8 +53,9 @@ func TestCloseRealignsAfterPeerFault(t *testing.T) {
 	})
 }
 
-// TestGroupCloseAbortsUnfinishedWork closes a group whose collective waits for unfinished work.
-// TestMain checks that the group's mappings are released.
+// TestGroupCloseAbortsUnfinishedWork closes a group whose collective waits for earlier work on its
+// stream. Close must time out and abort the collective. TestMain checks that the group's mappings
+// are released.
 func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.requireDroppedWork()
@@ -68,6 +69,7 @@ func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 	})
 }
 
+// TestGroupCloseWaitsForCollective closes a group while another goroutine repeats a collective.
 func TestGroupCloseWaitsForCollective(t *testing.T) {
 	runRanks(t, 2, abortable, func(r *rank) {
 		p := r.pool()
@@ -79,7 +81,7 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 			started, result := make(chan struct{}), make(chan error, 1)
 			go func() {
 				close(started)
-				err := error(nil)
+				var err error
 				for err == nil {
 					err = r.sum(g, b)
 				}
@@ -96,8 +98,8 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 	})
 }
 
-// TestDeadlockNamesOnlyClosedRank closes a group on rank 2. The error must not name rank 1, which
-// makes no call.
+// TestDeadlockNamesOnlyClosedRank closes a group on rank 2 while rank 0 makes collectives. The error
+// must not name rank 1, which makes no call either.
 func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 3, abortable, func(r *rank) {
@@ -119,16 +121,17 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 		err = g.Cause(r.ctx)
 		var deadlock *driver.DeadlockError
 		if !errors.As(err, &deadlock) || deadlock.Activity[2] == "" || len(deadlock.Activity) > 1 {
-			t.Errorf("rank %d: got %v, want a DeadlockError with only rank 2 elsewhere", r.Rank(), err)
+			t.Errorf("rank %d: got %v, want a DeadlockError that names only rank 2", r.Rank(), err)
 		}
 		texts.add(r, err)
 	})
 	texts.requireSame(t, 2)
 }
 
+// TestRanksAgreeOnClosedRanks closes a group on rank 1 while ranks 0 and 2 make collectives.
 func TestRanksAgreeOnClosedRanks(t *testing.T) {
 	var mu sync.Mutex
-	faults := map[string]bool{}
+	faults := map[string]bool{} // texts of the causes; guarded by mu
 	runRanks(t, 3, abortable, func(r *rank) {
 		g, err := r.World().Split(r.ctx, 0, 0)
 		r.ok(err)
@@ -147,7 +150,7 @@ func TestRanksAgreeOnClosedRanks(t *testing.T) {
 		faults[g.Cause(r.ctx).Error()] = true
 		var deadlock *driver.DeadlockError
 		if !errors.As(err, &deadlock) || deadlock.Activity[1] == "" {
-			t.Errorf("rank %d: got %v, want a DeadlockError with rank 1 elsewhere", r.Rank(), err)
+			t.Errorf("rank %d: got %v, want a DeadlockError that names rank 1", r.Rank(), err)
 		}
 	})
 	if len(faults) != 1 {

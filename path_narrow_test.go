@@ -6,17 +6,20 @@ import (
 	"symmem/driver"
 )
 
-// pathChecker is a Communicator whose functions decide which paths a call can take. Its plans
-// cannot be launched.
+// pathChecker is a Communicator for tests that choose which paths a call can take. Its plans cannot
+// be launched.
 type pathChecker struct {
 	driver.Communicator
+	// These functions return an error for a call that cannot take the path. A nil function stands
+	// for the check of the Communicator.
 	plain, windowed, direct func(*driver.Call) error
 }
 
-func (n pathChecker) Offer(call driver.Call) driver.Offer {
-	return &checkedOffer{n, n.Communicator.Offer(call), call}
+func (c pathChecker) Offer(call driver.Call) driver.Offer {
+	return &checkedOffer{c, c.Communicator.Offer(call), call}
 }
 
+// checkedOffer is both the offer and the plan of a call.
 type checkedOffer struct {
 	pathChecker
 	driver.Offer
@@ -42,8 +45,9 @@ func (o *checkedOffer) Take(path driver.Path, digest uint64) (driver.Plan, error
 
 func (o *checkedOffer) Prepared() *driver.Call { return &o.call }
 
-// WithChecks returns a copy of g for Route and Explain. The functions return an error for a call
-// that cannot take the path; nil stands for the check of g's own communicator.
+// WithChecks returns a copy of g for Route and Explain, with checks for the window path and the
+// direct path. A check returns an error for a call that cannot take the path. A nil check stands
+// for the check of g's own communicator.
 func WithChecks(g *Group, windowed, direct func(*driver.Call) error) *Group {
 	return WithPathChecks(g, nil, windowed, direct)
 }
@@ -61,7 +65,8 @@ func WithPathChecks(g *Group, plain, windowed, direct func(*driver.Call) error) 
 	return restricted
 }
 
-// Route returns the path of a call, the reason for it, and the digest that ranks compare.
+// Route returns the path of a call, the reason for the path, and the digest that ranks compare. If
+// the call is rejected, path is empty and why is the text of the error.
 func Route(g *Group, c Call) (path, why string, compared uint64) {
 	call := collectiveOf(&c).call()
 	places := g.calls.locations(&call)

@@ -13,8 +13,8 @@ import (
 )
 
 // TestPathsGiveSameResults reduces pairs of special numbers of each type on every path, and
-// compares the results with the formula. symmem's must have the same bits; NCCL's may differ as
-// described in docs/reference/deterministic.md.
+// compares the results with the formula. Results of symmem must have the same bits. Results of NCCL
+// may differ as described in docs/reference/deterministic.md.
 func TestPathsGiveSameResults(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		c := specialCase{rank: r}
@@ -22,11 +22,11 @@ func TestPathsGiveSameResults(t *testing.T) {
 		buffers := [][2]symmem.Memory{
 			{r.alloc(symmetric, mib).Memory(), r.alloc(symmetric, mib).Memory()},
 		}
-		s := symmetric.BeginDisabled()
-		defer s.Abandon()
-		plainSend, err := s.Alloc(mib)
+		scope := symmetric.BeginDisabled() // allocates memory that is never registered
+		defer scope.Abandon()
+		plainSend, err := scope.Alloc(mib)
 		r.ok(err)
-		plainRecv, err := s.Alloc(mib)
+		plainRecv, err := scope.Alloc(mib)
 		r.ok(err)
 		buffers = append(buffers, [2]symmem.Memory{plainSend.Memory(), plainRecv.Memory()})
 		for _, choice := range []symmem.PathChoice{
@@ -47,16 +47,17 @@ func TestPathsGiveSameResults(t *testing.T) {
 	})
 }
 
+// specialCase checks a reduction of special numbers on one rank.
 type specialCase struct {
 	*rank
-	dataType symmem.DataType
-	op       symmem.ReduceOp
-	// direct means that a call has taken the direct path.
-	direct bool
+	dataType  symmem.DataType
+	op        symmem.ReduceOp
+	hasDirect bool // some call has taken the direct path
 }
 
+// compare reduces all pairs of special numbers in one call and checks the results.
 func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory) {
-	const pairs = 14 * 14
+	const pairs = 14 * 14 // of 14 special numbers
 	in, size := make([][]byte, 2), c.dataType.Size()
 	for r := range in {
 		in[r] = formula.SpecialInput(c.dataType, r, pairs)
@@ -84,24 +85,25 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	}
 	call := driver.Call{Operation: driver.AllReduce, DataType: c.dataType, ReduceOp: c.op}
 	if taken == "direct" {
-		c.direct = true
-	} else if c.direct && choice == symmem.PathAuto && call.IsFloatMinOrMax() {
+		c.hasDirect = true
+	} else if c.hasDirect && choice == symmem.PathAuto && call.IsFloatMinOrMax() {
 		c.failf("%v of %v took the %s path, want direct", c.op, c.dataType, taken)
 	}
 	byNCCL := c.Device().Backend == "nccl" && taken != "direct"
 	want := formula.Reduce(driver.RankOrder, c.op, c.dataType, in)
+	mayDiffer := byNCCL && c.dataType.Float()
 	for at := 0; at < len(got); at += size {
 		a, b, g, w := in[0][at:at+size], in[1][at:at+size], got[at:at+size], want[at:at+size]
-		if bytes.Equal(g, w) || byNCCL && c.dataType.Float() && c.isAllowed(a, b, g, w) {
+		if bytes.Equal(g, w) || mayDiffer && c.isAllowed(a, b, g, w) {
 			continue
 		}
-		c.failf("%s: %v of %v %x and %x = %x, want %x", taken, c.op, c.dataType, a, b, g, w)
+		c.failf("%s path: %v of %v %x and %x = %x, want %x", taken, c.op, c.dataType, a, b, g, w)
 	}
 }
 
-// isAllowed reports whether a result of NCCL differs only as documented: in the bits of a NaN, the
-// sign of a zero, a minimum or maximum that ignores a NaN, or the last bits of an average, because
-// NCCL divides before it adds.
+// isAllowed reports whether got, NCCL's result for a and b, differs from want only as documented: in
+// the bits of a NaN, the sign of a zero, a minimum or maximum that ignores a NaN, or the last bits
+// of an average, because NCCL divides before it adds.
 func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
 	x, y, g, w := c.value(a), c.value(b), c.value(got), c.value(want)
 	switch {
@@ -116,6 +118,7 @@ func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
 	return g == w
 }
 
+// value decodes an element of a floating-point type.
 func (c *specialCase) value(element []byte) float64 {
 	switch c.dataType {
 	case symmem.Float64:

@@ -12,19 +12,19 @@ type report struct {
 	Kind string `json:"kind"`
 	// InCall describes the failed call, or contains the text of a MismatchError.
 	InCall string `json:"doing"`
-	// Only the field for the type of the error is set, from Lost to Text.
+	// Of the fields from Lost to Text, the one for the type of the error is set.
 	Lost       *RankLostError   `json:"lost,omitempty"`
 	Late       *TimeoutError    `json:"late,omitempty"`
 	Deadlock   *DeadlockError   `json:"deadlock,omitempty"`
 	Divergence *DivergenceError `json:"divergence,omitempty"`
 	Messages   *MessageError    `json:"messages,omitempty"`
 	Peer       *PeerError       `json:"peer,omitempty"`
-	// Mismatch has an empty Call.
+	// Mismatch is the MismatchError without its Call.
 	Mismatch *driver.MismatchError `json:"mismatch,omitempty"`
 	Text     string                `json:"text,omitempty"`
 	// Interrupted is set if Options.Interrupted has ended a wait.
 	Interrupted bool `json:"interrupted,omitempty"`
-	// Rank and Cause are set for a PriorError: the earlier failure and its rank.
+	// Rank and Cause describe the earlier failure of a PriorError, and the rank that had it.
 	Rank  int     `json:"rank"`
 	Cause *report `json:"cause,omitempty"`
 	// Pending is set while the rank does not know the cause.
@@ -34,7 +34,8 @@ type report struct {
 	sender  int  // world rank
 }
 
-// The kinds of reports, causes before consequences: a lost rank can make others late.
+// The kinds of reports. Causes come before their possible consequences: a lost rank can make other
+// ranks late.
 const (
 	kindLost     = "lost"
 	kindPrior    = "prior"
@@ -47,10 +48,10 @@ const (
 	kindOther    = "other"
 )
 
-// reportOf tests for a PriorError first, because it wraps errors of other kinds.
+// reportOf returns the report about a cause.
 func reportOf(cause error) report {
 	var priorErr *PriorError
-	if errors.As(cause, &priorErr) {
+	if errors.As(cause, &priorErr) { // first, because a PriorError wraps errors of other kinds
 		earlier := reportOf(priorErr.Cause)
 		return report{
 			Kind: kindPrior, InCall: priorErr.InCall, Rank: priorErr.Rank, Cause: &earlier,
@@ -90,6 +91,7 @@ func reportOf(cause error) report {
 	return r
 }
 
+// hasRequiredFields reports whether toError can convert the report, which another rank has sent.
 func (r *report) hasRequiredFields() bool {
 	switch r.Kind {
 	case kindPrior:
@@ -106,6 +108,7 @@ func (r *report) hasRequiredFields() bool {
 	return true
 }
 
+// toError converts the report to an error like the reported cause.
 func (r *report) toError() error {
 	switch r.Kind {
 	case kindLost:

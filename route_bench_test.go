@@ -11,12 +11,13 @@ import (
 // routeBytes is the size of the ids and weights at the end of the input, for the largest shape.
 const routeBytes = 1 << 20
 
+// routing returns the routing of Dispatch and Combine for the shape.
 func (e *exchangeShape) routing() symmem.Routing {
 	routing := symmem.Routing{
 		Experts: e.experts, TopK: e.topK, MaxTokens: slices.Max(e.counts), Hidden: e.hidden,
 		Type: symmem.BFloat16,
 	}
-	if e.widths[0] == e.hidden { // bytes
+	if e.widths[0] == e.hidden { // one byte per element: float8 rows with scales
 		routing.Type, routing.Scales = symmem.Uint8, e.widths[1]/4
 	}
 	return routing
@@ -48,8 +49,8 @@ func (e *exchangeShape) maxSparseTraffic() int64 {
 			for _, id := range ids {
 				isDestination[int(id)*ranks/e.experts] = true
 			}
-			for dst, is := range isDestination {
-				if is && dst != src {
+			for dst := range ranks {
+				if isDestination[dst] && dst != src {
 					sent[src]++
 					received[dst]++
 				}
@@ -59,7 +60,7 @@ func (e *exchangeShape) maxSparseTraffic() int64 {
 	return e.rowBytes() * max(slices.Max(sent), slices.Max(received))
 }
 
-// writeIDs also writes equal weights.
+// writeIDs writes the ids of this rank's tokens to the end of the input.
 func (r *exchangeBench) writeIDs(e *exchangeShape) error {
 	ids := e.idsOf(r.Rank())
 	if len(ids) == 0 {
@@ -70,6 +71,7 @@ func (r *exchangeBench) writeIDs(e *exchangeShape) error {
 	return errors.Join(s.Copy(to, symmem.Host(ids)), s.Synchronize(r.ctx))
 }
 
+// route calls Dispatch and Combine. It combines the received memory without computing experts.
 func (r *exchangeBench) route(e *exchangeShape) error {
 	routing := e.routing()
 	count := e.counts[r.Rank()]

@@ -10,10 +10,11 @@ import (
 	"symmem/internal/agreement"
 )
 
-// A rank that is late for an exchange of reports is missing from the comparison, and so from the
-// DivergenceError on which the others decide. This file completes that error.
+// This file completes a DivergenceError. If a rank is late for an exchange of reports, the other
+// ranks compare without it, and the DivergenceError on which they decide lacks this rank's side.
 
-// callComparison compares the calls of a mismatch and the histories that led to them.
+// callComparison returns the configuration of a comparison of the calls of a mismatch and of the
+// histories that have led to the calls.
 func (inq *inquiry) callComparison(cause error) agreement.Config {
 	call := inq.calls.mismatchedCall(cause)
 	return agreement.Config{
@@ -21,6 +22,7 @@ func (inq *inquiry) callComparison(cause error) agreement.Config {
 	}
 }
 
+// describeCall describes the failed call and the rank's current step, in at most MaxTag bytes.
 func (inq *inquiry) describeCall(cause error) string {
 	here := reportOf(cause).InCall + inq.values.describeStep()
 	return here[:min(len(here), agreement.MaxTag)]
@@ -33,8 +35,8 @@ func (inq *inquiry) ownPayload(_ context.Context, payload []byte) ([][]byte, err
 	return payloads, nil
 }
 
-// completeDivergence returns err or, if err lacks the sides of absent ranks, a reported divergence
-// that has all sides.
+// completeDivergence returns err. If err is a divergence without the sides of absent ranks and some
+// rank has reported a divergence with all sides, it returns the reported divergence instead.
 func (all *reports) completeDivergence(err error) error {
 	var d *DivergenceError
 	if !errors.As(err, &d) || len(d.Absent) == 0 {
@@ -48,7 +50,7 @@ func (all *reports) completeDivergence(err error) error {
 	return err
 }
 
-// adopt returns the error for a decision of another rank. If the decision is a divergence that was
+// adopt returns the cause in a decision of another rank. If the cause is a divergence that was
 // found without this rank, adopt adds this rank's side.
 func (inq *inquiry) adopt(cause error, decision []byte) error {
 	err := decisionError(cause, decision)
@@ -56,9 +58,9 @@ func (inq *inquiry) adopt(cause error, decision []byte) error {
 	if !errors.As(err, &decided) || !slices.Contains(decided.Absent, inq.ranks[inq.rank]) {
 		return err
 	}
-	own, unknown := inq.ownVariant(cause, decided)
-	if unknown != nil {
-		return err
+	own, variantErr := inq.ownVariant(cause, decided)
+	if variantErr != nil {
+		return err // without this rank's side, which is unknown
 	}
 	d := *decided
 	d.addSide(Side{Ranks: []int{inq.ranks[inq.rank]}, Event: own.Text, Site: own.Site})
@@ -70,6 +72,7 @@ func (inq *inquiry) adopt(cause error, decision []byte) error {
 	return &d
 }
 
+// ownVariant returns what this rank has in place of the observations in d.
 func (inq *inquiry) ownVariant(cause error, d *DivergenceError) (agreement.Variant, error) {
 	c := inq.callComparison(cause)
 	c.Tag, c.Ledgers = inq.describeCall(cause), inq.comparison.histories()
@@ -81,7 +84,8 @@ func (inq *inquiry) ownVariant(cause error, d *DivergenceError) (agreement.Varia
 	return c.OwnVariant(kind, d.PoolID, d.Position, d.Last)
 }
 
-// addSide adds the side of one absent rank.
+// addSide adds the side of a rank in Absent, and moves the rank from Absent to Sides. If a majority
+// has another event, the rank is also added to Deviant.
 func (d *DivergenceError) addSide(own Side) {
 	rank := own.Ranks[0]
 	d.Absent = slices.DeleteFunc(slices.Clone(d.Absent), func(r int) bool { return r == rank })

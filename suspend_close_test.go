@@ -12,13 +12,14 @@ import (
 	"symmem"
 )
 
+// yieldRandomly lets other goroutines run for a random time.
 func yieldRandomly() {
 	for range rand.IntN(300) {
 		runtime.Gosched()
 	}
 }
 
-// suspendAndResume repeats both calls until one fails.
+// suspendAndResume repeats both calls until one of them fails, and returns the error.
 func suspendAndResume(suspend, resume func(context.Context) error) error {
 	for {
 		if err := suspend(context.Background()); err != nil {
@@ -60,11 +61,12 @@ func TestCloseDuringSuspensionOfPool(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForSuspension closes a pool on every rank during Suspend or Resume on this rank.
-// Both must succeed, because the other ranks take part in them.
+// TestCloseWaitsForSuspension closes a pool on both ranks while another goroutine of the rank is in
+// Suspend or Resume. Close, Suspend and Resume must succeed, because the other rank takes part in
+// Suspend and Resume.
 func TestCloseWaitsForSuspension(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
-		for i := range 40 {
+		for round := range 40 {
 			p := r.pool()
 			b := r.window(p, mib)
 			r.checkSum(r.World(), b)
@@ -73,13 +75,13 @@ func TestCloseWaitsForSuspension(t *testing.T) {
 				_, err := p.Suspend(r.ctx, symmem.DiscardContents)
 				return err
 			}
-			if i%2 == 1 {
+			if round%2 == 1 {
 				r.ok(call())
 				call = func() error { return p.Resume(r.ctx) }
 			}
 			result := make(chan error, 1)
 			go func() { result <- call() }()
-			for !symmem.ChangesSuspension(p) && len(result) == 0 {
+			for !symmem.ChangesSuspension(p) && len(result) == 0 { // until the call begins or ends
 				runtime.Gosched()
 			}
 			yieldRandomly()
@@ -96,8 +98,8 @@ func TestFailedCloseKeepsPoolSuspended(t *testing.T) {
 		p := r.pool()
 		b := r.window(p, mib)
 		r.suspend(p, symmem.DiscardContents)
-		r.wantErr(symmem.CloseAfter(p, func(context.Context) error { return symmem.ErrBusy }),
-			symmem.ErrBusy)
+		failingWait := func(context.Context) error { return symmem.ErrBusy }
+		r.wantErr(symmem.CloseAfter(p, failingWait), symmem.ErrBusy)
 		r.wantErr(r.DefaultStream().Fill(b.Memory(), 1), symmem.ErrSuspended)
 		r.resume(p)
 		r.checkSum(r.World(), b)
@@ -105,7 +107,8 @@ func TestFailedCloseKeepsPoolSuspended(t *testing.T) {
 }
 
 // TestCloseDuringSuspensionOfGroup closes a group at random moments of its suspensions. Suspend and
-// Resume must return ErrClosed, or an error about the other rank if that has closed first.
+// Resume must return ErrClosed or, if the other rank has closed the group first, an error about
+// that rank.
 func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for range 20 {
