@@ -17,6 +17,7 @@ import (
 // backendVariable is the environment variable for the backend of all tests.
 const backendVariable = "SYMMEM_TEST_BACKEND"
 
+// withBackend selects the backend of the tests, unless o selects one.
 func withBackend(o symmem.Options) symmem.Options {
 	if o.Backend == "" {
 		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
@@ -24,8 +25,8 @@ func withBackend(o symmem.Options) symmem.Options {
 	return o
 }
 
-// skipOnHost skips a test of what only the backend nccl does. Runs with nccl never skip it, such as
-// that of internal/softgpu/roottest.
+// skipOnHost skips a test that is only meaningful with the backend nccl. Package
+// internal/softgpu/roottest runs the tests with nccl, and does not skip it.
 func skipOnHost(tb testing.TB, reason string) {
 	tb.Helper()
 	if withBackend(symmem.Options{}).Backend == "host" {
@@ -80,6 +81,7 @@ func openAlone(tb testing.TB) *symmem.Runtime {
 	return openAloneWith(tb, symmem.Options{})
 }
 
+// openAloneWith is openAlone with options.
 func openAloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
 	tb.Helper()
 	o.Size = 1

@@ -49,15 +49,17 @@ func TestDivergenceContainsOwnSide(t *testing.T) {
 	}
 }
 
+// checkOwnSides makes three ranks diverge, of which rank 2 differs from the others. lateRank waits
+// before the exchange with the given index.
 func checkOwnSides(
 	t *testing.T, lateRank int, exchange int32,
 	diverge func(r *rank, g *symmem.Group, p *symmem.Pool) error,
 ) {
-	var others sync.WaitGroup
+	var others sync.WaitGroup // ranks other than lateRank, until the group ends
 	others.Add(2)
 	o := symmem.Options{Check: symmem.CheckEvery, CallSites: true}
 	runRanks(t, 3, o, func(r *rank) {
-		// The hook hides what a communicator offers besides, so all ranks must have it.
+		// The hook hides the optional methods of a communicator, so all ranks must have the hook.
 		var exchanges atomic.Int32
 		symmem.HoldReports(r.Runtime, func() {
 			if exchanges.Add(1) == exchange+1 && r.Rank() == lateRank {
@@ -74,7 +76,7 @@ func checkOwnSides(
 		}()
 		d := r.wantDivergence(diverge(r, g, p))
 		if side, ok := d.Ranks()[r.Rank()]; !ok || side.Event == "" {
-			r.failf("the own side is %+v in %+v", side, d)
+			r.failf("this rank's side is %+v in %+v, want one with an event", side, d)
 		}
 		// Only a late rank's error, or one that a call itself has returned, has all sides.
 		isComplete := r.Rank() == lateRank || d.Kind == symmem.DivergedPlacement

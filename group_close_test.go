@@ -98,8 +98,8 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 	})
 }
 
-// TestDeadlockNamesOnlyClosedRank closes a group on rank 2 while rank 0 makes collectives. The error
-// must not name rank 1, which makes no call either.
+// TestDeadlockNamesOnlyClosedRank closes a group on rank 2 while rank 0 makes collectives. The
+// error must not name rank 1, which makes no call either.
 func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 3, abortable, func(r *rank) {

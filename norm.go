@@ -7,30 +7,33 @@ import (
 	"symmem/driver"
 )
 
-// NormArgs contains the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm. Tensors must be
-// contiguous and aligned to 16 bytes. Peers access the Input and, in an AllReduceRMSNorm, the
-// Output: if these are symmetric memory, they must be at the same place on all ranks. On GPUs, they
-// must be symmetric memory if they have more than about 7 MiB.
+// NormArgs contains the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm. All fields except
+// the tensors must be the same on all ranks. Tensors must be contiguous and aligned to 16 bytes.
+//
+// Peers access the Input and, in an AllReduceRMSNorm, the Output. If these are symmetric memory,
+// they must be at the same place on all ranks. On GPUs, they must be symmetric memory if they have
+// more than about 7 MiB.
 type NormArgs struct {
-	// Type is the type of the next four tensors: BFloat16 or Float16. All fields except the tensors
-	// must be the same on all ranks.
+	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16.
 	Type DataType
 	// Input has the shape [Rows, Hidden] in an AllReduceRMSNorm and [ranks*Rows, Hidden] in a
-	// ReduceScatterRMSNorm. Output has the shape [Rows, Hidden]: it must be the rows of Input that
-	// this rank normalizes, or not overlap Input. With Quant, Output is optional; if it is missing,
-	// the call may overwrite this rank's rows of Input.
+	// ReduceScatterRMSNorm. Output has the shape [Rows, Hidden]. It must be the rows of Input that
+	// this rank normalizes, or it must not overlap Input. With Quant, Output is optional. If Output
+	// is missing, the call may overwrite this rank's rows of Input.
 	Input, Output Memory
 	// Residual has the shape [Rows, Hidden]. The call updates it. In an AllReduceRMSNorm, it must
-	// have the same contents on all ranks. Weight has the shape [Hidden]. These two must not overlap
-	// another buffer.
+	// have the same contents on all ranks. Weight has the shape [Hidden]. Residual and Weight must
+	// not overlap another buffer.
 	Residual, Weight Memory
-	// Rows can be 0. Hidden must be a multiple of 8, at most 16384.
+	// Rows is the number of rows that this rank normalizes; it can be 0. Hidden is the number of
+	// elements of a row: a multiple of 8, at most 16384.
 	Rows, Hidden int64
 	// Epsilon, from 0 to 1, is added to the mean of the squares.
 	Epsilon float32
 	// WeightBias, from -1 to 1, is added to each weight. Gemma's norm uses 1.
 	WeightBias float32
-	Quant      Quant
+	// Quant is QuantNone or selects how the call also writes Quantized.
+	Quant Quant
 	// Quantized has the shape [Rows, Hidden] and the type float8 (e4m3). It receives the elements
 	// of Output, each divided by its scale.
 	Quantized Memory
@@ -54,7 +57,8 @@ const (
 	QuantPerGroup = driver.QuantPerGroup // a computed scale per 128 elements, which divide Hidden
 )
 
-// output returns the memory for the output of a rank, which may be its part of the input.
+// output returns the memory for the output of a rank: Output or, if Output is missing, the rank's
+// part of Input.
 func (a *NormArgs) output(o Operation, rank int) (Memory, error) {
 	switch {
 	case a.Quant == QuantNone || a.Output.Address() != 0:
@@ -90,11 +94,13 @@ func (a *NormArgs) otherBuffers() [4]Memory {
 	return [4]Memory{a.Residual, a.Weight, a.Quantized, a.Scales}
 }
 
+// runNorm queues an AllReduceRMSNorm or a ReduceScatterRMSNorm. If wait is true, it also waits for
+// the result.
 func runNorm(
 	ctx context.Context, g *Group, o Operation, a NormArgs, s *Stream, choice PathChoice, site uint32,
 	wait bool,
 ) error {
-	if a.Type == Float32 {
+	if a.Type == Float32 { // the zero value
 		a.Type = BFloat16
 	}
 	recv, err := a.output(o, g.rank)
@@ -109,7 +115,8 @@ func runNorm(
 	return g.run(ctx, s, c)
 }
 
-// reuseNorm copies the arguments, unless the plan has equal ones: repeated calls do not allocate.
+// reuseNorm returns a copy of args on the heap. If a cached plan (which may be nil) has equal
+// arguments, it returns those instead, so that repeated calls do not allocate.
 func reuseNorm(plan *collective, args *NormArgs) *NormArgs {
 	if plan != nil && plan.norm != nil && *plan.norm == *args {
 		return plan.norm

@@ -9,13 +9,14 @@ import (
 	"symmem/internal/tuning"
 )
 
-// PathChoice determines the path of collectives. On the window path, NCCL uses memory that is
-// registered on all ranks. On the direct path, symmem's kernels do.
+// PathChoice determines the path of collectives: the way in which they run. On the plain path, any
+// memory can be used. On the window path, NCCL uses memory that is registered on all ranks. On the
+// direct path, symmem's kernels use such memory.
 type PathChoice int
 
 // The path choices.
 const (
-	// PathDefault uses SYMMEM_PATH, or PathAuto.
+	// PathDefault uses the choice in SYMMEM_PATH, or PathAuto if that is not set.
 	PathDefault PathChoice = iota
 	// PathAuto lets the tuning table choose.
 	PathAuto
@@ -35,16 +36,18 @@ var pathNames = []string{"default", "auto", "plain", "window", "direct", "two-le
 // String returns the choice's name.
 func (c PathChoice) String() string { return nameOf(c, pathNames, "PathChoice") }
 
-// ParsePathChoice parses a name that String returns.
+// ParsePathChoice returns the choice with a name that String returns.
 func ParsePathChoice(name string) (PathChoice, error) {
 	return parseName[PathChoice](name, pathNames, "path")
 }
 
+// reason explains the path of a call to the user.
 type reason struct {
 	where string         // whether the buffers lie in windows
 	text  string         // rest of the text, before the table's reason
-	table *tuning.Reason // if the table decided
-	// direct explains why the call does not take the direct path, if requested or possible.
+	table *tuning.Reason // the tuning table's reason, or nil if the table did not decide
+	// direct explains why the call does not take the direct path. It is nil if the call takes that
+	// path, or if the path is neither requested nor possible.
 	direct *reason
 }
 
@@ -63,15 +66,17 @@ func (r reason) String() string {
 	return s
 }
 
+// router chooses the paths of a group's calls.
 type router struct {
 	comm   driver.Communicator
 	ranks  int
 	tuning *tuning.Table
 	shape  tuning.Shape
-	choice atomic.Int32 // a PathChoice
+	choice atomic.Int32 // the group's PathChoice
 }
 
-// prepare prepares the group for the paths of its calls. All ranks must call it.
+// prepare prepares the communicator for the paths that the group's calls can take. All ranks must
+// call it.
 func (r *router) prepare(ctx context.Context) error {
 	if levels, ok := r.comm.(driver.TwoLevels); ok && r.canTakeTwoLevels() {
 		if err := levels.UseTwoLevels(ctx); err != nil {
@@ -87,6 +92,7 @@ func (r *router) canTakeTwoLevels() bool {
 		choice != PathPlain && choice != PathWindow && r.tuning.CanUseTwoLevel(r.shape)
 }
 
+// useWindows prepares the communicator for the window path if the group's calls can take it.
 func (r *router) useWindows(ctx context.Context) error {
 	lazy, ok := r.comm.(driver.LazyWindows)
 	if !ok || !r.canTakeWindows() {
@@ -107,10 +113,11 @@ func (r *router) canTakeWindows() bool {
 	}
 }
 
-// route chooses the first of the direct, two-level, window and plain path that the backend supports
-// and that the choice or the tuning table prefers. The window path requires that the buffers lie in
-// windows; where describes them in the reason. The result is the same on all ranks, because it
-// depends only on the call, on agreed settings and on SetPath.
+// route stores the path of a call in call.Path, and returns the backend's offer for the call and
+// the reason for the path. Of the direct, two-level, window and plain path, it chooses the first
+// that the backend supports and that the choice or the tuning table prefers. The window path
+// requires that the buffers lie in windows. where says whether they do, for the reason. The result
+// is the same on all ranks, because it depends only on the call, on agreed settings and on SetPath.
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
@@ -119,8 +126,8 @@ func (r *router) route(
 		choice, requester = PathChoice(r.choice.Load()), "the group is set to"
 	}
 	offer = r.comm.Offer(*call)
-	direct, directReason := r.decideDirect(choice, call, offer, requester)
-	if direct {
+	takesDirect, directReason := r.decideDirect(choice, call, offer, requester)
+	if takesDirect {
 		call.Path, directReason.where = driver.PathDirect, where
 		return offer, *directReason, nil
 	}
@@ -144,6 +151,8 @@ func (r *router) route(
 	return offer, why, err
 }
 
+// refusal returns an error if the plain path, the last choice, cannot take the call. direct
+// explains why the call does not take the direct path, or is nil.
 func refusal(offer driver.Offer, direct *reason) error {
 	err := offer.Refusal(driver.PathPlain)
 	if err != nil && direct != nil {
@@ -152,9 +161,10 @@ func refusal(offer driver.Offer, direct *reason) error {
 	return err
 }
 
-// decideDirect reports whether a call takes the direct path, and why, if that was requested or
-// possible. A barrier takes it whenever it can, because NCCL's also reduces data, as do the minimum
-// and maximum of floats, because NCCL ignores NaNs.
+// decideDirect reports whether a call takes the direct path, and why. The reason is nil if the path
+// was neither requested nor possible. Two kinds of calls take the direct path whenever they can:
+// barriers, because NCCL's barrier also reduces data, and the minimum and maximum of floats,
+// because NCCL ignores NaNs.
 func (r *router) decideDirect(
 	choice PathChoice, call *driver.Call, offer driver.Offer, requester string,
 ) (bool, *reason) {
@@ -197,6 +207,7 @@ func (r *router) decideDirect(
 	return false, nil
 }
 
+// ruleOf returns the tuning table's choice between the direct, two-level and other paths.
 func (r *router) ruleOf(call *driver.Call) (tuning.Path, tuning.Reason) {
 	return r.tuning.ChooseDirect(
 		ruleName(call.Operation), bytesOf(call, r.ranks),
@@ -217,6 +228,7 @@ func (r *router) decideTwoLevel(choice PathChoice, call *driver.Call, offer driv
 	return offer.Refusal(driver.PathTwoLevel) == nil
 }
 
+// ruleName returns the name of the operation whose rules in the tuning table apply to o.
 func ruleName(o driver.Operation) string {
 	switch o {
 	case driver.AllGatherV:
@@ -229,7 +241,7 @@ func ruleName(o driver.Operation) string {
 	return o.String()
 }
 
-// bytesOf returns the size of the larger buffer, the same on every rank.
+// bytesOf returns the size of the larger buffer of a call, which is the same on every rank.
 func bytesOf(call *driver.Call, ranks int) int64 {
 	if call.Operation.SplitsOneBuffer() {
 		return call.Splits.Total(call.Operation) * int64(call.DataType.Size())
@@ -238,6 +250,8 @@ func bytesOf(call *driver.Call, ranks int) int64 {
 	return max(send, recv)
 }
 
+// chooseWindow chooses between the window path and the plain path for a call whose buffers lie in
+// windows.
 func (r *router) chooseWindow(
 	choice PathChoice, call *driver.Call, offer driver.Offer, requester string,
 ) (driver.Path, reason) {

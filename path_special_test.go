@@ -57,7 +57,7 @@ type specialCase struct {
 
 // compare reduces all pairs of special numbers in one call and checks the results.
 func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory) {
-	const pairs = 14 * 14 // of 14 special numbers
+	const pairs = 14 * 14 // each float type has 14 special numbers
 	in, size := make([][]byte, 2), c.dataType.Size()
 	for r := range in {
 		in[r] = formula.SpecialInput(c.dataType, r, pairs)
@@ -101,9 +101,9 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	}
 }
 
-// isAllowed reports whether got, NCCL's result for a and b, differs from want only as documented: in
-// the bits of a NaN, the sign of a zero, a minimum or maximum that ignores a NaN, or the last bits
-// of an average, because NCCL divides before it adds.
+// isAllowed reports whether got, NCCL's result for a and b, differs from want only as documented:
+// in the bits of a NaN, the sign of a zero, a minimum or maximum that ignores a NaN, or the last
+// bits of an average, because NCCL divides before it adds.
 func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
 	x, y, g, w := c.value(a), c.value(b), c.value(got), c.value(want)
 	switch {

@@ -19,7 +19,7 @@ func TestStreamsShareSegments(t *testing.T) {
 		}
 		r.ok(p.Register(r.ctx, r.World()))
 		if n := p.Stats(); n.Used+n.Cached != 128*mib || n.Segments != 2 {
-			r.failf("40 streams of 1 MiB map %d bytes in %d segments, want 128 MiB in 2",
+			r.failf("buffers of 1 MiB on 40 streams map %d bytes in %d segments, want 128 MiB in 2",
 				n.Used+n.Cached, n.Segments)
 		}
 		r.fill(last, float32(r.Rank()+1))
@@ -48,8 +48,8 @@ func TestSynchronizeSharesMemory(t *testing.T) {
 	})
 }
 
-// TestForeignFreeMemoryIsLastResort fills a pool on one stream and then allocates on another, which
-// must wait on the device for the first.
+// TestForeignFreeMemoryIsLastResort uses all memory of a pool on one stream, frees it, and
+// allocates on another stream, which must wait on the device for the work of the first.
 func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -66,24 +66,24 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 		}
 		r.ok(other.Fill(b.Memory(), 7))
 		r.ok(b.Free())
-		c := r.alloc(p, 2*mib)
-		r.ok(r.DefaultStream().Fill(c.Memory(), 9))
+		reused := r.alloc(p, 2*mib)
+		r.ok(r.DefaultStream().Fill(reused.Memory(), 9))
 		if r.Rank() == 0 {
 			release()
 		}
 		r.synchronize()
-		v := read[uint8](r, c.Memory())
-		if v[0] != 9 || v[len(v)-1] != 9 {
-			r.failf("got elements %d, want 9: the fill of the freed buffer ran last", v[0])
+		v := read[uint8](r, reused.Memory())
+		if first, last := v[0], v[len(v)-1]; first != 9 || last != 9 {
+			r.failf("got elements %d and %d, want 9: the fill of the freed buffer ran last", first, last)
 		}
-		texts.add(r, errors.New(place(c)))
+		texts.add(r, errors.New(place(reused)))
 		r.ok(r.World().Check(r.ctx))
 	})
 	texts.requireSame(t, 2)
 }
 
-// TestCaptureAvoidsMemoryInUse checks that a stream's memory is not reused on others during a
-// capture of one of them, because the wait for it would become part of the graph.
+// TestCaptureAvoidsMemoryInUse checks that no stream takes another stream's free memory while one
+// of the two is being captured, because the wait for the memory would become part of the graph.
 func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -148,6 +148,8 @@ func TestReserveTakesCleanMemory(t *testing.T) {
 	}
 }
 
+// TestSegmentShrinksWhenMappingFails asks for a first segment that is larger than the device's
+// memory.
 func TestSegmentShrinksWhenMappingFails(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 1 << 40})

@@ -9,8 +9,9 @@ import (
 	"symmem"
 )
 
-// TestCloseDuringRegister trims the pool or closes the group after the backend has registered the
-// segment, but before the pool has recorded this. The segment must stay mapped until then.
+// TestCloseDuringRegister trims the pool or closes the group after the backend has registered a
+// segment, but before the pool has recorded the registration. Until the pool has recorded it, the
+// segment must stay mapped.
 func TestCloseDuringRegister(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(context.Context, *symmem.Pool, *symmem.Group) error
@@ -32,7 +33,7 @@ func TestCloseDuringRegister(t *testing.T) {
 				defer r.Interop().Observe(symmem.Observer{
 					SegmentFree: func(symmem.SegmentEvent) { unmapped.Add(1) },
 				})()
-				symmem.HoldRegister(r.Runtime, func() {
+				symmem.HoldRegister(r.Runtime, func() { // called during Register below
 					done := make(chan error)
 					go func() { done <- c.end(r.ctx, p, g) }()
 					r.ok(<-done)
@@ -57,8 +58,8 @@ func TestCloseDuringRegister(t *testing.T) {
 }
 
 // TestTrimDuringRegisterFailsNoRank trims a pool during a registration. The registration then
-// unmaps the segment, which fails on rank 0. The next Trim must return the error, and not Register,
-// which succeeds on the other rank.
+// unmaps the segment, which fails on rank 0. Register must succeed, as on the other rank, and the
+// next Trim must return the error.
 func TestTrimDuringRegisterFailsNoRank(t *testing.T) {
 	failure := errors.New("unmapping has failed")
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -94,7 +95,8 @@ func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 		deregistered, freed := make(chan struct{}), atomic.Int32{}
 		defer r.Interop().Observe(symmem.Observer{
 			Deregister: func(symmem.WindowEvent) {
-				if close(deregistered); r.Rank() == 0 {
+				close(deregistered)
+				if r.Rank() == 0 {
 					<-closed
 				}
 			},

@@ -46,6 +46,7 @@ const (
 	maxFaultText      = 4096    // in bytes
 )
 
+// snapshotGroup returns the state of a group, and this rank's waits for other ranks of the group.
 func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 	stats := g.Stats()
 	snapshot := live.Group{
@@ -86,14 +87,15 @@ const (
 	lockRetryDelay = time.Millisecond
 )
 
-// snapshotPool holds the pool's lock for about 10 ns per event.
+// snapshotPool returns the state of a pool and its latest events. It holds the pool's lock for
+// about 10 ns per event. If it cannot lock the pool in time, the snapshot only says so.
 func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	snapshot := live.Pool{ID: p.events.outbox.common.Pool % poolsPerDomain}
 	if p.domain != nil {
 		snapshot.Domain = p.domain.id
 	}
 	if maxEvents > 0 {
-		snapshot.Recent = make([]live.Placement, 0, maxEvents) // not while the lock is held
+		snapshot.Recent = make([]live.Placement, 0, maxEvents) // allocated before the lock is held
 	}
 	for start := time.Now(); !p.mu.TryLock(); time.Sleep(lockRetryDelay) {
 		if time.Since(start) > maxLockWait {
@@ -108,7 +110,7 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 }
 
 // addEventsAndWindows adds the latest events, up to the capacity of snapshot.Recent, and the
-// registrations. The caller must hold p.mu.
+// registrations. If the capacity is 0, it adds nothing. The caller must hold p.mu.
 func addEventsAndWindows(snapshot *live.Pool, p *Pool) {
 	if cap(snapshot.Recent) == 0 {
 		return
