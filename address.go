@@ -10,7 +10,6 @@ import (
 	"symmem/internal/ranked"
 )
 
-// memoryAt returns memory that belongs to no pool.
 func memoryAt(address uintptr, bytes int64) Memory {
 	start := *(*unsafe.Pointer)(unsafe.Pointer(&address))
 	return Memory{start: start, extent: newExtent(bytes, untracked)}
@@ -200,7 +199,6 @@ func (a *addressIndex) findChunk(address uintptr) int {
 	return low
 }
 
-// countStartingUpTo returns the number of buffers in a chunk that begin at or before an address.
 func countStartingUpTo(chunk []Buffer, address uintptr) int {
 	low, high := 0, len(chunk)
 	for low < high {

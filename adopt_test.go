@@ -9,7 +9,6 @@ import (
 	"symmem"
 )
 
-// TestJoin joins pairs of four ranks, and then passes invalid lists and ids to Join.
 func TestJoin(t *testing.T) {
 	runRanks(t, 4, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -48,7 +47,6 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// TestCollectiveOnAdoptedStream uses a stream of symmem as if it belonged to another library.
 func TestCollectiveOnAdoptedStream(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -171,7 +169,6 @@ func TestDivergenceNamesForeignCallSites(t *testing.T) {
 	texts.requireSame(t, 2)
 }
 
-// TestSetCheck makes ranks compare every call, and then lets their counts differ.
 func TestSetCheck(t *testing.T) {
 	const neverInBackground = -1
 	o := symmem.Options{Check: symmem.CheckOff, CheckInterval: neverInBackground}

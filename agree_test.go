@@ -118,7 +118,6 @@ func TestBackgroundCheckReportsDivergence(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
-// TestBackgroundCheckAllowsRanksToLag makes the same requests on both ranks, at different speeds.
 func TestBackgroundCheckAllowsRanksToLag(t *testing.T) {
 	runRanks(t, 2, symmem.Options{
 		Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
@@ -181,7 +180,6 @@ func TestDivergenceOmitsCallSitesByDefault(t *testing.T) {
 	})
 }
 
-// TestSetCheckWhileGroupFails checks that SetCheck succeeds if a group other than the world fails.
 func TestSetCheckWhileGroupFails(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		g := r.split(r.World(), 0)

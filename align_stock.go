@@ -236,7 +236,6 @@ func (a *aligner) unmapRemoved(
 	return errors.Join(errs...)
 }
 
-// newConflictError returns a DivergenceError about a pool whose live buffers differ between ranks.
 func (a *aligner) newConflictError(p *Pool, c *alloc.Conflict) error {
 	d := &DivergenceError{
 		Group: a.id, Members: slices.Clone(a.ranks), Kind: DivergedPlacement,

@@ -17,7 +17,6 @@ import (
 // backendVariable is the environment variable for the backend of all tests.
 const backendVariable = "SYMMEM_TEST_BACKEND"
 
-// withBackend selects the backend of the tests, unless o selects one.
 func withBackend(o symmem.Options) symmem.Options {
 	if o.Backend == "" {
 		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
@@ -81,7 +80,6 @@ func openAlone(tb testing.TB) *symmem.Runtime {
 	return openAloneWith(tb, symmem.Options{})
 }
 
-// openAloneWith is openAlone with options.
 func openAloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
 	tb.Helper()
 	o.Size = 1

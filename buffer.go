@@ -138,7 +138,6 @@ func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 // Address returns the address of the first byte.
 func (m Memory) Address() uintptr { return uintptr(m.start) }
 
-// isTracked reports whether the memory's pool records uses.
 func (m Memory) isTracked() bool { return m.pool != nil && m.extent.stream() != untracked }
 
 // Pool returns the memory's pool, or nil.

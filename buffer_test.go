@@ -25,10 +25,10 @@ func TestBufferPlacement(t *testing.T) {
 
 func TestGoSliceNeedsAddressableDevice(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		a := symmem.Host(make([]float32, 8))
-		half, err := a.Slice(0, 16)
+		whole := symmem.Host(make([]float32, 8))
+		half, err := whole.Slice(0, 16)
 		r.ok(err)
-		for _, m := range []symmem.Memory{a, half} {
+		for _, m := range []symmem.Memory{whole, half} {
 			err := r.World().AllReduce(r.ctx, m, m, 4, symmem.Float32, symmem.Sum, nil)
 			if r.Device().Addressable {
 				r.ok(err)
@@ -65,17 +65,17 @@ func TestViewNeedsAddressableDevice(t *testing.T) {
 func TestBufferMisuse(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		b := r.alloc(p, 4096)
-		r.ok(b.Free())
-		r.wantErr(b.Free(), symmem.ErrDoubleFree)
-		c := r.alloc(p, 4096)
-		if c.Address() != b.Address() {
-			r.failf("the new buffer is at %#x, want %#x", c.Address(), b.Address())
+		freed := r.alloc(p, 4096)
+		r.ok(freed.Free())
+		r.wantErr(freed.Free(), symmem.ErrDoubleFree)
+		reused := r.alloc(p, 4096) // the same memory
+		if reused.Address() != freed.Address() {
+			r.failf("the new buffer is at %#x, want %#x", reused.Address(), freed.Address())
 		}
-		if err := b.Free(); err == nil {
+		if err := freed.Free(); err == nil {
 			r.failf("Free of a freed buffer succeeded, want an error")
 		}
-		r.ok(c.Free())
+		r.ok(reused.Free())
 		zero := symmem.Buffer{}
 		r.wantErr(zero.Free(), symmem.ErrForeign)
 		r.wantErr(zero.UseOn(r.DefaultStream()), symmem.ErrForeign)
@@ -168,7 +168,7 @@ func TestObserverCallOrder(t *testing.T) {
 		r.ok(p.Trim(r.ctx, 0))
 		remove()
 		removeEmpty()
-		remove()
+		remove() // does nothing
 		r.ok(r.alloc(p, 4096).Free())
 		want := []string{"map", "register", "deregister", "unmap"}
 		if join(events) != join(want) {

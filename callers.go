@@ -58,7 +58,6 @@ var errPoolChanging = &refusalError{
 	"the pool was suspended or being closed when the call began: try again", ErrBusy,
 }
 
-// callRefusal returns the error of a call that the pool has refused.
 func callRefusal(p *Pool) error {
 	p.mu.Lock()
 	return unlockAndRefuse(p)
@@ -87,7 +86,6 @@ func refuseCalls(ctx context.Context, calls *spin.Gate) error {
 	return nil
 }
 
-// poll waits until isDone returns true or the context ends.
 func poll(ctx context.Context, isDone func() bool) error {
 	for pause := time.Microsecond; !isDone(); pause = min(2*pause, time.Millisecond) {
 		select {

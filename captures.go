@@ -36,10 +36,8 @@ func (c *captures) isShared() bool {
 	return isShared
 }
 
-// share adds c to sharedCaptures.
 func (c *captures) share() { sharedCaptures.Store(c, nil) }
 
-// unshare removes c from sharedCaptures.
 func (c *captures) unshare() { sharedCaptures.Delete(c) }
 
 // runWithoutCapture runs step only if no rank is capturing a stream. Otherwise, all ranks return

@@ -79,7 +79,6 @@ func BenchmarkSubmit(b *testing.B) {
 	}
 }
 
-// submitter measures submissions on one rank.
 type submitter struct {
 	*symmem.Runtime
 	send, recv [2]symmem.Buffer // indexed by unregisteredBuffer and registeredBuffer
@@ -172,7 +171,6 @@ func (s *submitter) useNCCL(send, recv uintptr) error {
 	return nil
 }
 
-// timeBatches measures a batch through the group and a batch of the baseline.
 func (s *submitter) timeBatches(b *testing.B) error {
 	runDirectly := func(batch func() error) error { return batch() }
 	return errors.Join(

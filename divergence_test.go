@@ -86,8 +86,6 @@ func TestGraphLaunchOrderDiverges(t *testing.T) {
 	}
 }
 
-// TestSubgroupDivergenceNamesPool makes requests of different sizes from the second pool of a group
-// of world ranks 0 and 2.
 func TestSubgroupDivergenceNamesPool(t *testing.T) {
 	runWithFault(t, 3, checkEvery, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
@@ -107,8 +105,6 @@ func TestSubgroupDivergenceNamesPool(t *testing.T) {
 	})
 }
 
-// TestJoinedGroupIDHasNoSpace checks that a group has the id that the program has passed to Join,
-// without the space with which the full id begins.
 func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 	runWithFault(t, 2, checkEvery, func(r *rank) {
 		g, err := r.Join(r.ctx, "jj", []int{1, 0})

@@ -181,7 +181,6 @@ func splitJoined(err error) []error {
 	return all
 }
 
-// invalid returns an ErrInvalid with a text.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrInvalid)
 }

@@ -10,7 +10,6 @@ import (
 	"symmem/event"
 )
 
-// BenchmarkAllocEvents measures an allocation and a free, with and without Options.OnEvent.
 func BenchmarkAllocEvents(b *testing.B) {
 	var sum uint64
 	for name, hook := range map[string]func(*event.Event){
@@ -36,7 +35,6 @@ func BenchmarkAllocEvents(b *testing.B) {
 	}
 }
 
-// BenchmarkCollectiveEvents measures an all-reduce, with and without Options.OnEvent.
 func BenchmarkCollectiveEvents(b *testing.B) {
 	var sum uint64
 	for name, hook := range map[string]func(*event.Event){
@@ -100,7 +98,6 @@ func compareBatches(
 	b.ReportMetric(untracedTimes[0], "ns-without-min")
 }
 
-// timeCalls returns the mean time of a call in nanoseconds.
 func timeCalls(
 	b *testing.B, calls int, t *traceBench, call func(*traceBench) error,
 ) float64 {
@@ -113,7 +110,6 @@ func timeCalls(
 	return float64(time.Since(begin)) / float64(calls)
 }
 
-// traceBench contains the arguments of the calls on a rank with or without a trace.
 type traceBench struct {
 	ctx    context.Context
 	group  *symmem.Group

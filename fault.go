@@ -116,7 +116,6 @@ func (l *lifetime) awaitFault(err error) error {
 	return l.err()
 }
 
-// isOwnFault reports whether err is a fault of this group.
 func (l *lifetime) isOwnFault(err error) bool {
 	return l.comm.Cause() != nil && (lifetimeOf(err) == l || errors.Is(err, driver.ErrFault))
 }

@@ -138,7 +138,6 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	}
 }
 
-// reduceZeroElements checks that a formula does not make an empty AllReduce fail.
 func (r *rank) reduceZeroElements() {
 	const count = 0
 	b, stream := r.alloc(r.pool(), mib), r.DefaultStream()

@@ -39,7 +39,6 @@ func (s *Stream) BeginCapture() error {
 	return err
 }
 
-// beginCapture begins a capture after BeginCapture has delayed registrations.
 func (s *Stream) beginCapture() error {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()

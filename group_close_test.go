@@ -69,7 +69,6 @@ func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 	})
 }
 
-// TestGroupCloseWaitsForCollective closes a group while another goroutine repeats a collective.
 func TestGroupCloseWaitsForCollective(t *testing.T) {
 	runRanks(t, 2, abortable, func(r *rank) {
 		p := r.pool()
@@ -128,7 +127,6 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 	texts.requireSame(t, 2)
 }
 
-// TestRanksAgreeOnClosedRanks closes a group on rank 1 while ranks 0 and 2 make collectives.
 func TestRanksAgreeOnClosedRanks(t *testing.T) {
 	var mu sync.Mutex
 	faults := map[string]bool{} // texts of the causes; guarded by mu

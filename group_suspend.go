@@ -175,7 +175,6 @@ func recordGroupInCapture(s *Stream, g *Group) {
 	}
 }
 
-// groupRefusals joins the refusals of the groups.
 func groupRefusals(groups []*Group) error {
 	var errs []error
 	for _, g := range groups {

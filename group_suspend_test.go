@@ -158,7 +158,6 @@ func TestSuspendedGroupCloses(t *testing.T) {
 	})
 }
 
-// TestSuspendedGroupFails aborts a suspended group. Its calls must then return the fault.
 func TestSuspendedGroupFails(t *testing.T) {
 	runWithFault(t, 2, suspendOptions(), func(r *rank) {
 		g, p := r.split(r.World(), 0), r.pool()

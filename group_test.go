@@ -12,7 +12,6 @@ import (
 	"symmem"
 )
 
-// TestSplitOrdersRanksByKey splits four ranks into two pairs in which the higher rank comes first.
 func TestSplitOrdersRanksByKey(t *testing.T) {
 	runRanks(t, 4, symmem.Options{}, func(r *rank) {
 		color, key := r.Rank()%2, -r.Rank()
@@ -32,7 +31,6 @@ func TestSplitOrdersRanksByKey(t *testing.T) {
 	})
 }
 
-// TestSkipSplit splits a group on ranks 1 and 2, while rank 0 skips the split.
 func TestSkipSplit(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		_, err := r.World().Split(r.ctx, -1, 0)
@@ -51,7 +49,6 @@ func TestSkipSplit(t *testing.T) {
 	})
 }
 
-// TestNewGroupRegistersExistingMemory makes a collective in a new group on memory of an older pool.
 func TestNewGroupRegistersExistingMemory(t *testing.T) {
 	runRanks(t, 4, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -101,8 +98,6 @@ func TestPoolRejectsGroupOfOtherRuntime(t *testing.T) {
 	})
 }
 
-// TestNewGroupReusesMemoryOfEndedGroup checks that the calls of an ended group fail, and that its
-// memory can be registered with another group.
 func TestNewGroupReusesMemoryOfEndedGroup(t *testing.T) {
 	for _, row := range []struct {
 		name string
@@ -231,7 +226,6 @@ func TestJoinRejectsUsedID(t *testing.T) {
 	})
 }
 
-// TestSplitGroupNamesAreReusable joins a group whose id is also the ID of a group from a split.
 func TestSplitGroupNamesAreReusable(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		joined, err := r.Join(r.ctx, "a", []int{0, 1})

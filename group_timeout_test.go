@@ -77,7 +77,6 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 	}
 }
 
-// TestJoinTimeoutNamesLateRank joins a group of three ranks on only two of them.
 func TestJoinTimeoutNamesLateRank(t *testing.T) {
 	const lateRank = 2
 	errorReported := make(chan struct{}) // closed when rank 0 has got the error

@@ -46,7 +46,6 @@ func (h *heap) alloc(
 	}
 }
 
-// sizeError adds an operation and a size to err, unless err is an ErrSize, which contains the size.
 func sizeError(operation string, bytes int64, err error) error {
 	if errors.Is(err, alloc.ErrSize) {
 		return err
@@ -163,7 +162,6 @@ func (h *heap) liveBlocks() (live []alloc.View) {
 	return live
 }
 
-// countLiveBlocks returns the number of live blocks of each segment that has one.
 func (h *heap) countLiveBlocks() map[*segment]int {
 	counts := map[*segment]int{}
 	for _, b := range h.liveBlocks() {

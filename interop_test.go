@@ -15,7 +15,6 @@ import (
 	"symmem"
 )
 
-// TestCallValuesMatchMethods calls Interop.Value for each of its operations.
 func TestCallValuesMatchMethods(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		interop, w, me := r.Interop(), r.World(), int64(r.Rank())
@@ -94,7 +93,6 @@ func TestPremulSum(t *testing.T) {
 	})
 }
 
-// TestPremulSumNeedsFactor omits or adds Call.Factor where it is required or not permitted.
 func TestPremulSumNeedsFactor(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		m := r.unregistered(8)

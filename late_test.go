@@ -128,7 +128,6 @@ func TestLateRankIsReportedDuringJoin(t *testing.T) {
 	})
 }
 
-// safeBuffer is a buffer that goroutines can write and read concurrently.
 type safeBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer // guarded by mu

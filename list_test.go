@@ -1,6 +1,7 @@
 package symmem_test
 
 import (
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -9,10 +10,10 @@ import (
 	"symmem"
 )
 
-// newListCall returns a list of three calls on parts of different sizes, and a function that checks
-// the results.
+// newListCall returns a list of three calls with parts of the sizes in u, and a function that
+// checks their results.
 func newListCall(u *unevenCall) (call symmem.Call, check func()) {
-	me, n := u.Rank(), u.counts[0]+1
+	me, n := u.Rank(), u.counts[0]+1 // n is at least 1
 	sum := u.allocateFilled(u.part(0, 0, n))
 	gathered := u.joinParts(func(r int) []int32 { return u.part(r, 0, u.counts[r]) })
 	whole := u.allocateFilled(make([]int32, len(gathered)))
@@ -66,15 +67,16 @@ func TestListOfCalls(t *testing.T) {
 func TestCapturedListOfCalls(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		b := r.window(r.pool(), 4096)
-		half, err := b.Memory().Slice(0, 2048)
+		firstHalf, err := b.Memory().Slice(0, 2048)
 		r.ok(err)
-		other, err := b.Memory().Slice(2048, 2048)
+		secondHalf, err := b.Memory().Slice(2048, 2048)
 		r.ok(err)
 		call := symmem.Call{
-			Operation: symmem.OpAllReduce, Type: symmem.Float32, Count: 512, Send: half, Recv: half,
+			Operation: symmem.OpAllReduce, Type: symmem.Float32, Count: 512, Send: firstHalf,
+			Recv: firstHalf,
 		}
 		next := call
-		next.Send, next.Recv = other, other
+		next.Send, next.Recv = secondHalf, secondHalf
 		call.More = []symmem.Call{next}
 		r.ok(r.DefaultStream().BeginCapture())
 		r.ok(r.Interop().Do(r.ctx, r.World(), call, nil))
@@ -120,10 +122,15 @@ func TestInvalidListsAreRefused(t *testing.T) {
 		message.Operation, message.Root = symmem.OpSend, 1-r.Rank()
 		negative.Count = -1
 		nested.More = []symmem.Call{sum}
-		for _, next := range []symmem.Call{message, negative, nested} {
+		for name, next := range map[string]symmem.Call{
+			"a message": message, "a negative count": negative, "a nested list": nested,
+		} {
 			call := sum
 			call.More = []symmem.Call{next}
-			r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
+			err := r.Interop().Do(r.ctx, r.World(), call, nil)
+			if !errors.Is(err, symmem.ErrInvalid) {
+				r.failf("%s in a list: got %v, want ErrInvalid", name, err)
+			}
 		}
 		r.ok(r.Interop().Do(r.ctx, r.World(), sum, nil)) // nothing was queued
 		r.synchronize()
@@ -131,7 +138,7 @@ func TestInvalidListsAreRefused(t *testing.T) {
 }
 
 // TestPathOfListIsKept makes lists of a small gather, which can take the direct path, and a large
-// one, which cannot.
+// gather, which cannot. The path of the list must apply to its calls.
 func TestPathOfListIsKept(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
 		g := symmem.WithChecks(r.World(), nil, checkSmallExchange)

@@ -22,7 +22,6 @@ const (
 	envHTTPToken = "SYMMEM_HTTP_TOKEN" // access token of the web pages; random by default
 )
 
-// checkHTTP returns ErrInvalid unless Options.HTTP can be the given address.
 func checkHTTP(address string) error {
 	if address == "" {
 		return nil
@@ -141,7 +140,6 @@ func (c *callClocks) addMeters(call *collective, path driver.Path) {
 	}
 }
 
-// summarize returns the measurements of all keys, sorted by operation, path and size.
 func (c *callClocks) summarize() []live.Calls {
 	summaries := []live.Calls{}
 	c.clocksByKey.Range(func(k, value any) bool {

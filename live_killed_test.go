@@ -51,7 +51,6 @@ func runWatchedRank() int {
 	return 0
 }
 
-// fetch returns the page at a path of the live view.
 func fetch(address, path, token string) (string, error) {
 	request, err := http.NewRequest(http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
@@ -84,7 +83,6 @@ func answeringRanks(m live.Machine) (ranks []int, servedBy int) {
 	return ranks, m.ServedBy
 }
 
-// unusedAddress returns a TCP address of this host at which no server listens.
 func unusedAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "localhost:0")

@@ -9,7 +9,6 @@ import (
 	"symmem"
 )
 
-// plainOptions makes every call take the plain path and compares every call.
 func plainOptions() symmem.Options {
 	return symmem.Options{
 		Path: symmem.PathPlain, Tuning: symmem.BuiltInTuning, Check: symmem.CheckEvery,
@@ -27,7 +26,6 @@ func (r *rank) newInts(p *symmem.Pool, numbers ...int32) symmem.Memory {
 	return m
 }
 
-// readInts returns the first n numbers in m.
 func (r *rank) readInts(m symmem.Memory, n int) []int32 {
 	r.t.Helper()
 	numbers := make([]int32, n)
@@ -160,8 +158,6 @@ func TestNextCollectiveFindsUnmatchedMessage(t *testing.T) {
 	}
 }
 
-// TestUnorderedMessagesMayOvertakeCollectives receives a message two collectives later than it was
-// sent, which Options.UnorderedMessages permits.
 func TestUnorderedMessagesMayOvertakeCollectives(t *testing.T) {
 	o := plainOptions()
 	o.UnorderedMessages = true
@@ -182,7 +178,6 @@ func TestUnorderedMessagesMayOvertakeCollectives(t *testing.T) {
 	})
 }
 
-// TestCloseReportsUnmatchedMessage closes a group on a rank that has not received a message.
 func TestCloseReportsUnmatchedMessage(t *testing.T) {
 	runRanks(t, 2, plainOptions(), func(r *rank) {
 		g, err := r.Join(r.ctx, "leaving", []int{0, 1})

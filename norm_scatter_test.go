@@ -46,7 +46,6 @@ func (r *normRank) ownRows(m symmem.Memory) []float32 {
 	return r.readNumbers(own)
 }
 
-// TestScatteredNormHasBitsOfAllReduce checks that both kinds of norm have exactly the same results.
 func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
 	for _, rows := range []int64{1, 5, 300} {
 		runNorms(t, func(r *normRank) {
@@ -89,7 +88,6 @@ func TestScatteredNormReadsPeersInput(t *testing.T) {
 	})
 }
 
-// TestScatteredNormOnlyQuantizes computes norms that have a quantized output and no other.
 func TestScatteredNormOnlyQuantizes(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		whole := r.scatter(3)

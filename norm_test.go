@@ -13,14 +13,12 @@ import (
 
 const normEpsilon = 1e-5
 
-// normRank tests norms on one rank.
 type normRank struct {
 	*rank
 	args symmem.NormArgs
 	pool *symmem.Pool // its memory is not registered
 }
 
-// runNorms runs f on two ranks, with arguments for a norm of small integers.
 func runNorms(t *testing.T, f func(r *normRank)) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		n := &normRank{rank: r, pool: r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})}
@@ -246,7 +244,6 @@ func TestNormOfManyRowsReadsPeerBuffers(t *testing.T) {
 	})
 }
 
-// TestNormAtDifferentOffsetsDiverges passes an input that begins 16 bytes later on rank 1.
 func TestNormAtDifferentOffsetsDiverges(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		symmetric := r.rank.pool()

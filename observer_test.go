@@ -44,8 +44,6 @@ func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 	}
 }
 
-// TestPanickingHostFunctionFailsStream checks that only one Synchronize returns the failure of a
-// host function, and that later work runs again.
 func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -71,8 +69,6 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	}
 }
 
-// TestPanickingArrivedFunctionFailsGroup receives a message on rank 0 with a Call.Arrived that does
-// not return.
 func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {

@@ -151,8 +151,6 @@ func TestDirectPathIsPreferred(t *testing.T) {
 	})
 }
 
-// TestBarriersPreferDirectPath checks the paths of barriers and messages in groups with and without
-// a direct path.
 func TestBarriersPreferDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
 		withDirect := symmem.WithChecks(r.World(), nil, allowAll)
@@ -241,8 +239,6 @@ func TestRegistrableMemoryTakesDirectPath(t *testing.T) {
 	})
 }
 
-// TestForcedDirectPathFallsBack selects the direct path for a group. If the backend does not have
-// it, calls must take another path and Explain must say why.
 func TestForcedDirectPathFallsBack(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: tableOf(t, "1MiB"), Path: symmem.PathDirect}, func(r *rank) {
 		b := r.window(r.pool(), 64<<10)

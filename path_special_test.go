@@ -47,7 +47,6 @@ func TestPathsGiveSameResults(t *testing.T) {
 	})
 }
 
-// specialCase checks a reduction of special numbers on one rank.
 type specialCase struct {
 	*rank
 	dataType  symmem.DataType
@@ -55,7 +54,6 @@ type specialCase struct {
 	hasDirect bool // some call has taken the direct path
 }
 
-// compare reduces all pairs of special numbers in one call and checks the results.
 func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory) {
 	const pairs = 14 * 14 // each float type has 14 special numbers
 	in, size := make([][]byte, 2), c.dataType.Size()
@@ -118,7 +116,6 @@ func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
 	return g == w
 }
 
-// value decodes an element of a floating-point type.
 func (c *specialCase) value(element []byte) float64 {
 	switch c.dataType {
 	case symmem.Float64:

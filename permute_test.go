@@ -18,7 +18,6 @@ type permuteCase struct {
 	layout            symmem.PermutedLayout
 }
 
-// newPermuteCase draws a layer and allocates the memory of this rank.
 func newPermuteCase(c *routeCase) *permuteCase {
 	c.drawShape()
 	c.Type = symmem.BFloat16

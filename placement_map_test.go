@@ -70,7 +70,6 @@ func runProgram(
 	return fmt.Sprintf("rank 0\n%srank 1\n%s", output[0].String(), output[1].String())
 }
 
-// interpreter runs a program on one rank.
 type interpreter struct {
 	*rank
 	pool  *symmem.Pool
@@ -78,7 +77,6 @@ type interpreter struct {
 	named map[string]symmem.Buffer
 }
 
-// execute runs a statement, whose first word is its name.
 func (p *interpreter) execute(words []string) {
 	switch words[0] {
 	case "alloc":

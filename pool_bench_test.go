@@ -42,7 +42,6 @@ func BenchmarkAlloc(b *testing.B) {
 	}
 }
 
-// TestWorkloadsDoNotAllocate checks that the allocators rarely use the Go heap.
 func TestWorkloadsDoNotAllocate(t *testing.T) {
 	const live, pairs, maxAllocs = 200, 2000, 20
 	for _, w := range workloads(live) {
@@ -165,13 +164,11 @@ func trainingWorkload(layers int) workload {
 	return w
 }
 
-// allocator is an allocator of blocks of type B.
 type allocator[B any] interface {
 	alloc(bytes int64) (B, error)
 	free(b B) error
 }
 
-// newRunner returns a function that runs a workload on an allocator. See workload.runners.
 func newRunner[B any, A allocator[B]](w workload, a A) func(pairs int) error {
 	blocks, isLive := make([]B, w.live), make([]bool, w.live) // by slot
 	next := 0

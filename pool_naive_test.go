@@ -16,7 +16,6 @@ type naive struct {
 	starts, ends map[int64]extent
 }
 
-// extent is a free or allocated block. Its fields are in bytes.
 type extent struct{ start, size int64 }
 
 // naiveUnit is the unit of sizes, as in package alloc.
@@ -24,7 +23,6 @@ const naiveUnit = 512
 
 var errNaiveFull = errors.New("the naive allocator is full")
 
-// newNaive returns an allocator with one free block of the given size.
 func newNaive(bytes int64) *naive {
 	a := &naive{starts: map[int64]extent{}, ends: map[int64]extent{}}
 	a.insert(extent{0, bytes})
@@ -40,7 +38,6 @@ func compareExtents(a, b extent) int {
 	}
 }
 
-// insert adds a free block.
 func (a *naive) insert(e extent) {
 	index, _ := slices.BinarySearchFunc(a.free, e, compareExtents)
 	a.free = slices.Insert(a.free, index, e)
@@ -83,8 +80,6 @@ func (a *naive) release(e extent) {
 	a.insert(e)
 }
 
-// TestNaiveAllocatorMergesWithoutOverlap allocates and frees at random. Live blocks must not
-// overlap, and after all are freed, there must be one free block again.
 func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const whole = 64 << 10
@@ -118,8 +113,6 @@ func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 	})
 }
 
-// TestNaiveAllocatorBestFit makes a request that fits into two free blocks, of three units and of
-// one unit.
 func TestNaiveAllocatorBestFit(t *testing.T) {
 	a := newNaive(10 * naiveUnit)
 	var blocks []extent

@@ -148,8 +148,6 @@ func TestReserveTakesCleanMemory(t *testing.T) {
 	}
 }
 
-// TestSegmentShrinksWhenMappingFails asks for a first segment that is larger than the device's
-// memory.
 func TestSegmentShrinksWhenMappingFails(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 1 << 40})

@@ -8,8 +8,6 @@ import (
 	"symmem"
 )
 
-// TestPlacementIsSameOnAllRanks makes the same requests on ranks whose segments have different
-// addresses (Scatter).
 func TestPlacementIsSameOnAllRanks(t *testing.T) {
 	var placesByRank errorTexts // the places as the text of an error
 	runRanks(t, 3, symmem.Options{Scatter: scatterSeed}, func(r *rank) {
@@ -151,7 +149,6 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 	})
 }
 
-// TestTrimOfSingleRankPool trims a pool without a domain on one of two ranks.
 func TestTrimOfSingleRankPool(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib})

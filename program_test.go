@@ -42,7 +42,6 @@ func drawProgram(t *rapid.T) []step {
 	return rapid.SliceOfN(steps, 1, 40).Draw(t, "program")
 }
 
-// programState is the state of a program on one rank.
 type programState struct {
 	*rank
 	pool    *symmem.Pool
@@ -76,7 +75,6 @@ func (m *programState) run(s step) {
 	}
 }
 
-// free frees one of the live buffers, if there is one.
 func (m *programState) free(choice int) {
 	if len(m.live) == 0 {
 		return

@@ -155,7 +155,6 @@ func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory)
 	return digest
 }
 
-// deregisterReleasing deregisters the segments that rebuild has marked as releasing.
 func (r *realigner) deregisterReleasing() error {
 	segments := r.heap.segments
 	return segments.end(func() (calls endCalls) {

@@ -21,7 +21,6 @@ type registry struct {
 	localPools uint64              // number of pools created without a domain; guarded by mu
 }
 
-// allPools returns a copy of the list.
 func (r *registry) allPools() []*Pool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +87,6 @@ func (r *registry) addPool(p *Pool) {
 	r.ranges.set(p, p.segments.arenaBytes)
 }
 
-// removePool removes a closed pool, unless Runtime.Close has begun.
 func (r *registry) removePool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

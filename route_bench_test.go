@@ -11,7 +11,6 @@ import (
 // routeBytes is the size of the ids and weights at the end of the input, for the largest shape.
 const routeBytes = 1 << 20
 
-// routing returns the routing of Dispatch and Combine for the shape.
 func (e *exchangeShape) routing() symmem.Routing {
 	routing := symmem.Routing{
 		Experts: e.experts, TopK: e.topK, MaxTokens: slices.Max(e.counts), Hidden: e.hidden,

@@ -11,7 +11,6 @@ import (
 	"symmem"
 )
 
-// TestInvalidRoutes calls Dispatch with invalid arguments and then with valid ones.
 func TestInvalidRoutes(t *testing.T) {
 	const ranks = 2
 	runRoutes(t, []int{ranks}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
@@ -56,7 +55,6 @@ func TestInvalidRoutes(t *testing.T) {
 	})
 }
 
-// TestDifferentRoutesDiverge dispatches with 4 experts on rank 0 and 5 experts on rank 1.
 func TestDifferentRoutesDiverge(t *testing.T) {
 	o := symmem.Options{Path: symmem.PathAuto, Check: symmem.CheckEvery}
 	runRoutes(t, []int{2}, o, func(c *routeCase) {

@@ -10,8 +10,9 @@ import (
 	"symmem"
 )
 
-// TestCloseReportsFaultOnce closes a Runtime with three streams in collectives of a group that the
-// other rank has aborted. No earlier call has returned the fault.
+// TestCloseReportsFaultOnce closes a Runtime while three of its streams have collectives of a group
+// that the other rank has aborted. No call has returned the fault yet, so Close must return it, but
+// only once.
 func TestCloseReportsFaultOnce(t *testing.T) {
 	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
 	launched, closed := make(chan struct{}), make(chan error, 1)
@@ -91,8 +92,8 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 	}
 }
 
-// TestJoinNamesClosedRank closes a rank while one rank waits in Join and before another calls it.
-// Both errors must name the closed rank.
+// TestJoinNamesClosedRank closes rank 0 during its Join, while rank 1 waits in Join and before rank
+// 2 connects. The errors of ranks 1 and 2 must name rank 0.
 func TestJoinNamesClosedRank(t *testing.T) {
 	runtimes := openRanks(t, 3, symmem.Options{Timeout: time.Minute})
 	connected, failed := make(chan struct{}), make(chan struct{})
@@ -124,7 +125,7 @@ func TestJoinNamesClosedRank(t *testing.T) {
 	for rank, err := range errs[1:] {
 		var deadlock *symmem.DeadlockError
 		if !errors.As(err, &deadlock) || len(deadlock.Activity) != 1 || deadlock.Activity[0] == "" {
-			t.Errorf("rank %d: got %v, want a DeadlockError with rank 0 elsewhere", rank+1, err)
+			t.Errorf("rank %d: got %v, want a DeadlockError that names only rank 0", rank+1, err)
 		}
 	}
 }
@@ -136,10 +137,11 @@ func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 		for range streams {
 			r.hold(r.stream())
 		}
+		const limit = (streams - 1) * 2 * timeout // less than twice the timeout for each stream
 		begin := time.Now()
 		r.wantTimeout(r.Close())
-		if took := time.Since(begin); took > (streams-1)*2*timeout {
-			r.failf("Close took %v, want at most %v", took, (streams-1)*2*timeout)
+		if took := time.Since(begin); took > limit {
+			r.failf("Close took %v, want at most %v", took, limit)
 		}
 	})
 }
@@ -200,7 +202,7 @@ func TestCloseDuringJoinClosesGroup(t *testing.T) {
 }
 
 // TestCloseKeepsMemoryOfUnfinishedWork checks that memory stays mapped until the work that uses it
-// has completed. TestMain checks that it is released then.
+// has completed. TestMain checks that the memory is released afterwards.
 func TestCloseKeepsMemoryOfUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.requireAddressable() // GPU memory would remain allocated in this process

@@ -64,7 +64,6 @@ func callWithZeros(t *testing.T, name string, f reflect.Value) {
 	f.Call(args)
 }
 
-// TestNilContext checks that calls with a nil context wait as with context.Background().
 func TestNilContext(t *testing.T) {
 	var nilCtx context.Context
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

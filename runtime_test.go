@@ -67,7 +67,6 @@ func TestInvalidOptions(t *testing.T) {
 	}
 }
 
-// TestBackendSelection checks that Options.Backend takes precedence over the environment.
 func TestBackendSelection(t *testing.T) {
 	t.Setenv("SYMMEM_BACKEND", "abacus")
 	rt, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Backend: "host"})
@@ -92,7 +91,6 @@ func TestOpenNamesMissingRank(t *testing.T) {
 	}
 }
 
-// TestHotCallsDoNotAllocate checks that frequent calls do not use the Go heap.
 func TestHotCallsDoNotAllocate(t *testing.T) {
 	rt := openAlone(t)
 	ctx, w := t.Context(), rt.World()
@@ -139,8 +137,6 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestDifferentOptionsFailOpen opens worlds whose two ranks have different options. The keys are
-// parts of the wanted errors.
 func TestDifferentOptionsFailOpen(t *testing.T) {
 	requireRanks(t, 2)
 	for want, options := range map[string][2]symmem.Options{

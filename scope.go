@@ -34,7 +34,6 @@ func (p *Pool) Begin(g *Group) *Scope {
 	return s
 }
 
-// beginGroupScope records the begin of a scope and returns the group's membership in the pool.
 func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.recording.isActive() {
 		p.events.recordScope(event.KindScopeBegin, g)

@@ -125,7 +125,6 @@ func benchmarkQueries(
 	})
 }
 
-// queryBytes is the size of the ranges that the benchmark queries.
 const queryBytes = 64 << 10
 
 // queryAddresses returns the start addresses of ranges. If inWindow is true, all ranges lie inside

@@ -7,7 +7,6 @@ import (
 	"symmem"
 )
 
-// TestScopeEndRegistersNewMemory checks that End registers the memory, and Alloc does not.
 func TestScopeEndRegistersNewMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -28,8 +27,6 @@ func TestScopeEndRegistersNewMemory(t *testing.T) {
 	})
 }
 
-// TestScopeEndWithoutNewMemory ends scopes on rank 0 only. Without new memory, End must not wait
-// for rank 1.
 func TestScopeEndWithoutNewMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -45,8 +42,6 @@ func TestScopeEndWithoutNewMemory(t *testing.T) {
 	})
 }
 
-// TestNestedScopes opens a scope for a group of one rank inside a scope for the world. Each End
-// registers the memory of both scopes, but only with its group.
 func TestNestedScopes(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -105,7 +100,6 @@ func TestScopeDoesNotAllocate(t *testing.T) {
 	})
 }
 
-// TestNextEndRegistersMemoryOfAbandonedScope abandons a scope in different ways.
 func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 	errTest := errors.New("test error")
 	for _, row := range []struct {
@@ -158,8 +152,6 @@ func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 	}
 }
 
-// TestDisabledScopeAllocatesLocalMemory makes a request in a disabled scope that differs between
-// the ranks. The memory is not symmetric, so collectives on it take the plain path.
 func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
 	const count = 1024
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -188,8 +180,6 @@ func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
 	})
 }
 
-// TestScopeEndReportsRegistrationError opens scopes for the world on pools that the world cannot
-// register.
 func TestScopeEndReportsRegistrationError(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		single := r.split(r.World(), r.Rank())
@@ -222,7 +212,6 @@ func TestScopeEndReportsRegistrationError(t *testing.T) {
 	})
 }
 
-// closedPool returns a pool that has been closed.
 func (r *rank) closedPool() *symmem.Pool {
 	p := r.pool()
 	r.ok(p.Close())

@@ -100,7 +100,6 @@ func (t *segmentTable) blockStart(b alloc.Block) unsafe.Pointer {
 	return unsafe.Add(t.list[b.Segment].start, b.Offset)
 }
 
-// mappedSegments lists the segments that have not been unmapped, by ordinal.
 func (t *segmentTable) mappedSegments() []*segment {
 	var all []*segment
 	for _, s := range t.list {
@@ -183,7 +182,6 @@ func (t *segmentTable) reportLater(err error) {
 	t.unreported = errors.Join(t.unreported, err)
 }
 
-// takeUnreported returns the errors that reportLater has kept, and forgets them.
 func (t *segmentTable) takeUnreported() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

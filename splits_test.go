@@ -54,7 +54,6 @@ func TestSplits(t *testing.T) {
 	})
 }
 
-// TestMismatchedSplitsDiverge lets rank 2 expect two elements from rank 0, which sends only one.
 func TestMismatchedSplitsDiverge(t *testing.T) {
 	var errs [3]error
 	runRanks(t, 3, symmem.Options{Path: symmem.PathPlain, Check: symmem.CheckEvery}, func(r *rank) {
@@ -76,7 +75,6 @@ func TestMismatchedSplitsDiverge(t *testing.T) {
 	}
 }
 
-// TestUnevenAndRootedOperations checks operations with random counts and roots.
 func TestUnevenAndRootedOperations(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -113,7 +111,6 @@ func (u *unevenCall) part(src, dst int, count int64) []int32 {
 	return numbers
 }
 
-// joinParts concatenates the parts of all ranks.
 func (u *unevenCall) joinParts(part func(r int) []int32) (all []int32) {
 	for r := range u.counts {
 		all = append(all, part(r)...)
@@ -133,7 +130,6 @@ func (u *unevenCall) allocateFilled(numbers []int32) symmem.Memory {
 	return m
 }
 
-// check fails the test unless a call has written the wanted numbers to m.
 func (u *unevenCall) check(call string, m symmem.Memory, want []int32) {
 	u.t.Helper()
 	if len(want) == 0 {

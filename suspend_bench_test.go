@@ -12,7 +12,6 @@ import (
 	"symmem/internal/cuda"
 )
 
-// availableMemory returns the free memory of the rank's GPU in bytes.
 func (r *rank) availableMemory() (free int64) {
 	r.t.Helper()
 	r.ok(nccl.Current(r.Rank(), func(gpu *cuda.Driver) (err error) {
@@ -66,7 +65,6 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 	})
 }
 
-// BenchmarkSuspend measures cycles of Suspend and Resume of a pool and of a group.
 func BenchmarkSuspend(b *testing.B) {
 	const smallPool = 64 * mib
 	for _, size := range []int64{smallPool, 1024 * mib} {

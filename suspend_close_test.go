@@ -12,7 +12,6 @@ import (
 	"symmem"
 )
 
-// yieldRandomly lets other goroutines run for a random time.
 func yieldRandomly() {
 	for range rand.IntN(300) {
 		runtime.Gosched()

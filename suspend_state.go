@@ -51,14 +51,12 @@ func (s *suspender) setRefusing(isRefusing bool) {
 	s.segments.refusing = isRefusing || s.segments.closed
 }
 
-// addCloseCalls changes the number of calls of Pool.Close in progress.
 func (s *suspender) addCloseCalls(change int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closes += change
 }
 
-// awaitStateChange waits until no Suspend or Resume is in progress.
 func (s *suspender) awaitStateChange(ctx context.Context) error {
 	isChanging := func() bool {
 		state := s.state.Load()

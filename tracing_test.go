@@ -14,7 +14,6 @@ import (
 	"symmem/trace"
 )
 
-// readTrace reads the trace of a rank.
 func readTrace(t *testing.T, folder string, rank int) *trace.Log {
 	t.Helper()
 	f, err := os.Open(filepath.Join(folder, trace.FileName(rank)))
@@ -88,7 +87,6 @@ func TestTraceMatchesOnEvent(t *testing.T) {
 	}
 }
 
-// TestTraceWithoutOnEvent enables a trace by the environment, in a folder that does not exist yet.
 func TestTraceWithoutOnEvent(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "new")
 	t.Setenv("SYMMEM_TRACE", folder)
@@ -169,7 +167,6 @@ func TestTracedCallsAllocateNothing(t *testing.T) {
 	}
 }
 
-// TestTraceOfListWithoutOnEvent traces a list of two calls (Call.More).
 func TestTraceOfListWithoutOnEvent(t *testing.T) {
 	folder := t.TempDir()
 	rt, b := openTraced(t, folder)

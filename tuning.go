@@ -44,7 +44,6 @@ func TuningFile(device string, ranks int) (string, error) {
 	return filepath.Join(folder, "symmem", name), nil
 }
 
-// fileNamePart joins the words of a device's name with "-", in lower case.
 func fileNamePart(device string) string {
 	words := strings.FieldsFunc(strings.ToLower(device), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
@@ -90,7 +89,6 @@ func machineName() string {
 
 func formatDigest(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
 
-// groupShape returns the number of ranks and machines of a group.
 func groupShape(byRank []settings) tuning.Shape {
 	machines := map[string]bool{}
 	for i := range byRank {

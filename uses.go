@@ -48,7 +48,6 @@ func (u *useTracker) renewUse(m Memory, s *Stream) {
 	u.core.RenewUse(m.handle, s.number)
 }
 
-// pin records that a graph uses a block, until unpin.
 func (u *useTracker) pin(m Memory) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -136,7 +135,6 @@ func (u *useTracker) recordReturns() {
 	}
 }
 
-// mark returns a mark for freeCompleteUses or endUsesBefore.
 func (u *useTracker) mark() alloc.Mark {
 	u.mu.Lock()
 	defer u.mu.Unlock()

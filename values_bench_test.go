@@ -17,7 +17,6 @@ import (
 // agreeingVariable marks the second process of BenchmarkAgree. Its value is the store's address.
 const agreeingVariable = "SYMMEM_TEST_AGREEING"
 
-// openPair opens a rank of a world of two ranks.
 func openPair(number int, store string) (*symmem.Runtime, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

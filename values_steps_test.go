@@ -16,7 +16,6 @@ import (
 // stepProgramsVariable sets the number of programs in TestRandomStepMismatch.
 const stepProgramsVariable = "SYMMEM_TEST_STEPS"
 
-// TestStepMismatch begins three equal steps, and then one with a different name on rank 1.
 func TestStepMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -45,7 +44,6 @@ func TestStepMismatch(t *testing.T) {
 	})
 }
 
-// TestStepsCountReplays checks that replays of a graph count as the collectives in it.
 func TestStepsCountReplays(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.World()
