@@ -55,9 +55,9 @@ func (owner *streamOwner) destroy(s cuda.Stream) error {
 	return owner.withContext(func() error { return owner.cuda.StreamDestroy(s) })
 }
 
-// TestDestroyedForeignStreamIsNotQueried lets another library destroy its streams without a call of
-// ForgetStream, and then uses symmem again. If symmem queried a destroyed stream, the software GPU
-// (which simulates CUDA) would abort the process, as CUDA might.
+// TestDestroyedForeignStreamIsNotQueried lets another library destroy its streams without a call
+// of ForgetStream, and then uses symmem again. If symmem queried a destroyed stream, the software
+// GPU (which simulates CUDA) would abort the process, as CUDA might.
 func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {

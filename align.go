@@ -40,8 +40,8 @@ type suspicion struct {
 	outsideGroups map[string]bool
 }
 
-// isRaisedFor reports whether the pool is suspect for a group. It is not if this rank has realigned
-// the pool with all other ranks of the group. The caller must hold mu.
+// isRaisedFor reports whether the pool is suspect for a group. It is not if this rank has
+// realigned the pool with all other ranks of the group. The caller must hold mu.
 func (s *suspicion) isRaisedFor(g *roster) bool {
 	return s.isRaised && slices.ContainsFunc(g.ranks, func(r int) bool {
 		return r != g.ranks[g.rank] && !slices.Contains(s.alignedRanks, r)

@@ -7,8 +7,8 @@ import (
 )
 
 // TestRealignmentRejectsConcurrentChange changes a pool after a realignment has waited for all
-// streams. If the change frees or uses a buffer, the realignment must fail, because a stream may be
-// using the buffer again. An allocation does not matter.
+// streams. If the change frees or uses a buffer, the realignment must fail, because a stream may
+// be using the buffer again. An allocation does not matter.
 func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()

@@ -51,8 +51,8 @@ func (a *aligner) realign(ctx context.Context, c *alignedCall) error {
 	return a.realignWith(ctx, all, c.pools)
 }
 
-// exchangeInParts exchanges payloads of any size, in chunks, and returns the payloads of all ranks.
-// The first byte of a chunk is 1 if another chunk of the rank follows, and otherwise 0.
+// exchangeInParts exchanges payloads of any size, in chunks, and returns the payloads of all
+// ranks. The first byte of a chunk is 1 if another chunk of the rank follows, and otherwise 0.
 func exchangeInParts(
 	ctx context.Context, exchange agreement.Exchange, payload []byte,
 ) (payloads [][]byte, err error) {
@@ -167,8 +167,8 @@ func (a *aligner) checkAllReady(all []rankInventory) error {
 	return nil
 }
 
-// resolveFaults records that the faults in the inventories are repaired, except for a fault of this
-// group.
+// resolveFaults records that the faults in the inventories are repaired, except for a fault of
+// this group.
 func (a *aligner) resolveFaults(all []rankInventory) {
 	for _, failed := range a.rt.registry.allGroups() {
 		for _, inventory := range all {
@@ -179,8 +179,8 @@ func (a *aligner) resolveFaults(all []rankInventory) {
 	}
 }
 
-// collectInventories returns the inventories of a pool on all ranks. If no rank wants a realignment
-// of the pool, or some rank lacks the pool, it returns nil.
+// collectInventories returns the inventories of a pool on all ranks. If no rank wants a
+// realignment of the pool, or some rank lacks the pool, it returns nil.
 func collectInventories(pool uint64, all []rankInventory) []poolInventory {
 	var inventories []poolInventory
 	isWanted := false

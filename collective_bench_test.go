@@ -121,8 +121,8 @@ func (s *submitter) allocate(b *testing.B) error {
 	return nil
 }
 
-// prepare sets the functions to measure for a path. It makes a call, so that the plan is cached. If
-// the backend does not have the path, prepare only sets hasPath to false.
+// prepare sets the functions to measure for a path. It makes a call, so that the plan is cached.
+// If the backend does not have the path, prepare only sets hasPath to false.
 func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 	buffers := registeredBuffer
 	if path == symmem.PathPlain {

@@ -44,8 +44,8 @@ func (inq *inquiry) decide(cause error) error {
 }
 
 // decisionError returns the cause in an encoded decision. If it and ownCause are mismatches of the
-// same call, decisionError returns ownCause instead, which also describes this rank's call. It also
-// returns ownCause if the decision cannot be decoded.
+// same call, decisionError returns ownCause instead, which also describes this rank's call. It
+// also returns ownCause if the decision cannot be decoded.
 func decisionError(ownCause error, encoded []byte) error {
 	var d decision
 	if json.Unmarshal(encoded, &d) != nil || !d.Report.hasRequiredFields() {

@@ -20,10 +20,10 @@ const (
 	DivergedValue      DivergenceKind = "value"      // Group.Agree or a related method differs
 )
 
-// DivergenceError reports that ranks behaved differently where they must behave identically, and in
-// what they differ. All ranks of the group return the same error, except that a rank that was late
-// for the comparison adds its own side. All rank numbers are ranks of the world. The error can be
-// encoded as JSON.
+// DivergenceError reports that ranks behaved differently where they must behave identically, and
+// in what they differ. All ranks of the group return the same error, except that a rank that was
+// late for the comparison adds its own side. All rank numbers are ranks of the world. The error
+// can be encoded as JSON.
 type DivergenceError struct {
 	Group string `json:"group"`
 	// Members lists the group's ranks in group order.

@@ -44,8 +44,8 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 }
 
 // TestGraphLaunchOrderDiverges captures two graphs with the same calls, and launches the second
-// graph on the last rank while the other ranks launch the first. The calls differ only in the number
-// of their capture.
+// graph on the last rank while the other ranks launch the first. The calls differ only in the
+// number of their capture.
 func TestGraphLaunchOrderDiverges(t *testing.T) {
 	options := checkEvery
 	options.Timeout = time.Minute // a divergence must be reported long before

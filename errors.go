@@ -35,7 +35,8 @@ var (
 	ErrInterrupted = driver.ErrInterrupted // Options.Interrupted has ended the wait
 )
 
-// OutOfMemoryError is the ErrOutOfMemory of a pool that cannot map more memory. Sizes are in bytes.
+// OutOfMemoryError is the ErrOutOfMemory of a pool that cannot map more memory. Sizes are in
+// bytes.
 type OutOfMemoryError struct {
 	Requested int64 `json:"requested"`
 	// Free is the total size of the stream's free blocks, and LargestFree the size of the largest.
@@ -67,8 +68,8 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// newOutOfMemoryError converts an error of the placement core to an OutOfMemoryError. device is the
-// error of the device, or nil if the pool has reached its capacity.
+// newOutOfMemoryError converts an error of the placement core to an OutOfMemoryError. device is
+// the error of the device, or nil if the pool has reached its capacity.
 func newOutOfMemoryError(err, device error) error {
 	var allocErr *alloc.OutOfMemoryError
 	if !errors.As(err, &allocErr) {

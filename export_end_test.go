@@ -8,8 +8,8 @@ import (
 )
 
 // HoldEnds makes rt call hold before it unmaps a segment or deregisters a window. If hold returns
-// an error, the unmapping or deregistration is still done, but returns that error. HoldEnds applies
-// to pools, groups and adopted communicators that are created afterwards.
+// an error, the unmapping or deregistration is still done, but returns that error. HoldEnds
+// applies to pools, groups and adopted communicators that are created afterwards.
 func HoldEnds(rt *Runtime, hold func() error) {
 	hookCommunicator := func(c driver.Communicator) driver.Communicator {
 		return deregisterHook{c, hold}

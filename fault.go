@@ -71,8 +71,8 @@ func (l *lifetime) cause(ctx context.Context) error {
 	return l.err()
 }
 
-// watch regularly checks the peers until the group ends. After a fault, it runs the inquiry in which
-// the ranks agree on the cause.
+// watch regularly checks the peers until the group ends. After a fault, it runs the inquiry in
+// which the ranks agree on the cause.
 func (l *lifetime) watch() {
 	ticker := time.NewTicker(l.peerCheckInterval())
 	defer ticker.Stop()
@@ -135,8 +135,8 @@ func lifetimeOf(err error) *lifetime {
 }
 
 // recordFault returns err: nil, an ErrClosed or a fault. It must be called before a fault is
-// returned to the program. In the first such call, it marks the group's pools suspect, because they
-// may differ between the ranks.
+// returned to the program. In the first such call, it marks the group's pools suspect, because
+// they may differ between the ranks.
 func (l *lifetime) recordFault(err error) error {
 	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != faultNotReturned {
 		return err
@@ -150,8 +150,8 @@ func (l *lifetime) recordFault(err error) error {
 	return err
 }
 
-// recordFaultOfCommunicator records a fault that the communicator has detected, and reports whether
-// there is one.
+// recordFaultOfCommunicator records a fault that the communicator has detected, and reports
+// whether there is one.
 func (l *lifetime) recordFaultOfCommunicator() bool {
 	cause := l.comm.Cause()
 	if cause == nil || errors.Is(cause, ErrClosed) {
@@ -171,8 +171,8 @@ func (l *lifetime) resolve() {
 	l.fault.Store(faultRepaired)
 }
 
-// failStream returns err, with which the group has refused a call. If the group has failed, it also
-// makes the stream fail, because later work on the stream may need the result of the call.
+// failStream returns err, with which the group has refused a call. If the group has failed, it
+// also makes the stream fail, because later work on the stream may need the result of the call.
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		s.queue.Fail(cause)

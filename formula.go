@@ -7,8 +7,8 @@ import (
 )
 
 // Formula selects the order in which reductions combine the values of the ranks. With a formula
-// other than FormulaAny, a reduction has the same bits for every size, kind of memory and path (the
-// way in which a collective runs). See docs/reference/deterministic.md.
+// other than FormulaAny, a reduction has the same bits for every size, kind of memory and path
+// (the way in which a collective runs). See docs/reference/deterministic.md.
 type Formula int
 
 // The formulas. x0 to x3 are the values of ranks 0 to 3. A reduction that does not support the
@@ -42,8 +42,8 @@ func (f Formula) String() string {
 	return f.driver().String()
 }
 
-// ParseFormula returns the formula that has the given name: one that String returns, 0 (FormulaAny)
-// or 1 (FormulaRankOrder).
+// ParseFormula returns the formula that has the given name: one that String returns, 0
+// (FormulaAny) or 1 (FormulaRankOrder).
 func ParseFormula(name string) (Formula, error) {
 	switch name {
 	case "default":

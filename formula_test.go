@@ -39,8 +39,8 @@ func TestFormulaNames(t *testing.T) {
 	}
 }
 
-// TestOptionsOverrideFormulaEnvironment opens three ranks, for which the formula in the environment
-// is not possible. With another formula in the options, Open succeeds.
+// TestOptionsOverrideFormulaEnvironment opens three ranks, for which the formula in the
+// environment is not possible. With another formula in the options, Open succeeds.
 func TestOptionsOverrideFormulaEnvironment(t *testing.T) {
 	t.Setenv("SYMMEM_DETERMINISTIC", "tree")
 	_, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{Backend: "host"})

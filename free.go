@@ -19,8 +19,8 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.LiveBlock(m.handle)
 }
 
-// checkOpen returns an error if the pool is closed or suspended. Calls between enterPools and leave
-// can omit it.
+// checkOpen returns an error if the pool is closed or suspended. Calls between enterPools and
+// leave can omit it.
 func (p *Pool) checkOpen() error {
 	if p.calls.Closed() {
 		return callRefusal(p)

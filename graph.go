@@ -9,9 +9,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is captured work that can be launched repeatedly. If a program frees a buffer that the work
-// uses, the buffer returns to its pool only when the graph is closed. Close a graph before the
-// groups whose collectives it contains.
+// Graph is captured work that can be launched repeatedly. If a program frees a buffer that the
+// work uses, the buffer returns to its pool only when the graph is closed. Close a graph before
+// the groups whose collectives it contains.
 type Graph struct {
 	rt   *Runtime
 	work driver.Graph
@@ -60,8 +60,8 @@ func (s *Stream) beginCapture() error {
 }
 
 // recordEvent returns an event that completes after the queued work. During a capture, it returns
-// the event that was recorded when the capture began. That suffices, because captured work pins its
-// buffers.
+// the event that was recorded when the capture began. That suffices, because captured work pins
+// its buffers.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -150,8 +150,8 @@ func (s *Stream) addUntrackedPool(p *Pool) {
 }
 
 // Launch queues the work on a stream of the same Runtime. The stream must not be captured. If the
-// graph is closed, or a pool or group that it uses is closed or suspended, Launch returns ErrClosed
-// or ErrSuspended.
+// graph is closed, or a pool or group that it uses is closed or suspended, Launch returns
+// ErrClosed or ErrSuspended.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")

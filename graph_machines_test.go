@@ -23,8 +23,8 @@ const firstCallVariable = "SYMMEM_TEST_FIRST"
 
 // TestFirstCallsAreCapturedBetweenMachines captures the first call in a new group, for each
 // operation. During this call, NCCL connects ranks and allocates memory, which must not invalidate
-// the capture. The ranks run on one machine. NCCL_HOSTID makes NCCL believe that there are several:
-// MACHINES or, if that variable is not set, two.
+// the capture. The ranks run on one machine. NCCL_HOSTID makes NCCL believe that there are
+// several: MACHINES or, if that variable is not set, two.
 func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if os.Getenv(backendVariable) != "nccl" {
 		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))

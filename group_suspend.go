@@ -33,9 +33,9 @@ func (s *groupSuspender) hasFailed() bool {
 }
 
 // Suspend releases the group's device memory until Resume. All ranks must call it, after they have
-// suspended the pools. Addresses and captured graphs stay valid. With NCCL 2.29.7 or newer, Suspend
-// also releases NCCL's memory, which Suspension.Released does not count. A second Suspend does
-// nothing.
+// suspended the pools. Addresses and captured graphs stay valid. With NCCL 2.29.7 or newer,
+// Suspend also releases NCCL's memory, which Suspension.Released does not count. A second Suspend
+// does nothing.
 //
 // If a stream of any rank has unfinished work after a second, or a message has not been received,
 // all ranks return an ErrBusy that names the rank and the work. During a capture, all ranks return
@@ -120,7 +120,7 @@ func (s *groupSuspender) prepareSuspend(
 }
 
 // compareAndPrepare checks that all ranks make the same call, which tag identifies, and then calls
-// prepare. If prepare fails on some rank, all ranks return the error. The caller must hold Group.mu.
+// prepare. If prepare fails on some rank, all ranks return its error. Group.mu must be held.
 func (s *groupSuspender) compareAndPrepare(
 	ctx context.Context, tag string, prepare func() error,
 ) error {
@@ -162,8 +162,8 @@ func checkNotSuspended(windows []groupWindow) error {
 	return &refusalError{text, ErrSuspended}
 }
 
-// recordGroupInCapture adds a group to those whose calls the stream's capture contains, if there is
-// a capture. The graph checks later that these groups are not suspended.
+// recordGroupInCapture adds a group to those whose calls the stream's capture contains, if there
+// is a capture. The graph checks later that these groups are not suspended.
 func recordGroupInCapture(s *Stream, g *Group) {
 	if !s.capturing.Load() { // avoids the lock
 		return

@@ -109,8 +109,8 @@ func TestInvalidGroupTimeouts(t *testing.T) {
 	})
 }
 
-// TestJoinTimeoutCoversStore joins a group on rank 1 while the store, which rank 0 serves, does not
-// answer. The group's timeout must also limit this wait.
+// TestJoinTimeoutCoversStore joins a group on rank 1 while the store, which rank 0 serves, does
+// not answer. The group's timeout must also limit this wait.
 func TestJoinTimeoutCoversStore(t *testing.T) {
 	const worldTimeout, shortTimeout = time.Minute, 20 * time.Millisecond
 	runRanks(t, 2, symmem.Options{Timeout: worldTimeout}, func(r *rank) {

@@ -115,10 +115,10 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 }
 
 // takeFromOtherStreams handles the error of an allocation. If err is an ErrOutOfMemory, it takes
-// free memory of other streams, makes s wait on the device for their work, and returns nil. For any
-// other err, or if the other streams have too little memory, it returns err. It skips streams that
-// are being captured, because the wait would become part of the graph, and adopted streams that
-// their owners may have destroyed.
+// free memory of other streams, makes s wait on the device for their work, and returns nil. For
+// any other err, or if the other streams have too little memory, it returns err. It skips streams
+// that are being captured, because the wait would become part of the graph, and adopted streams
+// that their owners may have destroyed.
 func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) || s.inCapture() {
 		return err

@@ -180,8 +180,8 @@ func (g *Group) prepareNewGroup(ctx context.Context) error {
 	return g.aligner.realignNewGroup(ctx, hasSuspectPools)
 }
 
-// closeFailed closes a group that could not be created because of err, and returns the error of the
-// creation. If err is the group's fault, the ranks first agree on its cause.
+// closeFailed closes a group that could not be created because of err, and returns the error of
+// the creation. If err is the group's fault, the ranks first agree on its cause.
 func closeFailed(g *Group, err error) error {
 	if g.life.isOwnFault(err) {
 		err = g.life.inquiry.run(g.comm.Cause())

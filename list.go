@@ -10,8 +10,8 @@ import (
 
 const maxListCalls = 1 << 16
 
-// queueList queues a list of calls (Call.More) on a stream, in one launch if the backend can. A nil
-// stream stands for the default stream.
+// queueList queues a list of calls (Call.More) on a stream, in one launch if the backend can. A
+// nil stream stands for the default stream.
 func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -96,7 +96,8 @@ func planList(
 }
 
 // chooseListPath makes all calls of a list take the path of the largest call, so that one launch
-// can run all of them. It changes only lists of AllGatherV whose first call does not choose a path.
+// can run all of them. It changes only lists of AllGatherV whose first call does not choose a
+// path.
 func chooseListPath(planner *planner, calls []*collective) error {
 	if calls[0].choice != PathDefault {
 		return nil
@@ -136,8 +137,8 @@ func chooseListPath(planner *planner, calls []*collective) error {
 	return nil
 }
 
-// launchList launches the plans in one launch if the backend can combine them, and otherwise one by
-// one.
+// launchList launches the plans in one launch if the backend can combine them, and otherwise one
+// by one.
 func launchList(g *Group, s *Stream, first *collective, plans []*collective) error {
 	lister, canList := g.comm.(driver.Lister)
 	if canList && len(plans) > 1 {

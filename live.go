@@ -43,8 +43,8 @@ type liveView struct {
 	isReady atomic.Bool
 }
 
-// open creates the socket of this rank's web pages if Options.HTTP is set. If that fails, it logs a
-// warning.
+// open creates the socket of this rank's web pages if Options.HTTP is set. If that fails, it logs
+// a warning.
 func (v *liveView) open(ctx context.Context) {
 	v.openTime = time.Now()
 	if v.rt.opts.HTTP == "" {

@@ -25,9 +25,9 @@ import (
 // address of the live view, the web page about the ranks.
 const watchedVariable = "SYMMEM_TEST_WATCHED"
 
-// runWatchedRank runs this process as a rank of TestLiveViewSurvivesKilledRanks. The rank repeats a
-// collective until another rank is lost, waits until its standard input is closed, and returns its
-// exit status.
+// runWatchedRank runs this process as a rank of TestLiveViewSurvivesKilledRanks. The rank repeats
+// a collective until another rank is lost, waits until its standard input is closed, and returns
+// its exit status.
 func runWatchedRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable)) // the test has set both to integers
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))

@@ -101,8 +101,8 @@ func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
 	return pool.Close()
 }
 
-// TestErrorNamesStoppedRank stops one of four ranks. The timeouts of the other ranks must name only
-// the stopped rank, even if a rank waits for another one that waits for the stopped rank.
+// TestErrorNamesStoppedRank stops one of four ranks. The timeouts of the other ranks must name
+// only the stopped rank, even if a rank waits for another one that waits for the stopped rank.
 func TestErrorNamesStoppedRank(t *testing.T) {
 	t.Parallel()
 	const ranks = 4

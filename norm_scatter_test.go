@@ -62,8 +62,9 @@ func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
 	}
 }
 
-// TestScatteredNormReadsPeersInput computes the norm of more rows than fit into the exchange memory
-// of GPUs, so that ranks must read each other's input. Only the input is in symmetric memory.
+// TestScatteredNormReadsPeersInput computes the norm of more rows than fit into the exchange
+// memory of GPUs, so that ranks must read each other's input. Only the input is in symmetric
+// memory.
 func TestScatteredNormReadsPeersInput(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		const rows, hidden = 600, 8192

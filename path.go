@@ -117,7 +117,8 @@ func (r *router) canTakeWindows() bool {
 // the reason for the path. Of the direct, two-level, window and plain path, it chooses the first
 // that the backend supports and that the choice or the tuning table prefers. The window path
 // requires that the buffers lie in windows. where says whether they do, for the reason. The result
-// is the same on all ranks, because it depends only on the call, on agreed settings and on SetPath.
+// is the same on all ranks, because it depends only on the call, on agreed settings and on
+// SetPath.
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
@@ -161,9 +162,9 @@ func refusal(offer driver.Offer, direct *reason) error {
 	return err
 }
 
-// decideDirect reports whether a call takes the direct path, and why. The reason is nil if the path
-// was neither requested nor possible. Two kinds of calls take the direct path whenever they can:
-// barriers, because NCCL's barrier also reduces data, and the minimum and maximum of floats,
+// decideDirect reports whether a call takes the direct path, and why. The reason is nil if the
+// path was neither requested nor possible. Two kinds of calls take the direct path whenever they
+// can: barriers, because NCCL's barrier also reduces data, and the minimum and maximum of floats,
 // because NCCL ignores NaNs.
 func (r *router) decideDirect(
 	choice PathChoice, call *driver.Call, offer driver.Offer, requester string,

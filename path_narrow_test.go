@@ -6,8 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// pathChecker is a Communicator for tests that choose which paths a call can take. Its plans cannot
-// be launched.
+// pathChecker is a Communicator for tests that choose which paths a call can take. Its plans
+// cannot be launched.
 type pathChecker struct {
 	driver.Communicator
 	// These functions return an error for a call that cannot take the path. A nil function stands

@@ -13,8 +13,8 @@ import (
 )
 
 // TestPathsGiveSameResults reduces pairs of special numbers of each type on every path, and
-// compares the results with the formula. Results of symmem must have the same bits. Results of NCCL
-// may differ as described in docs/reference/deterministic.md.
+// compares the results with the formula. Results of symmem must have the same bits. Results of
+// NCCL may differ as described in docs/reference/deterministic.md.
 func TestPathsGiveSameResults(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		c := specialCase{rank: r}

@@ -42,8 +42,9 @@ type PermuteArgs struct {
 	Returned Memory
 }
 
-// permute queues a Permute or, if returns is true, an Unpermute. what describes the call in errors.
-// m lists the memory that the call uses. If that is less than three parts, the rest of m is zero.
+// permute queues a Permute or, if returns is true, an Unpermute. what describes the call in
+// errors. m lists the memory that the call uses. If that is less than three parts, the rest of m
+// is zero.
 func permute(
 	g *Group, what string, a *PermuteArgs, returns bool, m [3]Memory, s *Stream,
 ) error {

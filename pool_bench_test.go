@@ -70,9 +70,9 @@ type workload struct {
 	limit float64 // maximum time of a pair on the pool in nanoseconds, or 0 for no limit
 }
 
-// runners returns a function for each allocator, by name. A function runs steps until it has made a
-// number of allocations (pairs), and begins where its previous call has stopped. runners has filled
-// the slots.
+// runners returns a function for each allocator, by name. A function runs steps until it has made
+// a number of allocations (pairs), and begins where its previous call has stopped. runners has
+// filled the slots.
 func (w workload) runners(tb testing.TB) map[string]func(pairs int) error {
 	tb.Helper()
 	rt := openAlone(tb)
@@ -115,8 +115,8 @@ func fifoWorkload(live int, bytes int64) workload {
 	return w
 }
 
-// randomSteps is the length of randomWorkload. The processor's branch predictor cannot learn such a
-// long sequence.
+// randomSteps is the length of randomWorkload. The processor's branch predictor cannot learn such
+// a long sequence.
 const randomSteps = 1 << 17
 
 // randomWorkload frees a random block and allocates a random size.
@@ -131,8 +131,8 @@ func randomWorkload(live int) workload {
 }
 
 // trainingWorkload simulates the passes of training. In each layer, the forward pass allocates an
-// activation, and the backward pass frees it, in reverse order. Both passes allocate and free three
-// temporaries in each layer. Sizes are log-uniform between 512 B and 64 MiB.
+// activation, and the backward pass frees it, in reverse order. Both passes allocate and free
+// three temporaries in each layer. Sizes are log-uniform between 512 B and 64 MiB.
 func trainingWorkload(layers int) workload {
 	const minSize, maxSize = 512, 64 << 20
 	const temporaries, freeOnly = 3, 0

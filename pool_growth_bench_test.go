@@ -17,8 +17,8 @@ const maxWindows = 8
 
 // BenchmarkGrowth measures how long the slowest rank needs to register the memory of a pool that
 // grows to 4 GiB, as when a model is loaded. Requests have 2 to 48 MiB, and each has a scope. With
-// the default sizing, the sizes of segments grow with the pool. With PyTorch's sizing, nearly every
-// request needs a segment and a window.
+// the default sizing, the sizes of segments grow with the pool. With PyTorch's sizing, nearly
+// every request needs a segment and a window.
 func BenchmarkGrowth(b *testing.B) {
 	bytes := int64(4 << 30)
 	if testing.Short() {

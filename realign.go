@@ -68,9 +68,9 @@ func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
 	})
 }
 
-// takeInventory lists the pool's segments and blocks. The caller must have waited for all work that
-// was queued before the mark; takeInventory ends that work's uses of blocks. It returns an error if
-// the pool is closed, or if a block was used or freed after the mark.
+// takeInventory lists the pool's segments and blocks. The caller must have waited for all work
+// that was queued before the mark; takeInventory ends that work's uses of blocks. It returns an
+// error if the pool is closed, or if a block was used or freed after the mark.
 func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()

@@ -71,8 +71,8 @@ func (r *registry) removeGroup(g *Group) {
 	}
 }
 
-// addPool adds a new pool and gives it its id and its number. Pools without a domain share id 0 and
-// have distinct numbers.
+// addPool adds a new pool and gives it its id and its number. Pools without a domain share id 0
+// and have distinct numbers.
 func (r *registry) addPool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,8 +118,8 @@ func (r *registry) countPools(domain *Group) int {
 // high bits are those of the group's key.
 const poolsPerDomain = 1 << 16
 
-// nextPoolID returns the id of a domain's next pool, which is the same on all ranks. For the world,
-// the id is the pool's number. The caller must hold mu.
+// nextPoolID returns the id of a domain's next pool, which is the same on all ranks. For the
+// world, the id is the pool's number. The caller must hold mu.
 func (r *registry) nextPoolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0
@@ -132,8 +132,8 @@ func (r *registry) nextPoolID(domain *Group) uint64 {
 	return domain.key&^(poolsPerDomain-1) | count%poolsPerDomain
 }
 
-// poolName returns the name of the pool with an id, for messages. If this rank has neither the pool
-// nor its domain, the name contains only the id.
+// poolName returns the name of the pool with an id, for messages. If this rank has neither the
+// pool nor its domain, the name contains only the id.
 func (r *registry) poolName(id uint64) string {
 	if id < poolsPerDomain {
 		return fmt.Sprintf("pool %d", id)

@@ -100,8 +100,8 @@ func reuseRoute(plan *collective, args *RouteArgs) *RouteArgs {
 }
 
 // locateRoute finds the window of the buffer that peers access, and stores it in the call. The
-// buffer is the receive buffer of a Dispatch or the send buffer of a Combine. The other buffer need
-// not be in a window.
+// buffer is the receive buffer of a Dispatch or the send buffer of a Combine. The other buffer
+// need not be in a window.
 func locateRoute(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
 ) (found locations) {
@@ -119,8 +119,8 @@ func locateRoute(
 	return locations{where: "the receive buffer is in no window of the group"}
 }
 
-// windowBuffers returns the send buffer and the receive buffer of a call. A buffer that need not be
-// in a window is zero. The call registers the other buffers if necessary.
+// windowBuffers returns the send buffer and the receive buffer of a call. A buffer that need not
+// be in a window is zero. The call registers the other buffers if necessary.
 func (c *collective) windowBuffers() [2]Memory {
 	switch c.operation {
 	case driver.Dispatch:

@@ -112,8 +112,8 @@ func TestRouteNamesMissingRank(t *testing.T) {
 }
 
 // checkFailedRoute checks that the output of a failed call does not look like a result. A dispatch
-// must have set the counts of tokens to 0 and the ids of experts to -1; a combine must have set all
-// bytes to 0xff.
+// must have set the counts of tokens to 0 and the ids of experts to -1; a combine must have set
+// all bytes to 0xff.
 func (c *routeCase) checkFailedRoute(o symmem.Operation, a *symmem.RouteArgs) {
 	if a.Recv.Bytes() == 0 {
 		return

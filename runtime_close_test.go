@@ -10,9 +10,9 @@ import (
 	"symmem"
 )
 
-// TestCloseReportsFaultOnce closes a Runtime while three of its streams have collectives of a group
-// that the other rank has aborted. No call has returned the fault yet, so Close must return it, but
-// only once.
+// TestCloseReportsFaultOnce closes a Runtime while three of its streams have collectives of a
+// group that the other rank has aborted. No call has returned the fault yet, so Close must return
+// it, but only once.
 func TestCloseReportsFaultOnce(t *testing.T) {
 	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
 	launched, closed := make(chan struct{}), make(chan error, 1)
@@ -92,8 +92,8 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 	}
 }
 
-// TestJoinNamesClosedRank closes rank 0 during its Join, while rank 1 waits in Join and before rank
-// 2 connects. The errors of ranks 1 and 2 must name rank 0.
+// TestJoinNamesClosedRank closes rank 0 during its Join, while rank 1 waits in Join and before
+// rank 2 connects. The errors of ranks 1 and 2 must name rank 0.
 func TestJoinNamesClosedRank(t *testing.T) {
 	runtimes := openRanks(t, 3, symmem.Options{Timeout: time.Minute})
 	connected, failed := make(chan struct{}), make(chan struct{})

@@ -11,8 +11,8 @@ import (
 	"symmem"
 )
 
-// excludedMethods lists the methods that TestNilArgumentsDoNotPanic skips: methods that end the use
-// of the receiver, and Pool.Map, which exists only in tests.
+// excludedMethods lists the methods that TestNilArgumentsDoNotPanic skips: methods that end the
+// use of the receiver, and Pool.Map, which exists only in tests.
 var excludedMethods = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
 
 // TestNilArgumentsDoNotPanic calls the methods of the public types with zero values as arguments.

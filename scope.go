@@ -27,7 +27,8 @@ type Scope struct {
 }
 
 // Begin opens a scope for a group. If the group cannot register the pool's memory, Alloc and End
-// return an error. Begin is short enough to be inlined, so that the Scope needs no heap allocation.
+// return an error. Begin is short enough to be inlined, so that the Scope needs no heap
+// allocation.
 func (p *Pool) Begin(g *Group) *Scope {
 	s := &Scope{pool: p, group: g}
 	s.membership, s.err = beginGroupScope(p, g)
@@ -83,8 +84,8 @@ func (s *Scope) checkUsable() error {
 }
 
 // End ends the scope and registers the pool's segments that the group has not registered yet. If
-// there are any, all ranks of the group must call End. Otherwise, End does not communicate. For its
-// errors, see Pool.Register.
+// there are any, all ranks of the group must call End. Otherwise, End does not communicate. For
+// its errors, see Pool.Register.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if err := s.checkUsable(); err != nil {

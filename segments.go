@@ -33,9 +33,9 @@ func (s *segment) canRegister() bool { return s != nil && !s.releasing }
 
 func compareOrdinals(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 
-// arenaSizes lists sizes of a pool's address range, in the order in which the pool tries to reserve
-// them. The first exceeds a device's memory, because a pool does not reuse addresses. The others
-// are for processes whose address space is limited (ulimit -v).
+// arenaSizes lists sizes of a pool's address range, in the order in which the pool tries to
+// reserve them. The first exceeds a device's memory, because a pool does not reuse addresses. The
+// others are for processes whose address space is limited (ulimit -v).
 var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
 
 func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
@@ -127,8 +127,8 @@ func (t *segmentTable) holdSegments(first int32, isWanted func(*segment) bool) [
 // wait for the GPU and for other ranks, and must therefore run without mu.
 type endCalls []func() error
 
-// end calls list with mu held, and then, without mu, the functions that list has returned. It joins
-// their errors.
+// end calls list with mu held, and then, without mu, the functions that list has returned. It
+// joins their errors.
 func (t *segmentTable) end(list func() endCalls) error {
 	t.ending.Lock()
 	defer t.ending.Unlock()
@@ -154,8 +154,8 @@ func (t *segmentTable) lockAndList(list func() endCalls) endCalls {
 	return list()
 }
 
-// endEach calls list for each of the segments that is still mapped, with mu held, and then, without
-// mu, the functions that list has returned.
+// endEach calls list for each of the segments that is still mapped, with mu held, and then,
+// without mu, the functions that list has returned.
 func (t *segmentTable) endEach(segments []*segment, list func(*segment) endCalls) error {
 	return t.end(func() (calls endCalls) {
 		for _, s := range segments {
@@ -167,12 +167,12 @@ func (t *segmentTable) endEach(segments []*segment, list func(*segment) endCalls
 	})
 }
 
-// releaseAll ends the caller's holds on segments. It unmaps the segments that a concurrent Trim has
-// left to their holders, and keeps errors for the next Trim or Close.
+// releaseAll ends the caller's holds on segments. It unmaps the segments that a concurrent Trim
+// has left to their holders, and keeps errors for the next Trim or Close.
 func (t *segmentTable) releaseAll(held []*segment) { t.reportLater(t.endEach(held, t.release)) }
 
-// reportLater keeps an error for the next Trim or Close. The current call must not return the error
-// if all ranks make this call together, because it would then fail on this rank only.
+// reportLater keeps an error for the next Trim or Close. The current call must not return the
+// error if all ranks make this call together, because it would then fail on this rank only.
 func (t *segmentTable) reportLater(err error) {
 	if err == nil {
 		return
@@ -190,7 +190,8 @@ func (t *segmentTable) takeUnreported() error {
 	return err
 }
 
-// release ends a hold on a segment. After the last hold, it returns a call that unmaps the segment.
+// release ends a hold on a segment. After the last hold, it returns a call that unmaps the
+// segment.
 func (t *segmentTable) release(s *segment) endCalls {
 	s.holdCount--
 	if s.holdCount > 0 {

@@ -35,8 +35,8 @@ func (inq *inquiry) ownPayload(_ context.Context, payload []byte) ([][]byte, err
 	return payloads, nil
 }
 
-// completeDivergence returns err. If err is a divergence without the sides of absent ranks and some
-// rank has reported a divergence with all sides, it returns the reported divergence instead.
+// completeDivergence returns err. If err is a divergence without the sides of absent ranks and
+// some rank has reported a divergence with all sides, it returns the reported divergence instead.
 func (all *reports) completeDivergence(err error) error {
 	var d *DivergenceError
 	if !errors.As(err, &d) || len(d.Absent) == 0 {
@@ -84,8 +84,8 @@ func (inq *inquiry) ownVariant(cause error, d *DivergenceError) (agreement.Varia
 	return c.OwnVariant(kind, d.PoolID, d.Position, d.Last)
 }
 
-// addSide adds the side of a rank in Absent, and moves the rank from Absent to Sides. If a majority
-// has another event, the rank is also added to Deviant.
+// addSide adds the side of a rank in Absent, and moves the rank from Absent to Sides. If a
+// majority has another event, the rank is also added to Deviant.
 func (d *DivergenceError) addSide(own Side) {
 	rank := own.Ranks[0]
 	d.Absent = slices.DeleteFunc(slices.Clone(d.Absent), func(r int) bool { return r == rank })

@@ -60,9 +60,9 @@ func TestCloseDuringSuspensionOfPool(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForSuspension closes a pool on both ranks while another goroutine of the rank is in
-// Suspend or Resume. Close, Suspend and Resume must succeed, because the other rank takes part in
-// Suspend and Resume.
+// TestCloseWaitsForSuspension closes a pool on both ranks while another goroutine of the rank is
+// in Suspend or Resume. Close, Suspend and Resume must succeed, because the other rank takes part
+// in Suspend and Resume.
 func TestCloseWaitsForSuspension(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for round := range 40 {

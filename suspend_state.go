@@ -85,8 +85,8 @@ func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) erro
 	return nil
 }
 
-// describeFirstWait describes for which ranks a call waits, in parentheses after a space. If no call
-// waits or the backend cannot list waits, it returns "".
+// describeFirstWait describes for which ranks a call waits, in parentheses after a space. If no
+// call waits or the backend cannot list waits, it returns "".
 func describeFirstWait(rt *Runtime) string {
 	for _, g := range rt.registry.allGroups() {
 		inspector, ok := g.comm.(driver.Inspector)

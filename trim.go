@@ -25,7 +25,8 @@ type trimmer struct {
 	removedSegments []*segment
 }
 
-// trim unmaps segments, but leaves at least minBytes mapped. With a domain, all ranks must call it.
+// trim unmaps segments, but leaves at least minBytes mapped. With a domain, all ranks must call
+// it.
 func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	if t.pool.Suspended() {
 		return fmt.Errorf("trimming a pool: %w", errPoolSuspended)
@@ -69,8 +70,8 @@ func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
 }
 
 // takeEmptySegments removes the segments without buffers from the core and returns them. It then
-// waits for all streams, because another goroutine may have queued work and freed the buffers since
-// the caller's wait. If the wait fails, the next trim unmaps the segments.
+// waits for all streams, because another goroutine may have queued work and freed the buffers
+// since the caller's wait. If the wait fails, the next trim unmaps the segments.
 func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*segment, error) {
 	segments := t.removeEmptySegments(minBytes)
 	if len(segments) == 0 {

@@ -33,8 +33,8 @@ type Tuning struct {
 	Machines int `json:"machines"`
 }
 
-// TuningFile returns the name of the file with the tuning table for a device and a number of ranks.
-// The file is in the user's configuration directory. The command symmem tune writes it.
+// TuningFile returns the name of the file with the tuning table for a device and a number of
+// ranks. The file is in the user's configuration directory. The command symmem tune writes it.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -97,8 +97,8 @@ func groupShape(byRank []settings) tuning.Shape {
 	return tuning.Shape{Ranks: len(byRank), Machines: len(machines)}
 }
 
-// compareSettings returns an error if a rank has no tuning table or the terms differ between ranks.
-// ranks maps group ranks to world ranks.
+// compareSettings returns an error if a rank has no tuning table or the terms differ between
+// ranks. ranks maps group ranks to world ranks.
 func compareSettings(byRank []settings, ranks []int) error {
 	for i := range byRank {
 		if byRank[i].TableError != "" {

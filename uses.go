@@ -40,8 +40,8 @@ func (u *useTracker) addUse(m Memory, s *Stream) error {
 	return nil
 }
 
-// renewUse records a use again, in case it was ended after addUse. It must be called after the work
-// of the use has been queued.
+// renewUse records a use again, in case it was ended after addUse. It must be called after the
+// work of the use has been queued.
 func (u *useTracker) renewUse(m Memory, s *Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -80,7 +80,8 @@ var freeEventKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
-// recordFree records that a block was freed and is now in the given state. The caller must hold mu.
+// recordFree records that a block was freed and is now in the given state. The caller must hold
+// mu.
 func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	u.ledger.AppendWithoutSite(freeEventKinds[state], u.core.Owner(), b.Segment, b.Offset, b.Size, 0)
 	if state == alloc.Deferred {
@@ -106,8 +107,8 @@ func (u *useTracker) recordUseEnds() error {
 	return errors.Join(errs...)
 }
 
-// awaitUses makes s wait, on the device, for the last uses of the deferred blocks that the core has
-// just made free for s. A failure of that work does not affect s. The caller must hold mu.
+// awaitUses makes s wait, on the device, for the last uses of the deferred blocks that the core
+// has just made free for s. A failure of that work does not affect s. The caller must hold mu.
 func (u *useTracker) awaitUses(s *Stream) error {
 	for _, point := range u.core.Waits() {
 		if err := u.awaitUse(s, point); err != nil {
@@ -127,8 +128,8 @@ func (u *useTracker) awaitUse(s *Stream, point alloc.StreamPoint) error {
 	return s.queue.WaitIgnoringErrors(useEnd)
 }
 
-// recordReturns records in the history which deferred or parked blocks have become free. The caller
-// must hold mu.
+// recordReturns records in the history which deferred or parked blocks have become free. The
+// caller must hold mu.
 func (u *useTracker) recordReturns() {
 	for _, b := range u.core.ReturnedBlocks() {
 		u.ledger.AppendWithoutSite(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)

@@ -25,8 +25,8 @@ func openPair(number int, store string) (*symmem.Runtime, error) {
 	})
 }
 
-// runAgreeingRank runs this process as the second rank, and returns its exit status. The rank calls
-// Agree until the first rank closes.
+// runAgreeingRank runs this process as the second rank, and returns its exit status. The rank
+// calls Agree until the first rank closes.
 func runAgreeingRank() int {
 	rt, err := openPair(1, os.Getenv(agreeingVariable))
 	for err == nil {

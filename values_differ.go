@@ -36,8 +36,8 @@ func (v *values) failInvalidData(name *valueName, err error) error {
 	return v.life.awaitFault(err)
 }
 
-// explainDifference returns a DivergenceError for calls that differ between the ranks. It exchanges
-// reports, so all ranks must call it. The caller must hold name.mu.
+// explainDifference returns a DivergenceError for calls that differ between the ranks. It
+// exchanges reports, so all ranks must call it. The caller must hold name.mu.
 func (v *values) explainDifference(ctx context.Context, name *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {

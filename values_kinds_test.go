@@ -9,8 +9,8 @@ import (
 	"symmem"
 )
 
-// TestAgreeFloatMismatch compares floats. Zeros with different signs must differ, and all NaNs must
-// be equal.
+// TestAgreeFloatMismatch compares floats. Zeros with different signs must differ, and all NaNs
+// must be equal.
 func TestAgreeFloatMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()

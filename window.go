@@ -91,8 +91,8 @@ func (w *windows) init(state *ranked.Spin[groupState]) {
 	w.memberships.Store(&[]*membership{})
 }
 
-// makePlansStale makes the group prepare all calls anew. That includes plans that another goroutine
-// is just preparing.
+// makePlansStale makes the group prepare all calls anew. That includes plans that another
+// goroutine is just preparing.
 func (w *windows) makePlansStale() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
