@@ -59,7 +59,7 @@ func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 			symmem.Fail(g, &symmem.MessageError{Fault: symmem.MessagesDiffer})
 		}
 		<-g.Ended()
-		if _, ok := g.Err().(*symmem.MessageError); !ok {
+		if reflect.TypeOf(g.Err()) != reflect.TypeFor[*symmem.MessageError]() {
 			r.failf("Err() = %T (%v); want a MessageError", g.Err(), g.Err())
 		}
 		texts.add(r, g.Err())

@@ -80,10 +80,10 @@ func (s *smallStream) enqueue(step smallStep) error {
 func (s *smallStream) queueWork(work func() error) error {
 	return s.queue(func() (smallWork, error) {
 		return func(streamErr error) error {
-			if streamErr != nil {
-				return nil
+			if streamErr == nil {
+				return work()
 			}
-			return work()
+			return nil
 		}, nil
 	})
 }

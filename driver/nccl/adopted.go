@@ -127,11 +127,14 @@ type adoptedWindow struct {
 	handle       nccl.Window // 0 if NCCL cannot use windows in the communicator
 }
 
+// isUsable reports whether no call has timed out.
+func (a *adoptedCommunicator) isUsable() bool { return a.timeoutErr.Load() == nil }
+
 // Deregister deregisters the window from NCCL. It must be called before the communicator is
 // destroyed.
 func (w *adoptedWindow) Deregister() error {
 	a := w.communicator
-	if a.timeoutErr.Load() != nil {
+	if !a.isUsable() {
 		return nil // the call that timed out may still be using the communicator
 	}
 	return a.device.gpu.Do(func() error { return a.device.nccl.WindowDeregister(a.handle, w.handle) })

@@ -177,7 +177,8 @@ func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 	if problem := w.describeProblem(); problem != "" {
 		return World{}, e.errorf("%s", problem)
 	}
-	return w, readJobName(e, &w)
+	err := readJobName(e, &w)
+	return w, err
 }
 
 // readJobName sets the RunID and Restart of w if its launcher has variables for them.

@@ -69,7 +69,7 @@ func testFail(t *testing.T, join Join) {
 	cause := errors.New("a GPU has fallen off the bus")
 	testWaitsEnd(t, join, func(p control.Plane) error {
 		if err := p.Fail(cause); !errors.Is(err, cause) {
-			return fmt.Errorf("Fail returned %w, want its argument", err)
+			return fmt.Errorf("error of Fail = %w, want its argument", err)
 		}
 		<-p.Failed()
 		return nil

@@ -59,9 +59,10 @@ func (g *GPU) chooseSegmentProp() (cuda.AllocationProp, error) {
 	fabricProp.RequestedHandles |= cuda.HandleFabric
 	if err := g.Do(func() error { return g.checkFabric(fabricProp) }); err != nil {
 		g.NoFabricReason = err.Error()
-		return prop, nil
+	} else {
+		prop = fabricProp
 	}
-	return fabricProp, nil
+	return prop, nil
 }
 
 // checkFabric returns an error if memory with a fabric handle cannot be allocated.
