@@ -65,16 +65,25 @@ const (
 )
 
 // isAllReduceFaster reports whether an all-reduce and a local kernel are faster than a fused
-// kernel. They are for a few long rows, which an all-reduce spreads over many blocks.
+// kernel. An all-reduce spreads a few long rows over many blocks. A block of a fused kernel
+// normalizes its rows one after the other, so many short rows take long.
 func isAllReduceFaster(l *Launch) bool {
+	if l.Operation != driver.AllReduceRMSNorm {
+		return false
+	}
 	rowBytes := 2 * l.Norm.Hidden
-	return l.Operation == driver.AllReduceRMSNorm && l.Norm.Rows < minFusedRows &&
-		(countChunks(rowBytes, wideLines) > maxRowWarps || rowBytes*int64(l.Ranks-1) > maxFusedRowBytes)
+	if l.Ranks == 2 && rowBytes <= maxShortRowBytes && l.Norm.Rows > 2*int64(maxNormBlocks(l)) {
+		return true
+	}
+	needsManyBlocks := countChunks(rowBytes, wideLines) > maxRowWarps ||
+		rowBytes*int64(l.Ranks-1) > maxFusedRowBytes
+	return l.Norm.Rows < minFusedRows && needsManyBlocks
 }
 
 const (
 	minFusedRows     = 16
 	maxFusedRowBytes = 32 << 10 // bytes that a block sends for a row
+	maxShortRowBytes = 4 << 10  // measured on 2 H200; unknown for more ranks
 )
 
 // chooseFusedNorm chooses a line kernel for the whole norm. It returns false if the rows do not
