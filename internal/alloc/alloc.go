@@ -2,29 +2,29 @@ package alloc
 
 import "fmt"
 
-// Growth describes a segment that the caller must map and pass to AddSegment. The caller may
-// increase Bytes.
+// Growth is a request for a segment. The caller must map a segment of Bytes or more, set Bytes to
+// the mapped size, and pass the Growth to AddSegment.
 type Growth struct {
 	Bytes      int64  // 0 if no segment is needed
 	minBytes   int64  // smallest size that fits the request
 	indexID    uint32 // index that will serve requests from the segment
-	isReserved bool   // whether the whole segment becomes reserved
+	isReserved bool   // whether the whole segment is kept for its stream; see Reserve
 }
 
 // Alloc places a block for a stream. If the returned Growth is not empty, Alloc has placed no
-// block. The caller must then map a segment, call AddSegment and repeat the Alloc. If it cannot
-// map a segment, it calls GrowFailed instead.
+// block. In that case, the caller must map a segment, call AddSegment and repeat the Alloc. If the
+// segment cannot be mapped, the caller gets its error from GrowFailed.
 //
-// Before it requests a segment or fails, Alloc frees the stream's deferred blocks, oldest first,
-// and takes clean memory of other streams. The caller must handle Waits and ReturnedBlocks even
-// after an error.
+// Before Alloc requests a segment or fails, it frees the stream's deferred blocks, oldest first. It
+// also takes clean memory of other streams, which is memory that their queued work cannot use. The
+// caller must handle Waits and ReturnedBlocks even after an error.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
 func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	if c.reports.hasEntries {
 		c.reports.clear()
 	}
-	if uint64(size-1) >= uint64(MaxSize) { // also if size is not positive
+	if uint64(size-1) >= uint64(MaxSize) { // true for size <= 0, too: size-1 wraps around
 		return Block{}, Growth{}, newSizeError("allocating", size)
 	}
 	if c.firstUnusedBlock == 0 && len(c.blocks) >= maxBlocks {
@@ -33,17 +33,20 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	if stream != c.selectedStream {
 		c.selectStream(stream)
 	}
-	units, indexID := uint64(size+Unit-1)>>unitShift, c.selectedIndex
+	units := uint64(size+Unit-1) >> unitShift
+	indexID := c.selectedIndex
 	if !c.isGeometric {
 		indexID += c.config.smallIndexBit(int64(units) << unitShift)
 	}
 	index := c.indexes[indexID]
+	// The block of the previous call, if that was a Free, is in no index yet; see last_freed.go.
 	id := c.lastFreed
 	if id != 0 && c.canReuseLastFreed(units, indexID) {
 		c.lastFreed = 0
 	} else {
 		var foundUnits uint64
-		if id, foundUnits = c.findBlock(index, units, indexID); id == 0 {
+		id, foundUnits = c.findBlock(index, units, indexID)
+		if id == 0 {
 			c.lastAllocated = 0
 			return c.allocFromOtherMemory(size, units, indexID)
 		}
@@ -57,15 +60,17 @@ func newSizeError(action string, size int64) error {
 	return fmt.Errorf("%s %d bytes: %w: want 1 to %d", action, size, ErrSize, MaxSize)
 }
 
-// allocFromOtherMemory performs an Alloc for which the stream has no free block: it frees deferred
-// blocks, takes clean memory of other streams, or requests a segment.
+// allocFromOtherMemory continues an Alloc for which the stream has no free block. It tries, in this
+// order: the stream's deferred blocks, clean memory of other streams, and a new segment.
 func (c *Core) allocFromOtherMemory(
 	size int64, units uint64, indexID uint32,
 ) (Block, Growth, error) {
 	roundedBytes := int64(units) << unitShift
-	for s := &c.streams[indexID/2]; s.firstDeferred != 0; {
-		c.freeAndReportWaits(s.firstDeferred)
-		if id, foundUnits := c.findBlock(c.indexes[indexID], units, indexID); id != 0 {
+	s := &c.streams[indexID/2]
+	for s.firstDeferred != 0 {
+		c.freeAndReportWaits(s.firstDeferred) // changes firstDeferred to the next block
+		id, foundUnits := c.findBlock(c.indexes[indexID], units, indexID)
+		if id != 0 {
 			id = c.takeFront(c.indexes[indexID], id, units, foundUnits)
 			return c.makeLive(id, size), Growth{}, nil
 		}
@@ -73,8 +78,11 @@ func (c *Core) allocFromOtherMemory(
 	if c.isGeometric {
 		c.mergeCleanRegions()
 		id, foundUnits := c.findBlock(c.indexes[indexID], units, indexID)
-		if id == 0 && c.takeCleanMemory(units, indexID, c.numberOfIndex(indexID)) {
-			id, foundUnits = c.findBlock(c.indexes[indexID], units, indexID)
+		if id == 0 {
+			isTaken := c.takeCleanMemory(units, indexID, c.numberOfIndex(indexID))
+			if isTaken {
+				id, foundUnits = c.findBlock(c.indexes[indexID], units, indexID)
+			}
 		}
 		if id != 0 {
 			id = c.takeFront(c.indexes[indexID], id, units, foundUnits)
@@ -93,7 +101,7 @@ func (c *Core) allocFromOtherMemory(
 }
 
 // Shrink halves g.Bytes, but keeps it large enough for the request. It returns false if g.Bytes
-// cannot become smaller.
+// cannot become smaller. Callers use it if they cannot map as much as g.Bytes.
 func (c *Core) Shrink(g *Growth) bool {
 	if g.Bytes <= g.minBytes {
 		return false
@@ -111,10 +119,10 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 	return c.newOutOfMemoryError(size, c.indexFor(stream, roundUp(size, Unit)))
 }
 
-// Reserve keeps free memory for a stream, so that the stream can allocate blocks of the given
-// total size without a new segment. If the returned Growth is not empty, the caller must map a
-// segment and call AddSegment. If Capacity leaves no room for a segment, Reserve takes clean
-// memory of other streams. With Stepped sizing, reserved memory serves requests above 1 MiB.
+// Reserve keeps free memory for a stream, so that the stream can allocate blocks of the given total
+// size without a new segment. If the returned Growth is not empty, the caller must map a segment
+// and call AddSegment. If Capacity leaves no room for a segment, Reserve takes clean memory of
+// other streams. With Stepped sizing, only requests above 1 MiB get reserved memory.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
 func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
@@ -123,7 +131,7 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 	if bytes <= 0 || bytes > MaxSize {
 		return Growth{}, newSizeError("reserving", bytes)
 	}
-	indexID := c.indexFor(stream, MaxSize)
+	indexID := c.indexFor(stream, MaxSize) // MaxSize selects the index for large requests
 	units := uint64(roundUp(bytes, Unit)) >> unitShift
 	if c.tryReserve(units, indexID) {
 		return Growth{}, nil
@@ -150,21 +158,25 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 		return false
 	}
 	c.mergeLastFreed()
-	units, indexID := uint64(roundUp(bytes, Unit))>>unitShift, c.indexFor(stream, MaxSize)
+	units := uint64(roundUp(bytes, Unit)) >> unitShift
+	indexID := c.indexFor(stream, MaxSize) // MaxSize selects the index for large requests
 	c.mergeCleanRegions()
 	if c.tryReserve(units, indexID) {
 		return true
 	}
-	return c.takeCleanMemory(units, indexID, c.numberOfIndex(indexID)) &&
-		c.tryReserve(units, indexID)
+	if !c.takeCleanMemory(units, indexID, c.numberOfIndex(indexID)) {
+		return false
+	}
+	return c.tryReserve(units, indexID)
 }
 
-// Seize gives a stream free memory of other streams that their queued work can still use, so that
-// a request of the given size fits. It reports whether it has moved memory. Seize takes memory
-// only from streams for which canTakeFrom returns true, and never takes reserved memory.
+// Seize gives a stream free memory of other streams, so that a request of the given size fits. The
+// memory is not clean: queued work of its owners can still use it. Seize reports whether it has
+// moved memory. It takes memory only from streams for which canTakeFrom returns true. It never
+// takes reserved memory.
 //
 // Seize first calls wait for each owner of the memory. wait must make the requesting stream wait,
-// on the device, for the owner's queued work. If wait fails, Seize changes nothing and returns the
+// on the device, for the owner's queued work. If wait fails, Seize moves no memory and returns the
 // error.
 func (c *Core) Seize(
 	size int64, stream Stream, canTakeFrom func(Stream) bool, wait func(owner Stream) error,
@@ -174,21 +186,23 @@ func (c *Core) Seize(
 	if !c.isGeometric || size <= 0 || size > MaxSize || c.isNearlyFull() {
 		return false, nil
 	}
-	units, indexID := uint64(roundUp(size, Unit))>>unitShift, c.indexFor(stream, MaxSize)
-	gap := c.smallestGap(units, func(owner uint32) bool {
-		return owner == indexID || canTakeFrom(c.nameOfIndex(owner))
+	units := uint64(roundUp(size, Unit)) >> unitShift
+	indexID := c.indexFor(stream, MaxSize) // MaxSize selects the index for large requests
+	found := c.smallestGap(units, func(regionIndex uint32) bool {
+		return regionIndex == indexID || canTakeFrom(c.nameOfIndex(regionIndex))
 	})
-	if gap.regionID == 0 {
+	if found.regionID == 0 {
 		return false, nil
 	}
-	owners := gapOwners(&c.layout, gap, indexID)
-	for _, owner := range owners {
-		if err := wait(c.nameOfIndex(owner)); err != nil {
+	otherIndexes := c.otherIndexesOf(found, indexID)
+	for _, other := range otherIndexes {
+		if err := wait(c.nameOfIndex(other)); err != nil {
 			return false, err
 		}
 	}
 	c.freeCount++ // IsUnchangedSince and MarkIdle must reject older Marks
-	c.transferGap(gap, indexID, c.numberOfIndex(indexID))
+	c.transferGap(found, indexID, c.numberOfIndex(indexID))
 	c.mergeCleanRegions()
-	return len(owners) > 0, nil
+	isMoved = len(otherIndexes) > 0 // the rest of the gap belonged to the stream before
+	return isMoved, nil
 }

@@ -2,42 +2,50 @@ package alloc
 
 import "math/bits"
 
+// freeBlocks holds the sets of free blocks. There is one set, a bag, for each size.
 type freeBlocks struct {
 	blockTable
-	keys             []uint64 // the bags' arrays; keys[0] is unused
+	keys []uint64 // the arrays of all bags; keys[0] is unused
+	// unusedArrays[n] is the start of the first unused array of 1<<n keys, or 0. The first key of
+	// an unused array holds the start of the next one.
 	unusedArrays     [32]uint32
 	searchCredit     int         // see creditStep
-	classes          []sizeClass // index 0 means no class
-	firstUnusedClass uint32
+	classes          []sizeClass // classes of large sizes, by id; id 0 means no class
+	firstUnusedClass uint32      // id of the first class in a list of unused ones, or 0
 }
 
-// bag holds the free blocks of one size, as keys in a part of freeBlocks.keys. Blocks with lower
-// positions have lower keys. Each block records the slot of its key. A removed key is replaced by
-// the last one.
+// bag holds the free blocks of one size, as an array of keys, which is a part of freeBlocks.keys.
+// Blocks with lower positions have lower keys (see block.key). Each block records its slot, the
+// index of its key in the array. If a key is removed, the last key of the array moves to its slot.
 //
-// The first keys form a heap, the others its tail. A search for the lowest block reads the root of
-// the heap and the whole tail.
+// The keys in the first heapCount slots form a binary heap with the lowest key in slot 0. The other
+// keys form the tail, which has no order. A search for the lowest block reads the root of the heap
+// and the whole tail.
 //
-// Unused slots contain noKey, above all keys. In the smallest bags, a search reads all slots,
-// because a branch on count would be unpredictable.
+// Unused slots contain noKey, which is above all keys. In the smallest bags, a search reads all
+// slots, because a branch on count would be unpredictable.
 type bag struct {
-	start     uint32 // first slot in freeBlocks.keys
-	capacity  uint32 // a power of two, or 0
-	count     uint32
-	heapCount uint32
+	start     uint32 // index of the array in freeBlocks.keys
+	capacity  uint32 // length of the array: a power of two, or 0
+	count     uint32 // number of keys
+	heapCount uint32 // number of keys in the heap
 }
 
+// minBagCapacity is the capacity of the smallest bags, for which lowestBlock needs no loop.
 const minBagCapacity = 4
 
 const noKey = ^uint64(0)
 
-// A removal from the heap is expensive, so keys stay in the tail until searches have read many of
-// them. Each search adds creditStep to searchCredit and subtracts the length of the tail.
+// New keys are added to the tail, because removals from the heap are expensive. The tail moves into
+// the heap once searches have read too many of its keys: each search adds creditStep to
+// searchCredit, and a search in a large bag subtracts the length of the tail. A negative result
+// moves the tail. maxCredit limits the credit that short searches can save.
 const (
 	creditStep = 4
 	maxCredit  = 1024
 )
 
+// addKey adds the key of b, the block with the given id, to a bag.
 func (f *freeBlocks) addKey(bag *bag, b *block, id uint32) {
 	slot := bag.count
 	if slot == bag.capacity {
@@ -48,10 +56,13 @@ func (f *freeBlocks) addKey(bag *bag, b *block, id uint32) {
 	b.packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
+// removeKey removes the key in a slot. In the common case, the last key moves to the slot.
 func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	last := bag.count - 1
 	bag.count = last
-	if slot < bag.heapCount || last+1 < bag.capacity/4 {
+	isInHeap := slot < bag.heapCount
+	isNearlyEmpty := last+1 < bag.capacity/4
+	if isInHeap || isNearlyEmpty {
 		f.removeHeapKeyOrShrink(bag, slot)
 		return
 	}
@@ -62,7 +73,8 @@ func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeHeapKeyOrShrink requires that bag.count has been decremented.
+// removeHeapKeyOrShrink removes the key in a slot. It halves the bag's capacity if the bag is
+// nearly empty. The caller must have decremented bag.count.
 func (f *freeBlocks) removeHeapKeyOrShrink(bag *bag, slot uint32) {
 	if slot < bag.heapCount {
 		f.removeFromHeap(bag, slot)
@@ -75,27 +87,34 @@ func (f *freeBlocks) removeHeapKeyOrShrink(bag *bag, slot uint32) {
 	}
 }
 
-// removeFromHeap requires that bag.count has been decremented.
+// removeFromHeap removes the key in a slot of the heap. The last key of the heap replaces it, and
+// the last key of the tail moves to the slot after the heap. The caller must have decremented
+// bag.count.
 func (f *freeBlocks) removeFromHeap(bag *bag, slot uint32) {
 	bag.heapCount--
-	key := f.keys[bag.start+bag.heapCount]
-	switch {
-	case slot == bag.heapCount:
-	case slot > 0 && f.keys[bag.start+(slot-1)/2] > key:
-		f.siftUp(bag, slot, key)
-	default:
-		f.siftDown(bag, slot, key)
+	if slot != bag.heapCount {
+		key := f.keys[bag.start+bag.heapCount]
+		isBelowParent := slot > 0 && f.keys[bag.start+(slot-1)/2] > key
+		if isBelowParent {
+			f.siftUp(bag, slot, key)
+		} else {
+			f.siftDown(bag, slot, key)
+		}
 	}
-	if bag.heapCount < bag.count {
+	hasTail := bag.heapCount < bag.count
+	if hasTail {
 		f.setSlot(bag, bag.heapCount, f.keys[bag.start+bag.count])
 	}
 }
 
+// setSlot stores a key in a slot and the slot in the key's block.
 func (f *freeBlocks) setSlot(bag *bag, slot uint32, key uint64) {
 	f.keys[bag.start+slot] = key
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
+// lowestBlock returns the id of the block with the lowest position in a bag, which must not be
+// empty.
 func (f *freeBlocks) lowestBlock(bag *bag) uint32 {
 	if bag.capacity == minBagCapacity {
 		keys := (*[minBagCapacity]uint64)(f.keys[bag.start:])
@@ -118,14 +137,18 @@ func (f *freeBlocks) lowestInLargeBag(bag *bag) uint32 {
 	return uint32(lowestKey & idMask)
 }
 
+// heapifyTail moves all keys of the tail into the heap.
 func (f *freeBlocks) heapifyTail(bag *bag) {
 	f.searchCredit = 0
 	for bag.heapCount < bag.count {
+		slot := bag.heapCount
 		bag.heapCount++
-		f.siftUp(bag, bag.heapCount-1, f.keys[bag.start+bag.heapCount-1])
+		f.siftUp(bag, slot, f.keys[bag.start+slot])
 	}
 }
 
+// siftUp stores a key in a slot of the heap, or in one of its ancestors if these have higher keys,
+// which then move down.
 func (f *freeBlocks) siftUp(bag *bag, slot uint32, key uint64) {
 	for slot > 0 {
 		parent := (slot - 1) / 2
@@ -138,9 +161,15 @@ func (f *freeBlocks) siftUp(bag *bag, slot uint32, key uint64) {
 	f.setSlot(bag, slot, key)
 }
 
+// siftDown stores a key in a slot of the heap, or in one of its descendants if these have lower
+// keys, which then move up.
 func (f *freeBlocks) siftDown(bag *bag, slot uint32, key uint64) {
 	heap := f.keys[bag.start : bag.start+bag.heapCount]
-	for child := 2*slot + 1; child < bag.heapCount; child = 2*slot + 1 {
+	for {
+		child := 2*slot + 1 // the first of two
+		if child >= bag.heapCount {
+			break
+		}
 		if child+1 < bag.heapCount && heap[child+1] < heap[child] {
 			child++
 		}
@@ -153,13 +182,15 @@ func (f *freeBlocks) siftDown(bag *bag, slot uint32, key uint64) {
 	f.setSlot(bag, slot, key)
 }
 
+// resizeBag moves a bag's keys to an array of the given capacity, a power of two.
 func (f *freeBlocks) resizeBag(bag *bag, capacity uint32) {
 	start := f.allocKeys(capacity)
 	keys := f.keys[start : start+capacity]
-	for i := copy(keys, f.keys[bag.start:bag.start+bag.count]); i < len(keys); i++ {
+	copied := copy(keys, f.keys[bag.start:bag.start+bag.count])
+	for i := copied; i < len(keys); i++ {
 		keys[i] = noKey
 	}
-	if bag.capacity > 0 {
+	if bag.capacity > 0 { // the old array becomes the first unused one of its size
 		firstArray := &f.unusedArrays[bits.TrailingZeros32(bag.capacity)&31]
 		f.keys[bag.start] = uint64(*firstArray)
 		*firstArray = bag.start
@@ -167,11 +198,13 @@ func (f *freeBlocks) resizeBag(bag *bag, capacity uint32) {
 	bag.start, bag.capacity = start, capacity
 }
 
+// allocKeys returns the start of an array of keys. It reuses an unused array if there is one, and
+// does not clear it.
 func (f *freeBlocks) allocKeys(capacity uint32) uint32 {
-	firstArray := &f.unusedArrays[bits.TrailingZeros32(capacity)&31]
+	firstArray := &f.unusedArrays[bits.TrailingZeros32(capacity)&31] // &31 avoids a bounds check
 	start := *firstArray
 	if start != 0 {
-		*firstArray = uint32(f.keys[start])
+		*firstArray = uint32(f.keys[start]) // the next unused array
 		return start
 	}
 	start = uint32(len(f.keys))

@@ -10,8 +10,9 @@ import (
 // identically.
 type Core struct {
 	lifetimes
-	hasKeptMemory bool // see HasKeptMemory
-	// fullRanges holds the original ranges of blocks that Rebuild has shortened, by block id.
+	hasKeptMemory bool // see the method HasKeptMemory
+	// fullRanges holds the original ranges of blocks that Rebuild has shortened. Keys are ids of
+	// blocks.
 	fullRanges map[uint32]Range
 }
 
@@ -22,11 +23,11 @@ func New(config Config) (*Core, error) {
 		return nil, err
 	}
 	config.ensureDefaults()
+	// Entry 0 of each table is unused, so that an id of 0 can mean "none".
 	c := &Core{lifetimes: lifetimes{
 		placer: placer{
 			layout: layout{
 				freeBlocks: freeBlocks{
-					// Id 0 is not used in the tables.
 					blockTable: blockTable{
 						blocks: make([]block, 1, 64), rareFields: make([]rareFields, 1, 64),
 					},
@@ -41,7 +42,7 @@ func New(config Config) (*Core, error) {
 		streamTable: streamTable{streamIDs: map[Stream]uint32{}},
 		useTable:    useTable{uses: make([]use, 1)},
 	}}
-	c.selectStream(0)
+	c.selectStream(0) // so that Stream 0 has id 0
 	return c, nil
 }
 
@@ -58,7 +59,7 @@ func (c *Core) Stats() Stats {
 		Deferred: counts.deferredBytes, Parked: counts.parkedBytes, Pinned: counts.pinnedBytes,
 	}
 	for _, index := range c.indexes {
-		if index != nil {
+		if index != nil { // an index is nil until its stream needs it
 			s.LargestFree = max(s.LargestFree, c.largestBlock(index))
 		}
 	}
@@ -83,21 +84,23 @@ func (c *Core) Owner() uint32 { return c.lastOwner }
 //
 // Errors: ErrDoubleFree, ErrForeign. Both leave the Core unchanged.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
-	id := uint32(h)
+	id, generation := uint32(h), uint32(h>>32) // see makeHandle
 	if uint64(id) < uint64(len(c.blocks)) {
 		b := &c.blocks[id]
-		if b.generation == uint32(h>>32) && b.state() == Live {
+		if b.generation == generation && b.state() == Live {
 			region := c.regionOf(b)
-			view := region.blockView(b, id)
+			view := region.blockView(b, id) // before the free, which changes the generation
 			c.lastOwner = region.owner
+			// Without the bit, the block has never been pinned, kept or used by another stream.
 			canBeParkedOrDeferred := b.packed&hasRareFieldsBit != 0
 			if canBeParkedOrDeferred {
 				c.prepareFree()
-				c.lastAllocated = 0
+				c.lastAllocated = 0 // the latest call is no longer an Alloc
 				c.counts.liveCount--
-				return view, c.freeOrPark(b, id), nil
+				state := c.freeOrPark(b, id)
+				return view, state, nil
 			}
-			if c.lastFreed != 0 || c.reports.hasEntries {
+			if c.lastFreed != 0 || c.reports.hasEntries { // usually saves a call
 				c.prepareFree()
 			}
 			c.lastFreedNeighbors = c.neighborStates(b)
@@ -111,14 +114,15 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 // newFreeError returns the error for a handle that does not identify a live block.
 func (c *Core) newFreeError(h Handle) error {
 	_, err := c.resolveHandle(h)
-	if err == nil || errors.Is(err, ErrFreed) {
+	isParkedOrDeferred := err == nil // the handle is valid, but not that of a live block
+	if isParkedOrDeferred || errors.Is(err, ErrFreed) {
 		err = ErrDoubleFree
 	}
 	return fmt.Errorf("freeing a block by its handle: %w", err)
 }
 
-// Pin keeps the memory of a live block allocated for a captured graph, even after Free, until
-// Unpin has been called as often as Pin.
+// Pin keeps the memory of a live block allocated, for a captured graph that uses it. A Free does
+// not end this. The memory stays allocated until Unpin has been called as often as Pin.
 //
 // Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(h Handle) (Block, error) {
@@ -138,7 +142,7 @@ func (c *Core) Pin(h Handle) (Block, error) {
 }
 
 // Unpin undoes one Pin, and returns the block and its new state. The last Unpin of a parked block
-// frees or defers it.
+// defers the block if other streams can still use it. Otherwise, the block becomes free.
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
 func (c *Core) Unpin(h Handle) (Block, State, error) {
@@ -151,26 +155,31 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 	if err != nil {
 		return Block{}, unusedRecord, fmt.Errorf("unpinning a block: %w", err)
 	}
-	view, b, fields := c.blockView(id), &c.blocks[id], &c.rareFields[id]
+	view := c.blockView(id)
+	b, fields := &c.blocks[id], &c.rareFields[id]
 	c.lastOwner = c.regionOf(b).owner
 	fields.pins--
 	if fields.pins > 0 {
 		return view, b.state(), nil
 	}
 	c.counts.pinnedBytes -= b.size()
-	if b.state() == Live || fields.isKept {
+	staysAllocated := b.state() == Live || fields.isKept // isKept: until the next Rebuild
+	if staysAllocated {
 		return view, b.state(), nil
 	}
+	// A pinned block that is not live is parked.
 	c.counts.parkedBytes -= b.size()
 	state := c.freeOrDefer(id)
 	if state == Free {
 		c.reports.hasEntries = true
-		c.reports.returned = append(c.reports.returned, ReturnedBlock{view, c.lastOwner})
+		returned := ReturnedBlock{Block: view, Owner: c.lastOwner}
+		c.reports.returned = append(c.reports.returned, returned)
 	}
 	return view, state, nil
 }
 
-// Use records that a stream uses a block until the block is freed.
+// Use records that a stream may use a block until the block is freed. A use by the stream that
+// owns the block needs no record.
 //
 // Errors: ErrFreed, ErrForeign.
 func (c *Core) Use(h Handle, stream Stream) error {
@@ -181,8 +190,11 @@ func (c *Core) Use(h Handle, stream Stream) error {
 		return fmt.Errorf("using a block: %w", err)
 	}
 	streamID := c.ensureStream(stream)
-	isOwner := streamID == c.indexIDOf(&c.blocks[id])/2
-	if isOwner || c.renewUse(&c.rareFields[id], streamID) {
+	ownerID := c.indexIDOf(&c.blocks[id]) / 2 // each stream has two indexes
+	if streamID == ownerID {
+		return nil
+	}
+	if isKnown := c.renewUse(&c.rareFields[id], streamID); isKnown {
 		return nil
 	}
 	c.addUse(&c.rareFields[id], streamID)
@@ -190,34 +202,38 @@ func (c *Core) Use(h Handle, stream Stream) error {
 	return nil
 }
 
-// RenewUse updates the use of a live block on a stream, as if it had just been recorded. It does
-// nothing if there is no such block or use.
+// RenewUse makes a recorded use of a live block as recent as if Use had just recorded it. It does
+// nothing if the handle identifies no live block, or if the block has no use on the stream.
 func (c *Core) RenewUse(h Handle, stream Stream) {
 	id, err := c.resolveLive(h)
-	streamID, isKnown := c.streamIDs[stream]
-	if err == nil && isKnown {
+	if err != nil {
+		return
+	}
+	if streamID, isKnown := c.streamIDs[stream]; isKnown {
 		c.renewUse(&c.rareFields[id], streamID)
 	}
 }
 
-// Mark identifies a point in the history of a Core, by the numbers of its earlier uses, deferrals
-// and frees.
+// Mark identifies a point in the history of a Core. It counts the uses, deferrals and frees before
+// this point.
 type Mark struct{ useCount, deferralCount, freeCount uint64 }
 
-// Covers reports whether the event of a deferred block was recorded before the mark.
+// Covers reports whether the block of p was deferred before the mark.
 func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferralCount }
 
 // Mark returns the current point in the history.
-func (c *Core) Mark() Mark { return Mark{c.useCount, c.deferralCount, c.freeCount} }
+func (c *Core) Mark() Mark {
+	return Mark{useCount: c.useCount, deferralCount: c.deferralCount, freeCount: c.freeCount}
+}
 
 // IsUnchangedSince reports whether no block has become free and no use has been recorded since m.
 func (c *Core) IsUnchangedSince(m Mark) bool {
 	return m.freeCount == c.freeCount && m.useCount == c.useCount
 }
 
-// StreamCompleted records that all work that a stream had queued before the mark is complete, and
-// that the host has waited for it. It frees the deferred blocks that no stream uses any more.
-// ReturnedBlocks lists them, sorted by the number of their owner stream and by their Deferral.
+// StreamCompleted records that the host has waited for all work that a stream had queued before the
+// mark. It frees the deferred blocks that no stream uses any more. ReturnedBlocks lists these
+// blocks, sorted by the number of their owner stream and by their Deferral.
 func (c *Core) StreamCompleted(stream Stream, mark Mark) {
 	c.mergeLastFreed()
 	c.reports.clear()
@@ -225,20 +241,22 @@ func (c *Core) StreamCompleted(stream Stream, mark Mark) {
 	if !isKnown {
 		return
 	}
-	c.streams[streamID].lastCompleteUse = max(c.streams[streamID].lastCompleteUse, mark.useCount)
+	completed := &c.streams[streamID]
+	completed.lastCompleteUse = max(completed.lastCompleteUse, mark.useCount)
 	c.MarkIdle(stream, mark)
-	for _, owner := range c.streamsWithDeferrals() {
-		for id := c.streams[owner].firstDeferred; id != 0; {
-			next := c.rareFields[id].nextDeferred
+	for _, ownerID := range c.streamsWithDeferrals() {
+		id := c.streams[ownerID].firstDeferred
+		for id != 0 {
+			next := c.rareFields[id].nextDeferred // before endDeferral, which can unlink the block
 			c.endDeferral(id, streamID, mark.deferralCount)
 			id = next
 		}
 	}
 }
 
-// MarkIdle records that all work that a stream had queued before the mark is complete. Its free
-// memory becomes clean: other streams can use it without waiting. MarkIdle does nothing if a block
-// has become free since the mark.
+// MarkIdle records that all work that a stream had queued before the mark is complete. The stream's
+// free memory becomes clean: other streams can use it without waiting. MarkIdle does nothing if a
+// block has become free since the mark, because later work can still use that block.
 func (c *Core) MarkIdle(stream Stream, mark Mark) {
 	streamID, isKnown := c.streamIDs[stream]
 	if isKnown && mark.freeCount == c.freeCount {

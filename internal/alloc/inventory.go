@@ -7,20 +7,21 @@ import (
 )
 
 // Extent is the size and use of a segment. The zero Extent describes a segment that serves no
-// requests: it has been removed or retired.
+// requests: the segment has been removed or retired (see Arrangement.Segments).
 type Extent struct {
 	Bytes int64
-	Small bool // with Stepped sizing, whether the segment serves only small requests
+	Small bool // whether the segment serves only small requests; false unless Sizing is Stepped
 }
 
-// Range is a part of a segment, in bytes.
+// Range is a part of a segment.
 type Range struct {
-	Segment      int32
-	Offset, Size int64
+	Segment      int32 // ordinal of the segment
+	Offset, Size int64 // in bytes
 }
 
 func (r Range) end() int64 { return r.Offset + r.Size }
 
+// compare orders ranges by segment, then by offset, then by size.
 func (r Range) compare(other Range) int {
 	return cmp.Or(cmp.Compare(r.Segment, other.Segment), cmp.Compare(r.Offset, other.Offset),
 		cmp.Compare(r.Size, other.Size))
@@ -29,16 +30,17 @@ func (r Range) compare(other Range) int {
 // HeldBlock describes a block that is live, pinned or both.
 type HeldBlock struct {
 	Range
-	Live   bool // false if the block is parked
+	Live   bool // false if the block is parked: freed, but pinned by a captured graph
 	Pinned bool
-	// Stream identifies the stream of a live block on all ranks: 0 for Stream 0, and other streams
-	// from 1 in the order of their first live blocks in the Inventory.
+	// Stream numbers the stream of a live block in a way that ranks can compare. Stream 0 has the
+	// number 0. Other streams are numbered from 1, in the order of their first live blocks in the
+	// Inventory. Stream is 0 for a parked block.
 	Stream uint32
 }
 
 // Inventory lists the segments and held blocks of one rank's Core, for CommonLayout.
 type Inventory struct {
-	Segments []Extent    // sorted by ordinal
+	Segments []Extent    // by ordinal (position in the order of creation, from 0)
 	Blocks   []HeldBlock // sorted by segment and offset
 }
 
@@ -52,16 +54,17 @@ type Arrangement struct {
 	KeptRanges []Range
 }
 
-// Conflict describes a range with a live block on some ranks. On others, the range has another
-// block or none, or the segment or the block's stream differs.
+// Conflict describes a live block that is not the same on all ranks. For example, rank 0 has a live
+// block at the range, and rank 1 has none. The block can also belong to different streams, or the
+// segments differ.
 type Conflict struct {
 	Range
-	Descriptions []string // contents of the range, by rank
+	Descriptions []string // what each rank has at the range, by rank
 }
 
-// CommonLayout returns an Arrangement with which all ranks place blocks identically after Rebuild,
-// or a Conflict if a live block differs. The inventories must be those of all ranks, in the same
-// order on every rank.
+// CommonLayout returns an Arrangement for Core.Rebuild, after which all ranks place blocks
+// identically. If a live block differs between ranks, it returns a Conflict instead. The
+// inventories must be those of all ranks, in the same order on every rank.
 //
 // Segments that differ between ranks are retired. They stay mapped while they contain a pinned
 // block.
@@ -70,32 +73,37 @@ func CommonLayout(inventories []Inventory) (Arrangement, *Conflict) {
 		return Arrangement{}, c
 	}
 	var arrangement Arrangement
-	count := 0
+	segmentCount := 0
 	for _, inventory := range inventories {
-		count = max(count, len(inventory.Segments))
+		segmentCount = max(segmentCount, len(inventory.Segments))
 	}
-	for ordinal := range count {
+	for ordinal := range segmentCount {
 		arrangement.Segments = append(arrangement.Segments, commonSegment(inventories, ordinal))
 	}
-	liveSpans, pinCounts := map[spanID]bool{}, map[Range]int{}
+	liveSpans := map[spanID]bool{}
+	pinningRanks := map[Range]int{} // numbers of ranks on which a live block is pinned
 	for _, inventory := range inventories {
 		for _, b := range inventory.Blocks {
-			if b.Live {
-				b.eachSpan(func(s spanID) { liveSpans[s] = true })
+			if !b.Live {
+				continue
 			}
-			if b.Live && b.Pinned {
-				pinCounts[b.Range]++
+			b.eachSpan(func(s spanID) { liveSpans[s] = true })
+			if b.Pinned {
+				pinningRanks[b.Range]++
 			}
 		}
 	}
-	for r, ranks := range pinCounts {
-		if ranks < len(inventories) {
+	// The order in which a map is iterated does not matter: mergeOverlapping sorts the ranges.
+	for r, rankCount := range pinningRanks {
+		if rankCount < len(inventories) {
 			arrangement.KeptRanges = append(arrangement.KeptRanges, r)
 		}
 	}
 	for _, inventory := range inventories {
 		for _, b := range inventory.Blocks {
-			if segmentBytes := arrangement.Segments[b.Segment].Bytes; segmentBytes > 0 && !b.Live {
+			segmentBytes := arrangement.Segments[b.Segment].Bytes
+			isRetired := segmentBytes == 0
+			if !b.Live && !isRetired {
 				kept := b.rangesToKeep(liveSpans, segmentBytes)
 				arrangement.KeptRanges = append(arrangement.KeptRanges, kept...)
 			}
@@ -105,35 +113,40 @@ func CommonLayout(inventories []Inventory) (Arrangement, *Conflict) {
 	return arrangement, nil
 }
 
-// spanID identifies a span: 2 MiB of a segment that always belong to one stream.
+// spanID identifies a span: 2 MiB of a segment, starting at a multiple of 2 MiB. Free memory moves
+// between streams in whole spans.
 type spanID struct {
 	segment int32
-	number  int64 // from 0
+	number  int64 // from 0 in each segment
 }
 
 const spanBytes = int64(spanUnits) << unitShift
 
+// eachSpan visits the spans that a range touches.
 func (r Range) eachSpan(visit func(spanID)) {
 	for number := r.Offset / spanBytes; number*spanBytes < r.end(); number++ {
 		visit(spanID{r.Segment, number})
 	}
 }
 
-// rangesToKeep returns the ranges that must stay allocated for a parked block, one for each of its
-// spans. A span without live blocks is kept whole, because its owner can differ between ranks.
+// rangesToKeep returns the ranges that must stay allocated for a parked block at r. There is one
+// range for each span that the block touches. A span without live blocks is kept whole, because the
+// stream that owns it can differ between ranks.
 func (r Range) rangesToKeep(liveSpans map[spanID]bool, segmentBytes int64) (ranges []Range) {
 	r.eachSpan(func(s spanID) {
-		start, end := s.number*spanBytes, min((s.number+1)*spanBytes, segmentBytes)
+		start := s.number * spanBytes
+		end := min(start+spanBytes, segmentBytes)
 		if liveSpans[s] {
-			start, end = max(start, r.Offset), min(end, r.end())
+			start = max(start, r.Offset)
+			end = min(end, r.end())
 		}
-		ranges = append(ranges, Range{r.Segment, start, end - start})
+		ranges = append(ranges, Range{Segment: r.Segment, Offset: start, Size: end - start})
 	})
 	return ranges
 }
 
-// commonSegment returns the Extent of a segment if it is the same on all ranks, or else the zero
-// Extent.
+// commonSegment returns the Extent of a segment if all ranks have the same Extent. Otherwise, it
+// returns the zero Extent.
 func commonSegment(inventories []Inventory, ordinal int) Extent {
 	for _, inventory := range inventories {
 		if ordinal >= len(inventory.Segments) ||
@@ -141,7 +154,7 @@ func commonSegment(inventories []Inventory, ordinal int) Extent {
 			return Extent{}
 		}
 	}
-	return inventories[0].Segments[ordinal]
+	return inventories[0].Segments[ordinal] // exists: the loop has checked all ranks
 }
 
 // mergeOverlapping returns the sorted union of ranges. It sorts its argument.
@@ -149,12 +162,17 @@ func mergeOverlapping(ranges []Range) []Range {
 	slices.SortFunc(ranges, Range.compare)
 	var merged []Range
 	for _, r := range ranges {
-		if last := len(merged) - 1; last >= 0 && merged[last].Segment == r.Segment &&
-			merged[last].end() > r.Offset {
-			merged[last].Size = max(merged[last].end(), r.end()) - merged[last].Offset
+		if len(merged) == 0 {
+			merged = append(merged, r)
 			continue
 		}
-		merged = append(merged, r)
+		last := &merged[len(merged)-1]
+		isOverlapping := last.Segment == r.Segment && last.end() > r.Offset
+		if isOverlapping {
+			last.Size = max(last.end(), r.end()) - last.Offset
+		} else {
+			merged = append(merged, r)
+		}
 	}
 	return merged
 }
@@ -162,13 +180,13 @@ func mergeOverlapping(ranges []Range) []Range {
 // findConflict returns the first range with a live block that is not the same on all ranks, or
 // nil.
 func findConflict(inventories []Inventory) *Conflict {
-	streamsByRange := make([]map[Range]uint32, len(inventories))
+	streamsByRange := make([]map[Range]uint32, len(inventories)) // streams of live blocks, by rank
 	var liveRanges []Range
-	for i, inventory := range inventories {
-		streamsByRange[i] = map[Range]uint32{}
+	for rank, inventory := range inventories {
+		streamsByRange[rank] = map[Range]uint32{}
 		for _, b := range inventory.Blocks {
 			if b.Live {
-				streamsByRange[i][b.Range] = b.Stream
+				streamsByRange[rank][b.Range] = b.Stream
 				liveRanges = append(liveRanges, b.Range)
 			}
 		}
@@ -176,10 +194,12 @@ func findConflict(inventories []Inventory) *Conflict {
 	slices.SortFunc(liveRanges, Range.compare)
 	for _, r := range slices.Compact(liveRanges) {
 		isCommon := commonSegment(inventories, int(r.Segment)).Bytes > 0
-		firstStream := streamsByRange[0][r]
-		for i := range inventories {
-			stream, hasBlock := streamsByRange[i][r]
-			isCommon = isCommon && hasBlock && stream == firstStream
+		firstStream := streamsByRange[0][r] // 0 if rank 0 lacks the block
+		for rank := range inventories {
+			stream, hasBlock := streamsByRange[rank][r]
+			if !hasBlock || stream != firstStream {
+				isCommon = false
+			}
 		}
 		if !isCommon {
 			return newConflict(inventories, r)
@@ -196,13 +216,16 @@ func newConflict(inventories []Inventory, blockRange Range) *Conflict {
 	return conflict
 }
 
+// describe returns the text of Conflict.Descriptions for one rank. A live block that only overlaps
+// r is described, too.
 func (inventory Inventory) describe(r Range) string {
 	segment := "no segment"
 	if int(r.Segment) < len(inventory.Segments) && inventory.Segments[r.Segment].Bytes > 0 {
 		segment = fmt.Sprintf("segment of %d B", inventory.Segments[r.Segment].Bytes)
 	}
 	for _, b := range inventory.Blocks {
-		if b.Live && b.Segment == r.Segment && b.Offset < r.end() && r.Offset < b.end() {
+		isOverlapping := b.Segment == r.Segment && b.Offset < r.end() && r.Offset < b.end()
+		if b.Live && isOverlapping {
 			return fmt.Sprintf("live block of %d B (stream %d) at segment %d offset %#x, %s", b.Size,
 				b.Stream, b.Segment, b.Offset, segment)
 		}

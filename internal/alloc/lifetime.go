@@ -12,11 +12,11 @@ type lifetimes struct {
 	useTable
 	reports
 	deferralCount    uint64   // number of blocks deferred so far
-	deferringStreams []uint32 // memory for the result of streamsWithDeferrals
+	deferringStreams []uint32 // memory for the result of streamsWithDeferrals, reused by each call
 }
 
-// indexFor returns the id of the index that serves requests of a size on a stream. It selects the
-// stream.
+// indexFor selects the stream (see selectStream). It returns the id of the index of free blocks
+// that serves requests of roundedBytes on the stream.
 func (l *lifetimes) indexFor(stream Stream, roundedBytes int64) uint32 {
 	if stream != l.selectedStream {
 		l.selectStream(stream)
@@ -24,24 +24,27 @@ func (l *lifetimes) indexFor(stream Stream, roundedBytes int64) uint32 {
 	return l.selectedIndex + l.config.smallIndexBit(roundedBytes)
 }
 
-// selectStream makes a stream the one of the latest request, and numbers it if it is new.
+// selectStream makes a stream the selected one, on which the latest request was made. It assigns a
+// number to the stream if the stream has none.
 func (l *lifetimes) selectStream(stream Stream) {
 	streamID := l.ensureStream(stream)
 	l.assignNumber(streamID)
-	l.selectedStream, l.selectedIndex = stream, streamID*2
+	l.selectedStream = stream
+	l.selectedIndex = streamID * 2 // each stream has two indexes: for large and for small requests
 }
 
-// ensureStream returns the id of a stream, which it adds if it is unknown.
+// ensureStream adds a stream if it is unknown, and returns its id.
 func (l *lifetimes) ensureStream(stream Stream) uint32 {
 	streamID, isKnown := l.streamIDs[stream]
 	if !isKnown {
 		streamID = l.addStream(stream)
-		l.indexes = append(l.indexes, nil, nil)
+		l.indexes = append(l.indexes, nil, nil) // created when the stream gets memory
 	}
 	return streamID
 }
 
-// prepareFree completes the previous call: it clears the reports and merges lastFreed.
+// prepareFree completes the previous call. It clears that call's reports. If that call was a Free,
+// it merges the freed block with its neighbors.
 func (l *lifetimes) prepareFree() {
 	if l.reports.hasEntries {
 		l.reports.clear()
@@ -51,8 +54,8 @@ func (l *lifetimes) prepareFree() {
 	}
 }
 
-// freeOrPark parks a freed block if it is pinned or kept. Otherwise, it calls freeOrDefer. It
-// returns the new state.
+// freeOrPark parks a block that the caller frees if the block is pinned or kept: its memory stays
+// allocated. Otherwise, it calls freeOrDefer. It returns the new state.
 func (l *lifetimes) freeOrPark(b *block, id uint32) State {
 	if l.rareFields[id].pins > 0 || l.rareFields[id].isKept {
 		b.setState(Parked)
@@ -62,8 +65,8 @@ func (l *lifetimes) freeOrPark(b *block, id uint32) State {
 	return l.freeOrDefer(id)
 }
 
-// freeOrDefer defers a freed block if other streams can still use it. Otherwise, it makes the
-// block free. It returns the new state.
+// freeOrDefer defers the free of a block if other streams can still use the block. Otherwise, it
+// makes the block free. It returns the new state.
 func (l *lifetimes) freeOrDefer(id uint32) State {
 	l.removeCompleteUses(&l.rareFields[id], l.streams)
 	if l.rareFields[id].firstUse != 0 {
@@ -89,19 +92,22 @@ func (l *lifetimes) streamsWithDeferrals() []uint32 {
 	return l.deferringStreams
 }
 
-// deferFree defers a block and reports an event to record for each of its uses.
+// deferFree defers the free of a block. For each of the block's uses, it reports an event that the
+// caller must record. The block becomes the last in its owner's list of deferred blocks.
 func (l *lifetimes) deferFree(id uint32) {
 	l.deferralCount++
 	l.reports.hasEntries = true
 	b, fields := &l.blocks[id], &l.rareFields[id]
 	for useID := fields.firstUse; useID != 0; useID = l.uses[useID].next {
-		l.uses[useID].sequence = l.deferralCount
-		l.reports.toRecord = append(l.reports.toRecord,
-			StreamPoint{l.deferralCount, l.streams[l.uses[useID].streamID].name})
+		u := &l.uses[useID]
+		u.sequence = l.deferralCount
+		point := StreamPoint{Deferral: l.deferralCount, Stream: l.streams[u.streamID].name}
+		l.reports.toRecord = append(l.reports.toRecord, point)
 	}
 	owner := &l.streams[l.indexIDOf(b)/2]
 	b.setState(Deferred)
-	fields.prevDeferred, fields.nextDeferred = owner.lastDeferred, 0
+	fields.prevDeferred = owner.lastDeferred
+	fields.nextDeferred = 0
 	if owner.lastDeferred != 0 {
 		l.rareFields[owner.lastDeferred].nextDeferred = id
 	} else {
@@ -112,10 +118,13 @@ func (l *lifetimes) deferFree(id uint32) {
 }
 
 // endDeferral ends the use of a deferred block on a stream, and frees the block if this was its
-// last use. It does nothing if the number of the deferral is above lastDeferral.
+// last use. It does nothing if the block was deferred after the deferral with the number
+// lastDeferral.
 func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
 	fields := &l.rareFields[id]
-	if l.removeUse(fields, streamID, lastDeferral) && fields.firstUse == 0 {
+	isRemoved := l.removeUse(fields, streamID, lastDeferral)
+	isUnused := fields.firstUse == 0
+	if isRemoved && isUnused {
 		l.reportReturned(id)
 		l.freeDeferred(id)
 	}
@@ -139,40 +148,51 @@ func (l *lifetimes) freeDeferred(id uint32) {
 	l.makeFree(b, id)
 }
 
-// freeAndReportWaits frees a deferred block before its uses are complete. It adds the events at
-// the end of these uses to those for which the next user of the memory must wait.
+// freeAndReportWaits frees a deferred block before its uses are complete. It reports the events at
+// the end of these uses as Waits: the next user of the memory must wait for them.
 func (l *lifetimes) freeAndReportWaits(id uint32) {
 	fields := &l.rareFields[id]
 	for useID := fields.firstUse; useID != 0; useID = l.uses[useID].next {
-		l.reports.waits = append(l.reports.waits,
-			StreamPoint{l.uses[useID].sequence, l.streams[l.uses[useID].streamID].name})
+		u := &l.uses[useID]
+		point := StreamPoint{Deferral: u.sequence, Stream: l.streams[u.streamID].name}
+		l.reports.waits = append(l.reports.waits, point)
 	}
 	l.removeUses(fields)
 	l.reportReturned(id)
 	l.freeDeferred(id)
 }
 
-// reportReturned adds a block to ReturnedBlocks. It must be called before makeFree, which can drop
-// the block's record.
+// reportReturned adds a block to ReturnedBlocks. Call it before makeFree, which can drop the
+// block's record.
 func (l *lifetimes) reportReturned(id uint32) {
 	l.reports.hasEntries = true
 	region := l.regionOf(&l.blocks[id])
-	l.reports.returned = append(l.reports.returned, ReturnedBlock{l.blockView(id), region.owner})
+	returned := ReturnedBlock{Block: l.blockView(id), Owner: region.owner}
+	l.reports.returned = append(l.reports.returned, returned)
 }
 
+// stateView returns the View of a block.
 func (l *lifetimes) stateView(id uint32) View {
 	b := &l.blocks[id]
 	view := View{
-		Block: l.blockView(id), State: b.state(), Pins: l.rareFields[id].pins,
+		Block:  l.blockView(id),
+		State:  b.state(),
 		Stream: l.nameOfIndex(l.indexIDOf(b)),
+		Pins:   l.rareFields[id].pins,
 	}
 	if b.state() == Free {
-		view.Handle = 0
+		view.Handle = 0 // the record has a handle only while the block is allocated
 	}
 	return view
 }
 
+// segmentView returns the description of the segment with the given ordinal.
 func (l *lifetimes) segmentView(ordinal int32) Segment {
 	s := &l.segments[ordinal]
-	return Segment{ordinal, s.bytes, s.address, l.nameOfIndex(s.indexID)}
+	return Segment{
+		Ordinal: ordinal,
+		Bytes:   s.bytes,
+		Address: s.address,
+		Stream:  l.nameOfIndex(s.indexID),
+	}
 }

@@ -7,24 +7,26 @@ type placer struct {
 	layout
 	config      Config
 	isGeometric bool   // whether config.Sizing is Geometric
-	arenaEnd    uint64 // position after the last segment, in units
-	mappedBytes int64
+	arenaEnd    uint64 // position after the last segment, in units (see Unit)
+	mappedBytes int64  // sum of the sizes of all segments
 	counts      counts
 	freeCount   uint64 // number of blocks that have become free so far
 	lastOwner   uint32 // see Core.Owner
 
-	// The following fields describe the latest Alloc and Free; see last_freed.go.
+	// The following fields describe the latest Alloc and Free. Free leaves its block in lastFreed,
+	// outside the indexes. A later call either allocates the block again or merges it with its
+	// neighbors; see last_freed.go.
 
-	lastAllocated        uint32 // 0 if the latest call was not an Alloc
-	lastAllocatedUnits   uint64
-	lastAllocatedIndex   uint32
-	lastFreed            uint32 // 0 if the latest call was not a Free
-	lastFreedIndex       uint32
-	isLastAllocatedFreed bool
+	lastAllocated        uint32 // id of the block; 0 if the latest call was not an Alloc
+	lastAllocatedUnits   uint64 // size of lastAllocated
+	lastAllocatedIndex   uint32 // index from which lastAllocated came
+	lastFreed            uint32 // id of the block; 0 if the block has been merged
+	lastFreedIndex       uint32 // index to which lastFreed will be added
+	isLastAllocatedFreed bool   // whether lastFreed was freed right after its Alloc
 	lastFreedNeighbors   neighborStates
 }
 
-// makeLive allocates a block that is in no index, for a request of size bytes.
+// makeLive makes a block live that is in no index. size is the requested number of bytes.
 func (p *placer) makeLive(id uint32, size int64) Block {
 	b := &p.blocks[id]
 	b.packed = uint64(Live) | uint64(size)<<requestedShift
@@ -36,17 +38,19 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	}
 	p.counts.liveCount++
 	p.counts.requestedBytes += size
-	used := p.counts.usedBytes + view.Size
-	p.counts.usedBytes = used
-	if used > p.counts.peakUsedBytes {
-		p.counts.peakUsedBytes = used
+	usedBytes := p.counts.usedBytes + view.Size
+	p.counts.usedBytes = usedBytes
+	if usedBytes > p.counts.peakUsedBytes {
+		p.counts.peakUsedBytes = usedBytes
 	}
 	return view
 }
 
-// findBlock returns the best free block for a request and the size of the block in units, or 0 and
-// 0. It also merges lastFreed with its neighbors. If lastFreed is in the same index, it searches
-// before the merge, which is faster, and again if the merge may have changed the result.
+// findBlock merges lastFreed with its neighbors and adds it to its index. It returns the best free
+// block for a request and the block's size in units, or 0 and 0.
+//
+// If lastFreed belongs to the searched index, findBlock searches before the merge, because that is
+// faster. It searches again if the merge can have changed the result.
 func (p *placer) findBlock(
 	index *sizeIndex, units uint64, indexID uint32,
 ) (id uint32, foundUnits uint64) {
@@ -60,19 +64,24 @@ func (p *placer) findBlock(
 	if p.lastFreed != 0 {
 		mergedUnits := p.mergeLastFreedInto(index)
 		b := &p.blocks[id]
-		// The unsigned differences are large for blocks that are too small.
+		// The differences are unsigned. They wrap around to large values for blocks that are too
+		// small.
 		isMergedBetter := mergedUnits-units <= foundUnits-units
-		if isMergedBetter || b.units() != foundUnits || b.state() != Free {
+		// The merge can have changed the found block, or there is none, and record 0 is not Free.
+		isFoundGone := b.units() != foundUnits || b.state() != Free
+		if isMergedBetter || isFoundGone {
 			id, foundUnits = p.findInIndex(index, units)
 		}
 	}
 	return id, foundUnits
 }
 
-// takeFront removes the front of a free block from the index and returns its id. The rest of the
-// block stays free and keeps its id. If the block is not split, takeFront removes all of it.
+// takeFront takes the first units of a free block, which has foundUnits, out of the index. It
+// returns the id of the taken block. The rest stays free and keeps the id. If the block is not to
+// be split, takeFront takes all of it.
 func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64) uint32 {
 	restUnits := foundUnits - units
+	// Geometric sizing splits at each unit; the check of isGeometric only saves a call.
 	shouldSplit := restUnits > 0 && (p.isGeometric ||
 		p.config.shouldSplit(int64(units)<<unitShift, int64(restUnits)<<unitShift))
 	if !shouldSplit {
@@ -80,23 +89,25 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 		return id
 	}
 	frontID := p.newBlock()
-	b, frontBlock := &p.blocks[id], &p.blocks[frontID]
-	prev, positionAndRegion := b.prev(), b.positionAndRegion
-	frontBlock.positionAndRegion = positionAndRegion
-	frontBlock.unitsAndPrev, frontBlock.next = units<<idBits, id
-	p.linkAfter(frontBlock, prev, frontID)
+	b, frontBlock := &p.blocks[id], &p.blocks[frontID] // after newBlock, which can move the records
+	frontBlock.positionAndRegion = b.positionAndRegion
+	frontBlock.unitsAndPrev = units << idBits // linkAfter sets the part for prev
+	frontBlock.next = id
+	p.linkAfter(frontBlock, b.prev(), frontID)
 	b.setPrev(frontID)
-	positionAndRegion += units << idBits
-	if foundUnits > exactBins && p.tryResizeInPlace(index, b, id, positionAndRegion, restUnits) {
+	restPosition := b.positionAndRegion + units<<idBits // the region stays the same
+	isResizable := foundUnits > exactBins               // in the part of the index for large blocks
+	if isResizable && p.tryResizeInPlace(index, b, id, restPosition, restUnits) {
 		return frontID
 	}
 	p.removeBlock(index, b, foundUnits)
-	b.setRange(positionAndRegion, restUnits)
+	b.setRange(restPosition, restUnits)
 	p.insertBlock(index, b, id, restUnits)
 	return frontID
 }
 
-// tryReserve reserves the best free block of an index, and reports whether there is one.
+// tryReserve reserves the first units of the best free block of an index. It returns false if no
+// block is large enough. Reserved memory stays with its stream.
 func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	id, _ := p.findBlock(p.indexes[indexID], units, indexID)
 	if id == 0 {
@@ -107,9 +118,12 @@ func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	return true
 }
 
+// newOutOfMemoryError returns the error for a request of size bytes. indexID is one of the two
+// indexes of the requesting stream.
 func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 	e := &OutOfMemoryError{Requested: size, Capacity: p.config.Capacity}
-	for _, id := range [2]uint32{indexID &^ 1, indexID | 1} { // the two indexes of the stream
+	largeIndex, smallIndex := indexID&^1, indexID|1
+	for _, id := range [2]uint32{largeIndex, smallIndex} {
 		if index := p.indexes[id]; index != nil {
 			e.Free += p.freeBytes(index)
 			e.LargestFree = max(e.LargestFree, p.largestBlock(index))
@@ -124,7 +138,8 @@ func (p *placer) makeFree(b *block, id uint32) {
 	p.mergeBlock(p.indexes[p.indexIDOf(b)], b, id, p.neighborStates(b))
 }
 
-// invalidateHandle ends the use of a block's record by a live, parked or deferred block.
+// invalidateHandle makes the handle of a live, parked or deferred block invalid and subtracts the
+// block from the counts. The caller must then add the block to an index or to lastFreed.
 func (p *placer) invalidateHandle(b *block) {
 	p.counts.usedBytes -= b.size()
 	p.counts.requestedBytes -= b.requested()
@@ -133,7 +148,8 @@ func (p *placer) invalidateHandle(b *block) {
 	b.packed = uint64(unusedRecord)
 }
 
-// createRegion creates a region that consists of one free block, and returns its id.
+// createRegion creates a region that consists of one free block, and returns the region's id. base
+// is the position of the region in the arena. owner is the number of the stream that owns indexID.
 func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal int32) uint32 {
 	regionID, blockID, sentinelID := p.newRegion(), p.newBlock(), p.newBlock()
 	p.regions[regionID] = region{
@@ -143,29 +159,37 @@ func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal
 	if p.indexes[indexID] == nil {
 		p.indexes[indexID] = new(sizeIndex)
 	}
+	// The sentinel, a record without memory, starts and ends the circular list of blocks.
 	b, sentinel := &p.blocks[blockID], &p.blocks[sentinelID]
 	b.positionAndRegion = base<<idBits | uint64(regionID)
-	b.unitsAndPrev, b.next = units<<idBits|uint64(sentinelID), sentinelID
+	b.unitsAndPrev = units<<idBits | uint64(sentinelID)
+	b.next = sentinelID
 	sentinel.packed = uint64(unusedRecord)
-	sentinel.unitsAndPrev, sentinel.next = uint64(blockID), blockID
+	sentinel.unitsAndPrev = uint64(blockID) // 0 units
+	sentinel.next = blockID
 	p.insertBlock(p.indexes[indexID], b, blockID, units)
 	return regionID
 }
 
-// segmentBase returns the position of a new segment in the arena.
+// segmentBase returns the position of a new segment in the arena. With CreationOrder, this is the
+// end of the arena. With AddressOrder, it is the address in units.
 func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 	units := uint64(bytes) >> unitShift
-	switch {
-	case p.arenaEnd+units > maxPosition || len(p.blocks)+1 >= maxBlocks || len(p.regions) >= maxBlocks:
+	hasBlockIDs := len(p.blocks)+1 < maxBlocks // the segment needs two: a block and a sentinel
+	hasRegionID := len(p.regions) < maxBlocks
+	if p.arenaEnd+units > maxPosition || !hasBlockIDs || !hasRegionID {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrExhausted)
-	case p.config.Policy == CreationOrder:
+	}
+	if p.config.Policy == CreationOrder {
 		return p.arenaEnd, nil
-	case address%Unit != 0 || address>>unitShift+units > maxPosition:
+	}
+	if address%Unit != 0 || address>>unitShift+units > maxPosition {
 		return 0, fmt.Errorf("adding a segment at %#x: %w", address, ErrAddress)
 	}
 	return address >> unitShift, nil
 }
 
+// isSegmentFree reports whether each region of a segment consists of one free block.
 func (p *placer) isSegmentFree(s *segment) bool {
 	for regionID := s.firstRegion; regionID != 0; regionID = p.regions[regionID].next {
 		if _, isFree := p.firstBlock(regionID); !isFree {
@@ -179,7 +203,7 @@ func (p *placer) isSegmentFree(s *segment) bool {
 // block.
 func (p *placer) dropRegions(regionID uint32) {
 	for regionID != 0 {
-		region := p.regions[regionID]
+		region := p.regions[regionID] // a copy, because dropRegion clears the record
 		blockID, _ := p.firstBlock(regionID)
 		p.removeBlock(p.indexes[region.indexID], &p.blocks[blockID], p.blocks[blockID].units())
 		p.dropBlock(&p.blocks[blockID], blockID)

@@ -7,18 +7,18 @@ import (
 
 // Segment describes a range of mapped memory.
 type Segment struct {
-	Ordinal int32 // from 0; never reused
+	Ordinal int32 // position in the order of creation, from 0; never reused
 	Bytes   int64
 	Address uint64 // as passed to AddSegment
 	Stream  Stream // stream for which the segment was mapped
 }
 
 type segment struct {
-	base        uint64 // position in the arena, in units
+	base        uint64 // position in the arena (see placer.segmentBase), in units
 	bytes       int64  // 0 once Trim or Rebuild has removed the segment
-	address     uint64
-	indexID     uint32 // index of the stream for which the segment was mapped
-	firstRegion uint32 // 0 once Trim or Rebuild has removed the segment
+	address     uint64 // see Segment
+	indexID     uint32 // id of an index of the stream for which the segment was mapped
+	firstRegion uint32 // id of the first region; 0 once Trim or Rebuild has removed the segment
 	isRetired   bool   // see Arrangement.Segments
 }
 
@@ -31,8 +31,10 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	c.reports.clear()
 	bytes, indexID := growth.Bytes, growth.indexID
 	ordinal := int32(len(c.segments))
-	if bytes < max(1, growth.minBytes) || bytes > MaxSize || bytes%Unit != 0 ||
-		int(indexID) >= len(c.indexes) {
+	minBytes := max(1, growth.minBytes)
+	isSizeValid := bytes >= minBytes && bytes <= MaxSize && bytes%Unit == 0
+	isFromOtherCore := int(indexID) >= len(c.indexes)
+	if !isSizeValid || isFromOtherCore {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
 	}
 	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mappedBytes {
@@ -58,12 +60,12 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	return ordinal, nil
 }
 
-// View describes a block in any state. Handle is 0 if the block is free.
+// View describes a block in any state. Its Handle is 0 if the block is free.
 type View struct {
 	Block
 	State  State
 	Stream Stream // stream that owns the block's memory
-	Pins   int32  // calls of Pin without an Unpin
+	Pins   int32  // number of calls of Pin that no Unpin has undone
 }
 
 // Blocks yields all blocks of a segment in the order of their offsets. The Core must not change
@@ -79,15 +81,17 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	}
 }
 
-// Trim removes segments without allocated blocks, newest first, and returns them, so that the
-// caller can unmap them. It keeps at least minMappedBytes mapped. The returned slice is valid
+// Trim removes segments without allocated blocks, newest first. It keeps at least minMappedBytes
+// mapped. It returns the removed segments, which the caller can unmap. The returned slice is valid
 // until the next change of the Core.
 func (c *Core) Trim(minMappedBytes int64) []Segment {
 	c.mergeLastFreed()
 	c.reports.clear()
 	for ordinal := len(c.segments) - 1; ordinal >= 0; ordinal-- {
 		s := &c.segments[ordinal]
-		if s.bytes == 0 || c.mappedBytes-s.bytes < minMappedBytes || !c.isSegmentFree(s) {
+		isRemoved := s.bytes == 0
+		isNeeded := c.mappedBytes-s.bytes < minMappedBytes
+		if isRemoved || isNeeded || !c.isSegmentFree(s) {
 			continue
 		}
 		c.reports.hasEntries = true
@@ -95,7 +99,7 @@ func (c *Core) Trim(minMappedBytes int64) []Segment {
 		c.dropRegions(s.firstRegion)
 		c.mappedBytes -= s.bytes
 		c.counts.segmentCount--
-		*s = segment{indexID: s.indexID}
+		*s = segment{indexID: s.indexID} // stays, because ordinals are not reused
 	}
 	return c.reports.trimmed
 }
@@ -112,16 +116,22 @@ func (c *Core) Inventory() (Inventory, error) {
 			inventory.Segments = append(inventory.Segments, Extent{})
 			continue
 		}
-		inventory.Segments = append(inventory.Segments, Extent{s.bytes, isSmallIndex(s.indexID)})
+		extent := Extent{Bytes: s.bytes, Small: isSmallIndex(s.indexID)}
+		inventory.Segments = append(inventory.Segments, extent)
 		for v := range c.Blocks(int32(ordinal)) {
-			switch {
-			case v.State == Free, v.State == Parked && v.Pins == 0:
-				continue
-			case v.State == Deferred:
+			if v.State == Deferred {
 				return Inventory{}, fmt.Errorf("listing blocks: %w", ErrDeferred)
 			}
+			// A block without pins can stay parked because an earlier Rebuild kept it. The Rebuild
+			// for which the inventory is made frees it.
+			isKeptOnly := v.State == Parked && v.Pins == 0
+			if v.State == Free || isKeptOnly {
+				continue
+			}
 			held := HeldBlock{
-				Range: fullRange(v.Block, c.fullRanges), Live: v.State == Live, Pinned: v.Pins > 0,
+				Range:  fullRange(v.Block, c.fullRanges), // even if Rebuild has shortened it
+				Live:   v.State == Live,
+				Pinned: v.Pins > 0,
 			}
 			if held.Live {
 				if _, isKnown := streamNumbers[v.Stream]; !isKnown {
@@ -135,12 +145,13 @@ func (c *Core) Inventory() (Inventory, error) {
 	return inventory, nil
 }
 
-// Rebuild changes the layout to an Arrangement from CommonLayout. Live and pinned blocks keep
-// their positions and handles. A span (2 MiB of a segment) with a live block belongs to this
-// block's stream. All other memory is clean and belongs to stream 0. Streams get new numbers.
+// Rebuild changes the layout to an Arrangement from CommonLayout. Live and pinned blocks keep their
+// positions and handles. A span (2 MiB of a segment) with a live block then belongs to this block's
+// stream. All other memory belongs to stream 0 and is clean: all streams can take it without
+// waiting. Streams get new numbers.
 //
-// The caller must first wait for each stream and call StreamCompleted. Rebuild returns segments
-// that are retired and have no blocks. It has removed them, and the caller can unmap them.
+// Call Rebuild after waiting for each stream and calling StreamCompleted. Rebuild removes segments
+// that are retired and have no blocks. It returns these segments, which the caller can unmap.
 //
 // Error: ErrDeferred if there are deferred blocks. The Core is then unchanged.
 func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
@@ -150,15 +161,19 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 		return nil, fmt.Errorf("rebuilding the segments: %w", ErrDeferred)
 	}
 	r := rebuilder{
-		placer: &c.placer, streams: &c.streamTable, uses: &c.useTable, keptRanges: arrangement.KeptRanges,
-		oldFullRanges: c.fullRanges, newFullRanges: map[uint32]Range{},
+		placer:        &c.placer,
+		streams:       &c.streamTable,
+		uses:          &c.useTable,
+		keptRanges:    arrangement.KeptRanges,
+		oldFullRanges: c.fullRanges,
+		newFullRanges: map[uint32]Range{},
 	}
-	held := r.dropAllButHeld(len(arrangement.Segments))
+	held := r.dropAllButHeld(len(arrangement.Segments)) // live and pinned blocks, by ordinal
 	var unusedSegments []Segment
 	c.hasKeptMemory = len(arrangement.KeptRanges) > 0
 	for ordinal, extent := range arrangement.Segments {
 		switch r.rebuildSegment(int32(ordinal), extent, held[ordinal]) {
-		case segmentAbsent, segmentUsable:
+		case segmentAbsent, segmentUsable: // nothing to unmap now or later
 		case segmentRetired:
 			c.hasKeptMemory = true
 		case segmentEmpty:

@@ -1,11 +1,14 @@
 package alloc
 
-// use is the use of a block by a stream that does not own it.
+// use is the use of a block by a stream that does not own the block. The uses of a block form a
+// list, which starts at rareFields.firstUse. A freed block with uses is deferred: its memory
+// becomes free once the work of these streams is complete.
 type use struct {
-	// sequence is the block's StreamPoint.Deferral if the block is deferred. Otherwise, it is the
-	// useTable.useCount when the use was recorded last.
+	// sequence is the number of the block's deferral (StreamPoint.Deferral) if the block is
+	// deferred. Otherwise, it is the value that useTable.useCount had when the use was last
+	// recorded.
 	sequence uint64
-	streamID uint32
+	streamID uint32 // index in streamTable.streams
 	next     uint32 // id of the next use of the block or the next unused entry, or 0
 }
 
@@ -13,10 +16,10 @@ type use struct {
 type useTable struct {
 	uses           []use  // by id; id 0 means none
 	firstUnusedUse uint32 // id of the first unused entry, or 0
-	useCount       uint64 // number of calls that have recorded a use
+	useCount       uint64 // number of calls that have recorded or renewed a use
 }
 
-// addUse records a use on a stream, which must not have one.
+// addUse records the use of a block on a stream. The block must not have a use on this stream.
 func (t *useTable) addUse(fields *rareFields, streamID uint32) {
 	t.useCount++
 	useID := t.newUse()
@@ -37,12 +40,15 @@ func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 	return false
 }
 
-// removeUse removes the use of a deferred block on a stream, and reports whether there was one. It
-// keeps the use if the number of the deferral is above lastDeferral.
+// removeUse removes the use of a deferred block on a stream, and reports whether it has removed
+// one. It keeps the use if the block was deferred after the deferral with the number lastDeferral.
 func (t *useTable) removeUse(fields *rareFields, streamID uint32, lastDeferral uint64) bool {
+	// link points to the id of the current use, in the previous use or in fields.
 	for link := &fields.firstUse; *link != 0; link = &t.uses[*link].next {
 		useID := *link
-		if t.uses[useID].streamID != streamID || t.uses[useID].sequence > lastDeferral {
+		isOnStream := t.uses[useID].streamID == streamID
+		isLater := t.uses[useID].sequence > lastDeferral
+		if !isOnStream || isLater {
 			continue
 		}
 		*link = t.uses[useID].next
@@ -52,16 +58,19 @@ func (t *useTable) removeUse(fields *rareFields, streamID uint32, lastDeferral u
 	return false
 }
 
-// removeCompleteUses removes uses that are known to be complete.
+// removeCompleteUses removes those uses of a block whose stream is known to have completed its
+// work. The block must not be deferred yet. streams is streamTable.streams.
 func (t *useTable) removeCompleteUses(fields *rareFields, streams []stream) {
-	for link := &fields.firstUse; *link != 0; {
+	link := &fields.firstUse // points to the id of the current use
+	for *link != 0 {
 		useID := *link
-		if t.uses[useID].sequence > streams[t.uses[useID].streamID].lastCompleteUse {
+		isComplete := t.uses[useID].sequence <= streams[t.uses[useID].streamID].lastCompleteUse
+		if isComplete {
+			*link = t.uses[useID].next
+			t.recycleUse(useID)
+		} else {
 			link = &t.uses[useID].next
-			continue
 		}
-		*link = t.uses[useID].next
-		t.recycleUse(useID)
 	}
 }
 
@@ -69,11 +78,12 @@ func (t *useTable) removeCompleteUses(fields *rareFields, streams []stream) {
 func (t *useTable) removeUses(fields *rareFields) {
 	for fields.firstUse != 0 {
 		useID := fields.firstUse
-		fields.firstUse = t.uses[useID].next
+		fields.firstUse = t.uses[useID].next // before recycleUse, which changes next
 		t.recycleUse(useID)
 	}
 }
 
+// newUse returns the id of an unused entry. It can reallocate the table.
 func (t *useTable) newUse() uint32 {
 	if useID := t.firstUnusedUse; useID != 0 {
 		t.firstUnusedUse = t.uses[useID].next
