@@ -19,10 +19,11 @@ import (
 const (
 	// dialTimeout bounds the time of all attempts to reach a rank.
 	dialTimeout = 20 * time.Second
-	// endedTimeout bounds this time if every connection is refused or closed by the other side. A
-	// busy rank closes some connections, but accepts one within this time.
+	// endedTimeout is a shorter limit. It applies while the other side refuses or closes every
+	// connection. A busy rank closes some connections, but accepts one within this time.
 	endedTimeout = 8 * time.Second
-	// dialStagger is the delay between the connections of an attempt to different addresses.
+	// dialStagger is the delay before an attempt dials the next address of the rank. The first
+	// addresses are the most reachable ones.
 	dialStagger = 200 * time.Millisecond
 	// dialPause is the time between attempts.
 	dialPause = 500 * time.Millisecond
@@ -35,8 +36,9 @@ type dialer struct {
 	attempt uint32 // number of handshakes so far
 }
 
-// dialAll connects to all ranks with lower numbers, and calls fail for each error. It looks up one
-// address at a time, because a pending lookup occupies a connection to the store.
+// dialAll starts to connect to all ranks with lower numbers, in goroutines of j.tasks. It calls
+// fail for each error. It looks up one address at a time, because a pending lookup occupies a
+// connection to the store.
 func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	for r := range j.cfg.Group.Rank {
 		value, err := j.cfg.Store.Get(ctx, j.addressKey(r))
@@ -45,7 +47,8 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 			return
 		}
 		j.tasks.Go(func() {
-			l, err := (&dialer{joiner: j, rank: r}).dial(ctx, string(value))
+			d := &dialer{joiner: j, rank: r}
+			l, err := d.dial(ctx, string(value))
 			if err != nil {
 				fail(err)
 				return
@@ -56,8 +59,8 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 }
 
 // dial connects to the rank at one of its addresses, which are separated by spaces. It repeats
-// failed attempts for up to dialTimeout or endedTimeout, unless every address refuses the
-// connection.
+// failed attempts for up to dialTimeout or endedTimeout. If every address refuses the connection,
+// it returns an error at once: the rank's process has exited.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	begin := time.Now()
 	endedSince := begin // time since which every connection has been refused or closed
@@ -67,8 +70,8 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 			return l, nil
 		}
 		if allMatch(errs, isRefused) {
-			return nil, d.rankLostError(d.cfg.Group.Ranks[d.rank],
-				fmt.Sprintf("its addresses %q refuse connections", addresses))
+			description := fmt.Sprintf("its addresses %q refuse connections", addresses)
+			return nil, d.rankLostError(d.cfg.Group.Ranks[d.rank], description)
 		}
 		if !allMatch(errs, isEnded) {
 			endedSince = time.Now()
@@ -78,24 +81,29 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 			err = fmt.Errorf("each connection ended before the rank answered: %w", err)
 			return nil, d.unreachableError(addresses, err)
 		}
-		if ctx.Err() != nil || errors.Is(err, ErrProtocol) || time.Since(begin) > dialTimeout {
+		canBeRepeated := !errors.Is(err, ErrProtocol)
+		hasTimedOut := time.Since(begin) > dialTimeout
+		if ctx.Err() != nil || !canBeRepeated || hasTimedOut {
 			return nil, d.unreachableError(addresses, err)
 		}
 		select {
 		case <-time.After(dialPause):
-		case <-ctx.Done():
+		case <-ctx.Done(): // the next attempt fails at once
 		}
 	}
 }
 
+// unreachableError describes both ends of a connection that could not be established. err is the
+// reason.
 func (d *dialer) unreachableError(addresses string, err error) error {
 	advice := ""
 	if !errors.Is(err, ErrProtocol) {
 		advice = "; all machines must be able to connect to each other directly on every port: " +
 			"check for firewalls, proxies or NAT between them"
 	}
-	return fmt.Errorf("connecting from %s to %s at %q: %w%s", control.HostName(),
-		d.describeRank(d.rank), addresses, err, advice)
+	peer := d.describeRank(d.rank)
+	return fmt.Errorf("connecting from %s to %s at %q: %w%s",
+		control.HostName(), peer, addresses, err, advice)
 }
 
 // describeRank returns a text such as "rank 3 on node7". r is a group rank.
@@ -108,8 +116,8 @@ func (j *joiner) describeRank(r int) string {
 }
 
 // tryAddresses connects to all addresses concurrently, but performs one handshake at a time. It
-// returns a link for the first connection whose handshake succeeds, or nil and the errors of all
-// addresses.
+// returns a link for the first connection whose handshake succeeds. If none succeeds, it returns
+// nil and the errors of all addresses.
 func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, []error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -117,11 +125,12 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 		conn net.Conn
 		err  error
 	}
-	results := make(chan result, len(addresses))
+	results := make(chan result, len(addresses)) // has room for all, so no sender waits
 	for i, address := range addresses {
 		d.tasks.Go(func() {
-			conn, err := dialAfter(ctx, time.Duration(i)*dialStagger, address)
-			results <- result{conn, err}
+			delay := time.Duration(i) * dialStagger
+			conn, err := dialAfter(ctx, delay, address)
+			results <- result{conn: conn, err: err}
 		})
 	}
 	var established *link
@@ -132,9 +141,9 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 		case r.err != nil:
 			errs = append(errs, r.err)
 		case established != nil:
-			_ = r.conn.Close()
+			_ = r.conn.Close() // it was established before cancel took effect
 		default:
-			l, err := d.handshake(ctx, r.conn.(*net.TCPConn))
+			l, err := d.handshake(ctx, r.conn.(*net.TCPConn)) // dialAfter dials "tcp"
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%v: %w", r.conn.RemoteAddr(), err))
 				continue
@@ -146,6 +155,7 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 	return established, errs
 }
 
+// dialAfter connects to an address after a delay.
 func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Conn, error) {
 	select {
 	case <-time.After(delay):
@@ -153,14 +163,15 @@ func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Co
 		return nil, context.Cause(ctx)
 	}
 	conn, err := sys.Dialer().DialContext(ctx, "tcp", address)
-	if err == nil {
-		sys.CloseInForks(conn)
+	if err != nil {
+		return nil, err
 	}
-	return conn, err
+	sys.CloseInForks(conn) // so that the connection ends with this process
+	return conn, nil
 }
 
-// isRefused reports whether err means that no process listens at the address. An error during the
-// handshake does not: a rank with too many connections closes some of them.
+// isRefused reports whether err means that no process listens at the address. Errors during the
+// handshake have another meaning: a rank with too many connections closes some of them.
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 // isEnded reports whether err means that the connection was refused, or closed by the other side.
@@ -170,32 +181,39 @@ func isEnded(err error) bool {
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
+// allMatch reports whether matches returns true for every error.
 func allMatch(errs []error, matches func(error) bool) bool {
 	return !slices.ContainsFunc(errs, func(err error) bool { return !matches(err) })
 }
 
-// handshake exchanges halves of the group's token with the other end of a connection: it sends the
-// first half and verifies the second. If it fails, it closes the connection.
+// handshake authenticates both ends of a connection and returns a link for it. If it fails, it
+// closes the connection.
 func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error) {
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
-	defer stop()
+	interrupt := func() { _ = conn.SetDeadline(time.Now()) }
+	stopWatchingContext := context.AfterFunc(ctx, interrupt)
+	defer stopWatchingContext()
 	d.attempt++
-	l := newLink(d.rank, conn)
-	err := func() error {
-		if _, err := conn.Write(d.encodeHello(d.rank, d.attempt, conn)); err != nil {
-			return err
-		}
-		var answer [tokenHalf]byte
-		if _, err := io.ReadFull(conn, answer[:]); err != nil {
-			return err
-		}
-		if subtle.ConstantTimeCompare(answer[:], d.token[tokenHalf:]) != 1 {
-			return fmt.Errorf("the rank does not have the token of the group: %w", ErrProtocol)
-		}
-		return nil
-	}()
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
+	if err := d.exchangeTokens(conn); err != nil {
+		closeErr := conn.Close()
+		return nil, errors.Join(err, closeErr)
 	}
-	return l, nil
+	return newLink(d.rank, conn), nil
+}
+
+// exchangeTokens sends a hello with the first half of the group's token. It verifies the second
+// half, with which the other end answers.
+func (d *dialer) exchangeTokens(conn *net.TCPConn) error {
+	encodedHello := d.encodeHello(d.rank, d.attempt, conn)
+	if _, err := conn.Write(encodedHello); err != nil {
+		return err
+	}
+	var answer [tokenHalf]byte
+	if _, err := io.ReadFull(conn, answer[:]); err != nil {
+		return err
+	}
+	isAuthentic := subtle.ConstantTimeCompare(answer[:], d.token[tokenHalf:]) == 1
+	if !isAuthentic {
+		return fmt.Errorf("the rank does not have the token of the group: %w", ErrProtocol)
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,7 @@ import (
 	"symmem/internal/control"
 )
 
-// notLast is an argument of broadcast: other messages will follow.
+// notLast is an argument of broadcast: the connections stay open for later messages.
 const notLast = false
 
 // Exchange implements control.Plane.
@@ -20,6 +21,7 @@ func (p *Plane) Exchange(
 	if err := control.CheckExchange(lane, payload); err != nil {
 		return nil, err
 	}
+	// A lane is an independent sequence of exchanges. Each lane has one exchange at a time.
 	p.exchangeMu[lane].Lock()
 	defer p.exchangeMu[lane].Unlock()
 	p.mu.Lock()
@@ -34,20 +36,25 @@ func (p *Plane) Exchange(
 	if err := p.laneErrs[lane]; err != nil {
 		return nil, fmt.Errorf("%s after a fault: %w", callText(), err)
 	}
-	if p.peerFailed() {
-		return nil, p.disableLane(lane, p.peerFault(callText))
+	if p.peerAnnouncedFailure() {
+		err := p.disableLane(lane, p.newPeerError(callText))
+		return nil, err
 	}
-	got, err := p.exchangeStep(ctx, payload, &waitState{
-		callText: callText, track: laneTracks[lane], isAgreement: lane == driver.LaneControl,
+	payloads, err := p.exchangeStep(ctx, payload, &waitState{
+		callText:    callText,
+		track:       laneTracks[lane],
+		isAgreement: lane == driver.LaneControl,
 	})
 	if err != nil {
-		return nil, p.disableLane(lane, err)
+		err = p.disableLane(lane, err)
+		return nil, err
 	}
-	return got, nil
+	return payloads, nil
 }
 
-// disableLane ends the use of a lane (an independent sequence of exchanges), because ranks may be
-// in different steps of it. The caller must hold p.mu.
+// disableLane makes later exchanges on a lane fail, because ranks may be in different steps of the
+// lane. If err is the error of driver.LaneControl, the whole plane fails. disableLane returns err,
+// as a fault if the plane fails. The caller must hold p.mu, which may be released for a while.
 func (p *Plane) disableLane(lane driver.Lane, err error) error {
 	p.laneErrs[lane] = err
 	if lane == driver.LaneControl {
@@ -57,8 +64,8 @@ func (p *Plane) disableLane(lane driver.Lane, err error) error {
 }
 
 // failAndNotify makes the plane fail and waits until the other ranks have acknowledged the fault.
-// Without the wait, a rank that reaches the failed step later could complete it. The caller must
-// hold p.mu, which is released during the wait.
+// It returns err as a fault. Without the wait, a rank that reaches the failed step later could
+// complete the step. The caller must hold p.mu, which is released during the wait.
 func failAndNotify(p *Plane, err error) error {
 	err = p.fail(err)
 	awaitAcknowledgements(&p.groupState)
@@ -76,7 +83,8 @@ func (p *Plane) WaitForAcknowledgements() {
 // awaitAcknowledgements implements WaitForAcknowledgements. The caller must hold s.mu, which is
 // released during the wait.
 func awaitAcknowledgements(s *groupState) {
-	for begin := time.Now(); !s.closed && hasUnacknowledgedFault(s); {
+	begin := time.Now()
+	for !s.closed && hasUnacknowledgedFault(s) {
 		remaining := ackTimeout - time.Since(begin)
 		if remaining <= 0 {
 			break
@@ -85,43 +93,52 @@ func awaitAcknowledgements(s *groupState) {
 	}
 }
 
-// CanSucceed reports whether work that depends on a ticket may still complete: no other rank has
-// failed, or is lost without having submitted the ticket. It is pessimistic, because a lost rank
-// may have submitted more tickets than this rank knows of. If messages may be unread, it first
-// waits for them.
+// CanSucceed reports whether work that depends on a ticket (number of a collective) may still
+// complete. This is not the case if another rank has failed, or is lost and is not known to have
+// submitted the ticket. The result can be false although the work completes, because a lost rank
+// may have submitted more tickets than this rank knows of.
+//
+// If messages of other ranks may be unread, CanSucceed first waits until they have been read, for
+// up to catchUpLimit.
 func (p *Plane) CanSucceed(ticket uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	end := time.Now().Add(catchUpLimit)
 	for !p.closed && !p.PeerFailed() {
 		now := time.Now()
-		if !p.stallDetector.mayBeStale(now) || now.After(end) {
+		areMessagesRead := !p.stallDetector.mayBeStale(now)
+		if areMessagesRead || now.After(end) {
 			break
 		}
 		p.awaitChange(nil, statusInterval)
 	}
 	for rank := range p.records {
+		if rank == p.ownRank {
+			continue
+		}
 		r := &p.records[rank]
-		lacksTicket := r.isLost && r.submitted < ticket
-		if rank != p.ownRank && (r.failed != control.NotFailed || lacksTicket) {
+		hasFailed := r.failed != control.NotFailed
+		isLostWithoutTicket := r.isLost && r.submitted < ticket
+		if hasFailed || isLostWithoutTicket {
 			return false
 		}
 	}
 	return true
 }
 
-// exchangeStep performs the next step of w.track, and returns the payloads of all ranks by group
-// rank. It sets the other fields of w that describe the step. The caller must hold p.mu, which is
-// released during the wait.
+// exchangeStep performs the next step of w.track, a sequence of exchanges. It returns the payloads
+// of all ranks, by group rank. The caller sets w.track and the fields that describe the call.
+// exchangeStep sets the other fields of w. The caller must hold p.mu, which is released during the
+// wait.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) ([][]byte, error) {
 	ownSteps, err := p.records[p.ownRank].addSteps(w.track)
 	if err != nil {
 		return nil, err
 	}
-	ownSteps.received++
+	ownSteps.received++ // this rank's own payload
 	w.step, w.isOrdered = ownSteps.received, ownSteps.isOrdered
-	m := message{kind: kindPost, track: w.track, step: w.step, payload: payload}
-	p.broadcast(m, notLast)
+	post := message{kind: kindPost, track: w.track, step: w.step, payload: payload}
+	p.broadcast(post, notLast)
 	if err := p.wait(ctx, w); err != nil {
 		return nil, err
 	}
@@ -129,9 +146,10 @@ func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) 
 	payloads := make([][]byte, len(p.records))
 	for r := range p.records {
 		if r == p.ownRank {
-			payloads[r] = append([]byte{}, payload...)
+			payloads[r] = append([]byte{}, payload...) // a copy, because the caller owns payload
 			continue
 		}
+		// The post exists, because wait has returned without an error.
 		payloads[r] = p.records[r].tracks[w.track].takePost()
 	}
 	return payloads, nil
@@ -141,15 +159,17 @@ func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) 
 func (p *Plane) Named(name string, isOrdered bool) (driver.Named, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.closed { // after a fault, Gather returns the error
 		return nil, p.checkUsable(driver.LaneControl)
 	}
 	ownSteps, err := p.records[p.ownRank].addSteps(valuePrefix + track(name))
 	if err != nil {
 		return nil, err
 	}
-	ownSteps.isOrdered = ownSteps.isOrdered || isOrdered
-	return namedValue{p, name}, nil
+	if isOrdered {
+		ownSteps.isOrdered = true
+	}
+	return namedValue{p: p, name: name}, nil
 }
 
 // Collectives implements control.Plane.
@@ -162,12 +182,14 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	if err := p.checkUsable(driver.LaneControl); err != nil {
 		return err
 	}
-	hadPeerFailed := p.peerFailed()
+	hadFailedPeer := p.peerAnnouncedFailure() // the wait itself notices later failures
 	w := &waitState{
-		track: trackCompare, collective: ticket, operation: call.Operation,
 		callText: func() string {
 			return fmt.Sprintf("%v %d of group %s", call.Operation, ticket, p.cfg.Group.Name())
 		},
+		track:      trackCompare,
+		collective: ticket,
+		operation:  call.Operation,
 	}
 	ownDigest := encodeWords(call.Digest)
 	digests, err := p.exchangeStep(context.Background(), ownDigest, w)
@@ -176,26 +198,30 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	}
 	var differingRanks []int
 	for r, digest := range digests {
-		if string(digest) != string(ownDigest) {
+		if !bytes.Equal(digest, ownDigest) {
 			differingRanks = append(differingRanks, r)
 		}
 	}
-	switch {
-	case len(differingRanks) > 0:
-		return p.fail(p.cfg.Group.Mismatch(ticket, call, differingRanks...))
-	case hadPeerFailed:
-		return p.fail(p.peerFault(w.callText))
+	if len(differingRanks) > 0 {
+		mismatch := p.cfg.Group.Mismatch(ticket, call, differingRanks...)
+		return p.fail(mismatch)
+	}
+	// The digests of a peer can arrive even if it has failed, but the collective cannot complete.
+	if hadFailedPeer {
+		return p.fail(p.newPeerError(w.callText))
 	}
 	return nil
 }
 
-// exchangeReports sends a fault report to all ranks. It returns the next report of every rank, or
-// nil for an absent rank. The caller must hold p.mu, which is released during waits.
+// exchangeReports sends a fault report to all ranks. It returns the next report of every rank, by
+// group rank. The report of a rank that can report no more is nil. The caller must hold p.mu, which
+// is released during waits.
 func (p *Plane) exchangeReports(
 	ctx context.Context, payload []byte, w *waitState,
 ) ([][]byte, error) {
-	// Ranks report faults only after a failure, so this rank fails if it has not yet.
-	_ = p.fail(&driver.PeerError{InCall: w.callText()})
+	// Ranks report faults only after a failure. If this rank knows of none, another rank has
+	// failed.
+	_ = p.fail(&driver.PeerError{InCall: w.callText()}) // does nothing if this rank has failed
 	ownRecord := &p.records[p.ownRank]
 	payload = append([]byte{}, payload...)
 	if err := ownRecord.addReport(payload); err != nil {
@@ -208,19 +234,20 @@ func (p *Plane) exchangeReports(
 	reports := make([][]byte, len(p.records))
 	for r := range p.records {
 		if !p.records[r].isAbsent {
-			reports[r], _ = p.records[r].nextReport()
+			reports[r], _ = p.records[r].nextReport() // exists, because awaitReports has returned
 		}
 	}
 	return reports, nil
 }
 
-// awaitReports waits for the next report of every rank. It marks ranks as absent that do not
-// report in time, are lost or have left. The caller must hold p.mu, which is released during
+// awaitReports waits for the next report of every rank. It marks a rank as absent if the rank does
+// not report in time or can report no more. The caller must hold p.mu, which is released during
 // waits.
 func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, p.cfg.Group.Timeout.Get())
 	defer cancel()
 	for {
+		p.markAbsentRanks()
 		pendingRanks := p.ranksYetToReport()
 		if len(pendingRanks) == 0 {
 			return nil
@@ -230,6 +257,7 @@ func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 		case p.closed:
 			return p.checkUsable(driver.LaneFault)
 		case hasTimedOut && p.stallDetector.mayBeStale(time.Now()):
+			// This process was stopped for a while, so reports may have arrived unread.
 			p.awaitChange(nil, statusInterval)
 			continue
 		case hasTimedOut:

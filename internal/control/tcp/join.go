@@ -18,25 +18,24 @@ import (
 
 // Config configures Join.
 type Config struct {
+	// Store is a key-value store of all ranks. Ranks find each other with it.
 	Store driver.Store
-	// Group.Check is ignored.
+	// Group describes the group and this rank. Group.Check is ignored.
 	Group driver.GroupConfig
 	// Timeout bounds waits for other ranks, unless Group.Timeout is set. It must be positive.
 	Timeout time.Duration
-	Late    driver.Late
+	Late    driver.Late // when and how to warn of late ranks
 	// Host is the local address to listen on. If it is empty, Join listens on all addresses.
 	Host string
 }
 
-// Join joins a group and returns its plane. All ranks of the group must call it before the
-// deadline of ctx, or else within the timeout. The error lists ranks that do not arrive in time. A
-// rank that cannot join stores its error for the others. After an error, the group's ID cannot be
-// used again.
+// Join joins a group and returns its plane, the connections to the other ranks. All ranks of the
+// group must call it before the deadline of ctx, or within the timeout if ctx has no deadline. The
+// error lists ranks that do not arrive in time. A rank that cannot join stores its error for the
+// others. After an error, the group's ID cannot be used again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
-	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
-		cfg.Timeout <= 0 || cfg.Store == nil {
-		return nil, fmt.Errorf("joining group %s: rank %d of %d, timeout %v or store is invalid",
-			g.ID, g.Rank, len(g.Ranks), cfg.Timeout)
+	if err := cfg.check(); err != nil {
+		return nil, fmt.Errorf("joining group %s: %w", cfg.Group.ID, err)
 	}
 	cfg.Group = cfg.Group.WithTimeout(cfg.Timeout)
 	ctx, cancel := control.WithDefaultTimeout(ctx, cfg.Group.Timeout.Get())
@@ -49,23 +48,39 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	p := newPlane(cfg, links)
 	if err := compareGroups(ctx, p); err != nil {
 		err = j.peerFailureOr(ctx, err)
-		return nil, errors.Join(cfg.Group.JoinError(err), p.Close())
+		closeErr := p.Close()
+		return nil, errors.Join(cfg.Group.JoinError(err), closeErr)
 	}
 	return p, nil
+}
+
+// check returns an error if a field is invalid.
+func (c *Config) check() error {
+	count := len(c.Group.Ranks)
+	switch {
+	case c.Group.Rank < 0 || c.Group.Rank >= count:
+		return fmt.Errorf("group rank %d is invalid in a group of %d ranks", c.Group.Rank, count)
+	case c.Timeout <= 0:
+		return fmt.Errorf("timeout %v is not positive", c.Timeout)
+	case c.Store == nil:
+		return errors.New("there is no store with which ranks can find each other")
+	}
+	return nil
 }
 
 // compareGroups checks that all ranks have the same list of ranks for the group. It also exchanges
 // the names of their machines.
 func compareGroups(ctx context.Context, p *Plane) error {
-	ownPayload := encodeRanks(p.cfg.Group) // followed by the name of the machine
-	payloads, err := p.Exchange(ctx, driver.LaneControl, append(ownPayload, control.HostName()...))
+	ownRanks := encodeRanks(p.cfg.Group)
+	ownPayload := append(ownRanks, control.HostName()...)
+	payloads, err := p.Exchange(ctx, driver.LaneControl, ownPayload)
 	if err != nil {
 		return err
 	}
 	var differingRanks []int
 	machines := make([]string, len(payloads))
 	for r, payload := range payloads {
-		name, isSame := bytes.CutPrefix(payload, ownPayload)
+		name, isSame := bytes.CutPrefix(payload, ownRanks)
 		machines[r] = control.MachineName(string(name))
 		if !isSame {
 			differingRanks = append(differingRanks, p.cfg.Group.Ranks[r])
@@ -73,17 +88,19 @@ func compareGroups(ctx context.Context, p *Plane) error {
 	}
 	p.setMachines(machines)
 	if len(differingRanks) > 0 {
-		return p.Fail(fmt.Errorf("%s has different ranks for this group", driver.Ranks(differingRanks)))
+		err = fmt.Errorf("%s has different ranks for this group", driver.Ranks(differingRanks))
+		return p.Fail(err)
 	}
 	return nil
 }
 
+// encodeRanks returns a text that is equal on all ranks with the same list of ranks.
 func encodeRanks(g driver.GroupConfig) []byte {
 	return fmt.Appendf(nil, "%q %v ", g.ID, g.Ranks)
 }
 
-// token is a group's secret. To prove that they know it, the connecting end of a connection sends
-// the first half, and the accepting end the second.
+// token is a group's secret. Both ends of a connection prove that they know the token: the end that
+// connects sends the first half, and the end that accepts sends the second.
 type token [32]byte
 
 const tokenHalf = len(token{}) / 2
@@ -93,8 +110,10 @@ func (c *Config) key(name string) string {
 	return "tcp/" + strconv.Quote(c.Group.ID) + "/" + name
 }
 
+// addressKey returns the key of the addresses of a group rank.
 func (j *joiner) addressKey(r int) string { return j.cfg.key(strconv.Itoa(r)) }
 
+// shareToken sets j.token. Group rank 0 creates the token and stores it for the others.
 func (j *joiner) shareToken(ctx context.Context) error {
 	isCreator := j.cfg.Group.Rank == 0
 	return control.ShareToken(ctx, j.cfg.Store, j.cfg.key("token"), isCreator, j.token[:])
@@ -102,11 +121,11 @@ func (j *joiner) shareToken(ctx context.Context) error {
 
 // hello is the first message on a connection. It identifies the connecting end.
 type hello struct {
-	// rank is the group rank of the connecting end, and target that of the end that it wants to
-	// reach. A connection may reach a wrong rank if machines share an address, as with container
-	// bridges.
-	rank, target int
-	attempt      uint32 // counts handshakes with this target from 1
+	rank int // group rank of the connecting end
+	// target is the group rank that the connecting end wants to reach. A connection may reach a
+	// wrong rank if machines share an address, as with container bridges.
+	target  int
+	attempt uint32 // counts handshakes with this target from 1
 	// source and destination are the addresses that the connecting end sees.
 	source, destination netip.AddrPort
 }
@@ -114,11 +133,14 @@ type hello struct {
 const (
 	protocolName = "symrel04" // with the version of the protocol
 	addressBytes = 16 + 2     // an IPv6 address and a port
-	// helloBytes is the size of an encoded hello: protocolName, the first half of the token, and the
-	// fields of hello.
-	helloBytes = len(protocolName) + tokenHalf + 3*4 + 2*addressBytes
+	// numbersBytes is the size of rank, target and attempt.
+	numbersBytes = 3 * 4
+	// helloBytes is the size of an encoded hello. It begins with protocolName and the first half of
+	// the token. The fields of hello follow.
+	helloBytes = len(protocolName) + tokenHalf + numbersBytes + 2*addressBytes
 )
 
+// encodeHello encodes the hello for a connection to the group rank target.
 func (j *joiner) encodeHello(target int, attempt uint32, conn net.Conn) []byte {
 	b := append([]byte(protocolName), j.token[:tokenHalf]...)
 	for _, n := range []uint32{uint32(j.cfg.Group.Rank), uint32(target), attempt} {
@@ -127,12 +149,14 @@ func (j *joiner) encodeHello(target int, attempt uint32, conn net.Conn) []byte {
 	for _, address := range []net.Addr{conn.LocalAddr(), conn.RemoteAddr()} {
 		addrPort := addressOf(address)
 		ip := addrPort.Addr().As16()
-		b = binary.LittleEndian.AppendUint16(append(b, ip[:]...), addrPort.Port())
+		b = append(b, ip[:]...)
+		b = binary.LittleEndian.AppendUint16(b, addrPort.Port())
 	}
 	return b
 }
 
-// addressOf returns a TCP address without the IPv6 zone, which is meaningful only on one machine.
+// addressOf returns a TCP address without its IPv6 zone, because zones have a meaning only within
+// one machine.
 func addressOf(address net.Addr) netip.AddrPort {
 	addrPort := address.(*net.TCPAddr).AddrPort()
 	return netip.AddrPortFrom(addrPort.Addr().Unmap().WithZone(""), addrPort.Port())
@@ -141,35 +165,41 @@ func addressOf(address net.Addr) netip.AddrPort {
 // decodeHello decodes a hello. It returns ErrProtocol if the sender does not know the token, if it
 // wants to reach another rank, or if its rank is not above this rank.
 func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
-	half, rest := b[len(protocolName):][:tokenHalf], b[len(protocolName)+tokenHalf:]
-	isAuthentic := subtle.ConstantTimeCompare(half, j.token[:tokenHalf]) == 1
-	rank, target := binary.LittleEndian.Uint32(rest), binary.LittleEndian.Uint32(rest[4:])
+	name, rest := b[:len(protocolName)], b[len(protocolName):]
+	half, fields := rest[:tokenHalf], rest[tokenHalf:]
+	rank := binary.LittleEndian.Uint32(fields)
+	target := binary.LittleEndian.Uint32(fields[4:])
+	attempt := binary.LittleEndian.Uint32(fields[8:])
 	ownRank := uint32(j.cfg.Group.Rank)
-	isProtocol := string(b[:len(protocolName)]) == protocolName
+	isProtocol := string(name) == protocolName
+	isAuthentic := subtle.ConstantTimeCompare(half, j.token[:tokenHalf]) == 1
 	isRankValid := ownRank < rank && rank < uint32(len(j.cfg.Group.Ranks))
 	if !isProtocol || !isAuthentic || target != ownRank || !isRankValid {
 		return hello{}, ErrProtocol
 	}
-	h := hello{rank: int(rank), target: int(target), attempt: binary.LittleEndian.Uint32(rest[8:])}
+	h := hello{rank: int(rank), target: int(target), attempt: attempt}
 	for i, address := range []*netip.AddrPort{&h.source, &h.destination} {
-		part := rest[3*4+i*addressBytes:]
-		ip := netip.AddrFrom16([16]byte(part)).Unmap()
-		*address = netip.AddrPortFrom(ip, binary.LittleEndian.Uint16(part[16:]))
+		encoded := fields[numbersBytes+i*addressBytes:]
+		ip := netip.AddrFrom16([16]byte(encoded)).Unmap()
+		port := binary.LittleEndian.Uint16(encoded[16:])
+		*address = netip.AddrPortFrom(ip, port)
 	}
 	return h, nil
 }
 
 // checkAddresses returns an error if the two ends of a connection see different addresses, as with
-// NAT (network address translation). NCCL would then wait forever.
+// NAT (network address translation). NCCL does not work in such networks: it would wait forever.
 func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 	source, destination := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
 	if h.source == source && h.destination == destination {
 		return nil
 	}
-	return fmt.Errorf("%s has connected from %v to %v, but %s on %s sees a connection from %v to "+
-		"%v: %w", j.describeRank(h.rank), h.source, h.destination,
-		driver.Ranks([]int{j.cfg.Group.Ranks[j.cfg.Group.Rank]}), control.HostName(), source,
-		destination, errTranslated)
+	peer := j.describeRank(h.rank)
+	ownRank := driver.Ranks([]int{j.cfg.Group.Ranks[j.cfg.Group.Rank]})
+	return fmt.Errorf(
+		"%s has connected from %v to %v, but %s on %s sees a connection from %v to %v: %w",
+		peer, h.source, h.destination,
+		ownRank, control.HostName(), source, destination, errTranslated)
 }
 
 var errTranslated = errors.New("the network between the machines translates addresses (NAT or a " +

@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// link is a connection to another rank with a queue of frames (encoded messages) to send. Methods
+// link is a connection to another rank, with a queue of frames (encoded messages) to send. Methods
 // that add to the queue never wait for the other rank to read.
 //
-// The queue needs no limit: a rank begins an exchange only when it has received the messages of
-// all ranks for the previous exchange.
+// The queue stays short without a limit: a rank begins an exchange only when it has received the
+// messages of all ranks for the previous exchange.
 type link struct {
 	rank int // group rank at the other end
 	// attempt is the number of the handshake that created the connection, from 1. At the end that
@@ -18,17 +18,20 @@ type link struct {
 	conn    *net.TCPConn
 
 	mu           sync.Mutex
-	queue        [][]byte      // guarded by mu
+	queue        [][]byte      // frames to send, oldest first; guarded by mu
 	isStatusDue  bool          // whether to send a status after the queue; guarded by mu
 	request      uint64        // step of the kindAskStatus to answer, or 0; guarded by mu
-	isLastQueued bool          // whether the queue is complete; guarded by mu
-	wake         chan struct{} // contains a value if writeFrames has something to send
+	isLastQueued bool          // whether send drops new frames; guarded by mu
+	wake         chan struct{} // has room for one value, which is present if there is work
 	closed       chan struct{} // closed when this rank reads no more messages
 }
 
 func newLink(rank int, conn *net.TCPConn) *link {
 	return &link{
-		rank: rank, conn: conn, wake: make(chan struct{}, 1), closed: make(chan struct{}),
+		rank:   rank,
+		conn:   conn,
+		wake:   make(chan struct{}, 1),
+		closed: make(chan struct{}),
 	}
 }
 
@@ -36,7 +39,8 @@ func newLink(rank int, conn *net.TCPConn) *link {
 func (l *link) send(frame []byte, isLast bool) {
 	l.mu.Lock()
 	if !l.isLastQueued {
-		l.queue, l.isLastQueued = append(l.queue, frame), isLast
+		l.queue = append(l.queue, frame)
+		l.isLastQueued = isLast
 	}
 	l.mu.Unlock()
 	l.wakeWriter()
@@ -58,22 +62,23 @@ func (l *link) answer(request uint64) {
 	l.sendStatus()
 }
 
+// wakeWriter makes writeFrames look at the queue.
 func (l *link) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
-	default:
+	default: // writeFrames has not received the previous value yet
 	}
 }
 
-// takeQueue empties the queue and returns its frames, with a status at the end if one is due. It
-// calls encodeStatus without holding mu, because encodeStatus locks groupState.mu. hasLast reports
-// whether no frames will follow.
+// takeQueue empties the queue and returns its frames. If a status is due, takeQueue adds the frame
+// that encodeStatus returns. It calls encodeStatus without holding mu, because encodeStatus locks
+// groupState.mu. hasLast reports whether no frames will follow.
 func (l *link) takeQueue(
 	encodeStatus func(request uint64) []byte,
 ) (frames net.Buffers, hasLast bool) {
 	l.mu.Lock()
 	frames, hasLast = l.queue, l.isLastQueued
-	isStatusDue := l.isStatusDue && !hasLast
+	isStatusDue := l.isStatusDue && !hasLast // no frame may follow the last one
 	request := l.request
 	l.queue, l.isStatusDue, l.request = nil, false, 0
 	l.mu.Unlock()
@@ -83,8 +88,9 @@ func (l *link) takeQueue(
 	return frames, hasLast
 }
 
-// writeFrames sends queued frames until it has sent the last one, or until closed is closed or a
-// write fails. It reports no error, because the goroutine that reads from conn gets one, too.
+// writeFrames sends queued frames until it has sent the last one. It also returns when closed is
+// closed or a write fails. It reports no error, because the goroutine that reads from conn gets
+// one, too.
 func (l *link) writeFrames(encodeStatus func(request uint64) []byte) {
 	for {
 		select {
@@ -97,7 +103,7 @@ func (l *link) writeFrames(encodeStatus func(request uint64) []byte) {
 			return
 		}
 		if hasLast {
-			_ = l.conn.CloseWrite()
+			_ = l.conn.CloseWrite() // the other rank can still send
 			return
 		}
 	}

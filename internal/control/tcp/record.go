@@ -10,11 +10,12 @@ import (
 )
 
 const (
-	// maxPosts limits the unread posts of a rank on a track: one for the step in which this rank is,
-	// and one for the next step, which the other rank may have begun.
+	// maxPosts limits the unread posts of a rank on a track. A post is the payload for one step of
+	// a track, a sequence of exchanges. One post is for the step in which this rank is. Another one
+	// is for the next step, which the other rank may have begun.
 	maxPosts = 2
-	// maxReports and maxReportBytes suffice for one fault report of the largest size and a hundred
-	// small ones.
+	// maxReports and maxReportBytes limit the fault reports of a rank. They suffice for one report
+	// of the largest size and a hundred small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
@@ -24,33 +25,35 @@ const (
 // No messages are read after kindLeave. A rank is lost if its connection closes without kindLeave.
 // A rank that has failed may still leave or be lost.
 type rankRecord struct {
-	status         // latest status
-	tracks         map[track]*steps
-	valueNameCount int      // number of tracks of named values
-	reports        [][]byte // all fault reports
-	reportBytes    int      // total size of reports
-	reportsRead    int      // number of reports that nextReport has returned
-	isAbsent       bool     // whether no more reports are expected
-	answered       uint64   // number of the last kindAskStatus that the rank has answered
+	status                          // latest status, which counts the rank's collectives
+	tracks         map[track]*steps // nil until the first step
+	valueNameCount int              // number of tracks of named values
+	reports        [][]byte         // all fault reports
+	reportBytes    int              // total size of reports
+	reportsRead    int              // number of reports that nextReport has returned
+	isAbsent       bool             // whether no more reports are expected
+	answered       uint64           // step of the last kindAskStatus that the rank answered, or 0
 
-	failed          control.Reason
-	hasLeft, isLost bool
-	hasAckedFault   bool // whether the rank knows that this rank has failed
+	failed        control.Reason // why the rank has failed, or control.NotFailed
+	hasLeft       bool           // whether the rank has sent kindLeave
+	isLost        bool
+	hasAckedFault bool // whether the rank knows that this rank has failed
 }
 
 // steps records the steps of one rank on a track.
 type steps struct {
 	received uint64   // last step that the rank has posted
-	posts    [][]byte // payloads that takePost has not returned
-	// completed is the last step for which the rank has received the posts of all ranks. For other
-	// ranks, it is set only when they fail.
+	posts    [][]byte // payloads that takePost has not returned yet, oldest first
+	// completed is the last step for which the rank has received the posts of all ranks, or 0. For
+	// other ranks, it is set only when they fail.
 	completed uint64
-	// isOrdered is set in this rank's record if the rank launches no collective while it waits.
+	// isOrdered is set only in the record of this rank. It is true if this rank launches no
+	// collective while it waits for a step.
 	isOrdered bool
 }
 
-// addSteps returns the steps on a track, which it adds if it is new. It returns an error if a
-// track of a named value is invalid.
+// addSteps adds a track if it is new, and returns the steps on the track. It returns an error if
+// the name of a new named value is invalid, or if there are too many named values.
 func (r *rankRecord) addSteps(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
@@ -69,6 +72,7 @@ func (r *rankRecord) addSteps(t track) (*steps, error) {
 	return s, nil
 }
 
+// stepsOn returns a copy of the steps on a track. It does not add the track.
 func (r *rankRecord) stepsOn(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s
@@ -86,8 +90,9 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
 	case kindStatus:
-		r.status, r.answered = decodeStatus(m.payload, now), max(r.answered, m.step)
-	case kindAskStatus: // Plane.handle answers it
+		r.status = decodeStatus(m.payload, now)
+		r.answered = max(r.answered, m.step) // the step is 0 if the status answers no request
+	case kindAskStatus: // changes nothing; Plane.handle answers it
 	case kindFail:
 		if m.step > uint64(control.FailedAfterPeer) {
 			return fmt.Errorf("a rank has failed for reason %d: %w", m.step, ErrProtocol)
@@ -96,6 +101,7 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 			return fmt.Errorf("a rank has failed twice: %w", ErrProtocol)
 		}
 		r.status = decodeStatus(m.payload, now)
+		// max replaces NotFailed, which is no reason.
 		r.failed = max(control.FailedItself, control.Reason(m.step))
 	case kindFailAck:
 		r.hasAckedFault = true
@@ -104,19 +110,23 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 			s.completed = m.step
 		}
 	case kindLeave:
-		r.status, r.hasLeft = decodeStatus(m.payload, now), true
+		r.status = decodeStatus(m.payload, now)
+		r.hasLeft = true
 	}
 	return nil
 }
 
+// addPost adds the payload of a kindPost to the posts of its track. It ignores the post if the step
+// has failed on the sender. Errors wrap ErrProtocol.
 func (r *rankRecord) addPost(m message) error {
 	s, err := r.addSteps(m.track)
-	switch {
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
-	case r.failed != control.NotFailed && m.step > s.completed:
-		return nil // the step has failed on the sender
-	case m.step != s.received+1 || len(s.posts) == maxPosts:
+	}
+	if r.failed != control.NotFailed && m.step > s.completed {
+		return nil
+	}
+	if m.step != s.received+1 || len(s.posts) == maxPosts {
 		return fmt.Errorf("step %d of track %q follows step %d, and %d posts are unread: %w",
 			m.step, m.track, s.received, len(s.posts), ErrProtocol)
 	}
@@ -132,6 +142,8 @@ func (s *steps) takePost() []byte {
 	return first
 }
 
+// addReport adds a fault report. It returns an error that wraps driver.ErrClosed if the rank has
+// sent as many reports as it may.
 func (r *rankRecord) addReport(payload []byte) error {
 	if !r.hasRoomFor(len(payload)) {
 		return fmt.Errorf("the fault log is full: it holds %d reports with %d bytes in total: %w",
@@ -142,27 +154,35 @@ func (r *rankRecord) addReport(payload []byte) error {
 	return nil
 }
 
+// hasRoomFor reports whether addReport can add a report of this size.
 func (r *rankRecord) hasRoomFor(bytes int) bool {
 	return len(r.reports) < maxReports && r.reportBytes+bytes <= maxReportBytes
 }
 
-// nextReport returns the oldest report that has not been read, or false if there is none.
+// nextReport returns the oldest report that it has not returned yet, or false if there is none.
 func (r *rankRecord) nextReport() ([]byte, bool) {
 	if r.reportsRead == len(r.reports) {
 		return nil, false
 	}
+	report := r.reports[r.reportsRead]
 	r.reportsRead++
-	return r.reports[r.reportsRead-1], true
+	return report, true
 }
 
 // state returns the state of the rank for control.Judge, but does not set Missing. w is the wait
 // of this rank that Judge examines.
 func (r *rankRecord) state(w *waitState, now time.Time) control.RankState {
+	isForStep := w.step != 0
 	return control.RankState{
-		Failed: r.failed, Completed: w.step != 0 && r.stepsOn(w.track).completed >= w.step,
-		Left: r.hasLeft, Lost: r.isLost, Submitted: r.submitted, InCollective: r.inCollective,
-		Operation: r.operation,
-		Exchanges: r.stepsOn(trackControl).received, InExchange: r.inExchange,
-		Waited: max(0, now.Sub(r.since)),
+		Failed:       r.failed,
+		Completed:    isForStep && r.stepsOn(w.track).completed >= w.step,
+		Left:         r.hasLeft,
+		Lost:         r.isLost,
+		Submitted:    r.submitted,
+		InCollective: r.inCollective,
+		Operation:    r.operation,
+		Exchanges:    r.stepsOn(trackControl).received,
+		InExchange:   r.inExchange,
+		Waited:       max(0, now.Sub(r.since)),
 	}
 }

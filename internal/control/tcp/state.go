@@ -17,28 +17,30 @@ type groupState struct {
 	cfg     Config
 	ownRank int // group rank
 
-	submitted          atomic.Uint64 // last ticket of this rank
-	peerFailedOrClosed atomic.Bool
+	submitted          atomic.Uint64 // last ticket (number of a collective) of this rank
+	peerFailedOrClosed atomic.Bool   // whether a peer has failed or is lost, or the plane is closed
 	failSignal         chan struct{} // closed when cause is set
 
-	mu              sync.Mutex // guards the fields below
-	cause           error      // error with which this rank failed, or nil
-	closed          bool
+	mu              sync.Mutex    // guards the fields below
+	cause           error         // error with which this rank failed, or nil
+	closed          bool          // whether this rank has left the group
 	records         []rankRecord  // by group rank
 	waits           []*waitState  // waits of this rank
 	maxTicket       uint64        // highest ticket that other ranks may see; see Withdraw
-	changeSignal    chan struct{} // closed at the next change; nil if there is no wait for a change
-	stallDetector   stallDetector
-	lastWarning     time.Time // of a late rank
-	statusesArrived bool      // whether a status has arrived since the last tick
+	changeSignal    chan struct{} // closed by wakeAll; nil until a wait needs it
+	stallDetector   stallDetector // detects that this process was stopped
+	lastWarning     time.Time     // when this rank last warned of a late rank; zero if it never has
+	statusesArrived bool          // whether a status has arrived since the last tick
 }
 
+// setMachines sets the names of the ranks' machines, by group rank.
 func (s *groupState) setMachines(names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cfg.Group.Machines = names
 }
 
+// Cause implements control.Plane.
 func (s *groupState) Cause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +59,8 @@ func (s *groupState) recordFault(err error) bool {
 	return true
 }
 
-// checkUsable returns an error if a lane can no longer be used. The caller must hold s.mu.
+// checkUsable returns an error if exchanges on a lane are no longer possible. After a failure, only
+// driver.LaneFault can be used. The caller must hold s.mu.
 func (s *groupState) checkUsable(lane driver.Lane) error {
 	if s.closed {
 		return fmt.Errorf("group %s: %w", s.cfg.Group.Name(), driver.ErrClosed)
@@ -81,7 +84,8 @@ func (s *groupState) markLost(ranks ...int) {
 	s.wakeAll()
 }
 
-// wakeAll wakes all waits of this rank. The caller must hold s.mu.
+// wakeAll wakes all waits of this rank, which then check whether they are over. The caller must
+// hold s.mu.
 func (s *groupState) wakeAll() {
 	if s.changeSignal != nil {
 		close(s.changeSignal)
@@ -89,9 +93,13 @@ func (s *groupState) wakeAll() {
 	}
 }
 
-// wakeWaitsFor wakes waits that a message from a rank may have ended. To wake them rarely, it
-// wakes none for a post that other ranks' posts must follow, and leaves it to the next tick for a
-// status that answers no request. The caller must hold s.mu.
+// wakeWaitsFor wakes waits that a message from a rank may have ended. To wake them rarely, it makes
+// two exceptions:
+//
+//   - A post (payload for one step of a track) wakes waits only if they expect no other post.
+//   - A status that answers no request wakes no wait. The next tick does it.
+//
+// The caller must hold s.mu.
 func (s *groupState) wakeWaitsFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:
@@ -99,7 +107,7 @@ func (s *groupState) wakeWaitsFor(rank int, m message) {
 			return // the rank failed before this step, so addPost ignored the post
 		}
 		for _, w := range s.waits {
-			if w.step != m.step || w.track != m.track {
+			if w.track != m.track || w.step != m.step {
 				continue
 			}
 			w.missingPosts--
@@ -109,7 +117,8 @@ func (s *groupState) wakeWaitsFor(rank int, m message) {
 		}
 	case kindStatus:
 		s.statusesArrived = true
-		if m.step != 0 {
+		isAnswer := m.step != 0
+		if isAnswer {
 			s.wakeAll()
 		}
 	default:
@@ -117,39 +126,44 @@ func (s *groupState) wakeWaitsFor(rank int, m message) {
 	}
 }
 
-// recordsChanged returns a channel that is closed at the next call of wakeAll. The caller must
-// hold s.mu.
-func (s *groupState) recordsChanged() <-chan struct{} {
+// nextChange returns a channel that is closed at the next call of wakeAll. The caller must hold
+// s.mu.
+func (s *groupState) nextChange() <-chan struct{} {
 	if s.changeSignal == nil {
 		s.changeSignal = make(chan struct{})
 	}
 	return s.changeSignal
 }
 
-// tick wakes the waits if this process had stalled, so that those that have timed out return
-// before another stall. It also wakes them if statuses have arrived, which may show a deadlock.
+// tick is called regularly. It wakes the waits if statuses have arrived, because these may show a
+// deadlock. It also wakes them once this process has caught up after a stall, so that waits that
+// have timed out return before another stall.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stallDetector.tick(now) || s.statusesArrived {
+	hasCaughtUp := s.stallDetector.tick(now)
+	if hasCaughtUp || s.statusesArrived {
 		s.statusesArrived = false
 		s.wakeAll()
 	}
 }
 
-// ownStatus returns this rank's status. Of several waits for collectives, it describes the one
-// with the highest ticket (see publishLatest in package shm). The caller must hold s.mu.
+// ownStatus returns this rank's status. If there are several waits for collectives, the status
+// describes the one with the highest ticket (see publishLatest in package shm). The caller must
+// hold s.mu.
 func (s *groupState) ownStatus() status {
 	current := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {
 		switch {
 		case w.collective > current.inCollective:
-			current.inCollective, current.operation = w.collective, w.operation
+			current.inCollective = w.collective
+			current.operation = w.operation
 			current.since = w.begin
-		case w.isAgreement && current.inCollective == 0:
-			current.inExchange, current.since = w.step, w.begin
 		case w.isAgreement:
 			current.inExchange = w.step
+			if current.inCollective == 0 { // otherwise, since is the begin of the collective's wait
+				current.since = w.begin
+			}
 		}
 	}
 	return current
@@ -161,41 +175,54 @@ func (s *groupState) removeWait(w *waitState) {
 }
 
 // hasUnacknowledgedFault reports whether a rank that still takes part in the group may not know
-// that this rank has failed.
+// that this rank has failed. The caller must hold s.mu.
 func hasUnacknowledgedFault(s *groupState) bool {
 	for rank := range s.records {
+		if rank == s.ownRank {
+			continue
+		}
 		r := &s.records[rank]
-		if rank != s.ownRank && !r.hasAckedFault && r.failed == control.NotFailed &&
-			!r.hasLeft && !r.isLost {
+		takesPart := r.failed == control.NotFailed && !r.hasLeft && !r.isLost
+		if takesPart && !r.hasAckedFault {
 			return true
 		}
 	}
 	return false
 }
 
-// ranksYetToReport returns the group ranks whose next report has not arrived. It excludes ranks
-// that can send no more reports, and marks them as absent.
+// markAbsentRanks marks the ranks as absent whose next fault report has not arrived and cannot
+// arrive. The caller must hold s.mu.
+func (s *groupState) markAbsentRanks() {
+	for _, r := range s.ranksYetToReport() {
+		record := &s.records[r]
+		isFull := !record.hasRoomFor(0) // the rank has sent as many reports as it may
+		if record.isLost || record.hasLeft || isFull {
+			record.isAbsent = true
+		}
+	}
+}
+
+// ranksYetToReport returns the group ranks whose next fault report has not arrived, except this
+// rank and absent ranks. The caller must hold s.mu.
 func (s *groupState) ranksYetToReport() []int {
 	var ranks []int
 	for r := range s.records {
 		record := &s.records[r]
-		if r == s.ownRank || record.isAbsent || record.reportsRead < len(record.reports) {
-			continue
+		hasUnreadReport := record.reportsRead < len(record.reports)
+		if r != s.ownRank && !record.isAbsent && !hasUnreadReport {
+			ranks = append(ranks, r)
 		}
-		if record.isLost || record.hasLeft || !record.hasRoomFor(0) {
-			record.isAbsent = true
-			continue
-		}
-		ranks = append(ranks, r)
 	}
 	return ranks
 }
 
-// decideTimeout bounds the time in which the store must answer Decide.
+// decideTimeout bounds each request to the store in Decide. A store on another machine usually
+// answers within milliseconds.
 const decideTimeout = 3 * time.Second
 
-// Decide proposes a cause of the group's failure, unless proposal is nil, and returns the first
-// proposal of any rank. It returns proposal if the store does not answer or proposal is too large.
+// Decide proposes a cause of the group's failure and returns the decision, which is the first
+// proposal of any rank. A nil proposal only reads the decision, which is nil if there is none yet.
+// Decide returns proposal if the store does not answer or proposal is too large.
 func (s *groupState) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload {
 		return proposal

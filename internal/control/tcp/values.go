@@ -24,8 +24,8 @@ func (n namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dri
 	w.callText = func() string {
 		return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), w.step, p.cfg.Group.Name())
 	}
-	if p.peerFailed() {
-		return failAndNotify(p, p.peerFault(w.callText))
+	if p.peerAnnouncedFailure() {
+		return failAndNotify(p, p.newPeerError(w.callText))
 	}
 	got, err := p.exchangeStep(ctx, encodeWords(ownWords[:]...), w)
 	if err != nil {
