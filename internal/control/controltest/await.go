@@ -22,6 +22,7 @@ var awaitRequirements = []requirement{
 	{"an error that FindFault returns replaces the error about a failed peer", testFindFault},
 }
 
+// testAwaitCompletedWork uses a canceled context: Await must not wait at all.
 func testAwaitCompletedWork(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	ctx, cancel := context.WithCancel(g.ctx)
@@ -31,14 +32,17 @@ func testAwaitCompletedWork(t *testing.T, join Join) {
 	must(t, g.planes[0].Await(ctx, completed))
 }
 
-// testCompletionEndsAwait waits for work that completes after up to 5000 polls. Await sleeps
-// between the last polls.
+// testCompletionEndsAwait waits for work that completes at the first poll, after a few polls, and
+// after many. With many polls, Await sleeps between the last ones.
 func testCompletionEndsAwait(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		for _, pollsLeft := range []int{1, 100, 5000} {
 			wait := unfinishedWait(p.Submit())
-			wait.Done = func() bool { pollsLeft--; return pollsLeft <= 0 }
+			wait.Done = func() bool {
+				pollsLeft--
+				return pollsLeft <= 0
+			}
 			if err := p.Await(g.ctx, wait); err != nil {
 				return err
 			}
@@ -47,21 +51,25 @@ func testCompletionEndsAwait(t *testing.T, join Join) {
 	})
 }
 
+// testCanceledAwait also tests a context whose deadline has passed.
 func testCanceledAwait(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	cause := errors.New("canceled by the test")
-	ctx, cancel := context.WithCancelCause(g.ctx)
+	canceledCtx, cancel := context.WithCancelCause(g.ctx)
 	cancel(cause)
 	expiredCtx, stop := context.WithDeadline(g.ctx, time.Now())
 	defer stop()
 	p := g.planes[0]
 	ticket := p.Submit()
-	checkError(t, "the canceled wait", p.Await(ctx, unfinishedWait(ticket)), cause)
-	err := p.Await(expiredCtx, unfinishedWait(ticket))
+	err := p.Await(canceledCtx, unfinishedWait(ticket))
+	checkError(t, "the canceled wait", err, cause)
+	err = p.Await(expiredCtx, unfinishedWait(ticket))
 	checkError(t, "a wait whose deadline has passed", err, context.DeadlineExceeded)
 	g.planes[1].Submit()
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
-		return errors.Join(g.exchangeAndCheck(i, driver.LaneControl, 1, []int{3, 4}), checkOpen(p))
+		payloadSizes := []int{3, 4} // by group rank
+		exchangeErr := g.exchangeAndCheck(i, driver.LaneControl, 1, payloadSizes)
+		return errors.Join(exchangeErr, checkOpen(p))
 	})
 }
 
@@ -79,8 +87,10 @@ func testLongWork(t *testing.T, join Join) {
 	})
 }
 
-const noTicket = 0 // of work that needs no other rank
+// noTicket is the ticket of work that needs no other rank.
+const noTicket = 0
 
+// testWorkWithoutPeers lets rank 0 wait for work that needs no other rank while rank 1 fails.
 func testWorkWithoutPeers(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	isDone := atomic.Bool{}
@@ -98,13 +108,15 @@ func testWorkWithoutPeers(t *testing.T, join Join) {
 	must(t, checkOpen(g.planes[0]))
 }
 
-// waitForPeerFailure returns when p.PeerFailed returns true.
+// waitForPeerFailure waits until p.PeerFailed returns true.
 func waitForPeerFailure(p control.Plane) {
 	for !p.PeerFailed() {
 		_ = p.Diagnose(unfinishedWait(noTicket), time.Now()) // gives other goroutines time to run
 	}
 }
 
+// testDiagnose calls Diagnose for a wait that has just begun and for one that has timed out. Then
+// it does so after a fault of the peer, and after a fault of this rank.
 func testDiagnose(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, shortTimeout)
 	p := g.planes[0]
@@ -121,13 +133,15 @@ func testDiagnose(t *testing.T, join Join) {
 	checkError(t, "after the peer's fault", p.Diagnose(wait, time.Now()), driver.ErrFault)
 	must(t, checkOpen(p))
 	wait.Done = func() bool { return true }
-	must(t, p.Diagnose(wait, longAgo))
+	must(t, p.Diagnose(wait, longAgo)) // completed work
 	must(t, p.Diagnose(unfinishedWait(noTicket), longAgo))
 	cause := errors.New("a local fault")
 	checkError(t, "Fail", p.Fail(cause), cause)
 	checkError(t, "after the local fault", p.Diagnose(unfinishedWait(1), time.Now()), cause)
 }
 
+// testWorkAfterPeerFailure lets rank 1 fail after it has submitted ticket 1. On rank 0, the work of
+// the ticket can still complete for control.Grace.
 func testWorkAfterPeerFailure(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
@@ -143,6 +157,7 @@ func testWorkAfterPeerFailure(t *testing.T, join Join) {
 	checkError(t, "Cause", p.Cause(), driver.ErrFault)
 }
 
+// testFindFault first lets FindFault return nil, which changes nothing.
 func testFindFault(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]

@@ -23,11 +23,13 @@ var closingRequirements = []requirement{
 	{"ranks can close in any order", testCloseOrder},
 }
 
+// testClosedPlane calls each method of a closed plane. A second Close, Fail and Abort change
+// nothing.
 func testClosedPlane(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
 	must(t, p.Close())
-	must(t, p.Close())
+	must(t, p.Close()) // does nothing
 	<-p.Failed()
 	checkError(t, "Cause", p.Cause(), driver.ErrClosed)
 	for name, wait := range waitFunctions {
@@ -48,6 +50,8 @@ func testClosedPlane(t *testing.T, join Join) {
 	checkError(t, "Cause after Fail and Abort", p.Cause(), driver.ErrClosed)
 }
 
+// testTrySubmitAfterPeerLeft lets rank 0 submit one collective and rank 1, the peer, two. Then the
+// peer leaves, so rank 0 can submit only one more.
 func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p, peer := g.planes[0], g.planes[1]
@@ -55,9 +59,9 @@ func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 	peer.Submit()
 	peer.Submit()
 	must(t, peer.Close())
-	// The peer can no longer submit ticket 3: wait until p knows this.
+	// The peer can no longer submit ticket 3. Wait until p knows this.
 	for p.Diagnose(unfinishedWait(3), time.Now()) == nil {
-		_ = p.Diagnose(unfinishedWait(0), time.Now()) // gives other goroutines time to run
+		_ = p.Diagnose(unfinishedWait(noTicket), time.Now()) // gives other goroutines time to run
 	}
 	if ticket, ok := p.TrySubmit(); ticket != 2 || !ok {
 		t.Errorf("TrySubmit = %d, %v; want 2, true, because the peer has submitted it", ticket, ok)
@@ -71,6 +75,7 @@ func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 	must(t, checkOpen(p))
 }
 
+// testCloseEndsWaits closes a plane in which another goroutine waits, or is about to.
 func testCloseEndsWaits(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		g := newGroup(t, join, 2, hangTimeout)
@@ -87,6 +92,8 @@ func testCloseEndsWaits(t *testing.T, join Join) {
 	}
 }
 
+// testCloseOrder closes the planes of three ranks one after the other, beginning with each rank
+// once.
 func testCloseOrder(t *testing.T, join Join) {
 	for first := range 3 {
 		g := newGroup(t, join, 3, hangTimeout)
@@ -108,7 +115,7 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 	first := unfinishedWait(p.Submit())
 	first.Done = func() bool { return true }
 	must(t, p.Await(g.ctx, first))
-	// Each rank then knows which tickets the other has submitted.
+	// After an exchange, each rank knows which tickets the other has submitted.
 	g.runOnEach(func(_ int, p control.Plane) error {
 		_, err := p.Exchange(g.ctx, driver.LaneControl, nil)
 		return err
@@ -121,7 +128,8 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 		t.Error("Submit after Withdraw returned 0")
 	}
 	must(t, peer.Close())
-	checkDeadlock(t, p.Await(g.ctx, unfinishedWait(p.Submit())), worldRanks(2)[1])
+	err := p.Await(g.ctx, unfinishedWait(p.Submit()))
+	checkDeadlock(t, err, worldRanks(2)[1])
 }
 
 // testCommonTicketIsKept calls Withdraw for a ticket that all ranks have just submitted. No
@@ -136,6 +144,8 @@ func testCommonTicketIsKept(t *testing.T, join Join) {
 	}
 }
 
+// testWaitAfterPeerLeft cancels the wait of rank 0 after many polls. Until then, the wait must not
+// fail, because rank 1 had submitted the ticket before it left.
 func testWaitAfterPeerLeft(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.planes[1].Submit()
@@ -143,10 +153,12 @@ func testWaitAfterPeerLeft(t *testing.T, join Join) {
 	p := g.planes[0]
 	wait := unfinishedWait(p.Submit())
 	ctx, cancel := context.WithCancel(g.ctx)
+	defer cancel()
 	polls := 0
 	// Await checks for faults several times during 5000 polls.
 	wait.Done = func() bool {
-		if polls++; polls == 5000 {
+		polls++
+		if polls == 5000 {
 			cancel()
 		}
 		return false

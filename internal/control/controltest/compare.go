@@ -24,6 +24,7 @@ var compareRequirements = []requirement{
 	},
 }
 
+// testTicketNumbers calls Submit and TrySubmit in turns. Both return the next ticket.
 func testTicketNumbers(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
@@ -38,12 +39,13 @@ func testTicketNumbers(t *testing.T, join Join) {
 			t.Fatalf("Collectives = %d, want %d", got, want+1)
 		}
 	}
-	if n := testing.AllocsPerRun(1000, func() {
+	n := testing.AllocsPerRun(1000, func() {
 		p.Submit()
 		if _, ok := p.TrySubmit(); !ok {
 			t.Error("TrySubmit returned no ticket")
 		}
-	}); n != 0 {
+	})
+	if n != 0 {
 		t.Errorf("Submit and TrySubmit allocate %v times, want 0", n)
 	}
 }
@@ -61,14 +63,16 @@ func testEqualCalls(t *testing.T, join Join) {
 	})
 }
 
+// testDifferingCalls lets ranks compare equal calls first. The call with ticket 2 is not compared.
+// The calls with ticket 3 have digests that differ.
 func testDifferingCalls(t *testing.T, join Join) {
 	cases := []struct {
 		digests []uint64 // by group rank
-		others  [][]int  // group ranks in each rank's error
+		others  [][]int  // by group rank: group ranks that the rank's error must list
 	}{
-		{[]uint64{1, 1, 2}, [][]int{{2}, {2}, {0, 1}}},
-		{[]uint64{3, 2, 2}, [][]int{{1, 2}, {0}, {0}}},
-		{[]uint64{1, 2, 3}, [][]int{{1, 2}, {0, 2}, {0, 1}}},
+		{digests: []uint64{1, 1, 2}, others: [][]int{{2}, {2}, {0, 1}}},
+		{digests: []uint64{3, 2, 2}, others: [][]int{{1, 2}, {0}, {0}}},
+		{digests: []uint64{1, 2, 3}, others: [][]int{{1, 2}, {0, 2}, {0, 1}}},
 	}
 	for _, c := range cases {
 		g := newGroup(t, join, 3, hangTimeout)
@@ -78,11 +82,14 @@ func testDifferingCalls(t *testing.T, join Join) {
 			}
 			call := &driver.Call{Operation: driver.AllGather, Count: 5, Digest: c.digests[i]}
 			p.Submit()
-			return checkMismatch(p, p.Compare(p.Submit(), call), call, c.others[i])
+			err := p.Compare(p.Submit(), call)
+			return checkMismatch(p, err, call, c.others[i])
 		})
 	}
 }
 
+// checkMismatch checks an error that Compare has returned for a call with ticket 3. others are the
+// group ranks whose calls differ.
 func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) error {
 	m, ok := errors.AsType[*driver.MismatchError](err)
 	if !ok {
@@ -92,8 +99,8 @@ func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) 
 	for _, i := range others {
 		wantRanks = append(wantRanks, worldRanks(3)[i])
 	}
-	if m.Number != 3 || m.Call.Digest != call.Digest || m.Call.Count != call.Count ||
-		!slices.Equal(m.Others, wantRanks) {
+	isSameCall := m.Call.Digest == call.Digest && m.Call.Count == call.Count
+	if m.Number != 3 || !isSameCall || !slices.Equal(m.Others, wantRanks) {
 		return fmt.Errorf("got %w (%+v); want ticket 3, call %+v and ranks %v",
 			err, m.Call, call, wantRanks)
 	}
@@ -104,6 +111,8 @@ func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) 
 	return nil
 }
 
+// testUncomparedCalls lets ranks submit different numbers of calls. The first comparison of each
+// rank still belongs to the first one of the other rank.
 func testUncomparedCalls(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
@@ -114,14 +123,15 @@ func testUncomparedCalls(t *testing.T, join Join) {
 	})
 }
 
-// Every rank aborts as soon as Compare returns the MismatchError. Slower ranks must still get a
-// MismatchError.
+// testMismatchBeforeAbort lets every rank abort as soon as Compare returns. Slower ranks must still
+// get a MismatchError.
 func testMismatchBeforeAbort(t *testing.T, join Join) {
 	for range 20 {
 		g := newGroup(t, join, 3, hangTimeout)
 		g.mustRunOnEach(t, func(i int, p control.Plane) error {
 			err := p.Compare(p.Submit(), &driver.Call{Digest: uint64(i)})
-			if p.Abort(nil); !errors.As(err, new(*driver.MismatchError)) {
+			p.Abort(nil)
+			if !errors.As(err, new(*driver.MismatchError)) {
 				return fmt.Errorf("got %w, want a MismatchError", err)
 			}
 			return nil

@@ -22,7 +22,8 @@ var faultRequirements = []requirement{
 	{"Departed lists ranks that have left", testDepartedRanks},
 }
 
-// testWaitsEnd checks that the waits of the other ranks end when rank 0 calls failPlane.
+// testWaitsEnd checks that the waits of the other ranks end when rank 0 calls failPlane, which must
+// make its plane fail.
 func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error) {
 	t.Helper()
 	waits := []string{"a comparison", "a wait for work", "an exchange"} // of ranks 1 to 3
@@ -34,7 +35,9 @@ func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error
 		name := waits[i-1]
 		err := waitFunctions[name](p)
 		// Ranks that wait in different calls can detect a deadlock before they detect the fault.
-		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.DeadlockError)) {
+		isFault := errors.Is(err, driver.ErrFault)
+		isDeadlock := errors.As(err, new(*driver.DeadlockError))
+		if !isFault && !isDeadlock {
 			return fmt.Errorf("%s: got %w, want ErrFault or a DeadlockError", name, err)
 		}
 		<-p.Failed()
@@ -42,12 +45,12 @@ func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error
 	})
 }
 
-// testAbort also checks that all waits of a plane fail after Abort.
+// testAbort aborts with a cause and without one. It also checks that later waits of the plane fail.
 func testAbort(t *testing.T, join Join) {
 	for _, cause := range []error{nil, errors.New("a cause")} {
 		want := cause
 		if cause == nil {
-			want = driver.ErrAborted
+			want = driver.ErrAborted // the default of Abort
 		}
 		testWaitsEnd(t, join, func(p control.Plane) error {
 			p.Abort(cause)
@@ -78,7 +81,8 @@ func testFail(t *testing.T, join Join) {
 
 func testFirstFault(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
-	p, first, second := g.planes[0], errors.New("first"), errors.New("second")
+	p := g.planes[0]
+	first, second := errors.New("first"), errors.New("second")
 	must(t, checkOpen(p))
 	checkError(t, "the first Fail", p.Fail(first), first)
 	checkError(t, "the second Fail", p.Fail(second), second)
@@ -98,7 +102,8 @@ func testFaultReportsAfterLeave(t *testing.T, join Join) {
 		if err != nil {
 			return err
 		}
-		if reports[0] != nil || string(reports[1]) != "here" || string(reports[2]) != "here" {
+		haveRanksReported := string(reports[1]) == "here" && string(reports[2]) == "here"
+		if reports[0] != nil || !haveRanksReported {
 			return fmt.Errorf("got fault reports %q, want one from each rank except rank 0", reports)
 		}
 		return nil
@@ -114,15 +119,17 @@ func testFirstProposalWins(t *testing.T, join Join) {
 		return nil
 	})
 	for i, got := range decisions {
-		if got != decisions[0] || len(got) != driver.MaxPayload-int(got[0]) {
+		proposer := got[0]
+		isComplete := got == string(proposal(int(proposer)))
+		if got != decisions[0] || !isComplete {
 			t.Errorf("rank %d got %d bytes proposed by rank %d, but rank 0 got %d bytes",
-				i, len(got), got[0], len(decisions[0]))
+				i, len(got), proposer, len(decisions[0]))
 		}
 	}
 }
 
-// proposal returns a proposal that consists of bytes with the value rank. Its size differs between
-// ranks, too.
+// proposal returns the proposal of a rank, whose bytes all have the value rank. The sizes of the
+// proposals differ, too.
 func proposal(rank int) []byte {
 	return bytes.Repeat([]byte{byte(rank)}, driver.MaxPayload-rank)
 }
@@ -153,10 +160,11 @@ func testDecisionOutlivesProposer(t *testing.T, join Join) {
 	}
 }
 
+// testDepartedRanks lets group rank 1 leave and waits until rank 0 notices.
 func testDepartedRanks(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	p := g.planes[0]
-	wantLeft := worldRanks(3)[1:2] // group rank 1
+	wantLeft := []int{worldRanks(3)[1]}
 	if lostRanks, leftRanks := p.Departed(); len(lostRanks)+len(leftRanks) > 0 {
 		t.Errorf("Departed() = %v, %v; want none", lostRanks, leftRanks)
 	}

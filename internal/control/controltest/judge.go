@@ -11,45 +11,49 @@ import (
 )
 
 // Payload returns a test payload of the given size in bytes. Its contents depend on the rank and
-// the round.
+// the round, the number of the exchange.
 func Payload(rank, round, size int) []byte {
-	p := make([]byte, size)
-	for i := range p {
-		p[i] = byte(7*i + 31*rank + 101*round)
+	payload := make([]byte, size)
+	for i := range payload {
+		payload[i] = byte(7*i + 31*rank + 101*round) // odd factors, so that neighbors differ
 	}
-	return p
+	return payload
 }
 
-// ExchangeAndCheck calls exchange with the Payload of a group rank, and checks that the results
-// are the Payloads of all ranks. sizes holds the payload sizes by group rank.
+// ExchangeAndCheck calls exchange with the Payload of a group rank. It checks that the results are
+// the Payloads of all ranks. sizes holds the payload sizes by group rank.
 func ExchangeAndCheck(
 	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
 ) error {
-	received, err := exchange(Payload(rank, round, sizes[rank]))
+	ownPayload := Payload(rank, round, sizes[rank])
+	received, err := exchange(ownPayload)
 	if err != nil {
 		return err
 	}
 	if len(received) != len(sizes) {
 		return fmt.Errorf("round %d: got %d payloads, want %d", round, len(received), len(sizes))
 	}
-	for sender, p := range received {
-		if !bytes.Equal(p, Payload(sender, round, sizes[sender])) {
+	for sender, got := range received {
+		want := Payload(sender, round, sizes[sender])
+		if !bytes.Equal(got, want) {
 			return fmt.Errorf("round %d: wrong payload of %d bytes from group rank %d, want %d bytes",
-				round, len(p), sender, sizes[sender])
+				round, len(got), sender, len(want))
 		}
 	}
 	return nil
 }
 
-// CheckReports checks the fault reports that a rank has received. Each rank for which presentRanks
-// is true must have sent Payload(sender, 1, size), and the others nothing.
+// CheckReports checks the fault reports that a rank has received. reports and presentRanks have an
+// entry for each rank. A rank that is present must have sent Payload(sender, 1, size). The other
+// ranks must have sent nothing.
 func CheckReports(reports [][]byte, rank, size int, presentRanks []bool) error {
+	const round = 1
 	for sender, isPresent := range presentRanks {
 		report := reports[sender]
 		if !isPresent && report != nil {
 			return fmt.Errorf("rank %d got a report from rank %d, which is absent", rank, sender)
 		}
-		if isPresent && !bytes.Equal(report, Payload(sender, 1, size)) {
+		if isPresent && !bytes.Equal(report, Payload(sender, round, size)) {
 			return fmt.Errorf("rank %d got a wrong report of %d bytes from rank %d, want %d bytes",
 				rank, len(report), sender, size)
 		}
@@ -57,9 +61,10 @@ func CheckReports(reports [][]byte, rank, size int, presentRanks []bool) error {
 	return nil
 }
 
-// CountTimeouts checks the error of a rank that waited for a late rank, and returns 1 if it is a
-// TimeoutError about the late rank. It returns 0 for ErrFault, because another rank may time out
-// first, and for a TimeoutError that lists no missing rank, because its rank had no time to wait.
+// CountTimeouts checks the error of a rank that waited for a late rank. It returns 1 if the error
+// is a TimeoutError about the late rank, so that callers can count these. It returns 0 in two
+// cases, which are no mistakes either: for ErrFault, because another rank has timed out first, and
+// for a TimeoutError without missing ranks, because the waiting rank had begun too late.
 func CountTimeouts(t testing.TB, err error, lateRank int) int {
 	t.Helper()
 	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
@@ -67,7 +72,8 @@ func CountTimeouts(t testing.TB, err error, lateRank int) int {
 		if hadNoTime {
 			return 0
 		}
-		if !slices.Equal(timeout.Missing, []int{lateRank}) || timeout.Activity[lateRank] == "" {
+		isAboutLateRank := slices.Equal(timeout.Missing, []int{lateRank})
+		if !isAboutLateRank || timeout.Activity[lateRank] == "" {
 			t.Errorf("got %v, want a TimeoutError about rank %d and its activity", timeout, lateRank)
 		}
 		return 1

@@ -13,6 +13,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
+// lostRequirements are sentences about ranks whose processes are killed, stopped or exit. Their
+// tests start processes that run the binary of the test again.
 var lostRequirements = []requirement{
 	{
 		"the other ranks return errors about a killed rank, and exchange fault reports without it",
@@ -33,7 +35,7 @@ var lostRequirements = []requirement{
 
 func testKilledRank(t *testing.T, _ Join) {
 	for name := range waitFunctions {
-		for victim := range 2 {
+		for victim := range 2 { // rank 0 and one other rank
 			t.Run(fmt.Sprintf("rank %d in %s", victim, name), func(t *testing.T) {
 				procs := startProcesses(t, 3, name, hangTimeout)
 				procs[victim].sendSignal(syscall.SIGKILL)
@@ -49,6 +51,8 @@ func testKilledWithoutWaits(t *testing.T, _ Join) {
 	procs.awaitOutcomes("lost", 2)
 }
 
+// testStoppedRank stops rank 2 until the other ranks have timed out. When it resumes, it must
+// notice their faults.
 func testStoppedRank(t *testing.T, _ Join) {
 	procs := startProcesses(t, 3, "a comparison", shortTimeout)
 	procs[2].sendSignal(syscall.SIGSTOP)
@@ -62,9 +66,14 @@ func testStoppedRank(t *testing.T, _ Join) {
 func testStoppedInFetch(t *testing.T, _ Join) {
 	store := serveStore(t)
 	var procs processes
-	for rank, timeout := range []time.Duration{shortTimeout, hangTimeout, hangTimeout} {
+	timeouts := []time.Duration{shortTimeout, hangTimeout, hangTimeout} // by rank
+	for rank, timeout := range timeouts {
 		procs = append(procs, startProcess(t, rank, program{
-			WaitName: fetchProgram, Store: store, Rank: rank, Size: 3, Timeout: timeout,
+			WaitName: fetchProgram,
+			Store:    store,
+			Rank:     rank,
+			Size:     len(timeouts),
+			Timeout:  timeout,
 		}))
 	}
 	procs[2].awaitStop()
@@ -72,7 +81,10 @@ func testStoppedInFetch(t *testing.T, _ Join) {
 	defer cancel()
 	client, err := rendezvous.Dial(ctx, rendezvous.Endpoint{Address: store})
 	must(t, err)
-	must(t, errors.Join(client.Set(ctx, stoppedKey, nil), client.Close()))
+	// Rank 0 waits for this key before it enters the exchange.
+	setErr := client.Set(ctx, stoppedKey, nil)
+	closeErr := client.Close()
+	must(t, errors.Join(setErr, closeErr))
 	outcome := procs[0].awaitEvent("outcome")
 	if outcome.Kind != "late" || !slices.Equal(outcome.Ranks, []int{2}) {
 		t.Errorf("rank 0 got kind %q, ranks %v (%s); want kind \"late\", rank 2",
@@ -105,6 +117,8 @@ func (p *process) awaitFaultOutcome() {
 	}
 }
 
+// testExitAfterLeaving lets rank 1 submit a ticket, leave and exit. Rank 0 waits for the work of
+// this ticket until the deadline of its context.
 func testExitAfterLeaving(t *testing.T, _ Join) {
 	procs := startProcesses(t, 2, leaveProgram, hangTimeout)
 	if err := procs[1].command.Wait(); err != nil {
@@ -115,12 +129,13 @@ func testExitAfterLeaving(t *testing.T, _ Join) {
 	}
 }
 
-// awaitOutcomes reads the outcomes of all ranks except the victim. At least one must be an error
-// of the given kind about the victim. A rank that first learns of another's failure gets an
-// ErrFault. The ranks must have received each other's reports, and none from the victim.
+// awaitOutcomes reads the outcomes of all ranks except the victim. At least one must be an error of
+// the given kind about the victim: "lost" or "late". Other ranks can get an ErrFault, because they
+// first learn of another rank's failure. The ranks must have received the fault reports of each
+// other and none from the victim.
 //
-// If the victim has sent its messages to only one other rank when it stops, this rank can return
-// an error about the third rank instead, which is late in Barrier.
+// A victim can stop when only one other rank has its messages. This rank can return an error about
+// the third rank instead, which is late in Barrier.
 func (procs processes) awaitOutcomes(kind string, victim int) {
 	errorCount := 0 // errors about the victim
 	for _, p := range procs {
@@ -128,18 +143,19 @@ func (procs processes) awaitOutcomes(kind string, victim int) {
 			continue
 		}
 		o := p.awaitEvent("outcome")
+		// A timeout can list other late ranks, too.
 		isAboutVictim := slices.Equal(o.Ranks, []int{victim}) ||
-			kind == "late" && slices.Contains(o.Ranks, victim)
+			(kind == "late" && slices.Contains(o.Ranks, victim))
 		isAboutBarrier := kind == "late" && strings.Contains(o.Text, "in Barrier")
 		switch {
 		case o.Kind == kind && isAboutVictim:
 			errorCount++
-		case o.Kind == kind && isAboutBarrier:
+		case o.Kind == kind && isAboutBarrier: // allowed
 		case o.Kind != "fault":
 			p.t.Errorf("rank %d got kind %q, ranks %v (%s); want kind %q, rank %d",
 				p.rank, o.Kind, o.Ranks, o.Text, kind, victim)
 		}
-		wantReports := []bool{victim != 0, victim != 1, victim != 2}
+		wantReports := []bool{victim != 0, victim != 1, victim != 2} // by rank
 		if !slices.Equal(o.HasReported, wantReports) {
 			p.t.Errorf("rank %d received reports %v, want %v", p.rank, o.HasReported, wantReports)
 		}

@@ -19,9 +19,9 @@ var missingRequirements = []requirement{
 	{"Inspect lists the ranks that a rank is waiting for", testInspection},
 }
 
-// testMissingRank lets all ranks except the last wait for the last. The first rank that times out
-// must get an error about the late rank, but the others may get ErrFault. When the late rank has
-// detected the failure, its wait must fail, too.
+// testMissingRank lets all ranks except rank 2 wait for rank 2. The first rank that times out must
+// get an error about the late rank. The others may get ErrFault. When the late rank has detected
+// the failure, its wait must fail, too.
 func testMissingRank(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		t.Run("from "+name, func(t *testing.T) {
@@ -31,12 +31,14 @@ func testMissingRank(t *testing.T, join Join) {
 				if i == lateRank {
 					return nil
 				}
-				defer func() { <-p.Failed() }()
-				return wait(p)
+				err := wait(p)
+				<-p.Failed()
+				return err
 			})
 			timeouts := 0
+			lateWorldRank := worldRanks(lateRank + 1)[lateRank]
 			for _, err := range errs[:lateRank] {
-				timeouts += CountTimeouts(t, err, worldRanks(lateRank + 1)[lateRank])
+				timeouts += CountTimeouts(t, err, lateWorldRank)
 			}
 			if timeouts == 0 {
 				t.Error("no rank got a TimeoutError")
@@ -47,8 +49,8 @@ func testMissingRank(t *testing.T, join Join) {
 	}
 }
 
-// testActivityOfMissingRank lets rank 0 wait for work 2, which rank 1 does not submit because it
-// waits for work 1.
+// testActivityOfMissingRank lets rank 0 submit work 1 and 2, and wait for work 2. Rank 1 submits
+// only work 1 and waits for it.
 func testActivityOfMissingRank(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, shortTimeout)
 	errs := g.runOnEach(func(i int, p control.Plane) error {
@@ -72,8 +74,8 @@ func testActivityOfMissingRank(t *testing.T, join Join) {
 	checkError(t, "the wait of the missing rank", errs[1], driver.ErrFault)
 }
 
-// testWaitAfterDeadline lets rank 0 begin waits after their deadline. Rank 1 then has had no time
-// to arrive, so the error must not name it, even though it is missing.
+// testWaitAfterDeadline lets rank 0 begin waits after their deadline. Rank 1 is missing, but it had
+// no time to arrive. The error must therefore not name rank 1.
 func testWaitAfterDeadline(t *testing.T, join Join) {
 	waits := map[string]func(context.Context, control.Plane) error{
 		"an exchange": func(ctx context.Context, p control.Plane) error {
@@ -90,16 +92,17 @@ func testWaitAfterDeadline(t *testing.T, join Join) {
 			ctx, cancel := context.WithDeadline(g.ctx, time.Now())
 			defer cancel()
 			err := wait(ctx, g.planes[0])
+			ownRank := worldRanks(2)[0]
 			late, ok := errors.AsType[*driver.TimeoutError](err)
-			if !ok || len(late.Missing) > 0 || late.Activity[worldRanks(2)[0]] == "" {
+			if !ok || len(late.Missing) > 0 || late.Activity[ownRank] == "" {
 				t.Errorf("got %v, want a TimeoutError about this rank only", err)
 			}
 		})
 	}
 }
 
-// testInspection lets all ranks except the last wait for the last, which inspects rank 0 and then
-// aborts the group.
+// testInspection lets all ranks except rank 2 wait for rank 2. Rank 2 inspects the plane of rank 0
+// and then aborts the group.
 func testInspection(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		t.Run("in "+name, func(t *testing.T) {
@@ -109,7 +112,7 @@ func testInspection(t *testing.T, join Join) {
 				if i < lateRank {
 					return wait(p)
 				}
-				defer p.Abort(nil)
+				defer p.Abort(nil) // ends the waits
 				awaitInspection(t, g.planes[0], worldRanks(lateRank + 1)[lateRank])
 				return nil
 			})
@@ -117,10 +120,11 @@ func testInspection(t *testing.T, join Join) {
 	}
 }
 
-// awaitInspection calls Inspect until it lists a wait for one world rank only, and checks the
-// descriptions.
+// awaitInspection calls Inspect until it lists a wait for the world rank awaitedRank only, and
+// checks the descriptions in the result.
 func awaitInspection(t *testing.T, p control.Plane, awaitedRank int) {
-	const otherRanks = 2 // in the group of testInspection
+	t.Helper()
+	const otherRankCount = 2 // in the group of testInspection
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
 	for begin := time.Now(); time.Since(begin) < hangTimeout/2; <-ticks.C {
@@ -132,8 +136,8 @@ func awaitInspection(t *testing.T, p control.Plane, awaitedRank int) {
 		if !slices.Equal(wait.Ranks, []int{awaitedRank}) {
 			continue
 		}
-		if wait.InCall == "" || wait.Activity[awaitedRank] == "" ||
-			len(inspection.Activity) != otherRanks {
+		isWaitDescribed := wait.InCall != "" && wait.Activity[awaitedRank] != ""
+		if !isWaitDescribed || len(inspection.Activity) != otherRankCount {
 			t.Errorf("Inspect = %+v, want a description of what each rank is doing", inspection)
 		}
 		return

@@ -16,24 +16,31 @@ import (
 	"symmem/internal/rendezvous"
 )
 
+// processes are the ranks of a group, by rank.
 type processes []*process
 
+// process is a rank in a process other than the test's. It runs a program and writes events as
+// lines of JSON (see output) to its standard output.
 type process struct {
 	t       testing.TB
 	rank    int
 	command *exec.Cmd
-	lines   *bufio.Scanner
+	lines   *bufio.Scanner // reads the events
 }
 
-// startProcesses starts one process per rank. It waits until each has repeated the wait called
-// waitName several times.
+// startProcesses starts a group of size ranks with one process per rank. The processes repeat the
+// wait called waitName (see program). startProcesses returns when each has done so several times.
 func startProcesses(t *testing.T, size int, waitName string, timeout time.Duration) processes {
 	t.Helper()
 	storeAddress := serveStore(t)
 	var procs processes
 	for rank := range size {
 		procs = append(procs, startProcess(t, rank, program{
-			WaitName: waitName, Store: storeAddress, Rank: rank, Size: size, Timeout: timeout,
+			WaitName: waitName,
+			Store:    storeAddress,
+			Rank:     rank,
+			Size:     size,
+			Timeout:  timeout,
 		}))
 	}
 	for _, p := range procs {
@@ -42,16 +49,19 @@ func startProcesses(t *testing.T, size int, waitName string, timeout time.Durati
 	return procs
 }
 
+// serveStore serves a store, with which ranks find each other, until the test ends.
 func serveStore(t testing.TB) (address string) {
 	t.Helper()
 	address = "unix:" + filepath.Join(t.TempDir(), "store")
-	server, err := rendezvous.Listen(address, "")
+	const noToken = ""
+	server, err := rendezvous.Listen(address, noToken)
 	must(t, err)
 	t.Cleanup(func() { _ = server.Close() })
 	return address
 }
 
-// startProcess runs a rank in a new process of the test binary, which is killed when the test ends.
+// startProcess runs a program in a new process of the test binary. The process is killed when the
+// test ends.
 func startProcess(t testing.TB, rank int, prog program) *process {
 	t.Helper()
 	text, err := json.Marshal(prog)
@@ -62,15 +72,15 @@ func startProcess(t testing.TB, rank int, prog program) *process {
 	command := exec.CommandContext(ctx, executable)
 	command.Env = append(os.Environ(), programEnvVariable+"="+string(text))
 	command.Stderr = os.Stderr
-	input, err := command.StdinPipe()
+	input, err := command.StdinPipe() // the process exits when this pipe is closed
 	must(t, err)
 	output, err := command.StdoutPipe()
 	must(t, err)
 	must(t, command.Start())
 	t.Cleanup(func() {
-		cancel()
+		cancel() // kills the process
 		_ = input.Close()
-		_ = command.Wait()
+		_ = command.Wait() // the error only says that the process was killed
 	})
 	return &process{t: t, rank: rank, command: command, lines: bufio.NewScanner(output)}
 }
@@ -79,19 +89,21 @@ func startProcess(t testing.TB, rank int, prog program) *process {
 func (p *process) awaitStop() {
 	p.t.Helper()
 	var status syscall.WaitStatus
-	wait := func() error {
-		_, err := syscall.Wait4(p.command.Process.Pid, &status, syscall.WUNTRACED, nil)
-		return err
-	}
-	err := wait()
-	for errors.Is(err, syscall.EINTR) {
-		err = wait()
+	var err error
+	for {
+		_, err = syscall.Wait4(p.command.Process.Pid, &status, syscall.WUNTRACED, nil)
+		wasInterrupted := errors.Is(err, syscall.EINTR)
+		if !wasInterrupted {
+			break
+		}
 	}
 	if !status.Stopped() {
 		p.t.Fatalf("rank %d: status %#x, %v; want a stopped process", p.rank, status, err)
 	}
 }
 
+// awaitEvent skips the output of the process up to the line with the given event, and returns this
+// line. It ends the test if the process finishes before.
 func (p *process) awaitEvent(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
@@ -107,7 +119,7 @@ func (p *process) awaitEvent(event string) output {
 		}
 	}
 	p.t.Fatalf("rank %d exited without event %q: %v", p.rank, event, p.lines.Err())
-	return output{}
+	return output{} // not reached
 }
 
 func (p *process) sendSignal(s syscall.Signal) {

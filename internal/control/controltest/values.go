@@ -21,14 +21,15 @@ var valueRequirements = []requirement{
 	{"Gather of ordered values detects a deadlock with a rank in a collective", testOrderedValues},
 }
 
-// Values of the argument ordered of Named.
+// Arguments of Named. A rank launches no collective while it waits for ordered values, so the wait
+// can detect deadlocks with collectives.
 const (
 	unordered = false
 	ordered   = true
 )
 
-// gather calls Gather for a name with words that begin with first, and returns the words of all
-// ranks. Entries beyond the number of ranks are 0.
+// gather gathers the values of a name. The words of this rank begin with first and end with its
+// complement. gather returns the words of all ranks, followed by zeros.
 func gather(
 	ctx context.Context, p control.Plane, name string, first uint64,
 ) ([]driver.Words, error) {
@@ -38,19 +39,21 @@ func gather(
 	if err != nil {
 		return nil, err
 	}
-	return all, n.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
+	err = n.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
+	return all, err
 }
 
-// gatherAndCheck gathers values that depend on the rank and the round, and checks the results. i
-// is the group rank of the caller.
+// gatherAndCheck gathers values that depend on the rank and the round, and checks the results. i is
+// the group rank of the caller.
 func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
-	value := func(rank int) uint64 { return uint64(1000*round + rank) }
-	all, err := gather(g.ctx, g.planes[i], name, value(i))
+	firstWord := func(rank int) uint64 { return uint64(1000*round + rank) }
+	all, err := gather(g.ctx, g.planes[i], name, firstWord(i))
 	if err != nil {
 		return err
 	}
 	for rank := range g.planes {
-		if want := (driver.Words{value(rank), 1, 2, 3, 4, ^value(rank)}); all[rank] != want {
+		want := driver.Words{firstWord(rank), 1, 2, 3, 4, ^firstWord(rank)}
+		if all[rank] != want {
 			return fmt.Errorf("%s %d: words of group rank %d = %v, want %v",
 				name, round, rank, all[rank], want)
 		}
@@ -86,11 +89,12 @@ func testIndependentNames(t *testing.T, join Join) {
 			}
 			result <- g.gatherAndCheck(i, "slow", 1)
 		}()
+		payloadSizes := []int{20, 3} // by group rank
 		for round := range 20 {
-			err := errors.Join(g.gatherAndCheck(i, "quick", round),
-				waitFunctions["a comparison"](p),
-				g.exchangeAndCheck(i, driver.LaneControl, round, []int{20, 3}))
-			if err != nil {
+			gatherErr := g.gatherAndCheck(i, "quick", round)
+			compareErr := waitFunctions["a comparison"](p)
+			exchangeErr := g.exchangeAndCheck(i, driver.LaneControl, round, payloadSizes)
+			if err := errors.Join(gatherErr, compareErr, exchangeErr); err != nil {
 				return err
 			}
 		}
@@ -101,13 +105,15 @@ func testIndependentNames(t *testing.T, join Join) {
 	})
 }
 
+// testOrderOfNames lets each rank gather two values in two goroutines. The ranks name the values in
+// different orders.
 func testOrderOfNames(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	names := []string{"first", "second"}
 	g.mustRunOnEach(t, func(i int, _ control.Plane) error {
 		results := make(chan error, len(names))
 		for k := range names {
-			name := names[(k+i)%2]
+			name := names[(k+i)%2] // rank 1 begins with the second name
 			if _, err := g.planes[i].Named(name, unordered); err != nil {
 				return err
 			}
@@ -125,6 +131,8 @@ func testOrderOfNames(t *testing.T, join Join) {
 	})
 }
 
+// testInvalidNames tries names of invalid lengths, and one name more than the limit. Afterwards,
+// valid names must still work.
 func testInvalidNames(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	longest := strings.Repeat("n", driver.MaxValueName)
@@ -134,7 +142,7 @@ func testInvalidNames(t *testing.T, join Join) {
 				return fmt.Errorf("a name of %d bytes: got %w, want ErrInvalid", len(name), err)
 			}
 		}
-		// Leave one name. The names may differ between ranks.
+		// Use up all names but one. The names may differ between ranks.
 		for k := range driver.MaxValueNames - 1 {
 			if _, err := p.Named(fmt.Sprint(k+i), unordered); err != nil {
 				return err
@@ -146,8 +154,9 @@ func testInvalidNames(t *testing.T, join Join) {
 		if _, err := p.Named("one more", unordered); !errors.Is(err, driver.ErrInvalid) {
 			return fmt.Errorf("one name above the limit: got %w, want ErrInvalid", err)
 		}
-		existing := "7"
-		return errors.Join(g.gatherAndCheck(i, existing, 1), checkOpen(p))
+		existing := "7" // both ranks have used this name above
+		gatherErr := g.gatherAndCheck(i, existing, 1)
+		return errors.Join(gatherErr, checkOpen(p))
 	})
 }
 
@@ -164,19 +173,20 @@ func testCanceledGather(t *testing.T, join Join) {
 	checkError(t, "Gather of the failed plane", err, context.Canceled)
 }
 
+// testClosedGather also calls Gather for a value that was named before the plane was closed.
 func testClosedGather(t *testing.T, join Join) {
 	g := newGroup(t, join, 1, hangTimeout)
 	n, err := g.planes[0].Named("kept", unordered)
 	must(t, err)
 	must(t, g.planes[0].Close())
-	checkError(t, "Gather", n.Gather(g.ctx, driver.Words{}, make([]driver.Words, 1)),
-		driver.ErrClosed)
+	err = n.Gather(g.ctx, driver.Words{}, make([]driver.Words, 1))
+	checkError(t, "Gather", err, driver.ErrClosed)
 	_, err = g.planes[0].Named("kept", unordered)
 	checkError(t, "Named", err, driver.ErrClosed)
 }
 
 // testOrderedValues lets rank 0 gather ordered values while rank 1 waits in a collective that rank
-// 0 has not launched.
+// 0 has not launched. Neither rank can continue.
 func testOrderedValues(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	errs := g.runOnEach(func(i int, p control.Plane) error {

@@ -14,7 +14,8 @@ import (
 	"symmem/internal/control"
 )
 
-// verdictRequirements state which errors waits return, and about which ranks.
+// verdictRequirements are sentences about the errors of waits. They state which error a wait
+// returns, and about which ranks.
 var verdictRequirements = []requirement{
 	{"the error lists a failed rank, not a late one", testErrorNamesFailedRank},
 	{
@@ -36,8 +37,8 @@ var verdictRequirements = []requirement{
 	{"long work that all ranks have submitted causes no warning", testLongWorkWithoutWarning},
 }
 
-// testEachWait calls before in a new group, waits on rank 0, and passes the error to check, for
-// every kind of wait.
+// testEachWait tests every kind of wait in a new group of n ranks. It calls before, waits on rank
+// 0, and passes the error of the wait to check.
 func testEachWait(
 	t *testing.T, join Join, n int, before func(t *testing.T, g *localGroup),
 	check func(t *testing.T, err error),
@@ -47,53 +48,71 @@ func testEachWait(
 		t.Run("in "+name, func(t *testing.T) {
 			g := newGroup(t, join, n, hangTimeout)
 			before(t, g)
-			check(t, wait(g.planes[0]))
+			err := wait(g.planes[0])
+			check(t, err)
 		})
 	}
 }
 
+// checkPeerError checks that err is a PeerError about one world rank, and that its text names the
+// rank.
 func checkPeerError(t *testing.T, err error, rank int) {
 	t.Helper()
 	var peer *driver.PeerError
-	if !errors.As(err, &peer) || !slices.Equal(peer.Ranks, []int{rank}) ||
-		!strings.Contains(err.Error(), fmt.Sprintf("world rank %d", rank)) {
+	isAboutRank := errors.As(err, &peer) && slices.Equal(peer.Ranks, []int{rank})
+	if !isAboutRank || !strings.Contains(err.Error(), fmt.Sprintf("world rank %d", rank)) {
 		t.Errorf("got %v, want a PeerError about world rank %d", err, rank)
 	}
 }
 
 func testErrorNamesFailedRank(t *testing.T, join Join) {
-	testEachWait(t, join, 3, func(_ *testing.T, g *localGroup) {
+	before := func(_ *testing.T, g *localGroup) {
 		_ = g.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
 		waitForPeerFailure(g.planes[0])
-	}, func(t *testing.T, err error) {
+	}
+	check := func(t *testing.T, err error) {
+		t.Helper()
 		checkPeerError(t, err, worldRanks(3)[1])
 		if errors.Is(err, driver.ErrAborted) {
 			t.Errorf("got %v, want an error that does not match ErrAborted", err)
 		}
-	})
+	}
+	testEachWait(t, join, 3, before, check)
 }
 
 func testErrorOmitsRankThatFailedLater(t *testing.T, join Join) {
-	testEachWait(t, join, 3, func(t *testing.T, g *localGroup) {
+	before := func(t *testing.T, g *localGroup) {
+		t.Helper()
 		_ = g.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
 		waitForPeerFailure(g.planes[0]) // before the next rank fails
 		waitForPeerFailure(g.planes[2])
-		err := waitFunctions["a wait for work"](g.planes[2])
+		err := waitFunctions["a wait for work"](g.planes[2]) // makes rank 2 fail, too
 		checkError(t, "the second failure", err, driver.ErrFault)
-	}, func(t *testing.T, err error) { checkPeerError(t, err, worldRanks(3)[1]) })
+	}
+	check := func(t *testing.T, err error) {
+		t.Helper()
+		checkPeerError(t, err, worldRanks(3)[1])
+	}
+	testEachWait(t, join, 3, before, check)
 }
 
 func testErrorNamesAbortingRank(t *testing.T, join Join) {
-	testEachWait(t, join, 2, func(t *testing.T, g *localGroup) {
-		g.planes[1].Abort(nil)
+	before := func(t *testing.T, g *localGroup) {
+		t.Helper()
+		g.planes[1].Abort(nil) // without a cause
 		waitForPeerFailure(g.planes[0])
 		must(t, g.planes[1].Close())
-	}, func(t *testing.T, err error) {
+	}
+	check := func(t *testing.T, err error) {
+		t.Helper()
 		checkPeerError(t, err, worldRanks(2)[1])
 		checkError(t, "after an abort", err, driver.ErrAborted)
-	})
+	}
+	testEachWait(t, join, 2, before, check)
 }
 
+// checkDeadlock checks that err is a DeadlockError that describes the activity of exactly the given
+// world ranks.
 func checkDeadlock(t *testing.T, err error, ranks ...int) {
 	t.Helper()
 	deadlock, ok := errors.AsType[*driver.DeadlockError](err)
@@ -109,26 +128,36 @@ func checkDeadlock(t *testing.T, err error, ranks ...int) {
 }
 
 func testErrorNamesRankThatLeft(t *testing.T, join Join) {
-	testEachWait(t, join, 3, func(t *testing.T, g *localGroup) {
+	before := func(t *testing.T, g *localGroup) {
+		t.Helper()
 		must(t, g.planes[2].Close())
-	}, func(t *testing.T, err error) { checkDeadlock(t, err, worldRanks(3)[2]) })
+	}
+	check := func(t *testing.T, err error) {
+		t.Helper()
+		checkDeadlock(t, err, worldRanks(3)[2])
+	}
+	testEachWait(t, join, 3, before, check)
 }
 
+// testDeadlockErrors lets one of two ranks wait in an exchange and the other one in another call.
+// The first rank that detects the deadlock fails. The other rank can get a PeerError instead.
 func testDeadlockErrors(t *testing.T, join Join) {
 	for _, name := range []string{"a comparison", "a wait for work"} {
 		for exchangingRank := range 2 {
 			g := newGroup(t, join, 2, hangTimeout)
-			deadlocks := 0
-			for r, err := range g.runOnEach(func(i int, p control.Plane) error {
+			errs := g.runOnEach(func(i int, p control.Plane) error {
 				if i == exchangingRank {
 					return waitFunctions["an exchange"](p)
 				}
 				return waitFunctions[name](p)
-			}) {
-				if other := worldRanks(2)[1-r]; errors.Is(err, driver.ErrFault) {
-					checkPeerError(t, err, other)
+			})
+			deadlocks := 0
+			for i, err := range errs {
+				otherRank := worldRanks(2)[1-i]
+				if errors.Is(err, driver.ErrFault) {
+					checkPeerError(t, err, otherRank)
 				} else {
-					checkDeadlock(t, err, other)
+					checkDeadlock(t, err, otherRank)
 					deadlocks++
 				}
 			}
@@ -139,8 +168,8 @@ func testDeadlockErrors(t *testing.T, join Join) {
 	}
 }
 
-// Rank 0 waits for a ticket that rank 1 had not submitted when it left. Rank 1 exits long before
-// the wait ends.
+// testExitAfterLeavingEarly lets rank 0 wait for a ticket that rank 1 had not submitted when rank 1
+// left. The process of rank 1 exits long before the wait ends.
 func testExitAfterLeavingEarly(t *testing.T, _ Join) {
 	procs := startProcesses(t, 2, leaveEarlyProgram, hangTimeout)
 	if err := procs[1].command.Wait(); err != nil {
@@ -152,24 +181,28 @@ func testExitAfterLeavingEarly(t *testing.T, _ Join) {
 	}
 }
 
+// testWaitPastDeadline also checks that the plane stays open.
 func testWaitPastDeadline(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	ctx, cancel := context.WithTimeout(g.ctx, shortTimeout)
 	defer cancel()
 	p := g.planes[0]
 	err := p.Await(ctx, unfinishedWait(p.Submit()))
-	if CountTimeouts(t, err, worldRanks(2)[1]) == 0 {
+	missingRank := worldRanks(2)[1]
+	if CountTimeouts(t, err, missingRank) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 	checkError(t, "the wait", err, context.DeadlineExceeded)
 	must(t, checkOpen(p))
 }
 
+// warningDelay is the Late.After of the tests. It is short, because the tests wait for warnings.
 const warningDelay = 20 * time.Millisecond
 
-// testLateWarning waits for two warnings on rank 0. Then rank 1 arrives, or the wait is canceled.
+// testLateWarning waits on rank 0 until the rank has got two warnings. Then rank 1 arrives. The
+// wait for work, which never completes, is canceled instead.
 func testLateWarning(t *testing.T, join Join) {
-	calls := map[string]func(ctx context.Context, p control.Plane) error{
+	waits := map[string]func(ctx context.Context, p control.Plane) error{
 		"a comparison": func(_ context.Context, p control.Plane) error {
 			return waitFunctions["a comparison"](p)
 		},
@@ -188,11 +221,12 @@ func testLateWarning(t *testing.T, join Join) {
 			return err
 		},
 	}
-	for name, wait := range calls {
+	for name, wait := range waits {
 		t.Run("from "+name, func(t *testing.T) {
-			warnings := make(chan driver.LateWarning, 1000)
+			warnings := make(chan driver.LateWarning, 1000) // has room for all, so Warn returns
 			g := newWarningGroup(t, join, 2, driver.Late{
-				After: warningDelay, Warn: func(l driver.LateWarning) { warnings <- l },
+				After: warningDelay,
+				Warn:  func(l driver.LateWarning) { warnings <- l },
 			})
 			for len(warnings) > 0 {
 				<-warnings // issued while the ranks joined on a busy machine
@@ -201,9 +235,9 @@ func testLateWarning(t *testing.T, join Join) {
 			defer cancel()
 			result := make(chan error, 1)
 			go func() { result <- wait(ctx, g.planes[0]) }()
-			for number := range 2 {
-				checkWarning(t, <-warnings, time.Duration(2*number+1)*warningDelay)
-			}
+			// The second warning comes twice the delay after the first one.
+			checkWarning(t, <-warnings, warningDelay)
+			checkWarning(t, <-warnings, 3*warningDelay)
 			if name == "a wait for work" {
 				cancel()
 			} else {
@@ -215,19 +249,24 @@ func testLateWarning(t *testing.T, join Join) {
 	}
 }
 
-func checkWarning(t *testing.T, l driver.LateWarning, waited time.Duration) {
+// checkWarning checks that a warning describes group rank 1, after a wait of at least minWaited.
+func checkWarning(t *testing.T, l driver.LateWarning, minWaited time.Duration) {
 	t.Helper()
-	late := worldRanks(2)[1]
-	if !slices.Equal(l.Ranks, []int{late}) || l.Group != "planes" || l.InCall == "" ||
-		l.Activity[late] == "" || l.Waited < waited {
-		t.Errorf("got %+v, want a warning about world rank %d after %v", l, late, waited)
+	lateRank := worldRanks(2)[1]
+	isAboutRank := slices.Equal(l.Ranks, []int{lateRank}) && l.Activity[lateRank] != ""
+	isAboutCall := l.Group == "planes" && l.InCall != ""
+	if !isAboutRank || !isAboutCall || l.Waited < minWaited {
+		t.Errorf("got %+v, want a warning about world rank %d after %v", l, lateRank, minWaited)
 	}
 }
 
+// testLongWorkWithoutWarning lets work take longer than the delay of warnings after all ranks have
+// submitted it.
 func testLongWorkWithoutWarning(t *testing.T, join Join) {
 	var submitted atomic.Bool // set once no rank can be late
 	g := newWarningGroup(t, join, 2, driver.Late{
-		After: warningDelay, Warn: func(l driver.LateWarning) {
+		After: warningDelay,
+		Warn: func(l driver.LateWarning) {
 			if submitted.Load() {
 				t.Errorf("unexpected warning: %v", &l)
 			}
@@ -236,7 +275,7 @@ func testLongWorkWithoutWarning(t *testing.T, join Join) {
 	for _, p := range g.planes {
 		p.Submit()
 	}
-	// Each rank then knows which tickets the other has submitted.
+	// After an exchange, each rank knows which tickets the other has submitted.
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		_, err := p.Exchange(g.ctx, driver.LaneControl, nil)
 		return err
@@ -244,7 +283,7 @@ func testLongWorkWithoutWarning(t *testing.T, join Join) {
 	submitted.Store(true)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		begin := time.Now()
-		wait := unfinishedWait(1)
+		wait := unfinishedWait(1) // 1 is the ticket that both ranks have submitted
 		wait.Done = func() bool { return time.Since(begin) > 4*warningDelay }
 		return p.Await(g.ctx, wait)
 	})

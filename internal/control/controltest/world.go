@@ -21,12 +21,14 @@ const (
 	shortTimeout = time.Second
 )
 
-// localGroup is a group whose ranks are all in this process.
+// localGroup is a group whose ranks are all in this process. A rank is represented by its plane,
+// which connects it to the other ranks.
 type localGroup struct {
 	ctx    context.Context // ends after hangTimeout
 	planes []control.Plane // by group rank
 }
 
+// newGroup returns a group of n ranks whose waits are bounded by timeout.
 func newGroup(t testing.TB, join Join, n int, timeout time.Duration) *localGroup {
 	t.Helper()
 	return newGroupOf(t, join, n, Member{Timeout: timeout})
@@ -38,8 +40,8 @@ func newWarningGroup(t testing.TB, join Join, n int, late driver.Late) *localGro
 	return newGroupOf(t, join, n, Member{Timeout: hangTimeout, Late: late})
 }
 
-// newGroupOf returns a group of n ranks with the Timeout and Late of m. It closes their planes
-// when the test ends.
+// newGroupOf returns a group of n ranks with the Timeout and Late of m. The planes are closed when
+// the test ends.
 func newGroupOf(t testing.TB, join Join, n int, m Member) *localGroup {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
@@ -47,26 +49,26 @@ func newGroupOf(t testing.TB, join Join, n int, m Member) *localGroup {
 	g := &localGroup{ctx: ctx, planes: make([]control.Plane, n)}
 	t.Cleanup(func() {
 		defer cancel()
-		must(t, errors.Join(g.runOnEach(func(_ int, p control.Plane) error {
-			if p == nil {
+		g.mustRunOnEach(t, func(_ int, p control.Plane) error {
+			if p == nil { // the rank has failed to join
 				return nil
 			}
 			return p.Close()
-		})...))
+		})
 		must(t, store.Close())
 	})
-	must(t, errors.Join(g.runOnEach(func(i int, _ control.Plane) (err error) {
+	g.mustRunOnEach(t, func(i int, _ control.Plane) (err error) {
 		member := m
 		member.Store = store
 		member.Group = driver.GroupConfig{ID: "planes", Ranks: worldRanks(n), Rank: i}
 		g.planes[i], err = join(ctx, member)
 		return err
-	})...))
+	})
 	return g
 }
 
 // worldRanks returns the world ranks (numbers in the whole job) of a group of n ranks, by group
-// rank. The two numbers of a rank differ, so that tests detect code that confuses them.
+// rank. World and group ranks differ if n is above 1, so that tests detect code that confuses them.
 func worldRanks(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -80,17 +82,20 @@ func (g *localGroup) runOnEach(f func(i int, p control.Plane) error) []error {
 	return ranktest.CollectErrors(len(g.planes), func(i int) error { return f(i, g.planes[i]) })
 }
 
+// mustRunOnEach is like runOnEach, but ends the test if a rank returns an error.
 func (g *localGroup) mustRunOnEach(t testing.TB, f func(i int, p control.Plane) error) {
 	t.Helper()
 	must(t, errors.Join(g.runOnEach(f)...))
 }
 
-// unfinishedWait returns a Wait for work that never completes.
+// unfinishedWait returns a Wait for work that never completes. ticket is the number of the last
+// collective on which the work depends.
 func unfinishedWait(ticket uint64) control.Wait {
 	return control.Wait{
-		Ticket: ticket, Operation: driver.AllGather,
-		CallText: func() string { return fmt.Sprintf("work %d", ticket) },
-		Done:     func() bool { return false },
+		Ticket:    ticket,
+		Operation: driver.AllGather,
+		CallText:  func() string { return fmt.Sprintf("work %d", ticket) },
+		Done:      func() bool { return false },
 	}
 }
 
@@ -101,6 +106,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// checkError checks that err matches target. name says in the test's output which call has returned
+// err.
 func checkError(t *testing.T, name string, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
@@ -114,10 +121,11 @@ func checkOpen(p control.Plane) error {
 	case <-p.Failed():
 		return fmt.Errorf("the plane has failed: %w", p.Cause())
 	default:
-		return p.Cause()
+		return p.Cause() // want nil
 	}
 }
 
+// barrier is the call that all ranks compare, so the comparison finds no difference.
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
 // waitFunctions holds functions in which a rank waits for all others, by a name for test output.
