@@ -7,8 +7,9 @@ import (
 	"symmem/event"
 )
 
-// Difference classifies the first differing event of two histories. It is a guess for the text of
-// a DivergenceError.
+// Difference classifies the first differing event of two histories. The histories are those of the
+// usual ranks, which are the majority, and of the deviant ranks. The classification is a guess for
+// the text of a DivergenceError.
 type Difference uint8
 
 const (
@@ -16,7 +17,7 @@ const (
 	DifferenceUnknown Difference = iota
 	// DifferenceExtraEvent marks an event that only the deviant ranks have.
 	DifferenceExtraEvent
-	// DifferenceMissingEvent marks an event that only the other ranks have.
+	// DifferenceMissingEvent marks an event that only the usual ranks have.
 	DifferenceMissingEvent
 	// DifferenceSize marks the same event with a different size.
 	DifferenceSize
@@ -28,10 +29,12 @@ const (
 	DifferenceStream
 	// DifferenceUnrelatedEvent marks events that have nothing in common.
 	DifferenceUnrelatedEvent
-	// DifferenceHeldBlock marks a block that all ranks freed but only some can reuse at once.
+	// DifferenceHeldBlock marks a block that all ranks have freed. On some ranks, the block's
+	// memory can be reused at once. On others, a graph or another stream holds the memory.
 	DifferenceHeldBlock
 )
 
+// differenceNames holds the names of the constants above, in their order.
 var differenceNames = [...]string{
 	"unknown", "extra event", "missing event", "different size", "different place",
 	"different order", "different stream", "different event", "held block",
@@ -45,42 +48,46 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// describe returns a sentence on how the deviant ranks differ from the usual ranks, which have the
-// most frequent variant.
+// describe returns a sentence on how the deviant ranks differ from the usual ranks. n determines
+// the names of ranks.
 func (d Difference) describe(n Names, deviantRanks, usualRanks []int) string {
+	deviant, usual := n.shortRanks(deviantRanks), n.shortRanks(usualRanks)
 	have := chooseVerb(deviantRanks, "has", "have")
-	a, b := n.shortRanks(deviantRanks), n.shortRanks(usualRanks)
 	switch d {
 	case DifferenceExtraEvent:
-		return fmt.Sprintf("%s %s an event that %s %s not have", a, have, b,
-			chooseVerb(usualRanks, "does", "do"))
+		do := chooseVerb(usualRanks, "does", "do")
+		return fmt.Sprintf("%s %s an event that %s %s not have", deviant, have, usual, do)
 	case DifferenceMissingEvent:
-		return fmt.Sprintf("%s %s an event that %s %s", a, chooseVerb(deviantRanks, "lacks", "lack"), b,
-			chooseVerb(usualRanks, "has", "have"))
+		lack := chooseVerb(deviantRanks, "lacks", "lack")
+		usualHave := chooseVerb(usualRanks, "has", "have")
+		return fmt.Sprintf("%s %s an event that %s %s", deviant, lack, usual, usualHave)
 	case DifferenceSize:
-		return fmt.Sprintf("%s %s a different size than %s", a, have, b)
+		return fmt.Sprintf("%s %s a different size than %s", deviant, have, usual)
 	case DifferencePlace:
 		return fmt.Sprintf("%s %s the same request at a different place than %s (either placement "+
 			"depends on addresses, or the ranks used a buffer on different streams before freeing it; "+
-			"see UseOn)", a, have, b)
+			"see UseOn)", deviant, have, usual)
 	case DifferenceOrder:
-		return fmt.Sprintf("%s %s the same events in a different order than %s", a, have, b)
+		return fmt.Sprintf("%s %s the same events in a different order than %s",
+			deviant, have, usual)
 	case DifferenceStream:
 		return fmt.Sprintf("%s %s the same event on a different stream than %s (a pool numbers streams "+
-			"from 1, in the order of their first allocation; 0 is the default stream)", a, have, b)
+			"from 1, in the order of their first allocation; 0 is the default stream)",
+			deviant, have, usual)
 	case DifferenceUnrelatedEvent:
-		return fmt.Sprintf("%s %s a different event than %s", a, have, b)
+		return fmt.Sprintf("%s %s a different event than %s", deviant, have, usual)
 	case DifferenceHeldBlock:
 		return "all ranks freed the same block, but some ranks keep it for a graph (parked) or for " +
 			"another stream (deferred): if a call or a capture uses a buffer on only some ranks, the " +
 			"other ranks must call UseOn for it"
-	case DifferenceUnknown:
+	case DifferenceUnknown: // has no sentence
 	}
 	return ""
 }
 
-// classify compares the most frequent variant of d with the first other variant. The details in
-// events hold digests of each rank's requests, from the differing event on.
+// classify compares the most frequent variant of d with the first other variant. events.list has an
+// entry for each variant. Its detail holds digests of requests: that of the differing event and
+// those of the next events.
 func classify(d *DivergenceError, events contributions) Difference {
 	if d.freesSameBlock() {
 		return DifferenceHeldBlock
@@ -91,23 +98,24 @@ func classify(d *DivergenceError, events contributions) Difference {
 	}
 	usual, deviant := d.Variants[usualIndex], d.Variants[deviantIndex]
 	switch {
-	case usual.HasEvent && !deviant.HasEvent:
-		return DifferenceMissingEvent
-	case !usual.HasEvent && deviant.HasEvent:
-		return DifferenceExtraEvent
-	case !usual.HasEvent:
+	case !usual.HasEvent && !deviant.HasEvent:
 		return DifferenceUnknown
+	case !deviant.HasEvent:
+		return DifferenceMissingEvent
+	case !usual.HasEvent:
+		return DifferenceExtraEvent
 	case usual.Event.SameRequest(&deviant.Event):
 		if usual.Event.Kind == event.KindFree {
 			return DifferenceUnrelatedEvent // the ranks freed different blocks
 		}
 		return DifferencePlace
 	}
-	return classifyByAlignment(usual.Event, deviant.Event,
-		decodeUint64s(events.list[usualIndex].detail), decodeUint64s(events.list[deviantIndex].detail))
+	usualRequests := decodeUint64s(events.list[usualIndex].detail)
+	deviantRequests := decodeUint64s(events.list[deviantIndex].detail)
+	return classifyByAlignment(usual.Event, deviant.Event, usualRequests, deviantRequests)
 }
 
-// freesSameBlock reports whether all ranks freed the same block.
+// freesSameBlock reports whether there are several variants that all free the same block.
 func (d *DivergenceError) freesSameBlock() bool {
 	for _, v := range d.Variants {
 		if !v.HasEvent || !v.Event.SameFree(&d.Variants[0].Event) {
@@ -117,27 +125,35 @@ func (d *DivergenceError) freesSameBlock() bool {
 	return len(d.Variants) > 1
 }
 
-// classifyByAlignment compares the requests of usual and deviant ranks, which begin with the
-// differing events. It compares them as if the deviant ranks had changed, added, omitted or
-// swapped an event, and returns the case in which most of the later requests match, preferably a
-// change.
+// classifyByAlignment guesses why two histories differ from their next requests, which are those of
+// the differing events and of the events that follow. The deviant ranks may have changed, added,
+// omitted or swapped an event. Each case shifts the later requests in another way. For example, if
+// an event was added, the request after it equals the first request of the usual ranks.
+// classifyByAlignment returns the case in which most requests match. If two are equally good, it
+// prefers a change.
 func classifyByAlignment(
 	usual, deviant event.Event, usualRequests, deviantRequests []uint64,
 ) Difference {
-	d := classifyChangedEvent(usual, deviant)
-	bestCount := countMatches(usualRequests, deviantRequests, 1, 1)
-	if n := countMatches(usualRequests, deviantRequests, 0, 1); n > bestCount {
-		bestCount, d = n, DifferenceExtraEvent
+	// countWithout counts matches if each side skips the given number of requests.
+	countWithout := func(usualSkipped, deviantSkipped int) int {
+		usualRest := usualRequests[min(usualSkipped, len(usualRequests)):]
+		deviantRest := deviantRequests[min(deviantSkipped, len(deviantRequests)):]
+		return countMatches(usualRest, deviantRest)
 	}
-	if n := countMatches(usualRequests, deviantRequests, 1, 0); n > bestCount {
-		bestCount, d = n, DifferenceMissingEvent
+	best, bestCount := classifyChangedEvent(usual, deviant), countWithout(1, 1)
+	if count := countWithout(0, 1); count > bestCount {
+		best, bestCount = DifferenceExtraEvent, count
 	}
-	isSwapped := len(usualRequests) > 1 && len(deviantRequests) > 1 &&
+	if count := countWithout(1, 0); count > bestCount {
+		best, bestCount = DifferenceMissingEvent, count
+	}
+	hasTwo := len(usualRequests) > 1 && len(deviantRequests) > 1
+	isSwapped := hasTwo &&
 		usualRequests[0] == deviantRequests[1] && usualRequests[1] == deviantRequests[0]
-	if isSwapped && 2+countMatches(usualRequests, deviantRequests, 2, 2) > bestCount {
-		d = DifferenceOrder
+	if isSwapped && 2+countWithout(2, 2) > bestCount { // 2 for the swapped requests
+		best = DifferenceOrder
 	}
-	return d
+	return best
 }
 
 // classifyChangedEvent returns the difference between two events with different requests.
@@ -154,19 +170,18 @@ func classifyChangedEvent(a, b event.Event) Difference {
 	return DifferenceUnrelatedEvent
 }
 
-// countMatches returns the number of equal elements at the same distances from startA in a and
-// startB in b.
-func countMatches(a, b []uint64, startA, startB int) int {
-	n := 0
-	for startA < len(a) && startB < len(b) {
-		if a[startA] == b[startB] {
-			n++
+// countMatches returns the number of indexes at which a and b are equal.
+func countMatches(a, b []uint64) int {
+	count := 0
+	for i := range min(len(a), len(b)) {
+		if a[i] == b[i] {
+			count++
 		}
-		startA, startB = startA+1, startB+1
 	}
-	return n
+	return count
 }
 
+// decodeUint64s decodes numbers that appendUint64s has encoded.
 func decodeUint64s(b []byte) []uint64 {
 	out := make([]uint64, len(b)/8)
 	for i := range out {

@@ -5,30 +5,36 @@ import (
 	"fmt"
 )
 
+// phase is the step of an agreement. A ledger is the history of events of one pool.
 type phase uint64
 
 const (
-	phaseVote phase = iota + 1
-	phaseProbe
-	phaseEvents
-	phaseDone
+	phaseVote   phase = iota + 1 // ranks compare the states of all their ledgers
+	phaseProbe                   // ranks compare digests to find the first difference of a ledger
+	phaseEvents                  // ranks compare the event at the first difference
+	phaseDone                    // no messages are sent
 )
 
-// message is one rank's payload in a round.
+// message is one rank's payload in a round. Fields of other phases are empty.
 type message struct {
 	phase phase
-	round uint64
-	// In phaseVote, value holds the mode and the tag, and detail the call site. In phaseEvents,
-	// value holds the answer for a position, and detail the digests of the requests from this
-	// position.
-	value, call, detail []byte
-	ledger, position    uint64 // ledger id, and position of an event in the ledger
-	flags               uint64 // in phaseVote: Config.Flags
+	round uint64 // from 0
+	// value holds the mode and the tag of the operation in phaseVote. In phaseEvents, it holds the
+	// answer for a position.
+	value []byte
+	// call is the encoded Config.Call, in phaseVote.
+	call []byte
+	// detail holds the call site of the call in phaseVote. In phaseEvents, it holds the digests of
+	// the requests from the position on.
+	detail           []byte
+	ledger, position uint64 // in phaseEvents: ledger id, and position of an event in the ledger
+	flags            uint64 // in phaseVote: Config.Flags
 
 	votes   []vote   // in phaseVote, sorted by ledger id
 	answers []answer // in phaseProbe
 }
 
+// encode encodes m in the order in which decodeMessage reads the fields.
 func (m *message) encode() []byte {
 	b := appendUint64s(nil, wireVersion, uint64(m.phase), m.round, m.ledger, m.position, m.flags)
 	for _, part := range [][]byte{m.value, m.call, m.detail} {
@@ -42,14 +48,19 @@ func (m *message) encode() []byte {
 
 // decodeMessage decodes the result of encode. Errors wrap ErrProtocol.
 func decodeMessage(b []byte) (*message, error) {
-	r := &reader{rest: b}
-	if v := r.readUint64("version"); r.err == nil && v != wireVersion {
-		return nil, protocolError("the peer uses version %d of the encoding", v)
+	r := &reader{rest: b} // after the first error, its methods return zero values
+	version := r.readUint64("version")
+	if r.err == nil && version != wireVersion {
+		return nil, protocolError("the peer uses version %d of the encoding", version)
 	}
-	m := &message{phase: phase(r.readUint64("phase")), round: r.readUint64("round")}
-	m.ledger, m.position = r.readUint64("ledger"), r.readUint64("position")
+	m := &message{}
+	m.phase = phase(r.readUint64("phase"))
+	m.round = r.readUint64("round")
+	m.ledger = r.readUint64("ledger")
+	m.position = r.readUint64("position")
 	m.flags = r.readUint64("flags")
-	m.value, m.call = r.readBytes(maxValue, "value"), r.readBytes(maxValue, "call")
+	m.value = r.readBytes(maxValue, "value")
+	m.call = r.readBytes(maxValue, "call")
 	m.detail = r.readBytes(maxDetailBytes, "detail")
 	switch m.phase {
 	case phaseVote:
@@ -62,7 +73,7 @@ func decodeMessage(b []byte) (*message, error) {
 		}
 	case phaseProbe:
 		m.answers = readList[answer](r, MaxLedgers*maxProbes, "answers")
-	case phaseEvents:
+	case phaseEvents: // has neither votes nor answers
 	default:
 		r.fail("phase")
 	}
@@ -72,18 +83,21 @@ func decodeMessage(b []byte) (*message, error) {
 	return m, r.err
 }
 
-// Summary combines the payloads of all ranks in a round.
+// Summary combines the payloads of all ranks in a round. A field of type contributions holds the
+// different values that ranks sent, and the ranks that sent each.
 type Summary struct {
 	phase            phase
 	round            uint64
-	ledger, position uint64
-	ranks, absent    []int // group ranks with and without a payload
+	ledger, position uint64 // in phaseEvents; see message
+	ranks, absent    []int  // group ranks with and without a payload
 
-	flags            uint64           // in phaseVote
-	tags, ids, calls contributions    // in phaseVote; ids holds the lists of ledger ids
-	votes            []combinedVote   // in phaseVote
-	results          []positionResult // in phaseProbe
-	events           contributions    // in phaseEvents
+	flags   uint64           // in phaseVote: all flags that ranks have set
+	tags    contributions    // in phaseVote: modes and tags
+	ids     contributions    // in phaseVote: lists of ledger ids
+	calls   contributions    // in phaseVote: calls, with their call sites as details
+	votes   []combinedVote   // in phaseVote: by ledger; empty if the lists of ledger ids differ
+	results []positionResult // in phaseProbe: by position
+	events  contributions    // in phaseEvents: answers for the position
 }
 
 // Merge combines the payloads of a round, indexed by rank. The payloads of absent ranks are nil.
@@ -117,7 +131,9 @@ func (s *Summary) add(rank int, m *message) error {
 	if isFirst {
 		s.phase, s.round, s.ledger, s.position = m.phase, m.round, m.ledger, m.position
 	}
-	if m.phase != s.phase || m.round != s.round || m.ledger != s.ledger || m.position != s.position {
+	isSameRound := m.phase == s.phase && m.round == s.round
+	isSamePosition := m.ledger == s.ledger && m.position == s.position
+	if !isSameRound || !isSamePosition {
 		return protocolError("the payloads of rounds %d and %d are for different steps",
 			s.round, m.round)
 	}
@@ -138,7 +154,7 @@ func (s *Summary) add(rank int, m *message) error {
 // all ranks, and ids shows the difference.
 func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 	s.flags |= m.flags
-	s.tags.add(rank, m.value, nil)
+	s.tags.add(rank, m.value, nil) // without a detail
 	s.calls.add(rank, m.call, m.detail)
 	var ids []byte
 	for _, v := range m.votes {
@@ -149,6 +165,7 @@ func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 		s.votes = nil
 		return
 	}
+	// The ids are equal, so s.votes has an entry for each vote.
 	for i, v := range m.votes {
 		if isFirst {
 			s.votes = append(s.votes, newCombinedVote(v))
