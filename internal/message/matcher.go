@@ -8,79 +8,88 @@ import (
 // Any is the source of a receive that accepts a message from any rank.
 const Any = -1
 
-// Matcher assigns messages to the receives of one rank. A value of type R identifies a receive.
-// The zero value is ready to use.
+// Matcher assigns messages to the receives of one rank. A receive claims its message when the two
+// are matched. A value of type R identifies a receive. The zero Matcher is ready to use.
 type Matcher[R any] struct {
 	queues map[int]*queue[R] // by tag
-	claims []Claim[R]        // result of the latest Post or Arrive, reused by the next
+	claims []Claim[R]        // memory for the result of Post and Arrive, reused by each call
 }
 
 // Claim is a message that has been assigned to a receive.
 type Claim[R any] struct {
 	Receive R
 	Source  int    // rank that sends the message, which may not have arrived yet
-	Number  uint64 // of the message, counted from 1 for each source and tag
+	Number  uint64 // number of the message, counted from 1 for each source and tag
 }
 
 // Arrival describes a message that has begun to arrive.
 type Arrival struct {
 	Source, Tag int
 	Number      uint64 // counted from 1 for each source and tag
-	// Segment is the number of collectives that the source called before the Send, or 0 if messages
-	// are not ordered with collectives.
+	// Segment is the number of collectives that the source called before the Send. It is always 0
+	// if messages are not ordered with collectives.
 	Segment uint64
 }
 
 // queue holds the receives and messages with one tag.
 type queue[R any] struct {
-	claimedCounts   map[int]uint64      // by source: the number of its messages that were claimed
+	// claimedCounts holds the numbers of claimed messages, by source. Messages of a source are
+	// claimed in the order of their numbers.
+	claimedCounts   map[int]uint64
 	waitingReceives []waitingReceive[R] // receives without a message, in the order of Post
-	// arrivals lists messages in the order of Arrive: all unclaimed ones, and some claimed ones
-	// that markClaimed has not removed yet.
+	// arrivals lists messages in the order of Arrive. It contains all unclaimed messages. It also
+	// contains claimed messages that markClaimed has not removed yet.
 	arrivals  []Arrival
-	unclaimed map[messageID]struct{} // arrived messages that were not claimed
+	unclaimed map[messageID]struct{} // messages that have arrived but were not claimed
 }
 
+// messageID identifies a message among those with one tag.
 type messageID struct {
 	source int
-	number uint64
+	number uint64 // from 1 for each source
 }
 
 type waitingReceive[R any] struct {
 	receive R
 	source  int    // rank or Any
-	segment uint64 // number of earlier collectives
+	segment uint64 // number of collectives that this rank called before; see Post
 }
 
-// queue returns the queue of a tag, which it creates if necessary.
-func (m *Matcher[R]) queue(tag int) *queue[R] {
+// ensureQueue returns the queue of a tag, and creates it if necessary.
+func (m *Matcher[R]) ensureQueue(tag int) *queue[R] {
 	q := m.queues[tag]
 	if q == nil {
 		if m.queues == nil {
 			m.queues = map[int]*queue[R]{}
 		}
-		q = &queue[R]{claimedCounts: map[int]uint64{}, unclaimed: map[messageID]struct{}{}}
+		q = &queue[R]{
+			claimedCounts: map[int]uint64{},
+			unclaimed:     map[messageID]struct{}{},
+		}
 		m.queues[tag] = q
 	}
 	return q
 }
 
-// Post records receive r from a rank or Any. It returns the resulting claims, which are valid
-// until the next call of Post or Arrive. segment is the number of collectives that this rank
-// called before the receive, or 0 if messages are not ordered with collectives. A receive from Any
-// accepts only messages of the same segment, because a faster rank may have sent messages of a
-// later segment.
+// Post records the receive r from a source, which is a rank or Any. It returns the resulting
+// claims, which are valid until the next call of Post or Arrive.
+//
+// segment is the number of collectives that this rank called before the receive. It is always 0 if
+// messages are not ordered with collectives. A receive from Any accepts only messages of the same
+// segment, because a faster rank may have sent messages of a later segment.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
-	q := m.queue(tag)
-	q.waitingReceives = append(q.waitingReceives, waitingReceive[R]{r, source, segment})
+	q := m.ensureQueue(tag)
+	receive := waitingReceive[R]{receive: r, source: source, segment: segment}
+	q.waitingReceives = append(q.waitingReceives, receive)
 	return m.claimMessages(q)
 }
 
-// Arrive records that a message has begun to arrive, and returns the resulting claims, which are
-// valid until the next call of Post or Arrive. It ignores a message that was recorded or claimed.
+// Arrive records that a message has begun to arrive. It returns the resulting claims, which are
+// valid until the next call of Post or Arrive. It ignores a message that was recorded or claimed
+// before.
 func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
-	q := m.queue(a.Tag)
-	id := messageID{a.Source, a.Number}
+	q := m.ensureQueue(a.Tag)
+	id := messageID{source: a.Source, number: a.Number}
 	_, isRecorded := q.unclaimed[id]
 	if isRecorded || q.isClaimed(a) {
 		return nil
@@ -90,8 +99,9 @@ func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	return m.claimMessages(q)
 }
 
-// claimMessages assigns messages to the waiting receives of q in order. It stops at the first
-// receive from Any for which no message has arrived.
+// claimMessages assigns messages to the waiting receives of q in order, and returns the claims. A
+// receive from a specific source claims a message even before the message arrives. claimMessages
+// stops at the first receive from Any for which no message has arrived.
 func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 	m.claims = m.claims[:0]
 	claimedCount := 0
@@ -100,20 +110,21 @@ func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 		if source == Any {
 			source = q.nextSource(w.segment)
 		}
-		if source == Any {
+		if source == Any { // no message has arrived
 			break
 		}
 		number := q.claimedCounts[source] + 1
-		q.markClaimed(messageID{source, number})
-		m.claims = append(m.claims, Claim[R]{w.receive, source, number})
+		q.markClaimed(messageID{source: source, number: number})
+		claim := Claim[R]{Receive: w.receive, Source: source, Number: number}
+		m.claims = append(m.claims, claim)
 		claimedCount++
 	}
 	q.waitingReceives = slices.Delete(q.waitingReceives, 0, claimedCount)
 	return m.claims
 }
 
-// markClaimed records that the next message of a source is claimed. When more than half of the
-// arrivals are claimed, it removes them.
+// markClaimed records that a message is claimed, which must be the next one of its source. When
+// more than half of the arrivals are claimed, it removes these, so that their number stays small.
 func (q *queue[R]) markClaimed(id messageID) {
 	q.claimedCounts[id.source] = id.number
 	delete(q.unclaimed, id)
@@ -124,9 +135,9 @@ func (q *queue[R]) markClaimed(id messageID) {
 
 func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimedCounts[a.Source] }
 
-// nextSource returns the source of the message that a receive from Any claims: the earliest
-// arrival with the given segment that is its source's next message. It returns Any if there is
-// none.
+// nextSource returns the source of the message that a receive from Any claims. This is the earliest
+// arrival with the given segment that is the next message of its source. nextSource returns Any if
+// there is no such message.
 func (q *queue[R]) nextSource(segment uint64) (source int) {
 	for _, a := range q.arrivals {
 		if a.Segment == segment && a.Number == q.claimedCounts[a.Source]+1 {
