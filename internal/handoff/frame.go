@@ -12,11 +12,12 @@ type Token [sha256.Size]byte
 
 // Key identifies a file that a process exports.
 type Key struct {
-	Namespace uint64 // group or pool; see NamespaceOf
+	Namespace uint64 // identifies a group or pool; see NamespaceOf
 	Number    uint32 // number of the file in the namespace
 }
 
-// NamespaceOf returns the Key.Namespace of the group or pool with the given name.
+// NamespaceOf returns the Key.Namespace of the group or pool with the given name. It is a hash of
+// the name, so that keys have a fixed size.
 func NamespaceOf(name string) uint64 {
 	sum := sha256.Sum256([]byte(name))
 	return binary.LittleEndian.Uint64(sum[:])
@@ -28,18 +29,18 @@ var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 // ErrUnknownKey means that the peer exports no file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused means that the peer rejected this process's token, belongs to another user, or is an
-// unexpected process.
+// ErrRefused means that the two processes must not share files: the peer has refused this process's
+// token, belongs to another user, or is another process than before.
 var ErrRefused = errors.New("hand-off refused")
 
 const (
-	protocolID    = 0x31304d53 // "SM" and the version "01"
-	requestBytes  = 4 + len(Token{}) + 12
-	responseBytes = 4 + 4
+	protocolID    = 0x31304d53               // encoded as "SM01": the name and the version
+	requestBytes  = 4 + len(Token{}) + 8 + 4 // protocolID, token, and the fields of Key
+	responseBytes = 4 + 4                    // protocolID and status
 
-	statusFound   = 0
-	statusUnknown = 1
-	statusRefused = 2
+	statusFound   = 0 // a descriptor of the file comes with the response
+	statusUnknown = 1 // no file is exported under the key
+	statusRefused = 2 // the token is wrong
 )
 
 // encodeRequest returns a request: the protocol ID, the token and the key. Integers are
@@ -52,27 +53,30 @@ func encodeRequest(token Token, key Key) []byte {
 	return binary.LittleEndian.AppendUint32(b, key.Number)
 }
 
+// decodeRequest decodes a request. It returns ErrProtocol if the size or the protocol ID is wrong.
 func decodeRequest(b []byte) (Token, Key, error) {
 	var token Token
 	if len(b) != requestBytes || binary.LittleEndian.Uint32(b) != protocolID {
 		return token, Key{}, ErrProtocol
 	}
 	n := copy(token[:], b[4:])
-	rest := b[4+n:]
-	return token, Key{
-		Namespace: binary.LittleEndian.Uint64(rest), Number: binary.LittleEndian.Uint32(rest[8:]),
-	}, nil
+	encodedKey := b[4+n:]
+	key := Key{
+		Namespace: binary.LittleEndian.Uint64(encodedKey),
+		Number:    binary.LittleEndian.Uint32(encodedKey[8:]),
+	}
+	return token, key, nil
 }
 
-// encodeResponse returns a response: the protocol ID and a status. The exported file accompanies
-// statusFound.
+// encodeResponse returns a response: the protocol ID and a status.
 func encodeResponse(status uint32) []byte {
-	b := binary.LittleEndian.AppendUint32(make([]byte, 0, responseBytes), protocolID)
+	b := make([]byte, 0, responseBytes)
+	b = binary.LittleEndian.AppendUint32(b, protocolID)
 	return binary.LittleEndian.AppendUint32(b, status)
 }
 
-// decodeResponse returns nil for statusFound, or else an error that matches ErrUnknownKey,
-// ErrRefused or ErrProtocol.
+// decodeResponse returns nil for statusFound. For another status or an invalid response, it returns
+// an error that matches ErrUnknownKey, ErrRefused or ErrProtocol.
 func decodeResponse(b []byte) error {
 	if len(b) != responseBytes || binary.LittleEndian.Uint32(b) != protocolID {
 		return ErrProtocol

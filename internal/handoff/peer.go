@@ -21,17 +21,17 @@ type Peer struct {
 	address string
 	token   Token
 	pid     int
-	pidfd   *os.File // see Watch
+	pidfd   *os.File // descriptor of the peer's process; see Watch
 
-	idle chan struct{} // contains a value while no request is in progress
+	idle chan struct{} // contains one value while no request is in progress
 
-	mu     sync.Mutex
-	conn   *net.UnixConn // nil while disconnected; guarded by mu
-	closed bool          // guarded by mu
+	mu     sync.Mutex    // guards the fields below
+	conn   *net.UnixConn // nil while disconnected
+	closed bool
 }
 
-// Dial connects to a Server. The error matches ErrRefused if the Server's process belongs to
-// another user.
+// Dial connects to a Server. The token proves to the Server that both processes belong to one job.
+// The error matches ErrRefused if the Server's process belongs to another user.
 func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	conn, pid, err := dial(ctx, address)
 	if err != nil {
@@ -44,8 +44,12 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 		return nil, err
 	}
 	p := &Peer{
-		address: address, token: token, pid: pid, pidfd: pidfd, idle: make(chan struct{}, 1),
-		conn: conn,
+		address: address,
+		token:   token,
+		pid:     pid,
+		pidfd:   pidfd,
+		idle:    make(chan struct{}, 1),
+		conn:    conn,
 	}
 	p.idle <- struct{}{}
 	return p, nil
@@ -57,7 +61,7 @@ func dial(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("connecting to a rank on this machine: %w", err)
 	}
-	sys.CloseInForks(c)
+	sys.CloseInForks(c) // so that the connection ends with this process
 	conn := c.(*net.UnixConn)
 	peer, err := sys.PeerOf(conn)
 	if err == nil && peer.UID != os.Getuid() {
@@ -73,8 +77,8 @@ func dial(ctx context.Context, address string) (*net.UnixConn, int, error) {
 // PID returns the ID of the peer's process.
 func (p *Peer) PID() int { return p.pid }
 
-// Watch returns a descriptor that becomes readable when the peer's process exits. The caller must
-// not close it. Close does.
+// Watch returns a descriptor that becomes readable when the peer's process exits. Only Close may
+// close the descriptor.
 func (p *Peer) Watch() *os.File { return p.pidfd }
 
 // Fetch returns the file that the peer has exported under key. The caller must close it.
@@ -96,8 +100,9 @@ func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	return p.checkResponse(f, response)
 }
 
-// beginRequest waits until no other request is in progress. Other requests can have later
-// deadlines, so it returns the error of ctx if ctx ends first.
+// beginRequest waits until no other request is in progress. Call endRequest after the request. If
+// ctx ends first, beginRequest returns the error of ctx, because other requests can have later
+// deadlines.
 func (p *Peer) beginRequest(ctx context.Context) error {
 	select {
 	case <-p.idle:
@@ -112,10 +117,11 @@ func (p *Peer) beginRequest(ctx context.Context) error {
 	}
 }
 
+// endRequest lets the next request begin.
 func (p *Peer) endRequest() { p.idle <- struct{}{} }
 
-// connect returns the connection, after reconnecting to the same process if necessary. It must be
-// called during a request.
+// connect returns the connection. If there is none, it reconnects to the same process. Call it only
+// during a request, so that no other goroutine reconnects at the same time.
 func (p *Peer) connect(ctx context.Context) (*net.UnixConn, error) {
 	p.mu.Lock()
 	conn, closed := p.conn, p.closed
@@ -132,7 +138,7 @@ func (p *Peer) connect(ctx context.Context) (*net.UnixConn, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.closed { // while the mutex was unlocked
 		conn.Close()
 		return nil, net.ErrClosed
 	}
@@ -144,6 +150,7 @@ func (p *Peer) connect(ctx context.Context) (*net.UnixConn, error) {
 	return conn, nil
 }
 
+// disconnect closes the connection if there is one.
 func (p *Peer) disconnect() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,17 +162,17 @@ func (p *Peer) disconnect() error {
 	return conn.Close()
 }
 
-// answerTime is how long requestFile may take after the deadline of its context to send a request,
-// and again to read the response: the process may have been stopped until after the deadline.
+// answerTime is added to the deadline of requestFile, once to send the request and once to read the
+// response. If this process was stopped until after the deadline, the peer thus has time to answer.
 const answerTime = 100 * time.Millisecond
 
-// requestFile sends a request and reads the response and the file that comes with it, or nil. It
-// returns at once if ctx is canceled. If it needs more than answerTime after the deadline, it
-// returns the error of ctx.
+// requestFile sends a request. It reads the response into response, and returns the file that comes
+// with the response, or nil if there is none. It returns at once if ctx is canceled. After the
+// deadline of ctx, it allows answerTime more, and then returns the error of ctx.
 func requestFile(
 	ctx context.Context, conn *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
-	deadline, _ := ctx.Deadline()
+	deadline, _ := ctx.Deadline() // the zero time means no deadline, also for conn
 	if err := conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
@@ -174,31 +181,39 @@ func requestFile(
 			err = cmp.Or(ctx.Err(), context.DeadlineExceeded)
 		}
 	}()
-	stop := context.AfterFunc(ctx, func() {
-		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	stopWatchingContext := context.AfterFunc(ctx, func() {
+		isCanceled := !errors.Is(ctx.Err(), context.DeadlineExceeded)
+		if isCanceled {
 			past := time.Unix(1, 0)    // makes pending calls return
 			_ = conn.SetDeadline(past) // fails only if the connection is closed
 		}
 	})
-	defer stop()
-	// extendDeadline reports whether a call that returned err should be repeated with more time.
-	extendDeadline := func(err error) bool {
-		return errors.Is(err, os.ErrDeadlineExceeded) &&
-			!errors.Is(ctx.Err(), context.Canceled) &&
-			conn.SetDeadline(time.Now().Add(answerTime)) == nil
-	}
+	defer stopWatchingContext()
 	n, err := conn.Write(request)
-	if extendDeadline(err) {
+	if tryExtendDeadline(ctx, conn, err) {
 		_, err = conn.Write(request[n:])
 	}
 	if err != nil {
 		return nil, err
 	}
 	f, err = sys.ReceiveFile(conn, response)
-	if extendDeadline(err) {
+	if tryExtendDeadline(ctx, conn, err) {
 		f, err = sys.ReceiveFile(conn, response)
 	}
 	return f, err
+}
+
+// tryExtendDeadline sets the deadline of conn to answerTime from now, if err shows that a call has
+// reached the deadline. It reports whether it has done so and the call should be repeated. It does
+// nothing if ctx is canceled.
+func tryExtendDeadline(ctx context.Context, conn *net.UnixConn, err error) bool {
+	isDeadline := errors.Is(err, os.ErrDeadlineExceeded)
+	isCanceled := errors.Is(ctx.Err(), context.Canceled)
+	if !isDeadline || isCanceled {
+		return false
+	}
+	setErr := conn.SetDeadline(time.Now().Add(answerTime))
+	return setErr == nil
 }
 
 // checkResponse returns f if the response reports success. Otherwise, it closes f and returns an
@@ -222,5 +237,7 @@ func (p *Peer) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	return errors.Join(p.disconnect(), p.pidfd.Close())
+	connErr := p.disconnect()
+	pidfdErr := p.pidfd.Close()
+	return errors.Join(connErr, pidfdErr)
 }

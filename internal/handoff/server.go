@@ -17,8 +17,10 @@ import (
 
 const (
 	// requestTimeout bounds the time from the first byte of a request to the end of its response.
+	// Clients send whole requests, so only a stopped or faulty client reaches the limit.
 	requestTimeout = 10 * time.Second
-	// acceptRetryPause is the time between a failed attempt to accept a connection and the next.
+	// acceptRetryPause is the time between a failed attempt to accept a connection and the next. It
+	// keeps the server from using all of a core while no descriptor is free.
 	acceptRetryPause = 10 * time.Millisecond
 )
 
@@ -35,19 +37,22 @@ type Server struct {
 	closed      bool
 }
 
-// Listen starts a server on a Unix socket with a new random name in the abstract namespace.
+// Listen starts a server on a Unix socket with a new random name. The name is in the abstract
+// namespace, so that a killed process leaves no file.
 func Listen(token Token) (*Server, error) {
 	var name [16]byte
-	rand.Read(name[:])
+	rand.Read(name[:]) // never fails
 	address := &net.UnixAddr{Net: "unix", Name: "@symmem-" + hex.EncodeToString(name[:])}
 	listener, err := net.ListenUnix("unix", address)
 	if err != nil {
 		return nil, fmt.Errorf("opening the hand-off socket: %w", err)
 	}
-	sys.CloseInForks(listener)
+	sys.CloseInForks(listener) // so that the socket ends with this process
 	s := &Server{
-		token: token, listener: listener,
-		exports: map[Key]*os.File{}, connections: map[*net.UnixConn]bool{},
+		token:       token,
+		listener:    listener,
+		exports:     map[Key]*os.File{},
+		connections: map[*net.UnixConn]bool{},
 	}
 	s.goroutines.Go(s.acceptConnections)
 	return s, nil
@@ -56,8 +61,8 @@ func Listen(token Token) (*Server, error) {
 // Address returns the address for Dial.
 func (s *Server) Address() string { return s.listener.Addr().String() }
 
-// Export lets peers fetch a file under a key, until Withdraw. The caller must keep the file open
-// until then.
+// Export lets peers fetch a file under a key. The caller must keep the file open until it has
+// called Withdraw.
 func (s *Server) Export(key Key, f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +79,7 @@ func (s *Server) Withdraw(key Key) {
 // Close stops the server and waits for its goroutines.
 func (s *Server) Close() error {
 	s.mu.Lock()
-	s.closed = true
+	s.closed = true // so that addConnection closes later connections
 	for conn := range s.connections {
 		conn.Close()
 	}
@@ -84,6 +89,8 @@ func (s *Server) Close() error {
 	return err
 }
 
+// acceptConnections accepts connections until the listener is closed. It starts a goroutine for
+// each.
 func (s *Server) acceptConnections() {
 	for {
 		conn, err := s.listener.AcceptUnix()
@@ -102,13 +109,14 @@ func (s *Server) acceptConnections() {
 	}
 }
 
-// addConnection registers a connection so that Close can close it. It closes the connection and
-// returns false if the peer belongs to another user, or if the server is closed.
+// addConnection registers a connection so that Close can close it. If the peer belongs to another
+// user or the server is closed, addConnection closes the connection and returns false.
 func (s *Server) addConnection(conn *net.UnixConn) bool {
 	peer, err := sys.PeerOf(conn)
+	isSameUser := err == nil && peer.UID == os.Getuid()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil || peer.UID != os.Getuid() || s.closed {
+	if !isSameUser || s.closed {
 		conn.Close()
 		return false
 	}
@@ -116,12 +124,15 @@ func (s *Server) addConnection(conn *net.UnixConn) bool {
 	return true
 }
 
+// handleRequests answers the requests of one connection until the connection ends or a request is
+// invalid.
 func (s *Server) handleRequests(conn *net.UnixConn) {
 	defer s.removeConnection(conn)
 	request := make([]byte, requestBytes)
 	for {
-		// Peers may keep their connections open for hours between requests: set no deadline.
-		conn.SetReadDeadline(time.Time{})
+		// Peers may keep their connections open for hours between requests.
+		noDeadline := time.Time{}
+		conn.SetReadDeadline(noDeadline)
 		if _, err := io.ReadFull(conn, request[:1]); err != nil {
 			return
 		}
@@ -141,21 +152,25 @@ func (s *Server) respond(conn *net.UnixConn, request []byte) bool {
 	if err != nil {
 		return false
 	}
-	if subtle.ConstantTimeCompare(token[:], s.token[:]) != 1 {
+	isAuthentic := subtle.ConstantTimeCompare(token[:], s.token[:]) == 1
+	if !isAuthentic {
 		_ = sys.SendFile(conn, encodeResponse(statusRefused), nil) // the connection ends anyway
 		return false
 	}
-	// Hold the lock until the file is sent: after Withdraw, the caller of Export may close the file,
-	// so the kernel must already have a reference to it.
+	// Hold the lock until the file is sent, so that Withdraw waits. After Withdraw, the caller of
+	// Export may close the file. The kernel must have a reference to the file before.
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f, ok := s.exports[key]
-	if !ok {
-		return sys.SendFile(conn, encodeResponse(statusUnknown), nil) == nil
+	f, isExported := s.exports[key]
+	if isExported {
+		err = sys.SendFile(conn, encodeResponse(statusFound), f)
+	} else {
+		err = sys.SendFile(conn, encodeResponse(statusUnknown), nil)
 	}
-	return sys.SendFile(conn, encodeResponse(statusFound), f) == nil
+	return err == nil
 }
 
+// removeConnection closes a connection and undoes addConnection.
 func (s *Server) removeConnection(conn *net.UnixConn) {
 	conn.Close()
 	s.mu.Lock()
