@@ -10,44 +10,47 @@ const (
 	// DefaultKept is the default number of kept events, which occupy 3 MiB.
 	DefaultKept = 1 << 16
 
-	// maintenanceInterval is the number of events between calls of maintain, and also the initial
-	// stride and minimum length of Ledger.entries.
+	// maintenanceInterval is the number of events between calls of maintain. It is also the initial
+	// stride, and the minimum length of Ledger.entries.
 	maintenanceInterval = 64
 
 	// maxCheckpoints is the maximum length of Ledger.checkpoints, which then occupies 8 KiB.
 	maxCheckpoints = 1024
 )
 
-// Ledger is the history of one pool: events, numbered by their positions. A digest covers all
-// events before a position. A Ledger keeps:
+// Ledger is the history of one pool: events, numbered by their positions from 0. The digest (hash)
+// at a position covers all events before the position. A Ledger keeps:
 //
-//	positions in [Floor, Position]   event and digest
+//	positions in [Floor, Position]   event and digest; only the digest at Position
 //	multiples of Stride below Floor  digest
 //	the agreed position              digest
 //	other positions below Floor      nothing
+//
+// All ranks are known to have the same events before the agreed position.
 type Ledger struct {
 	position        uint64 // number of events, and position of the next one
 	digest          uint64 // of all events
-	restartPosition uint64 // of the latest Restart; earlier events are unknown
+	restartPosition uint64 // argument of the latest Restart, or 0; earlier events are unknown
 	// entries is a ring buffer: the event at position p is at index p%len(entries). The length, a
 	// power of two, doubles until it reaches maxEntries.
 	entries    []entry
-	maxEntries uint64
+	maxEntries uint64 // a power of two
 
 	stride      uint64   // distance of the checkpoints, a power of two
-	checkpoints []uint64 // digests at multiples of stride
+	checkpoints []uint64 // digests at 0, stride, 2*stride and so on
 
-	agreedPosition uint64 // highest position passed to Agree, or that of the latest Restart
+	agreedPosition uint64 // position of the latest Restart, or a higher one passed to Agree
 	agreedDigest   uint64 // digest at agreedPosition
 }
 
+// entry is a kept event.
 type entry struct {
 	event.Placement
-	digestBefore uint64 // of all earlier events
+	digestBefore uint64 // digest of all earlier events
 }
 
-// New returns an empty ledger that keeps maxEntries events, rounded up to a power of two, or
-// DefaultKept for 0.
+// New returns an empty ledger that keeps the last maxEntries events, rounded up to a power of two.
+// If maxEntries is 0, it keeps DefaultKept.
 func New(maxEntries int) *Ledger {
 	if maxEntries <= 0 {
 		maxEntries = DefaultKept
@@ -56,7 +59,7 @@ func New(maxEntries int) *Ledger {
 	return &Ledger{
 		digest:       Empty,
 		agreedDigest: Empty,
-		maxEntries:   1 << bits.Len64(uint64(maxEntries-1)),
+		maxEntries:   1 << bits.Len64(uint64(maxEntries-1)), // rounded up
 		stride:       maintenanceInterval,
 	}
 }
@@ -68,14 +71,16 @@ func (l *Ledger) Append(e *event.Event, site uint32) uint64 {
 	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)
 }
 
-// AppendWithoutSite is like Append without a site. Its arguments fit into registers.
+// AppendWithoutSite is like Append without a site. It is faster, because its arguments are passed
+// in registers.
 func (l *Ledger) AppendWithoutSite(
 	kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
 	return l.append(event.PackStreamSegment(stream, segment), offset, size, requested, uint64(kind))
 }
 
-// append appends an event, which AppendWithoutSite passes in registers, and returns its position.
+// append appends an event and returns its position. The arguments are the fields of
+// event.Placement. They are passed separately, and thus in registers.
 func (l *Ledger) append(
 	streamSegment uint64, offset, size, requested int64, siteKind uint64,
 ) uint64 {
@@ -84,23 +89,28 @@ func (l *Ledger) append(
 		l.maintain()
 	}
 	digestBefore := l.digest
-	kind := event.Kind(siteKind)
+	kind := event.Kind(siteKind) // the low bits, without the site, which ranks do not compare
 	l.digest = extendDigest(digestBefore,
 		mixPlace(streamSegment, offset), mixSizes(size, requested, kind))
 	l.position = p + 1
 	e := &l.entries[p&uint64(len(l.entries)-1)] // index p%len(l.entries), without a division
-	e.StreamSegment, e.Offset, e.Size, e.Requested = streamSegment, offset, size, requested
-	e.SiteKind, e.digestBefore = siteKind, digestBefore
+	e.StreamSegment = streamSegment
+	e.Offset = offset
+	e.Size = size
+	e.Requested = requested
+	e.SiteKind = siteKind
+	e.digestBefore = digestBefore
 	return p
 }
 
-// maintain grows entries and adds a checkpoint if necessary. It suffices to call it at multiples
-// of maintenanceInterval, because the length of entries and stride are multiples too.
+// maintain makes entries longer and adds a checkpoint if necessary. It suffices to call it at
+// multiples of maintenanceInterval. The length of entries and the stride are multiples, too.
 func (l *Ledger) maintain() {
 	n := uint64(len(l.entries))
 	isFull := l.position-l.restartPosition == n
 	if isFull && n < l.maxEntries {
 		newEntries := make([]entry, max(2*n, maintenanceInterval))
+		// Events keep their indexes: a restart position is a multiple of maxEntries.
 		copy(newEntries, l.entries)
 		l.entries = newEntries
 	}
@@ -130,25 +140,29 @@ func (l *Ledger) Position() uint64 { return l.position }
 
 // Floor returns the first position with a kept event, or Position if no event is kept.
 func (l *Ledger) Floor() uint64 {
-	return max(l.restartPosition, l.position-min(l.position, uint64(len(l.entries))))
+	keptCount := min(l.position, uint64(len(l.entries)))
+	return max(l.restartPosition, l.position-keptCount)
 }
 
-// NextStart returns the smallest position at which a restarted history may begin.
+// NextStart returns the smallest position at which a restarted history may begin. It is a multiple
+// of the maximum number of kept events.
 func (l *Ledger) NextStart() uint64 { return (l.position/l.maxEntries + 1) * l.maxEntries }
 
-// Restart replaces the history by one that all ranks agree on and of which only the length and the
-// digest are known. position is the NextStart of the rank with the longest history. Ranks reach
-// this position only by Restart, so no rank has another history of that length.
+// Restart replaces the history by one that is the same on all ranks. Only its length and its digest
+// are known. position, the length, is the NextStart of the rank with the longest history. It is
+// above the length of every rank's old history, so that the new history cannot be confused with an
+// old one.
 func (l *Ledger) Restart(position, digest uint64) {
-	l.position, l.digest, l.restartPosition = position, digest, position
+	l.restartPosition = position
+	l.position, l.digest = position, digest
 	l.agreedPosition, l.agreedDigest = position, digest
 	l.entries = nil
-	// No position between 0 and position is a multiple of this stride.
+	// The only multiple of this stride below position is 0.
 	l.stride = 1 << bits.Len64(position-1)
 	l.checkpoints = []uint64{Empty}
 }
 
-// DigestAt returns the digest of all events before position, and whether it is known.
+// DigestAt returns the digest of all events before position, and whether the digest is known.
 func (l *Ledger) DigestAt(position uint64) (uint64, bool) {
 	switch {
 	case position > l.position:
@@ -166,7 +180,7 @@ func (l *Ledger) DigestAt(position uint64) (uint64, bool) {
 }
 
 // EventAt returns the event at position without its call site, and whether the event is kept.
-func (l *Ledger) EventAt(position uint64) (e event.Event, known bool) {
+func (l *Ledger) EventAt(position uint64) (e event.Event, isKept bool) {
 	if position >= l.position || position < l.Floor() {
 		return event.Event{}, false
 	}
@@ -174,8 +188,8 @@ func (l *Ledger) EventAt(position uint64) (e event.Event, known bool) {
 	return e, true
 }
 
-// Load stores an event in e and returns the index of its call site. position must be between Floor
-// and Position-1. Other fields of e stay unchanged.
+// Load stores the number and the placement of an event in e, and returns the index of its call
+// site. position must be between Floor and Position-1. Other fields of e stay unchanged.
 func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 	p := l.At(position)
 	e.Number = position
@@ -196,7 +210,8 @@ func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false
 	}
-	if ownDigest, isKnown := l.DigestAt(position); isKnown && ownDigest != digest {
+	ownDigest, isKnown := l.DigestAt(position)
+	if isKnown && ownDigest != digest {
 		return false
 	}
 	if position > l.agreedPosition {
@@ -205,10 +220,12 @@ func (l *Ledger) Agree(position, digest uint64) bool {
 	return true
 }
 
-// Snapshot is a ledger's state for comparisons.
+// Snapshot is the state of a ledger that ranks compare.
 type Snapshot struct {
+	// Position is the number of events, and Digest the digest of all events.
 	Position, Digest uint64
-	// Agreed and AgreedDigest are set by [Ledger.Agree].
+	// Agreed is the agreed position, and AgreedDigest the digest of the events before it. They are
+	// set by [Ledger.Agree] and [Ledger.Restart].
 	Agreed, AgreedDigest uint64
 	// Below Floor, only the digests at multiples of Stride and at Agreed are known.
 	Floor, Stride uint64
@@ -217,8 +234,11 @@ type Snapshot struct {
 // Snapshot returns the current state.
 func (l *Ledger) Snapshot() Snapshot {
 	return Snapshot{
-		Position: l.position, Digest: l.digest,
-		Agreed: l.agreedPosition, AgreedDigest: l.agreedDigest,
-		Floor: l.Floor(), Stride: l.stride,
+		Position:     l.position,
+		Digest:       l.digest,
+		Agreed:       l.agreedPosition,
+		AgreedDigest: l.agreedDigest,
+		Floor:        l.Floor(),
+		Stride:       l.stride,
 	}
 }
