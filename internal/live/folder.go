@@ -20,7 +20,8 @@ func Root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("symmem-%d", os.Geteuid()))
 }
 
-// Jobs lists the folders of the jobs in root, which must be a result of Root.
+// Jobs lists the folders of the jobs in root, which must be a result of Root. It returns no error
+// if root does not exist, because no job has run yet.
 func Jobs(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,13 +39,13 @@ func Jobs(root string) ([]string, error) {
 	return jobs, nil
 }
 
-// createFolder creates a folder that no other user can enter. If the folder exists, it checks that
-// no other user can enter it, because other users could replace the sockets in it.
+// createFolder creates a folder that no other user can enter. If the folder exists, createFolder
+// checks its owner and mode, because other users could replace the sockets in an open folder.
 func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	info, err := os.Lstat(path)
+	info, err := os.Lstat(path) // does not follow a link of another user
 	if err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func createFolder(path string) error {
 	return nil
 }
 
-// Names of the files in the folder of a job. A rank's number is between prefix and suffix.
+// Names of the files in the folder of a job. The socket of rank 3 is "rank3.sock".
 const (
 	socketPrefix, socketSuffix = "rank", ".sock"
 	tokenFile                  = "token"
@@ -67,12 +68,13 @@ const (
 // maxSocketPath is the kernel's limit for the length of a socket's path in bytes.
 const maxSocketPath = 107
 
+// socketPath returns the path of a rank's socket in the folder of a job.
 func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }
 
-// Ranks lists, in ascending order, the ranks with a socket in the folder of a job, including
-// killed ranks.
+// Ranks lists the ranks with a socket in the folder of a job, in ascending order. It includes
+// killed ranks, which leave their sockets.
 func Ranks(folder string) ([]int, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -80,9 +82,13 @@ func Ranks(folder string) ([]int, error) {
 	}
 	var ranks []int
 	for _, e := range entries {
-		name, isSocket := strings.CutSuffix(e.Name(), socketSuffix)
-		number, isRank := strings.CutPrefix(name, socketPrefix)
-		if rank, err := strconv.Atoi(number); isSocket && isRank && err == nil && rank >= 0 {
+		name, hasSuffix := strings.CutSuffix(e.Name(), socketSuffix)
+		number, hasPrefix := strings.CutPrefix(name, socketPrefix)
+		if !hasSuffix || !hasPrefix {
+			continue
+		}
+		rank, parseErr := strconv.Atoi(number)
+		if parseErr == nil && rank >= 0 {
 			ranks = append(ranks, rank)
 		}
 	}
@@ -91,7 +97,8 @@ func Ranks(folder string) ([]int, error) {
 }
 
 // listenUnix listens on the socket of a rank. It creates the socket with a temporary name, so that
-// no process finds it before it listens, and replaces a socket of an earlier process.
+// no process finds the socket before it listens. Then it renames the socket, which replaces one of
+// an earlier process.
 func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	path := socketPath(folder, rank)
 	if len(path) > maxSocketPath {
@@ -103,23 +110,26 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	sys.CloseInForks(l)
-	l.SetUnlinkOnClose(false)
+	sys.CloseInForks(l)       // so that the socket refuses connections after this process
+	l.SetUnlinkOnClose(false) // it would remove the temporary name
 	if err := os.Rename(temporaryPath, path); err != nil {
-		return nil, errors.Join(err, os.Remove(temporaryPath), l.Close())
+		removeErr := os.Remove(temporaryPath)
+		closeErr := l.Close()
+		return nil, errors.Join(err, removeErr, closeErr)
 	}
 	return l, nil
 }
 
 // Sweep removes the folders of this user's jobs whose ranks have exited.
 func Sweep() {
-	jobs, _ := Jobs(Root())
+	jobs, _ := Jobs(Root()) // after an error, there is nothing to remove
 	for _, job := range jobs {
 		ranks, err := Ranks(job)
 		if err != nil || len(ranks) == 0 {
 			continue // the job may create its sockets soon
 		}
-		if slices.ContainsFunc(ranks, func(rank int) bool { return !isSocketDead(job, rank) }) {
+		isAlive := func(rank int) bool { return !isSocketDead(job, rank) }
+		if slices.ContainsFunc(ranks, isAlive) {
 			continue
 		}
 		for _, rank := range ranks {
@@ -129,7 +139,8 @@ func Sweep() {
 	}
 }
 
-// isSocketDead reports whether no process listens on the socket of a rank.
+// isSocketDead reports whether no process listens on the socket of a rank. It returns false if the
+// socket has been removed, or if another error leaves the answer open.
 func isSocketDead(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {

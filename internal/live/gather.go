@@ -17,17 +17,17 @@ import (
 
 // Limits for the answers of the other ranks on this machine.
 const (
-	answerTimeout  = 3 * time.Second // for all ranks together
+	answerTimeout  = 3 * time.Second // for all ranks, which are asked at the same time
 	maxAnswerBytes = 16 << 20        // for each rank
 )
 
 // ErrorEnded is the Snapshot.Error of a rank whose process has exited.
 const ErrorEnded = "its process has ended"
 
-// newMachine returns a Machine with the given ranks. The first of them, if any, is named as the
-// rank that serves the request.
+// newMachine returns a Machine with the given ranks. Its ServedBy is the first of these ranks, or 0
+// if there are none.
 func newMachine(snapshots ...Snapshot) Machine {
-	host, _ := os.Hostname()
+	host, _ := os.Hostname() // "" after an error
 	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: snapshots}
 	if len(snapshots) > 0 {
 		m.ServedBy = snapshots[0].Rank
@@ -46,9 +46,10 @@ func (s *Server) ownSnapshot(eventLimit int) Snapshot {
 // per pool.
 func (s *Server) readMachine(ctx context.Context, eventLimit int) Machine {
 	m := newMachine(s.ownSnapshot(eventLimit))
-	ranks, _ := Ranks(s.folder) // If the folder was removed, the result has only this rank.
-	ranks = slices.DeleteFunc(ranks, func(rank int) bool { return rank == s.cfg.Rank })
-	m.Ranks = append(m.Ranks, readRanks(ctx, s.folder, ranks, eventLimit)...)
+	otherRanks, _ := Ranks(s.folder) // after an error, the result has only this rank
+	otherRanks = slices.DeleteFunc(otherRanks, func(rank int) bool { return rank == s.cfg.Rank })
+	others := readRanks(ctx, s.folder, otherRanks, eventLimit)
+	m.Ranks = append(m.Ranks, others...)
 	sortRanks(m.Ranks)
 	return m
 }
@@ -60,36 +61,39 @@ func Read(ctx context.Context, folder string) (Machine, error) {
 	if err != nil {
 		return Machine{}, err
 	}
-	m := newMachine()
-	const eventLimit = 0
-	m.Ranks = readRanks(ctx, folder, ranks, eventLimit)
+	m := newMachine() // ServedBy is 0, because no rank serves this request
+	m.Ranks = readRanks(ctx, folder, ranks, noEvents)
 	sortRanks(m.Ranks)
 	return m, nil
 }
 
+// sortRanks sorts the states of ranks by rank.
 func sortRanks(ranks []Snapshot) {
 	slices.SortFunc(ranks, func(a, b Snapshot) int { return a.Rank - b.Rank })
 }
 
-// readRanks requests the states of several ranks at once, and waits up to answerTimeout for all.
+// readRanks requests the states of several ranks at the same time, and returns them in the order of
+// ranks. It waits up to answerTimeout.
 func readRanks(ctx context.Context, folder string, ranks []int, eventLimit int) []Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	snapshots := make([]Snapshot, len(ranks))
 	var readers sync.WaitGroup
 	for i, rank := range ranks {
-		readers.Go(func() { snapshots[i] = readRank(ctx, folder, rank, eventLimit) })
+		readers.Go(func() {
+			snapshots[i] = readRank(ctx, folder, rank, eventLimit)
+		})
 	}
 	readers.Wait()
 	return snapshots
 }
 
-// readRank returns the state of a rank, or a Snapshot with only Rank and Error if it does not
-// answer.
+// readRank returns the state of a rank. If the rank does not answer, only the fields Rank and Error
+// of the result are set.
 func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot {
 	s, err := requestSnapshot(ctx, folder, rank, eventLimit)
 	switch {
-	case err == nil:
+	case err == nil: // s is the answer; otherwise, it is empty
 	case errors.Is(err, syscall.ECONNREFUSED):
 		s.Error = ErrorEnded
 	case errors.Is(err, context.DeadlineExceeded):
@@ -104,7 +108,7 @@ func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot
 // requestSnapshot requests a rank's state with HTTP over its Unix socket.
 func requestSnapshot(ctx context.Context, folder string, rank, eventLimit int) (Snapshot, error) {
 	transport := &http.Transport{
-		DisableKeepAlives: true,
+		DisableKeepAlives: true, // the transport is used once
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socketPath(folder, rank))
 		},
@@ -114,19 +118,21 @@ func requestSnapshot(ctx context.Context, folder string, rank, eventLimit int) (
 	if err != nil {
 		return Snapshot{}, err
 	}
-	response, err := (&http.Client{Transport: transport}).Do(request)
+	client := &http.Client{Transport: transport}
+	response, err := client.Do(request)
 	if err != nil {
 		return Snapshot{}, err
 	}
 	defer response.Body.Close()
+	body := io.LimitReader(response.Body, maxAnswerBytes)
 	var m Machine
-	err = json.NewDecoder(io.LimitReader(response.Body, maxAnswerBytes)).Decode(&m)
-	if err == nil && (m.Version != Version || len(m.Ranks) != 1) {
-		err = fmt.Errorf("the answer has version %d and describes %d ranks; want version %d and 1 rank",
-			m.Version, len(m.Ranks), Version)
-	}
-	if err != nil {
+	if err := json.NewDecoder(body).Decode(&m); err != nil {
 		return Snapshot{}, err
+	}
+	if m.Version != Version || len(m.Ranks) != 1 {
+		return Snapshot{}, fmt.Errorf(
+			"the answer has version %d and describes %d ranks; want version %d and 1 rank",
+			m.Version, len(m.Ranks), Version)
 	}
 	return m.Ranks[0], nil
 }

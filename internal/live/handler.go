@@ -16,7 +16,7 @@ import (
 // Paths of URLs. The path / is the page, which loads its data from dataPath.
 const (
 	jsonPath    = "/debug/symmem"
-	alivePath   = "/debug/symmem/alive" // for holdConnection
+	alivePath   = "/debug/symmem/alive" // other ranks request it; see holdConnection
 	metricsPath = "/metrics"
 	statusPath  = "/status"
 	dataPath    = "/data.bin"
@@ -25,13 +25,17 @@ const (
 // cookieName is the cookie that contains the token of the job.
 const cookieName = "symmem-token"
 
-// machineReader returns the states of ranks, with up to eventLimit events per pool.
+// machineReader returns the states of ranks on this machine, with the latest events of each pool,
+// at most eventLimit.
 type machineReader func(ctx context.Context, eventLimit int) Machine
 
-// maxEvents is the highest eventLimit that a request can have.
+// noEvents is an argument of a machineReader.
+const noEvents = 0
+
+// maxEvents is the highest eventLimit that a request can have. It limits the size of the response.
 const maxEvents = 8192
 
-// newMux returns a handler for all paths except alivePath.
+// newMux returns a handler for all paths except alivePath. It calls read for each request.
 func newMux(read machineReader) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -41,7 +45,7 @@ func newMux(read machineReader) *http.ServeMux {
 		writeData(w, r, read(r.Context(), pageEvents))
 	})
 	mux.HandleFunc("GET "+statusPath, func(w http.ResponseWriter, r *http.Request) {
-		writeStatus(w, read(r.Context(), 0))
+		writeStatus(w, read(r.Context(), noEvents))
 	})
 	mux.HandleFunc("GET "+jsonPath, func(w http.ResponseWriter, r *http.Request) {
 		eventLimit, err := parseEventLimit(r)
@@ -52,16 +56,16 @@ func newMux(read machineReader) *http.ServeMux {
 		writeJSON(w, read(r.Context(), eventLimit))
 	})
 	mux.HandleFunc("GET "+metricsPath, func(w http.ResponseWriter, r *http.Request) {
-		writeMetrics(w, r, read(r.Context(), 0))
+		writeMetrics(w, r, read(r.Context(), noEvents))
 	})
 	return mux
 }
 
-// parseEventLimit returns the number in the URL's parameter "events", or 0 without the parameter.
+// parseEventLimit returns the number in the URL's parameter "events", or noEvents if there is none.
 func parseEventLimit(r *http.Request) (int, error) {
 	text := r.URL.Query().Get("events")
 	if text == "" {
-		return 0, nil
+		return noEvents, nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > maxEvents {
@@ -70,53 +74,59 @@ func parseEventLimit(r *http.Request) (int, error) {
 	return n, nil
 }
 
-// Handler returns a handler that shows all ranks of the job on this machine. The caller must
-// restrict access, because it does not check the token or the Host of requests.
+// Handler returns a handler that shows all ranks of the job on this machine. It does not check the
+// token or the Host of requests, so the caller must restrict access.
 func (s *Server) Handler() http.Handler { return protect(newMux(s.readMachine)) }
 
-// NewHandler returns a handler that shows one rank. It needs no Server, and does not check
-// requests either.
+// NewHandler returns a handler that shows the rank that snapshot describes. It needs no Server. It
+// does not check the token or the Host of requests, so the caller must restrict access.
 func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
-	return protect(newMux(func(_ context.Context, eventLimit int) Machine {
+	read := func(_ context.Context, eventLimit int) Machine {
 		return newMachine(snapshot(eventLimit))
-	}))
+	}
+	return protect(newMux(read))
 }
 
-// localHandler returns the handler for the Unix socket. It shows only this rank.
+// localHandler returns the handler for the Unix socket, which only the user can open. It shows only
+// this rank.
 func (s *Server) localHandler() http.Handler {
-	mux := newMux(func(_ context.Context, eventLimit int) Machine {
+	read := func(_ context.Context, eventLimit int) Machine {
 		return newMachine(s.ownSnapshot(eventLimit))
-	})
+	}
+	mux := newMux(read)
 	mux.HandleFunc("GET "+alivePath, s.holdConnection)
 	return protect(mux)
 }
 
-// remoteHandler returns the handler for TCP. It shows all ranks of the job on this machine. Unless
-// isLoopback is set, it serves only metrics.
+// remoteHandler returns the handler for TCP. It shows all ranks of the job on this machine. Metrics
+// need no token. Other paths need the token of the job, and are served only if isLoopback is set.
 func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	mux := newMux(s.readMachine)
-	configuredHost, _, _ := net.SplitHostPort(s.cfg.Address)
+	configuredHost, _, _ := net.SplitHostPort(s.cfg.Address) // "" after an error
 	return protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		isMetrics := r.URL.Path == metricsPath
 		switch {
 		case !isAllowedHost(r.Host, configuredHost):
 			http.Error(w, "the URL's host is not a name of this machine: use its IP address",
 				http.StatusMisdirectedRequest)
-		case r.URL.Path == metricsPath:
-			mux.ServeHTTP(w, r)
-		case !isLoopback:
+			return
+		case !isMetrics && !isLoopback:
 			http.Error(w, "this address serves only "+metricsPath+": for other pages, set SYMMEM_HTTP to "+
 				"an address of localhost, or use symmem status", http.StatusForbidden)
-		case s.authorize(w, r):
+			return
+		}
+		if isMetrics || s.authorizeOrRespond(w, r) {
 			mux.ServeHTTP(w, r)
 		}
 	}))
 }
 
-// protect returns a handler that rejects requests with a body. Its headers prevent browsers from
-// storing responses and from showing them inside other pages.
+// protect adds checks to a handler: requests with a body fail. The headers of responses prevent
+// browsers from storing responses and from showing them inside other pages.
 func protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, 0)
+		const maxBodyBytes = 0
+		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
 		header := w.Header()
 		header.Set("Cache-Control", "no-store")
 		header.Set("Content-Security-Policy",
@@ -131,14 +141,17 @@ func protect(h http.Handler) http.Handler {
 // Other names could be a case of DNS rebinding: the owner of a domain makes it resolve to this
 // machine, so that a web page of the domain can read responses.
 func isAllowedHost(host, configuredHost string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil { // an error means that there is no port
+	name, _, err := net.SplitHostPort(host)
+	hasPort := err == nil
+	if hasPort {
 		host = name
 	}
+	// Without a port, an IPv6 address still has its brackets.
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	if net.ParseIP(host) != nil {
 		return true
 	}
-	ownName, _ := os.Hostname()
+	ownName, _ := os.Hostname() // "" after an error
 	for _, name := range []string{"localhost", ownName, configuredHost} {
 		if name != "" && strings.EqualFold(host, name) {
 			return true
@@ -147,20 +160,26 @@ func isAllowedHost(host, configuredHost string) bool {
 	return false
 }
 
-// authorize reports whether a request contains the token as a bearer token or in a cookie. If it
-// returns false, it has written the response: a redirection that stores a token from the URL in a
-// cookie, or status 401.
-func (s *Server) authorize(w http.ResponseWriter, r *http.Request) bool {
+// authorizeOrRespond reports whether a request contains the token of the job, as a bearer token or
+// in a cookie. If it returns false, it has written the response. If the token is in the URL, the
+// response stores the token in a cookie and redirects to the URL without the token. Otherwise, the
+// response is status 401.
+func (s *Server) authorizeOrRespond(w http.ResponseWriter, r *http.Request) bool {
 	token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if isBearer && s.isToken(token) {
 		return true
 	}
-	if c, err := r.Cookie(cookieName); err == nil && s.isToken(c.Value) {
+	cookie, err := r.Cookie(cookieName) // an error means that there is no cookie
+	if err == nil && s.isToken(cookie.Value) {
 		return true
 	}
-	if s.isToken(r.URL.Query().Get("token")) && r.Method == http.MethodGet {
+	isTokenInURL := s.isToken(r.URL.Query().Get("token"))
+	if isTokenInURL && r.Method == http.MethodGet {
 		http.SetCookie(w, &http.Cookie{
-			Name: cookieName, Value: s.token, Path: "/", HttpOnly: true,
+			Name:     cookieName,
+			Value:    s.token,
+			Path:     "/",
+			HttpOnly: true,
 			SameSite: http.SameSiteStrictMode,
 		})
 		http.Redirect(w, r, r.URL.EscapedPath(), http.StatusSeeOther)
@@ -177,20 +196,25 @@ func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
 
-// holdConnection keeps a connection from another rank open, so that the other rank notices when
-// this rank exits.
+// holdConnection keeps a connection from another rank open until the other rank closes it. If this
+// rank exits, the connection ends, and the other rank notices.
 func (s *Server) holdConnection(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	noDeadline := time.Time{}
-	if control.SetReadDeadline(noDeadline) != nil || control.SetWriteDeadline(noDeadline) != nil {
+	if err := control.SetReadDeadline(noDeadline); err != nil {
+		return
+	}
+	if err := control.SetWriteDeadline(noDeadline); err != nil {
 		return
 	}
 	w.WriteHeader(http.StatusOK)
-	if control.Flush() == nil {
-		<-r.Context().Done()
+	if err := control.Flush(); err != nil {
+		return
 	}
+	<-r.Context().Done()
 }
 
+// writeJSON writes m as the response.
 func writeJSON(w http.ResponseWriter, m Machine) {
 	text, err := json.Marshal(m)
 	if err != nil {

@@ -19,7 +19,8 @@ const pageEvents = 4096
 // writeEmptyPage writes the page without data. The page's script requests the data from dataPath.
 func writeEmptyPage(w http.ResponseWriter) {
 	var text bytes.Buffer
-	if err := page.WriteShell(&text, "symmem", strings.TrimPrefix(dataPath, "/")); err != nil {
+	source := strings.TrimPrefix(dataPath, "/") // relative to the page
+	if err := page.WriteShell(&text, "symmem", source); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -29,7 +30,7 @@ func writeEmptyPage(w http.ResponseWriter) {
 }
 
 // writeData writes the page's data, or status 304 (Not Modified) if the client has them.
-func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
+func writeData(w http.ResponseWriter, request *http.Request, m Machine) {
 	var data bytes.Buffer
 	if err := buildPage(&m).WriteData(&data); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -38,7 +39,7 @@ func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	hash := sha256.Sum256(data.Bytes())
 	etag := `"` + hex.EncodeToString(hash[:16]) + `"`
 	w.Header().Set("ETag", etag)
-	if r.Header.Get("If-None-Match") == etag {
+	if request.Header.Get("If-None-Match") == etag {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
@@ -49,18 +50,20 @@ func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 // pageBuilder translates the states of a machine's ranks to a page.
 type pageBuilder struct {
 	machine *Machine
-	page    *page.Page // In its rows, ranks are indices of machine.Ranks.
+	page    *page.Page // its rows identify a rank by the index in machine.Ranks
 }
 
+// buildPage returns the page for the states in m.
 func buildPage(m *Machine) *page.Page {
-	r := &pageBuilder{m, &page.Page{
-		Title: fmt.Sprintf("symmem: %d ranks on %s", len(m.Ranks), m.Host), Live: true, Agree: true,
-		Notes: []string{
-			fmt.Sprintf("The page shows the latest %d events of each pool. Blocks that were allocated "+
-				"before these events are shown only if they have been freed.", pageEvents),
-			"Counts of calls include replays of graphs, which are not timed. The page /status shows the " +
-				"times of calls.",
-		},
+	eventsNote := fmt.Sprintf("The page shows the latest %d events of each pool. Blocks that were "+
+		"allocated before these events are shown only if they have been freed.", pageEvents)
+	callsNote := "Counts of calls include replays of graphs, which are not timed. " +
+		"The page /status shows the times of calls."
+	r := &pageBuilder{machine: m, page: &page.Page{
+		Title: fmt.Sprintf("symmem: %d ranks on %s", len(m.Ranks), m.Host),
+		Live:  true,
+		Agree: true, // addPools changes it if ranks differ
+		Notes: []string{eventsNote, callsNote},
 	}}
 	for i := range m.Ranks {
 		r.addRank(i, &m.Ranks[i])
@@ -74,11 +77,15 @@ func buildPage(m *Machine) *page.Page {
 // addRank adds the rank with the given index in machine.Ranks, its waits and its groups.
 func (r *pageBuilder) addRank(index int, s *Snapshot) {
 	rank := page.Rank{
-		Rank: s.Rank, File: fmt.Sprintf("process %d", s.Process), Format: s.Backend + ": " + s.Device,
-		Notes: []string{},
+		Rank:   s.Rank,
+		File:   fmt.Sprintf("process %d", s.Process),
+		Format: s.Backend + ": " + s.Device,
+		Notes:  []string{},
 	}
 	if s.Error != "" {
-		rank.File, rank.Format, rank.Notes = "no answer", "", []string{s.Error}
+		rank.File = "no answer"
+		rank.Format = ""
+		rank.Notes = []string{s.Error}
 	}
 	for i := range s.Pools {
 		rank.Events += len(s.Pools[i].Recent)
@@ -92,7 +99,10 @@ func (r *pageBuilder) addRank(index int, s *Snapshot) {
 			}
 		}
 		r.page.Pending = append(r.page.Pending, page.Row{
-			Ranks: []int{index}, Group: w.Group, Text: text, Time: w.Since.UnixMicro(),
+			Ranks: []int{index},
+			Group: w.Group,
+			Text:  text,
+			Time:  w.Since.UnixMicro(),
 		})
 	}
 	for i := range s.Groups {
@@ -100,27 +110,29 @@ func (r *pageBuilder) addRank(index int, s *Snapshot) {
 	}
 }
 
-// addGroup adds a group's fault and counts of calls, as the rank with the given index reports
-// them.
+// addGroup adds the fault and the counts of calls that the rank with the given index reports for a
+// group. Calls are counted by path, the way in which symmem executed them.
 func (r *pageBuilder) addGroup(index int, g *Group) {
 	if g.Fault != "" {
-		r.page.Faults = append(r.page.Faults, page.Row{Ranks: []int{index}, Group: g.ID, Text: g.Fault})
+		fault := page.Row{Ranks: []int{index}, Group: g.ID, Text: g.Fault}
+		r.page.Faults = append(r.page.Faults, fault)
 	}
+	// Calls has entries for several ranges of sizes, which one row adds up.
 	for i := range g.Calls {
 		c := &g.Calls[i]
-		row := r.pathRow(g.ID, c.Operation, c.Path)
+		row := r.ensurePathRow(g.ID, c.Operation, c.Path)
 		row.Calls[index] += int64(c.Calls)
 		row.Bytes[index] += int64(c.Bytes)
 	}
-	for path, count := range g.Paths {
-		row := r.pathRow(g.ID, "all, including replays of graphs", path)
+	for path, count := range g.Paths { // in any order: sortRows sorts the rows
+		row := r.ensurePathRow(g.ID, "all, including replays of graphs", path)
 		row.Calls[index] += int64(count)
 	}
 }
 
-// pathRow returns the row for a group, an operation and a path, which it adds if necessary. The
-// row is valid until another is added.
-func (r *pageBuilder) pathRow(group, operation, path string) *page.Path {
+// ensurePathRow returns the row for a group, an operation and a path. It adds the row if there is
+// none. The pointer is valid until another row is added.
+func (r *pageBuilder) ensurePathRow(group, operation, path string) *page.Path {
 	for i := range r.page.Paths {
 		p := &r.page.Paths[i]
 		if p.Group == group && p.Operation == operation && p.Path == path {
@@ -129,7 +141,11 @@ func (r *pageBuilder) pathRow(group, operation, path string) *page.Path {
 	}
 	n := len(r.machine.Ranks)
 	r.page.Paths = append(r.page.Paths, page.Path{
-		Group: group, Operation: operation, Path: path, Calls: make([]int64, n), Bytes: make([]int64, n),
+		Group:     group,
+		Operation: operation,
+		Path:      path,
+		Calls:     make([]int64, n),
+		Bytes:     make([]int64, n),
 	})
 	return &r.page.Paths[len(r.page.Paths)-1]
 }
@@ -145,8 +161,8 @@ func (r *pageBuilder) sortRows() {
 	})
 }
 
-// verdict describes the worst problem of the job in one sentence. sortRows must have been called,
-// so that the first wait is the longest.
+// verdict describes the worst problem of the job in one sentence. Call it after sortRows, so that
+// the first wait is the longest.
 func (r *pageBuilder) verdict() string {
 	silentCount := 0 // number of ranks without an answer
 	for i := range r.machine.Ranks {
@@ -163,7 +179,8 @@ func (r *pageBuilder) verdict() string {
 		return fmt.Sprintf("%d of %d ranks do not answer.", silentCount, len(r.machine.Ranks))
 	case len(r.page.Pending) > 0:
 		wait := &r.page.Pending[0]
-		return fmt.Sprintf("Rank %d has waited longest: %s", r.page.Ranks[wait.Ranks[0]].Rank, wait.Text)
+		waitingRank := r.page.Ranks[wait.Ranks[0]].Rank // addRank has set one rank for each wait
+		return fmt.Sprintf("Rank %d has waited longest: %s", waitingRank, wait.Text)
 	}
 	return "The ranks agree, and no rank waits for another."
 }
