@@ -19,52 +19,57 @@ type Page struct {
 	t       testing.TB
 	browser *Browser
 	session string // ID of the tab in calls of the protocol
-	mu      sync.Mutex
-	errors  []string // see Errors; guarded by mu
+
+	mu     sync.Mutex
+	errors []string // see Errors; guarded by mu
 }
 
 // Screen describes the browser window of a page.
 type Screen struct {
 	Width, Height int  // in CSS pixels
-	Dark          bool // the user prefers dark colors
-	Mobile        bool // the browser is that of a phone
+	Dark          bool // whether the user prefers dark colors
+	Mobile        bool // whether the browser is that of a phone
 }
 
 // object is a JSON object, usually the parameters of a call.
 type object = map[string]any
 
+// noSession is an argument of Browser.call for calls that belong to no tab.
+const noSession = ""
+
 // Open opens a page in a new tab and waits until its body has the attribute data-ready.
 func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	t.Helper()
-	var target struct{ TargetID string }
-	var session struct{ SessionID string }
 	p := &Page{t: t, browser: b}
-	p.failOn(b.call("", "Target.createTarget", object{"url": "about:blank"}, &target))
-	p.failOn(b.call("", "Target.attachToTarget",
-		object{"targetId": target.TargetID, "flatten": true}, &session))
+	var target struct{ TargetID string } // a target is a tab
+	err := b.call(noSession, "Target.createTarget", object{"url": "about:blank"}, &target)
+	p.failOn(err)
+	var session struct{ SessionID string }
+	attachParams := object{"targetId": target.TargetID, "flatten": true}
+	err = b.call(noSession, "Target.attachToTarget", attachParams, &session)
+	p.failOn(err)
 	p.session = session.SessionID
 	b.mu.Lock()
-	b.pages[p.session] = p
+	b.pages[p.session] = p // receives the events of the tab from now on
 	b.mu.Unlock()
 	t.Cleanup(func() {
-		_ = b.call("", "Target.closeTarget", object{"targetId": target.TargetID}, nil)
+		closeParams := object{"targetId": target.TargetID}
+		_ = b.call(noSession, "Target.closeTarget", closeParams, nil) // the browser may have exited
 	})
 	colorScheme := "light"
 	if s.Dark {
 		colorScheme = "dark"
 	}
-	for method, params := range map[string]object{
-		"Page.enable": {}, "Runtime.enable": {}, "Log.enable": {},
-		"Emulation.setDeviceMetricsOverride": {
-			"width": s.Width, "height": s.Height, "deviceScaleFactor": 1, "mobile": s.Mobile,
-		},
-		"Emulation.setEmulatedMedia": {
-			"features": []object{{"name": "prefers-color-scheme", "value": colorScheme}},
-		},
-		"Performance.enable": {"timeDomain": "threadTicks"},
-	} {
-		p.call(method, params, nil)
+	for _, domain := range []string{"Page", "Runtime", "Log"} {
+		p.call(domain+".enable", object{}, nil) // sends the events of handleEvent
 	}
+	p.call("Performance.enable", object{"timeDomain": "threadTicks"}, nil) // see CPUTimes
+	p.call("Emulation.setDeviceMetricsOverride", object{
+		"width": s.Width, "height": s.Height, "deviceScaleFactor": 1, "mobile": s.Mobile,
+	}, nil)
+	p.call("Emulation.setEmulatedMedia", object{
+		"features": []object{{"name": "prefers-color-scheme", "value": colorScheme}},
+	}, nil)
 	p.Navigate(url)
 	return p
 }
@@ -73,9 +78,10 @@ func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 func (p *Page) Navigate(url string) {
 	p.t.Helper()
 	p.call("Page.navigate", object{"url": url}, nil)
-	urlWithoutQuery := url[:strings.IndexAny(url+"#", "?#")] // The page may change the rest.
-	p.Wait(fmt.Sprintf(`location.href.startsWith(%q) && document.body.dataset.ready !== undefined`,
-		urlWithoutQuery))
+	// The page may change the query and the fragment. The added "#" ends a URL without them.
+	urlWithoutQuery := url[:strings.IndexAny(url+"#", "?#")]
+	isThere := fmt.Sprintf(`location.href.startsWith(%q)`, urlWithoutQuery)
+	p.Wait(isThere + ` && document.body.dataset.ready !== undefined`)
 }
 
 // failOn ends the test if err is not nil.
@@ -86,18 +92,20 @@ func (p *Page) failOn(err error) {
 	}
 }
 
-// call calls a method of the protocol and decodes the result into result, unless it is nil.
+// call calls a method of the protocol for the tab. It decodes the answer into result, unless result
+// is nil.
 func (p *Page) call(method string, params object, result any) {
 	p.t.Helper()
-	p.failOn(p.browser.call(p.session, method, params, result))
+	err := p.browser.call(p.session, method, params, result)
+	p.failOn(err)
 }
 
-// handleEvent handles an event of the tab. It records exceptions and entries of the log that are
+// handleEvent handles an event of the tab. It records exceptions, and entries of the log that are
 // errors.
 func (p *Page) handleEvent(method string, params json.RawMessage) {
 	isException := method == "Runtime.exceptionThrown"
-	isLogEntry := method == "Log.entryAdded"
-	if isException || isLogEntry && bytes.Contains(params, []byte(`"level":"error"`)) {
+	isErrorEntry := method == "Log.entryAdded" && bytes.Contains(params, []byte(`"level":"error"`))
+	if isException || isErrorEntry {
 		p.mu.Lock()
 		p.errors = append(p.errors, string(params))
 		p.mu.Unlock()
@@ -108,10 +116,10 @@ func (p *Page) handleEvent(method string, params json.RawMessage) {
 func (p *Page) Errors() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return append([]string{}, p.errors...)
+	return append([]string{}, p.errors...) // a copy, because handleEvent may add more
 }
 
-// evaluation is the result of the method Runtime.evaluate.
+// evaluation is the answer to the method Runtime.evaluate.
 type evaluation struct {
 	Result           struct{ Value json.RawMessage }
 	ExceptionDetails *struct {
@@ -124,16 +132,16 @@ type evaluation struct {
 func (p *Page) Eval(expression string, result any) {
 	p.t.Helper()
 	var e evaluation
-	p.call("Runtime.evaluate", object{
-		"expression": expression, "awaitPromise": true, "returnByValue": true,
-	}, &e)
+	params := object{"expression": expression, "awaitPromise": true, "returnByValue": true}
+	p.call("Runtime.evaluate", params, &e)
 	if e.ExceptionDetails != nil {
 		p.t.Fatalf("evaluating %s: %s", expression, e.ExceptionDetails.Exception.Description)
 	}
-	if result != nil {
-		if err := json.Unmarshal(e.Result.Value, result); err != nil {
-			p.t.Fatalf("evaluating %s: %v in %s", expression, err, e.Result.Value)
-		}
+	if result == nil {
+		return
+	}
+	if err := json.Unmarshal(e.Result.Value, result); err != nil {
+		p.t.Fatalf("evaluating %s: %v in %s", expression, err, e.Result.Value)
 	}
 }
 
@@ -145,19 +153,22 @@ func (p *Page) Text(selector string) string {
 	return text
 }
 
-// Wait waits until a JavaScript expression is true, or fails the test after half of callTimeout.
-// Exceptions of the expression count as false.
+// Wait waits until a JavaScript expression is true. Exceptions of the expression count as false.
+// Wait ends the test after half of callTimeout, before the call itself times out.
 func (p *Page) Wait(expression string) {
 	p.t.Helper()
-	var isTrue bool
-	p.Eval(fmt.Sprintf(`(async () => {
+	limit := callTimeout / 2
+	// The browser evaluates the expression every 10 ms.
+	poll := fmt.Sprintf(`(async () => {
 		const end = performance.now() + %d;
 		while (performance.now() < end) {
 			try { if (%s) { return true; } } catch {}
 			await new Promise((f) => setTimeout(f, 10));
 		}
 		return false;
-	})()`, (callTimeout/2).Milliseconds(), expression), &isTrue)
+	})()`, limit.Milliseconds(), expression)
+	var isTrue bool
+	p.Eval(poll, &isTrue)
 	if !isTrue {
 		p.t.Fatalf("the expression %s did not become true\nerrors: %s", expression, p.Errors())
 	}
@@ -179,7 +190,7 @@ func (p *Page) PressKey(key string) {
 		params["text"] = key
 	case key == "Enter":
 		params["text"] = "\r"
-		params["windowsVirtualKeyCode"] = 13
+		params["windowsVirtualKeyCode"] = 13 // the code of Enter
 	}
 	p.call("Input.dispatchKeyEvent", params, nil)
 	p.call("Input.dispatchKeyEvent", object{"type": "keyUp", "key": key}, nil)
@@ -205,8 +216,8 @@ func (p *Page) TurnWheel(x, y, dx, dy float64, ctrl bool) {
 	}, nil)
 }
 
-// WaitForFrames waits for two animation frames, after which the current state of the page is
-// drawn.
+// WaitForFrames waits for two animation frames. The first one draws the current state of the page,
+// and the second one begins when this is done.
 func (p *Page) WaitForFrames() {
 	p.t.Helper()
 	p.Eval(`new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(f)))`, nil)
@@ -234,22 +245,24 @@ func (p *Page) Screenshot() image.Image {
 	return picture
 }
 
-// CPUTimes returns the CPU time of the page's main thread so far, for scripts and in total.
+// CPUTimes returns the CPU time that the page's main thread has used so far: for scripts, and for
+// everything.
 func (p *Page) CPUTimes() (script, total time.Duration) {
 	p.t.Helper()
-	var r struct {
+	var answer struct {
 		Metrics []struct {
 			Name  string
 			Value float64
 		}
 	}
-	p.call("Performance.getMetrics", object{}, &r)
-	for _, m := range r.Metrics {
+	p.call("Performance.getMetrics", object{}, &answer)
+	for _, m := range answer.Metrics {
+		duration := time.Duration(m.Value * float64(time.Second)) // if the metric is a time
 		switch m.Name {
 		case "ScriptDuration":
-			script = time.Duration(m.Value * float64(time.Second))
+			script = duration
 		case "TaskDuration":
-			total = time.Duration(m.Value * float64(time.Second))
+			total = duration
 		}
 	}
 	return script, total
