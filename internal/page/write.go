@@ -25,47 +25,61 @@ var (
 	style string
 )
 
-// columnLocation holds the offset of a column in bytes after the header, and its length in bytes.
+// columnLocation holds the offset of a column and its length, in bytes. Offset 0 is the end of the
+// header. It is an array, so that its JSON is short.
 type columnLocation [2]int
 
-// trackHeader is the JSON form of a Track. Its columns follow the header.
+// trackHeader is the JSON form of a Track, without the events. These are in columns after the
+// header of the page, and Columns gives their locations by name.
 type trackHeader struct {
 	Rank     int                       `json:"rank"`
 	First    int                       `json:"first"`
-	Events   int                       `json:"events"`
+	Events   int                       `json:"events"` // number of events
 	Segments []Segment                 `json:"segments"`
 	Columns  map[string]columnLocation `json:"columns"`
+}
+
+// sequenceHeader is the JSON form of a Sequence. Its field Tracks hides that of Sequence.
+type sequenceHeader struct {
+	Sequence
+	Tracks []trackHeader `json:"tracks"`
+}
+
+// pageHeader is the JSON form of a Page. Its field Sequences hides that of Page.
+type pageHeader struct {
+	*Page
+	Sequences  []sequenceHeader `json:"sequences"`
+	StackCount int              `json:"stackCount"`
+	Stacks     columnLocation   `json:"stacks"`
 }
 
 // header returns the header of the page's data in JSON, and the columns that follow it.
 func (p *Page) header() (encoded []byte, columns [][]byte, err error) {
 	offset := 0
+	// addColumn appends a column to columns and returns its location.
 	addColumn := func(column []byte) columnLocation {
 		location := columnLocation{offset, len(column)}
 		offset += len(column)
 		columns = append(columns, column)
 		return location
 	}
-	type sequenceHeader struct {
-		Sequence
-		Tracks []trackHeader `json:"tracks"`
-	}
-	h := struct {
-		*Page
-		Sequences  []sequenceHeader `json:"sequences"`
-		StackCount int              `json:"stackCount"`
-		Stacks     columnLocation   `json:"stacks"`
-	}{Page: p, StackCount: p.stackCount, Stacks: addColumn(p.stacks)}
+	h := pageHeader{Page: p, StackCount: p.stackCount, Stacks: addColumn(p.stacks)}
 	for _, s := range p.Sequences {
-		tracks := []trackHeader{}
+		tracks := []trackHeader{} // not nil, so that the JSON is [] and not null
 		for _, t := range s.Tracks {
 			locations := map[string]columnLocation{}
 			for i, column := range t.columns {
 				locations[columnNames[i]] = addColumn(column)
 			}
-			tracks = append(tracks, trackHeader{t.Rank, t.First, t.count, t.Segments, locations})
+			tracks = append(tracks, trackHeader{
+				Rank:     t.Rank,
+				First:    t.First,
+				Events:   t.count,
+				Segments: t.Segments,
+				Columns:  locations,
+			})
 		}
-		h.Sequences = append(h.Sequences, sequenceHeader{s, tracks})
+		h.Sequences = append(h.Sequences, sequenceHeader{Sequence: s, Tracks: tracks})
 	}
 	encoded, err = json.Marshal(h)
 	if err != nil {
@@ -74,15 +88,16 @@ func (p *Page) header() (encoded []byte, columns [][]byte, err error) {
 	return encoded, columns, nil
 }
 
-// WriteData writes the data of the page, uncompressed and without the HTML: dataPrefix, the length
-// of the header in 4 bytes, the header and the columns.
+// WriteData writes the data of the page, uncompressed and without the HTML. The data consist of
+// dataPrefix, the length of the header in 4 bytes, the header and the columns.
 func (p *Page) WriteData(w io.Writer) error {
 	header, columns, err := p.header()
 	if err != nil {
 		return err
 	}
 	start := binary.LittleEndian.AppendUint32([]byte(dataPrefix), uint32(len(header)))
-	for _, part := range append([][]byte{start, header}, columns...) {
+	parts := append([][]byte{start, header}, columns...)
+	for _, part := range parts {
 		if _, err := w.Write(part); err != nil {
 			return fmt.Errorf("writing the data of a page: %w", err)
 		}
@@ -96,6 +111,8 @@ func (p *Page) WriteHTML(w io.Writer, plainText string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, p.Title, plainText)
 	fmt.Fprint(b, `<script type="application/octet-stream" id="data">`)
+	// The data pass through the compressor and then the encoder, which must be closed in this
+	// order.
 	encoder := base64.NewEncoder(base64.StdEncoding, b)
 	compressor := gzip.NewWriter(encoder)
 	if err := p.WriteData(compressor); err != nil {
@@ -110,8 +127,8 @@ func (p *Page) WriteHTML(w io.Writer, plainText string) error {
 	return writeBottom(b)
 }
 
-// WriteShell writes an HTML page without data, whose script fetches the data from the relative URL
-// source.
+// WriteShell writes an HTML page without data. The script of the page fetches the data from the
+// relative URL source.
 func WriteShell(w io.Writer, title, source string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, title, "This page needs JavaScript.")
@@ -120,7 +137,7 @@ func WriteShell(w io.Writer, title, source string) error {
 	return writeBottom(b)
 }
 
-// writeTop writes the HTML up to the element with the data.
+// writeTop writes the HTML up to the element with the data. Errors are returned by writeBottom.
 func writeTop(b *bufio.Writer, title, plainText string) {
 	fmt.Fprintf(b, `<!doctype html>
 <html lang="en">
@@ -138,8 +155,8 @@ func writeTop(b *bufio.Writer, title, plainText string) {
 `, Policy(), html.EscapeString(title), style, html.EscapeString(plainText))
 }
 
-// writeBottom ends the element with the data, writes the rest of the HTML, and flushes b. bufio
-// keeps the first error, so it also returns errors of earlier writes.
+// writeBottom ends the element with the data, writes the rest of the HTML, and flushes b. It also
+// returns errors of earlier writes to b, because a bufio.Writer keeps its first error.
 func writeBottom(b *bufio.Writer) error {
 	fmt.Fprintf(b, "</script>\n<script>%s</script>\n</body>\n</html>\n", script)
 	if err := b.Flush(); err != nil {
@@ -151,10 +168,15 @@ func writeBottom(b *bufio.Writer) error {
 // Policy returns the Content-Security-Policy of pages, which permits only the script and style of
 // this package. Servers can send it as a header.
 func Policy() string {
-	return strings.Join([]string{
-		"default-src 'none'", "script-src " + hashOf(script), "style-src " + hashOf(style),
-		"connect-src 'self'", "base-uri 'none'", "form-action 'none'",
-	}, "; ")
+	directives := []string{
+		"default-src 'none'",
+		"script-src " + hashOf(script),
+		"style-src " + hashOf(style),
+		"connect-src 'self'", // the script fetches the data from the same server
+		"base-uri 'none'",
+		"form-action 'none'",
+	}
+	return strings.Join(directives, "; ")
 }
 
 // hashOf returns the expression that permits a script or style in a Content-Security-Policy.
