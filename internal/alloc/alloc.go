@@ -7,7 +7,7 @@ import "fmt"
 type Growth struct {
 	Bytes      int64  // 0 if no segment is needed
 	minBytes   int64  // smallest size that fits the request
-	indexID    uint32 // index that will serve requests from the segment
+	indexID    uint32 // index of free blocks that the segment will belong to
 	isReserved bool   // whether the whole segment is kept for its stream; see Reserve
 }
 
@@ -33,7 +33,7 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	if stream != c.selectedStream {
 		c.selectStream(stream)
 	}
-	units := uint64(size+Unit-1) >> unitShift
+	units := uint64(size+Unit-1) >> unitShift // rounded up
 	indexID := c.selectedIndex
 	if !c.isGeometric {
 		indexID += c.config.smallIndexBit(int64(units) << unitShift)
@@ -56,6 +56,7 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	return c.makeLive(id, size), Growth{}, nil
 }
 
+// newSizeError returns the error for an invalid size. action is the beginning of its text.
 func newSizeError(action string, size int64) error {
 	return fmt.Errorf("%s %d bytes: %w: want 1 to %d", action, size, ErrSize, MaxSize)
 }
@@ -66,7 +67,7 @@ func (c *Core) allocFromOtherMemory(
 	size int64, units uint64, indexID uint32,
 ) (Block, Growth, error) {
 	roundedBytes := int64(units) << unitShift
-	s := &c.streams[indexID/2]
+	s := &c.streams[indexID/2] // each stream has two indexes of free blocks
 	for s.firstDeferred != 0 {
 		c.freeAndReportWaits(s.firstDeferred) // changes firstDeferred to the next block
 		id, foundUnits := c.findBlock(c.indexes[indexID], units, indexID)
@@ -147,7 +148,10 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 		}
 	}
 	return Growth{
-		Bytes: segmentBytes, minBytes: segmentBytes, indexID: indexID, isReserved: true,
+		Bytes:      segmentBytes,
+		minBytes:   segmentBytes,
+		indexID:    indexID,
+		isReserved: true,
 	}, nil
 }
 
@@ -183,7 +187,8 @@ func (c *Core) Seize(
 ) (isMoved bool, err error) {
 	c.mergeLastFreed()
 	c.reports.clear()
-	if !c.isGeometric || size <= 0 || size > MaxSize || c.isNearlyFull() {
+	isSizeValid := size > 0 && size <= MaxSize
+	if !c.isGeometric || !isSizeValid || c.isNearlyFull() {
 		return false, nil
 	}
 	units := uint64(roundUp(size, Unit)) >> unitShift

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Core decides where the blocks of one pool are placed. It is not safe for concurrent use. With
-// CreationOrder, Cores with the same Config and the same history of calls place every block
-// identically.
+// Core decides where the blocks of one pool are placed, in segments that AddSegment adds. It is not
+// safe for concurrent use. With CreationOrder, Cores with the same Config and the same history of
+// calls place every block identically.
 type Core struct {
 	lifetimes
 	hasKeptMemory bool // see the method HasKeptMemory
@@ -52,14 +52,20 @@ func (c *Core) Stats() Stats {
 	c.mergeLastFreed()
 	counts := &c.counts
 	s := Stats{
-		Segments: counts.segmentCount, Live: counts.liveCount,
-		Mapped: c.mappedBytes, MappedPeak: counts.peakMappedBytes,
-		Used: counts.usedBytes, UsedPeak: counts.peakUsedBytes, Requested: counts.requestedBytes,
-		Cached:   c.mappedBytes - counts.usedBytes,
-		Deferred: counts.deferredBytes, Parked: counts.parkedBytes, Pinned: counts.pinnedBytes,
+		Segments:   counts.segmentCount,
+		Live:       counts.liveCount,
+		Mapped:     c.mappedBytes,
+		MappedPeak: counts.peakMappedBytes,
+		Used:       counts.usedBytes,
+		UsedPeak:   counts.peakUsedBytes,
+		Requested:  counts.requestedBytes,
+		Cached:     c.mappedBytes - counts.usedBytes,
+		Deferred:   counts.deferredBytes,
+		Parked:     counts.parkedBytes,
+		Pinned:     counts.pinnedBytes,
 	}
 	for _, index := range c.indexes {
-		if index != nil { // an index is nil until its stream needs it
+		if index != nil { // an index of free blocks is nil until its stream needs it
 			s.LargestFree = max(s.LargestFree, c.largestBlock(index))
 		}
 	}

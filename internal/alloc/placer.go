@@ -34,7 +34,7 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	view := region.blockView(b, id)
 	p.lastOwner = region.owner
 	if end := b.position() + b.units(); end > region.dirtyEnd {
-		region.dirtyEnd = end
+		region.dirtyEnd = end // the memory is no longer clean
 	}
 	p.counts.liveCount++
 	p.counts.requestedBytes += size
@@ -148,13 +148,19 @@ func (p *placer) invalidateHandle(b *block) {
 	b.packed = uint64(unusedRecord)
 }
 
-// createRegion creates a region that consists of one free block, and returns the region's id. base
-// is the position of the region in the arena. owner is the number of the stream that owns indexID.
+// createRegion creates a region, a part of a segment that belongs to one stream, and returns its
+// id. The region consists of one free block. base is its position in the arena, and ordinal
+// identifies the segment. owner is the number of the stream that owns indexID.
 func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal int32) uint32 {
 	regionID, blockID, sentinelID := p.newRegion(), p.newBlock(), p.newBlock()
 	p.regions[regionID] = region{
-		origin: base, dirtyEnd: base, reservedEnd: base,
-		ordinal: ordinal, indexID: indexID, sentinel: sentinelID, owner: owner,
+		origin:      base,
+		dirtyEnd:    base, // no memory has been allocated yet
+		reservedEnd: base, // no memory is reserved
+		ordinal:     ordinal,
+		indexID:     indexID,
+		sentinel:    sentinelID,
+		owner:       owner,
 	}
 	if p.indexes[indexID] == nil {
 		p.indexes[indexID] = new(sizeIndex)

@@ -46,10 +46,8 @@ func (t *useTable) removeUse(fields *rareFields, streamID uint32, lastDeferral u
 	// link points to the id of the current use, in the previous use or in fields.
 	for link := &fields.firstUse; *link != 0; link = &t.uses[*link].next {
 		useID := *link
-		isOnStream := t.uses[useID].streamID == streamID
-		isLater := t.uses[useID].sequence > lastDeferral
-		if !isOnStream || isLater {
-			continue
+		if t.uses[useID].streamID != streamID || t.uses[useID].sequence > lastDeferral {
+			continue // a use on another stream or by a later deferral
 		}
 		*link = t.uses[useID].next
 		t.recycleUse(useID)

@@ -140,8 +140,8 @@ func (l *Ledger) Position() uint64 { return l.position }
 
 // Floor returns the first position with a kept event, or Position if no event is kept.
 func (l *Ledger) Floor() uint64 {
-	keptCount := min(l.position, uint64(len(l.entries)))
-	return max(l.restartPosition, l.position-keptCount)
+	// At the beginning and after a Restart, entries can have more places than there are events.
+	return max(l.restartPosition, l.position-min(l.position, uint64(len(l.entries))))
 }
 
 // NextStart returns the smallest position at which a restarted history may begin. It is a multiple
