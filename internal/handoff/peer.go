@@ -13,7 +13,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// Peer is a connection to the Server of another process. It is safe for concurrent use.
+// Peer is a connection to the Server of another process, from which it fetches files. It is safe
+// for concurrent use.
 //
 // If a request fails or times out, the Peer closes the connection, so that a late response cannot
 // be mistaken for the response to the next request. The next request reconnects.
@@ -177,7 +178,7 @@ func requestFile(
 		return nil, err
 	}
 	defer func() {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
+		if errors.Is(err, os.ErrDeadlineExceeded) { // callers expect the error of a context
 			err = cmp.Or(ctx.Err(), context.DeadlineExceeded)
 		}
 	}()
@@ -189,7 +190,7 @@ func requestFile(
 		}
 	})
 	defer stopWatchingContext()
-	n, err := conn.Write(request)
+	n, err := conn.Write(request) // n bytes were sent even if err is not nil
 	if tryExtendDeadline(ctx, conn, err) {
 		_, err = conn.Write(request[n:])
 	}
@@ -207,9 +208,9 @@ func requestFile(
 // reached the deadline. It reports whether it has done so and the call should be repeated. It does
 // nothing if ctx is canceled.
 func tryExtendDeadline(ctx context.Context, conn *net.UnixConn, err error) bool {
-	isDeadline := errors.Is(err, os.ErrDeadlineExceeded)
+	hasTimedOut := errors.Is(err, os.ErrDeadlineExceeded)
 	isCanceled := errors.Is(ctx.Err(), context.Canceled)
-	if !isDeadline || isCanceled {
+	if !hasTimedOut || isCanceled {
 		return false
 	}
 	setErr := conn.SetDeadline(time.Now().Add(answerTime))

@@ -84,23 +84,23 @@ func (l *Ledger) AppendWithoutSite(
 func (l *Ledger) append(
 	streamSegment uint64, offset, size, requested int64, siteKind uint64,
 ) uint64 {
-	p := l.position
-	if p%maintenanceInterval == 0 {
+	position := l.position
+	if position%maintenanceInterval == 0 {
 		l.maintain()
 	}
 	digestBefore := l.digest
 	kind := event.Kind(siteKind) // the low bits, without the site, which ranks do not compare
 	l.digest = extendDigest(digestBefore,
 		mixPlace(streamSegment, offset), mixSizes(size, requested, kind))
-	l.position = p + 1
-	e := &l.entries[p&uint64(len(l.entries)-1)] // index p%len(l.entries), without a division
+	l.position = position + 1
+	e := &l.entries[position&uint64(len(l.entries)-1)] // position%len(l.entries), but faster
 	e.StreamSegment = streamSegment
 	e.Offset = offset
 	e.Size = size
 	e.Requested = requested
 	e.SiteKind = siteKind
 	e.digestBefore = digestBefore
-	return p
+	return position
 }
 
 // maintain makes entries longer and adds a checkpoint if necessary. It suffices to call it at

@@ -33,9 +33,11 @@ var lostRequirements = []requirement{
 	},
 }
 
+// testKilledRank kills rank 0 or 1 of three while all ranks repeat one kind of wait; see
+// waitFunctions.
 func testKilledRank(t *testing.T, _ Join) {
 	for name := range waitFunctions {
-		for victim := range 2 { // rank 0 and one other rank
+		for victim := range 2 {
 			t.Run(fmt.Sprintf("rank %d in %s", victim, name), func(t *testing.T) {
 				procs := startProcesses(t, 3, name, hangTimeout)
 				procs[victim].sendSignal(syscall.SIGKILL)
@@ -45,6 +47,7 @@ func testKilledRank(t *testing.T, _ Join) {
 	}
 }
 
+// testKilledWithoutWaits kills rank 2 while the other ranks poll PeerFailed and wait for nothing.
 func testKilledWithoutWaits(t *testing.T, _ Join) {
 	procs := startProcesses(t, 3, idleProgram, hangTimeout)
 	procs[2].sendSignal(syscall.SIGKILL)
@@ -120,7 +123,7 @@ func (p *process) awaitFaultOutcome() {
 // testExitAfterLeaving lets rank 1 submit a ticket, leave and exit. Rank 0 waits for the work of
 // this ticket until the deadline of its context.
 func testExitAfterLeaving(t *testing.T, _ Join) {
-	procs := startProcesses(t, 2, leaveProgram, hangTimeout)
+	procs := startProcesses(t, 2, leaveProgram, hangTimeout) // see program.leave
 	if err := procs[1].command.Wait(); err != nil {
 		t.Error(err)
 	}

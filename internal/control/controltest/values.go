@@ -61,6 +61,7 @@ func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
 	return nil
 }
 
+// testGatheredWords gathers two values in turns, many times.
 func testGatheredWords(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {

@@ -37,8 +37,8 @@ var verdictRequirements = []requirement{
 	{"long work that all ranks have submitted causes no warning", testLongWorkWithoutWarning},
 }
 
-// testEachWait tests every kind of wait in a new group of n ranks. It calls before, waits on rank
-// 0, and passes the error of the wait to check.
+// testEachWait tests every kind of wait (see waitFunctions) in a new group of n ranks. It calls
+// before, waits on rank 0, and passes the error of the wait to check.
 func testEachWait(
 	t *testing.T, join Join, n int, before func(t *testing.T, g *localGroup),
 	check func(t *testing.T, err error),
@@ -65,6 +65,7 @@ func checkPeerError(t *testing.T, err error, rank int) {
 	}
 }
 
+// testErrorNamesFailedRank lets rank 1 of three fail. Rank 2 never arrives.
 func testErrorNamesFailedRank(t *testing.T, join Join) {
 	before := func(_ *testing.T, g *localGroup) {
 		_ = g.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
@@ -80,6 +81,7 @@ func testErrorNamesFailedRank(t *testing.T, join Join) {
 	testEachWait(t, join, 3, before, check)
 }
 
+// testErrorOmitsRankThatFailedLater lets rank 1 of three fail, and then rank 2 because of rank 1.
 func testErrorOmitsRankThatFailedLater(t *testing.T, join Join) {
 	before := func(t *testing.T, g *localGroup) {
 		t.Helper()
@@ -96,6 +98,7 @@ func testErrorOmitsRankThatFailedLater(t *testing.T, join Join) {
 	testEachWait(t, join, 3, before, check)
 }
 
+// testErrorNamesAbortingRank lets rank 1 of two abort the group and leave.
 func testErrorNamesAbortingRank(t *testing.T, join Join) {
 	before := func(t *testing.T, g *localGroup) {
 		t.Helper()
@@ -127,6 +130,7 @@ func checkDeadlock(t *testing.T, err error, ranks ...int) {
 	}
 }
 
+// testErrorNamesRankThatLeft lets rank 2 of three leave. Rank 1 never arrives.
 func testErrorNamesRankThatLeft(t *testing.T, join Join) {
 	before := func(t *testing.T, g *localGroup) {
 		t.Helper()
@@ -171,7 +175,7 @@ func testDeadlockErrors(t *testing.T, join Join) {
 // testExitAfterLeavingEarly lets rank 0 wait for a ticket that rank 1 had not submitted when rank 1
 // left. The process of rank 1 exits long before the wait ends.
 func testExitAfterLeavingEarly(t *testing.T, _ Join) {
-	procs := startProcesses(t, 2, leaveEarlyProgram, hangTimeout)
+	procs := startProcesses(t, 2, leaveEarlyProgram, hangTimeout) // see program.leave
 	if err := procs[1].command.Wait(); err != nil {
 		t.Error(err)
 	}

@@ -53,7 +53,7 @@ func (p *Plane) Exchange(
 }
 
 // disableLane makes later exchanges on a lane fail, because ranks may be in different steps of the
-// lane. If err is the error of driver.LaneControl, the whole plane fails. disableLane returns err,
+// lane. If the lane is driver.LaneControl, the whole plane fails with err. disableLane returns err,
 // as a fault if the plane fails. The caller must hold p.mu, which may be released for a while.
 func (p *Plane) disableLane(lane driver.Lane, err error) error {
 	p.laneErrs[lane] = err
@@ -136,7 +136,8 @@ func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) 
 		return nil, err
 	}
 	ownSteps.received++ // this rank's own payload
-	w.step, w.isOrdered = ownSteps.received, ownSteps.isOrdered
+	w.step = ownSteps.received
+	w.isOrdered = ownSteps.isOrdered
 	post := message{kind: kindPost, track: w.track, step: w.step, payload: payload}
 	p.broadcast(post, notLast)
 	if err := p.wait(ctx, w); err != nil {
@@ -214,8 +215,8 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 }
 
 // exchangeReports sends a fault report to all ranks. It returns the next report of every rank, by
-// group rank. The report of a rank that can report no more is nil. The caller must hold p.mu, which
-// is released during waits.
+// group rank. The entry of a rank without a report is nil. The caller must hold p.mu, which is
+// released during waits.
 func (p *Plane) exchangeReports(
 	ctx context.Context, payload []byte, w *waitState,
 ) ([][]byte, error) {
@@ -223,7 +224,7 @@ func (p *Plane) exchangeReports(
 	// failed.
 	_ = p.fail(&driver.PeerError{InCall: w.callText()}) // does nothing if this rank has failed
 	ownRecord := &p.records[p.ownRank]
-	payload = append([]byte{}, payload...)
+	payload = append([]byte{}, payload...) // a copy, because the record keeps it
 	if err := ownRecord.addReport(payload); err != nil {
 		return nil, err
 	}

@@ -119,8 +119,8 @@ func (m *message) encode() []byte {
 	return append(b, m.payload...)
 }
 
-// readFrame reads a message. It validates sizes before it allocates memory for the payload, so that
-// a peer cannot make it allocate too much.
+// readFrame reads a message; see headerBytes for the layout. It validates sizes before it allocates
+// memory for the payload, so that a peer cannot make it allocate too much.
 func readFrame(r io.Reader) (message, error) {
 	var b [headerBytes + math.MaxUint8]byte // the header and the name of the track
 	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
@@ -133,7 +133,7 @@ func readFrame(r io.Reader) (message, error) {
 		return message{}, fmt.Errorf("invalid frame of kind %d with %d bytes: %w",
 			m.kind, size, ErrProtocol)
 	}
-	name := b[headerBytes:][:b[1]]
+	name := b[headerBytes:][:b[1]] // b[1] is its length, which is below 256
 	if _, err := io.ReadFull(r, name); err != nil {
 		return message{}, err
 	}
@@ -163,7 +163,7 @@ func decodeWords(b []byte, words []uint64) {
 
 // status describes the progress of a rank for the other ranks.
 type status struct {
-	submitted uint64 // last ticket that the rank has submitted
+	submitted uint64 // last ticket (number of a collective) that the rank has submitted
 	// inCollective is the ticket of the collective in which the rank waits, or 0.
 	inCollective uint64
 	operation    driver.Operation // of the collective

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -72,7 +73,7 @@ func (c *Config) check() error {
 // the names of their machines.
 func compareGroups(ctx context.Context, p *Plane) error {
 	ownRanks := encodeRanks(p.cfg.Group)
-	ownPayload := append(ownRanks, control.HostName()...)
+	ownPayload := slices.Concat(ownRanks, []byte(control.HostName()))
 	payloads, err := p.Exchange(ctx, driver.LaneControl, ownPayload)
 	if err != nil {
 		return err
@@ -131,7 +132,7 @@ type hello struct {
 }
 
 const (
-	protocolName = "symrel04" // with the version of the protocol
+	protocolName = "symrel04" // 04 is the version of the protocol
 	addressBytes = 16 + 2     // an IPv6 address and a port
 	// numbersBytes is the size of rank, target and attempt.
 	numbersBytes = 3 * 4
@@ -162,8 +163,9 @@ func addressOf(address net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(addrPort.Addr().Unmap().WithZone(""), addrPort.Port())
 }
 
-// decodeHello decodes a hello. It returns ErrProtocol if the sender does not know the token, if it
-// wants to reach another rank, or if its rank is not above this rank.
+// decodeHello decodes a hello. It returns ErrProtocol if the sender uses another protocol, does not
+// know the token, or wants to reach another rank. It also does so if the sender's rank is not above
+// this rank, because ranks connect only to lower ones.
 func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	name, rest := b[:len(protocolName)], b[len(protocolName):]
 	half, fields := rest[:tokenHalf], rest[tokenHalf:]

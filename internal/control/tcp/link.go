@@ -26,6 +26,7 @@ type link struct {
 	closed       chan struct{} // closed when this rank reads no more messages
 }
 
+// newLink returns a link without queued frames. The caller must start writeFrames.
 func newLink(rank int, conn *net.TCPConn) *link {
 	return &link{
 		rank:   rank,
@@ -54,7 +55,7 @@ func (l *link) sendStatus() {
 	l.wakeWriter()
 }
 
-// answer sends a status in answer to the kindAskStatus with step request.
+// answer makes writeFrames send a status in answer to the kindAskStatus whose step is request.
 func (l *link) answer(request uint64) {
 	l.mu.Lock()
 	l.request = request
@@ -77,10 +78,13 @@ func (l *link) takeQueue(
 	encodeStatus func(request uint64) []byte,
 ) (frames net.Buffers, hasLast bool) {
 	l.mu.Lock()
-	frames, hasLast = l.queue, l.isLastQueued
+	frames = l.queue
+	hasLast = l.isLastQueued
 	isStatusDue := l.isStatusDue && !hasLast // no frame may follow the last one
 	request := l.request
-	l.queue, l.isStatusDue, l.request = nil, false, 0
+	l.queue = nil
+	l.isStatusDue = false
+	l.request = 0
 	l.mu.Unlock()
 	if isStatusDue {
 		frames = append(frames, encodeStatus(request))

@@ -25,7 +25,7 @@ const (
 // No messages are read after kindLeave. A rank is lost if its connection closes without kindLeave.
 // A rank that has failed may still leave or be lost.
 type rankRecord struct {
-	status                          // latest status, which counts the rank's collectives
+	status                          // latest status of the rank
 	tracks         map[track]*steps // nil until the first step
 	valueNameCount int              // number of tracks of named values
 	reports        [][]byte         // all fault reports
