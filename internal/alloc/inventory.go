@@ -50,7 +50,8 @@ type Arrangement struct {
 	// requests.
 	Segments []Extent
 	// KeptRanges lists ranges that stay allocated until the next Rebuild: parked blocks, and live
-	// blocks that are pinned only on some ranks.
+	// blocks that are pinned only on some ranks. Otherwise, these blocks would become free on some
+	// ranks earlier than on others.
 	KeptRanges []Range
 }
 
@@ -125,7 +126,7 @@ const spanBytes = int64(spanUnits) << unitShift
 // eachSpan visits the spans that a range touches.
 func (r Range) eachSpan(visit func(spanID)) {
 	for number := r.Offset / spanBytes; number*spanBytes < r.end(); number++ {
-		visit(spanID{r.Segment, number})
+		visit(spanID{segment: r.Segment, number: number})
 	}
 }
 
