@@ -3,8 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -95,8 +97,11 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	jobs := []jobStatus{}
 	for _, folder := range folders {
 		machine, err := live.Read(ctx, folder)
-		if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
 			continue // the job has ended
+		}
+		if err != nil {
+			return nil, err
 		}
 		if j := newJobStatus(folder, machine); !j.hasEnded() {
 			jobs = append(jobs, j)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -102,5 +103,18 @@ func TestStatusWithoutRanksFails(t *testing.T) {
 		if code != exitFailed || !strings.Contains(stdout+stderr, "no rank serves its status") {
 			t.Errorf("status %v = %d, %q, %q; want code %d", args, code, stdout, stderr, exitFailed)
 		}
+	}
+}
+
+// TestStatusReportsUnreadableFolder checks that a folder that cannot be listed is not taken for that
+// of a job that has ended.
+func TestStatusReportsUnreadableFolder(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := runStatus(t, file)
+	if code != exitFailed || !strings.Contains(stderr, "not a directory") {
+		t.Errorf("status of a file = %d, %q; want code %d and the reason", code, stderr, exitFailed)
 	}
 }

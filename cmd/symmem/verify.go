@@ -118,7 +118,7 @@ func newVerifyCommand() *cobra.Command {
 var (
 	placementNames = []string{"creation", "address"}
 	checkNames     = []string{"default", "off", "registration", "every"}
-	pathNames      = []string{"auto", "plain", "window", "direct"}
+	pathNames      = []string{"auto", "plain", "window", "direct", "two-level"}
 	formulaNames   = []string{"ranks", "tree", "rounded-tree"}
 )
 
