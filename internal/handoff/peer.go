@@ -182,14 +182,20 @@ func requestFile(
 			err = cmp.Or(ctx.Err(), context.DeadlineExceeded)
 		}
 	}()
+	watched := make(chan struct{}) // closed at the end of the function that ctx starts
 	stopWatchingContext := context.AfterFunc(ctx, func() {
+		defer close(watched)
 		isCanceled := !errors.Is(ctx.Err(), context.DeadlineExceeded)
 		if isCanceled {
 			past := time.Unix(1, 0)    // makes pending calls return
 			_ = conn.SetDeadline(past) // fails only if the connection is closed
 		}
 	})
-	defer stopWatchingContext()
+	defer func() {
+		if !stopWatchingContext() {
+			<-watched // it must not change the deadline of the next request
+		}
+	}()
 	n, err := conn.Write(request) // n bytes were sent even if err is not nil
 	if tryExtendDeadline(ctx, conn, err) {
 		_, err = conn.Write(request[n:])

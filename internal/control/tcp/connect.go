@@ -329,11 +329,11 @@ func (j *joiner) accept(ctx context.Context, fail func(error)) {
 // acceptPeer verifies the first half of the token and sends the second. It returns nil if that
 // fails, but an error for a connection through NAT.
 func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) (*link, error) {
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
-	defer stop()
 	if conn.SetDeadline(time.Now().Add(handshakeTimeout)) != nil || sys.DetectSilence(conn) != nil {
 		return nil, nil
 	}
+	stopWatchingContext := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	defer stopWatchingContext()
 	var b [helloBytes]byte
 	if _, err := io.ReadFull(conn, b[:]); err != nil {
 		return nil, nil
@@ -349,6 +349,9 @@ func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) (*link, erro
 		return nil, nil
 	}
 	if _, err := conn.Write(j.token[tokenHalf:]); err != nil {
+		return nil, nil
+	}
+	if !stopWatchingContext() { // ctx is done, and the deadline may still be set
 		return nil, nil
 	}
 	if conn.SetDeadline(time.Time{}) != nil {

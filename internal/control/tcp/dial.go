@@ -191,9 +191,13 @@ func allMatch(errs []error, matches func(error) bool) bool {
 func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	interrupt := func() { _ = conn.SetDeadline(time.Now()) }
 	stopWatchingContext := context.AfterFunc(ctx, interrupt)
-	defer stopWatchingContext()
 	d.attempt++
-	if err := d.exchangeTokens(conn); err != nil {
+	err := d.exchangeTokens(conn)
+	isInterrupted := !stopWatchingContext() // interrupt may also run later
+	if isInterrupted && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
 		closeErr := conn.Close()
 		return nil, errors.Join(err, closeErr)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -320,4 +321,49 @@ func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 	check(t, p.Close())
 	check(t, <-joined)
 	check(t, other.Close())
+}
+
+// TestHandshakeLeavesNoDeadline cancels the context of a handshake just when the other end has
+// completed it. The handshake must fail, or return a connection on which later writes succeed.
+func TestHandshakeLeavesNoDeadline(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer listener.Close()
+	server := &joiner{cfg: Config{Group: duo(0)}}
+	client := &joiner{cfg: Config{Group: duo(1)}}
+	for round := range 1000 {
+		dialed, err := net.Dial("tcp", listener.Addr().String())
+		check(t, err)
+		accepted, err := listener.Accept()
+		check(t, err)
+		server.unauthenticated = []net.Conn{accepted}
+		accept := func(ctx context.Context) *link {
+			l, _ := server.acceptPeer(ctx, accepted.(*net.TCPConn))
+			return l
+		}
+		dial := func(ctx context.Context) *link {
+			d := &dialer{joiner: client}
+			l, _ := d.handshake(ctx, dialed.(*net.TCPConn))
+			return l
+		}
+		first, second := accept, dial
+		if round%2 == 1 {
+			first, second = dial, accept
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		canceled := make(chan *link)
+		go func() { canceled <- second(ctx) }()
+		first(t.Context())
+		cancel()
+		if l := <-canceled; l != nil {
+			for range 100 { // lets functions run that the context starts
+				runtime.Gosched()
+			}
+			if _, err := l.conn.Write([]byte{1}); err != nil {
+				t.Fatalf("round %d: writing after the handshake: %v", round, err)
+			}
+		}
+		_ = dialed.Close() // closed if the handshake failed
+		_ = accepted.Close()
+	}
 }
