@@ -20,9 +20,10 @@ import (
 // adoptedCommunicator implements driver.AdoptedCommunicator with an ncclComm_t that another
 // library has created and will destroy.
 type adoptedCommunicator struct {
-	device     *Device
-	handle     nccl.Comm
-	size, rank int
+	device *Device
+	handle nccl.Comm
+	size   int // number of ranks
+	rank   int // of this process in the communicator
 	// timeoutErr is the error of the call that timed out, or nil. Later calls return it as well.
 	timeoutErr atomic.Pointer[driver.TimeoutError]
 }
@@ -61,13 +62,14 @@ func (a *adoptedCommunicator) queryProperties() (err error) {
 	if a.rank, err = a.device.nccl.UserRank(a.handle); err != nil {
 		return err
 	}
-	ordinal, err := a.device.nccl.Device(a.handle)
+	usedOrdinal, err := a.device.nccl.Device(a.handle) // CUDA's number of the GPU
 	if err != nil {
 		return err
 	}
-	if ordinal != a.device.gpu.Ordinal() {
-		return fmt.Errorf("the communicator uses GPU %d, but this rank uses GPU %d", ordinal,
-			a.device.gpu.Ordinal())
+	ownOrdinal := a.device.gpu.Ordinal()
+	if usedOrdinal != ownOrdinal {
+		return fmt.Errorf("the communicator uses GPU %d, but this rank uses GPU %d", usedOrdinal,
+			ownOrdinal)
 	}
 	return nil
 }
@@ -76,34 +78,41 @@ func (a *adoptedCommunicator) Size() int { return a.size }
 
 func (a *adoptedCommunicator) Rank() int { return a.rank }
 
-// callWithDeadline runs call in a goroutine and returns its error, or a TimeoutError when ctx is
-// done. Without a deadline in ctx, the device's timeout applies. After a TimeoutError, the
-// goroutine stays blocked until the other library aborts the communicator, and all later calls
-// return the same error. description is the text for call in the error.
+// isUsable reports whether no call has timed out.
+func (a *adoptedCommunicator) isUsable() bool { return a.timeoutErr.Load() == nil }
+
+// callWithDeadline runs call in a goroutine and returns its error. When ctx is done, it returns a
+// TimeoutError, which uses description as the text for call. Without a deadline in ctx, the
+// device's timeout applies.
+//
+// After a TimeoutError, the goroutine stays blocked until the other library aborts the
+// communicator. All later uses of callWithDeadline return the same error.
 func (a *adoptedCommunicator) callWithDeadline(
 	ctx context.Context, description string, call func() error,
 ) error {
-	if err := a.timeoutErr.Load(); err != nil {
-		return err
+	if earlierErr := a.timeoutErr.Load(); earlierErr != nil {
+		return earlierErr
 	}
 	ctx, cancel := control.WithDefaultTimeout(ctx, a.device.cfg.Timeout)
 	defer cancel()
-	startTime, result := time.Now(), make(chan error, 1)
+	startTime := time.Now()
+	result := make(chan error, 1) // buffered, so that a late call can still send
 	go func() { result <- a.device.gpu.Do(call) }()
 	select {
 	case err := <-result:
 		return err
 	case <-ctx.Done():
-		err := &driver.TimeoutError{
+		timeoutErr := &driver.TimeoutError{
 			InCall: fmt.Sprintf("%s on communicator %#x of %d ranks", description, uintptr(a.handle),
 				a.size),
 			Waited: time.Since(startTime).Round(time.Millisecond),
 		}
-		a.timeoutErr.Store(err)
-		return err
+		a.timeoutErr.Store(timeoutErr)
+		return timeoutErr
 	}
 }
 
+// Register registers a segment with NCCL as a window. It waits for all ranks of the communicator.
 func (a *adoptedCommunicator) Register(
 	ctx context.Context, s driver.Segment,
 ) (driver.Window, error) {
@@ -122,16 +131,13 @@ func (a *adoptedCommunicator) Register(
 	return &adoptedWindow{communicator: a, handle: handle}, nil
 }
 
+// adoptedWindow implements driver.Window for an adopted communicator.
 type adoptedWindow struct {
 	communicator *adoptedCommunicator
 	handle       nccl.Window // 0 if NCCL cannot use windows in the communicator
 }
 
-// isUsable reports whether no call has timed out.
-func (a *adoptedCommunicator) isUsable() bool { return a.timeoutErr.Load() == nil }
-
-// Deregister deregisters the window from NCCL. It must be called before the communicator is
-// destroyed.
+// Deregister deregisters the window from NCCL. Call it before the communicator is destroyed.
 func (w *adoptedWindow) Deregister() error {
 	a := w.communicator
 	if !a.isUsable() {
@@ -140,8 +146,9 @@ func (w *adoptedWindow) Deregister() error {
 	return a.device.gpu.Do(func() error { return a.device.nccl.WindowDeregister(a.handle, w.handle) })
 }
 
-// Exchange sends payload to every rank and returns the payloads of all ranks. It gathers their
-// lengths first, and then the payloads, which it pads to the greatest length.
+// Exchange sends payload to every rank and returns the payloads of all ranks, by rank. A gather
+// needs inputs of one length. Exchange therefore gathers the lengths first, and after that the
+// payloads, padded to the greatest length.
 func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
 	encodedLength := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
 	lengths, err := a.gather(ctx, encodedLength)
@@ -149,13 +156,13 @@ func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 		return nil, err
 	}
 	longest := 0
-	for _, encoded := range lengths {
+	for _, encoded := range lengths { // each has the 8 bytes of encodedLength
 		length := binary.LittleEndian.Uint64(encoded)
 		if length > driver.MaxPayload {
 			return nil, fmt.Errorf("exchanging payloads on communicator %#x: a rank sent %d bytes, but "+
 				"the limit is %d", uintptr(a.handle), length, driver.MaxPayload)
 		}
-		longest = max(longest, int(length))
+		longest = max(longest, int(length)) // at most MaxPayload, which fits in an int
 	}
 	padded := make([]byte, longest)
 	copy(padded, payload)
@@ -164,7 +171,8 @@ func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 		return nil, err
 	}
 	for r := range payloads {
-		payloads[r] = payloads[r][:binary.LittleEndian.Uint64(lengths[r])]
+		length := binary.LittleEndian.Uint64(lengths[r])
+		payloads[r] = payloads[r][:length] // without the padding
 	}
 	return payloads, nil
 }
@@ -187,8 +195,8 @@ func (a *adoptedCommunicator) gather(ctx context.Context, input []byte) ([][]byt
 
 // gatherInContext fills output with the inputs of all ranks. The CUDA context must be current.
 //
-// A stream of InternalStreams.Run would be abandoned after the GPU's timeout, which may be too
-// short for other ranks. gatherInContext creates a stream instead.
+// It creates a stream for the gather. InternalStreams.Run would also provide one, but abandons it
+// after the GPU's timeout, and the other ranks may need more time.
 func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
 	if len(input) == 0 {
 		return nil
@@ -204,12 +212,14 @@ func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
 		return err
 	}
 	defer func() { _ = d.gpu.CUDA.MemFreeHost(hostAddress) }()
-	copy(dl.Bytes(hostAddress, len(input)), input)
+	hostInput := dl.Bytes(hostAddress, len(input))
+	hostOutput := dl.Bytes(hostAddress+uintptr(len(input)), len(output))
+	copy(hostInput, input)
 	err = a.gatherOnStream(stream, hostAddress, int64(len(input)), int64(len(output)))
 	if err != nil {
 		return err
 	}
-	copy(output, dl.Bytes(hostAddress+uintptr(len(input)), len(output)))
+	copy(output, hostOutput)
 	return nil
 }
 
@@ -224,11 +234,14 @@ func (a *adoptedCommunicator) gatherOnStream(
 		return err
 	}
 	recv := send + uintptr(inputBytes)
+	hostOutput := hostAddress + uintptr(inputBytes)
+	// Take all steps even after an error: the other ranks wait for the gather, and the memory must
+	// be freed.
+	copyInErr := d.gpu.CUDA.MemcpyAsync(send, hostAddress, inputBytes, stream)
 	call := d.nccl.AllGather(send, recv, inputBytes, nccl.Uint8, a.handle)
-	err = errors.Join(
-		d.gpu.CUDA.MemcpyAsync(send, hostAddress, inputBytes, stream),
-		call.On(stream),
-		d.gpu.CUDA.MemcpyAsync(hostAddress+uintptr(inputBytes), recv, outputBytes, stream),
-		d.gpu.CUDA.MemFreeAsync(send, stream))
-	return errors.Join(err, d.gpu.CUDA.StreamSynchronize(stream))
+	gatherErr := call.On(stream)
+	copyOutErr := d.gpu.CUDA.MemcpyAsync(hostOutput, recv, outputBytes, stream)
+	freeErr := d.gpu.CUDA.MemFreeAsync(send, stream) // frees recv, too, which is in the same memory
+	syncErr := d.gpu.CUDA.StreamSynchronize(stream)
+	return errors.Join(copyInErr, gatherErr, copyOutErr, freeErr, syncErr)
 }

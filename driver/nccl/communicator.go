@@ -13,7 +13,8 @@ import (
 	"symmem/internal/control"
 )
 
-// communicator implements driver.Communicator and launches calls. Its parts have other tasks:
+// communicator implements driver.Communicator, a group of ranks, and launches calls. Its parts have
+// other tasks:
 //
 //	registrar  registers and deregisters windows (memory that all ranks register with NCCL)
 //	recorder   records calls into captures of other libraries
@@ -25,19 +26,20 @@ import (
 //	teardown   frees the communicator in stages
 //	twoLevel   runs collectives within each machine and between machines
 //
-// The parts share mu. It guards the windows, the recordings and writes to the history. It is held
-// during calls to NCCL, which permits only one thread at a time.
+// The parts share mu, the group's lock. It guards the windows, the recordings of captured calls,
+// and writes to the history. It is held during calls to NCCL, because NCCL permits only one thread
+// at a time in a communicator.
 type communicator struct {
 	// Launches use mainly the fields of this block, which share few cache lines.
 
 	device            *Device
-	plane             control.Plane
-	comparisonEnabled atomic.Bool // set by SetCheck
-	isClosing         atomic.Bool // set by Close
-	isLevel           bool        // set for a level of a two-level group (see twoLevel)
+	plane             control.Plane // connects the ranks outside NCCL
+	comparisonEnabled atomic.Bool   // set by SetCheck
+	isClosing         atomic.Bool   // set by Close
+	isLevel           bool          // set for a communicator that a two-level group uses
 	mu                groupLock
 	busy              stream.BusyStreams // streams with unfinished work of the group
-	history           history
+	history           history            // the last calls
 
 	driver.Decisions
 	suspender
@@ -51,7 +53,7 @@ type communicator struct {
 	direct       directPath
 	messages     p2p.Messages
 	graphs       sync.WaitGroup // counts symmem's open graphs with calls of the group
-	windowGraphs atomic.Int64   // number of these graphs with calls on the window path
+	windowGraphs atomic.Int64   // number of those with calls on the window path
 	runTimer     runTimer
 
 	twoLevel
@@ -97,10 +99,12 @@ func (c *communicator) Cause() error { return c.plane.Cause() }
 
 func (c *communicator) CheckPeers() { c.faults.checkPeers() }
 
+// Exchange sends payload to all ranks and returns the payloads of all ranks, by group rank.
+// Exchanges in different lanes are independent of each other.
 func (c *communicator) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
-	if lane != driver.LaneFault {
+	if lane != driver.LaneFault { // that lane works after a failure, too
 		_ = c.faults.checkKernels() // after a fault, plane.Exchange returns the error
 	}
 	return c.plane.Exchange(ctx, lane, payload)
@@ -131,10 +135,12 @@ func (c *communicator) Register(
 	return w, nil
 }
 
+// UseWindows registers all windows with NCCL, even if the group has symmem's own kernels.
 func (c *communicator) UseWindows(ctx context.Context) error {
 	return c.registrar.registerAllWithNCCL(ctx)
 }
 
+// Abort makes the group fail with cause, and starts its teardown.
 func (c *communicator) Abort(cause error) {
 	c.plane.Abort(cause)
 	c.teardown.begin()
@@ -146,18 +152,7 @@ func (c *communicator) Close() error {
 	c.isClosing.Store(true)
 	c.stages.noteClosed()
 	levelsErr := c.twoLevel.close()
-	for waits := 0; waits < maxCloseWaits && c.plane.Cause() == nil; waits++ {
-		allEnded, isRankMissing := c.finishWork()
-		if allEnded {
-			break
-		}
-		// Withdraw makes launches of the missing ranks fail. It returns false if these ranks have
-		// just launched the collective, which can now complete.
-		hasWithdrawn := c.plane.Withdraw()
-		if hasWithdrawn || !isRankMissing {
-			break
-		}
-	}
+	c.finishOrWithdraw()
 	unmatchedErr := c.messages.UnmatchedError()
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
 		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
@@ -165,15 +160,31 @@ func (c *communicator) Close() error {
 			unmatchedErr = errors.Join(peerErr, unmatchedErr)
 		}
 	}
-	err := c.plane.Close()
+	planeErr := c.plane.Close()
 	c.teardown.begin()
 	c.watcher.goroutine.Wait()
 	c.direct.exchange.NoteGroupClosed()
-	return errors.Join(unmatchedErr, err, levelsErr)
+	return errors.Join(unmatchedErr, planeErr, levelsErr)
 }
 
 // maxCloseWaits limits the waits in Close, because a rank might launch calls forever.
 const maxCloseWaits = 3
+
+// finishOrWithdraw waits for collectives that all ranks have launched. It withdraws from the
+// others: launches of the missing ranks then fail.
+func (c *communicator) finishOrWithdraw() {
+	for waits := 0; waits < maxCloseWaits && c.plane.Cause() == nil; waits++ {
+		allEnded, isRankMissing := c.finishWork()
+		if allEnded {
+			return
+		}
+		hasWithdrawn := c.plane.Withdraw()
+		if hasWithdrawn || !isRankMissing {
+			return
+		}
+		// The missing ranks have just launched the collective. It can complete, so wait again.
+	}
+}
 
 // finishWork waits until all collectives have ended or the last one cannot complete, but no longer
 // than the group's timeout. allEnded is set if the group has no unfinished work. isRankMissing is
@@ -181,11 +192,15 @@ const maxCloseWaits = 3
 func (c *communicator) finishWork() (allEnded, isRankMissing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
-	_ = gpu.Poll(ctx, func() bool {
+	isDone := func() bool {
 		ticket, _ := c.history.lastCall()
 		allEnded = isIdle(&c.mu, &c.busy)
 		isRankMissing = !allEnded && !c.faults.canComplete(ticket)
 		return allEnded || isRankMissing || c.messages.HasUnanswered() || c.plane.Cause() != nil
-	})
-	return allEnded || isIdle(&c.mu, &c.busy), isRankMissing
+	}
+	_ = gpu.Poll(ctx, isDone) // after a timeout, the results are those of the last poll
+	if !allEnded {
+		allEnded = isIdle(&c.mu, &c.busy) // the work may have ended since the last poll
+	}
+	return allEnded, isRankMissing
 }

@@ -1,16 +1,21 @@
 package nccl
 
-// This file decides in which order the steps of a teardown free a communicator. One of the steps
-// is the abort, a call of NCCL's CommAbort, which stops kernels that wait for other ranks. A
-// window kernel is an NCCL kernel that accesses windows (registered memory), and a plain kernel is
-// any other NCCL kernel. A foreign graph is a CUDA graph of another library. These facts determine
-// which steps come before the abort:
+// This file decides in which order the steps of a teardown free a communicator. It uses these
+// words:
+//
+//   - The abort is a call of NCCL's CommAbort, which stops kernels that wait for other ranks.
+//   - A window kernel is an NCCL kernel that accesses windows (registered memory). A plain kernel
+//     is any other NCCL kernel.
+//   - A foreign graph is a CUDA graph that another library has captured.
+//
+// These facts determine which steps come before the abort:
 //
 //   - Only the abort stops a plain kernel or a call to NCCL that waits for a lost rank.
 //   - A window kernel ignores the abort in NCCL 2.27.3 to 2.30.7, and may run until the process
-//     exits. CommAbort would wait for it with CUDA locks held that every call needs.
-//   - Foreign graphs can be replayed at any time. If they contain window kernels, the abort
-//     waits until these graphs are destroyed.
+//     exits. CommAbort would wait for the kernel, and would meanwhile hold locks of CUDA that every
+//     call to CUDA needs.
+//   - Foreign graphs can be replayed at any time. If they contain window kernels, the abort must
+//     come after these graphs have been destroyed.
 //   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort.
 //     symmem's own kernels and work of closed streams must therefore end first.
 //   - NCCL before 2.29.7 leaks the memory of windows that are still registered at the abort.
@@ -21,8 +26,10 @@ type step string
 
 const (
 	// stepDrain waits, with a timeout, until no stream has work of the group.
-	stepDrain      step = "drain"
-	stepAbort      step = "abort"
+	stepDrain step = "drain"
+	// stepAbort starts the abort, which continues in the background.
+	stepAbort step = "abort"
+	// stepDeregister deregisters the windows that no foreign graph uses.
 	stepDeregister step = "deregister"
 	// stepAwaitOwnGraphs waits until symmem's graphs with calls of the group are closed.
 	stepAwaitOwnGraphs step = "await graphs"
@@ -32,7 +39,7 @@ const (
 	// stepAwaitDevice waits for work that could delay the abort for long.
 	stepAwaitDevice step = "await device"
 
-	// The last step of a teardown is one of the following.
+	// The last step of a teardown is one of the following three.
 
 	// stepFinish waits for the abort and frees all memory.
 	stepFinish step = "finish"
@@ -46,14 +53,15 @@ func (s step) isLast() bool {
 	return s == stepFinish || s == stepAbandonStreams || s == stepKeepCommunicator
 }
 
+// progress contains which steps a teardown has executed.
 type progress struct {
-	hasDrainTimedOut bool // the last drain has timed out; cleared by an abort of running kernels
+	hasDrainTimedOut bool // the last drain has timed out; an abort of running kernels clears it
 	hasDeregistered  bool // stepDeregister has been executed
 	haveKernelsEnded bool // stages.kernelsEnded is closed: no more waits for the group's kernels
 	hasAborted       bool // stepAbort has been executed
 }
 
-// facts determines the next step of a teardown.
+// facts contains all that decideStep uses. teardown.collectFacts collects it before each step.
 type facts struct {
 	progress
 
@@ -65,14 +73,19 @@ type facts struct {
 	hasWindowKernels, hasPlainKernels bool
 	// mustKeepMemory is set while work of closed streams or groups may use the device's memory.
 	mustKeepMemory bool
-	// hasForeignGraphs is set if foreign graphs contain calls of the group. The other fields are set
-	// if these graphs contain plain or window kernels, and are false if hasBlockedCall is set.
-	hasForeignGraphs, hasForeignPlainKernels, hasForeignWindowKernels bool
+	// hasForeignGraphs is set if foreign graphs contain calls of the group.
+	hasForeignGraphs bool
+	// hasForeignPlainKernels and hasForeignWindowKernels are set if these graphs contain such
+	// kernels. They are unknown and not set while hasBlockedCall is set.
+	hasForeignPlainKernels, hasForeignWindowKernels bool
 	// canAbortQuickly is set unless other work of the device could delay the abort for long.
 	canAbortQuickly bool
 }
 
+// decideStep returns the next step of a teardown.
 func decideStep(f *facts) step {
+	mayHaveWindowKernels := f.hasWindowKernels || f.hasForeignWindowKernels
+	canDrain := !f.isIdle && !f.hasDrainTimedOut
 	switch {
 	case f.hasStuckKernel && (!f.haveKernelsEnded || !f.hasAborted):
 		return decideWhileStuck(f)
@@ -80,14 +93,13 @@ func decideStep(f *facts) step {
 		return decideAfterAbort(f)
 	case f.haveKernelsEnded:
 		return decideBeforeAbort(f)
-	case (f.hasWindowKernels || f.hasForeignWindowKernels) &&
-		!f.isIdle && !f.hasDrainTimedOut && !f.hasBlockedCall:
-		return stepDrain
+	case mayHaveWindowKernels && canDrain && !f.hasBlockedCall:
+		return stepDrain // before the abort, which window kernels ignore
 	case f.hasWindowKernels && !f.isIdle && !f.hasBlockedCall:
-		return stepAbandonStreams
+		return stepAbandonStreams // the drain has timed out
 	case needsAbort(f):
 		return stepAbort
-	case !f.isIdle && !f.hasDrainTimedOut:
+	case canDrain:
 		return stepDrain
 	case f.isIdle && !f.hasDeregistered:
 		return stepDeregister
@@ -96,20 +108,22 @@ func decideStep(f *facts) step {
 	}
 }
 
-// needsAbort reports whether only the abort can end the group's work: a blocked call to NCCL, or
-// NCCL kernels that may wait for other ranks.
+// needsAbort reports whether only the abort can end the group's work. This is the case for a
+// blocked call to NCCL, and for NCCL kernels that may wait for other ranks.
 func needsAbort(f *facts) bool {
 	mayRunOnClosedStream := f.hasPlainKernels && f.mustKeepMemory
 	hasKernels := f.hasPlainKernels || f.hasForeignPlainKernels || f.hasForeignWindowKernels
-	return f.hasBlockedCall || mayRunOnClosedStream || (!f.isIdle && hasKernels)
+	mayRunOnOpenStream := !f.isIdle && hasKernels
+	return f.hasBlockedCall || mayRunOnClosedStream || mayRunOnOpenStream
 }
 
 // decideBeforeAbort returns the next step after the group's kernels have ended and before the
-// abort. It does not wait for foreign graphs with plain kernels and without window kernels: the
-// abort stops the plain kernels, and NCCL keeps their memory.
+// abort. If the only NCCL kernels in foreign graphs are plain kernels, it does not wait for these
+// graphs: the abort stops plain kernels, and NCCL keeps their memory.
 func decideBeforeAbort(f *facts) step {
+	hasOnlyPlainKernels := f.hasForeignPlainKernels && !f.hasForeignWindowKernels
 	switch {
-	case f.hasForeignGraphs && (f.hasForeignWindowKernels || !f.hasForeignPlainKernels):
+	case f.hasForeignGraphs && !hasOnlyPlainKernels:
 		return stepAwaitForeignGraphs
 	case !f.canAbortQuickly:
 		return stepAwaitDevice
@@ -118,6 +132,7 @@ func decideBeforeAbort(f *facts) step {
 	}
 }
 
+// decideAfterAbort returns the next step after stepAbort.
 func decideAfterAbort(f *facts) step {
 	switch {
 	case f.haveKernelsEnded && f.hasForeignGraphs:
@@ -128,7 +143,7 @@ func decideAfterAbort(f *facts) step {
 		// The abort waits for kernels queued after a Recv whose message never arrives.
 		return stepDrain
 	case f.hasWindowKernels:
-		return stepAbandonStreams // a window kernel never exits
+		return stepAbandonStreams // a window kernel ignores the abort, and may never exit
 	default:
 		return stepAwaitOwnGraphs
 	}

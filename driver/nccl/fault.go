@@ -18,14 +18,14 @@ import (
 // collective in the group.
 type faults struct {
 	cfg               *driver.GroupConfig
-	plane             control.Plane
-	comparisonEnabled *atomic.Bool
-	isClosing         *atomic.Bool
-	history           *history
+	plane             control.Plane // connects the ranks outside NCCL; keeps the cause of a failure
+	comparisonEnabled *atomic.Bool  // set if ranks compare their calls
+	isClosing         *atomic.Bool  // set once the program closes the group
+	history           *history      // this rank's last calls
 	messages          *p2p.Messages
-	direct            *directPath
-	// rasID is the communicator's name in NCCL's RAS (monitoring) subsystem, or empty if a query
-	// could crash NCCL.
+	direct            *directPath // for symmem's own kernels
+	// rasID is the communicator's name in RAS, NCCL's subsystem for monitoring. It is empty if a
+	// query could crash NCCL.
 	rasID string
 }
 
@@ -41,8 +41,8 @@ func (f *faults) findMismatch(call *driver.Call, ticket uint64) error {
 	return f.cfg.Mismatch(ticket, call, ranks...)
 }
 
-// findLaunchedMismatch returns an error if other ranks have announced a different call than the
-// one that this rank has launched with the ticket. It returns nil if calls are not compared.
+// findLaunchedMismatch is findMismatch for the call that this rank has launched with the ticket. It
+// returns nil if there is no such call, or if ranks do not compare their calls.
 func (f *faults) findLaunchedMismatch(ticket uint64) error {
 	call := f.history.callOf(ticket)
 	if call == nil || !f.comparisonEnabled.Load() {
@@ -51,15 +51,15 @@ func (f *faults) findLaunchedMismatch(ticket uint64) error {
 	return f.findMismatch(call, ticket)
 }
 
-// checkKernels makes the group fail if one of symmem's own kernels has reported a fault. It
-// returns the cause of the failure, or nil without a fault.
+// checkKernels makes the group fail if one of symmem's own kernels has reported a fault, and
+// returns the cause of the failure. Without such a report, it returns nil.
 func (f *faults) checkKernels() error {
 	err := f.findKernelFault()
 	if err == nil {
 		return nil
 	}
 	_ = f.plane.Fail(err)
-	return f.plane.Cause()
+	return f.plane.Cause() // err, or the cause of an earlier failure
 }
 
 // findKernelFault returns the error that one of symmem's own kernels has reported, or nil. Unlike
@@ -69,32 +69,37 @@ func (f *faults) findKernelFault() error {
 	if !found {
 		return nil
 	}
-	// ticket is 0 if it is unknown, because another library has replayed calls.
+	// The ticket is unknown (0) if another library has captured the call and replayed it.
 	call, ticket := f.history.launches.CallOf(&report)
-	kernelLaunch := report.Epoch
+	kernelLaunch := report.Epoch // number of the kernel launch, which is always known
 	callText := f.describeCall(call, ticket, kernelLaunch)
 	switch report.Fault() {
 	case kernels.Diverged:
 		if ticket != 0 {
+			// This error lists all ranks with a different call. The report has only one.
 			if err := f.findMismatch(call, ticket); err != nil {
-				return err // lists all ranks with a different call; the report has only one
+				return err
 			}
 		}
+		number := cmp.Or(ticket, kernelLaunch) // the ticket if it is known
 		differingRank := int(report.Ranks)
-		err := f.cfg.Mismatch(cmp.Or(ticket, kernelLaunch), call, differingRank)
-		err.Launch = ticket == 0
+		err := f.cfg.Mismatch(number, call, differingRank)
+		err.Launch = ticket == 0 // the error has the number of the launch instead of the ticket
 		return err
 	case kernels.TimedOut:
 		err := &driver.TimeoutError{
 			InCall: callText, Waited: f.cfg.Timeout.Get(), Members: f.cfg.Ranks,
 		}
-		for set := report.Ranks; set != 0; set &= set - 1 { // bit r is set if group rank r is missing
-			err.Missing = append(err.Missing, f.cfg.Ranks[bits.TrailingZeros32(set)])
+		// Bit r of Ranks is set if group rank r is missing. The loop clears the lowest bit each
+		// time.
+		for missing := report.Ranks; missing != 0; missing &= missing - 1 {
+			groupRank := bits.TrailingZeros32(missing)
+			err.Missing = append(err.Missing, f.cfg.Ranks[groupRank])
 		}
 		err.Machines = f.cfg.MachinesOf(err.Missing)
 		return err
 	default:
-		return fmt.Errorf("%s: a kernel reported fault %d", callText, report.Fault())
+		return fmt.Errorf("%s: a kernel reported fault %d", callText, report.Fault()) // unknown fault
 	}
 }
 
@@ -105,7 +110,7 @@ func (f *faults) describeCall(call *driver.Call, ticket, kernelLaunch uint64) st
 	if ticket == 0 {
 		text = fmt.Sprintf("%v, launch %d of group %s", call.Operation, kernelLaunch, f.cfg.Name())
 	}
-	if position := call.Recorded.String(); position != "" {
+	if position := call.Recorded.String(); position != "" { // the position in a capture
 		text += ", " + position
 	}
 	return text
@@ -125,14 +130,15 @@ func (f *faults) checkPeers() {
 	}
 }
 
+// collectiveWait is a control.Wait for a collective, with the objects that its functions use.
 type collectiveWait struct {
 	faults *faults
-	stream *stream.Stream // the stream that must become idle, or nil
+	stream *stream.Stream // for isStreamIdle; nil if that is not used
 	wait   control.Wait
 }
 
-// newCollectiveWait returns a wait whose Done is not set. Callers may set Done, and change the
-// ticket and the operation.
+// newCollectiveWait returns a wait for the collective with the given ticket. Callers may set
+// wait.Done, and may change the ticket and the operation later.
 func (f *faults) newCollectiveWait(ticket uint64, operation driver.Operation) *collectiveWait {
 	w := &collectiveWait{faults: f}
 	w.wait = control.Wait{
@@ -147,8 +153,8 @@ func (w *collectiveWait) describeCall() string {
 }
 
 // findFault returns an error if a kernel has reported a fault, a message cannot be delivered, or
-// other ranks have launched a different call. It examines kernels first, because their faults end
-// all waits.
+// other ranks have launched a different call. It examines kernels first, because the fault of one
+// kernel ends all waits.
 func (w *collectiveWait) findFault() error {
 	if err := w.faults.findKernelFault(); err != nil {
 		return err
@@ -159,10 +165,15 @@ func (w *collectiveWait) findFault() error {
 	return w.faults.findLaunchedMismatch(w.wait.Ticket)
 }
 
+// countsText describes how many collectives each rank has launched, for the error of a wait that
+// timed out. It may return "".
 func (w *collectiveWait) countsText() string {
 	f := w.faults
-	if f.rasID == "" || f.plane.Cause() != nil {
-		return "" // no query is allowed, or Cause already contains the counts
+	if f.rasID == "" { // NCCL must not be queried
+		return ""
+	}
+	if f.plane.Cause() != nil { // contains the counts if they are known
+		return ""
 	}
 	return describeCounts(f.rasID, f.cfg, f.cfg.Timeout.Get())
 }
@@ -172,18 +183,19 @@ func (w *collectiveWait) isStreamIdle() bool { return w.stream.Idle() }
 // canComplete reports whether every rank has launched the collective and none has failed.
 func (f *faults) canComplete(ticket uint64) bool {
 	const anyOperation = driver.Barrier // only for the text of the error
-	var longAgo time.Time               // a missing rank is an error at once
-	return f.plane.Diagnose(f.newCollectiveWait(ticket, anyOperation).wait, longAgo) == nil
+	var longAgo time.Time               // so that Diagnose reports a missing rank at once
+	wait := f.newCollectiveWait(ticket, anyOperation).wait
+	return f.plane.Diagnose(wait, longAgo) == nil
 }
 
-// failAfterPeer is failAfterPeerInCall for a call that has no ticket yet.
+// failAfterPeer is failAfterPeerInCall for a call that has no ticket yet. It uses the next ticket.
 func (f *faults) failAfterPeer(call *driver.Call) error {
 	lastTicket, _ := f.history.lastCall()
 	return f.failAfterPeerInCall(call, lastTicket+1)
 }
 
-// failAfterPeerInCall makes the group fail in a call after another rank has failed, and returns
-// the cause.
+// failAfterPeerInCall makes the group fail in the given call, because another rank (a peer) has
+// failed. It returns the cause of the failure.
 func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
@@ -196,8 +208,8 @@ func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	return f.plane.Fail(f.plane.PeerFault(wait.CallText()))
 }
 
-// failAfterQueueError makes the group fail after a call could not be queued because of err, since
-// other ranks would wait for the call. It returns the cause of the failure.
+// failAfterQueueError makes the group fail after err has prevented a call from being queued. Other
+// ranks would otherwise wait for the call. It returns the cause of the failure.
 func (f *faults) failAfterQueueError(call *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
 		return cause

@@ -14,25 +14,31 @@ import (
 	"symmem/internal/cuda"
 )
 
-// graphCalls implements stream.Calls. It holds the group calls in one CUDA graph, which may belong
-// to several groups. Each launch of the graph gives each collective a new ticket (its number in
-// the group).
+// graphCalls implements stream.Calls. It holds the calls of groups that one CUDA graph contains.
+// The calls may belong to several groups. Each launch of the graph gives each collective a new
+// ticket, its number in the group.
 type graphCalls struct {
 	gpu           *gpu.GPU
-	calls         []*capturedCall                     // in the order of the capture
-	communicators []*communicator                     // in the order in which they are locked
-	recordings    map[*communicator]*direct.Recording // number the collectives in the capture
-	// orderedCommunicators use a direct.LaunchOrder, which orders the launches of the graph.
+	calls         []*capturedCall // in the order of the capture
+	communicators []*communicator // of all calls, in the order in which they are locked
+	// recordings give each collective of a communicator a position, its number in the capture.
+	recordings map[*communicator]*direct.Recording
+	// orderedCommunicators have a collective in the graph and use symmem's own kernels (direct
+	// kernels). These and NCCL's kernels must run in the same order on all ranks, so each
+	// communicator's direct.LaunchOrder orders the launches of the graph.
 	orderedCommunicators []*communicator
-	// windowCommunicators have calls on the window path.
+	// windowCommunicators have calls on the window path, on which NCCL's kernels access registered
+	// memory.
 	windowCommunicators []*communicator
 }
 
+// capturedCall is one call in a graph.
 type capturedCall struct {
 	plan    *plan
 	message *p2p.CapturedMessage // nil for a collective
-	// plainUses counts the call as a use of its segments until the graph is closed. It is empty
-	// unless the call has plain kernels, for which NCCL may have mapped the segments on other ranks.
+	// plainUses are the counts of the segments that the call uses. Each count includes the call
+	// until the graph is closed. The slice is empty unless hasPlainKernels returns true. NCCL may
+	// have mapped the segments of such a call on other ranks.
 	plainUses []*memory.UseCount
 }
 
@@ -49,7 +55,8 @@ func (gc *graphCalls) Record(s *stream.Stream, preparedPlan driver.Plan) error {
 		return err
 	}
 	if !p.Operation.PointToPoint() {
-		p = p.copyAt(gc.nextPosition(c))
+		position := gc.nextPosition(c)
+		p = p.copyAt(position)
 		if err := c.enqueue(p, s); err != nil {
 			return err
 		}
@@ -58,13 +65,14 @@ func (gc *graphCalls) Record(s *stream.Stream, preparedPlan driver.Plan) error {
 	}
 	// In each launch, a Send waits until the previous launch's message has been copied.
 	s.Capture.HasOtherWaits = true
-	return c.messages.Record(s, messagePlan(p), func(m *p2p.CapturedMessage) {
+	addMessage := func(m *p2p.CapturedMessage) {
 		gc.add(&capturedCall{plan: p, message: m})
-	})
+	}
+	return c.messages.Record(s, messagePlan(p), addMessage)
 }
 
-// add appends a call to gc.calls and notes its uses. It requires c.mu of the call's communicator
-// c.
+// add appends a call to gc.calls. It also adds the call's communicator c to the lists of
+// communicators, and counts the call as a use of its segments. It requires c.mu.
 func (gc *graphCalls) add(call *capturedCall) {
 	gc.calls = append(gc.calls, call)
 	c := call.plan.c
@@ -88,8 +96,8 @@ func (gc *graphCalls) add(call *capturedCall) {
 	}
 }
 
-// hasPlainKernels reports whether the call launches NCCL kernels that do not access windows
-// (memory registered with NCCL).
+// hasPlainKernels reports whether the call launches plain kernels: NCCL kernels that do not access
+// windows (memory registered with NCCL).
 func (call *capturedCall) hasPlainKernels() bool {
 	return call.message == nil && call.plan.usesNCCL() && call.plan.Path != driver.PathWindow
 }
@@ -98,7 +106,8 @@ func compareLockPositions(a, b *communicator) int {
 	return cmp.Compare(a.lockPosition, b.lockPosition)
 }
 
-// nextPosition returns the position of c's next collective in the capture. It requires c.mu.
+// nextPosition assigns a position in the capture to c's next collective and returns it. It requires
+// c.mu.
 func (gc *graphCalls) nextPosition(c *communicator) driver.Recorded {
 	r := gc.recordings[c]
 	if r == nil {
@@ -108,13 +117,13 @@ func (gc *graphCalls) nextPosition(c *communicator) driver.Recorded {
 	return r.NextPosition()
 }
 
-// Launch assigns tickets to the collectives and queues the graph on stream s. If that fails, it
-// makes the groups fail whose calls other ranks expect. The caller must hold the locks of the
-// graph and the stream.
+// Launch assigns tickets to the collectives and queues the graph on stream s. After an error, it
+// makes the groups fail whose calls have already been announced, because other ranks expect these
+// calls. The caller must hold the locks of the graph and the stream.
 func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	for _, c := range gc.communicators {
 		c.mu.Lock()
-		defer c.mu.Unlock()
+		defer c.mu.Unlock() // when Launch returns
 	}
 	for _, c := range gc.communicators {
 		if err := c.checkOpen(); err != nil {
@@ -122,22 +131,24 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 		}
 	}
 	var sends, receives []*p2p.End
-	for i, call := range gc.calls {
+	for announcedCount, call := range gc.calls {
 		p := call.plan
-		if call.message != nil {
-			messageEnd, err := call.message.Launch(s)
-			if err != nil {
-				gc.failCommunicators(i, err)
-				return err
+		if call.message == nil { // a collective
+			if err := p.c.admit(s, p); err != nil {
+				gc.failCommunicators(announcedCount, err)
+				return s.Refuse(p.c.group, err)
 			}
-			if p.Operation == driver.Send {
-				sends = append(sends, messageEnd)
-			} else {
-				receives = append(receives, messageEnd)
-			}
-		} else if err := p.c.admit(s, p); err != nil {
-			gc.failCommunicators(i, err)
-			return s.Refuse(p.c.group, err)
+			continue
+		}
+		messageEnd, err := call.message.Launch(s)
+		if err != nil {
+			gc.failCommunicators(announcedCount, err)
+			return err
+		}
+		if p.Operation == driver.Send {
+			sends = append(sends, messageEnd)
+		} else {
+			receives = append(receives, messageEnd)
 		}
 	}
 	for _, messageEnd := range receives {
@@ -149,7 +160,9 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 			return err
 		}
 		isQueued = true
-		return errors.Join(gc.queueAfterGraph(graph, s, gc.gpu.CUDA, sends), s.RecordQueued())
+		afterErr := gc.queueAfterGraph(graph, s, gc.gpu.CUDA, sends)
+		recordErr := s.RecordQueued()
+		return errors.Join(afterErr, recordErr)
 	})
 	if err != nil {
 		if !isQueued { // a queued graph uses the receives until the teardown
@@ -157,7 +170,7 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 				messageEnd.RemoveReceive()
 			}
 		}
-		gc.failCommunicators(len(gc.calls), err)
+		gc.failCommunicators(len(gc.calls), err) // all calls have been announced
 		for _, c := range gc.communicators {
 			s.MarkReported(c.group)
 		}
@@ -179,8 +192,8 @@ func (gc *graphCalls) queueGraph(
 	return graph.Queue(s)
 }
 
-// queueAfterGraph ends the launches in the order of each group, announces the graph's sends and
-// records its events. It requires s.Mu.
+// queueAfterGraph takes the steps that follow queueGraph: it ends the launch in each group's
+// direct.LaunchOrder, adds the graph's sends and records the graph's events. It requires s.Mu.
 func (gc *graphCalls) queueAfterGraph(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sends []*p2p.End,
 ) error {
@@ -197,16 +210,18 @@ func (gc *graphCalls) queueAfterGraph(
 	return graph.RecordEvents(s)
 }
 
-// failCommunicators makes the groups of the first callCount calls fail, because other ranks expect
-// these calls.
+// failCommunicators makes the groups of the first callCount calls fail with err, because other
+// ranks expect these calls.
 func (gc *graphCalls) failCommunicators(callCount int, err error) {
 	for _, call := range gc.calls[:callCount] {
+		// The result is the cause of the failure, which the streams report.
 		_ = call.plan.c.faults.failAfterQueueError(&call.plan.Call, err)
 	}
 }
 
-// Close frees the resources of the graph's messages and lets the communicators and the segments be
-// freed. It may wait for other ranks. allCompleted must be set if all launches have completed.
+// Close ends the graph's use of the communicators and the segments, which can then be freed. If
+// allCompleted is set, which means that all launches have completed, it also frees the resources of
+// the graph's messages. It may wait for other ranks.
 func (gc *graphCalls) Close(allCompleted bool) {
 	var messages []*p2p.CapturedMessage
 	for _, call := range gc.calls {

@@ -42,7 +42,7 @@ func prepareGather(p *plan) error {
 	for i, member := range p.listedPlans {
 		calls[i] = &member.Call
 		window := member.ownWindow(member.RecvWindow)
-		l.Symmetric = l.Symmetric && window != nil && window.isMappedByAll
+		l.Symmetric = l.Symmetric && window != nil && window.isMappedEverywhere
 	}
 	rows, err := kernels.ChooseRows(l, calls)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// member describes a rank to the other ranks, which read it from the key-value store.
+// member describes a rank to the other ranks. Each rank writes its member to the key-value store.
 type member struct {
 	// Machine identifies the machine as in NCCL: it is NCCL_HOSTID if set, and otherwise the host
 	// name and the boot ID.
@@ -36,15 +36,17 @@ type member struct {
 	OpenError string `json:"failed,omitempty"`
 }
 
-// processID identifies this process. It is random, because PIDs repeat in other containers and on
-// other machines.
+// processID identifies this process. It is random, because processes in other containers and on
+// other machines can have the same PID.
 var processID = rand.Text()
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 
-// hostID returns NCCL_HOSTID, or "" if unset. Tests that simulate several machines replace it.
+// hostID returns NCCL_HOSTID, or "" if unset. Tests that simulate several machines replace it. Only
+// they use the argument, which is the rank.
 var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
 
+// machineID returns this rank's value of member.Machine.
 func machineID(rank int, bootID string) (string, error) {
 	if id := hostID(rank); id != "" {
 		return id, nil
@@ -64,19 +66,21 @@ type members struct {
 // awaitMembers waits for the descriptions of all ranks of a group, and returns them in the order
 // of ranks. It returns an error if these ranks cannot form a group.
 func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
-	groupMembers, startTime := make([]*member, len(ranks)), time.Now()
+	startTime := time.Now()
+	groupMembers := make([]*member, len(ranks))
 	group := driver.GroupConfig{Ranks: ranks, Rank: slices.Index(ranks, ms.cfg.Rank)}
 	findAbsent := func() []int { return control.FindAbsentRanks(ms.cfg.Store, ranks, memberKey) }
 	warning := driver.LateWarning{InCall: "waiting for the ranks of a group", Members: ranks}
-	stopWarning := control.WarnLate(ms.cfg.Late, warning, func() ([]int, map[int]string) {
-		return findAbsent(), nil
-	})
+	findLate := func() (late []int, notes map[int]string) { return findAbsent(), nil }
+	stopWarning := control.WarnLate(ms.cfg.Late, warning, findLate)
 	defer stopWarning()
 	for i, rank := range ranks {
 		m, err := ms.awaitMember(ctx, rank)
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			return nil, control.AbsentError(warning.InCall, group, time.Since(startTime),
-				findAbsent(), nil, err)
+			waited := time.Since(startTime)
+			absent := findAbsent()
+			var awaited []int // no ranks besides the absent ones
+			return nil, control.AbsentError(warning.InCall, group, waited, absent, awaited, err)
 		}
 		if err != nil {
 			return nil, err
@@ -115,21 +119,22 @@ func (ms *members) awaitMember(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// checkCompatible returns an error for ranks with which NCCL would hang or return an unclear
-// error: ranks with different versions of NCCL, or with the same GPU although NCCL does not permit
-// that.
+// checkCompatible returns an error for ranks with different versions of NCCL, and for ranks with
+// the same GPU if NCCL does not permit that. With such ranks, NCCL would hang or return an unclear
+// error.
 func checkCompatible(ranks []int, groupMembers []*member) error {
-	firstUsers := map[string]int{} // the first rank that uses a GPU
+	firstUsers := map[string]int{} // for each GPU, the first rank that uses it
+	first := groupMembers[0]
 	for i, m := range groupMembers {
-		if m.NCCLVersion != groupMembers[0].NCCLVersion {
+		if m.NCCLVersion != first.NCCLVersion {
 			return fmt.Errorf("rank %d has NCCL %s, but rank %d has %s: all ranks need the same "+
 				"version; --nccl or SYMMEM_NCCL selects a library", ranks[0],
-				nccl.VersionText(groupMembers[0].NCCLVersion), ranks[i], nccl.VersionText(m.NCCLVersion))
+				nccl.VersionText(first.NCCLVersion), ranks[i], nccl.VersionText(m.NCCLVersion))
 		}
-		key := m.Machine + " " + m.GPUID
-		firstRank, isUsed := firstUsers[key]
+		gpuKey := m.Machine + " " + m.GPUID
+		firstRank, isUsed := firstUsers[gpuKey]
 		if !isUsed {
-			firstUsers[key] = ranks[i]
+			firstUsers[gpuKey] = ranks[i]
 			continue
 		}
 		if err := checkSharing(m.NCCLVersion); err != nil {
@@ -143,13 +148,14 @@ func checkCompatible(ranks []int, groupMembers []*member) error {
 const (
 	// sharingVariable is an environment variable of NCCL. The value 1 lets ranks share a GPU.
 	sharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
-	// sharingVersion is the first NCCL version in which ranks can share a GPU.
+	// sharingVersion is the first NCCL version in which ranks can share a GPU, 2.30.0.
 	sharingVersion = 23000
 )
 
 func isSharingEnabled() bool { return os.Getenv(sharingVariable) == "1" }
 
-// checkSharing returns an error that completes "ranks share a GPU" unless NCCL permits sharing.
+// checkSharing returns an error unless NCCL permits that ranks share a GPU. The error continues a
+// text such as "ranks 0 and 1 use the same GPU: ".
 func checkSharing(version int) error {
 	switch {
 	case version < sharingVersion:
@@ -162,9 +168,11 @@ func checkSharing(version int) error {
 	return nil
 }
 
-// countSharers returns how many ranks of the group share thisMember's GPU in the same process. It
-// ignores ranks in other processes, because their kernels run at other times or, with CUDA's MPS,
-// on other multiprocessors.
+// countSharers returns how many ranks of the group use thisMember's GPU in thisMember's process,
+// including thisMember. Their kernels share the multiprocessors of the GPU.
+//
+// It ignores ranks in other processes. Their kernels run at other times or, with CUDA's MPS, on
+// other multiprocessors.
 func countSharers(groupMembers []*member, thisMember *member) int {
 	count := 0
 	for _, m := range groupMembers {
@@ -195,6 +203,7 @@ func hostNames(groupMembers []*member) []string {
 	return names
 }
 
+// noMessagesError returns the error of a Send or Recv in a group that has no messages.
 func noMessagesError(group *driver.GroupConfig, groupMembers []*member) error {
 	if reason := noKernelsReason(group, groupMembers); reason != "" {
 		return fmt.Errorf("messages: %s: %w", reason, driver.ErrUnsupported)
@@ -202,6 +211,8 @@ func noMessagesError(group *driver.GroupConfig, groupMembers []*member) error {
 	return fmt.Errorf("messages between ranks on several machines: %w", driver.ErrUnsupported)
 }
 
+// noKernelsReason returns the first member's NoKernelsReason that is not empty, with its rank, or
+// "".
 func noKernelsReason(group *driver.GroupConfig, groupMembers []*member) string {
 	for i, m := range groupMembers {
 		if m.NoKernelsReason != "" {
@@ -213,7 +224,8 @@ func noKernelsReason(group *driver.GroupConfig, groupMembers []*member) string {
 }
 
 // noFabricReason explains why ranks on different machines or in different containers cannot map
-// each other's memory, or returns "". The result is the same on all ranks.
+// each other's memory, or returns "". Mapping such memory needs CUDA's fabric handles. The result
+// is the same on all ranks.
 func noFabricReason(group *driver.GroupConfig, groupMembers []*member) string {
 	placement := "in several containers"
 	if machineCount := countMachines(groupMembers); machineCount > 1 {

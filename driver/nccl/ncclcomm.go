@@ -15,38 +15,42 @@ import (
 	"symmem/internal/nccl"
 )
 
-// ncclComm wraps a group's ncclComm_t, NCCL's communicator. Its methods can wait for other ranks
-// without a time limit, except for destroy.
+// ncclComm wraps a group's ncclComm_t, NCCL's communicator. All methods that call NCCL, except
+// destroy, can wait for other ranks without a time limit.
 type ncclComm struct {
 	gpu     *gpu.GPU
 	library *nccl.Library
 	handle  nccl.Comm
-	// isAborting is set before abort or destroy is called. These free the windows, so deregister
-	// then does nothing.
+	// isAborting is set before abort or destroy is called. Both free all windows, so deregister
+	// does nothing if it is set.
 	isAborting atomic.Bool
-	// mayMapCaptured is set once plain calls have been captured, because NCCL may have mapped their
-	// memory on other ranks.
+	// mayMapCaptured is set once a graph contains plain calls: NCCL calls whose kernels do not
+	// access windows. NCCL may have mapped the memory of these calls on other ranks.
 	mayMapCaptured atomic.Bool
 
 	// communicator.mu guards the following fields.
 
 	isSuspended bool
-	// afterResume is called by resume. It is nil or calls releaseCaptured, which must not launch
-	// kernels of a suspended communicator, because they would destroy the CUDA context.
+	// afterResume is nil, or a function that calls releaseCaptured. resume calls it. While the
+	// communicator is suspended, releaseCaptured must wait for resume, because kernels of a
+	// suspended communicator would destroy the CUDA context.
 	afterResume func() error
 }
 
-// abort frees the communicator, after ending its kernels. It waits until the device is idle.
+// abort ends the communicator's kernels, waits until the device is idle, and frees the
+// communicator.
 func (n *ncclComm) abort() error {
 	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
 }
 
 // destroy frees the communicator after NCCL has sent the last data to other machines.
 //
-// If the communicator has failed, CommDestroy frees nothing and makes its thread unusable. destroy
-// then calls abort on another thread. If CommDestroy does not return within the group's timeout,
-// destroy returns a TimeoutError. The thread, the communicator and the CUDA context then remain in
-// use until the process ends (see nccl.EndlessDestroy).
+// If the communicator has failed, CommDestroy frees nothing and makes its thread unusable. In that
+// case, destroy calls abort on another thread.
+//
+// If CommDestroy does not return within the group's timeout, destroy returns a TimeoutError. The
+// thread, the communicator and the CUDA context remain in use until the process ends (see
+// nccl.EndlessDestroy).
 func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
 	result := make(chan error, 1)
 	go func() {
@@ -63,22 +67,23 @@ func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
 		}
 		return n.abort()
 	case <-timer.C:
-		n.gpu.Hold()
+		n.gpu.Hold() // keeps the CUDA context, which CommDestroy still uses
 		return &driver.TimeoutError{
 			InCall: "destroying NCCL's communicator of group " + cfg.Name(), Waited: timeout,
 		}
 	}
 }
 
-// register registers a segment as a window, on all ranks of the group. The result is 0 if NCCL
-// cannot use windows. The caller must hold communicator.mu.
+// register registers a segment as a window. All ranks of the group must call it together. The
+// result is 0 if NCCL cannot use windows. The caller must hold communicator.mu.
 func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {
 	return gpu.Get(n.gpu, func() (nccl.Window, error) {
 		return n.library.WindowRegister(n.handle, s.Address(), s.Bytes())
 	})
 }
 
-// deregister deregisters a window, unless the abort does. The caller must hold communicator.mu.
+// deregister deregisters a window, unless abort or destroy frees all windows. The caller must hold
+// communicator.mu.
 func (n *ncclComm) deregister(w nccl.Window) error {
 	if n.isAborting.Load() {
 		return nil
@@ -86,16 +91,19 @@ func (n *ncclComm) deregister(w nccl.Window) error {
 	return n.gpu.Do(func() error { return n.library.WindowDeregister(n.handle, w) })
 }
 
-// releaseCaptured makes NCCL unmap, on other ranks, this rank's memory that destroyed graphs have
-// used. NCCL does this only in every 11th NCCL group (calls that NCCL launches together), so
-// releaseCaptured runs 11 NCCL groups. Each sends the byte at address, which must be in device
-// memory, from this rank to itself. The caller must hold communicator.mu.
+// releaseCaptured makes NCCL unmap this rank's memory on other ranks if only destroyed graphs have
+// used the memory. The caller must hold communicator.mu.
+//
+// NCCL unmaps such memory only in every 11th NCCL group (calls that NCCL launches together), so
+// releaseCaptured runs 11 NCCL groups. Each sends one byte from this rank to itself. address is the
+// address of that byte in device memory.
 func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	const ncclGroups = 11
+	const count = 1
 	err := n.gpu.Do(func() error {
 		calls := []nccl.Invocation{
-			n.library.Send(address, 1, nccl.Uint8, rank, n.handle),
-			n.library.Recv(address, 1, nccl.Uint8, rank, n.handle),
+			n.library.Send(address, count, nccl.Uint8, rank, n.handle),
+			n.library.Recv(address, count, nccl.Uint8, rank, n.handle),
 		}
 		return n.gpu.InternalStreams.Run(n.gpu, func(stream cuda.Stream) error {
 			var err error
@@ -111,7 +119,8 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	return nil
 }
 
-// queueGroup queues calls as one NCCL group.
+// queueGroup queues calls as one NCCL group. After an error, it queues no more calls, but ends the
+// NCCL group.
 func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
 	return n.gpu.Do(func() error { // on one thread, because an NCCL group belongs to its thread
 		err := n.library.GroupStart()
@@ -123,20 +132,23 @@ func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
 				err = calls[i].On(s)
 			}
 		}
-		return errors.Join(err, n.library.GroupEnd())
+		endErr := n.library.GroupEnd()
+		return errors.Join(err, endErr)
 	})
 }
 
-// awaitDestroyedGraphs waits until NCCL knows of all graphs that have been destroyed. CUDA
-// notifies NCCL in callbacks, which it runs in the order of the destructions on an internal
-// thread. awaitDestroyedGraphs therefore destroys an empty graph and waits for the callback of
-// this graph. In CUDA versions without such callbacks, it returns immediately.
+// awaitDestroyedGraphs waits until NCCL knows of all graphs that have been destroyed. In CUDA
+// versions that do not notify NCCL, it returns immediately.
+//
+// CUDA notifies NCCL in a callback for each graph. It runs the callbacks on an internal thread, in
+// the order in which the graphs are destroyed. awaitDestroyedGraphs therefore destroys an empty
+// graph and waits for the callback of that graph, which is the last one.
 func awaitDestroyedGraphs(g *gpu.GPU) error {
 	notified := make(chan struct{})
 	err := g.Do(func() error {
 		return g.InternalStreams.Run(g, func(stream cuda.Stream) error {
 			err := callAfterEmptyGraph(g, stream, func() { close(notified) })
-			if errors.As(err, new(*cuda.MissingError)) {
+			if errors.As(err, new(*cuda.MissingError)) { // this CUDA version has no callbacks
 				close(notified)
 				return nil
 			}
@@ -167,7 +179,9 @@ func callAfterEmptyGraph(g *gpu.GPU, stream cuda.Stream, callback func()) error 
 	if err != nil {
 		return err
 	}
-	return errors.Join(g.CUDA.CallAfterGraph(graph, callback), g.CUDA.GraphDestroy(graph))
+	callErr := g.CUDA.CallAfterGraph(graph, callback)
+	destroyErr := g.CUDA.GraphDestroy(graph)
+	return errors.Join(callErr, destroyErr)
 }
 
 // suspend makes NCCL release the communicator's memory until resume. The caller must hold
@@ -183,15 +197,17 @@ func (n *ncclComm) resume() error {
 	if err := n.gpu.Do(func() error { return n.library.CommResume(n.handle) }); err != nil {
 		return err
 	}
+	n.isSuspended = false
 	release := n.afterResume
-	n.isSuspended, n.afterResume = false, nil
+	n.afterResume = nil
 	if release == nil {
 		return nil
 	}
 	return release()
 }
 
-// asyncError returns an error that NCCL has found in the background, or nil.
+// asyncError returns an error that NCCL has found in the background, or nil. group is the group's
+// name for the error.
 func (n *ncclComm) asyncError(group string) error {
 	err := n.library.AsyncError(n.handle)
 	if err == nil || errors.Is(err, nccl.ErrInProgress) {
@@ -200,7 +216,8 @@ func (n *ncclComm) asyncError(group string) error {
 	return fmt.Errorf("group %s: %w", group, err)
 }
 
-// waitError returns the error of a wait that ended because ctx is done.
+// waitError returns the error of a wait that ended because ctx is done: a TimeoutError after a
+// deadline, and otherwise the cause of ctx. callText names the call that waited since begin.
 func waitError(ctx context.Context, callText string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", callText, context.Cause(ctx))

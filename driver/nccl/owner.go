@@ -14,12 +14,12 @@ import (
 	"symmem/internal/control"
 )
 
-// owner implements the interfaces through which streams (stream.Group) and messages (p2p.Owner)
-// use a group. A ticket is the number of a collective in the group.
+// owner implements the interfaces through which other packages use a group: stream.Group for
+// streams, and p2p.Owner for messages. A ticket is the number of a collective in the group.
 type owner struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
-	plane    control.Plane
+	plane    control.Plane // connects the ranks outside NCCL
 	history  *history
 	direct   *directPath
 	faults   *faults
@@ -35,15 +35,19 @@ var (
 	_ p2p.Owner    = (*owner)(nil)
 )
 
+// Await waits until stream s is idle. ticket and operation describe the stream's last call of the
+// group. An error other than that of ctx makes the group fail.
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
 	w, isReused := o.waitPool.Get().(*collectiveWait)
 	if !isReused {
-		w = o.faults.newCollectiveWait(0, 0)
+		w = o.faults.newCollectiveWait(ticket, operation)
 		w.wait.Done = w.isStreamIdle
 	}
-	w.stream, w.wait.Ticket, w.wait.Operation = s, ticket, operation
+	w.stream = s
+	w.wait.Ticket = ticket
+	w.wait.Operation = operation
 	err := o.plane.Await(ctx, w.wait)
 	o.waitPool.Put(w)
 	if err != nil && o.plane.Cause() != nil {
@@ -54,18 +58,22 @@ func (o *owner) Await(
 
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
+// KernelFault makes the group fail and begins its teardown if one of symmem's own kernels has
+// reported a fault. It returns the cause of the failure, or nil without a fault.
 func (o *owner) KernelFault() error {
-	err := o.faults.checkKernels()
-	if err != nil {
-		o.teardown.begin()
-		if parent := o.teardown.parent.Load(); parent != nil {
-			return parent.plane.Cause()
-		}
+	cause := o.faults.checkKernels()
+	if cause == nil {
+		return nil
 	}
-	return err
+	o.teardown.begin() // also makes the two-level group fail, if this group is one of its levels
+	if parent := o.teardown.parent.Load(); parent != nil {
+		return parent.plane.Cause()
+	}
+	return cause
 }
 
-// UserGroup returns the two-level group of which this is a level, or this group.
+// UserGroup returns the group that the program uses. This is the two-level group if this group is
+// one of its levels, and otherwise this group.
 func (o *owner) UserGroup() stream.Group {
 	if parent := o.teardown.parent.Load(); parent != nil {
 		return parent.group
@@ -73,25 +81,28 @@ func (o *owner) UserGroup() stream.Group {
 	return o
 }
 
-// ReplayFault returns the cause of the group's failure, or nil if no other library has captured
-// calls of the group or if the group has been closed.
+// ReplayFault returns the cause of the group's failure. It returns nil if no other library has
+// captured calls of the group, or if the group has been closed.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.wasCaptured.Load() {
 		return nil
 	}
 	_ = o.faults.checkKernels() // a fault becomes the cause
-	if cause := o.plane.Cause(); !errors.Is(cause, driver.ErrClosed) {
-		return cause
+	cause := o.plane.Cause()    // nil if the group has not failed
+	if errors.Is(cause, driver.ErrClosed) {
+		return nil
 	}
-	return nil
+	return cause
 }
 
-// RecordEvent records an event after the group's latest launch if that launch is on stream s. If
-// isAbandoned is set, it makes later launches ignore the launch instead.
+// RecordEvent records an event after the group's latest launch if that launch is on stream s. Later
+// launches can wait for the event. If isAbandoned is set, RecordEvent instead makes later launches
+// ignore that launch.
 func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	order := &o.direct.order
+	// s cannot become the latest stream after this check, because the caller holds s.Mu.
 	if order.LatestStream() != s {
-		return nil // s cannot become the latest stream meanwhile, because the caller holds s.Mu
+		return nil
 	}
 	if isAbandoned {
 		order.ForgetLatest(s)
@@ -100,10 +111,12 @@ func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// CheckEndedEarly makes the group fail if a collective has ended before all ranks whose data it
-// needs have launched it. NCCL kernels end early if another rank aborts its communicator or, under
-// CUDA's MPS, if its process exits. CheckEndedEarly first waits for the error of a lost rank,
-// which explains more.
+// CheckEndedEarly makes the group fail if a collective, which has ended, needs the data of all
+// ranks but some rank has not launched it. It returns the cause of the failure, or nil.
+//
+// NCCL kernels end early if another rank aborts its communicator or, under CUDA's MPS, if the
+// process of another rank exits. CheckEndedEarly first waits for the error of a lost rank, because
+// that error explains more.
 func (o *owner) CheckEndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.isLaunchedByAll(ticket) {
@@ -121,30 +134,38 @@ func (o *owner) CheckEndedEarly(ticket uint64) error {
 	return o.plane.Cause()
 }
 
+// pollUntil calls isDone until it returns true, but no longer than limit.
 func (o *owner) pollUntil(limit time.Duration, isDone func() bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	_ = gpu.Poll(ctx, isDone) // the caller checks the condition itself
 }
 
-// isLaunchedByAll reports whether all ranks have launched a collective that has ended. It returns
-// true after Close, which has reported unfinished collectives.
+// isLaunchedByAll reports whether all ranks have launched a collective that has ended.
 //
 // Launches on other machines become known too late. For a group on several machines, it therefore
 // reports whether the collective can have succeeded. This suffices, because a failed rank aborts
-// its kernels only after the other ranks know of the failure.
+// its kernels only after the other ranks know of the failure. For such a group, it returns true
+// after Close, which has reported unfinished collectives.
 func (o *owner) isLaunchedByAll(ticket uint64) bool {
-	if announcements := o.direct.announcements; announcements != nil {
+	if announcements := o.direct.announcements; announcements != nil { // on one machine
 		return announcements.AllSubmitted(ticket)
 	}
 	notifier, ok := o.plane.(control.Notifier)
-	return !ok || notifier.CanSucceed(ticket) || errors.Is(o.plane.Cause(), driver.ErrClosed)
+	if !ok { // the plane knows nothing about other ranks' launches
+		return true
+	}
+	return notifier.CanSucceed(ticket) || errors.Is(o.plane.Cause(), driver.ErrClosed)
 }
 
+// needsAllRanks reports whether a call can only complete after all ranks have launched it.
 func needsAllRanks(call *driver.Call) bool {
-	// A call without data launches no kernel of NCCL and ends at once.
-	hasKernel := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
-	return hasKernel && call.Operation.WaitsForAllRanks()
+	if !call.Operation.WaitsForAllRanks() {
+		return false
+	}
+	// On NCCL's paths, a call without data launches no kernel, unless it is a Barrier. Such a call
+	// ends at once.
+	return call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
 }
 
 // peerLossTimeout is how long CheckEndedEarly waits for the error of a lost rank.
@@ -153,11 +174,16 @@ const peerLossTimeout = 3 * time.Second
 // NoteMessage records a Send or Recv as the last call of the group and of the stream. It requires
 // the locks of the stream and the group.
 func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
-	s.SetLastCall(o, o.history.recordMessage(call), call.Operation)
+	ticket := o.history.recordMessage(call)
+	s.SetLastCall(o, ticket, call.Operation)
 }
 
+// FailUnqueued makes the group fail after err has prevented a message from being queued. It returns
+// the cause of the failure.
 func (o *owner) FailUnqueued(call *driver.Call, err error) error {
 	return o.faults.failAfterQueueError(call, err)
 }
 
+// FailAfterPeer makes the group fail in the given call, because another rank has failed. It returns
+// the cause of the failure.
 func (o *owner) FailAfterPeer(call *driver.Call) error { return o.faults.failAfterPeer(call) }

@@ -367,8 +367,8 @@ func isSymmetric(p *plan) bool {
 	onlyRecv := p.Operation == driver.AllGatherV || p.Operation == driver.Dispatch
 	onlySend := p.Operation == driver.ReduceScatterV || p.Operation == driver.Combine ||
 		p.Operation == driver.ReduceScatterRMSNorm
-	return (send != nil && send.isMappedByAll || onlyRecv) &&
-		(recv != nil && recv.isMappedByAll || onlySend)
+	return (send != nil && send.isMappedEverywhere || onlyRecv) &&
+		(recv != nil && recv.isMappedEverywhere || onlySend)
 }
 
 func (p *plan) refuseWindow() error {
@@ -401,7 +401,7 @@ func (p *plan) checkWindow(name string, w driver.Window) error {
 // notMappedReason explains why some rank has not mapped the buffers, or returns "".
 func (p *plan) notMappedReason() string {
 	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
-		if own := p.ownWindow(w); own != nil && !own.isMappedByAll {
+		if own := p.ownWindow(w); own != nil && !own.isMappedEverywhere {
 			return own.notMappedReason
 		}
 	}

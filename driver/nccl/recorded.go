@@ -18,27 +18,31 @@ import (
 type recorder struct {
 	gpu               *gpu.GPU
 	cfg               *driver.GroupConfig
-	plane             control.Plane
-	comparisonEnabled *atomic.Bool
+	plane             control.Plane // connects the ranks outside NCCL
+	comparisonEnabled *atomic.Bool  // set if ranks compare their calls
 	history           *history
 	direct            *directPath
 	busy              *stream.BusyStreams
 	faults            *faults
 	comparer          *comparer
 
-	// wasCaptured is set once another library captures a call, which it can then replay at any time.
+	// wasCaptured is set before another library captures the first call. From then on, the library
+	// can replay calls at any time.
 	wasCaptured atomic.Bool
 	graphHolds  memory.Holds // keep the objects that foreign graphs use
 
-	// capturedWindowKernels is set once a window kernel (an NCCL kernel that accesses registered
-	// memory) has been captured in a foreign graph, and capturedPlainKernels for other NCCL kernels.
-	capturedPlainKernels, capturedWindowKernels bool
-	recordings                                  direct.Recordings // of the latest captures
-	currentRecording                            *direct.Recording // of the call being recorded
+	// capturedWindowKernels is set once a foreign graph contains a window kernel, which is an NCCL
+	// kernel that accesses registered memory.
+	capturedWindowKernels bool
+	// capturedPlainKernels is set once a foreign graph contains another NCCL kernel.
+	capturedPlainKernels bool
+	// recordings give each call of a capture a position in it. They belong to the latest captures.
+	recordings       direct.Recordings
+	currentRecording *direct.Recording // of the call being recorded
 }
 
 // findRecording returns the recording of the capture on stream s. It begins one if the capture has
-// no calls of the group.
+// no calls of the group. It returns an error if s is not capturing.
 func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	var capture cuda.Capture
 	err := r.gpu.With(func(gpu *cuda.Driver) (err error) {
@@ -55,6 +59,7 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 			"call of another thread that is not allowed in global mode: capture in thread-local mode: %w",
 			cuda.ErrCaptureInvalidated)
 	case !r.recordings.IsKnown(capture.ID) && r.graphHolds.HasCapture(capture.ID):
+		// The capture has calls of the group, but recordings has replaced its recording.
 		return nil, fmt.Errorf("recording a collective: group %s was recorded in %d other captures "+
 			"since its last call in this one: %w", r.cfg.Name(), direct.MaxOpenRecordings,
 			driver.ErrUnsupported)
@@ -62,18 +67,18 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.GetOrBegin(capture.ID), nil
 }
 
-// markCaptured sets wasCaptured. It must be called before another library captures a call. It
-// returns the cause if one of symmem's own kernels has made the group fail.
+// markCaptured sets wasCaptured. Call it before another library captures a call. It makes the group
+// fail if one of symmem's own kernels has reported a fault, and returns the cause.
 func (r *recorder) markCaptured() error {
 	if !r.wasCaptured.Swap(true) {
-		r.busy.WakeWatcher()
+		r.busy.WakeWatcher() // which checks for faults at intervals from now on
 	}
 	return r.faults.checkKernels()
 }
 
-// compare compares a call across ranks while it is recorded. It does nothing if calls are not
-// compared, or if symmem's own kernels will compare the call in replays. It does not mark the
-// stream as busy, because a capturing stream cannot be queried.
+// compare compares a call across ranks while the call is recorded. It does nothing if calls are not
+// compared, or if symmem's own kernels will compare the call in each replay. Unlike a launch, it
+// does not mark the stream as busy, because a capturing stream cannot be queried.
 func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 	if !r.comparisonEnabled.Load() {
 		return nil
@@ -81,28 +86,30 @@ func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 	if kernelsWillCompare && r.direct.announcements != nil {
 		return nil
 	}
-	ticket := r.plane.Submit()
+	ticket := r.plane.Submit() // number of this comparison among the group's collectives
 	r.history.recordComparison(ticket)
 	return r.comparer.compareOverPlane(call, ticket)
 }
 
-// holdUsedObjects keeps the objects that a recorded call uses alive until the graph that stream s
-// captures is destroyed. It also notes whether the call uses plain or window kernels of NCCL.
+// holdUsedObjects keeps the objects that a recorded call uses until the graph that stream s
+// captures is destroyed. It also notes whether the call uses window kernels or plain kernels
+// (other NCCL kernels).
 func (r *recorder) holdUsedObjects(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {
 	hold, err := r.graphHolds.GetOrBegin(s.CUDA)
-	if hold == nil || err != nil {
+	if hold == nil || err != nil { // without an error, s is not capturing
 		return err
 	}
 	hold.AddUses(used)
-	switch {
-	case !usesNCCL:
-	case path == driver.PathWindow:
-		r.capturedWindowKernels = true
-	default:
-		hold.AddPlainUses(used)
-		r.capturedPlainKernels = true
+	if !usesNCCL {
+		return nil
 	}
+	if path == driver.PathWindow {
+		r.capturedWindowKernels = true
+		return nil
+	}
+	hold.AddPlainUses(used)
+	r.capturedPlainKernels = true
 	return nil
 }

@@ -87,9 +87,9 @@ func (r *registrar) registerOnce(
 		return w, err
 	}
 	err = cmp.Or(shareErr, w.mapPeers(ctx, sharedSegments))
-	w.hasMappedAll = err == nil
+	w.isMappedHere = err == nil
 	if err != nil && !errors.Is(err, errNotShared) {
-		w.mapError = err.Error()
+		w.mapErrorText = err.Error()
 	}
 	if err := r.exchangeResults(ctx, w); err != nil {
 		return nil, err
@@ -185,7 +185,9 @@ func (r *registrar) addUnregistered(w *window) error {
 // window, all ranks stop using windows.
 func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 	own := registerResult{
-		NoWindow: w.handle == 0 && !r.mustSkipWindows(), NotMapped: !w.hasMappedAll, Reason: w.mapError,
+		NoWindow:  w.handle == 0 && !r.mustSkipWindows(),
+		NotMapped: !w.isMappedHere,
+		Reason:    w.mapErrorText,
 	}
 	if own.NoWindow && r.windowSupport.noWindowsReason == "" {
 		defer r.startLoneRankTimer(ctx)()
@@ -198,7 +200,7 @@ func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 	if err != nil {
 		return err
 	}
-	w.isMappedByAll, w.notMappedReason = true, ""
+	w.isMappedEverywhere, w.notMappedReason = true, ""
 	for rank, encoded := range all {
 		var result registerResult
 		if err := json.Unmarshal(encoded, &result); err != nil {

@@ -10,9 +10,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// runTimer measures how long sampled calls of a group take on the GPU, including their waits for
-// other ranks. The group's lock guards it. Methods with a *cuda.Driver require that the CUDA
-// context is current.
+// runTimer measures how long calls of a group take on the GPU, including their waits for other
+// ranks. It times only some calls, which a driver.Meter selects. Events before and after such a
+// call give its duration.
+//
+// The group's lock guards it. Methods with a *cuda.Driver require that the CUDA context is current.
 type runTimer struct {
 	gpu *gpu.GPU
 	// samples has a fixed size to avoid allocations. Calls are not timed while all samples are in
@@ -22,14 +24,15 @@ type runTimer struct {
 	isClosed        bool         // no more calls are timed
 }
 
+// runSample measures one call.
 type runSample struct {
 	begin, end cuda.Event    // recorded before and after the call; 0 before the first use
 	meter      *driver.Meter // gets the duration; nil if the sample is not in use
 	hasEnd     bool          // end has been recorded
 }
 
-// start marks the beginning of a call in stream s, if m samples the call. It returns nil if the
-// call is not timed.
+// start marks the beginning of a call in stream s, if m selects the call. It returns nil if the
+// call is not timed. The caller must pass the result to stop after the call.
 func (t *runTimer) start(m *driver.Meter, s cuda.Stream, gpu *cuda.Driver) *runSample {
 	if m == nil || !m.Sample() {
 		return nil
@@ -39,19 +42,23 @@ func (t *runTimer) start(m *driver.Meter, s cuda.Stream, gpu *cuda.Driver) *runS
 	if sample == nil {
 		return nil
 	}
-	// An error does not affect the call, which is then not timed.
-	if sample.createEvents(gpu) != nil || gpu.EventRecord(sample.begin, s) != nil {
+	// The call must run even if it cannot be timed, so errors are ignored.
+	if sample.createEvents(gpu) != nil {
 		return nil
 	}
-	sample.meter, sample.hasEnd = m, false
+	if gpu.EventRecord(sample.begin, s) != nil {
+		return nil
+	}
+	sample.meter = m
+	sample.hasEnd = false
 	t.unfinishedCount.Add(1)
 	return sample
 }
 
-// stop marks the end of the call whose start has returned sample. It does nothing if sample is
+// stop marks the end of the call for which start has returned sample. It does nothing if sample is
 // nil.
 func (t *runTimer) stop(sample *runSample, s cuda.Stream, gpu *cuda.Driver) {
-	if sample == nil || sample.meter == nil {
+	if sample == nil || sample.meter == nil { // close may have discarded it
 		return
 	}
 	if gpu.EventRecord(sample.end, s) != nil {
@@ -61,9 +68,9 @@ func (t *runTimer) stop(sample *runSample, s cuda.Stream, gpu *cuda.Driver) {
 	sample.hasEnd = true
 }
 
-// startSteps is like start, for a call of a two-level group, which consists of calls of its
-// levels. It locks the stream and the group. If the stream is closed or capturing, the call is not
-// timed.
+// startSteps is start for a call of a two-level group, which runs as several calls of other groups,
+// its levels. It locks the stream and the group. If the stream is closed or capturing, the call is
+// not timed.
 func (t *runTimer) startSteps(
 	mu *groupLock, m *driver.Meter, s *stream.Stream,
 ) (sample *runSample) {
@@ -84,7 +91,7 @@ func (t *runTimer) startSteps(
 	return sample
 }
 
-// stopSteps is stop for a call whose startSteps has returned sample.
+// stopSteps is stop for a call for which startSteps has returned sample.
 func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream) {
 	if sample == nil {
 		return
@@ -103,6 +110,7 @@ func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream)
 	})
 }
 
+// findUnused returns a sample that is not in use, or nil.
 func (t *runTimer) findUnused() *runSample {
 	if t.isClosed {
 		return nil
@@ -115,16 +123,21 @@ func (t *runTimer) findUnused() *runSample {
 	return nil
 }
 
+// createEvents creates the events that do not exist yet.
 func (s *runSample) createEvents(gpu *cuda.Driver) (err error) {
+	const withTiming = 0 // no flags
 	for _, event := range []*cuda.Event{&s.begin, &s.end} {
-		if *event == 0 && err == nil {
-			*event, err = gpu.EventCreate(0)
+		if *event != 0 {
+			continue
+		}
+		if *event, err = gpu.EventCreate(withTiming); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
-// discard makes the sample unused. It keeps the events.
+// discard makes the sample unused. It keeps the events for the next use.
 func (t *runTimer) discard(sample *runSample) {
 	if sample.meter != nil {
 		sample.meter = nil
@@ -132,7 +145,7 @@ func (t *runTimer) discard(sample *runSample) {
 	}
 }
 
-// collect adds the durations of calls that have ended to their meters, and discards their samples.
+// collect discards the samples of calls that have ended, and adds the durations to their meters.
 func (t *runTimer) collect(gpu *cuda.Driver) {
 	if t.unfinishedCount.Load() == 0 {
 		return
@@ -142,21 +155,22 @@ func (t *runTimer) collect(gpu *cuda.Driver) {
 		if !s.hasEnd || s.meter == nil {
 			continue
 		}
-		done, err := gpu.EventQuery(s.end)
-		isRunning := err == nil && !done
-		// EventQuery is not permitted during a capture in global mode.
-		if isRunning || errors.Is(err, cuda.ErrCaptureUnsupported) {
+		hasEnded, queryErr := gpu.EventQuery(s.end)
+		isRunning := queryErr == nil && !hasEnded
+		// EventQuery is not permitted during a capture in global mode. Try again later.
+		mustRetry := errors.Is(queryErr, cuda.ErrCaptureUnsupported)
+		if isRunning || mustRetry {
 			continue
 		}
 		duration, elapsedErr := gpu.EventElapsedTime(s.begin, s.end)
-		if err == nil && elapsedErr == nil {
+		if queryErr == nil && elapsedErr == nil {
 			s.meter.Add(duration)
 		}
-		t.discard(s)
+		t.discard(s) // even after an error, so that the sample can be used again
 	}
 }
 
-// collectUnlessBusy calls collect unless the group's lock is held. A later call then collects.
+// collectUnlessBusy calls collect, or does nothing if the group's lock is held.
 func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 	if t.unfinishedCount.Load() == 0 || !mu.TryLock() {
 		return
@@ -168,10 +182,11 @@ func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 	})
 }
 
+// close collects the last durations and destroys the events. The caller must hold the group's lock.
 func (t *runTimer) close() error {
 	t.isClosed = true
 	if t.samples[0].begin == 0 {
-		return nil // no sample was ever used, because findUnused returns the first unused one
+		return nil // no sample has events, because findUnused returns the first unused one
 	}
 	return t.gpu.With(func(gpu *cuda.Driver) error {
 		t.collect(gpu)

@@ -11,31 +11,36 @@ import (
 	"symmem/internal/nccl"
 )
 
-// This file queues collectives for which NCCL has no single call. Splits divide a rank's buffers
-// into a part for each rank, by counts and offsets in elements.
+// This file queues collectives for which NCCL has no single call.
 //
-// An AllToAllV runs as one NCCL group (calls that NCCL launches together) of a Send and a Recv for
-// each other rank. Each rank copies the part that it would send to itself. Gather, Scatter and
+// Splits divide a rank's buffers into one part for each rank. Their counts and offsets are in
+// elements. For example, SendCounts[2] is the number of elements that this rank sends to rank 2.
+//
+// An AllToAllV runs as one NCCL group, which is a list of calls that NCCL launches together. It has
+// a Send and a Recv for each other rank. Each rank copies the part for itself. Gather, Scatter and
 // some AllToAll calls run in the same way.
 
 // evenSplits returns the splits of buffers that have a part of count elements for each rank. Sends
 // and receives share the slices.
 func evenSplits(ranks int, count int64) *driver.Splits {
-	counts, offsets := make([]int64, ranks), make([]int64, ranks)
+	counts := make([]int64, ranks)
+	offsets := make([]int64, ranks)
 	for r := range counts {
-		counts[r], offsets[r] = count, int64(r)*count
+		counts[r] = count
+		offsets[r] = int64(r) * count
 	}
 	return &driver.Splits{
 		SendCounts: counts, SendOffsets: offsets, RecvCounts: counts, RecvOffsets: offsets,
 	}
 }
 
-// rootSplits returns a rank's splits of a Gather or Scatter. Each rank has one part in the buffer
-// through which it exchanges data with the root. In its other buffer, only the root has parts.
+// rootSplits returns a rank's splits of a Gather or Scatter. In a Gather, each rank sends one part
+// to the root, and only the root receives parts. A Scatter is the reverse.
 func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
-	onePart := evenSplits(ranks, 0) // sends and receives share the counts
-	onePart.SendCounts[call.Root] = call.Count
-	allParts := evenSplits(ranks, 0)
+	const noElements = 0
+	onePart := evenSplits(ranks, noElements)
+	onePart.SendCounts[call.Root] = call.Count // also in RecvCounts, which is the same slice
+	allParts := evenSplits(ranks, noElements)
 	if rank == call.Root {
 		allParts = evenSplits(ranks, call.Count)
 	}
@@ -51,10 +56,10 @@ func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
 	}
 }
 
-// singleRankSplits returns the splits with which an AllGatherV or ReduceScatterV of one rank runs
-// as a copy. s has counts and offsets for only one of the buffers.
+// singleRankSplits returns the splits with which an AllGatherV or ReduceScatterV runs as a copy in
+// a group of one rank. s has one count and one offset, for either sending or receiving.
 func singleRankSplits(s *driver.Splits) *driver.Splits {
-	counts := slices.Concat(s.SendCounts, s.RecvCounts)
+	counts := slices.Concat(s.SendCounts, s.RecvCounts) // one count, because one slice is empty
 	single := &driver.Splits{
 		SendCounts: counts, SendOffsets: []int64{0}, RecvCounts: counts, RecvOffsets: []int64{0},
 	}
@@ -66,9 +71,11 @@ func singleRankSplits(s *driver.Splits) *driver.Splits {
 	return single
 }
 
-// splitBytes is the size of a rank's encoded send count and receive count for one rank.
+// splitBytes is the size of the encoded counts for one rank: a send count and a receive count, as
+// 64-bit integers.
 const splitBytes = 2 * 8
 
+// encodeSplits encodes the counts for all ranks, for compareSplits on the other ranks.
 func encodeSplits(s *driver.Splits) (encoded []byte) {
 	for r, sendCount := range s.SendCounts {
 		encoded = binary.LittleEndian.AppendUint64(encoded, uint64(sendCount))
@@ -80,15 +87,17 @@ func encodeSplits(s *driver.Splits) (encoded []byte) {
 // compareSplits returns a MessageError with all pairs of ranks whose sent and expected counts
 // differ, or nil. encodedSplits holds each rank's result of encodeSplits, by group rank.
 func compareSplits(group *driver.GroupConfig, ticket uint64, encodedSplits [][]byte) error {
-	for r := range encodedSplits {
-		if want := len(group.Ranks) * splitBytes; len(encodedSplits[r]) != want {
-			return fmt.Errorf("rank %d sent %d bytes of splits, want %d", group.Ranks[r],
-				len(encodedSplits[r]), want)
+	wantBytes := len(group.Ranks) * splitBytes
+	for r, encoded := range encodedSplits {
+		if len(encoded) != wantBytes {
+			return fmt.Errorf("rank %d sent %d bytes of splits, want %d", group.Ranks[r], len(encoded),
+				wantBytes)
 		}
 	}
 	mismatch := &driver.MessageError{Fault: driver.SplitsDiffer, Group: group.Name(), Number: ticket}
 	for src := range encodedSplits {
 		for dst := range encodedSplits {
+			// The send count comes first, and the receive count is 8 bytes after it.
 			sent := binary.LittleEndian.Uint64(encodedSplits[src][dst*splitBytes:])
 			expected := binary.LittleEndian.Uint64(encodedSplits[dst][src*splitBytes+8:])
 			if sent != expected {
@@ -105,23 +114,26 @@ func compareSplits(group *driver.GroupConfig, ticket uint64, encodedSplits [][]b
 }
 
 // queueParts queues a call that runs as sends and receives of the parts p.parts. It copies the
-// input of an in-place AllToAll first, because receives overwrite it.
+// input of an in-place AllToAll first, because receives overwrite the input.
 func (p *plan) queueParts(stream cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {
 		bytes, _ := p.Spans(len(p.c.cfg.Ranks), p.c.cfg.Rank)
 		isAllToAll := p.Operation == driver.AllToAll || p.Operation == driver.AllToAllV
-		if p.send != p.recv || bytes == 0 || !isAllToAll {
+		mustCopy := isAllToAll && p.send == p.recv && bytes != 0
+		if !mustCopy {
 			return p.queueSendsAndReceives(p.send, stream)
 		}
-		source, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(bytes), stream)
+		inputCopy, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(bytes), stream)
 		if err != nil {
 			return err
 		}
-		if err = d.gpu.CUDA.MemcpyAsync(source, p.send, bytes, stream); err == nil {
-			err = p.queueSendsAndReceives(source, stream)
+		err = d.gpu.CUDA.MemcpyAsync(inputCopy, p.send, bytes, stream)
+		if err == nil {
+			err = p.queueSendsAndReceives(inputCopy, stream)
 		}
-		return errors.Join(err, d.gpu.CUDA.MemFreeAsync(source, stream))
+		freeErr := d.gpu.CUDA.MemFreeAsync(inputCopy, stream) // after the queued work
+		return errors.Join(err, freeErr)
 	})
 }
 
@@ -129,7 +141,9 @@ func (p *plan) queueParts(stream cuda.Stream) error {
 // and receives of the other parts. source is the address of the input. queueSendsAndReceives must
 // run in gpu.Do, because an NCCL group belongs to one thread.
 func (p *plan) queueSendsAndReceives(source uintptr, stream cuda.Stream) error {
-	d, splits, rank := p.c.device, p.parts, p.c.cfg.Rank
+	d := p.c.device
+	splits := p.parts
+	rank := p.c.cfg.Rank
 	size := int64(p.DataType.Size())
 	ownBytes := splits.SendCounts[rank] * size
 	ownSource := source + uintptr(splits.SendOffsets[rank]*size)
@@ -147,6 +161,7 @@ func (p *plan) queueSendsAndReceives(source uintptr, stream cuda.Stream) error {
 	if err != nil {
 		return err
 	}
+	// After an error, queue no more calls, but end the NCCL group.
 	for r := range splits.SendCounts {
 		if r == rank {
 			continue
@@ -162,19 +177,24 @@ func (p *plan) queueSendsAndReceives(source uintptr, stream cuda.Stream) error {
 			err = call.On(stream)
 		}
 	}
-	return errors.Join(err, library.GroupEnd())
+	endErr := library.GroupEnd()
+	return errors.Join(err, endErr)
 }
 
-// makeUnevenCalls returns the calls of an AllGatherV or ReduceScatterV: one Broadcast or Reduce
-// for each part that is not empty. NCCL runs them as one kernel.
+// makeUnevenCalls returns the calls of an AllGatherV or ReduceScatterV. Each part that is not empty
+// has one call, a Broadcast or a Reduce. NCCL runs all of them as one kernel.
 func (p *plan) makeUnevenCalls() []nccl.Invocation {
-	library, comm, size := p.c.device.ncclAnyThread, p.c.comm.handle, int64(p.DataType.Size())
+	library := p.c.device.ncclAnyThread
+	comm := p.c.comm.handle
+	size := int64(p.DataType.Size())
 	calls := []nccl.Invocation{}
 	for r := range p.c.cfg.Ranks {
 		if p.Operation == driver.AllGatherV {
 			if count := p.Splits.RecvCounts[r]; count > 0 {
 				part := p.recv + uintptr(p.Splits.RecvOffsets[r]*size)
-				source := part // this rank's input can be shorter than the part
+				// NCCL reads the source only on rank r. This rank's input can be shorter than the
+				// part of another rank, so it is the source only of the own part.
+				source := part
 				if r == p.c.cfg.Rank {
 					source = p.send
 				}
@@ -189,10 +209,13 @@ func (p *plan) makeUnevenCalls() []nccl.Invocation {
 }
 
 // queueWithFactor queues a reduction with PremulSum: NCCL multiplies each rank's input by a factor
-// and adds up the products. NCCL reads the factor during the call, so the reduction with the
-// factor, scaledSum, can be destroyed immediately, even in a capture.
+// and adds up the products. For that, it creates a reduction operator in NCCL, which contains the
+// factor. NCCL reads the factor while the call is queued, so the operator is destroyed right after
+// that, even in a capture.
 func (p *plan) queueWithFactor(s cuda.Stream) error {
-	library, comm, scaledPlan := p.c.device.ncclAnyThread, p.c.comm.handle, *p
+	library := p.c.device.ncclAnyThread
+	comm := p.c.comm.handle
+	scaledPlan := *p
 	scaledSum, err := library.CreatePreMulSum(p.FactorBits(), p.dataType, comm)
 	if err != nil {
 		return err
@@ -209,21 +232,23 @@ func (p *plan) queueWithFactor(s cuda.Stream) error {
 			err = call.On(s)
 		}
 	}
-	return errors.Join(err, library.DestroyReduceOp(scaledSum, comm))
+	destroyErr := library.DestroyReduceOp(scaledSum, comm)
+	return errors.Join(err, destroyErr)
 }
 
 // multiply queues a PremulSum in a group of one rank, which only multiplies the input by the
-// factor. NCCL with the defect nccl.SkippedTail skips the last elements, so a second call
-// multiplies them.
+// factor. NCCL with the defect nccl.SkippedTail does not multiply the last elements, the tail, so a
+// second call multiplies the tail.
 func (p *plan) multiply(s cuda.Stream) error {
 	library := p.c.device.ncclAnyThread
-	send, count := p.send, p.count
+	send := p.send
+	count := p.count
 	size := int64(p.DataType.Size())
 	if p.Operation.SplitsOneBuffer() {
 		send += uintptr(p.Splits.SendOffsets[0] * size)
 		count = p.Splits.SendCounts[0]
 	}
-	multipliedCount := count
+	multipliedCount := count // number of elements that the first call multiplies
 	version, _ := library.Version()
 	if nccl.SkippedTail.Affects(version, p.c.device.gpu.Major) {
 		multipliedCount = nccl.MultipliedCount(count, size)
@@ -234,7 +259,8 @@ func (p *plan) multiply(s cuda.Stream) error {
 		return err
 	}
 	tailOffset := uintptr(multipliedCount * size)
-	call = library.AllReduce(send+tailOffset, p.recv+tailOffset, count-multipliedCount, p.dataType,
-		p.reduceOp, p.c.comm.handle)
+	tailCount := count - multipliedCount
+	call = library.AllReduce(send+tailOffset, p.recv+tailOffset, tailCount, p.dataType, p.reduceOp,
+		p.c.comm.handle)
 	return call.On(s)
 }

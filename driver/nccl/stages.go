@@ -16,14 +16,14 @@ import (
 type stages struct {
 	gpu   *gpu.GPU
 	cfg   *driver.GroupConfig
-	plane control.Plane
+	plane control.Plane // its Cause is why the group has ended
 
 	// The teardown closes the following channels, usually in this order.
 
 	// groupEnded is closed when the group has failed or has been closed.
 	groupEnded chan struct{}
 	// kernelsEnded is closed when the group's kernels have exited and its windows have been
-	// deregistered, or when the time limit for that has expired.
+	// deregistered. It is also closed if that takes too long.
 	kernelsEnded chan struct{}
 	// memoryFreed is closed when everything has been freed except what graphs of other libraries
 	// use.
@@ -31,8 +31,8 @@ type stages struct {
 	// allFreed is closed when everything has been freed, including NCCL's communicator.
 	allFreed chan struct{}
 
-	// rankLost is closed when a rank of the group has ended without leaving the world. A call to
-	// NCCL may then never return.
+	// rankLost is closed when a rank of the group has ended without leaving the world (all ranks).
+	// A call to NCCL may never return after that.
 	rankLost     chan struct{}
 	noteRankLost func() // closes rankLost once
 
@@ -43,7 +43,8 @@ type stages struct {
 }
 
 func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages {
-	rankLost, closed := make(chan struct{}), make(chan struct{})
+	rankLost := make(chan struct{})
+	closed := make(chan struct{})
 	return stages{
 		gpu: g, cfg: cfg, plane: plane,
 		groupEnded: make(chan struct{}), kernelsEnded: make(chan struct{}),
@@ -54,8 +55,10 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 }
 
 // await waits until a stage, one of the channels of s, is closed. After a time limit, it returns a
-// TimeoutError. If checkOnly is set, it does not wait. The limit is longer after Close, because a
-// group that has failed or lost a rank reaches a stage soon or never.
+// TimeoutError. If checkOnly is set, the limit is 0.
+//
+// A group that has failed or has lost a rank reaches a stage soon or never, so its limit is short.
+// After Close, the limit is at least the group's timeout.
 func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	limit := 4 * gpu.KernelEndTimeout
 	switch {
@@ -66,14 +69,14 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	case errors.Is(s.plane.Cause(), driver.ErrClosed):
 		limit = max(limit, s.cfg.Timeout.Get())
 	}
-	select { // first, because with a limit of 0 the timer may win
+	select { // first, because the loop below might see an expired timer before the closed stage
 	case <-stage:
 		return nil
 	default:
 	}
 	ranked.AssertMayWait()
 	begin := time.Now()
-	rankLost := s.rankLost // nil after it has been received from
+	rankLost := s.rankLost // nil once the loop has seen that it is closed, so that select ignores it
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for {
@@ -82,7 +85,8 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 			return nil
 		case <-rankLost:
 			rankLost = nil
-			timer.Reset(min(limit-time.Since(begin), gpu.KernelEndTimeout))
+			remaining := limit - time.Since(begin)
+			timer.Reset(min(remaining, gpu.KernelEndTimeout))
 		case <-timer.C:
 			return &driver.TimeoutError{
 				InCall: "ending NCCL's communicator of group " + s.cfg.Name(),

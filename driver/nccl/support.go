@@ -12,18 +12,18 @@ import (
 const firstAverageVersion = 23003
 
 // windowSupport determines which calls of a group have window kernels (NCCL kernels that access
-// registered memory). All ranks get the same result.
+// windows, which is memory registered with NCCL). It is the same on all ranks, except for rank.
 type windowSupport struct {
 	// noWindowsReason explains why no call has a window kernel, or is "".
 	noWindowsReason  string
-	hasAverageKernel bool // for ReduceScatter with Avg
+	hasAverageKernel bool // NCCL has a window kernel for ReduceScatter with Avg
 	hasShiftedLoads  bool // NCCL has the defect nccl.ShiftedLoads
 	rank             int  // this rank in the group
 	machines         int  // number of machines of the group
 }
 
 // newWindowSupport returns the windowSupport of a group. major is the major compute capability of
-// the GPUs.
+// the GPUs. machines is the number of machines on which the ranks are.
 func newWindowSupport(
 	library *nccl.Library, major int, group *driver.GroupConfig, machines int,
 ) windowSupport {
@@ -46,8 +46,8 @@ func newWindowSupport(
 	return s
 }
 
-// disable sets noWindowsReason after NCCL has registered no window on the given rank. It keeps an
-// earlier reason.
+// disable makes unsupportedReason return a reason for all calls, because NCCL has registered no
+// window on the given rank. If there is such a reason already, it keeps that one.
 func (s *windowSupport) disable(rank int, version string) {
 	if s.noWindowsReason != "" {
 		return
@@ -73,13 +73,19 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	switch call.Operation {
 	case driver.AllGather: // for any type
 		return ""
-	case driver.AllReduce, driver.ReduceScatter: // depends on the type and the reduction
+	case driver.AllReduce, driver.ReduceScatter:
+		return s.unsupportedReduction(call)
 	default:
 		return fmt.Sprintf("NCCL has no window kernel for %v", call.Operation)
 	}
-	switch call.DataType {
-	case driver.Float32, driver.Float16, driver.BFloat16:
-	default:
+}
+
+// unsupportedReduction is unsupportedReason for the data type and the reduction of an AllReduce or
+// ReduceScatter.
+func (s *windowSupport) unsupportedReduction(call *driver.Call) string {
+	hasType := call.DataType == driver.Float32 || call.DataType == driver.Float16 ||
+		call.DataType == driver.BFloat16
+	if !hasType {
 		return fmt.Sprintf("NCCL has no window kernel for %v of %v", call.Operation, call.DataType)
 	}
 	// No version has a window kernel for AllReduce with Avg (nccl.AverageWithoutKernel).
@@ -94,18 +100,22 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 // inputAlignment is the alignment in bytes with which inputs avoid the defect nccl.ShiftedLoads.
 const inputAlignment = 4
 
-// isMisaligned reports whether any rank would read misaligned input with the defect
-// nccl.ShiftedLoads. Parts of a buffer are aligned only if their size is, too.
+// isMisaligned reports whether NCCL has the defect nccl.ShiftedLoads and any rank's kernel would
+// read misaligned input.
 func (s *windowSupport) isMisaligned(call *driver.Call) bool {
 	if !s.hasShiftedLoads {
 		return false
 	}
 	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
+	// The parts of a buffer are all aligned only if the buffer and the size of a part are aligned.
+	areOddParts := partBytes%inputAlignment != 0
 	switch {
 	case call.Operation == driver.AllGather && call.InPlace(s.rank):
-		return call.Recv%inputAlignment != 0 || partBytes%inputAlignment != 0
+		// Each rank's input is one part of the output buffer.
+		return call.Recv%inputAlignment != 0 || areOddParts
 	case call.Operation == driver.ReduceScatter:
-		return call.Send%inputAlignment != 0 || partBytes%inputAlignment != 0
+		// Each rank reads one part of every rank's input.
+		return call.Send%inputAlignment != 0 || areOddParts
 	}
 	return call.Send%inputAlignment != 0
 }

@@ -15,6 +15,9 @@ var (
 	_ driver.SuspendableCommunicator = (*communicator)(nil)
 )
 
+// Suspending memory releases it for a while. A window is suspended in two steps, PrepareSuspend and
+// Suspend, and Resume undoes them.
+
 // PrepareSuspend checks whether the window can be suspended. It returns ErrBusy if the window is
 // registered with NCCL and a graph contains window kernels (NCCL kernels that access registered
 // memory). These kernels use data that NCCL frees when a window is deregistered.
@@ -34,10 +37,12 @@ func (w *window) PrepareSuspend() error {
 // Suspend deregisters the window, and the machineWindow if there is one, and unmaps the segments
 // of other ranks. Their addresses stay reserved.
 func (w *window) Suspend() error {
-	if w.machineWindow != nil {
-		return errors.Join(w.machineWindow.Suspend(), w.suspendSelf())
+	if w.machineWindow == nil {
+		return w.suspendSelf()
 	}
-	return w.suspendSelf()
+	machineErr := w.machineWindow.Suspend()
+	selfErr := w.suspendSelf()
+	return errors.Join(machineErr, selfErr)
 }
 
 // suspendSelf suspends w without its machineWindow. If the group has failed, the teardown
@@ -50,28 +55,40 @@ func (w *window) suspendSelf() error {
 		return nil
 	}
 	w.suspension = windowSuspension{isActive: true, mustRegister: w.handle != 0}
-	return errors.Join(w.deregister(), w.unmapFirstPeers(len(r.cfg.Ranks)))
+	deregisterErr := w.deregister()
+	unmapErr := w.unmapFirstPeers(len(r.cfg.Ranks))
+	return errors.Join(deregisterErr, unmapErr)
 }
 
+// Resume undoes Suspend, together with the other ranks. An error makes the group fail.
 func (w *window) Resume(ctx context.Context) error {
 	r := w.registrar
 	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())
 	defer cancel()
-	err := w.resumeSelf(ctx)
-	if err == nil && w.machineWindow != nil {
-		if err = w.machineWindow.resumeSelf(ctx); err == nil {
-			err = w.agreeOnMachineWindow(ctx)
-		}
-	}
-	if err != nil {
+	if err := w.resumeBoth(ctx); err != nil {
 		return r.plane.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
 	}
 	return nil
 }
 
+// resumeBoth resumes w, and the machineWindow if there is one.
+func (w *window) resumeBoth(ctx context.Context) error {
+	if err := w.resumeSelf(ctx); err != nil {
+		return err
+	}
+	if w.machineWindow == nil {
+		return nil
+	}
+	if err := w.machineWindow.resumeSelf(ctx); err != nil {
+		return err
+	}
+	return w.agreeOnMachineWindow(ctx)
+}
+
 // resumeSelf registers w again if Suspend has deregistered it, and maps the segments of other
-// ranks at their old addresses. It returns an error if a segment that was mapped cannot be mapped
-// again. It must follow the steps of registrar.registerOnce.
+// ranks at their old addresses. It returns an error if all ranks had mapped the segments before
+// Suspend, and some rank cannot map them again. It must follow the steps of
+// registrar.registerOnce.
 func (w *window) resumeSelf(ctx context.Context) error {
 	r := w.registrar
 	shared, shareErr := r.share(w.key, w.segment)
@@ -86,36 +103,38 @@ func (w *window) resumeSelf(ctx context.Context) error {
 			return err
 		}
 	}
-	wasMappedByAll := w.isMappedByAll
+	wasMappedEverywhere := w.isMappedEverywhere
 	mapErr := w.mapAgain(ctx, sharedSegments) // even after shareErr, because it ends the suspension
-	err = cmp.Or(shareErr, mapErr)
-	w.hasMappedAll = err == nil
-	w.mapError = ""
+	err = cmp.Or(shareErr, mapErr)            // the first error
+	w.isMappedHere = err == nil
+	w.mapErrorText = ""
 	if err != nil && !errors.Is(err, errNotShared) {
-		w.mapError = err.Error()
+		w.mapErrorText = err.Error()
 	}
 	if err := r.exchangeResults(ctx, w); err != nil {
 		return err
 	}
-	if wasMappedByAll && !w.isMappedByAll {
+	if wasMappedEverywhere && !w.isMappedEverywhere {
 		return fmt.Errorf("peers' memory could not be mapped again: %s", w.notMappedReason)
 	}
 	return nil
 }
 
-// mapAgain maps the segments of other ranks at their old addresses and ends the suspension. It
-// holds the group's lock, so that the teardown does not free the addresses meanwhile.
+// mapAgain maps the segments of other ranks at their old addresses, and ends the suspension even if
+// that fails. It holds the group's lock, so that the teardown does not free the addresses
+// meanwhile.
 func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.plane.Cause(); err != nil {
-		return err
+	if cause := r.plane.Cause(); cause != nil {
+		return cause
 	}
 	w.isUnmapped.Store(false)
 	err := w.mapPeers(ctx, sharedSegments)
 	if err != nil && len(w.addresses) > 0 {
-		err = errors.Join(err, w.unmapPeers())
+		unmapErr := w.unmapPeers()
+		err = errors.Join(err, unmapErr)
 	}
 	w.suspension = windowSuspension{}
 	return err

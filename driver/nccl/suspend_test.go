@@ -141,7 +141,7 @@ func TestSuspendUnmappedWindows(t *testing.T) {
 			return err
 		}
 		window := s.window.(*window)
-		window.isMappedByAll, window.hasMappedAll = false, m.rank == 1
+		window.isMappedEverywhere, window.isMappedHere = false, m.rank == 1
 		if m.rank == 0 {
 			return window.unmapPeers()
 		}

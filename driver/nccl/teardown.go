@@ -18,26 +18,32 @@ import (
 // background, in steps that decideStep selects. Memory that graphs of other libraries use is freed
 // when these graphs are destroyed.
 type teardown struct {
-	gpu                          *gpu.GPU
-	cfg                          *driver.GroupConfig
-	plane                        control.Plane
-	mu                           *groupLock
-	busy                         *stream.BusyStreams
-	group                        stream.Group
-	comm                         *ncclComm
-	exchange                     *direct.Exchange
-	messages                     *p2p.Messages
-	runTimer                     *runTimer
-	registrar                    *registrar
-	recorder                     *recorder
-	stages                       *stages
-	openGraphs, watcherGoroutine *sync.WaitGroup // fields of the communicator and the watcher
-	isMultiMachine               bool
+	// The following fields belong to the communicator or its other parts.
+
+	gpu              *gpu.GPU
+	cfg              *driver.GroupConfig
+	plane            control.Plane // connects the ranks; its Cause is why the group has ended
+	mu               *groupLock
+	busy             *stream.BusyStreams // streams with unfinished work of the group
+	group            stream.Group
+	comm             *ncclComm
+	exchange         *direct.Exchange
+	messages         *p2p.Messages
+	runTimer         *runTimer
+	registrar        *registrar
+	recorder         *recorder
+	stages           *stages
+	openGraphs       *sync.WaitGroup // counts symmem's open graphs with calls of the group
+	watcherGoroutine *sync.WaitGroup // counts the running goroutine of the watcher
+
+	isMultiMachine bool // the ranks are on several machines
 	// otherGroupsUseWindows reports whether an NCCL kernel of another group may be accessing
 	// windows (memory registered with NCCL).
 	otherGroupsUseWindows func() bool
-	parent                atomic.Pointer[parentGroup] // set for a level of a two-level group
-	removeFromDevice      func()                      // removes the communicator from its device
+	// parent is set if the communicator is a level, one of the communicators that a two-level group
+	// uses within and between machines.
+	parent           atomic.Pointer[parentGroup]
+	removeFromDevice func() // removes the communicator from its device
 
 	once   sync.Once // for begin
 	result error     // joined errors of the steps; set before stages.allFreed is closed
@@ -45,20 +51,20 @@ type teardown struct {
 	// Only the goroutine of run uses the following fields.
 
 	progress
-	drainError       error // error of the last drain
-	freeErrors       []error
+	drainError       error      // error of the last drain
+	freeErrors       []error    // errors of the other steps, some of them nil
 	abortResult      chan error // gets the result of CommAbort or CommDestroy
 	closeMemoryFreed func()     // closes stages.memoryFreed once
 }
 
-// begin starts the teardown in a goroutine and reports the cause to streams with unfinished work.
-// Only the first call has an effect.
+// begin reports the cause of the teardown to streams with unfinished work, and starts the teardown
+// in a goroutine. Only the first call has an effect.
 func (t *teardown) begin() {
 	t.once.Do(func() {
 		cause := t.failParent()
 		t.busy.AllIdle() // removes idle streams, which must not get the cause
 		for _, s := range t.busy.Streams() {
-			if !s.IsWaitedFor() { // otherwise all work has completed without an error
+			if !s.IsWaitedFor() { // a stream that was waited for has completed all work without an error
 				s.ReportFault(t.group, cause)
 			}
 		}
@@ -67,10 +73,11 @@ func (t *teardown) begin() {
 	})
 }
 
-// failParent returns the cause of the teardown. If the group is a level that has failed,
-// failParent also makes the two-level group fail, and returns the cause of that failure. It must
-// be called before kernels are stopped, because the two-level group might otherwise report
-// success.
+// failParent makes the two-level group fail if this group is one of its levels and has failed. It
+// returns the cause that streams report: the cause of the two-level group's failure if there is
+// one, and otherwise the cause of this teardown.
+//
+// Call it before kernels are stopped. The two-level group might otherwise report success.
 func (t *teardown) failParent() error {
 	cause := t.plane.Cause()
 	parent := t.parent.Load()
@@ -82,12 +89,14 @@ func (t *teardown) failParent() error {
 	return cause
 }
 
+// parentGroup has those parts of a two-level group that its levels need.
 type parentGroup struct {
 	group stream.Group
 	plane control.Plane
 	begin func() // begins the teardown of the two-level group
 }
 
+// run executes the steps of the teardown until all of them are done.
 func (t *teardown) run() {
 	t.closeMemoryFreed = sync.OnceFunc(func() { close(t.stages.memoryFreed) })
 	t.watcherGoroutine.Wait()
@@ -104,14 +113,17 @@ func (t *teardown) run() {
 	if !t.haveKernelsEnded {
 		close(t.stages.kernelsEnded)
 	}
-	t.result = errors.Join(append(t.freeErrors, t.drainError)...)
+	t.addError(t.drainError)
+	t.result = errors.Join(t.freeErrors...)
 	t.removeFromDevice()
 	close(t.stages.allFreed)
-	// If no step has closed memoryFreed, close it after allFreed, which those who wait for
-	// memoryFreed check next.
+	// Some teardowns have no step that closes memoryFreed. Goroutines that wait for memoryFreed
+	// check allFreed next, so allFreed must be closed first.
 	t.closeMemoryFreed()
 }
 
+// collectFacts returns what decideStep must know. Fields that need the lock stay false if a blocked
+// call holds it.
 func (t *teardown) collectFacts() facts {
 	f := facts{progress: t.progress, hasStuckKernel: gpu.Stuck.Load()}
 	isLocked := t.tryLock()
@@ -122,17 +134,19 @@ func (t *teardown) collectFacts() facts {
 		f.hasForeignWindowKernels = f.hasForeignGraphs && t.recorder.capturedWindowKernels
 		t.mu.Unlock()
 	}
-	f.isIdle = t.busy.AllIdle() // may clear the flags read below
-	f.hasWindowKernels, f.hasPlainKernels = t.busy.WindowKernels.Load(), t.busy.OtherKernels.Load()
+	f.isIdle = t.busy.AllIdle() // first, because it may clear the flags WindowKernels and OtherKernels
+	f.hasWindowKernels = t.busy.WindowKernels.Load()
+	f.hasPlainKernels = t.busy.OtherKernels.Load()
 	f.mustKeepMemory = t.gpu.MustKeepMemory()
 	f.canAbortQuickly = !f.mustKeepMemory && !t.otherGroupsUseWindows()
 	return f
 }
 
-// tryLock locks the communicator's mu. It returns false after a time limit, which suffices unless
-// mu is held during a blocked call to NCCL.
+// tryLock locks the communicator's mu, or returns false after a time limit. The limit is long
+// enough for all holders of mu except a call to NCCL that waits for another rank.
 func (t *teardown) tryLock() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout/10)
+	limit := gpu.KernelEndTimeout / 10
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return gpu.Poll(ctx, t.mu.TryLock) == nil
 }
@@ -157,7 +171,10 @@ func (t *teardown) executeStep(nextStep step) {
 		t.recorder.graphHolds.Wait()
 	case stepAwaitDevice:
 		gpu.PollWithBackoff(func() bool {
-			return gpu.Stuck.Load() || !t.gpu.MustKeepMemory() && !t.otherGroupsUseWindows()
+			if gpu.Stuck.Load() { // the work may never end
+				return true
+			}
+			return !t.gpu.MustKeepMemory() && !t.otherGroupsUseWindows()
 		})
 	case stepAbandonStreams:
 		for _, s := range t.busy.Streams() {
@@ -173,8 +190,8 @@ func (t *teardown) executeStep(nextStep step) {
 
 func (t *teardown) addError(err error) { t.freeErrors = append(t.freeErrors, err) }
 
-// drain waits until no stream has unfinished work of the group. After KernelEndTimeout, it marks
-// the work as unfinished, so that the memory stays mapped, and returns a TimeoutError.
+// drain waits until no stream has unfinished work of the group. After KernelEndTimeout, it returns
+// a TimeoutError. It then marks the work as unfinished, so that the memory stays mapped.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout)
 	defer cancel()
@@ -186,18 +203,21 @@ func (t *teardown) drain() error {
 		return nil
 	}
 	t.messages.ReleaseAfterTimeout()
-	errs := []error{&driver.TimeoutError{
+	timeoutErr := &driver.TimeoutError{
 		InCall: "ending the kernels of group " + t.cfg.Name(), Waited: gpu.KernelEndTimeout,
-	}}
+	}
+	errs := []error{timeoutErr}
 	for _, s := range t.busy.Streams() {
 		errs = append(errs, s.MarkUnfinished())
 	}
 	return errors.Join(errs...)
 }
 
-// abort starts CommAbort, or CommDestroy if peers may need data, in a goroutine. Before that, it
-// waits until the other ranks know of the failure, because an aborted kernel can make their
-// kernels return wrong results.
+// abort frees NCCL's communicator in a goroutine, by CommAbort or, if peers may need data, by
+// CommDestroy. abortResult gets the result.
+//
+// Before that, it waits until the other ranks know of the failure, because an aborted kernel can
+// make their kernels return wrong results.
 func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.WaitForAcknowledgements()
@@ -225,19 +245,25 @@ func (t *teardown) abort() {
 // peersMayNeedData reports whether NCCL may still have to send data of completed calls to other
 // machines. CommAbort would lose this data (nccl.LostByAbort).
 func (t *teardown) peersMayNeedData() bool {
-	return t.isMultiMachine && t.haveKernelsEnded && !t.recorder.graphHolds.IsActive() &&
-		errors.Is(t.plane.Cause(), driver.ErrClosed) &&
-		t.comm.asyncError(t.cfg.Name()) == nil
+	hasCompletedAll := t.haveKernelsEnded && !t.recorder.graphHolds.IsActive()
+	if !t.isMultiMachine || !hasCompletedAll {
+		return false
+	}
+	hasSucceeded := errors.Is(t.plane.Cause(), driver.ErrClosed)
+	return hasSucceeded && t.comm.asyncError(t.cfg.Name()) == nil
 }
 
-// freeDirectMemory frees the memory that symmem's own kernels use. These kernels must have exited.
-// If the program has addresses of peers, its kernels may use them until it closes the group, so
-// freeDirectMemory waits for that.
+// freeDirectMemory frees the memory that symmem's own kernels use. Call it after these kernels have
+// exited. If the program has addresses of peers, its kernels may use them until it closes the
+// group, so freeDirectMemory waits for that.
 func (t *teardown) freeDirectMemory() error {
 	if t.registrar.programHasPeerAddresses.Load() {
 		<-t.stages.closed
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return errors.Join(t.registrar.unmapPeers(), t.exchange.Close(), t.runTimer.close())
+	unmapErr := t.registrar.unmapPeers()
+	exchangeErr := t.exchange.Close()
+	timerErr := t.runTimer.close()
+	return errors.Join(unmapErr, exchangeErr, timerErr)
 }

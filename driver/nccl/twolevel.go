@@ -276,7 +276,7 @@ func (l *levels) register(ctx context.Context, w *window) error {
 // could otherwise choose different paths for a call.
 func (w *window) agreeOnMachineWindow(ctx context.Context) error {
 	own := []byte{0}
-	if w.machineWindow.isMappedByAll {
+	if w.machineWindow.isMappedEverywhere {
 		own[0] = 1
 	}
 	all, err := w.registrar.plane.Exchange(ctx, driver.LaneControl, own)
@@ -287,7 +287,7 @@ func (w *window) agreeOnMachineWindow(ctx context.Context) error {
 		if len(mapped) == 1 && mapped[0] == 1 {
 			continue
 		}
-		w.machineWindow.isMappedByAll = false
+		w.machineWindow.isMappedEverywhere = false
 		if w.machineWindow.notMappedReason == "" {
 			w.machineWindow.notMappedReason = fmt.Sprintf(
 				"rank %d is on a machine where memory was not mapped", w.registrar.cfg.Ranks[rank])

@@ -120,7 +120,7 @@ func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 		if err := window.Resume(t.Context()); err != nil {
 			return err
 		}
-		if window.machineWindow == nil || !window.machineWindow.isMappedByAll {
+		if window.machineWindow == nil || !window.machineWindow.isMappedEverywhere {
 			return failuref("the levels cannot use the resumed window: %+v", window.machineWindow)
 		}
 		return nil

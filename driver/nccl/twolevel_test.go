@@ -108,11 +108,11 @@ func TestTwoLevelsAgreeOnWindows(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.must(func(m *testRank) error {
 		window := m.regions[1].window.(*window)
-		window.machineWindow.isMappedByAll = m.rank < 2
+		window.machineWindow.isMappedEverywhere = m.rank < 2
 		if err := window.agreeOnMachineWindow(t.Context()); err != nil {
 			return err
 		}
-		if window.machineWindow.isMappedByAll || window.machineWindow.notMappedReason == "" {
+		if window.machineWindow.isMappedEverywhere || window.machineWindow.notMappedReason == "" {
 			return failuref("the window is used although the other machine could not map its memory")
 		}
 		return nil

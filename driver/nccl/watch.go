@@ -14,21 +14,21 @@ import (
 // checkInterval is the time between checks while the group has unfinished work.
 const checkInterval = 2 * time.Millisecond
 
-// checksPerFullCheck is the number of checks for each full check while the program launches calls.
-// The other checks only read the reports of kernels. Launches also detect failed peers, so rare
-// full checks suffice.
+// checksPerFullCheck is the number of checks between full checks while the program launches calls.
+// All other checks only read the reports of kernels. Launches also detect failed peers (other ranks
+// of the group), so rare full checks suffice.
 const checksPerFullCheck = 16
 
 // replayCheckInterval is the time between checks while only another library can launch calls.
 const replayCheckInterval = 20 * time.Millisecond
 
 // watcher looks for failures in a goroutine while the group has unfinished work, and makes the
-// group fail.
+// group fail. Its fields belong to the communicator.
 type watcher struct {
 	cfg      *driver.GroupConfig
-	plane    control.Plane
+	plane    control.Plane // connects the ranks outside NCCL, and knows whether the group has failed
 	mu       *groupLock
-	busy     *stream.BusyStreams
+	busy     *stream.BusyStreams // streams with unfinished work of the group
 	history  *history
 	comm     *ncclComm
 	messages *p2p.Messages
@@ -46,12 +46,17 @@ type watcher struct {
 func (w *watcher) watch() {
 	var replayTicks <-chan time.Time
 	var peerFailureTimer control.GraceTimer
-	check := workCheck{time.NewTicker(checkInterval), w.faults.newCollectiveWait(0, 0)}
+	check := workCheck{
+		ticker: time.NewTicker(checkInterval),
+		wait:   w.faults.newCollectiveWait(0, 0), // examine sets the ticket and the operation
+	}
 	check.ticker.Stop()
 	for {
+		// replayTicks stays nil, and the select ignores it, until another library has captured a
+		// call.
 		if replayTicks == nil && w.recorder.wasCaptured.Load() {
 			ticker := time.NewTicker(replayCheckInterval)
-			defer ticker.Stop()
+			defer ticker.Stop() // when watch returns; this happens once
 			replayTicks = ticker.C
 		}
 		select {
@@ -63,7 +68,8 @@ func (w *watcher) watch() {
 		case <-w.busy.Wake:
 			w.watchWork(check)
 		case <-replayTicks:
-			// Report a failed peer only after a while, because a kernel's report may explain more.
+			// Report a failed peer only after a while, because the report of a kernel, which may
+			// come later, explains more.
 			if w.faults.checkKernels() == nil && peerFailureTimer.Expired(w.plane.PeerFailed()) {
 				w.faults.checkPeers()
 			}
@@ -77,6 +83,7 @@ type workCheck struct {
 	wait   *collectiveWait
 }
 
+// watchWork checks the group at intervals until it has no unfinished work, fails or is closed.
 func (w *watcher) watchWork(check workCheck) {
 	check.ticker.Reset(checkInterval)
 	defer check.ticker.Stop()
@@ -91,20 +98,22 @@ func (w *watcher) watchWork(check workCheck) {
 		case <-check.ticker.C:
 		}
 		ticket, _ := w.history.lastCall()
-		hasLaunched := ticket != previousTicket
+		hasLaunched := ticket != previousTicket // since the previous check
 		previousTicket = ticket
 		isFinished := !hasLaunched && w.stopWatchingIfIdle()
-		if !hasLaunched || checkCount%checksPerFullCheck == 0 {
+		isFullCheck := !hasLaunched || checkCount%checksPerFullCheck == 0
+		if isFullCheck {
 			w.runTimer.collectUnlessBusy(w.mu)
 		}
 		var err error
 		switch {
 		case isFinished: // a last check, for faults that ended the work
-			err = cmp.Or(w.faults.findKernelFault(), w.comm.asyncError(w.cfg.Name()))
-		case hasLaunched && checkCount%checksPerFullCheck != 0:
-			err = w.faults.findKernelFault()
-		default:
+			kernelErr := w.faults.findKernelFault()
+			err = cmp.Or(kernelErr, w.comm.asyncError(w.cfg.Name()))
+		case isFullCheck:
 			err = w.examine(&examined)
+		default:
+			err = w.faults.findKernelFault()
 		}
 		if err != nil {
 			_ = w.plane.Fail(err) // the streams report the cause
@@ -116,9 +125,9 @@ func (w *watcher) watchWork(check workCheck) {
 	}
 }
 
-// stopWatchingIfIdle reports whether the group has no unfinished work, and then leaves Watching
-// cleared. It clears Watching before it checks for work, so that a concurrent launch wakes the
-// watcher.
+// stopWatchingIfIdle clears the flag Watching and returns true if the group has no unfinished work.
+// While the flag is cleared, launches wake the watcher. The flag is cleared before the check, so
+// that a launch during the check wakes the watcher, too.
 func (w *watcher) stopWatchingIfIdle() bool {
 	w.busy.Watching.Store(false)
 	if isIdle(w.mu, w.busy) {
@@ -129,29 +138,34 @@ func (w *watcher) stopWatchingIfIdle() bool {
 }
 
 // examinedCollective is the collective that the watcher examines until all ranks have launched it.
+// After that, the watcher examines the latest collective.
 type examinedCollective struct {
 	peerFailureTimer control.GraceTimer // delays the error after a peer has failed
 	ticket           uint64             // number of the collective in the group
 	operation        driver.Operation
-	startTime        time.Time // when the watcher began to examine it
-	wait             *collectiveWait
-	// firstDifferenceTime is when a rank with a different call was first found, or zero.
+	startTime        time.Time       // when the watcher began to examine it
+	wait             *collectiveWait // passed to the plane; reused for all collectives
+	// firstDifferenceTime is when a rank was first found that has launched a different call. It is
+	// zero if all ranks have launched the same call.
 	firstDifferenceTime time.Time
 }
 
 // differenceDelay is the time between the first different call and the error. In this time, more
-// ranks can announce different calls, which the error then lists.
+// ranks can announce different calls. The error lists all of them.
 const differenceDelay = 100 * time.Millisecond
 
-// delayError returns err once calls have had errors for longer than differenceDelay, and nil
-// before.
+// delayError returns err if err has not been nil in any call of delayError for differenceDelay, and
+// nil before.
 func (e *examinedCollective) delayError(err error) error {
-	switch {
-	case err == nil:
+	if err == nil {
 		e.firstDifferenceTime = time.Time{}
-	case e.firstDifferenceTime.IsZero():
+		return nil
+	}
+	if e.firstDifferenceTime.IsZero() {
 		e.firstDifferenceTime = time.Now()
-	case time.Since(e.firstDifferenceTime) > differenceDelay:
+		return nil
+	}
+	if time.Since(e.firstDifferenceTime) > differenceDelay {
 		return err
 	}
 	return nil
@@ -163,7 +177,7 @@ func (w *watcher) newExaminedCollective(wait *collectiveWait) examinedCollective
 }
 
 // examine makes a full check and returns the failure that it has found, or nil. Once all ranks
-// have launched e, it replaces e by the last collective.
+// have launched e, it overwrites e with the last collective that this rank has launched.
 func (w *watcher) examine(e *examinedCollective) error {
 	if err := w.faults.findKernelFault(); err != nil {
 		return err
@@ -182,8 +196,9 @@ func (w *watcher) examine(e *examinedCollective) error {
 	if err := w.faults.findLaunchedMismatch(e.ticket); err != nil {
 		return err
 	}
-	e.wait.wait.Ticket, e.wait.wait.Operation = e.ticket, e.operation
-	wait := e.wait.wait
+	e.wait.wait.Ticket = e.ticket
+	e.wait.wait.Operation = e.operation
+	wait := e.wait.wait // a copy, which the plane gets
 	if e.peerFailureTimer.Expired(w.plane.PeerFailed()) {
 		return w.plane.PeerFault(wait.CallText())
 	}
@@ -197,8 +212,9 @@ func (w *watcher) examine(e *examinedCollective) error {
 	if lastTicket == e.ticket {
 		return nil
 	}
-	var longAgo time.Time // a rank that has not launched e is an error at once
-	if w.plane.Diagnose(wait, longAgo) == nil {
+	var longAgo time.Time // so that Diagnose returns a TimeoutError if a rank has not launched e
+	isLaunchedByAll := w.plane.Diagnose(wait, longAgo) == nil
+	if isLaunchedByAll {
 		*e = w.newExaminedCollective(e.wait)
 	}
 	return nil
