@@ -8,76 +8,99 @@ import (
 	"symmem/internal/cuda"
 )
 
+// This file chooses kernels for AllReduceRMSNorm and ReduceScatterRMSNorm. Both add up the rows of
+// all ranks and then normalize the sums. A fused kernel does both. Otherwise, a kernel of an
+// AllReduce or ReduceScatter computes the sums, and a local kernel normalizes them.
+
 const (
 	// maxRowThreads is the largest number of threads that normalize one row, as in src/norm.h.
 	maxRowThreads = 512
-	packBytes     = 16 // size of driver.NormUnit elements
+	packBytes     = 16 // size of a pack, which has driver.NormUnit elements; threads move whole packs
+	normTypeBytes = 2  // size of an element of any type with norm kernels
 )
 
-// chooseNorm chooses one kernel for the whole norm or, if that is slower or impossible, the kernel
-// that computes the sums. newLocalStep returns the second kernel.
+// chooseNorm chooses a fused kernel or, if that is slower or impossible, the kernel that computes
+// the sums. In that case, newLocalStep returns the second kernel.
 func chooseNorm(l *Launch) error {
 	if l.Norm.Rows > math.MaxInt32 { // kernels count rows in 32 bits
 		return fmt.Errorf("%w for %d rows", errNoKernel, l.Norm.Rows)
 	}
-	normCall, sumCall := l.Call, *l.Call
+	// Choose the kernel of the sums first, by a copy of the call without the norm.
+	normCall := l.Call
+	sumCall := *l.Call
 	sumCall.Operation = l.Operation.WithoutNorm()
 	l.Call = &sumCall
 	err := l.Choose()
 	l.Call = normCall
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case choosePulledNorm(l), l.Bulk:
+	}
+	if l.Bulk {
+		tryPulledNorm(l) // otherwise, the bulk kernel computes the sums
 		return nil
-	case !l.isGeneric && !isAllReduceFaster(l) && chooseFusedNorm(l):
+	}
+	canFuse := !l.isGeneric && !isAllReduceFaster(l)
+	if canFuse && tryFusedNorm(l) {
 		return nil
-	case l.PieceCount > 1:
+	}
+	if l.PieceCount > 1 {
 		return l.doesNotFitError(l.partBytes)
 	}
 	return nil
 }
 
-// choosePulledNorm chooses the kernel with which ranks read each other's rows in symmetric memory.
-// It returns false if the kernel does not support the call or is slower. In an all-reduce, the
-// output must not overwrite rows that the peer may still read.
-func choosePulledNorm(l *Launch) bool {
+// tryPulledNorm chooses the fused kernel with which ranks read each other's rows in symmetric
+// memory. It does nothing if that kernel does not support the call or is slower. l must have a
+// bulk kernel.
+func tryPulledNorm(l *Launch) {
 	norm := l.Norm
-	if !l.Bulk || l.isGeneric || norm.Hidden < minPulledHidden || norm.Hidden > maxPulledHidden {
-		return false
+	if l.isGeneric || norm.Hidden < minPulledHidden || norm.Hidden > maxPulledHidden {
+		return
 	}
 	if l.Operation == driver.ReduceScatterRMSNorm {
 		if l.Ranks != 2 && l.Ranks != 4 {
-			return false
+			return
 		}
-	} else if l.Ranks != 2 || l.Send == l.Recv && !norm.OnlyQuantized {
-		return false
+	} else { // AllReduceRMSNorm
+		// The output would overwrite rows that the peer may still read.
+		overwritesInput := l.Send == l.Recv && !norm.OnlyQuantized
+		if l.Ranks != 2 || overwritesInput {
+			return
+		}
 	}
-	l.Kernel, l.Fused = l.kernelName(addQuantSuffix("norm_pull", norm)), true
-	l.Threads = warp * int((norm.Hidden/driver.NormUnit+warp-1)/warp)
+	packCount := norm.Hidden / driver.NormUnit // one for each thread
+	l.Kernel = l.kernelName(addQuantSuffix("norm_pull", norm))
+	l.Fused = true
+	l.Threads = warp * int((packCount+warp-1)/warp)
 	l.Blocks = int(min(norm.Rows, maxBulkBlocks, int64(l.Multiprocessors)))
-	return true
 }
 
+// Limits of driver.Norm.Hidden, the elements per row, for the kernel of tryPulledNorm.
 const (
 	minPulledHidden = 4096
-	maxPulledHidden = 8192 // each thread of a block has one pack
+	maxPulledHidden = 8192 // 1024 packs, one for each thread of the largest block
 )
 
 // isAllReduceFaster reports whether an all-reduce and a local kernel are faster than a fused
-// kernel. An all-reduce spreads a few long rows over many blocks. A block of a fused kernel
-// normalizes its rows one after the other, so many short rows take long.
+// kernel, because they use more blocks at the same time:
+//
+//   - A fused kernel has one block for each of a few long rows. An all-reduce spreads each row over
+//     many blocks.
+//   - If there are many short rows, a block of a fused kernel normalizes its rows one after the other.
 func isAllReduceFaster(l *Launch) bool {
 	if l.Operation != driver.AllReduceRMSNorm {
 		return false
 	}
-	rowBytes := 2 * l.Norm.Hidden
-	if l.Ranks == 2 && rowBytes <= maxShortRowBytes && l.Norm.Rows > 2*int64(maxNormBlocks(l)) {
+	rowBytes := normTypeBytes * l.Norm.Hidden
+	areShort := rowBytes <= maxShortRowBytes
+	areManyPerBlock := l.Norm.Rows > 2*int64(maxNormBlocks(l))
+	if l.Ranks == 2 && areShort && areManyPerBlock {
 		return true
 	}
-	needsManyBlocks := countChunks(rowBytes, wideLines) > maxRowWarps ||
-		rowBytes*int64(l.Ranks-1) > maxFusedRowBytes
-	return l.Norm.Rows < minFusedRows && needsManyBlocks
+	needsMoreWarps := countChunks(rowBytes, wideLines) > maxRowWarps
+	sentBytes := rowBytes * int64(l.Ranks-1) // by a block of a fused kernel, for one row
+	areLong := needsMoreWarps || sentBytes > maxFusedRowBytes
+	return l.Norm.Rows < minFusedRows && areLong
 }
 
 const (
@@ -86,50 +109,63 @@ const (
 	maxShortRowBytes = 4 << 10  // measured on 2 H200; unknown for more ranks
 )
 
-// chooseFusedNorm chooses a line kernel for the whole norm. It returns false if the rows do not
-// fit into exchange memory.
-func chooseFusedNorm(l *Launch) bool {
+// tryFusedNorm chooses a fused line kernel. If the rows do not fit into exchange memory, it does
+// nothing and returns false.
+//
+// One-shot and scatter kernels send whole rows, once. Two-shot kernels send parts of rows: first
+// the inputs to the rank that adds up the part, then the sums to all ranks.
+func tryFusedNorm(l *Launch) bool {
 	norm := l.Norm
-	rowBytes := 2 * norm.Hidden
-	// One-shot and scatter kernels send whole rows once, and two-shot kernels parts of rows twice.
-	partBytes, shotCount := rowBytes, int64(1)
+	ranks := int64(l.Ranks)
 	scatters := l.Operation == driver.ReduceScatterRMSNorm
-	if l.Ranks > 2 && !scatters && l.partBytes > maxNormOneShotBytes/int64(l.Ranks-1) {
-		packCount := (norm.Hidden/driver.NormUnit + int64(l.Ranks) - 1) / int64(l.Ranks)
-		partBytes, shotCount = packCount*packBytes, 2
+	isTwoShot := !scatters && l.Ranks > 2 && l.partBytes > maxNormOneShotBytes/(ranks-1)
+	sentBytes := normTypeBytes * norm.Hidden // of a row, to each rank, in each shot
+	shotCount := int64(1)
+	if isTwoShot {
+		packCount := (norm.Hidden/driver.NormUnit + ranks - 1) / ranks // of a rank's part of a row
+		sentBytes = packCount * packBytes
+		shotCount = 2
 	}
-	chunkCount := countChunks(partBytes, wideLines)
-	if norm.Rows*chunkCount*wideLines*lineBytes*int64(l.Ranks)*shotCount > halfBytes {
+	chunkCount := countChunks(sentBytes, wideLines)
+	if norm.Rows*chunkCount*wideLines*lineBytes*ranks*shotCount > halfBytes {
 		return false
 	}
 	name := "norm"
+	sentChunkCount := chunkCount // chunks that warps of a block can send at the same time
 	switch {
 	case scatters:
-		name, chunkCount = "norm_scatter", chunkCount*int64(l.Ranks-1)
-	case shotCount == 2:
-		name, chunkCount = "norm_two_shot", chunkCount*int64(l.Ranks)
+		name = "norm_scatter"
+		sentChunkCount = chunkCount * (ranks - 1)
+	case isTwoShot:
+		name = "norm_two_shot"
+		sentChunkCount = chunkCount * ranks
 	}
 	if !scatters {
-		l.sendStride = 0 // two-shot all-reduces set it
+		l.sendStride = 0 // the choice of a two-shot kernel for the sums may have set it
 	}
-	l.Kernel, l.Fused, l.PieceCount = l.kernelName(addQuantSuffix(name, norm)), true, 1
-	// One more warp exchanges headers (digests of the call).
-	l.Threads = warp * (1 + max(int(min(chunkCount, maxRowWarps)), normWarpCount(norm)))
+	l.Kernel = l.kernelName(addQuantSuffix(name, norm))
+	l.Fused = true
+	l.PieceCount = 1
+	const headerWarp = 1 // exchanges headers (digests of the call)
+	dataWarps := int(min(sentChunkCount, maxRowWarps))
+	l.Threads = warp * (headerWarp + max(dataWarps, normWarpCount(norm)))
 	l.Blocks = int(max(1, min(norm.Rows, int64(maxNormBlocks(l)))))
 	return true
 }
 
 const (
 	maxNormOneShotBytes = maxOneShotBytes
-	maxRowWarps         = 31 // warps of a block that move data
+	maxRowWarps         = 31 // warps of a block that move data; the 32nd exchanges headers
 )
 
+// normWarpCount returns how many warps of a block normalize a row.
 func normWarpCount(norm *driver.Norm) int {
-	return int(min((norm.Hidden/driver.NormUnit+warp-1)/warp, maxRowThreads/warp))
+	packCount := norm.Hidden / driver.NormUnit
+	return int(min((packCount+warp-1)/warp, maxRowThreads/warp))
 }
 
-// maxNormBlocks returns the largest number of blocks. It leaves space on the GPU for a small call
-// of another group.
+// maxNormBlocks returns the largest number of blocks of a fused line kernel. It leaves space on the
+// GPU for a small call of another group.
 func maxNormBlocks(l *Launch) int {
 	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareDivisor)
 }
@@ -143,25 +179,29 @@ func addQuantSuffix(family string, norm *driver.Norm) string {
 	return family
 }
 
-// newLocalStep returns the launch of the kernel that completes a norm after the ranks' inputs have
-// been added up.
+// newLocalStep returns the launch of the local kernel, which normalizes the sums of the ranks'
+// inputs.
 func newLocalStep(l *Launch, t *Transport) Step {
 	s := Step{
-		Kernel: addQuantSuffix("norm_local", l.Norm) + "_" + types[l.DataType].name,
-		Blocks: int(min(max(l.Norm.Rows, 1), maxLocalBlocks)), Threads: normWarpCount(l.Norm) * warp,
-		Params: normParams(l, t), Local: true,
+		Kernel:  addQuantSuffix("norm_local", l.Norm) + "_" + types[l.DataType].name,
+		Blocks:  int(min(max(l.Norm.Rows, 1), maxLocalBlocks)),
+		Threads: normWarpCount(l.Norm) * warp,
+		Params:  normParams(l, t),
+		Local:   true,
 	}
-	s.CanOverlap = t.CanOverlap && l.canOverlap() &&
-		s.Blocks*s.Threads <= l.Multiprocessors*maxRowThreads/waitingBlockDivisor
+	maxWaitingThreads := l.Multiprocessors * maxRowThreads / waitingBlockDivisor
+	leavesSpace := s.Blocks*s.Threads <= maxWaitingThreads
+	s.CanOverlap = t.CanOverlap && l.canOverlap() && leavesSpace
 	return s
 }
 
-// waitingBlockDivisor limits local kernels that wait for the sums to 1/4 of the GPU.
+// waitingBlockDivisor is for local kernels that start before the sums are complete. While they
+// wait, they may use only 1/4 of the GPU.
 const waitingBlockDivisor = 4
 
 const maxLocalBlocks = 1 << 16 // each block loops over its rows
 
-// normArguments has the layout of struct Norm in src/norm.h.
+// normArguments has the layout of struct Norm in src/norm.h, which describes the fields.
 type normArguments struct {
 	arguments
 	residual, weight, quantized, scales uintptr
@@ -186,15 +226,17 @@ type bulkNormArguments struct {
 
 func bulkNormParams(l *Launch, t *Transport) cuda.Params {
 	bulk := bulkNormArguments{normArguments: newNormArguments(l, t)}
-	bulk.send += uintptr(int64(l.Rank) * l.sendStride)
-	copy(bulk.sendAt[:], l.SendWindow.(PeerLocator).Locate(bulk.send))
+	bulk.send += uintptr(int64(l.Rank) * l.sendStride) // this rank's rows; sendStride 0: all rows
+	window := l.SendWindow.(PeerLocator)               // because l.Symmetric was set
+	copy(bulk.sendAt[:], window.Locate(bulk.send))
 	return cuda.ParamsOf(&bulk)
 }
 
 func newNormArguments(l *Launch, t *Transport) normArguments {
 	norm := l.Norm
+	const onlyPiece = 0
 	args := normArguments{
-		arguments: l.arguments(t, 0),
+		arguments: l.arguments(t, onlyPiece),
 		residual:  norm.Residual, weight: norm.Weight, quantized: norm.Quantized, scales: norm.Scales,
 		scaleRow: norm.ScaleStrides[0], scaleGroup: norm.ScaleStrides[1],
 		rows: uint32(norm.Rows), hidden: uint32(norm.Hidden),

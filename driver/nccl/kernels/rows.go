@@ -11,24 +11,29 @@ import (
 	"symmem/internal/cuda"
 )
 
-const maxTensorCount = 8 // maximum number of tensors in a launch
+// This file is about calls in which the ranks' parts of a buffer can differ in size. A gather
+// (AllGather or AllGatherV) and a scatter (ReduceScatterV) run in kernels for rows. One launch can
+// run several gathers. Each of them is a tensor of the launch.
 
-// partsArguments and the following types have the layouts of structs in src/call.h. at holds the
-// offsets of the ranks' parts.
+const maxTensorCount = 8 // maximum number of tensors in a launch, as in src/call.h
+
+// partsArguments and the following types have the layouts of structs in src/call.h, which describes
+// their fields. at holds the offsets of the ranks' parts, in bytes.
 type partsArguments struct{ at, bytes [MaxRanks]int64 }
 
 type tensorArguments struct {
 	send, recv uintptr
-	first      int64
+	first      int64 // number of the tensor's first chunk; chunks are counted over all tensors
 	parts      partsArguments
-	recvAt     [MaxRanks]uintptr
+	recvAt     [MaxRanks]uintptr // recv of each rank; used by bulk kernels
 }
 
-// rowsArguments holds the first arguments of all kernels for rows. A gather has the numbers of
-// tensors and chunks, and a scatter the reduction and the divisor.
+// rowsArguments holds the first arguments of all kernels for rows. In a gather, tensorsOrOp is the
+// number of tensors, and chunksOrDivisor the number of chunks. In a scatter, they are the reduction
+// and the divisor.
 type rowsArguments struct {
 	rank, ranks, tensorsOrOp, chunksOrDivisor uint32
-	digest                                    uint64
+	digest                                    uint64 // identifies the call
 	timeout                                   time.Duration
 	report                                    uintptr
 	exchange                                  [MaxRanks]uintptr
@@ -44,15 +49,16 @@ type scatterArguments struct {
 	send, recv uintptr
 	chunks     int64
 	parts      partsArguments
-	sendAt     [MaxRanks]uintptr
+	sendAt     [MaxRanks]uintptr // send of each rank; used by bulk kernels
 }
 
 // Rows implements Work for an AllGatherV or ReduceScatterV, or for a list of gathers.
 type Rows struct {
-	common   Launch
+	common   Launch // fields that all launches share
 	launches []rowsLaunch
 }
 
+// rowsLaunch is one kernel launch. It has one section for each of its tensors.
 type rowsLaunch struct {
 	kernel          string
 	blocks, threads int
@@ -60,15 +66,17 @@ type rowsLaunch struct {
 	chunkCount      int64 // total of all sections; used by line kernels
 }
 
-// partSection is a range of bytes in each rank's part of a call. It ends early where a part does.
+// partSection is a range of bytes in every rank's part of a call. In a shorter part, it ends where
+// the part ends.
 type partSection struct {
-	call          *driver.Call
-	offset, bytes int64
+	call   *driver.Call
+	offset int64 // of the section in each part
+	bytes  int64
 }
 
-// ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of gathers. The
-// first call must be l.Call. l.Symmetric must be set if each rank can access the buffers with parts
-// of all ranks.
+// ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of gathers.
+// l.Call must be calls[0]. l.Symmetric must be set if every rank can access those buffers of all
+// ranks that have a part for each rank.
 func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -78,7 +86,8 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	bytes := int64(0)
 	for _, call := range calls {
 		isGather := call.Operation == driver.AllGather || call.Operation == driver.AllGatherV
-		if !isGather && (call.Operation != driver.ReduceScatterV || len(calls) > 1) {
+		isOnlyScatter := call.Operation == driver.ReduceScatterV && len(calls) == 1
+		if !isGather && !isOnlyScatter {
 			return nil, fmt.Errorf("%w for a list with %v", errNoKernel, call.Operation)
 		}
 		bytes += rows.largestPartBytes(call)
@@ -92,7 +101,8 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 				l.ReduceOp)
 		}
 	}
-	rows.common.Bulk = l.Symmetric && bytes > min(maxPartBytes, oneShotLimit(l.Ranks))
+	maxLineBytes := min(maxPartBytes, oneShotLimit(l.Ranks)) // above this, bulk kernels are faster
+	rows.common.Bulk = l.Symmetric && bytes > maxLineBytes
 	rows.splitIntoLaunches(calls)
 	usesLines := !rows.common.Bulk && !l.Operation.Reduces()
 	if usesLines && bytes > maxGatherBytes(l.Ranks) {
@@ -101,13 +111,15 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	return rows, nil
 }
 
-// maxGatherBytes returns the largest size of a gather in line kernels. On four H200 GPUs, four
-// launches that fill exchange memory are faster than NCCL's all-gathers, but eight launches are
-// slower.
+// maxGatherBytes returns the largest size of a gather in line kernels, which is four launches that
+// fill exchange memory. On four H200 GPUs, four launches are faster than NCCL's all-gathers, but
+// eight launches are slower.
 func maxGatherBytes(ranks int) int64 { return 4 * oneShotLimit(ranks) }
 
+// largestPartBytes returns the size of the largest part of any rank in the call.
 func (rows *Rows) largestPartBytes(call *driver.Call) int64 {
-	parts := rows.makeParts(partSection{call: call, bytes: math.MaxInt64})
+	wholeParts := partSection{call: call, offset: 0, bytes: math.MaxInt64}
+	parts := rows.makeParts(wholeParts)
 	return slices.Max(parts.bytes[:])
 }
 
@@ -116,34 +128,47 @@ func (rows *Rows) splitIntoLaunches(calls []*driver.Call) {
 	maxChunks := halfBytes / int64(rows.common.Ranks) / (wideLines * lineBytes)
 	var current rowsLaunch
 	for _, call := range calls {
-		for offset, remaining := int64(0), rows.largestPartBytes(call); remaining > 0; {
-			freeBytes := remaining
+		offset := int64(0) // in each part; all bytes before it are in launches
+		remaining := rows.largestPartBytes(call)
+		for remaining > 0 {
+			freeBytes := remaining // how much current has space for
 			if !rows.common.Bulk {
 				freeBytes = (maxChunks - current.chunkCount) * wideLines * lineDataBytes
 				freeBytes = freeBytes / pieceUnit * pieceUnit
 			}
-			if len(current.sections) == maxTensorCount || freeBytes <= 0 {
+			isFull := len(current.sections) == maxTensorCount || freeBytes <= 0
+			if isFull {
 				rows.addLaunch(current)
-				current = rowsLaunch{}
+				current = rowsLaunch{} // not full, so the loop makes progress
 				continue
 			}
 			bytes := min(remaining, freeBytes)
-			current.sections = append(current.sections, partSection{call, offset, bytes})
+			section := partSection{call: call, offset: offset, bytes: bytes}
+			current.sections = append(current.sections, section)
 			current.chunkCount += countChunks(bytes, wideLines)
-			offset, remaining = offset+bytes, remaining-bytes
+			offset += bytes
+			remaining -= bytes
 		}
 	}
 	rows.addLaunch(current)
 }
 
+// rowsThreads is the number of threads in a block of bulk kernels, and the largest number in a
+// block of line kernels.
+const rowsThreads = 512
+
 // addLaunch adds a launch and chooses its kernel and grid. It is called even without data, because
 // a launch is needed to compare the calls.
 func (rows *Rows) addLaunch(launch rowsLaunch) {
-	l, family := &rows.common, "rows"
+	l := &rows.common
+	family := "rows"
 	if l.Bulk {
-		l.Blocks, l.Threads, family = min(maxBulkBlocks, l.Multiprocessors), 512, "rows_bulk"
+		family = "rows_bulk"
+		l.Blocks = min(maxBulkBlocks, l.Multiprocessors)
+		l.Threads = rowsThreads
 	} else {
-		limit := gridSize{min(maxBlocks, (3*l.Multiprocessors+3)/4), 512}
+		threeQuarters := (3*l.Multiprocessors + 3) / 4 // rounded up; the rest is for other groups
+		limit := gridSize{blocks: min(maxBlocks, threeQuarters), threads: rowsThreads}
 		l.setGrid(launch.chunkCount, noSmallBlocks, limit)
 	}
 	if l.Operation.Reduces() {
@@ -151,19 +176,27 @@ func (rows *Rows) addLaunch(launch rowsLaunch) {
 	} else {
 		family += "_copy"
 	}
-	launch.kernel, launch.blocks, launch.threads = l.kernelName(family), l.Blocks, l.Threads
+	launch.kernel = l.kernelName(family)
+	launch.blocks = l.Blocks
+	launch.threads = l.Threads
 	rows.launches = append(rows.launches, launch)
 }
 
-// makeParts returns the offsets and sizes of the ranks' parts of a section, in bytes.
+// makeParts returns, for each rank's part, the offset in the buffer and the size of a section of
+// that part, in bytes.
 func (rows *Rows) makeParts(section partSection) (parts partsArguments) {
-	call, elementBytes := section.call, int64(section.call.DataType.Size())
+	call := section.call
+	elementBytes := int64(call.DataType.Size())
 	for r := range rows.common.Ranks {
-		firstElement, count := int64(r)*call.Count, call.Count
+		// In an AllGather, which has no splits, all parts have call.Count elements.
+		firstElement := int64(r) * call.Count
+		count := call.Count
 		if call.Operation.Reduces() {
-			firstElement, count = call.Splits.SendOffsets[r], call.Splits.SendCounts[r]
+			firstElement = call.Splits.SendOffsets[r]
+			count = call.Splits.SendCounts[r]
 		} else if call.Splits != nil {
-			firstElement, count = call.Splits.RecvOffsets[r], call.Splits.RecvCounts[r]
+			firstElement = call.Splits.RecvOffsets[r]
+			count = call.Splits.RecvCounts[r]
 		}
 		parts.at[r] = firstElement*elementBytes + section.offset
 		parts.bytes[r] = min(max(0, count*elementBytes-section.offset), section.bytes)
@@ -188,6 +221,7 @@ func (rows *Rows) Steps(t *Transport) (steps []Step) {
 			CanOverlap:   t.CanOverlap && !rows.common.Bulk,
 			digestOffset: unsafe.Offsetof(rowsArguments{}.digest),
 		}
+		// Params must have the digest at digestOffset. Both kinds begin with rowsArguments.
 		if rows.common.Operation.Reduces() {
 			s.Params = rows.scatterParams(t, launch)
 		} else {
@@ -198,6 +232,7 @@ func (rows *Rows) Steps(t *Transport) (steps []Step) {
 	return steps
 }
 
+// makeArguments returns the arguments that gathers and scatters share.
 func (rows *Rows) makeArguments(t *Transport) rowsArguments {
 	args := rowsArguments{
 		rank: uint32(rows.common.Rank), ranks: uint32(rows.common.Ranks), digest: rows.common.Digest,
@@ -215,11 +250,13 @@ func (rows *Rows) gatherParams(t *Transport, launch *rowsLaunch) cuda.Params {
 	for i, section := range launch.sections {
 		tensor := &args.tensor[i]
 		tensor.send = section.call.Send + uintptr(section.offset)
-		tensor.recv, tensor.first = section.call.Recv, firstChunk
+		tensor.recv = section.call.Recv
+		tensor.first = firstChunk
 		tensor.parts = rows.makeParts(section)
 		firstChunk += countChunks(section.bytes, wideLines)
 		if rows.common.Bulk {
-			copy(tensor.recvAt[:], section.call.RecvWindow.(PeerLocator).Locate(section.call.Recv))
+			window := section.call.RecvWindow.(PeerLocator) // because l.Symmetric was set
+			copy(tensor.recvAt[:], window.Locate(section.call.Recv))
 		}
 	}
 	return cuda.ParamsOf(&args)
@@ -227,13 +264,15 @@ func (rows *Rows) gatherParams(t *Transport, launch *rowsLaunch) cuda.Params {
 
 func (rows *Rows) scatterParams(t *Transport, launch *rowsLaunch) cuda.Params {
 	args := scatterArguments{rowsArguments: rows.makeArguments(t), chunks: launch.chunkCount}
-	args.tensorsOrOp, args.chunksOrDivisor = rows.common.reduction, rows.common.divisor
+	args.tensorsOrOp = rows.common.reduction
+	args.chunksOrDivisor = rows.common.divisor
 	for _, section := range launch.sections { // a scatter has at most one section
 		args.send = section.call.Send
 		args.recv = section.call.Recv + uintptr(section.offset)
 		args.parts = rows.makeParts(section)
 		if rows.common.Bulk {
-			copy(args.sendAt[:], section.call.SendWindow.(PeerLocator).Locate(section.call.Send))
+			window := section.call.SendWindow.(PeerLocator) // because l.Symmetric was set
+			copy(args.sendAt[:], window.Locate(section.call.Send))
 		}
 	}
 	return cuda.ParamsOf(&args)
