@@ -15,21 +15,27 @@ import (
 	"symmem/internal/handoff"
 )
 
+// Suspending a group releases its exchange memory for a while, and resuming the group allocates the
+// memory again at the same addresses. All ranks take these steps: Suspend, then Allocate, then
+// MapPeers (or Discard if a rank could not allocate its memory), then EndExport.
+
 // suspension is the state of a suspended Exchange. Exchange.mu guards the fields.
 type suspension struct {
 	isActive bool // from Suspend until MapPeers has succeeded
 	// hasOwnMemory is set while isActive is set and this rank's own memory is mapped again.
 	hasOwnMemory bool
-	// savedHeader is the start of this rank's memory, where kernels count calls.
+	// savedHeader is the start of this rank's memory, where kernels count calls. The rest of the
+	// memory has no data between calls.
 	savedHeader [kernels.HeaderBytes]byte
 }
 
-// Suspend unmaps the exchange memory and returns the number of bytes released. All kernels of the
-// group must have exited on all ranks.
+// Suspend unmaps the exchange memory and returns the number of bytes released. Call it after all
+// kernels of the group have exited on all ranks.
 func (e *Exchange) Suspend() (released int64, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.isClosed() || e.group.Sharing == nil || e.ownAddress() == 0 || e.suspension.isActive {
+	wasOpened := e.group.Sharing != nil && e.ownAddress() != 0
+	if !wasOpened || e.isClosed() || e.suspension.isActive {
 		return 0, nil
 	}
 	e.stopCopyGoroutines.Wait() // goroutines of Stop, which write to the memory
@@ -39,7 +45,7 @@ func (e *Exchange) Suspend() (released int64, err error) {
 		return 0, err
 	}
 	e.suspension.isActive = true
-	return kernels.ExchangeBytes, g.Do(func() error {
+	err = g.Do(func() error {
 		var errs []error
 		for _, address := range e.addresses {
 			if address != 0 {
@@ -48,11 +54,13 @@ func (e *Exchange) Suspend() (released int64, err error) {
 		}
 		return errors.Join(errs...)
 	})
+	return kernels.ExchangeBytes, err
 }
 
-// isClosed requires e.mu.
+// isClosed reports whether the exchange is not open. The caller must hold e.mu.
 func (e *Exchange) isClosed() bool { return e.report == nil }
 
+// ownAddress returns the address of this rank's memory, or 0 if it has none.
 func (e *Exchange) ownAddress() uintptr {
 	if len(e.addresses) == 0 {
 		return 0
@@ -60,6 +68,8 @@ func (e *Exchange) ownAddress() uintptr {
 	return e.addresses[e.group.Config.Rank]
 }
 
+// copyHeader copies the header between this rank's memory and savedHeader. dst and src are the
+// addresses of both.
 func (e *Exchange) copyHeader(dst, src uintptr) error {
 	g := e.group.Sharing.GPU
 	err := g.Do(func() error {
@@ -67,7 +77,7 @@ func (e *Exchange) copyHeader(dst, src uintptr) error {
 			return g.CUDA.MemcpyAsync(dst, src, kernels.HeaderBytes, stream)
 		})
 	})
-	runtime.KeepAlive(e)
+	runtime.KeepAlive(e) // contains savedHeader
 	return err
 }
 
@@ -79,8 +89,8 @@ type Allocation struct {
 }
 
 // Allocate allocates this rank's memory at its old address, restores the header, and exports the
-// memory. It returns nil if the exchange is not suspended; all methods accept a nil Allocation.
-// The caller must call EndExport or Discard.
+// memory. The caller must call EndExport or Discard. If the exchange is not suspended, Allocate
+// returns nil, and all methods of a nil Allocation do nothing.
 func (e *Exchange) Allocate() (*Allocation, error) {
 	e.group.Sharing.GPU.ReclaimBeforeMap() // an earlier Allocate may have left the addresses mapped
 	e.mu.Lock()
@@ -92,29 +102,7 @@ func (e *Exchange) Allocate() (*Allocation, error) {
 		return nil, fmt.Errorf("allocating exchange memory: %w", driver.ErrClosed)
 	}
 	a := &Allocation{exchange: e, key: exchangeKey(e.group.Config)}
-	g := e.group.Sharing.GPU
-	err := g.Do(func() error {
-		handle, err := g.CUDA.Create(kernels.ExchangeBytes,
-			cuda.PinnedMemory(g.Device, g.SegmentProp.RequestedHandles, false))
-		if err != nil {
-			return err
-		}
-		defer g.Release(handle)
-		if err := g.MapAt(e.ownAddress(), handle, kernels.ExchangeBytes); err != nil {
-			return err
-		}
-		err = g.InternalStreams.Zero(g, e.ownAddress(), kernels.ExchangeBytes)
-		if err == nil {
-			err = e.copyHeader(e.ownAddress(), dl.AddressOf(&e.suspension.savedHeader[0]))
-		}
-		if err == nil {
-			a.shared, err = e.group.Sharing.Share(a.key, handle)
-		}
-		if err != nil {
-			return errors.Join(err, e.unmapWhenIdle(e.ownAddress()))
-		}
-		return nil
-	})
+	err := e.group.Sharing.GPU.Do(a.create)
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		err = &driver.OutOfMemoryError{Requested: kernels.ExchangeBytes, Cause: err}
 	}
@@ -123,6 +111,36 @@ func (e *Exchange) Allocate() (*Allocation, error) {
 	}
 	e.suspension.hasOwnMemory = true
 	return a, nil
+}
+
+// create takes the steps of Allocate. The CUDA context must be current, and the caller must hold
+// the mu of the Exchange.
+func (a *Allocation) create() error {
+	e := a.exchange
+	g := e.group.Sharing.GPU
+	const rdma = false // network cards do not access the memory
+	prop := cuda.PinnedMemory(g.Device, g.SegmentProp.RequestedHandles, rdma)
+	handle, err := g.CUDA.Create(kernels.ExchangeBytes, prop)
+	if err != nil {
+		return err
+	}
+	defer g.Release(handle) // the mapping keeps the memory
+	if err := g.MapAt(e.ownAddress(), handle, kernels.ExchangeBytes); err != nil {
+		return err
+	}
+	err = g.InternalStreams.Zero(g, e.ownAddress(), kernels.ExchangeBytes)
+	if err == nil {
+		savedHeader := dl.AddressOf(&e.suspension.savedHeader[0])
+		err = e.copyHeader(e.ownAddress(), savedHeader)
+	}
+	if err == nil {
+		a.shared, err = e.group.Sharing.Share(a.key, handle)
+	}
+	if err != nil {
+		unmapErr := e.unmapWhenIdle(e.ownAddress())
+		return errors.Join(err, unmapErr)
+	}
+	return nil
 }
 
 // unmapWhenIdle unmaps exchange memory once the GPU can no longer access it.
@@ -141,44 +159,54 @@ func (a *Allocation) EncodeMessage() []byte {
 	return a.shared.Encode()
 }
 
-// MapPeers maps the other ranks' memory at the old addresses. messages holds each rank's
-// EncodeMessage. Close must not run at the same time.
+// MapPeers maps the other ranks' memory at the old addresses, and ends the suspension. messages
+// holds each rank's result of EncodeMessage, by group rank. Exchange.Close must not run at the
+// same time.
 func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	if a == nil {
 		return nil
 	}
 	e := a.exchange
-	for r, rank := range e.group.Config.Ranks {
-		if r == e.group.Config.Rank {
+	for groupRank := range e.group.Config.Ranks {
+		if groupRank == e.group.Config.Rank {
 			continue
 		}
-		if len(messages[r]) == 0 {
-			err := fmt.Errorf("rank %d has not shared its exchange memory", rank)
-			return errors.Join(err, e.unmapPeers(r))
-		}
-		err := control.Fetch(ctx, e.group.Plane, e.group.Config, r,
-			"resuming group "+e.group.Config.Name(), func() error {
-				_, err := e.group.Sharing.MapShared(ctx, rank, a.key, messages[r][1:],
-					kernels.ExchangeBytes, e.addresses[r])
-				return err
-			})
-		if err != nil {
-			return errors.Join(err, e.unmapPeers(r))
+		if err := a.mapPeer(ctx, groupRank, messages[groupRank]); err != nil {
+			unmapErr := e.unmapFirstPeers(groupRank)
+			return errors.Join(err, unmapErr)
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.suspension.isActive, e.suspension.hasOwnMemory = false, false
+	e.suspension.isActive = false
+	e.suspension.hasOwnMemory = false
 	return nil
 }
 
-// unmapPeers unmaps the memory of the first n ranks, except this rank's own.
-func (e *Exchange) unmapPeers(n int) error {
+// mapPeer maps the memory of one group rank. message is that rank's result of EncodeMessage.
+func (a *Allocation) mapPeer(ctx context.Context, groupRank int, message []byte) error {
+	e := a.exchange
+	group := e.group.Config
+	worldRank := group.Ranks[groupRank]
+	if len(message) == 0 {
+		return fmt.Errorf("rank %d has not shared its exchange memory", worldRank)
+	}
+	fabricHandle := message[1:] // empty unless the ranks use fabric handles
+	callText := "resuming group " + group.Name()
+	return control.Fetch(ctx, e.group.Plane, group, groupRank, callText, func() error {
+		_, err := e.group.Sharing.MapShared(ctx, worldRank, a.key, fabricHandle,
+			kernels.ExchangeBytes, e.addresses[groupRank])
+		return err
+	})
+}
+
+// unmapFirstPeers unmaps the memory of the first count ranks, except this rank's own.
+func (e *Exchange) unmapFirstPeers(count int) error {
 	g := e.group.Sharing.GPU
 	return g.Do(func() error {
 		var errs []error
-		for r, address := range e.addresses[:n] {
-			if r != e.group.Config.Rank {
+		for groupRank, address := range e.addresses[:count] {
+			if groupRank != e.group.Config.Rank {
 				errs = append(errs, g.CUDA.Unmap(address, kernels.ExchangeBytes))
 			}
 		}
@@ -186,15 +214,15 @@ func (e *Exchange) unmapPeers(n int) error {
 	})
 }
 
-// EndExport ends the export of the memory. It must be called after all ranks have mapped the
-// memory or the group has failed.
+// EndExport ends the export of the memory. Call it after all ranks have mapped the memory, or after
+// the group has failed.
 func (a *Allocation) EndExport() {
 	if a != nil {
 		a.shared.Withdraw()
 	}
 }
 
-// Discard frees the memory, because another rank could not allocate its memory.
+// Discard undoes Allocate. It is for the case that another rank could not allocate its memory.
 func (a *Allocation) Discard() error {
 	if a == nil {
 		return nil
@@ -211,6 +239,7 @@ func (a *Allocation) Discard() error {
 	return g.Do(func() error { return g.CUDA.Unmap(e.ownAddress(), kernels.ExchangeBytes) })
 }
 
+// exchangeKey returns the key under which each rank of a group exports its exchange memory.
 func exchangeKey(group *driver.GroupConfig) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("exchange/" + group.ID)}
 }

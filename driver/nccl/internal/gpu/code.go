@@ -15,16 +15,19 @@ type CubinFunc func(major, minor int) ([]byte, error)
 type Code struct {
 	CubinFuncs []CubinFunc // no two cubins may have a kernel of the same name
 
-	Mu         ranked.Mutex[codeMu]
-	modules    []cuda.Module            // loaded cubins; guarded by Mu
-	functions  map[string]cuda.Function // results of Function, by name; guarded by Mu
-	CanOverlap bool                     // kernels can start before earlier ones have exited
+	Mu        ranked.Mutex[codeMu]
+	modules   []cuda.Module            // loaded cubins; guarded by Mu; nil before Load
+	functions map[string]cuda.Function // results of Function, by name; guarded by Mu
+	// CanOverlap is set if kernels can start before earlier ones have exited. Load sets it.
+	CanOverlap bool
 }
 
-// Load loads the cubins and their kernels, unless they are loaded. CUDA would otherwise load each
-// kernel at its first launch, which could then wait for another kernel that never exits. If the
-// process already has such a kernel (Stuck), Load itself could wait, so it leaves the loading of
-// kernels to CUDA. On an H200 with driver 580, launches then do not wait.
+// Load loads the cubins and their kernels, unless they are loaded.
+//
+// Without Load, CUDA would load each kernel at its first launch. Such a launch could wait for
+// another kernel that never exits. If the process already has such a kernel (Stuck), Load could
+// also wait for it. In that case, Load does not load the kernels of the cubins, and CUDA does so
+// at their first launches. On an H200 with driver 580, these launches do not wait.
 func (c *Code) Load(g *GPU) error {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -35,19 +38,22 @@ func (c *Code) Load(g *GPU) error {
 	if err != nil {
 		return err
 	}
-	if c.CanOverlap, err = g.CanOverlapLaunches(); err != nil {
+	gpuCanOverlap, err := g.CanOverlapLaunches()
+	if err != nil {
 		return err
 	}
-	c.CanOverlap = c.CanOverlap && kernels.CanOverlap(major)
+	c.CanOverlap = gpuCanOverlap && kernels.CanOverlap(major)
 	c.functions = map[string]cuda.Function{}
 	for _, cubinFunc := range c.CubinFuncs {
 		if err := c.loadCubin(g, cubinFunc, major, minor); err != nil {
-			return errors.Join(err, c.unload(g))
+			unloadErr := c.unload(g)
+			return errors.Join(err, unloadErr)
 		}
 	}
 	return nil
 }
 
+// loadCubin loads one cubin. major and minor are the compute capability. The caller must hold c.Mu.
 func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
 	cubin, err := cubinFunc(major, minor)
 	if err != nil {
@@ -72,18 +78,16 @@ func (c *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	if isCached {
 		return function, nil
 	}
-	err := errors.New("the kernels are not loaded")
+	err := errors.New("the kernels are not loaded") // replaced if there are modules
 	for _, module := range c.modules {
 		err = g.With(func(gpu *cuda.Driver) (err error) {
 			function, err = gpu.ModuleGetFunction(module, name)
 			return err
 		})
 		if err == nil {
-			break
+			c.functions[name] = function
+			return function, nil
 		}
-	}
-	if err == nil {
-		c.functions[name] = function
 	}
 	return function, err
 }
@@ -95,11 +99,13 @@ func (c *Code) Unload(g *GPU) error {
 	return c.unload(g)
 }
 
+// unload requires c.Mu.
 func (c *Code) unload(g *GPU) error {
 	var errs []error
 	for _, module := range c.modules {
 		errs = append(errs, g.CUDA.ModuleUnload(module))
 	}
-	c.modules, c.functions = nil, nil
+	c.modules = nil
+	c.functions = nil
 	return errors.Join(errs...)
 }

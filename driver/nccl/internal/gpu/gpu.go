@@ -11,7 +11,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// GPU wraps a rank's GPU and its primary context. It must not be used after the last Drop.
+// GPU wraps a rank's GPU and its primary context, the CUDA context that all libraries of the
+// process share. References (Hold and Drop) keep the context. Do not use a GPU after the last
+// Drop.
 type GPU struct {
 	cuda.Device
 	CUDA            *cuda.Driver // for threads where the context is current, as in Do
@@ -20,17 +22,18 @@ type GPU struct {
 	Adopted         atomic.Bool   // whether another library is known to use streams of the GPU
 	Timeout         time.Duration // limit for waits for internal work
 	InternalStreams InternalStreams
-	Words           Pinned[Word]
+	Words           Pinned[Word] // words of host memory that the GPU can access
 	Properties
 
 	mu             ranked.Mutex[gpuMu] // guards the following fields
-	referenceCount int
-	unfinishedWork []*unfinishedItem
-	deferredFrees  []func() error
-	reclaiming     chan struct{} // closed when the running call of deferredFrees[0] ends, or nil
-	unreported     error         // errors for the next Reclaim to return
+	referenceCount int                 // 0 once the context has been released
+	unfinishedWork []*unfinishedItem   // work that may still use memory
+	deferredFrees  []func() error      // for Reclaim to call, in this order
+	reclaiming     chan struct{}       // closed when the running call of deferredFrees[0] ends, or nil
+	unreported     error               // joined errors for the next Reclaim to return, or nil
 }
 
+// retain returns a GPU with one reference and without properties.
 func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	context, err := device.RetainPrimary()
 	if err != nil {
@@ -49,10 +52,12 @@ func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error 
 	if err != nil {
 		return err
 	}
-	return errors.Join(g.Do(calls), g.Drop())
+	callsErr := g.Do(calls)
+	dropErr := g.Drop()
+	return errors.Join(callsErr, dropErr)
 }
 
-// Open retains the primary context of a GPU.
+// Open retains the primary context of a GPU until Drop. timeout is GPU.Timeout.
 func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU, error) {
 	g, err := retain(library, device)
 	if err != nil {
@@ -60,7 +65,8 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 	}
 	g.Timeout = timeout
 	if err := g.queryProperties(); err != nil {
-		return nil, errors.Join(err, g.Drop())
+		dropErr := g.Drop()
+		return nil, errors.Join(err, dropErr)
 	}
 	return g, nil
 }
@@ -87,7 +93,8 @@ func (g *GPU) Drop() error {
 	if g.referenceCount == 0 {
 		return nil
 	}
-	if g.referenceCount--; g.referenceCount > 0 {
+	g.referenceCount--
+	if g.referenceCount > 0 {
 		return nil
 	}
 	return g.ReleasePrimary()
@@ -100,8 +107,8 @@ func (g *GPU) IsHeld() bool {
 	return g.referenceCount > 0
 }
 
-// With runs calls with a driver for the GPU's context. It is cheaper than Do, but each call of the
-// driver can run on a different thread.
+// With runs calls with a driver for the GPU's context. Unless Adopted is set, it is cheaper than
+// Do, but each call of the driver can run on a different thread.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThreadDriver)
@@ -109,9 +116,9 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Query runs a query with With. If CUDA refuses the query because another library is capturing in
-// global mode, Query sets Adopted and repeats the query, now in relaxed mode. The refused query
-// has invalidated the library's capture.
+// Query runs a query with With. CUDA refuses a query while another library is capturing in global
+// mode, and invalidates that library's capture. In that case, Query sets Adopted and repeats the
+// query, now in relaxed mode, so that later queries do no harm.
 func (g *GPU) Query(query func(gpu *cuda.Driver) error) error {
 	err := g.With(query)
 	if !errors.Is(err, cuda.ErrCaptureUnsupported) {
@@ -121,7 +128,7 @@ func (g *GPU) Query(query func(gpu *cuda.Driver) error) error {
 	return g.With(query)
 }
 
-// Do runs calls on a thread where the context is current. After an adoption, the thread is in
+// Do runs calls on a thread where the context is current. If Adopted is set, the thread is in
 // CUDA's relaxed capture mode, so that calls do not invalidate captures of other libraries.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
@@ -130,11 +137,11 @@ func (g *GPU) Do(calls func() error) error {
 		return err
 	}
 	if g.Adopted.Load() {
-		mode, err := g.CUDA.ThreadExchangeCaptureMode(cuda.CaptureRelaxed)
+		previousMode, err := g.CUDA.ThreadExchangeCaptureMode(cuda.CaptureRelaxed)
 		if err != nil {
 			return err
 		}
-		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(mode) }()
+		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(previousMode) }()
 	}
 	return calls()
 }
@@ -150,21 +157,23 @@ func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 
 // IsMapped reports whether CUDA has mapped memory at an address.
 func (g *GPU) IsMapped(address uintptr) bool {
-	return nil == g.Do(func() error { return g.CUDA.CheckAddress(address) })
+	err := g.Do(func() error { return g.CUDA.CheckAddress(address) })
+	return err == nil
 }
 
 // Release releases an allocation handle. The memory stays allocated while it is mapped.
 func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }
 
-// Map maps an allocation at new addresses, for this GPU only. The context must be current for calls
-// of Map, MapAt and Unmap.
+// Map maps an allocation at new addresses, for this GPU only, and returns the first address. The
+// context must be current for calls of Map, MapAt and Unmap.
 func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	address, err := g.CUDA.AddressReserve(bytes, g.Granularity)
 	if err != nil {
 		return 0, err
 	}
 	if err := g.MapAt(address, handle, bytes); err != nil {
-		return 0, errors.Join(err, g.CUDA.AddressFree(address, bytes))
+		freeErr := g.CUDA.AddressFree(address, bytes)
+		return 0, errors.Join(err, freeErr)
 	}
 	return address, nil
 }
@@ -175,17 +184,21 @@ func (g *GPU) MapAt(address uintptr, handle cuda.Handle, bytes int64) error {
 		return err
 	}
 	if err := g.CUDA.SetAccess(address, bytes, g.Device); err != nil {
-		return errors.Join(err, g.CUDA.Unmap(address, bytes))
+		unmapErr := g.CUDA.Unmap(address, bytes)
+		return errors.Join(err, unmapErr)
 	}
 	return nil
 }
 
-// Unmap undoes Map, which returned the address.
+// Unmap undoes the Map that returned the address: it unmaps the allocation and frees the addresses.
 func (g *GPU) Unmap(address uintptr, bytes int64) error {
-	return errors.Join(g.CUDA.Unmap(address, bytes), g.CUDA.AddressFree(address, bytes))
+	unmapErr := g.CUDA.Unmap(address, bytes)
+	freeErr := g.CUDA.AddressFree(address, bytes)
+	return errors.Join(unmapErr, freeErr)
 }
 
-// MapImported maps an imported allocation at a reserved address, or at a new one if address is 0.
+// MapImported maps the allocation that importHandle returns, and returns its address. This is the
+// given address, which must be reserved, or a new one if that is 0.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {
@@ -194,10 +207,11 @@ func (g *GPU) MapImported(
 		if err != nil {
 			return 0, err
 		}
-		defer g.Release(handle)
+		defer g.Release(handle) // the mapping keeps the memory
 		if address == 0 {
 			return g.Map(handle, bytes)
 		}
-		return address, g.MapAt(address, handle, bytes)
+		err = g.MapAt(address, handle, bytes)
+		return address, err
 	})
 }

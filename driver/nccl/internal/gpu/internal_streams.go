@@ -15,36 +15,42 @@ import (
 // methods.
 type InternalStreams struct {
 	mu   ranked.Mutex[internalStreamsMu]
-	idle []cuda.Stream // guarded by mu
+	idle []cuda.Stream // streams that no Run is using; guarded by mu
 }
 
-// Run calls queue, which may wait for other ranks, and waits until the queued work has completed,
-// even if queue fails. After the GPU's timeout, it abandons the stream, and memory stays mapped
-// until the work has completed.
+// Run calls queue with a stream, and waits until the queued work has completed, even if queue
+// fails. queue may wait for other ranks. If the work takes longer than the GPU's timeout, Run
+// returns an error and abandons the stream. Memory stays mapped until the work has completed.
 func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	stream, err := s.take(g.CUDA)
 	if err != nil {
 		return err
 	}
 	queueErr := queue(stream)
-	err = PollQueryFor(g.Timeout, func() (done bool, err error) {
-		err = g.Query(func(gpu *cuda.Driver) error { done, err = gpu.StreamQuery(stream); return err })
-		return done, err
-	})
-	switch {
-	case err == nil:
+	waitErr := PollQueryFor(g.Timeout, func() (bool, error) { return queryStream(g, stream) })
+	if waitErr == nil {
 		s.put(stream)
-	case errors.Is(err, context.DeadlineExceeded):
+		return queueErr
+	}
+	if errors.Is(waitErr, context.DeadlineExceeded) {
 		abandonStream(g, stream)
-	default: // if queue failed, the stream may be capturing
+	} else { // if queue has failed, the stream may be capturing, and cannot be used again
 		_ = g.CUDA.StreamDestroy(stream)
 	}
-	if err != nil {
-		err = fmt.Errorf("waiting for the backend's internal stream: %w", err)
-	}
-	return errors.Join(queueErr, err)
+	waitErr = fmt.Errorf("waiting for the backend's internal stream: %w", waitErr)
+	return errors.Join(queueErr, waitErr)
 }
 
+// queryStream reports whether all work of a stream has completed.
+func queryStream(g *GPU, stream cuda.Stream) (isDone bool, err error) {
+	err = g.Query(func(gpu *cuda.Driver) (err error) {
+		isDone, err = gpu.StreamQuery(stream)
+		return err
+	})
+	return isDone, err
+}
+
+// take returns an idle stream, or a new one.
 func (s *InternalStreams) take(gpu *cuda.Driver) (cuda.Stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,27 +62,27 @@ func (s *InternalStreams) take(gpu *cuda.Driver) (cuda.Stream, error) {
 	return gpu.StreamCreate()
 }
 
+// put makes a stream idle.
 func (s *InternalStreams) put(stream cuda.Stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.idle = append(s.idle, stream)
 }
 
+// abandonStream makes GPU.MustKeepMemory return true until the stream's work has completed or
+// failed. The stream is not destroyed.
 func abandonStream(g *GPU, stream cuda.Stream) {
 	g.AddUnfinished(func() bool {
-		var done bool
-		err := g.Query(func(gpu *cuda.Driver) (err error) {
-			done, err = gpu.StreamQuery(stream)
-			return err
-		})
-		return done || err != nil
+		isDone, err := queryStream(g, stream)
+		return isDone || err != nil
 	})
 }
 
 // Zero fills device memory with zeros and waits for completion.
 func (s *InternalStreams) Zero(g *GPU, address uintptr, bytes int64) error {
 	return s.Run(g, func(stream cuda.Stream) error {
-		return g.CUDA.MemsetD8Async(address, 0, bytes, stream)
+		const value = 0
+		return g.CUDA.MemsetD8Async(address, value, bytes, stream)
 	})
 }
 

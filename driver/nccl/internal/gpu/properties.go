@@ -10,9 +10,9 @@ import (
 
 // Properties holds the constant properties of a GPU.
 type Properties struct {
-	Model           string
-	Major           int // major version of the compute capability
-	Multiprocessors int
+	Model           string              // for example "NVIDIA H200"
+	Major           int                 // major version of the compute capability
+	Multiprocessors int                 // number of the GPU's multiprocessors
 	SegmentProp     cuda.AllocationProp // properties of every segment's memory
 	// NoFabricReason explains why memory has no fabric handles (for other machines), or is "".
 	NoFabricReason string
@@ -20,6 +20,7 @@ type Properties struct {
 	Accessors      []cuda.Device // this GPU and all visible GPUs that can access its memory
 }
 
+// queryProperties sets g.Properties.
 func (g *GPU) queryProperties() (err error) {
 	if g.Model, err = g.Name(); err != nil {
 		return err
@@ -30,7 +31,7 @@ func (g *GPU) queryProperties() (err error) {
 	if g.Multiprocessors, err = g.Attribute(cuda.AttributeMultiprocessorCount); err != nil {
 		return err
 	}
-	if g.SegmentProp, err = g.chooseSegmentProp(); err != nil {
+	if err := g.setSegmentProp(); err != nil {
 		return err
 	}
 	const recommended = true
@@ -42,27 +43,28 @@ func (g *GPU) queryProperties() (err error) {
 	return err
 }
 
-// chooseSegmentProp returns the properties that NCCL's allocator uses, so that NCCL can register
-// segments. It sets NoFabricReason if memory cannot have fabric handles.
-func (g *GPU) chooseSegmentProp() (cuda.AllocationProp, error) {
+// setSegmentProp sets SegmentProp to the properties that NCCL's allocator uses, so that NCCL can
+// register segments. It sets NoFabricReason if memory cannot have fabric handles.
+func (g *GPU) setSegmentProp() error {
 	vmmSupport, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
-		return cuda.AllocationProp{}, err
+		return err
 	}
 	if vmmSupport == 0 {
-		return cuda.AllocationProp{}, fmt.Errorf("the GPU has no virtual memory management: %w",
-			driver.ErrUnsupported)
+		return fmt.Errorf("the GPU has no virtual memory management: %w", driver.ErrUnsupported)
 	}
-	prop := cuda.PinnedMemory(g.Device, cuda.HandlePosixFD,
-		g.hasAttribute(cuda.AttributeRDMAWithVMMSupported))
+	rdma := g.hasAttribute(cuda.AttributeRDMAWithVMMSupported)
+	prop := cuda.PinnedMemory(g.Device, cuda.HandlePosixFD, rdma)
 	fabricProp := prop
 	fabricProp.RequestedHandles |= cuda.HandleFabric
-	if err := g.Do(func() error { return g.checkFabric(fabricProp) }); err != nil {
-		g.NoFabricReason = err.Error()
-	} else {
-		prop = fabricProp
+	fabricErr := g.Do(func() error { return g.checkFabric(fabricProp) })
+	if fabricErr == nil {
+		g.SegmentProp = fabricProp
+		return nil
 	}
-	return prop, nil
+	g.SegmentProp = prop
+	g.NoFabricReason = fabricErr.Error()
+	return nil
 }
 
 // checkFabric returns an error if memory with a fabric handle cannot be allocated.
@@ -70,7 +72,7 @@ func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	if !g.hasAttribute(cuda.AttributeFabricSupported) {
 		return errors.New("the GPU does not support fabric handles")
 	}
-	const recommended = false
+	const recommended = false // the minimum granularity, because the memory is only a test
 	bytes, err := g.CUDA.Granularity(prop, recommended)
 	if err != nil {
 		return err
@@ -80,18 +82,20 @@ func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 		return fmt.Errorf("%w: does the process see an IMEX channel "+
 			"(/dev/nvidia-caps-imex-channels/channel0)?", err)
 	}
-	if err == nil {
-		g.Release(handle)
+	if err != nil {
+		return err
 	}
-	return err
+	g.Release(handle) // frees the memory, which is not mapped
+	return nil
 }
 
+// hasAttribute reports whether the GPU has an attribute that is a yes or no.
 func (g *GPU) hasAttribute(attribute cuda.Attribute) bool {
 	value, err := g.Attribute(attribute)
 	return err == nil && value != 0 // a CUDA version may not know the attribute
 }
 
-// minGranularity is the alignment in bytes that NCCL 2.27 requires of windows.
+// minGranularity is the alignment in bytes that NCCL 2.27 requires of windows (registered memory).
 const minGranularity = 2 << 20
 
 // findAccessors returns this GPU and all visible GPUs that can access its memory. It includes the
@@ -110,7 +114,8 @@ func (g *GPU) findAccessors() ([]cuda.Device, error) {
 		if ordinal == g.Ordinal() {
 			continue
 		}
-		if canAccess, err := peer.CanAccessPeer(g.Device); err == nil && canAccess {
+		canAccess, err := peer.CanAccessPeer(g.Device)
+		if err == nil && canAccess { // a GPU that cannot be asked is left out
 			accessors = append(accessors, peer)
 		}
 	}

@@ -19,11 +19,12 @@ type Arena struct {
 	bytes            int64   // size of each range
 	base, secondBase uintptr // starts of the ranges
 	isClosed         bool    // guarded by Memory.mu
-	hasContextRef    bool    // whether keepContext has been called; guarded by Memory.mu
+	hasContextRef    bool    // keepContext has been called; guarded by Memory.mu
 	useCount         UseCount
 }
 
-// Keep prepares for closing the device before the arena. It releases no addresses, because CUDA
+// Keep prepares for closing the device before the arena. The argument is the number of bytes at the
+// start of the arena that the caller needs. Keep ignores it and keeps all addresses, because CUDA
 // can only free a reservation as a whole.
 func (a *Arena) Keep(int64) error {
 	a.memory.mu.Lock()
@@ -41,8 +42,8 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// stuckArenaBytes limits the size of an arena in a process with a kernel that never exits, where
-// addresses are never freed.
+// stuckArenaBytes limits the size of an arena in a process with a kernel that never exits, because
+// such a process frees no addresses.
 const stuckArenaBytes = 64 << 30
 
 // NewArena reserves the addresses of an arena.
@@ -62,12 +63,13 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 			return err
 		}
 		if a.secondBase, err = m.gpu.CUDA.AddressReserve(bytes, granularity); err != nil {
-			return errors.Join(err, m.gpu.CUDA.AddressFree(a.base, bytes))
+			freeErr := m.gpu.CUDA.AddressFree(a.base, bytes)
+			return errors.Join(err, freeErr)
 		}
 		return nil
 	})
 	if errors.Is(err, cuda.ErrOutOfMemory) {
-		err = errors.Join(err, syscall.ENOMEM) // callers retry with fewer bytes
+		err = errors.Join(err, syscall.ENOMEM) // for which callers retry with fewer bytes
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reserving an arena of %d bytes: %w", bytes, err)
@@ -81,13 +83,16 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Close frees the addresses once no graph of another library uses segments in the arena.
+// Close frees the addresses. If graphs of other libraries use segments in the arena, this happens
+// after they have been destroyed.
 func (a *Arena) Close() error {
 	m := a.memory
 	_, reclaimErr := m.gpu.Reclaim()
-	return errors.Join(reclaimErr, a.close())
+	closeErr := a.close()
+	return errors.Join(reclaimErr, closeErr)
 }
 
+// close is Close without Reclaim.
 func (a *Arena) close() error {
 	m := a.memory
 	m.mu.Lock()
@@ -97,7 +102,7 @@ func (a *Arena) close() error {
 	}
 	a.isClosed = true
 	m.arenas = slices.DeleteFunc(m.arenas, func(other *Arena) bool { return other == a })
-	if m.UseCounts.hasUsers(&a.useCount) {
+	if m.UseCounts.hasUsers(&a.useCount) { // the device may be closed before the users end
 		a.keepContext()
 	}
 	m.mu.Unlock()
@@ -107,29 +112,34 @@ func (a *Arena) close() error {
 	return a.free()
 }
 
+// free frees the addresses once no work of the GPU can use them, and undoes keepContext.
 func (a *Arena) free() error {
 	m := a.memory
+	freeRanges := func() error {
+		firstErr := m.gpu.CUDA.AddressFree(a.base, a.bytes)
+		secondErr := m.gpu.CUDA.AddressFree(a.secondBase, a.bytes)
+		return errors.Join(firstErr, secondErr)
+	}
 	return m.gpu.FreeWhenIdle(func() error {
-		err := m.gpu.Do(func() error {
-			return errors.Join(m.gpu.CUDA.AddressFree(a.base, a.bytes),
-				m.gpu.CUDA.AddressFree(a.secondBase, a.bytes))
-		})
+		err := m.gpu.Do(freeRanges)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if a.hasContextRef {
-			err = errors.Join(err, m.gpu.Drop())
+			dropErr := m.gpu.Drop()
+			err = errors.Join(err, dropErr)
 		}
 		return err
 	})
 }
 
-// Map allocates a segment and maps it at the given offset or, if tests have set Config.Scatter, at
-// a random one.
+// Map allocates a segment and maps it at the given offset. If tests have set Config.Scatter, it
+// maps the segment at a random offset instead.
 func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	m := a.memory
 	granularity := m.gpu.Granularity
-	if bytes <= 0 || bytes%granularity != 0 || offset < 0 || offset%granularity != 0 ||
-		offset > a.bytes-bytes {
+	isMultiple := bytes%granularity == 0 && offset%granularity == 0
+	isInArena := bytes > 0 && offset >= 0 && offset <= a.bytes-bytes
+	if !isMultiple || !isInArena {
 		return nil, fmt.Errorf("mapping %d bytes at offset %d: both must be multiples of %d, and the "+
 			"range must lie in the arena of %d bytes", bytes, offset, granularity, a.bytes)
 	}

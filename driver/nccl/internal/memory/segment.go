@@ -13,14 +13,14 @@ import (
 // registered with NCCL.
 type Segment struct {
 	arena    *Arena
-	offset   int64
+	offset   int64 // of both mappings in the arena's two ranges
 	bytes    int64
-	UseCount UseCount
+	UseCount UseCount // counts the graphs and windows that use the segment
 
 	mu            ranked.Mutex[segmentMu] // guards the following fields
-	isUnmapped    bool
-	isSuspended   bool
-	savedContents []byte // contents for Resume to restore, or nil
+	isUnmapped    bool                    // Unmap has been called
+	isSuspended   bool                    // Suspend has released the memory
+	savedContents []byte                  // contents for Resume to restore, or nil
 }
 
 // Address returns the address of the first mapping.
@@ -39,19 +39,22 @@ func (s *Segment) allocateAndMap() error {
 	if err != nil {
 		return err
 	}
-	defer m.gpu.Release(handle)
+	defer m.gpu.Release(handle) // the mappings keep the memory
 	if err := s.mapAt(s.Address(), handle); err != nil {
 		return err
 	}
 	if err := s.mapAt(s.secondAddress(), handle); err != nil {
-		return errors.Join(err, m.gpu.CUDA.Unmap(s.Address(), s.bytes))
+		unmapErr := m.gpu.CUDA.Unmap(s.Address(), s.bytes)
+		return errors.Join(err, unmapErr)
 	}
 	if err := m.gpu.InternalStreams.Zero(m.gpu, s.Address(), s.bytes); err != nil {
-		return errors.Join(err, s.free()) // deferred while the GPU might write zeros
+		freeErr := s.free() // deferred while the GPU might write zeros
+		return errors.Join(err, freeErr)
 	}
 	return nil
 }
 
+// allocate allocates memory that is not mapped.
 func (s *Segment) allocate() (cuda.Handle, error) {
 	m := s.arena.memory
 	handle, err := m.gpu.CUDA.Create(s.bytes, m.gpu.SegmentProp)
@@ -61,42 +64,49 @@ func (s *Segment) allocate() (cuda.Handle, error) {
 	return handle, err
 }
 
+// mapAt maps the memory at one address, for this GPU and all GPUs that can access its memory.
 func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	m := s.arena.memory
 	if err := m.gpu.CUDA.Map(address, s.bytes, handle); err != nil {
 		return err
 	}
 	if err := m.gpu.CUDA.SetAccess(address, s.bytes, m.gpu.Accessors...); err != nil {
-		return errors.Join(err, m.gpu.CUDA.Unmap(address, s.bytes))
+		unmapErr := m.gpu.CUDA.Unmap(address, s.bytes)
+		return errors.Join(err, unmapErr)
 	}
 	return nil
 }
 
-// free unmaps both mappings once no kernel can use the memory. CUDA then frees the memory. It does
-// nothing if the segment is suspended.
+// free removes both mappings once no kernel can use the memory. CUDA frees the memory with the last
+// mapping. free does nothing if the segment is suspended.
 func (s *Segment) free() error {
 	g := s.arena.memory.gpu
-	if s.isSuspended { // does not change once isUnmapped is set
+	if s.isSuspended { // needs no lock: it does not change once isUnmapped is set
 		return nil
 	}
-	return g.FreeWhenIdle(func() error {
-		return g.Do(func() error {
-			return errors.Join(g.CUDA.Unmap(s.Address(), s.bytes),
-				g.CUDA.Unmap(s.secondAddress(), s.bytes))
-		})
-	})
+	return g.FreeWhenIdle(func() error { return g.Do(s.removeMappings) })
 }
 
-// Keep does nothing, because a segment holds no handle.
+// removeMappings removes both mappings. The CUDA context must be current.
+func (s *Segment) removeMappings() error {
+	g := s.arena.memory.gpu
+	firstErr := g.CUDA.Unmap(s.Address(), s.bytes)
+	secondErr := g.CUDA.Unmap(s.secondAddress(), s.bytes)
+	return errors.Join(firstErr, secondErr)
+}
+
+// Keep does nothing. A segment has no handle that it could keep, because mappings keep the memory.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory, at once or after the last graph that uses it has been destroyed: a graph
-// of another library, or a graph with a call on NCCL's plain path.
+// Unmap frees the memory. If graphs use it, this happens after they have been destroyed. Only
+// graphs of other libraries and graphs with a call on NCCL's plain path count.
 func (s *Segment) Unmap() error {
 	_, reclaimErr := s.arena.memory.gpu.Reclaim()
-	return errors.Join(reclaimErr, s.unmap())
+	unmapErr := s.unmap()
+	return errors.Join(reclaimErr, unmapErr)
 }
 
+// unmap is Unmap without Reclaim.
 func (s *Segment) unmap() error {
 	if err := s.markUnmapped(); err != nil {
 		return err
@@ -107,6 +117,7 @@ func (s *Segment) unmap() error {
 	return s.unmapUnused()
 }
 
+// markUnmapped sets isUnmapped. It returns an error if that is already set.
 func (s *Segment) markUnmapped() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +133,8 @@ func (s *Segment) markUnmapped() error {
 func (s *Segment) unmapUnused() error {
 	m := s.arena.memory
 	const isUnmapping = true
-	err := m.releaseCaptured(&s.UseCount, isUnmapping)
+	releaseErr := m.releaseCaptured(&s.UseCount, isUnmapping)
 	m.remove(s)
-	return errors.Join(err, s.free())
+	freeErr := s.free()
+	return errors.Join(releaseErr, freeErr)
 }

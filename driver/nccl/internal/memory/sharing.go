@@ -11,13 +11,15 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Exporter shares GPU memory between ranks of one machine, by file descriptors.
+// Exporter shares GPU memory between ranks of one machine, by file descriptors. One rank exports an
+// allocation, and the other ranks fetch it.
 type Exporter struct {
 	GPU     *gpu.GPU
 	Machine *shm.Machine // passes file descriptors between the ranks
 }
 
-// Export lets other ranks fetch an allocation by key, until Withdraw. The context must be current.
+// Export lets other ranks fetch an allocation by key, until Withdraw. It returns the file for
+// Withdraw. The context must be current.
 func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := e.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -34,8 +36,8 @@ func (e *Exporter) Withdraw(key handoff.Key, file *os.File) error {
 	return file.Close()
 }
 
-// Fetch maps bytes bytes of memory that a rank of this machine has exported. It maps them at the
-// given reserved address or, if reserved is 0, at a new one, and returns the address.
+// Fetch maps the memory that a rank of this machine has exported by key. bytes is its size. Fetch
+// maps it at the address reserved or, if that is 0, at a new one, and returns the address.
 func (e *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {
@@ -56,17 +58,17 @@ func (e *Exporter) Fetch(
 // Sharing shares GPU memory between the ranks of one group.
 type Sharing struct {
 	*Exporter
-	// UseFabric is set if ranks share memory by fabric handles (for other machines) instead of file
-	// descriptors.
+	// UseFabric is set if ranks share memory by fabric handles instead of file descriptors. Fabric
+	// handles are data that ranks on other machines can use, too.
 	UseFabric bool
 }
 
 // Shared is an allocation that other ranks of a group can map. The zero value stands for none.
 type Shared struct {
 	exporter *Exporter
-	key      handoff.Key
-	file     *os.File
-	Fabric   []byte // the fabric handle, or nil if ranks fetch the file descriptor
+	key      handoff.Key // for file
+	file     *os.File    // nil if ranks use the fabric handle
+	Fabric   []byte      // the fabric handle, or nil if ranks fetch the file
 }
 
 // Share exports an allocation to the other ranks. The context must be current.
@@ -85,13 +87,14 @@ func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: s.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns a message for the other ranks. It is empty for the zero Shared. Otherwise, the
-// fabric handle, if any, follows the first byte.
+// Encode returns a message for the other ranks. It is empty for the zero Shared. Otherwise, it
+// consists of a byte 1 and the fabric handle, if there is one.
 func (s *Shared) Encode() []byte {
 	if s.exporter == nil {
 		return nil
 	}
-	return append([]byte{1}, s.Fabric...)
+	const isShared = 1
+	return append([]byte{isShared}, s.Fabric...)
 }
 
 // Withdraw ends the export. A fabric handle stays valid until the memory is freed.
@@ -101,8 +104,8 @@ func (s *Shared) Withdraw() {
 	}
 }
 
-// MapShared is like Fetch, but for memory that a rank of the group has passed to Share. If
-// UseFabric is set, it maps the memory by its fabric handle.
+// MapShared is Fetch for memory that a rank of the group has passed to Share. If UseFabric is set,
+// it maps the memory by its handle, fabric, and ignores key. Otherwise, it ignores fabric.
 func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {
@@ -110,10 +113,11 @@ func (s *Sharing) MapShared(
 		return s.Fetch(ctx, rank, key, bytes, reserved)
 	}
 	var handle cuda.FabricHandle
-	if copy(handle[:], fabric) != len(handle) || len(fabric) != len(handle) {
+	if len(fabric) != len(handle) {
 		return 0, fmt.Errorf("rank %d sent a fabric handle of %d bytes, but handles have %d", rank,
 			len(fabric), len(handle))
 	}
+	copy(handle[:], fabric)
 	address, err := s.GPU.MapImported(reserved, bytes, func() (cuda.Handle, error) {
 		return s.GPU.CUDA.ImportFabric(handle)
 	})

@@ -10,6 +10,9 @@ import (
 	"symmem/internal/dl"
 )
 
+// Suspending a segment releases its memory for a while and keeps its addresses. PrepareSuspend and
+// Suspend do this in two steps. Resume allocates the memory again.
+
 var _ driver.SuspendableSegment = (*Segment)(nil)
 
 // PrepareSuspend checks that the memory can be released, and copies the contents to host memory if
@@ -17,17 +20,18 @@ var _ driver.SuspendableSegment = (*Segment)(nil)
 // memory. It also returns ErrBusy if NCCL may have mapped the memory on other ranks for a graph:
 // after Resume, the graph's kernels would access the old memory.
 func (s *Segment) PrepareSuspend(save bool) error {
-	g := s.arena.memory.gpu
+	m := s.arena.memory
+	g := m.gpu
 	if _, err := g.Reclaim(); err != nil {
 		return err
 	}
-	if m := s.arena.memory; m.NCCLMapsCaptured && m.UseCounts.hasPlainCalls(&s.UseCount) {
+	if m.NCCLMapsCaptured && m.UseCounts.hasPlainCalls(&s.UseCount) {
 		return fmt.Errorf("a graph contains calls on NCCL's plain path, which may have mapped the "+
 			"memory on other ranks: close the graph, or start the program with NCCL_GRAPH_REGISTER=0: %w",
 			driver.ErrBusy)
 	}
-	const isUnmapping = false
-	if err := s.arena.memory.releaseCaptured(&s.UseCount, isUnmapping); err != nil {
+	const isUnmapping = false // after an error, the segment stays mapped
+	if err := m.releaseCaptured(&s.UseCount, isUnmapping); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -40,7 +44,7 @@ func (s *Segment) PrepareSuspend(save bool) error {
 	case g.MustKeepMemory():
 		return fmt.Errorf("a kernel of a closed stream or group is still running: %w", driver.ErrBusy)
 	}
-	s.savedContents = nil
+	s.savedContents = nil // an earlier PrepareSuspend may have set it
 	if !save {
 		return nil
 	}
@@ -61,10 +65,7 @@ func (s *Segment) Suspend() error {
 		return fmt.Errorf("suspending a segment: %w", driver.ErrSuspended)
 	}
 	s.isSuspended = true
-	return g.Do(func() error {
-		return errors.Join(g.CUDA.Unmap(s.Address(), s.bytes),
-			g.CUDA.Unmap(s.secondAddress(), s.bytes))
-	})
+	return g.Do(s.removeMappings)
 }
 
 // Resume allocates the memory again, at the same addresses, and restores the saved contents. If it
@@ -81,31 +82,37 @@ func (s *Segment) Resume() error {
 			return fmt.Errorf("mapping %d bytes again: %w", s.bytes, err)
 		}
 		if err := s.restoreContents(); err != nil {
-			err = errors.Join(err, s.free()) // before isSuspended is set, or free does nothing
+			freeErr := s.free() // before isSuspended is set again, because free then does nothing
 			s.isSuspended = true
-			return fmt.Errorf("restoring a segment: %w", err)
+			return fmt.Errorf("restoring a segment: %w", errors.Join(err, freeErr))
 		}
 	}
 	s.savedContents = nil
 	return nil
 }
 
+// restoreContents copies savedContents, if there are any, to the segment.
 func (s *Segment) restoreContents() error {
 	if s.savedContents == nil {
 		return nil
 	}
-	return s.copyContents(s.savedContents, s.Address(), dl.AddressOf(&s.savedContents[0]))
+	savedAddress := dl.AddressOf(&s.savedContents[0])
+	return s.copyContents(s.savedContents, s.Address(), savedAddress)
 }
 
+// allocateAndMapAgain is allocateAndMap for a suspended segment. If it succeeds, the segment is not
+// suspended any more.
 func (s *Segment) allocateAndMapAgain() error {
-	// free does nothing while isSuspended is set.
+	// Clear isSuspended first: allocateAndMap calls free after an error, and free does nothing while
+	// isSuspended is set.
 	s.isSuspended = false
 	err := s.arena.memory.gpu.Do(s.allocateAndMap)
 	s.isSuspended = err != nil
 	return err
 }
 
-// copyContents copies the segment to or from hostMemory. dst and src are the addresses of both.
+// copyContents copies the segment to or from hostMemory. dst and src are the addresses of the two,
+// in the order of the copy.
 func (s *Segment) copyContents(hostMemory []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {
@@ -113,6 +120,6 @@ func (s *Segment) copyContents(hostMemory []byte, dst, src uintptr) error {
 			return g.CUDA.MemcpyAsync(dst, src, s.bytes, stream)
 		})
 	})
-	runtime.KeepAlive(hostMemory)
+	runtime.KeepAlive(hostMemory) // CUDA has only the address
 	return err
 }

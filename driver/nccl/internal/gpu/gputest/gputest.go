@@ -12,13 +12,14 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// Main is the body of a package's TestMain. It runs the tests on the machine's GPUs or, if there
-// is no CUDA driver, on the software GPU.
+// Main is the body of a package's TestMain. It runs the tests on the machine's GPUs. If there is no
+// CUDA driver, it runs them on a software GPU (package softgpu), which it builds first.
 func Main(m *testing.M) { os.Exit(run(m)) }
 
+// run returns the exit code of the process.
 func run(m *testing.M) int {
 	if _, err := cuda.Load(); err != nil {
-		library, _, err := softgpu.Build()
+		library, _, err := softgpu.Build() // a libcuda and a libnccl
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -55,28 +56,33 @@ func Open(t *testing.T) *gpu.GPU {
 	return g
 }
 
-// DelayInternalWork calls call while the next internal stream is blocked and g.Timeout is a
-// millisecond, so that call's first internal work times out. It then unblocks the stream and waits
-// for the work.
+// DelayInternalWork calls call in such a way that the first internal work of call (work that uses
+// g.InternalStreams) times out. For that, it blocks the next internal stream and sets g.Timeout to
+// a millisecond. After call, it undoes both and waits for the work.
 func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	t.Helper()
 	err := g.Do(func() error {
-		gate, err := g.Words.Take(g.CUDA)
+		gate, err := g.Words.Take(g.CUDA) // a word of memory for which the stream waits
 		if err != nil {
 			return err
 		}
 		const open = 1
 		defer gate.Set(open)
-		var idle cuda.Stream // the internal stream that will be used next
-		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error { idle = stream; return nil })
-		if err == nil {
-			err = g.CUDA.StreamWaitValue(idle, gate.Address(), open, cuda.WaitEqual)
-		}
+		// Find the internal stream that will be used next: streams are reused, the last one first.
+		var nextStream cuda.Stream
+		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
+			nextStream = stream
+			return nil
+		})
 		if err != nil {
 			return err
 		}
-		timeout := g.Timeout
-		defer func() { g.Timeout = timeout }()
+		err = g.CUDA.StreamWaitValue(nextStream, gate.Address(), open, cuda.WaitEqual)
+		if err != nil {
+			return err
+		}
+		previousTimeout := g.Timeout
+		defer func() { g.Timeout = previousTimeout }()
 		g.Timeout = time.Millisecond
 		call()
 		return nil
@@ -84,8 +90,9 @@ func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := func() (bool, error) { return !g.MustKeepMemory(), nil }
-	if err := gpu.PollQueryFor(20*time.Second, ended); err != nil {
+	const endTimeout = 20 * time.Second
+	hasEnded := func() (bool, error) { return !g.MustKeepMemory(), nil }
+	if err := gpu.PollQueryFor(endTimeout, hasEnded); err != nil {
 		t.Fatal(err)
 	}
 }
