@@ -17,9 +17,10 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 	}
 	switch t {
 	case driver.Float64:
-		return reduceElements(f, op, inputs, math.Float64frombits(0x7FFFFFFFFFFFFFFF))
+		return reduceElements(f, op, inputs, canonicalNaN64)
 	case driver.Float32:
 		return reduceElements(f, op, inputs, canonicalNaN)
+	// The zero in the following calls only determines the type. Integers have no NaN.
 	case driver.Int8:
 		return reduceElements(f, op, inputs, int8(0))
 	case driver.Uint8:
@@ -47,22 +48,29 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 // canonicalNaN is the NaN in all float32 results and, rounded, in results of 16-bit types.
 var canonicalNaN = math.Float32frombits(0x7FFFFFFF)
 
+// canonicalNaN64 is the NaN in all float64 results.
+var canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
+
+// reduceElements reduces elements of type T. Each NaN in the result becomes nan.
 func reduceElements[T reduce.Number](
-	f driver.Formula, op driver.ReduceOp, inputs [][]byte, canonicalNaN T,
+	f driver.Formula, op driver.ReduceOp, inputs [][]byte, nan T,
 ) []byte {
-	output := bytes.Clone(inputs[0])
-	values := make([]T, len(inputs)) // one element of each rank
+	noRounding := func(v T) T { return v }  // results have type T anyway
+	output := bytes.Clone(inputs[0])        // overwritten below
+	outputElements := elementsOf[T](output) // the same memory
+	values := make([]T, len(inputs))        // one element of each rank
 	elementsByRank := elementsOfAll[T](inputs)
-	for i := range elementsOf[T](output) {
+	for i := range outputElements {
 		for r := range values {
 			values[r] = multiplyByFactor(op, elementsByRank[r][i])
 		}
-		elementsOf[T](output)[i] = result(f, op, values, func(v T) T { return v }, canonicalNaN)
+		outputElements[i] = result(f, op, values, noRounding, nan)
 	}
 	return output
 }
 
-// reduceHalves reduces elements of a 16-bit type as float32 values.
+// reduceHalves reduces elements of a 16-bit type as float32 values. It rounds intermediate results
+// to the 16-bit type only if f is RoundedTree.
 func reduceHalves(
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte,
 	toFloat32 func(uint16) float32, to16Bits func(float32) uint16,
@@ -72,17 +80,20 @@ func reduceHalves(
 		round = func(v float32) float32 { return toFloat32(to16Bits(v)) }
 	}
 	output := bytes.Clone(inputs[0])
+	outputElements := elementsOf[uint16](output)
 	values := make([]float32, len(inputs))
 	elementsByRank := elementsOfAll[uint16](inputs)
-	for i := range elementsOf[uint16](output) {
+	for i := range outputElements {
 		for r := range values {
-			values[r] = round(multiplyByFactor(op, toFloat32(elementsByRank[r][i])))
+			value := toFloat32(elementsByRank[r][i])
+			values[r] = round(multiplyByFactor(op, value))
 		}
-		elementsOf[uint16](output)[i] = to16Bits(result(f, op, values, round, canonicalNaN))
+		outputElements[i] = to16Bits(result(f, op, values, round, canonicalNaN))
 	}
 	return output
 }
 
+// elementsOfAll returns copies of the elements of all ranks.
 func elementsOfAll[T any](inputs [][]byte) [][]T {
 	var elementsByRank [][]T
 	for _, in := range inputs {
@@ -96,6 +107,6 @@ func elementsOfAll[T any](inputs [][]byte) [][]T {
 // element.
 func elementsOf[T any](b []byte) []T {
 	var element T
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))),
-		len(b)/int(unsafe.Sizeof(element)))
+	first := (*T)(unsafe.Pointer(unsafe.SliceData(b)))
+	return unsafe.Slice(first, len(b)/int(unsafe.Sizeof(element)))
 }

@@ -14,21 +14,24 @@ import (
 // sum depends on the order of additions. The rest have random magnitudes, random bits, or special
 // values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
-	sharedRandom := rand.New(rand.NewPCG(seed, uint64(t)))
+	sharedRandom := rand.New(rand.NewPCG(seed, uint64(t))) // the same on all ranks
 	rankRandom := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
 	input := make([]byte, 0, count*int64(t.Size()))
 	for range count {
 		choice := sharedRandom.Uint64()
+		kind := choice % 8
 		switch {
 		case !t.Float():
 			input = AppendBits(input, t, rankRandom.Uint64())
-		case choice%8 < 5:
-			input = AppendFloat(input, t, cancelingValue(t, choice>>3, rankRandom.NormFloat64(),
-				rank, ranks))
-		case choice%8 == 5:
-			input = AppendFloat(input, t, math.Ldexp(rankRandom.NormFloat64(),
-				rankRandom.IntN(300)-150))
-		case choice%8 == 6:
+		case kind < 5:
+			smallFactor := rankRandom.NormFloat64()
+			value := cancelingValue(t, choice>>3, smallFactor, rank, ranks)
+			input = AppendFloat(input, t, value)
+		case kind == 5: // a random magnitude
+			factor := rankRandom.NormFloat64()
+			exponent := rankRandom.IntN(300) - 150
+			input = AppendFloat(input, t, math.Ldexp(factor, exponent))
+		case kind == 6: // random bits
 			input = AppendBits(input, t, rankRandom.Uint64())
 		default:
 			values := specialValues[t]
@@ -41,31 +44,43 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 // SpecialInput returns a rank's input of special values. If count is large enough, ranks 0 to 2
 // have all combinations of three special values. Rank n+3 has the values of rank n, shifted by one
 // position in specialValues.
+//
+// For that, the number of an element is written with len(values) as the base. Its last digit is the
+// index of the special value on rank 0, the digit before it that on rank 1, and so on.
 func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 	values := specialValues[t]
+	base := int64(len(values))
+	shift := int64(rank / 3)
 	input := make([]byte, 0, count*int64(t.Size()))
-	for i := range count {
-		for range rank % 3 { // digit number rank%3 of i, with len(values) as the base
-			i /= int64(len(values))
+	for element := range count {
+		digits := element
+		for range rank % 3 { // remove the digits of lower ranks
+			digits /= base
 		}
-		input = AppendBits(input, t, values[(i+int64(rank/3))%int64(len(values))])
+		index := (digits + shift) % base
+		input = AppendBits(input, t, values[index])
 	}
 	return input
 }
 
-// smallExponent holds the base-2 logarithm of the ratio of large to small values.
+// smallExponent holds the base-2 logarithm of the ratio of large to small values, by type.
 var smallExponent = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }
 
 // cancelingValue returns a large value on one rank, its negative on another, and a small value on
-// the others. choice determines the two ranks, and must be the same on all ranks.
+// the others. Different bits of choice determine the large value and the two ranks, so choice must
+// be the same on all ranks. smallFactor, a random number, makes the small values differ.
 func cancelingValue(
 	t driver.DataType, choice uint64, smallFactor float64, rank, ranks int,
 ) float64 {
-	largeValue := math.Ldexp(1+float64(choice>>40)/(1<<24), int(choice%6)+8)
-	positiveRank := int(choice >> 8 % uint64(ranks))
-	negativeRank := (positiveRank + 1 + int(choice>>16%uint64(max(1, ranks-1)))) % ranks
+	fraction := 1 + float64(choice>>40)/(1<<24) // from 1 to 2
+	exponent := int(choice%6) + 8
+	largeValue := math.Ldexp(fraction, exponent)
+	positiveRank := int((choice >> 8) % uint64(ranks))
+	otherRanks := uint64(max(1, ranks-1)) // at least 1, because it is a divisor
+	distance := 1 + int((choice>>16)%otherRanks)
+	negativeRank := (positiveRank + distance) % ranks
 	switch rank {
 	case positiveRank:
 		return largeValue

@@ -9,40 +9,51 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormCase is a test case of a norm: the inputs of all ranks, and the outputs. In an
-// AllReduceRMSNorm, all ranks must get the same outputs. A case of a ReduceScatterRMSNorm has the
-// outputs of one rank. 16-bit elements are stored as bits. The addresses in Norm are not set.
+// NormCase is a test case of a norm: the inputs of all ranks, and the expected outputs. A norm
+// adds up the rows of all ranks, adds a residual, and normalizes each row. In an AllReduceRMSNorm,
+// all ranks must get the same outputs. A case of a ReduceScatterRMSNorm has the outputs of one
+// rank.
+//
+// 16-bit elements are stored as bits. The addresses in Norm are not set.
 type NormCase struct {
 	driver.Norm
 	Operation driver.Operation
-	Rank      int // the rank with the outputs in a ReduceScatterRMSNorm
+	Rank      int // the rank with the outputs in a ReduceScatterRMSNorm, and otherwise 0
 	DataType  driver.DataType
-	InPlace   bool // the output replaces the input; always set if OnlyQuantized is
-	// Inputs holds each rank's Send. ResidualBefore and Weights are the same on all ranks, except
-	// for the ResidualBefore of a ReduceScatterRMSNorm.
-	Inputs                  [][]uint16
-	ResidualBefore, Weights []uint16
-	Scale                   float32 // for QuantStatic
-	Want                    NormRow // outputs of all rows
+	InPlace   bool // the output replaces the input; always set if OnlyQuantized is set
+	// Inputs holds the contents of each rank's Send, by rank.
+	Inputs [][]uint16
+	// ResidualBefore is the residual before the call. It is the same on all ranks, except in a
+	// ReduceScatterRMSNorm, where it is that of Rank.
+	ResidualBefore []uint16
+	Weights        []uint16 // one for each element of a row; the same on all ranks
+	Scale          float32  // for QuantStatic
+	Want           NormRow  // outputs of all rows
 
-	hasSpecialValues bool
+	hasSpecialValues bool // AddSpecialValues has been called
 }
 
-// UnwrittenScale is the value that the scales and the gaps between them have before a call, except
-// for QuantStatic.
+// UnwrittenScale is the value that the scales, and the gaps between them, have before a call. Only
+// the scale of QuantStatic, which is an input, has another value.
 const UnwrittenScale = -1
 
 // NewNormCase returns a case of the given shape with random values and sums in rank order.
 func NewNormCase(
 	random *rand.Rand, ranks, rows, hidden int, t driver.DataType, quant driver.Quant,
 ) *NormCase {
+	const maxEpsilon = 1e-5
 	c := &NormCase{
 		Norm: driver.Norm{
-			Rows: int64(rows), Hidden: int64(hidden), Epsilon: float32(random.Float64() * 1e-5),
-			WeightBias: float32(random.IntN(2)), Quant: quant,
+			Rows:          int64(rows),
+			Hidden:        int64(hidden),
+			Epsilon:       float32(random.Float64() * maxEpsilon),
+			WeightBias:    float32(random.IntN(2)), // 0 or 1
+			Quant:         quant,
 			OnlyQuantized: quant != driver.QuantNone && random.IntN(2) == 0,
 		},
-		Operation: driver.AllReduceRMSNorm, DataType: t, Scale: float32(random.Float64()),
+		Operation: driver.AllReduceRMSNorm,
+		DataType:  t,
+		Scale:     float32(random.Float64()),
 	}
 	c.InPlace = c.OnlyQuantized || random.IntN(2) == 0
 	c.setRandomStrides(random)
@@ -57,23 +68,25 @@ func NewNormCase(
 
 // RandomNormCase returns a case of random shape with at most maxRows rows.
 func RandomNormCase(random *rand.Rand, ranks, maxRows int) *NormCase {
-	hidden := driver.NormUnit * (1 + random.IntN(600))
+	hidden := driver.NormUnit * (1 + random.IntN(600)) // elements per row; case 3 below keeps it
 	switch random.IntN(4) {
-	case 0:
+	case 0: // the longest row, or a half, a quarter and so on of it
 		hidden = driver.MaxHidden >> random.IntN(5)
-	case 1:
+	case 1: // any length
 		hidden = driver.NormUnit * (1 + random.IntN(driver.MaxHidden/driver.NormUnit))
-	case 2:
+	case 2: // whole groups, so that QuantPerGroup is possible
 		hidden = driver.QuantGroup * (1 + random.IntN(64))
 	}
-	t, quant := driver.BFloat16, driver.Quant(random.IntN(4))
+	quant := driver.Quant(random.IntN(4)) // any kind, including none
+	t := driver.BFloat16
 	if random.IntN(3) == 0 {
 		t = driver.Float16
 	}
 	if quant == driver.QuantPerGroup && hidden%driver.QuantGroup != 0 {
 		quant = driver.QuantPerRow
 	}
-	rows := min(random.IntN(1<<random.IntN(8)+1), maxRows)
+	rowLimit := 1 << random.IntN(8) // from 1 to 128, so that few rows are frequent
+	rows := min(random.IntN(rowLimit+1), maxRows)
 	return NewNormCase(random, ranks, rows, hidden, t, quant)
 }
 
@@ -82,15 +95,20 @@ func (c *NormCase) String() string {
 		c.Hidden, c.DataType, len(c.Inputs), c.InPlace, c.Describe())
 }
 
+// setRandomStrides sets the distances between scales. It chooses between the default and, for
+// groups, the layout in which the scales of all rows are next to each other.
 func (c *NormCase) setRandomStrides(random *rand.Rand) {
 	if c.Quant.ComputesScales() {
 		c.ScaleStrides = c.DefaultScaleStrides()
 	}
 	if c.Quant == driver.QuantPerGroup && random.IntN(2) == 0 {
-		c.ScaleStrides = [2]int64{1, (c.Rows + 3) / 4 * 4}
+		const betweenRows = 1
+		betweenGroups := (c.Rows + 3) / 4 * 4 // rounded up to a multiple of 4
+		c.ScaleStrides = [2]int64{betweenRows, betweenGroups}
 	}
 }
 
+// randomElements returns n elements of the case's type, with a normal distribution.
 func (c *NormCase) randomElements(random *rand.Rand, n int) []uint16 {
 	encode := reduce.BFloat16Bits
 	if c.DataType == driver.Float16 {
@@ -107,16 +125,19 @@ func (c *NormCase) randomElements(random *rand.Rand, n int) []uint16 {
 // value, except in every fourth row.
 func (c *NormCase) AddSpecialValues(random *rand.Rand) {
 	c.hasSpecialValues = true
-	for _, rows := range append(c.Inputs, c.ResidualBefore) {
+	for _, rows := range c.Inputs {
 		c.replaceElements(random, rows)
 	}
+	c.replaceElements(random, c.ResidualBefore)
 	c.SetWant(driver.RankOrder)
 }
 
+// replaceElements is AddSpecialValues for one input or residual.
 func (c *NormCase) replaceElements(random *rand.Rand, rows []uint16) {
 	values := specialValues[c.DataType]
 	for i := range rows {
-		if int64(i)/c.Hidden%4 != 0 && random.IntN(8) == 0 {
+		row := int64(i) / c.Hidden
+		if row%4 != 0 && random.IntN(8) == 0 {
 			rows[i] = uint16(values[random.IntN(len(values))])
 		}
 	}
@@ -125,7 +146,8 @@ func (c *NormCase) replaceElements(random *rand.Rand, rows []uint16) {
 // Scatter returns the cases of all ranks for a ReduceScatterRMSNorm with the arguments of c. Each
 // rank gets as many rows as c has. The values are random and differ from those of c.
 func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
-	ranks, count := len(c.Inputs), int(c.Rows*c.Hidden)
+	ranks := len(c.Inputs)
+	count := int(c.Rows * c.Hidden) // elements of one rank's output
 	draw := func(n int) []uint16 {
 		rows := c.randomElements(random, n)
 		if c.hasSpecialValues {
@@ -139,8 +161,10 @@ func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
 	}
 	for rank := range ranks {
 		s := *c
-		s.Operation, s.Rank = driver.ReduceScatterRMSNorm, rank
-		s.Inputs, s.ResidualBefore = inputs, draw(count)
+		s.Operation = driver.ReduceScatterRMSNorm
+		s.Rank = rank
+		s.Inputs = inputs
+		s.ResidualBefore = draw(count)
 		s.SetWant(driver.RankOrder)
 		cases = append(cases, &s)
 	}
@@ -151,21 +175,22 @@ func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
 func (c *NormCase) SetWant(f driver.Formula) {
 	c.Want = NormRow{}
 	var inputs [][]byte
-	count := len(c.ResidualBefore)
-	first := c.Rank * count // Rank is 0 in an AllReduceRMSNorm
+	count := len(c.ResidualBefore) // elements of the output
+	first := c.Rank * count        // in each input; Rank is 0 in an AllReduceRMSNorm
 	for _, rows := range c.Inputs {
 		inputs = append(inputs, Bytes(rows[first:first+count]))
 	}
 	sums := elementsOf[uint16](Reduce(f, driver.Sum, c.DataType, inputs))
 	for row := range int(c.Rows) {
-		from, to := row*int(c.Hidden), (row+1)*int(c.Hidden)
+		from := row * int(c.Hidden)
+		to := from + int(c.Hidden)
 		r := Norm(&c.Norm, c.DataType, sums[from:to], c.ResidualBefore[from:to], c.Weights, c.Scale)
 		c.Want.Residual = append(c.Want.Residual, r.Residual...)
 		c.Want.Output = append(c.Want.Output, r.Output...)
 		c.Want.Quantized = append(c.Want.Quantized, r.Quantized...)
 		for g, scale := range r.Scales {
 			index := row*int(c.ScaleStrides[0]) + g*int(c.ScaleStrides[1])
-			for len(c.Want.Scales) <= index {
+			for len(c.Want.Scales) <= index { // fill gaps
 				c.Want.Scales = append(c.Want.Scales, UnwrittenScale)
 			}
 			c.Want.Scales[index] = scale
@@ -191,8 +216,8 @@ func (c *NormCase) ScalesBefore() []float32 {
 // Bytes returns the memory of elements as bytes, without a copy.
 func Bytes[T uint8 | uint16 | float32](elements []T) []byte {
 	var element T
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(elements))),
-		len(elements)*int(unsafe.Sizeof(element)))
+	first := (*byte)(unsafe.Pointer(unsafe.SliceData(elements)))
+	return unsafe.Slice(first, len(elements)*int(unsafe.Sizeof(element)))
 }
 
 // SetCanonicalNaNs replaces each NaN in float32 values with the NaN that Norm returns, because the
@@ -200,7 +225,7 @@ func Bytes[T uint8 | uint16 | float32](elements []T) []byte {
 func SetCanonicalNaNs(values []byte) {
 	elements := elementsOf[float32](values)
 	for i, v := range elements {
-		if v != v {
+		if v != v { // only a NaN differs from itself
 			elements[i] = canonicalNaN
 		}
 	}
