@@ -5,22 +5,24 @@ import (
 	"symmem/internal/dl"
 )
 
+// The functions of this file only prepare calls. Invocation.On makes the call and queues the work.
+
 // Invocation is a call of a collective that On can queue repeatedly. It is not safe for concurrent
 // use.
 type Invocation struct {
 	binding     *binding
 	function    function
-	streamIndex int // of the stream in the arguments
-	invocation  dl.Invocation
+	streamIndex int           // of the stream in the arguments, which On sets
+	invocation  dl.Invocation // the prepared call; not set if the library lacks the function
 }
 
-// Prepared reports whether i is not the zero value.
+// Prepared reports whether i has been prepared by a function of Library.
 func (i *Invocation) Prepared() bool { return i.binding != nil }
 
 // On queues the call on a stream.
 func (i *Invocation) On(stream cuda.Stream) error {
 	if !i.invocation.IsSet() {
-		return i.binding.checkAvailable(i.function)
+		return i.binding.checkAvailable(i.function) // an error, because the function is missing
 	}
 	i.invocation.Set(i.streamIndex, uintptr(stream))
 	status, ok := i.invocation.Call()
@@ -71,8 +73,8 @@ func (l *Library) Reduce(
 		uintptr(root), uintptr(comm))
 }
 
-// AlltoAll sends count elements to each rank and receives as many. The addresses must differ. It
-// requires NCCL 2.28.3.
+// AlltoAll sends count elements to each rank and receives count elements from each rank. The
+// addresses must differ. It requires NCCL 2.28.3.
 func (l *Library) AlltoAll(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
@@ -87,7 +89,7 @@ func (l *Library) Send(
 	return l.prepare(send, address, uintptr(count), uintptr(t), uintptr(peer), uintptr(comm))
 }
 
-// Recv receives count elements from a peer.
+// Recv receives count elements from a peer's Send with the same count and type.
 func (l *Library) Recv(
 	address uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {

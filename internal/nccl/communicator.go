@@ -12,7 +12,7 @@ type Comm uintptr
 // UniqueID creates an ID for a new communicator, which all of its ranks use. This process must
 // stay alive until they have created their communicators.
 func (l *Library) UniqueID() (UniqueID, error) {
-	id := dl.NewCell(UniqueID{})
+	id := dl.NewCell(UniqueID{}) // memory into which NCCL writes the ID
 	err := l.call(getUniqueID, id.Address())
 	return id.Take(), err
 }
@@ -20,31 +20,39 @@ func (l *Library) UniqueID() (UniqueID, error) {
 // CommInitRank creates this rank's communicator on the thread's current device. It blocks until
 // all ranks have called it. It requires NCCL 2.23.4, because older functions take the ID by value.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
-	ids, comm := dl.NewCell(id), l.cells.take()
-	const idCount, config = 1, 0 // a NULL config selects the defaults
+	ids := dl.NewCell(id)
+	comm := l.cells.take() // not a dl.Cell, because NCCL may write to it after the call
+	const (
+		idCount = 1
+		config  = 0 // a NULL pointer selects the defaults
+	)
 	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), idCount,
 		ids.Address(), config)
-	ids.Take()
+	ids.Take() // frees the cell
 	return Comm(*comm), err
 }
 
-// CommAbort aborts a communicator and frees it. Any thread can call it. Blocked calls of other
-// threads then fail.
+// CommAbort aborts a communicator and frees it. Any thread can call it. It makes blocked calls of
+// other threads fail.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
-// CommDestroy waits until a communicator's work has ended and all data has been sent, and frees
-// it. It has no deadline.
+// CommDestroy waits until a communicator's work has ended and all data has been sent, and frees the
+// communicator. It has no deadline.
 func (l *Library) CommDestroy(comm Comm) error { return l.call(commDestroy, uintptr(comm)) }
 
 // AsyncError returns a communicator's state: nil, ErrInProgress during a nonblocking call, or an
 // error such as ErrRemote. Any thread can call it.
 func (l *Library) AsyncError(comm Comm) error {
-	state := dl.NewCell(Success)
-	err := l.call(commGetAsyncError, uintptr(comm), state.Address())
-	if result := state.Take(); err == nil && result != Success {
-		return l.newError(commGetAsyncError, result)
+	cell := dl.NewCell(Success)
+	err := l.call(commGetAsyncError, uintptr(comm), cell.Address())
+	state := cell.Take()
+	if err != nil {
+		return err
 	}
-	return err
+	if state != Success {
+		return l.newError(commGetAsyncError, state)
+	}
+	return nil
 }
 
 // Count returns the communicator's number of ranks.
@@ -65,13 +73,15 @@ func (l *Library) getInt(f function, comm Comm) (int, error) {
 
 const hostImmediate = 1 // ncclScalarHostImmediate
 
-// CreatePreMulSum creates a reduction that multiplies this rank's elements by a factor and adds
-// the products. factorBits holds the factor in type t. The caller must call DestroyReduceOp.
+// CreatePreMulSum creates a reduction that multiplies this rank's elements by a factor and adds up
+// the products of all ranks. factorBits holds the factor in type t, in its lowest bytes. The caller
+// must call DestroyReduceOp.
 func (l *Library) CreatePreMulSum(factorBits uint64, t DataType, comm Comm) (ReduceOp, error) {
-	op, scalar := dl.NewCell(ReduceOp(0)), dl.NewCell(factorBits)
-	err := l.call(createPreMulSum, op.Address(), scalar.Address(), uintptr(t), hostImmediate,
+	op := dl.NewCell(ReduceOp(0))
+	factor := dl.NewCell(factorBits)
+	err := l.call(createPreMulSum, op.Address(), factor.Address(), uintptr(t), hostImmediate,
 		uintptr(comm))
-	scalar.Take()
+	factor.Take() // frees the cell
 	return op.Take(), err
 }
 
@@ -91,7 +101,7 @@ func (l *Library) CommSuspend(comm Comm) error {
 	return l.call(commSuspend, uintptr(comm), suspendMemory)
 }
 
-// CommResume allocates the memory again that CommSuspend released. All ranks must call it.
+// CommResume undoes CommSuspend: it allocates the memory again. All ranks must call it.
 func (l *Library) CommResume(comm Comm) error {
 	if err := l.checkAvailable(commResume); err != nil {
 		return err
@@ -113,8 +123,8 @@ type Window uintptr
 const windowSymmetric = 1 // NCCL_WIN_COLL_SYMMETRIC
 
 // WindowRegister registers memory with all ranks of a communicator. All ranks must register
-// windows in the same order and with the same sizes. It blocks until they do. If the communicator
-// does not support windows, it returns 0 without an error.
+// windows in the same order and with the same sizes. It blocks until all ranks have called it. If
+// the communicator does not support windows, it returns 0 without an error.
 //
 // The memory must be a whole mapped allocation of cuMemCreate with an exportable handle type, and
 // must not overlap another window of the communicator. The thread must have no open group, because
@@ -124,7 +134,7 @@ func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Windo
 	if err := l.checkAvailable(commWindowRegister); err != nil {
 		return 0, err
 	}
-	window := l.cells.take()
+	window := l.cells.take() // not a dl.Cell, because NCCL may write to it after the call
 	err := l.call(commWindowRegister, uintptr(comm), address, uintptr(bytes),
 		dl.AddressOf(window), windowSymmetric)
 	return Window(*window), err

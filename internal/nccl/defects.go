@@ -16,8 +16,9 @@ type Defect struct {
 	Source     string // evidence of the defect
 }
 
-// The known defects that matter to symmem. A comment describes the mistake in NCCL if Effect does
-// not describe it.
+// The known defects that matter to symmem. Effect and Workaround describe each one for users.
+// Comments describe the mistake in NCCL's code, if it is known. A window is memory that all ranks
+// have registered. Window kernels access windows, and the plain path uses other kernels.
 var (
 	// ShiftedLoads is a mistake in NCCL's loadPack, which loads several elements as one pack. It
 	// shifts data from beyond the pack into the pack's last word.
@@ -52,8 +53,8 @@ var (
 		Workaround: "symmem uses the plain path for it, in all versions",
 		Source:     "the sources of 2.30.3 to 2.30.7",
 	}
-	// SkippedTail is a rounding error: NCCL rounds down when it divides the elements among its
-	// thread blocks. MultipliedCount repeats the computation.
+	// SkippedTail is a rounding error. NCCL rounds down when it divides the elements among its thread
+	// blocks. MultipliedCount computes the number of elements in the same way.
 	SkippedTail = &Defect{
 		FixedIn: 22907,
 		Effect: "a reduction in a communicator of one rank that multiplies by a factor (premul_sum) " +
@@ -61,8 +62,8 @@ var (
 		Workaround: "symmem uses a second call for them",
 		Source:     "the contract suite on 2 H200, and oneRankReduce in the sources",
 	}
-	// CapturesInvalidated happens because a thread of NCCL calls cudaFreeHost without switching to
-	// relaxed mode (cudaThreadExchangeStreamCaptureMode).
+	// CapturesInvalidated happens because a thread of NCCL calls cudaFreeHost outside relaxed mode, to
+	// which it could switch by cudaThreadExchangeStreamCaptureMode.
 	CapturesInvalidated = &Defect{
 		FixedIn: Unfixed,
 		Effect: "freeing a communicator that spans machines invalidates captures in global mode " +
@@ -81,8 +82,8 @@ var (
 		Workaround: "symmem uses CommDestroy instead if its group was closed without a fault",
 		Source:     "TestFirstCallsAreCapturedBetweenMachines on 4 H200 with 2.30.7, and the sources",
 	}
-	// OldMapping happens because NCCL's record of an address range outlives the graph that
-	// registered the range. The next capture finds the record.
+	// OldMapping happens because NCCL keeps its record of an address range after the graph that
+	// registered the range has been destroyed. The next capture at these addresses finds the record.
 	OldMapping = &Defect{
 		FixedIn: Unfixed,
 		Effect: "the memory of a graph's plain calls stays mapped on other ranks for up to ten groups " +
@@ -99,8 +100,9 @@ var (
 			"given up after the group's timeout, and remains until the process ends, as does a thread",
 		Source: "TestKillsOnAGPU on 4 H100 as two machines",
 	}
-	// EarlyStart is a missing instruction: window kernels are launched with programmatic stream
-	// serialization, but do not wait for earlier work in the stream (griddepcontrol.wait).
+	// EarlyStart is a missing instruction. NCCL launches window kernels with programmatic stream
+	// serialization, which lets them start before earlier work in the stream has ended. They should
+	// wait for that work (griddepcontrol.wait), but do not.
 	EarlyStart = &Defect{
 		Since: 22803, FixedIn: 23007, Major: 9,
 		Effect: "window kernels may start before their predecessor in the stream has ended, if it " +
@@ -128,16 +130,22 @@ var Defects = []*Defect{
 	CapturesInvalidated, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
-// MultipliedCount returns the number of elements that a version with the defect SkippedTail
-// multiplies by the factor and writes, from the start of a reduction of count elements.
+// MultipliedCount returns how many of the count elements of a reduction a version with the defect
+// SkippedTail multiplies by the factor and writes. These are the first elements.
 func MultipliedCount(count, elementBytes int64) int64 {
-	const blockBytes, packBytes, maxBlocks = 16 << 10, 16, 32
+	// As in NCCL's oneRankReduce. A pack is what a thread reads at once.
+	const (
+		blockBytes = 16 << 10 // for which NCCL adds a block
+		packBytes  = 16
+		maxBlocks  = 32
+	)
 	if count == 0 {
 		return 0
 	}
 	blocks := min((count*elementBytes+blockBytes-1)/blockBytes, maxBlocks)
-	packLength := packBytes / elementBytes
-	packsPerBlock := (count/blocks + packLength - 1) / packLength
+	packLength := packBytes / elementBytes // in elements
+	countPerBlock := count / blocks        // rounded down, which is the defect
+	packsPerBlock := (countPerBlock + packLength - 1) / packLength
 	return min(count, blocks*packsPerBlock*packLength)
 }
 
@@ -148,14 +156,16 @@ func (d *Defect) Affects(version, major int) bool {
 
 // Versions describes the affected versions in words, such as "since 2.27.3, fixed in 2.30.3".
 func (d *Defect) Versions() string {
+	hasStart := d.Since > 0
+	hasEnd := d.FixedIn != Unfixed
 	switch {
-	case d.FixedIn == Unfixed && d.Since > 0:
+	case hasStart && hasEnd:
+		return fmt.Sprintf("since %s, fixed in %s", VersionText(d.Since), VersionText(d.FixedIn))
+	case hasStart:
 		return "since " + VersionText(d.Since)
-	case d.FixedIn == Unfixed:
-		return "all"
-	case d.Since == 0:
+	case hasEnd:
 		return "fixed in " + VersionText(d.FixedIn)
 	default:
-		return fmt.Sprintf("since %s, fixed in %s", VersionText(d.Since), VersionText(d.FixedIn))
+		return "all"
 	}
 }

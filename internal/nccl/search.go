@@ -18,8 +18,8 @@ const PathVariable = "SYMMEM_NCCL"
 // soname is the file name under which the system's loader finds NCCL.
 const soname = "libnccl.so.2"
 
-// wheelPatterns lists the paths of NCCL in pip packages, relative to the folder of a Python
-// installation.
+// wheelPatterns lists where pip installs NCCL, relative to the folder of a Python installation. The
+// first pattern is the usual one.
 var wheelPatterns = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -27,39 +27,48 @@ var wheelPatterns = []string{
 	"lib/python3*/dist-packages/nvidia/nccl/lib/" + soname,
 }
 
-// location lists files to try.
+// location is one place where Load looks for NCCL.
 type location struct {
 	origin       string // description for errors and Library.Origin
 	mustBeLoaded bool   // open a file only if this process has already loaded it
 	paths        []string
 }
 
-// Load opens the first copy of NCCL that can be opened, in this order: the copy that the process
-// has loaded, the file named by SYMMEM_NCCL, the copies in the Python environment ($VIRTUAL_ENV,
-// $CONDA_PREFIX, the python3 in $PATH), and the copy that the system's loader finds. If
-// SYMMEM_NCCL is set, Load does not search the last two.
+// Load opens the first copy of NCCL that can be opened, in this order:
+//
+//  1. the copy that the process has loaded
+//  2. the file named by SYMMEM_NCCL; if it is set, Load does not go on to 3 and 4
+//  3. the copies in the Python environment ($VIRTUAL_ENV, $CONDA_PREFIX, the python3 in $PATH)
+//  4. the copy that the system's loader finds
 //
 // If there is none, the error matches ErrNoLibrary and lists all attempts.
-func Load() (*Library, error) { return open(locations(os.Getenv, pythonPrefixes(os.Getenv))) }
+func Load() (*Library, error) {
+	prefixes := pythonPrefixes(os.Getenv)
+	return open(locations(os.Getenv, prefixes))
+}
 
 // locations returns the locations that Load tries, in order. If SYMMEM_NCCL is set, it lists only
 // that file and the loaded copy, so that a misspelt path causes an error.
 func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
-	locations := []location{{
+	loaded := location{
 		origin: "the copy that this process has loaded", mustBeLoaded: true,
 		paths: []string{soname},
-	}}
+	}
 	if path := getenv(PathVariable); path != "" {
-		return append(locations, location{origin: "$" + PathVariable, paths: []string{path}})
+		return []location{loaded, {origin: "$" + PathVariable, paths: []string{path}}}
 	}
+	all := []location{loaded}
 	for _, p := range prefixes {
-		locations = append(locations, location{origin: p.origin, paths: p.listLibraries()})
+		all = append(all, location{origin: p.origin, paths: p.listLibraries()})
 	}
-	return append(locations, location{origin: "the system's loader", paths: []string{soname}})
+	return append(all, location{origin: "the system's loader", paths: []string{soname}})
 }
 
-// pythonPrefix is the folder of a Python installation. origin states how it was found.
-type pythonPrefix struct{ origin, folder string }
+// pythonPrefix is the folder of a Python installation.
+type pythonPrefix struct {
+	origin string // how it was found, for location.origin
+	folder string // contains bin and lib
+}
 
 // listLibraries returns the copies of NCCL in a Python installation, beginning with the newest
 // Python. If there is none, it returns a pattern for the error message.
@@ -76,7 +85,8 @@ func (p pythonPrefix) listLibraries() []string {
 	return libraries
 }
 
-// newestFirst puts longer paths first, so that python3.12 precedes python3.9.
+// newestFirst compares paths that differ only in the version of Python. It puts longer paths first,
+// so that python3.12 precedes python3.9, and otherwise the higher version.
 func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)
@@ -86,29 +96,33 @@ func newestFirst(a, b string) int {
 
 // pythonPrefixes returns the Python installations that the environment selects, without
 // duplicates. The python3 of a virtual environment is a symbolic link, so pythonPrefixes returns
-// the prefixes of the link and of its target.
+// two installations for it: that of the link, and that of its target.
 func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 	prefixes := []pythonPrefix{}
 	add := func(origin, folder string) {
-		isListed := slices.ContainsFunc(prefixes, func(p pythonPrefix) bool {
-			return p.folder == folder
-		})
-		if folder != "" && !isListed {
-			prefixes = append(prefixes, pythonPrefix{origin, folder})
+		hasFolder := func(p pythonPrefix) bool { return p.folder == folder }
+		if folder != "" && !slices.ContainsFunc(prefixes, hasFolder) {
+			prefixes = append(prefixes, pythonPrefix{origin: origin, folder: folder})
 		}
 	}
 	add("$VIRTUAL_ENV", getenv("VIRTUAL_ENV"))
 	add("$CONDA_PREFIX", getenv("CONDA_PREFIX"))
-	if python, err := exec.LookPath("python3"); err == nil {
-		add("the python3 of $PATH", filepath.Dir(filepath.Dir(python)))
-		if target, err := filepath.EvalSymlinks(python); err == nil {
-			add("the python3 of $PATH", filepath.Dir(filepath.Dir(target)))
-		}
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		return prefixes // there is no python3 in $PATH
+	}
+	const origin = "the python3 of $PATH"
+	add(origin, prefixOf(python))
+	if target, err := filepath.EvalSymlinks(python); err == nil {
+		add(origin, prefixOf(target))
 	}
 	return prefixes
 }
 
-// open opens the first file that can be opened, as Load does.
+// prefixOf returns the folder of the installation that has the given executable in bin.
+func prefixOf(executable string) string { return filepath.Dir(filepath.Dir(executable)) }
+
+// open opens the first file of the locations that can be opened.
 func open(locations []location) (*Library, error) {
 	var errs []error
 	for _, l := range locations {
@@ -125,6 +139,7 @@ func open(locations []location) (*Library, error) {
 		ErrNoLibrary, PathVariable, soname, errors.Join(errs...))
 }
 
+// open opens a file of the location.
 func (l location) open(path string) (*dl.Library, error) {
 	if !l.mustBeLoaded {
 		return dl.Open(path)

@@ -22,8 +22,12 @@ var sources embed.FS
 //
 // A process must load cuda before nccl, and must not load another CUDA driver.
 func Build() (cuda, nccl string, err error) {
-	dir, err := cachedFolder(nil, func(dir string) error { return build(dir) })
-	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), err
+	var noFlags []string
+	dir, err := cachedFolder(noFlags, func(dir string) error { return build(dir) })
+	if err != nil {
+		return "", "", err
+	}
+	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), nil
 }
 
 // File names of the libraries, which are also their sonames.
@@ -32,8 +36,9 @@ const (
 	ncclName = "libnccl.so.2"
 )
 
-// cachedFolder returns the folder of the cache for a combination of flags, the embedded sources
-// and extraSources. If the folder is new, it calls create to write the contents.
+// cachedFolder returns the folder of the user's cache for a combination of flags, the embedded
+// sources and extraSources. If the folder does not exist, it calls create to write the contents to
+// a folder, which it adds to the cache.
 func cachedFolder(
 	flags []string, create func(dir string) error, extraSources ...fs.FS,
 ) (string, error) {
@@ -41,7 +46,8 @@ func cachedFolder(
 	if err != nil {
 		return "", err
 	}
-	key, err := keyOf(flags, append([]fs.FS{buildCode, sources, kernels.Sources}, extraSources...)...)
+	allSources := append([]fs.FS{buildCode, sources, kernels.Sources}, extraSources...)
+	key, err := keyOf(flags, allSources...)
 	if err != nil {
 		return "", err
 	}
@@ -50,7 +56,8 @@ func cachedFolder(
 
 // build writes the sources to dir and compiles both libraries there, with additional flags.
 func build(dir string, flags ...string) error {
-	for target, source := range map[string]embed.FS{dir: sources, kernelsIn(dir): kernels.Sources} {
+	sourcesByTarget := map[string]embed.FS{dir: sources, kernelsIn(dir): kernels.Sources}
+	for target, source := range sourcesByTarget {
 		if err := unpack(target, source); err != nil {
 			return fmt.Errorf("unpacking the software GPU: %w", err)
 		}
@@ -62,11 +69,12 @@ func build(dir string, flags ...string) error {
 	if err := compile(dir, "cuda", cudaName, append([]string{object}, flags...)); err != nil {
 		return err
 	}
+	// The software NCCL calls the software CUDA driver, which it finds in its own folder.
 	libraryFlags := []string{"-L" + dir, "-l:" + cudaName, "-Wl,-rpath,$ORIGIN"}
 	return compile(dir, "nccl", ncclName, append(libraryFlags, flags...))
 }
 
-// unpack writes the files of source to dir.
+// unpack writes the files of source to dir, with the same folders.
 func unpack(dir string, source embed.FS) error {
 	return fs.WalkDir(source, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -84,7 +92,7 @@ func unpack(dir string, source embed.FS) error {
 	})
 }
 
-// compile compiles the C sources in a folder below dir/src to a library in dir. The flags come
+// compile compiles the C sources in dir/src/folder to a library in dir. In the command, flags come
 // after the sources, because flags that name libraries must be last.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
@@ -99,16 +107,19 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// runCompiler runs a compiler and returns its standard output. An error names the part that it
-// compiles and contains its messages. Temporary files are in dir, or in the default folder if dir
-// is "". They are removed with dir even if the compiler is killed.
+// runCompiler runs a compiler and returns its standard output. An error contains part, which is the
+// name of the compiled code, and the compiler's messages.
+//
+// Temporary files are in dir, or in the default folder if dir is "". In dir, they are removed
+// together with dir, even if the compiler is killed.
 func runCompiler(dir, part, compiler string, args []string) (string, error) {
 	command := exec.Command(compiler, args...)
 	if dir != "" {
 		command.Env = append(os.Environ(), "TMPDIR="+dir)
 	}
 	var stdout, stderr strings.Builder
-	command.Stdout, command.Stderr = &stdout, &stderr
+	command.Stdout = &stdout
+	command.Stderr = &stderr
 	if err := command.Run(); err != nil {
 		return "", fmt.Errorf("compiling %s: %w\n%s", part, err, strings.TrimSpace(stderr.String()))
 	}

@@ -14,33 +14,37 @@ import (
 	"time"
 )
 
-// buildCode is the code that compiles the libraries.
+// buildCode is the code that compiles the libraries. It is embedded so that a change of it also
+// changes the key of the cache.
 //
 //go:embed build.go kernel.go
 var buildCode embed.FS
 
-// cache is a folder of compiled libraries, with a subfolder for each set of sources and flags.
+// cache is a folder of compiled libraries. It has a subfolder for each set of sources and flags.
+// The name of the subfolder is the key, a hash of these.
 type cache struct{ dir string }
 
 const (
-	unfinishedPrefix = "unfinished-"      // names of incomplete folders
-	completeFile     = "complete"         // exists in complete folders
+	unfinishedPrefix = "unfinished-"      // begins the names of incomplete subfolders
+	completeFile     = "complete"         // name of a file that exists only in complete subfolders
 	lockSuffix       = ".lock"            // follows the key in the name of its lock file
-	unusedLimit      = 7 * 24 * time.Hour // time after the last use until a folder is removed
-	unfinishedLimit  = time.Hour          // age at which incomplete folders are removed
-	compileTimeout   = 10 * time.Minute   // limit of the wait for another process
+	unusedLimit      = 7 * 24 * time.Hour // time after the last use until a subfolder is removed
+	unfinishedLimit  = time.Hour          // age at which incomplete subfolders are removed
+	compileTimeout   = 10 * time.Minute   // limit of the wait for another process that compiles
 )
 
 // userCache returns this user's cache, whose folder it creates. If the home directory is missing
 // or read-only, the cache is in the folder for temporary files, where it must belong to this user.
 func userCache() (cache, error) {
 	if dir, err := os.UserCacheDir(); err == nil {
-		c := cache{filepath.Join(dir, "symmem-softgpu")}
-		if os.MkdirAll(c.dir, 0o700) == nil && syscall.Access(c.dir, writable) == nil {
+		c := cache{dir: filepath.Join(dir, "symmem-softgpu")}
+		isCreated := os.MkdirAll(c.dir, 0o700) == nil
+		if isCreated && syscall.Access(c.dir, writable) == nil {
 			return c, nil
 		}
 	}
-	c := cache{filepath.Join(os.TempDir(), fmt.Sprintf("symmem-softgpu-%d", os.Getuid()))}
+	folderName := fmt.Sprintf("symmem-softgpu-%d", os.Getuid())
+	c := cache{dir: filepath.Join(os.TempDir(), folderName)}
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return cache{}, fmt.Errorf("creating the cache of the software GPU: %w", err)
 	}
@@ -50,7 +54,8 @@ func userCache() (cache, error) {
 	}
 	stat, hasStat := info.Sys().(*syscall.Stat_t)
 	isOwn := hasStat && int(stat.Uid) == os.Getuid()
-	if !isOwn || info.Mode() != fs.ModeDir|0o700 {
+	isPrivate := info.Mode() == fs.ModeDir|0o700 // also excludes a symbolic link
+	if !isOwn || !isPrivate {
 		return cache{}, fmt.Errorf("%s is not a folder that only this user can write to", c.dir)
 	}
 	return c, nil
@@ -58,8 +63,9 @@ func userCache() (cache, error) {
 
 const writable = 2 // W_OK of access(2)
 
-// findOrCreate returns the subfolder for key. If it does not exist, findOrCreate calls create to
-// write its contents to a folder. Processes that need different keys do not wait for each other.
+// findOrCreate returns the path of the subfolder for key. If there is none, it calls create to
+// write the contents to the folder dir. Processes that need different keys do not wait for each
+// other.
 func (c cache) findOrCreate(key string, create func(dir string) error) (string, error) {
 	dir := filepath.Join(c.dir, key)
 	if isComplete(dir) {
@@ -80,16 +86,24 @@ func (c cache) findOrCreate(key string, create func(dir string) error) (string, 
 		err = create(unfinished)
 	}
 	if err == nil {
-		completePath := filepath.Join(unfinished, completeFile)
-		err = errors.Join(os.WriteFile(completePath, nil, 0o600), os.RemoveAll(dir))
-	}
-	if err == nil {
-		err = os.Rename(unfinished, dir)
+		err = finish(unfinished, dir)
 	}
 	if err != nil {
-		return "", errors.Join(err, os.RemoveAll(unfinished))
+		removeErr := os.RemoveAll(unfinished)
+		return "", errors.Join(err, removeErr)
 	}
 	return dir, nil
+}
+
+// finish marks the folder unfinished as complete and renames it to dir. It removes an incomplete
+// folder at dir first.
+func finish(unfinished, dir string) error {
+	writeErr := os.WriteFile(filepath.Join(unfinished, completeFile), nil, 0o600)
+	removeErr := os.RemoveAll(dir)
+	if err := errors.Join(writeErr, removeErr); err != nil {
+		return err
+	}
+	return os.Rename(unfinished, dir)
 }
 
 // isComplete reports whether a folder has all its contents.
@@ -98,41 +112,43 @@ func isComplete(dir string) bool {
 	return err == nil
 }
 
-// touch marks a folder as used now.
+// touch sets the time of the last use of a folder to now.
 func touch(dir string) error {
 	now := time.Now()
 	return os.Chtimes(dir, now, now)
 }
 
 // lock acquires a lock for creating the folder of key. It waits up to compileTimeout for another
-// process. The system releases the lock if this process is killed.
+// process. The lock ends when unlock closes its file, or when this process ends.
 func (c cache) lock(key string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(c.dir, key+lockSuffix), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	lockResult := make(chan error, 1)
-	go func() { lockResult <- flock(f) }()
+	go func() { lockResult <- flock(f) }() // after a timeout, this goroutine goes on waiting
 	select {
 	case err := <-lockResult:
-		return func() { _ = f.Close() }, err
+		unlock = func() { _ = f.Close() }
+		return unlock, err
 	case <-time.After(compileTimeout):
 		return nil, fmt.Errorf("waited %v for another process that is compiling the software GPU",
 			compileTimeout)
 	}
 }
 
-// flock waits for an exclusive lock of a file, even if signals interrupt it.
+// flock waits for an exclusive lock of a file. It tries again after a signal has interrupted it.
 func flock(f *os.File) error {
 	for {
-		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+		if !errors.Is(err, syscall.EINTR) {
 			return err
 		}
 	}
 }
 
-// removeOldEntries removes unused and incomplete folders. It ignores errors, because another
-// process may remove the same folder.
+// removeOldEntries removes subfolders that have not been used for a while, old incomplete ones, and
+// old lock files. It ignores errors, because another process may remove the same entry.
 func (c cache) removeOldEntries() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {
@@ -140,7 +156,8 @@ func (c cache) removeOldEntries() {
 		if strings.HasPrefix(e.Name(), unfinishedPrefix) {
 			limit = unfinishedLimit
 		}
-		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > limit {
+		info, err := e.Info()
+		if err == nil && time.Since(info.ModTime()) > limit {
 			_ = os.RemoveAll(filepath.Join(c.dir, e.Name()))
 		}
 	}
@@ -152,7 +169,9 @@ func keyOf(flags []string, sources ...fs.FS) (string, error) {
 	hash := sha256.New()
 	for _, compiler := range []string{"gcc", "g++"} {
 		for _, option := range []string{"--version", "-dumpmachine"} {
-			output, err := runCompiler("", compiler, compiler, []string{option})
+			const defaultFolder = "" // for temporary files
+			part := compiler         // named in an error
+			output, err := runCompiler(defaultFolder, part, compiler, []string{option})
 			if err != nil {
 				return "", err
 			}
@@ -166,12 +185,16 @@ func keyOf(flags []string, sources ...fs.FS) (string, error) {
 				return err
 			}
 			data, err := fs.ReadFile(source, name)
+			if err != nil {
+				return err
+			}
 			fmt.Fprintf(hash, "%q %q\n", name, data)
-			return err
+			return nil
 		})
 		if err != nil {
 			return "", fmt.Errorf("reading the sources of the software GPU: %w", err)
 		}
 	}
-	return hex.EncodeToString(hash.Sum(nil))[:32], nil
+	const keyLength = 32 // half of the hash suffices
+	return hex.EncodeToString(hash.Sum(nil))[:keyLength], nil
 }

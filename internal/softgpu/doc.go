@@ -1,7 +1,7 @@
-// Package softgpu builds a software GPU for tests: it compiles C sources with gcc to replacements
-// for libcuda.so.1 and libnccl.so.2 that have the same binary interface. A test sets SYMMEM_CUDA
-// and SYMMEM_NCCL to the paths that Build returns, and can then run the whole nccl backend without
-// a GPU. A program that works on the software GPU may still fail on a real one.
+// Package softgpu builds a software GPU for tests. It compiles C sources with gcc to replacements
+// for libcuda.so.1 and libnccl.so.2, which have the same binary interface. A test that sets
+// SYMMEM_CUDA and SYMMEM_NCCL to the paths that Build returns can run the whole nccl backend
+// without a GPU. A program that works on the software GPU may still fail on a real one.
 //
 // Each allocation of device memory is a memfd, mapped where the program requests it. Each stream is
 // a thread with a queue. The kernels of package kernels are compiled for the CPU, and their threads
@@ -12,15 +12,16 @@
 //
 // # Behavior
 //
-//   - Copies and fills of memory to which the stream's device has no access cause error 700, which
-//     is permanent for the CUDA context. The CPU can read all memory that any device can access.
+//   - Copies and fills of memory to which the stream's device has no access cause error 700
+//     (illegal access), which is permanent for the CUDA context. The CPU can read all memory that
+//     any device can access.
 //   - cuModuleLoadData accepts any image and finds kernels by name. The call that loads a kernel
 //     waits until no other kernel of the process runs on the device.
 //   - Captures follow CUDA's rules for modes, threads, joined streams and forbidden calls (codes
 //     900 to 908). A wait in a graph waits for the last record of the event before the launch.
-//   - Collectives outside windows (memory registered on all ranks) copy through shared memory. A
-//     send buffer whose last 4-byte word is not inside its allocation causes error 700, because
-//     NCCL reads whole words.
+//   - Collectives outside windows (memory registered on all ranks) copy through shared memory. NCCL
+//     reads whole words of 4 bytes, so a send buffer whose last word extends past its allocation
+//     causes error 700.
 //   - A captured collective outside windows keeps using the output memory of the first graph that
 //     was captured at the same addresses, even if other memory is mapped there now. The
 //     communicator forgets the memory of destroyed graphs in every 11th group of calls.
@@ -29,11 +30,11 @@
 //     gather any type. They add in the order of ranks, and add 16-bit types in float32.
 //   - Init, the first collective, registrations and kernels wait for a missing rank until
 //     ncclCommAbort. Destroy, finalize and abort wait for graphs. Abort waits for all work on the
-//     device, and until then blocks other calls in that context except queries.
-//   - The nth windows of all ranks belong together. If their sizes differ, every rank gets code 1.
-//     A registration during a capture returns code 1 and invalidates the capture. A buffer that
-//     extends past its allocation, or the launch of a graph after its window was deregistered,
-//     causes an illegal access.
+//     device. Until that has ended, it blocks other calls in the same context, except queries.
+//   - The first windows of all ranks belong together, as do the second windows, and so on. If their
+//     sizes differ, every rank gets code 1. A registration during a capture returns code 1 and
+//     invalidates the capture. A buffer that extends past its allocation causes error 700, as does
+//     the launch of a graph after its window was deregistered.
 //   - Unsupported functions return code 801.
 //   - softgpu_runs(name) returns how often a kernel has been started in the process.
 //
@@ -50,8 +51,9 @@
 //
 // # Environment
 //
-// Set these variables before the process starts, or with setenv of libc. Parentheses contain the
-// default, or the error code that calls return if the variable is not set.
+// Set these variables before the process starts, or with setenv of libc. For a variable with a
+// number, the default is in parentheses. For others, the code in parentheses is the error that
+// calls return if the variable is not set.
 //
 //   - SOFTGPU_DEVICES: number of devices (4). CUDA_VISIBLE_DEVICES selects some of them by number.
 //   - SOFTGPU_MEMORY: bytes of memory per device, counted separately for each process (8 GiB).
