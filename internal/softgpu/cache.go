@@ -63,9 +63,9 @@ func userCache() (cache, error) {
 
 const writable = 2 // W_OK of access(2)
 
-// findOrCreate returns the path of the subfolder for key. If there is none, it calls create to
-// write the contents to the folder dir. Processes that need different keys do not wait for each
-// other.
+// findOrCreate returns the path of the subfolder for key. If there is none, it calls create with a
+// new folder, which create fills and which then becomes the subfolder. Processes that need
+// different keys do not wait for each other.
 func (c cache) findOrCreate(key string, create func(dir string) error) (string, error) {
 	dir := filepath.Join(c.dir, key)
 	if isComplete(dir) {
