@@ -11,6 +11,10 @@ import (
 // This file chooses kernels for AllReduceRMSNorm and ReduceScatterRMSNorm. Both add up the rows of
 // all ranks and then normalize the sums. A fused kernel does both. Otherwise, a kernel of an
 // AllReduce or ReduceScatter computes the sums, and a local kernel normalizes them.
+//
+// Line kernels copy data through exchange memory, a block of memory per rank, in chunks of
+// wideLines lines. A warp (32 threads) moves a chunk at once. Bulk kernels access the buffers of
+// other ranks directly. Generic kernels support every type and operation, but no norm.
 
 const (
 	// maxRowThreads is the largest number of threads that normalize one row, as in src/norm.h.
@@ -25,7 +29,7 @@ func chooseNorm(l *Launch) error {
 	if l.Norm.Rows > math.MaxInt32 { // kernels count rows in 32 bits
 		return fmt.Errorf("%w for %d rows", errNoKernel, l.Norm.Rows)
 	}
-	// Choose the kernel of the sums first, by a copy of the call without the norm.
+	// Choose the kernel of the sums first, for a copy of the call without the norm.
 	normCall := l.Call
 	sumCall := *l.Call
 	sumCall.Operation = l.Operation.WithoutNorm()
@@ -103,8 +107,9 @@ func isAllReduceFaster(l *Launch) bool {
 	return l.Norm.Rows < minFusedRows && areLong
 }
 
+// Limits of fused kernels in isAllReduceFaster.
 const (
-	minFusedRows     = 16
+	minFusedRows     = 16       // with as many rows, a fused kernel uses enough blocks
 	maxFusedRowBytes = 32 << 10 // bytes that a block sends for a row
 	maxShortRowBytes = 4 << 10  // measured on 2 H200; unknown for more ranks
 )
@@ -172,6 +177,7 @@ func maxNormBlocks(l *Launch) int {
 
 const spareDivisor = 32 // 1/32 of the multiprocessors stays free
 
+// addQuantSuffix adds the suffix of kernels that quantize the output, if the norm does.
 func addQuantSuffix(family string, norm *driver.Norm) string {
 	if norm.Quant != driver.QuantNone {
 		family += "_q"
@@ -226,8 +232,10 @@ type bulkNormArguments struct {
 
 func bulkNormParams(l *Launch, t *Transport) cuda.Params {
 	bulk := bulkNormArguments{normArguments: newNormArguments(l, t)}
-	bulk.send += uintptr(int64(l.Rank) * l.sendStride) // this rank's rows; sendStride 0: all rows
-	window := l.SendWindow.(PeerLocator)               // because l.Symmetric was set
+	// In a ReduceScatter, the kernel reads this rank's part of every input. In an AllReduce,
+	// sendStride is 0, and it reads whole inputs.
+	bulk.send += uintptr(int64(l.Rank) * l.sendStride)
+	window := l.SendWindow.(PeerLocator) // because l.Symmetric was set
 	copy(bulk.sendAt[:], window.Locate(bulk.send))
 	return cuda.ParamsOf(&bulk)
 }

@@ -9,9 +9,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// A Dispatch sends the row of each token to the ranks that own the token's experts, and a Combine
-// adds up the rows that these ranks have computed. A token has a place in the output of a Dispatch
-// on each rank: the position of its row, scales, weights and ids.
+// This file is about mixtures of experts, models in which each token is processed by a few
+// experts. Each expert belongs to a rank. A Dispatch sends the row of each token to the ranks that
+// own the token's experts, and a Combine adds up the rows that these ranks have computed. A token
+// has a place in the output of a Dispatch on each rank: the position of its row, scales, weights
+// and ids.
 
 // routeArguments has the layout of struct Route in src/route.h, which describes the fields.
 type routeArguments struct {
@@ -41,8 +43,9 @@ const (
 // route implements Work for Dispatch and Combine.
 type route struct{ l Launch }
 
-// chooseRoute chooses the kernel of a Dispatch or Combine. Line kernels move small calls through
-// exchange memory. Bulk kernels access the buffers of other ranks, which must be symmetric.
+// chooseRoute chooses the kernel of a Dispatch or Combine. Line kernels are for small calls, and
+// copy data through exchange memory, a block of memory per rank, in chunks of lines. Bulk kernels
+// access the buffers of other ranks directly, which requires l.Symmetric.
 func chooseRoute(l Launch) (Work, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)

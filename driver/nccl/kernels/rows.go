@@ -11,9 +11,12 @@ import (
 	"symmem/internal/cuda"
 )
 
-// This file is about calls in which the ranks' parts of a buffer can differ in size. A gather
-// (AllGather or AllGatherV) and a scatter (ReduceScatterV) run in kernels for rows. One launch can
-// run several gathers. Each of them is a tensor of the launch.
+// This file is about calls in which the ranks' parts of a buffer can differ in size, such as rows
+// of a matrix: gathers (AllGather or AllGatherV) and scatters (ReduceScatterV). They run in rows
+// kernels. One launch can run several gathers, and each of them is a tensor of the launch.
+//
+// There are two kinds of kernels. Line kernels copy data through exchange memory, a block of memory
+// per rank, in chunks of wideLines lines. Bulk kernels access the buffers of other ranks directly.
 
 const maxTensorCount = 8 // maximum number of tensors in a launch, as in src/call.h
 
@@ -28,7 +31,7 @@ type tensorArguments struct {
 	recvAt     [MaxRanks]uintptr // recv of each rank; used by bulk kernels
 }
 
-// rowsArguments holds the first arguments of all kernels for rows. In a gather, tensorsOrOp is the
+// rowsArguments holds the first arguments of all rows kernels. In a gather, tensorsOrOp is the
 // number of tensors, and chunksOrDivisor the number of chunks. In a scatter, they are the reduction
 // and the divisor.
 type rowsArguments struct {
@@ -75,15 +78,15 @@ type partSection struct {
 }
 
 // ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of gathers.
-// l.Call must be calls[0]. l.Symmetric must be set if every rank can access those buffers of all
-// ranks that have a part for each rank.
+// l.Call must be calls[0]. l.Symmetric must be set if every rank can access the outputs of a
+// gather, or the inputs of a scatter, on all ranks.
 func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
 	}
 	rows := &Rows{common: l}
 	rows.common.divisor = 1
-	bytes := int64(0)
+	bytes := int64(0) // of the largest parts of all calls
 	for _, call := range calls {
 		isGather := call.Operation == driver.AllGather || call.Operation == driver.AllGatherV
 		isOnlyScatter := call.Operation == driver.ReduceScatterV && len(calls) == 1
@@ -167,7 +170,8 @@ func (rows *Rows) addLaunch(launch rowsLaunch) {
 		l.Blocks = min(maxBulkBlocks, l.Multiprocessors)
 		l.Threads = rowsThreads
 	} else {
-		threeQuarters := (3*l.Multiprocessors + 3) / 4 // rounded up; the rest is for other groups
+		// A quarter of the multiprocessors stays free for other groups.
+		threeQuarters := (3*l.Multiprocessors + 3) / 4 // rounded up
 		limit := gridSize{blocks: min(maxBlocks, threeQuarters), threads: rowsThreads}
 		l.setGrid(launch.chunkCount, noSmallBlocks, limit)
 	}
@@ -242,6 +246,7 @@ func (rows *Rows) makeArguments(t *Transport) rowsArguments {
 	return args
 }
 
+// gatherParams returns the arguments of a launch of gathers.
 func (rows *Rows) gatherParams(t *Transport, launch *rowsLaunch) cuda.Params {
 	args := gatherArguments{rowsArguments: rows.makeArguments(t)}
 	args.tensorsOrOp = uint32(len(launch.sections))
@@ -262,6 +267,7 @@ func (rows *Rows) gatherParams(t *Transport, launch *rowsLaunch) cuda.Params {
 	return cuda.ParamsOf(&args)
 }
 
+// scatterParams returns the arguments of a launch of a scatter.
 func (rows *Rows) scatterParams(t *Transport, launch *rowsLaunch) cuda.Params {
 	args := scatterArguments{rowsArguments: rows.makeArguments(t), chunks: launch.chunkCount}
 	args.tensorsOrOp = rows.common.reduction
