@@ -152,7 +152,18 @@ func (c *communicator) Close() error {
 	c.isClosing.Store(true)
 	c.stages.noteClosed()
 	levelsErr := c.twoLevel.close()
-	c.finishOrWithdraw()
+	for waits := 0; waits < maxCloseWaits && c.plane.Cause() == nil; waits++ {
+		allEnded, isRankMissing := c.finishWork()
+		if allEnded {
+			break
+		}
+		// Withdraw makes launches of the missing ranks fail. It returns false if these ranks have
+		// just launched the collective. The collective can then complete, so wait again.
+		hasWithdrawn := c.plane.Withdraw()
+		if hasWithdrawn || !isRankMissing {
+			break
+		}
+	}
 	unmatchedErr := c.messages.UnmatchedError()
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
 		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
@@ -169,22 +180,6 @@ func (c *communicator) Close() error {
 
 // maxCloseWaits limits the waits in Close, because a rank might launch calls forever.
 const maxCloseWaits = 3
-
-// finishOrWithdraw waits for collectives that all ranks have launched. It withdraws from the
-// others: launches of the missing ranks then fail.
-func (c *communicator) finishOrWithdraw() {
-	for waits := 0; waits < maxCloseWaits && c.plane.Cause() == nil; waits++ {
-		allEnded, isRankMissing := c.finishWork()
-		if allEnded {
-			return
-		}
-		hasWithdrawn := c.plane.Withdraw()
-		if hasWithdrawn || !isRankMissing {
-			return
-		}
-		// The missing ranks have just launched the collective. It can complete, so wait again.
-	}
-}
 
 // finishWork waits until all collectives have ended or the last one cannot complete, but no longer
 // than the group's timeout. allEnded is set if the group has no unfinished work. isRankMissing is

@@ -49,6 +49,7 @@ const (
 	stepKeepCommunicator step = "keep"
 )
 
+// isLast reports whether the teardown ends after the step.
 func (s step) isLast() bool {
 	return s == stepFinish || s == stepAbandonStreams || s == stepKeepCommunicator
 }
@@ -57,7 +58,7 @@ func (s step) isLast() bool {
 type progress struct {
 	hasDrainTimedOut bool // the last drain has timed out; an abort of running kernels clears it
 	hasDeregistered  bool // stepDeregister has been executed
-	haveKernelsEnded bool // stages.kernelsEnded is closed: no more waits for the group's kernels
+	haveKernelsEnded bool // no step waits for the group's kernels any more (stages.kernelsEnded)
 	hasAborted       bool // stepAbort has been executed
 }
 
@@ -86,8 +87,9 @@ type facts struct {
 func decideStep(f *facts) step {
 	mayHaveWindowKernels := f.hasWindowKernels || f.hasForeignWindowKernels
 	canDrain := !f.isIdle && !f.hasDrainTimedOut
+	isNearEnd := f.haveKernelsEnded && f.hasAborted // only memory remains to be freed
 	switch {
-	case f.hasStuckKernel && (!f.haveKernelsEnded || !f.hasAborted):
+	case f.hasStuckKernel && !isNearEnd:
 		return decideWhileStuck(f)
 	case f.hasAborted:
 		return decideAfterAbort(f)

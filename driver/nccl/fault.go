@@ -130,18 +130,19 @@ func (f *faults) checkPeers() {
 	}
 }
 
-// collectiveWait is a control.Wait for a collective, with the objects that its functions use.
+// collectiveWait is a wait for a collective. planeWait describes it to the plane. The functions in
+// planeWait are methods of collectiveWait.
 type collectiveWait struct {
-	faults *faults
-	stream *stream.Stream // for isStreamIdle; nil if that is not used
-	wait   control.Wait
+	faults    *faults
+	stream    *stream.Stream // for isStreamIdle; nil if that is not used
+	planeWait control.Wait
 }
 
 // newCollectiveWait returns a wait for the collective with the given ticket. Callers may set
-// wait.Done, and may change the ticket and the operation later.
+// planeWait.Done, and may change the ticket and the operation later.
 func (f *faults) newCollectiveWait(ticket uint64, operation driver.Operation) *collectiveWait {
 	w := &collectiveWait{faults: f}
-	w.wait = control.Wait{
+	w.planeWait = control.Wait{
 		Ticket: ticket, Operation: operation, CallText: w.describeCall, FindFault: w.findFault,
 		CountsText: w.countsText,
 	}
@@ -149,7 +150,8 @@ func (f *faults) newCollectiveWait(ticket uint64, operation driver.Operation) *c
 }
 
 func (w *collectiveWait) describeCall() string {
-	return fmt.Sprintf("%v %d of group %s", w.wait.Operation, w.wait.Ticket, w.faults.cfg.Name())
+	return fmt.Sprintf("%v %d of group %s", w.planeWait.Operation, w.planeWait.Ticket,
+		w.faults.cfg.Name())
 }
 
 // findFault returns an error if a kernel has reported a fault, a message cannot be delivered, or
@@ -162,7 +164,7 @@ func (w *collectiveWait) findFault() error {
 	if err := w.faults.messages.Examine(); err != nil {
 		return err
 	}
-	return w.faults.findLaunchedMismatch(w.wait.Ticket)
+	return w.faults.findLaunchedMismatch(w.planeWait.Ticket)
 }
 
 // countsText describes how many collectives each rank has launched, for the error of a wait that
@@ -184,7 +186,7 @@ func (w *collectiveWait) isStreamIdle() bool { return w.stream.Idle() }
 func (f *faults) canComplete(ticket uint64) bool {
 	const anyOperation = driver.Barrier // only for the text of the error
 	var longAgo time.Time               // so that Diagnose reports a missing rank at once
-	wait := f.newCollectiveWait(ticket, anyOperation).wait
+	wait := f.newCollectiveWait(ticket, anyOperation).planeWait
 	return f.plane.Diagnose(wait, longAgo) == nil
 }
 
@@ -201,7 +203,7 @@ func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 		return err
 	}
 	// Ranks compare the text of the wait to find out whether they were in the same call.
-	wait := f.newCollectiveWait(ticket, call.Operation).wait
+	wait := f.newCollectiveWait(ticket, call.Operation).planeWait
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
 	}

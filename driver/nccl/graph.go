@@ -102,6 +102,7 @@ func (call *capturedCall) hasPlainKernels() bool {
 	return call.message == nil && call.plan.usesNCCL() && call.plan.Path != driver.PathWindow
 }
 
+// compareLockPositions puts communicators in the order in which they are locked.
 func compareLockPositions(a, b *communicator) int {
 	return cmp.Compare(a.lockPosition, b.lockPosition)
 }
@@ -111,7 +112,8 @@ func compareLockPositions(a, b *communicator) int {
 func (gc *graphCalls) nextPosition(c *communicator) driver.Recorded {
 	r := gc.recordings[c]
 	if r == nil {
-		r = c.recorder.recordings.NewRecording(0)
+		const ownCapture = 0 // CUDA's ID is needed only for captures of other libraries
+		r = c.recorder.recordings.NewRecording(ownCapture)
 		gc.recordings[c] = r
 	}
 	return r.NextPosition()

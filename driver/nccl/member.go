@@ -87,7 +87,10 @@ func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, er
 		}
 		groupMembers[i] = m
 	}
-	return groupMembers, checkCompatible(ranks, groupMembers)
+	if err := checkCompatible(ranks, groupMembers); err != nil {
+		return nil, err
+	}
+	return groupMembers, nil
 }
 
 // awaitMember waits for the description of one rank. It returns an error if that rank could not
@@ -154,8 +157,8 @@ const (
 
 func isSharingEnabled() bool { return os.Getenv(sharingVariable) == "1" }
 
-// checkSharing returns an error unless NCCL permits that ranks share a GPU. The error continues a
-// text such as "ranks 0 and 1 use the same GPU: ".
+// checkSharing returns an error unless NCCL lets ranks share a GPU. The error is the end of a text
+// such as "ranks 0 and 1 use the same GPU: not supported by NCCL 2.29.2".
 func checkSharing(version int) error {
 	switch {
 	case version < sharingVersion:
@@ -211,8 +214,8 @@ func noMessagesError(group *driver.GroupConfig, groupMembers []*member) error {
 	return fmt.Errorf("messages between ranks on several machines: %w", driver.ErrUnsupported)
 }
 
-// noKernelsReason returns the first member's NoKernelsReason that is not empty, with its rank, or
-// "".
+// noKernelsReason returns the first NoKernelsReason of the members that is not empty, with the
+// rank. If there is none, it returns "".
 func noKernelsReason(group *driver.GroupConfig, groupMembers []*member) string {
 	for i, m := range groupMembers {
 		if m.NoKernelsReason != "" {

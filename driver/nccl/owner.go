@@ -43,12 +43,12 @@ func (o *owner) Await(
 	w, isReused := o.waitPool.Get().(*collectiveWait)
 	if !isReused {
 		w = o.faults.newCollectiveWait(ticket, operation)
-		w.wait.Done = w.isStreamIdle
+		w.planeWait.Done = w.isStreamIdle
 	}
 	w.stream = s
-	w.wait.Ticket = ticket
-	w.wait.Operation = operation
-	err := o.plane.Await(ctx, w.wait)
+	w.planeWait.Ticket = ticket
+	w.planeWait.Operation = operation
+	err := o.plane.Await(ctx, w.planeWait)
 	o.waitPool.Put(w)
 	if err != nil && o.plane.Cause() != nil {
 		o.teardown.begin()

@@ -31,25 +31,27 @@ type runSample struct {
 	hasEnd     bool          // end has been recorded
 }
 
-// start marks the beginning of a call in stream s, if m selects the call. It returns nil if the
+// start marks the beginning of a call in a stream, if meter selects the call. It returns nil if the
 // call is not timed. The caller must pass the result to stop after the call.
-func (t *runTimer) start(m *driver.Meter, s cuda.Stream, gpu *cuda.Driver) *runSample {
-	if m == nil || !m.Sample() {
+func (t *runTimer) start(
+	meter *driver.Meter, cudaStream cuda.Stream, api *cuda.Driver,
+) *runSample {
+	if meter == nil || !meter.Sample() {
 		return nil
 	}
-	t.collect(gpu)
+	t.collect(api)
 	sample := t.findUnused()
 	if sample == nil {
 		return nil
 	}
 	// The call must run even if it cannot be timed, so errors are ignored.
-	if sample.createEvents(gpu) != nil {
+	if sample.createEvents(api) != nil {
 		return nil
 	}
-	if gpu.EventRecord(sample.begin, s) != nil {
+	if api.EventRecord(sample.begin, cudaStream) != nil {
 		return nil
 	}
-	sample.meter = m
+	sample.meter = meter
 	sample.hasEnd = false
 	t.unfinishedCount.Add(1)
 	return sample
@@ -57,11 +59,11 @@ func (t *runTimer) start(m *driver.Meter, s cuda.Stream, gpu *cuda.Driver) *runS
 
 // stop marks the end of the call for which start has returned sample. It does nothing if sample is
 // nil.
-func (t *runTimer) stop(sample *runSample, s cuda.Stream, gpu *cuda.Driver) {
+func (t *runTimer) stop(sample *runSample, cudaStream cuda.Stream, api *cuda.Driver) {
 	if sample == nil || sample.meter == nil { // close may have discarded it
 		return
 	}
-	if gpu.EventRecord(sample.end, s) != nil {
+	if api.EventRecord(sample.end, cudaStream) != nil {
 		t.discard(sample)
 		return
 	}
@@ -72,9 +74,9 @@ func (t *runTimer) stop(sample *runSample, s cuda.Stream, gpu *cuda.Driver) {
 // its levels. It locks the stream and the group. If the stream is closed or capturing, the call is
 // not timed.
 func (t *runTimer) startSteps(
-	mu *groupLock, m *driver.Meter, s *stream.Stream,
+	mu *groupLock, meter *driver.Meter, s *stream.Stream,
 ) (sample *runSample) {
-	if m == nil {
+	if meter == nil {
 		return nil
 	}
 	s.Mu.Lock()
@@ -84,8 +86,8 @@ func (t *runTimer) startSteps(
 	if s.Closed() || s.Capture != nil {
 		return nil
 	}
-	_ = t.gpu.With(func(gpu *cuda.Driver) error {
-		sample = t.start(m, s.CUDA, gpu)
+	_ = t.gpu.With(func(api *cuda.Driver) error {
+		sample = t.start(meter, s.CUDA, api)
 		return nil
 	})
 	return sample
@@ -104,8 +106,8 @@ func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream)
 		t.discard(sample)
 		return
 	}
-	_ = t.gpu.With(func(gpu *cuda.Driver) error {
-		t.stop(sample, s.CUDA, gpu)
+	_ = t.gpu.With(func(api *cuda.Driver) error {
+		t.stop(sample, s.CUDA, api)
 		return nil
 	})
 }
@@ -124,13 +126,13 @@ func (t *runTimer) findUnused() *runSample {
 }
 
 // createEvents creates the events that do not exist yet.
-func (s *runSample) createEvents(gpu *cuda.Driver) (err error) {
+func (sample *runSample) createEvents(api *cuda.Driver) (err error) {
 	const withTiming = 0 // no flags
-	for _, event := range []*cuda.Event{&s.begin, &s.end} {
+	for _, event := range []*cuda.Event{&sample.begin, &sample.end} {
 		if *event != 0 {
 			continue
 		}
-		if *event, err = gpu.EventCreate(withTiming); err != nil {
+		if *event, err = api.EventCreate(withTiming); err != nil {
 			return err
 		}
 	}
@@ -146,27 +148,27 @@ func (t *runTimer) discard(sample *runSample) {
 }
 
 // collect discards the samples of calls that have ended, and adds the durations to their meters.
-func (t *runTimer) collect(gpu *cuda.Driver) {
+func (t *runTimer) collect(api *cuda.Driver) {
 	if t.unfinishedCount.Load() == 0 {
 		return
 	}
 	for i := range t.samples {
-		s := &t.samples[i]
-		if !s.hasEnd || s.meter == nil {
+		sample := &t.samples[i]
+		if !sample.hasEnd || sample.meter == nil {
 			continue
 		}
-		hasEnded, queryErr := gpu.EventQuery(s.end)
+		hasEnded, queryErr := api.EventQuery(sample.end)
 		isRunning := queryErr == nil && !hasEnded
 		// EventQuery is not permitted during a capture in global mode. Try again later.
 		mustRetry := errors.Is(queryErr, cuda.ErrCaptureUnsupported)
 		if isRunning || mustRetry {
 			continue
 		}
-		duration, elapsedErr := gpu.EventElapsedTime(s.begin, s.end)
+		duration, elapsedErr := api.EventElapsedTime(sample.begin, sample.end)
 		if queryErr == nil && elapsedErr == nil {
-			s.meter.Add(duration)
+			sample.meter.Add(duration)
 		}
-		t.discard(s) // even after an error, so that the sample can be used again
+		t.discard(sample) // even after an error, so that the sample can be used again
 	}
 }
 
@@ -176,8 +178,8 @@ func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 		return
 	}
 	defer mu.Unlock()
-	_ = t.gpu.With(func(gpu *cuda.Driver) error {
-		t.collect(gpu)
+	_ = t.gpu.With(func(api *cuda.Driver) error {
+		t.collect(api)
 		return nil
 	})
 }
@@ -188,15 +190,15 @@ func (t *runTimer) close() error {
 	if t.samples[0].begin == 0 {
 		return nil // no sample has events, because findUnused returns the first unused one
 	}
-	return t.gpu.With(func(gpu *cuda.Driver) error {
-		t.collect(gpu)
+	return t.gpu.With(func(api *cuda.Driver) error {
+		t.collect(api)
 		var errs []error
 		for i := range t.samples {
-			s := &t.samples[i]
-			t.discard(s)
-			for _, event := range []*cuda.Event{&s.begin, &s.end} {
+			sample := &t.samples[i]
+			t.discard(sample)
+			for _, event := range []*cuda.Event{&sample.begin, &sample.end} {
 				if *event != 0 {
-					errs = append(errs, gpu.EventDestroy(*event))
+					errs = append(errs, api.EventDestroy(*event))
 				}
 				*event = 0
 			}

@@ -64,7 +64,7 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	switch {
 	case checkOnly:
 		limit = 0
-	case stage == s.memoryFreed && s.gpu.MustKeepMemory():
+	case stage == s.memoryFreed && s.gpu.MustKeepMemory(): // unfinished work prevents this stage
 		limit = gpu.KernelEndTimeout
 	case errors.Is(s.plane.Cause(), driver.ErrClosed):
 		limit = max(limit, s.cfg.Timeout.Get())

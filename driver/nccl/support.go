@@ -108,14 +108,14 @@ func (s *windowSupport) isMisaligned(call *driver.Call) bool {
 	}
 	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
 	// The parts of a buffer are all aligned only if the buffer and the size of a part are aligned.
-	areOddParts := partBytes%inputAlignment != 0
+	arePartsMisaligned := partBytes%inputAlignment != 0
 	switch {
 	case call.Operation == driver.AllGather && call.InPlace(s.rank):
 		// Each rank's input is one part of the output buffer.
-		return call.Recv%inputAlignment != 0 || areOddParts
+		return call.Recv%inputAlignment != 0 || arePartsMisaligned
 	case call.Operation == driver.ReduceScatter:
 		// Each rank reads one part of every rank's input.
-		return call.Send%inputAlignment != 0 || areOddParts
+		return call.Send%inputAlignment != 0 || arePartsMisaligned
 	}
 	return call.Send%inputAlignment != 0
 }

@@ -120,9 +120,9 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	return nil
 }
 
-// mapAgain maps the segments of other ranks at their old addresses, and ends the suspension even if
-// that fails. It holds the group's lock, so that the teardown does not free the addresses
-// meanwhile.
+// mapAgain maps the segments of other ranks at their old addresses. It ends the suspension, even if
+// a segment cannot be mapped. If the group has failed, it only returns the cause. It holds the
+// group's lock, so that the teardown does not free the addresses meanwhile.
 func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 	r := w.registrar
 	r.mu.Lock()

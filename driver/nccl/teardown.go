@@ -62,7 +62,7 @@ type teardown struct {
 func (t *teardown) begin() {
 	t.once.Do(func() {
 		cause := t.failParent()
-		t.busy.AllIdle() // removes idle streams, which must not get the cause
+		t.busy.AllIdle() // removes idle streams, whose work has succeeded, from t.busy
 		for _, s := range t.busy.Streams() {
 			if !s.IsWaitedFor() { // a stream that was waited for has completed all work without an error
 				s.ReportFault(t.group, cause)
@@ -110,7 +110,7 @@ func (t *teardown) run() {
 			break
 		}
 	}
-	if !t.haveKernelsEnded {
+	if !t.haveKernelsEnded { // no step has closed it
 		close(t.stages.kernelsEnded)
 	}
 	t.addError(t.drainError)

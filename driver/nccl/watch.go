@@ -46,9 +46,10 @@ type watcher struct {
 func (w *watcher) watch() {
 	var replayTicks <-chan time.Time
 	var peerFailureTimer control.GraceTimer
+	const ticket, operation = 0, 0 // examine sets them later
 	check := workCheck{
 		ticker: time.NewTicker(checkInterval),
-		wait:   w.faults.newCollectiveWait(0, 0), // examine sets the ticket and the operation
+		wait:   w.faults.newCollectiveWait(ticket, operation),
 	}
 	check.ticker.Stop()
 	for {
@@ -154,8 +155,8 @@ type examinedCollective struct {
 // ranks can announce different calls. The error lists all of them.
 const differenceDelay = 100 * time.Millisecond
 
-// delayError returns err if err has not been nil in any call of delayError for differenceDelay, and
-// nil before.
+// delayError returns nil instead of err until differenceDelay has passed since the first error. A
+// call with a nil error forgets earlier errors.
 func (e *examinedCollective) delayError(err error) error {
 	if err == nil {
 		e.firstDifferenceTime = time.Time{}
@@ -171,6 +172,7 @@ func (e *examinedCollective) delayError(err error) error {
 	return nil
 }
 
+// newExaminedCollective returns the last collective that this rank has launched.
 func (w *watcher) newExaminedCollective(wait *collectiveWait) examinedCollective {
 	ticket, operation := w.history.lastCall()
 	return examinedCollective{ticket: ticket, operation: operation, startTime: time.Now(), wait: wait}
@@ -185,7 +187,8 @@ func (w *watcher) examine(e *examinedCollective) error {
 	if w.teardown.parent.Load() != nil { // the two-level group's watcher examines the peers
 		return w.comm.asyncError(w.cfg.Name())
 	}
-	// While a launch waits for the comparison of its call, only look for different calls.
+	// While the launch of a call waits for the comparison of that call with those of other ranks, only
+	// look for different calls.
 	if call := w.comparer.comparedCall.Load(); call != nil {
 		lastTicket, _ := w.history.lastCall()
 		return e.delayError(w.faults.findMismatch(call, lastTicket))
@@ -196,9 +199,9 @@ func (w *watcher) examine(e *examinedCollective) error {
 	if err := w.faults.findLaunchedMismatch(e.ticket); err != nil {
 		return err
 	}
-	e.wait.wait.Ticket = e.ticket
-	e.wait.wait.Operation = e.operation
-	wait := e.wait.wait // a copy, which the plane gets
+	e.wait.planeWait.Ticket = e.ticket
+	e.wait.planeWait.Operation = e.operation
+	wait := e.wait.planeWait // a copy, which the plane gets
 	if e.peerFailureTimer.Expired(w.plane.PeerFailed()) {
 		return w.plane.PeerFault(wait.CallText())
 	}

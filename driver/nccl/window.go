@@ -15,8 +15,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// window implements driver.Window. It stands for memory of which each rank of a group has
-// registered its own segment with the group. The peers of a rank are the other ranks of the group.
+// window implements driver.Window. It consists of one segment of memory on each rank of a group,
+// which the ranks have registered together. The peers of a rank are the other ranks of the group.
 type window struct {
 	registrar *registrar
 	key       driver.SegmentKey // pool, and number of the segment in it; the same on all ranks
@@ -26,8 +26,8 @@ type window struct {
 	// machineWindow is the window of the same segment in the group's machine level, a communicator
 	// of the ranks on this machine. It is nil if the group has no such level.
 	machineWindow *window
-	peerMappings
-	suspension windowSuspension
+	peerMappings  // where the segments are mapped
+	suspension    windowSuspension
 }
 
 // windowSuspension is the state of a window between Suspend and Resume. The group's lock guards
@@ -93,8 +93,8 @@ func (w *window) deregisterSelf() error {
 }
 
 // deferDeregistration defers the deregistration until other libraries have destroyed all graphs
-// that use the window. If no such graph exists, it does nothing and returns false, and the caller
-// must deregister the window.
+// that use the window, and returns true. If no such graph exists, it does nothing and returns
+// false. The caller must then deregister the window.
 func (w *window) deferDeregistration() bool {
 	r := w.registrar
 	return r.memory.UseCounts.DeferUntilUnused(&w.useCount, &w.segment.UseCount, func() error {
@@ -106,6 +106,7 @@ func (w *window) deferDeregistration() bool {
 	})
 }
 
+// compareWindowKeys orders windows in the same way on all ranks.
 func compareWindowKeys(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
@@ -208,7 +209,7 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 			driver.ErrUnsupported)
 	}
 	r.programHasPeerAddresses.Store(true)
-	return slices.Clone(w.addresses[:len(r.cfg.Ranks)]), nil
+	return slices.Clone(w.addresses), nil
 }
 
 // Handle returns the ncclWindow_t. Without one, it returns an error with the reason.
@@ -227,7 +228,7 @@ func (w *window) Handle() (uintptr, error) {
 	case r.mustSkipWindows():
 		return 0, errNoWindows
 	}
-	return 0, driver.ErrClosed
+	return 0, driver.ErrClosed // the window has been deregistered
 }
 
 // unmapPeers unmaps the other ranks' segments and frees their addresses, once no work of the

@@ -54,8 +54,8 @@ func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	for i, recording := range r.foreignRecordings {
 		if recording.captureID == captureID {
 			// Move it to the end, because it is now the most recently used one.
-			others := slices.Delete(r.foreignRecordings, i, i+1)
-			r.foreignRecordings = append(others, recording)
+			r.foreignRecordings = slices.Delete(r.foreignRecordings, i, i+1)
+			r.foreignRecordings = append(r.foreignRecordings, recording)
 			return recording
 		}
 	}
