@@ -86,11 +86,11 @@ const (
 )
 
 // isAllReduceFaster reports whether an all-reduce and a local kernel are faster than a fused
-// kernel, because they use more blocks at the same time:
+// kernel. There are two cases:
 //
-//   - A fused kernel has one block for each of a few long rows. An all-reduce spreads each row over
-//     many blocks.
-//   - If there are many short rows, a block of a fused kernel normalizes its rows one after the other.
+//   - A few long rows: a fused kernel has only one block for each row, but an all-reduce spreads
+//     each row over many blocks.
+//   - Many short rows: each block of a fused kernel normalizes its rows one after the other.
 func isAllReduceFaster(l *Launch) bool {
 	if l.Operation != driver.AllReduceRMSNorm {
 		return false
