@@ -6,34 +6,36 @@ import (
 	"symmem/driver"
 )
 
-// newResult combines the measurements of the runners, all of which measured the same call. refusal
-// is the reason why the call does not take the requested path, or "".
+// newResult combines the measurements of the runners. Each runner measured the same call, at one
+// check level and with one path choice. refusal is the reason why the call does not take the
+// requested path, or "".
 func (o *CollectiveOptions) newResult(
 	row *Row, inPlace bool, refusal string, runners []*runner,
 ) *report.Result {
-	// Times are in nanoseconds per call.
-	timesByLevel := make([][]float64, len(o.Checks)) // with o.Path at each of o.Checks
-	timesByPath := map[symmem.PathChoice][]float64{} // with each path to compare PathAuto with
+	// All times are in nanoseconds per call.
+	timesByLevel := make([][]float64, len(o.Checks)) // with o.Path, by index in o.Checks
+	timesByPath := map[symmem.PathChoice][]float64{} // with the paths to compare PathAuto with
 	takenPath := ""
 	wrongCount := int64(0)
 	for _, r := range runners {
 		wrongCount += r.wrong
-		if !o.Compare || r.choice == symmem.PathAuto {
-			timesByLevel[r.world.level] = append(timesByLevel[r.world.level], r.nsPerCall...)
-			takenPath = r.path
-		} else {
+		isForComparison := o.Compare && r.choice != symmem.PathAuto
+		if isForComparison {
 			timesByPath[r.choice] = append(timesByPath[r.choice], r.nsPerCall...)
+			continue
 		}
+		timesByLevel[r.world.level] = append(timesByLevel[r.world.level], r.nsPerCall...)
+		takenPath = r.path // the same for all runners that get here
 	}
-	last := len(o.Checks) - 1
+	lastLevel := len(o.Checks) - 1
 	result := &report.Result{
 		Name: row.Operation.Name,
 		Params: map[string]any{
 			"bytes": row.Bytes, "count": row.Count, "type": TypeName(o.DataType), "ranks": row.Ranks,
-			"path": o.Path.String(), "took": takenPath, "check": o.Checks[last].String(),
+			"path": o.Path.String(), "took": takenPath, "check": o.Checks[lastLevel].String(),
 			"in_place": inPlace,
 		},
-		Summary: report.Summarize(timesByLevel[last]),
+		Summary: report.Summarize(timesByLevel[lastLevel]),
 	}
 	algorithmGBps, busGBps := row.bandwidths(result.Median)
 	result.Figures = map[string]float64{
@@ -51,14 +53,14 @@ func (o *CollectiveOptions) newResult(
 	if o.GraphCalls > 0 {
 		result.Params["graph_ops"] = o.GraphCalls
 	}
-	if last > 0 {
+	if lastLevel > 0 { // the levels are compared
 		result.CompareTo("check "+o.Checks[0].String(), report.Summarize(timesByLevel[0]))
 	}
-	if len(timesByPath) > 0 {
+	if len(timesByPath) > 0 { // the paths are compared, at a single level
+		setBaseline(result, timesByLevel[0], timesByPath)
 		call := driver.Call{
 			Operation: row.Operation.kind, DataType: o.DataType, ReduceOp: o.ReduceOp,
 		}
-		setBaseline(result, timesByLevel[0], timesByPath)
 		if call.IsFloatMinOrMax() {
 			result.Limit = 0 // no limit, because the path of these calls is not chosen for speed
 		}
@@ -67,18 +69,18 @@ func (o *CollectiveOptions) newResult(
 }
 
 // setBaseline makes the fastest path the baseline of r, and adds the median time of each path. r
-// holds the times with PathAuto. The machine's speed can change by more than paths differ, so the
-// ratio is the median of the ratios of batches that were measured one after the other. Unless
-// PathAuto took the plain path, setBaseline also sets a limit of the time.
+// already has the times with PathAuto. Unless PathAuto took the plain path, setBaseline also sets
+// r.Limit, above which the time with PathAuto is too long.
 func setBaseline(
 	r *report.Result, autoTimes []float64, timesByPath map[symmem.PathChoice][]float64,
 ) {
 	fastest := symmem.PathPlain
-	for _, path := range []symmem.PathChoice{
+	paths := []symmem.PathChoice{ // begins with PathPlain, so that the first median is never less
 		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
-	} {
+	}
+	for _, path := range paths {
 		nsPerCall, ok := timesByPath[path]
-		if !ok {
+		if !ok { // the call cannot take this path
 			continue
 		}
 		median := report.Summarize(nsPerCall).Median
@@ -89,11 +91,19 @@ func setBaseline(
 	}
 	r.Params["better"] = fastest.String()
 	r.CompareTo("the best path", report.Summarize(timesByPath[fastest]))
-	r.Ratio = new(report.Summarize(ratios(timesByPath[fastest], autoTimes)).Median)
+	// CompareTo divides the medians of all batches. But the machine's speed can change by more than
+	// paths differ. Therefore, compare only batches that were measured one after the other.
+	ratio := medianRatio(timesByPath[fastest], autoTimes)
+	r.Ratio = &ratio
 	if r.Params["took"] != symmem.PathPlain.String() {
-		plainRatio := report.Summarize(ratios(timesByPath[symmem.PathPlain], autoTimes)).Median
-		r.Limit = maxRatioToPlain * r.Median * plainRatio
+		plainTime := r.Median * medianRatio(timesByPath[symmem.PathPlain], autoTimes)
+		r.Limit = maxRatioToPlain * plainTime
 	}
+}
+
+// medianRatio returns the median of the ratios of times at the same index.
+func medianRatio(dividends, divisors []float64) float64 {
+	return report.Summarize(ratios(dividends, divisors)).Median
 }
 
 // maxRatioToPlain is the permitted time with PathAuto as a multiple of the time of the plain path.

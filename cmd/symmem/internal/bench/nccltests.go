@@ -14,15 +14,17 @@ import (
 
 // NCCLTests writes rows in the format of nccl-tests, so that tools for nccl-tests can read them.
 type NCCLTests struct {
-	Writer         io.Writer
-	operation      *Operation // operation of the current table, or nil before its first row
-	busSum         float64    // sum of the table's bus bandwidths in GB/s
+	Writer io.Writer
+
+	// The following fields describe the current table, which has the rows of one operation.
+	operation      *Operation // nil before the first row
+	busSum         float64    // sum of the bus bandwidths in GB/s
 	busCount       int        // number of bus bandwidths in busSum
-	wrong          float64    // number of wrong elements in the table's results
-	refusalReasons []string   // why calls of the table did not take the requested path
+	wrongElements  float64    // number of wrong elements in the results of all calls
+	refusalReasons []string   // why calls did not take the requested path, each reason once
 }
 
-// ncclNames maps each type whose name in nccl-tests differs from ours to its name there.
+// ncclNames holds the names of types in nccl-tests, if they differ from the names in symmem.
 var ncclNames = map[symmem.DataType]string{
 	symmem.Float64: "double", symmem.Float32: "float", symmem.Float16: "half",
 	symmem.BFloat16: "bfloat16",
@@ -36,7 +38,8 @@ func TypeName(t symmem.DataType) string {
 	return t.String()
 }
 
-// ncclHeader is the header of a table. The two verbs align the first line; their arguments are "".
+// ncclHeader is a format of the header of a table. Its two arguments are "", so that the widths in
+// the first line produce spaces.
 const ncclHeader = `#
 #%61s out-of-place %21s in-place
 #       size         count      type   redop    root` +
@@ -48,74 +51,89 @@ const ncclHeader = `#
 // WriteRow writes a row. Before the first row of an operation, it completes the previous table and
 // writes a header.
 func (n *NCCLTests) WriteRow(o *CollectiveOptions, r *Row) error {
-	var b bytes.Buffer
+	var out bytes.Buffer
 	if n.operation != r.Operation {
 		if err := n.WriteFooter(); err != nil {
 			return err
 		}
 		n.operation = r.Operation
-		fmt.Fprintf(&b, "# %s\n"+ncclHeader, r.Operation.Name, "", "")
+		fmt.Fprintf(&out, "# %s\n"+ncclHeader, r.Operation.Name, "", "")
 	}
 	redop := "none"
-	root := -1 // as in nccl-tests, for operations without a root
 	if r.Operation.kind.Reduces() {
 		redop = o.ReduceOp.String()
 	}
+	root := -1 // as in nccl-tests, for operations without a root
 	if r.Operation.kind.HasRoot() {
 		root = 0
 	}
-	outOfPlace, inPlace := n.addResult(r, r.Results[0]), n.addResult(r, r.Results[1])
-	fmt.Fprintf(&b, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,
-		TypeName(o.DataType), redop, root, outOfPlace, inPlace, n.addRefusals(r))
-	_, err := n.Writer.Write(b.Bytes())
+	for _, result := range r.Results {
+		if result != nil {
+			n.addToTotals(r, result)
+		}
+	}
+	outOfPlace := r.formatResult(r.Results[0])
+	inPlace := r.formatResult(r.Results[1])
+	fmt.Fprintf(&out, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,
+		TypeName(o.DataType), redop, root, outOfPlace, inPlace, r.takenPathsComment())
+	_, err := n.Writer.Write(out.Bytes())
 	return err
 }
 
-// addRefusals adds the reasons for which calls of r did not take the requested path to
-// n.refusalReasons. It returns a comment that names the paths taken instead, or "".
-func (n *NCCLTests) addRefusals(r *Row) string {
-	var takenPaths [2]string // out of place and in place; "" if it is the requested path
-	for i, result := range r.Results {
-		if result == nil || result.Params["refused"] == nil {
-			continue
-		}
-		takenPaths[i] = fmt.Sprint(result.Params["took"])
-		reason := fmt.Sprint(result.Params["refused"])
-		if !slices.Contains(n.refusalReasons, reason) {
-			n.refusalReasons = append(n.refusalReasons, reason)
+// takenPathsComment returns a comment for the end of the row. It names the path that calls took
+// instead of the requested one. If all calls took the requested path, the comment is "".
+func (r *Row) takenPathsComment() string {
+	var outOfPlace, inPlace string // the path taken; "" if it is the requested path
+	for i, path := range []*string{&outOfPlace, &inPlace} {
+		if result := r.Results[i]; result != nil && result.Params["refused"] != nil {
+			*path = fmt.Sprint(result.Params["took"])
 		}
 	}
 	switch {
-	case takenPaths == [2]string{}:
+	case outOfPlace == "" && inPlace == "":
 		return ""
-	case takenPaths[0] == takenPaths[1] || r.Results[1] == nil:
-		return "  # took " + takenPaths[0]
-	case takenPaths[0] == "":
-		return "  # took " + takenPaths[1] + " in place"
-	case takenPaths[1] == "":
-		return "  # took " + takenPaths[0] + " out of place"
+	case r.Results[1] == nil: // only out of place
+		return "  # took " + outOfPlace
+	case outOfPlace == inPlace:
+		return "  # took " + outOfPlace
+	case outOfPlace == "":
+		return "  # took " + inPlace + " in place"
+	case inPlace == "":
+		return "  # took " + outOfPlace + " out of place"
 	}
-	return "  # took " + takenPaths[0] + ", in place " + takenPaths[1]
+	return "  # took " + outOfPlace + ", in place " + inPlace
 }
 
-// addResult adds a result of r to the totals of the table and returns its columns. A nil result
-// means that the operation has no such call.
-func (n *NCCLTests) addResult(r *Row, result *report.Result) string {
+// addToTotals adds a result of row r to the totals of the table, and the reason why its calls did
+// not take the requested path, if any, to n.refusalReasons.
+func (n *NCCLTests) addToTotals(r *Row, result *report.Result) {
+	_, busGBps := r.bandwidths(result.Median)
+	n.busSum += busGBps
+	n.busCount++
+	n.wrongElements += result.Figures["wrong"]
+	if result.Params["refused"] == nil {
+		return
+	}
+	reason := fmt.Sprint(result.Params["refused"])
+	if !slices.Contains(n.refusalReasons, reason) {
+		n.refusalReasons = append(n.refusalReasons, reason)
+	}
+}
+
+// formatResult returns the columns of a result. A nil result means that the operation was not
+// measured in this way, such as in place.
+func (r *Row) formatResult(result *report.Result) string {
 	if result == nil {
 		return fmt.Sprintf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A")
 	}
 	algorithmGBps, busGBps := r.bandwidths(result.Median)
-	wrong := result.Figures["wrong"]
-	n.busSum += busGBps
-	n.busCount++
-	n.wrong += wrong
 	microseconds := result.Median / 1e3
 	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", formatWidth(microseconds, 7),
-		formatWidth(algorithmGBps, 6), formatWidth(busGBps, 6), wrong)
+		formatWidth(algorithmGBps, 6), formatWidth(busGBps, 6), result.Figures["wrong"])
 }
 
 // bandwidths returns the algorithm bandwidth and the bus bandwidth, as nccl-tests calls them, of a
-// call that takes ns nanoseconds.
+// call that takes ns nanoseconds. Bytes per nanosecond are GB/s.
 func (r *Row) bandwidths(ns float64) (algorithmGBps, busGBps float64) {
 	algorithmGBps = float64(r.Bytes) / max(ns, 1e-3) // not infinite if ns is 0
 	return algorithmGBps, algorithmGBps * r.Operation.busFactor(float64(r.Ranks))
@@ -127,7 +145,8 @@ func formatWidth(v float64, width int) string {
 	if v >= 1 {
 		integerDigits = int(math.Log10(v)) + 1
 	}
-	decimals := min(max(width-1-integerDigits, 0), 2)
+	const pointWidth = 1
+	decimals := min(max(width-pointWidth-integerDigits, 0), 2)
 	return strconv.FormatFloat(v, 'f', decimals, 64)
 }
 
@@ -137,17 +156,18 @@ func (n *NCCLTests) WriteFooter() error {
 		return nil
 	}
 	verdict := "OK"
-	if n.wrong > 0 {
+	if n.wrongElements > 0 {
 		verdict = "FAILED"
 	}
-	var b bytes.Buffer
-	fmt.Fprintf(&b,
+	meanBusGBps := n.busSum / float64(max(n.busCount, 1))
+	var out bytes.Buffer
+	fmt.Fprintf(&out, // nccl-tests counts wrong elements as "out of bounds"
 		"# Out of bounds values : %.6g %s\n# Avg bus bandwidth    : %.6g\n#\n",
-		n.wrong, verdict, n.busSum/float64(max(n.busCount, 1)))
+		n.wrongElements, verdict, meanBusGBps)
 	for _, reason := range n.refusalReasons {
-		fmt.Fprintf(&b, "# did not take the requested path: %s\n#\n", reason)
+		fmt.Fprintf(&out, "# did not take the requested path: %s\n#\n", reason)
 	}
-	*n = NCCLTests{Writer: n.Writer}
-	_, err := n.Writer.Write(b.Bytes())
+	*n = NCCLTests{Writer: n.Writer} // no current table
+	_, err := n.Writer.Write(out.Bytes())
 	return err
 }

@@ -17,8 +17,8 @@ type Operation struct {
 	busFactor func(ranks float64) float64
 }
 
-// The following functions are values of Operation.busFactor. A link transfers the whole buffer,
-// the parts of all ranks but one, or these parts twice.
+// The following functions are values of Operation.busFactor. The name states what the link of a
+// rank transfers: the whole buffer, the parts of the other ranks, or these parts twice.
 func wholeBufferFactor(float64) float64            { return 1 }
 func otherPartsFactor(ranks float64) float64       { return (ranks - 1) / ranks }
 func doubleOtherPartsFactor(ranks float64) float64 { return 2 * (ranks - 1) / ranks }
@@ -43,25 +43,25 @@ func OperationNames() []string {
 	return names
 }
 
-// ParseOperations returns the operations with the given names in order. The name "all" selects all
-// operations.
+// ParseOperations returns the operations with the given names, in the order of the names. If it
+// reaches the name "all", it returns all operations and ignores the other names.
 func ParseOperations(names []string) ([]Operation, error) {
-	var selected []Operation
 	if len(names) == 0 {
 		return nil, fmt.Errorf("no operations given: use all, or some of %s",
 			strings.Join(OperationNames(), ", "))
 	}
+	var selected []Operation
 	for _, name := range names {
 		if name == "all" {
 			return operations, nil
 		}
-		hasName := func(o Operation) bool { return o.Name == name }
-		index := slices.IndexFunc(operations, hasName)
+		hasThisName := func(o Operation) bool { return o.Name == name }
+		index := slices.IndexFunc(operations, hasThisName)
 		if index < 0 {
 			return nil, fmt.Errorf("unknown operation %q: use all, or some of %s",
 				name, strings.Join(OperationNames(), ", "))
 		}
-		if slices.ContainsFunc(selected, hasName) {
+		if slices.ContainsFunc(selected, hasThisName) {
 			return nil, fmt.Errorf("operation %s given twice", name)
 		}
 		selected = append(selected, operations[index])
@@ -75,8 +75,8 @@ func (o *Operation) hasBufferOfAllParts() bool {
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
-// countAndSize returns the arguments for a call of at least the given bytes: count is the count
-// argument, and size is the size of the larger buffer in bytes, as in nccl-tests.
+// countAndSize returns the count argument for a call of at least the given bytes, and the size of
+// its larger buffer in bytes. As in nccl-tests, this buffer determines the size of a call.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0
@@ -85,9 +85,11 @@ func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (cou
 	if o.hasBufferOfAllParts() {
 		bytesPerCount *= int64(ranks)
 	}
-	count = max(1, (bytes+bytesPerCount-1)/bytesPerCount)
+	count = (bytes + bytesPerCount - 1) / bytesPerCount // rounded up
+	count = max(1, count)                               // if bytes is 0
 	return count, count * bytesPerCount
 }
 
-// hasRules reports whether tuning tables have rules for the operation.
+// hasRules reports whether tuning tables have rules for the operation. Rules choose the path of a
+// call.
 func (o *Operation) hasRules() bool { return o.kind.HasTuningRules() }

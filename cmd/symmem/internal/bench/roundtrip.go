@@ -16,56 +16,59 @@ import (
 const (
 	tripsPerBatch = 4000
 	tripBatches   = 31
-	tripsPerCheck = 50 // trips between two checks of the clock
+	tripsPerCheck = 50 // trips between two checks of the clock, so that checks cost little time
 	// probeLimit is the maximum time of a measurement. On an idle machine, it takes about 20 ms.
 	probeLimit   = 500 * time.Millisecond
 	wordDistance = 256  // bytes between the two words; more than a pair of cache lines
-	maxSpins     = 4000 // reads of a word before a goroutine yields its processor
+	maxPolls     = 4000 // polls of a word before a goroutine yields its processor
 )
 
-// Probe measures the round-trip time between two processors.
-type Probe struct{ ping, pong int } // numbers of the processors
+// Probe measures the round-trip time between two processors. Reports contain this time, because
+// results of two runs are comparable only if it was the same.
+type Probe struct {
+	caller   int // number of the processor that measures the time
+	answerer int // number of the processor that answers
+}
 
-// NewProbe returns a Probe for the first two processors that this process may use, or nil if it may
-// use only one. Call it before the process is bound to a processor.
+// NewProbe returns a Probe for the first two processors that this process may use. If the process
+// may use only one, NewProbe returns nil. Call it before the process is bound to a processor.
 func NewProbe() *Probe {
 	processors, err := sys.Affinity()
 	if err != nil || len(processors) < 2 || runtime.GOMAXPROCS(0) < 2 {
 		return nil
 	}
-	return &Probe{ping: processors[0], pong: processors[1]}
+	return &Probe{caller: processors[0], answerer: processors[1]}
 }
 
-// RoundTrip returns the median time, in nanoseconds, in which one processor writes a word, the
-// other reads it and answers, and the first reads the answer. If p is nil, RoundTrip returns 0.
+// RoundTrip returns the median time of a round trip in nanoseconds. In a round trip, one processor
+// writes a word, the other reads it and answers, and the first reads the answer. If p is nil,
+// RoundTrip returns 0.
 func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
 	}
 	// Both goroutines spin, so GOMAXPROCS must be at least 2.
-	oldProcs := runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0)))
+	oldProcs := runtime.GOMAXPROCS(0)
+	runtime.GOMAXPROCS(max(2, oldProcs))
 	defer runtime.GOMAXPROCS(oldProcs)
 	const wordBytes = 8
-	words := make([]uint64, 3*wordDistance/wordBytes)
+	words := make([]uint64, 3*wordDistance/wordBytes) // room behind each of the two words
 	base := unsafe.Pointer(unsafe.SliceData(words))
-	ping, pong := (*uint64)(base), (*uint64)(unsafe.Add(base, wordDistance))
-	echoErr := make(chan error, 1)
-	var batches []float64
+	ping := (*uint64)(base)
+	pong := (*uint64)(unsafe.Add(base, wordDistance))
 	var stop atomic.Bool
+	echoDone := make(chan error, 1)
 	go func() {
-		echoErr <- runOnProcessor(p.pong, func() error {
-			echo(ping, pong, &stop)
-			return nil
-		})
+		echoDone <- runOnProcessor(p.answerer, func() { echo(ping, pong, &stop) })
 	}()
-	err := runOnProcessor(p.ping, func() error {
+	var batches []float64
+	tripsErr := runOnProcessor(p.caller, func() {
 		defer stop.Store(true)
 		batches = timeTrips(ping, pong)
-		return nil
 	})
-	err = errors.Join(err, <-echoErr)
+	echoErr := <-echoDone
 	runtime.KeepAlive(words)
-	if err != nil {
+	if err := errors.Join(tripsErr, echoErr); err != nil {
 		return 0, fmt.Errorf("measuring the round trip: %w", err)
 	}
 	return report.Summarize(batches).Median, nil
@@ -75,7 +78,7 @@ func (p *Probe) RoundTrip() (float64, error) {
 // stop is set.
 func echo(ping, pong *uint64, stop *atomic.Bool) {
 	for next := uint64(1); ; next++ {
-		for !spin.Until64(ping, next, 0, maxSpins) {
+		for !pollWord(ping, next) {
 			if stop.Load() {
 				return
 			}
@@ -91,13 +94,18 @@ func timeTrips(ping, pong *uint64) []float64 {
 	var batches []float64
 	next := uint64(0)
 	deadline := time.Now().Add(probeLimit)
-	for begin := time.Now(); len(batches) < tripBatches && begin.Before(deadline); begin = time.Now() {
-		trips, now := 0, begin
+	for len(batches) < tripBatches {
+		begin := time.Now()
+		if !begin.Before(deadline) {
+			break
+		}
+		trips := 0
+		now := begin
 		for trips < tripsPerBatch && now.Before(deadline) {
 			for range tripsPerCheck {
 				next++
 				spin.StoreRelease64(ping, next)
-				for !spin.Until64(pong, next, 0, maxSpins) {
+				for !pollWord(pong, next) {
 					yield()
 				}
 			}
@@ -109,6 +117,14 @@ func timeTrips(ping, pong *uint64) []float64 {
 	return batches
 }
 
+// pollWord reads *word until it is want, at most maxPolls times. It returns false if the word was
+// not want at any of these times.
+func pollWord(word *uint64, want uint64) bool {
+	const tightPolls = 0 // polls without a pause in between
+	return spin.Until64(word, want, tightPolls, maxPolls)
+}
+
+// yield lets other threads, and other goroutines of this process, run.
 func yield() {
 	sys.Yield()
 	runtime.Gosched()
@@ -116,12 +132,13 @@ func yield() {
 
 // runOnProcessor runs f on a new thread that is bound to a processor. It runs f even if binding
 // fails, because the goroutine on the other processor waits for f.
-func runOnProcessor(processor int, f func() error) error {
+func runOnProcessor(processor int, f func()) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
 		err := sys.SetAffinity(processor)
-		done <- errors.Join(err, f())
+		f()
+		done <- err
 	}()
 	return <-done
 }

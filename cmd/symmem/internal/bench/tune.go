@@ -15,13 +15,13 @@ import (
 // TuneOptions describes the measurements for a tuning table. Except for Date, Base and Progress,
 // the options must be the same on all ranks.
 type TuneOptions struct {
-	// CollectiveOptions sets Operations, Sizes, DataType, Backend, Plan, Timeout and GraphCalls,
+	// The caller sets Operations, Sizes, DataType, Backend, Plan, Timeout and GraphCalls, which is
 	// the maximum number of calls in a graph. Run sets the other fields.
 	CollectiveOptions
 	Date string // date of the measurement; only rank 0's Date is used
-	// Base returns the table to start from, or nil for the built-in table. Only rank 0 calls Base.
-	// If the table is for the same device, library and data type, Run keeps the table's times for
-	// sizes outside Sizes.
+	// Base returns the table to start from, for a device and a number of ranks. If Base is nil or
+	// returns nil, Run starts from the built-in table. Only rank 0 calls Base. If the table is for
+	// the same device, library and data type, Run keeps its times for sizes outside Sizes.
 	Base     func(device string, ranks int) *tuning.Table
 	Progress func(text string) // if set, called before each measurement
 }
@@ -30,56 +30,65 @@ type TuneOptions struct {
 type TuneResult struct {
 	Table   *tuning.Table // the base table with the new rules
 	Rules   []tuning.Rule // the new rules in the order of measurement
-	Skipped []string      // why there is no new rule, for each operation without a new rule
+	Skipped []string      // for each operation without a new rule, the reason as a sentence
 	Device  string        // name of the GPU or processor
 	Ranks   int           // number of ranks
 }
 
-// Run measures the operations and returns a new table. All ranks must call it. With an error, the
-// result may contain a table with the rules so far, or be nil.
+// Run measures the operations and returns a new table. All ranks must call it. If a measurement
+// fails, the result contains a table with the rules so far. After other errors, the result may be
+// nil.
 func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
-	o.ReduceOp, o.Path, o.Tuning = symmem.Sum, symmem.PathAuto, symmem.BuiltInTuning
+	o.ReduceOp = symmem.Sum
+	o.Path = symmem.PathAuto
+	o.Tuning = symmem.BuiltInTuning
 	o.limitGraphTime = true
 	o.Checks = []symmem.CheckLevel{symmem.CheckDefault}
-	t := &tuner{TuneOptions: o}
 	const level = 0 // index in o.Checks
-	t.windowWorld, err = openWorld(ctx, &o.CollectiveOptions, level)
+	w, err := openWorld(ctx, &o.CollectiveOptions, level)
 	if err != nil {
 		return nil, fmt.Errorf("opening the world: %w", err)
 	}
-	defer func() { err = errors.Join(err, t.windowWorld.rt.Close()) }()
+	defer func() {
+		closeErr := w.rt.Close()
+		err = errors.Join(err, closeErr)
+	}()
+	t := &tuner{TuneOptions: o, windowWorld: w}
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
 	runErr := t.run(ctx)
-	t.result.Table = t.newTable()
+	t.result.Table = t.newTable() // also after an error: tuning takes long, so keep what is known
 	if runErr != nil {
 		return &t.result, runErr
 	}
 	return &t.result, t.result.Table.Validate()
 }
 
-func skipReason(op *Operation, t symmem.DataType) string {
+// skipReason returns a sentence for the user that explains why an operation has no new rule.
+func skipReason(op *Operation, dataType symmem.DataType) string {
 	if !op.hasRules() {
 		return op.Name + " has no buffers that peers read, so there is nothing to choose"
 	}
-	return fmt.Sprintf("%s of %v has only one path here, so there is nothing to choose", op.Name, t)
+	return fmt.Sprintf("%s of %v has only one path here, so there is nothing to choose", op.Name,
+		dataType)
 }
 
-// mergePoints returns the new points, and the old points of smaller and larger sizes. newPoints
-// must be in ascending order of size; the result is not.
+// mergePoints returns the new points, and the old points whose sizes lie outside the range of the
+// new sizes. newPoints must be in ascending order of size. The result is not in this order.
 func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 	if len(newPoints) == 0 {
 		return nil
 	}
-	smallest, largest := newPoints[0].Bytes, newPoints[len(newPoints)-1].Bytes
-	all := slices.Clone(newPoints)
+	smallest := newPoints[0].Bytes
+	largest := newPoints[len(newPoints)-1].Bytes
+	merged := slices.Clone(newPoints)
 	for _, p := range oldPoints {
 		if p.Bytes < smallest || p.Bytes > largest {
-			all = append(all, p)
+			merged = append(merged, p)
 		}
 	}
-	return all
+	return merged
 }
 
 // roundTo rounds v to a multiple of 1/parts.
@@ -91,12 +100,13 @@ func (o *TuneOptions) reportProgress(format string, args ...any) {
 	}
 }
 
-// NoiseMethod describes how noise is computed. New tables contain it.
+// NoiseMethod describes how noisePercent computes noise. New tables contain the text.
 const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
 	"batches, computed from the quartiles of the logarithms"
 
-// noisePercent returns the random error of the median of ratios, in percent. It computes the error
-// from logarithms, so that delays of the dividend and of the divisor have the same weight.
+// noisePercent returns the noise of a measurement: the random error of the median of ratios, in
+// percent. It computes the error from logarithms, so that delays of the dividend and of the divisor
+// have the same weight.
 func noisePercent(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0
@@ -119,20 +129,22 @@ func medianError(sorted []float64) float64 {
 	return 2 * 1.253 * deviation / math.Sqrt(float64(n))
 }
 
-// shareBaseTable returns the table to start from, which rank 0 sends to all ranks.
+// shareBaseTable sends the base table, from which the new table starts, from rank 0 to all ranks.
+// It returns this table.
 func (o *TuneOptions) shareBaseTable(ctx context.Context, w *world) (*tuning.Table, error) {
-	var own *tuning.Table
+	var own *tuning.Table // nil except on rank 0
 	if w.rt.Rank() == 0 {
-		own = o.ownBaseTable(w.rt)
+		own = o.findBaseTable(w.rt)
 	}
-	all, err := workload.Gather(ctx, w.gatherer, own)
+	byRank, err := workload.Gather(ctx, w.gatherer, own)
 	if err != nil {
 		return nil, fmt.Errorf("sharing the table: %w", err)
 	}
-	return all[0], nil
+	return byRank[0], nil
 }
 
-func (o *TuneOptions) ownBaseTable(rt *symmem.Runtime) *tuning.Table {
+// findBaseTable returns the result of o.Base or, if there is none, the built-in table.
+func (o *TuneOptions) findBaseTable(rt *symmem.Runtime) *tuning.Table {
 	info := rt.Device()
 	if o.Base != nil {
 		if table := o.Base(info.Name, rt.Size()); table != nil {

@@ -12,39 +12,52 @@ import (
 	"symmem/internal/tuning"
 )
 
-// WriteText writes a line for each measured size and a line for each rule. If the two-level path
-// was measured instead of the direct path, the column "direct" shows its time. The column "wins"
-// shows by how much the chosen path is faster than the alternative.
+// WriteText writes a table of the measured sizes, and then each rule and each skipped operation. A
+// row of the table shows the time on each path, the chosen path, and by how much it is faster than
+// the alternative ("wins").
 func (t *TuneResult) WriteText(w io.Writer) error {
 	rows := [][]string{{
 		"operation", "size", "", "buffers", "plain", "window", "direct", "noise", "chosen",
 		"wins",
 	}}
-	for _, r := range t.Rules {
-		for _, s := range r.Steps {
-			for _, p := range s.Measured {
-				rows = append(rows, []string{
-					r.Operation, p.Bytes.String(), placementText(p.InPlace),
-					string(cmp.Or(r.Memory, tuning.Symmetric)),
-					formatMicroseconds(p.PlainUS), formatMicroseconds(p.WindowUS),
-					formatMicroseconds(p.DirectUS + p.TwoLevelUS), // at most one of them is measured
-					fmt.Sprintf("%.1f %%", p.NoisePercent), string(s.Path),
-					fmt.Sprintf("%+.1f %%", 100*(speedup(s.Path, p)-1)),
-				})
-			}
-		}
+	for i := range t.Rules {
+		rows = append(rows, measuredRows(&t.Rules[i])...)
 	}
 	var text strings.Builder
-	err := writeTable(&text, "", rows)
+	const noPrefix = ""
+	tableErr := writeTable(&text, noPrefix, rows)
 	for i := range t.Rules {
 		fmt.Fprintln(&text, &t.Rules[i])
 	}
-	for _, skipped := range t.Skipped {
-		fmt.Fprintln(&text, skipped)
+	for _, reason := range t.Skipped {
+		fmt.Fprintln(&text, reason)
 	}
 	_, writeErr := io.WriteString(w, text.String())
-	return errors.Join(err, writeErr)
+	return errors.Join(tableErr, writeErr)
 }
+
+// measuredRows returns a table row for each measured size of a rule.
+func measuredRows(r *tuning.Rule) [][]string {
+	memory := cmp.Or(r.Memory, tuning.Symmetric) // rules without Memory are for symmetric memory
+	var rows [][]string
+	for _, step := range r.Steps {
+		for _, p := range step.Measured {
+			winPercent := 100 * (speedup(step.Path, p) - 1)
+			rows = append(rows, []string{
+				r.Operation, p.Bytes.String(), placementText(p.InPlace), string(memory),
+				formatMicroseconds(p.PlainUS), formatMicroseconds(p.WindowUS),
+				formatMicroseconds(directOrTwoLevelUS(p)),
+				fmt.Sprintf("%.1f %%", p.NoisePercent), string(step.Path),
+				fmt.Sprintf("%+.1f %%", winPercent),
+			})
+		}
+	}
+	return rows
+}
+
+// directOrTwoLevelUS returns the time of the direct path or of the two-level path, of which at most
+// one is measured. The time of the other is 0.
+func directOrTwoLevelUS(p tuning.Point) float64 { return p.DirectUS + p.TwoLevelUS }
 
 // formatMicroseconds formats a time in microseconds. 0 means that the time was not measured.
 func formatMicroseconds(us float64) string {
@@ -55,7 +68,7 @@ func formatMicroseconds(us float64) string {
 }
 
 // speedup returns the time of the alternative to the chosen path divided by the time of the chosen
-// path.
+// path. For example, a speedup of 2 means that the chosen path takes half the time.
 func speedup(chosen tuning.Path, p tuning.Point) float64 {
 	switch chosen {
 	case tuning.Window:
@@ -65,21 +78,21 @@ func speedup(chosen tuning.Path, p tuning.Point) float64 {
 	case tuning.TwoLevel:
 		return p.NotDirectUS() / p.TwoLevelUS
 	case tuning.NotDirect:
-		return (p.DirectUS + p.TwoLevelUS) / p.NotDirectUS() // only one of the two is measured
+		return directOrTwoLevelUS(p) / p.NotDirectUS()
 	default: // the plain path
 		return p.WindowUS / p.PlainUS
 	}
 }
 
 // Document returns the fields of the JSON output. file is the path of the table, and written
-// states whether it has been written.
+// states whether the table has been written to it.
 func (t *TuneResult) Document(file string, written bool) (map[string]any, error) {
 	table, err := t.Table.Encode()
 	if err != nil {
 		return nil, err
 	}
+	skipped := append([]string{}, t.Skipped...) // not nil, so that JSON shows [] instead of null
 	return map[string]any{
-		"file": file, "written": written, "table": json.RawMessage(table),
-		"skipped": append([]string{}, t.Skipped...),
+		"file": file, "written": written, "table": json.RawMessage(table), "skipped": skipped,
 	}, nil
 }

@@ -25,7 +25,7 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 	if err := t.windowWorld.disableUnsupportedGraphs(&t.CollectiveOptions); err != nil {
 		return err
 	}
-	if t.outsideWorld, err = t.windowWorld.openOutsideWorld(ctx, &t.CollectiveOptions); err != nil {
+	if t.outsideWorld, err = t.windowWorld.newOutsideWorld(ctx, &t.CollectiveOptions); err != nil {
 		return err
 	}
 	if t.baseTable, err = t.shareBaseTable(ctx, t.windowWorld); err != nil {
