@@ -13,19 +13,16 @@ import (
 func (m *machine) readJSON(in *input) error {
 	decoder := json.NewDecoder(in.r)
 	decoder.UseNumber()
-	for {
+	isComplete := false
+	for !isComplete {
 		token, err := decoder.Token()
-		if err == nil {
-			err = m.addJSONToken(token)
-		} else {
-			err = jsonError(err, decoder.InputOffset())
-		}
 		if err != nil {
+			return jsonError(err, decoder.InputOffset())
+		}
+		if err := m.addJSONToken(token); err != nil {
 			return err
 		}
-		if len(m.marks) == 0 { // the value is complete
-			break
-		}
+		isComplete = len(m.marks) == 0 // every open array and object has a mark
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return formatError("it goes on after its end at byte %d", decoder.InputOffset())
@@ -35,11 +32,11 @@ func (m *machine) readJSON(in *input) error {
 
 // jsonError converts an error of the JSON decoder at an offset to an error for the user.
 func jsonError(err error, offset int64) error {
-	syntaxError := (*json.SyntaxError)(nil)
-	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return formatError("it is cut off after %d bytes", offset)
-	case errors.As(err, &syntaxError):
+	}
+	var syntaxError *json.SyntaxError
+	if errors.As(err, &syntaxError) {
 		return formatError("it is neither JSON nor a pickle of protocol 2 to 5: byte %d: %v",
 			syntaxError.Offset, err)
 	}
@@ -47,12 +44,12 @@ func jsonError(err error, offset int64) error {
 }
 
 // addJSONToken pushes the value of a token, or executes the operation of a delimiter. A number
-// that is not an int64 becomes a float.
+// that is not an int64 becomes a float. A number that is too large for a float is unsupported.
 func (m *machine) addJSONToken(token json.Token) error {
 	switch t := token.(type) {
 	case json.Delim:
 		return m.addJSONDelimiter(t)
-	case string:
+	case string: // a value or the key of an object
 		v, err := m.doc.findOrAddString([]byte(t))
 		if err != nil {
 			return err
@@ -70,24 +67,27 @@ func (m *machine) addJSONToken(token json.Token) error {
 	case bool:
 		return m.push(boolValue(t))
 	}
-	return m.push(0) // null is None
+	const none = Value(0)
+	return m.push(none) // for null
 }
 
-// addJSONDelimiter begins or ends an object or an array.
+// addJSONDelimiter begins or ends an object or an array. At the beginning, it pushes a dict or list
+// and adds a mark. At the end, it moves the values above the mark into the dict or list.
 func (m *machine) addJSONDelimiter(d json.Delim) error {
-	var err error
 	switch d {
 	case '{':
-		err = m.pushDict()
+		if err := m.pushDict(); err != nil {
+			return err
+		}
+		return m.addMark()
 	case '[':
-		err = m.pushList()
+		if err := m.pushList(); err != nil {
+			return err
+		}
+		return m.addMark()
 	case '}':
 		return m.appendToDict()
 	default: // ']'
 		return m.appendToList()
 	}
-	if err != nil {
-		return err
-	}
-	return m.addMark()
 }

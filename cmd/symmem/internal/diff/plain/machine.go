@@ -9,9 +9,9 @@ import (
 // Options selects the lists whose elements Decode passes to OnElement.
 type Options struct {
 	StreamedLists []StreamedList
-	// OnElement is called with each element of the list StreamedLists[list]. In a list of lists,
-	// innerList is the index of the inner list; otherwise, it is 0. The element is valid until
-	// OnElement returns.
+	// OnElement is called with each element of a streamed list. list is the index of the list in
+	// StreamedLists. In a list of lists, innerList is the index of the inner list. Otherwise, it is
+	// 0. The element is valid until OnElement returns.
 	OnElement func(d *Document, list, innerList int, element Value) error
 }
 
@@ -22,36 +22,40 @@ type StreamedList struct {
 	Levels int    // 1 for a list of elements, 2 for a list of lists of elements
 }
 
-// Decode reads a pickle of protocol 2 to 5, or JSON. It returns the top-level value, which refers
-// to the Document and in which streamed lists are empty. Errors about the contents wrap
-// ErrFormat.
+// Decode reads a pickle of protocol 2 to 5, or JSON. It returns the top-level value, and the
+// Document that holds the strings and objects of this value. Streamed lists are empty in it. Errors
+// about the contents wrap ErrFormat.
 func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	in := newInput(r)
 	first, err := in.peek()
-	switch {
-	case errors.Is(err, io.EOF):
+	if errors.Is(err, io.EOF) {
 		return nil, 0, formatError("it is empty")
-	case err != nil:
+	}
+	if err != nil {
 		return nil, 0, fmt.Errorf("reading the file: %w", err)
 	}
 	m := &machine{doc: &Document{}, options: o}
-	if first == opProto {
-		err = (&pickle{machine: m, input: in}).run()
+	if first == opProto { // all pickles of protocol 2 and above begin with this operation
+		p := &pickle{machine: m, input: in}
+		err = p.run()
 	} else {
 		err = m.readJSON(in)
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	if len(m.stack) != 1 || len(m.marks) != 0 {
+	if len(m.stack) != 1 {
 		return nil, 0, formatError("it ends with %d values instead of one", len(m.stack))
+	}
+	if len(m.marks) != 0 {
+		return nil, 0, formatError("it ends inside a list, tuple or dict")
 	}
 	return m.doc, m.stack[0], nil
 }
 
-// machine executes the operations of pickles, which work on a stack of values. A list or dict is
-// pushed empty, then a mark is added and the items are pushed, and finally an operation moves the
-// items above the mark into the list or dict. readJSON uses the same operations.
+// machine executes the operations of pickles, which work on a stack of values. For example, these
+// operations produce the list [1, 2]: push an empty list, add a mark, push 1, push 2, and move the
+// values above the mark into the list below it. readJSON executes the same operations.
 type machine struct {
 	doc     *Document
 	options Options
@@ -60,24 +64,32 @@ type machine struct {
 	memo    []Value // values that later operations of a pickle can push again
 }
 
-// push pushes a value. It returns an error if the stack is too high, so that a malicious file
-// cannot use too much memory.
+// Limits, so that a malicious file cannot use too much memory.
+const (
+	maxStackValues = 1 << 27
+	maxMarks       = 1000
+)
+
 func (m *machine) push(v Value) error {
 	m.stack = append(m.stack, v)
-	if len(m.stack) > 1<<27 {
-		return formatError("it nests too deeply or has a list of more than %d elements", 1<<27)
+	if len(m.stack) > maxStackValues {
+		return formatError("it nests too deeply or has a list of more than %d elements",
+			maxStackValues)
 	}
 	return nil
 }
 
+// addMark adds a mark above the top of the stack.
 func (m *machine) addMark() error {
 	m.marks = append(m.marks, len(m.stack))
-	if len(m.marks) > 1000 {
-		return formatError("it nests more than 1000 levels deep")
+	if len(m.marks) > maxMarks {
+		return formatError("it nests more than %d levels deep", maxMarks)
 	}
 	return nil
 }
 
+// lastMark returns the position of the first value above the last mark. Without a mark, it returns
+// the bottom of the stack.
 func (m *machine) lastMark() int {
 	if len(m.marks) == 0 {
 		return 0
@@ -85,14 +97,14 @@ func (m *machine) lastMark() int {
 	return m.marks[len(m.marks)-1]
 }
 
-// pop pops a value, which must be above the last mark.
+// pop pops a value. It returns an error if there is no value above the last mark.
 func (m *machine) pop() (Value, error) {
-	n := len(m.stack) - 1
-	if n < m.lastMark() {
+	top := len(m.stack) - 1
+	if top < m.lastMark() {
 		return 0, formatError("an operation has no value to work on")
 	}
-	v := m.stack[n]
-	m.stack = m.stack[:n]
+	v := m.stack[top]
+	m.stack = m.stack[:top]
 	return v, nil
 }
 
@@ -109,32 +121,36 @@ func (m *machine) popMark() ([]Value, error) {
 	return values, nil
 }
 
-// topContainer returns the list or dict at the top of the stack, to which items are to be added.
+// topContainer returns the container of the given kind (list or dict) at the top of the stack, to
+// which the caller adds items.
 func (m *machine) topContainer(kind containerKind) (*object, error) {
-	n := len(m.stack) - 1
-	if n < m.lastMark() || m.stack[n].tag() != tagObject {
+	top := len(m.stack) - 1
+	if top < m.lastMark() || m.stack[top].tag() != tagObject {
 		return nil, formatError("an operation has no list or dict to add values to")
 	}
-	o := m.doc.object(m.stack[n])
+	o := m.doc.object(m.stack[top])
 	if o.kind != kind {
 		return nil, formatError("an operation adds values to a container of the wrong type")
 	}
 	return o, nil
 }
 
-// pushList pushes an empty list. If the list is streamed, pushList sets its listDepth and
-// listIndex. For an inner list, it also sets label to the number of the inner list, from 1.
+// pushList pushes an empty list. If the list is streamed or is an inner list of a streamed list of
+// lists, pushList sets its listDepth (the number of levels down to the elements) and its listIndex
+// (the index in StreamedLists).
 func (m *machine) pushList() error {
 	v := m.doc.newObject(listKind)
-	o := m.doc.object(v)
+	list := m.doc.object(v)
 	if outer := m.outerList(); outer != nil {
-		o.listDepth, o.listIndex = outer.listDepth-1, outer.listIndex
-		outer.label++
-		o.label = outer.label
+		list.listDepth = outer.listDepth - 1
+		list.listIndex = outer.listIndex
+		outer.label++            // counts the inner lists
+		list.label = outer.label // index of the inner list plus 1
 	} else if key, ok := m.topLevelKey(); ok {
 		for i, s := range m.options.StreamedLists {
 			if s.Key == key {
-				o.listDepth, o.listIndex = int8(s.Levels), int8(i)
+				list.listDepth = int8(s.Levels)
+				list.listIndex = int8(i)
 			}
 		}
 	}
@@ -146,18 +162,24 @@ func (m *machine) pushList() error {
 func (m *machine) outerList() *object {
 	n := len(m.stack)
 	for _, position := range []int{n - 1, m.lastMark() - 1} {
-		if position < 0 || position >= n || m.stack[position].tag() != tagObject {
+		if position < 0 || position >= n { // the stack is empty, or there is no mark
 			continue
 		}
-		if o := m.doc.object(m.stack[position]); o.kind == listKind && o.listDepth > 1 {
+		v := m.stack[position]
+		if v.tag() != tagObject {
+			continue
+		}
+		o := m.doc.object(v)
+		if o.kind == listKind && o.listDepth > 1 {
 			return o
 		}
 	}
 	return nil
 }
 
-// topLevelKey returns the key that the next value will have in the top-level dict, or "" if the
-// next value will be the top-level value. If neither is the case, it returns false.
+// topLevelKey returns the key that the next value will have in the top-level dict. If the next
+// value will be the top-level value, the key is "". If it will be inside another value, topLevelKey
+// returns false.
 func (m *machine) topLevelKey() (string, bool) {
 	n := len(m.stack)
 	if n == 0 {
@@ -166,22 +188,27 @@ func (m *machine) topLevelKey() (string, bool) {
 	if n < 2 || !m.doc.IsDict(m.stack[0]) {
 		return "", false
 	}
-	// The stack holds the dict and one key, or the dict, a mark, and keys and values in turn.
-	isAfterKey := len(m.marks) == 0 && n == 2
-	isAfterMarkedKey := len(m.marks) == 1 && m.marks[0] == 1 && n%2 == 0
-	if isAfterKey || isAfterMarkedKey {
+	// A dict is filled in one of two ways. Either each key and its value are pushed directly above
+	// the dict, or all keys and values are pushed above a mark.
+	isAfterOnlyKey := len(m.marks) == 0 && n == 2
+	isMarkAboveDict := len(m.marks) == 1 && m.marks[0] == 1
+	hasKeyOnTop := n%2 == 0 // the dict, complete pairs, and a key
+	if isAfterOnlyKey || (isMarkAboveDict && hasKeyOnTop) {
 		return m.doc.StringOf(m.stack[n-1])
 	}
 	return "", false
 }
 
 // pushDict pushes an empty dict. If the dict is an element of a streamed list, pushDict first
-// passes the preceding elements to OnElement, because they are complete.
+// passes the preceding elements to OnElement, because they are complete. Without this, all elements
+// of the list would be on the stack at the same time.
 func (m *machine) pushDict() error {
 	mark := m.lastMark()
-	if mark > 0 && len(m.stack) > mark && m.stack[mark-1].tag() == tagObject {
-		if o := m.doc.object(m.stack[mark-1]); o.listDepth == 1 {
-			if err := m.passElements(o, m.stack[mark:]); err != nil {
+	hasPrecedingItems := mark > 0 && len(m.stack) > mark
+	if hasPrecedingItems && m.stack[mark-1].tag() == tagObject {
+		container := m.doc.object(m.stack[mark-1])
+		if container.listDepth == 1 { // a streamed list, or an inner list of one
+			if err := m.passElements(container, m.stack[mark:]); err != nil {
 				return err
 			}
 			m.stack = m.stack[:mark]
@@ -190,10 +217,12 @@ func (m *machine) pushDict() error {
 	return m.push(m.doc.newObject(dictKind))
 }
 
-// passElements calls OnElement with elements of the streamed list o, and then drops their items.
+// passElements calls OnElement with elements of the streamed list o, and then drops the items of
+// each element to save memory.
 func (m *machine) passElements(o *object, elements []Value) error {
 	innerList := max(int(o.label)-1, 0) // label is 0 if o is not an inner list
 	for _, v := range elements {
+		// An element whose items have been dropped is empty. It must not be passed again.
 		if v.tag() == tagObject && m.doc.object(v).isDropped {
 			return formatError("a list contains the same element twice")
 		}
@@ -231,6 +260,8 @@ func (m *machine) appendToList() error {
 	return m.appendValues(o, values)
 }
 
+// appendToDict moves the values above the last mark, which are keys and values in turn, to the dict
+// below it.
 func (m *machine) appendToDict() error {
 	values, err := m.popMark()
 	if err != nil {
@@ -246,10 +277,11 @@ func (m *machine) appendToDict() error {
 	return m.doc.appendItems(o, values)
 }
 
+// pushTuple pushes a tuple of values, which may be a result of popMark.
 func (m *machine) pushTuple(values []Value) error {
-	v := m.doc.newObject(tupleKind)
-	if err := m.doc.appendItems(m.doc.object(v), values); err != nil {
+	tuple := m.doc.newObject(tupleKind)
+	if err := m.doc.appendItems(m.doc.object(tuple), values); err != nil { // copies the values
 		return err
 	}
-	return m.push(v)
+	return m.push(tuple)
 }
