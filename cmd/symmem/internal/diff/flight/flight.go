@@ -21,14 +21,14 @@ var StreamedLists = []plain.StreamedList{{Key: "entries", Levels: 1}}
 type Reader struct {
 	rank         *history.Rank
 	stacks       *snapshot.Stacks
-	keyValues    map[string]plain.Value       // Values of the keys of dicts
+	keyValues    map[string]plain.Value       // the key of a dict as a Value, by the key
 	textIndexes  map[string]int32             // index in rank.Texts, by text
 	groups       map[string]*history.Sequence // by ID
 	messageCount int                          // number of sends and receives
 	lastStates   map[string]string            // state of the last call, by ID of the group
 	entryCount   int64                        // number of calls of AddEntry
-	// firstRecordID is the record_id of the first entry, which is the number of earlier entries that
-	// newer ones have replaced.
+	// firstRecordID is the record_id of the first entry. The recorder counts entries from 0 and
+	// overwrites old ones, so this is also the number of entries that are missing.
 	firstRecordID int64
 }
 
@@ -43,74 +43,80 @@ func NewReader(rank *history.Rank, stacks *snapshot.Stacks) *Reader {
 // HasEntries reports whether the dump contained any entries.
 func (r *Reader) HasEntries() bool { return r.entryCount > 0 }
 
-// AddEntry adds the entry v of the dump to the rank's history. It only counts sends and receives.
-func (r *Reader) AddEntry(d *plain.Document, v plain.Value) error {
-	if !d.IsDict(v) {
+// AddEntry adds an entry of the dump, if it is a collective, to the rank's history. If the entry is
+// a send or a receive, AddEntry only counts it.
+func (r *Reader) AddEntry(d *plain.Document, entry plain.Value) error {
+	if !d.IsDict(entry) {
 		return fmt.Errorf("%w: an entry is not a dict", plain.ErrFormat)
 	}
 	number := r.entryCount
-	if number == 0 {
-		r.firstRecordID, _ = d.Get(v, r.keyValue(d, "record_id")).Int()
-	}
 	r.entryCount++
-	if d.Get(v, r.keyValue(d, "is_p2p")).Bool() {
+	if number == 0 {
+		r.firstRecordID, _ = r.field(d, entry, "record_id").Int() // 0 if missing
+	}
+	if r.field(d, entry, "is_p2p").Bool() {
 		r.messageCount++
 		return nil
 	}
-	group := r.group(d, v)
-	callNumber, _ := d.Get(v, r.keyValue(d, "collective_seq_id")).Int()
-	text := r.describe(d, v)
-	textIndex, ok := r.textIndexes[text]
-	if !ok {
-		textIndex = int32(len(r.rank.Texts))
-		r.textIndexes[text] = textIndex
-		r.rank.Texts = append(r.rank.Texts, text)
-	}
-	createdNS, _ := d.Get(v, r.keyValue(d, "time_created_ns")).RoundedInt()
-	created := createdNS / 1000 // in microseconds
+	group := r.findOrAddGroup(d, entry)
+	callNumber, _ := r.field(d, entry, "collective_seq_id").Int()
+	text := r.describe(d, entry)
+	createdNS, _ := r.field(d, entry, "time_created_ns").RoundedInt()
+	createdMicro := createdNS / 1000
 	group.Events = append(group.Events, history.Event{
-		Number: number, UnixMicro: created, Segment: -1, Block: textIndex, Action: history.Call,
-		Size:  callNumber, // compared between ranks
-		Stack: r.stacks.Add(d, d.Get(v, r.keyValue(d, "frames"))),
+		Number: number, UnixMicro: createdMicro, Segment: -1, Action: history.Call,
+		Block: r.findOrAddText(text),
+		Size:  callNumber, // not a size: used to find the same call on other ranks
+		Stack: r.stacks.Add(d, r.field(d, entry, "frames")),
 	})
-	r.lastStates[group.ID], _ = d.StringOf(d.Get(v, r.keyValue(d, "state")))
-	r.addPending(group, text, created)
+	state, _ := d.StringOf(r.field(d, entry, "state"))
+	r.lastStates[group.ID] = state
+	if isPending(state) && len(r.rank.PendingCalls) < maxPendingCalls {
+		r.rank.PendingCalls = append(r.rank.PendingCalls, history.PendingCall{
+			Group: group.ID, Text: text, State: state, UnixMicro: createdMicro,
+		})
+	}
 	return nil
 }
 
 const maxPendingCalls = 1000 // limit of len(Rank.PendingCalls)
 
-// addPending adds a call to the pending calls unless it has completed. The call must be the last
-// of its group so far. created is its time in microseconds since 1970.
-func (r *Reader) addPending(group *history.Sequence, text string, created int64) {
-	state := r.lastStates[group.ID]
-	if state == "" || state == "completed" || len(r.rank.PendingCalls) >= maxPendingCalls {
-		return
-	}
-	r.rank.PendingCalls = append(r.rank.PendingCalls, history.PendingCall{
-		Group: group.ID, Text: text, State: state, UnixMicro: created,
-	})
-}
+// isPending reports whether a call in a state had not completed when the dump was written. An
+// unknown state ("") does not count as pending.
+func isPending(state string) bool { return state != "" && state != "completed" }
 
-func (r *Reader) keyValue(d *plain.Document, name string) plain.Value {
-	v, ok := r.keyValues[name]
+// findOrAddText returns the index of a text in Rank.Texts, to which it adds a new text.
+func (r *Reader) findOrAddText(text string) int32 {
+	index, ok := r.textIndexes[text]
 	if !ok {
-		v = d.StringValue(name)
-		r.keyValues[name] = v
+		index = int32(len(r.rank.Texts))
+		r.textIndexes[text] = index
+		r.rank.Texts = append(r.rank.Texts, text)
 	}
-	return v
+	return index
 }
 
-// group returns the sequence of the group of an entry, which it adds if it is new.
-func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
+// field returns the value of a key in a dict, or None if the dict lacks the key.
+func (r *Reader) field(d *plain.Document, dict plain.Value, key string) plain.Value {
+	keyValue, ok := r.keyValues[key]
+	if !ok {
+		keyValue = d.StringValue(key)
+		r.keyValues[key] = keyValue
+	}
+	return d.Get(dict, keyValue)
+}
+
+// findOrAddGroup returns the sequence of the group of an entry. It adds the sequence if the group
+// is new.
+func (r *Reader) findOrAddGroup(d *plain.Document, entry plain.Value) *history.Sequence {
 	var words []string // the name and the description of the group
-	for _, item := range d.Items(d.Get(v, r.keyValue(d, "process_group"))) {
+	for _, item := range d.Items(r.field(d, entry, "process_group")) {
 		if text, ok := d.StringOf(item); ok && text != "" {
 			words = append(words, text)
 		}
 	}
 	if len(words) == 0 {
-		id, _ := d.Get(v, r.keyValue(d, "pg_id")).Int()
+		id, _ := r.field(d, entry, "pg_id").Int()
 		words = []string{fmt.Sprint(id)}
 	}
 	id := groupID(words)
@@ -125,30 +131,31 @@ func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 	return g
 }
 
-// groupID returns the ID of a group with a name and a description, one of which may be missing.
+// groupID returns the ID of a group. words are its name and its description, such as "0" and
+// "default_pg". One of them may be missing.
 func groupID(words []string) string { return history.MakePrintable(strings.Join(words, " ")) }
 
 // maxRank limits the numbers of ranks, so that a damaged file cannot exhaust memory.
 const maxRank = 1<<20 - 1
 
 // addMembers adds the ranks of a group to Rank.Members. config is the group's element of
-// pg_config, which states the ranks in a form such as "[0, 1]". It ignores a group with an
-// invalid rank.
+// pg_config, which states the ranks in a form such as "[0, 1]". If a rank is invalid, addMembers
+// ignores the group.
 func (r *Reader) addMembers(d *plain.Document, config plain.Value) {
-	var words []string
+	var words []string // as in findOrAddGroup
 	for _, key := range []string{"name", "desc"} {
-		if word, ok := d.StringOf(d.Get(config, r.keyValue(d, key))); ok && word != "" {
+		if word, ok := d.StringOf(r.field(d, config, key)); ok && word != "" {
 			words = append(words, word)
 		}
 	}
-	text, _ := d.StringOf(d.Get(config, r.keyValue(d, "ranks")))
+	text, _ := d.StringOf(r.field(d, config, "ranks"))
 	var ranks []int
-	for number := range strings.SplitSeq(strings.Trim(text, "[] "), ",") {
-		n, err := strconv.Atoi(strings.TrimSpace(number))
-		if err != nil || n < 0 || n > maxRank {
+	for digits := range strings.SplitSeq(strings.Trim(text, "[] "), ",") {
+		rank, err := strconv.Atoi(strings.TrimSpace(digits))
+		if err != nil || rank < 0 || rank > maxRank {
 			return
 		}
-		ranks = append(ranks, n)
+		ranks = append(ranks, rank)
 	}
 	if r.rank.Members == nil {
 		r.rank.Members = map[string][]int{}
@@ -162,26 +169,32 @@ var unevenOperations = []string{"gather", "scatter", "all_to_all"}
 // describe returns the description of the call in an entry. It contains everything that must be
 // the same on all ranks: the name of the operation, the data types and, unless they can differ,
 // the sizes.
-func (r *Reader) describe(d *plain.Document, v plain.Value) string {
-	name, _ := d.StringOf(d.Get(v, r.keyValue(d, "profiling_name")))
+func (r *Reader) describe(d *plain.Document, entry plain.Value) string {
+	name, _ := d.StringOf(r.field(d, entry, "profiling_name")) // such as "nccl:all_reduce"
 	_, operation, hasPrefix := strings.Cut(name, ":")
 	if !hasPrefix {
 		operation = name
 	}
-	var b strings.Builder
-	b.WriteString(operation)
-	for _, key := range []string{"input_dtypes", "output_dtypes", "input_sizes", "output_sizes"} {
-		value := d.Get(v, r.keyValue(d, key))
-		isSizes := strings.HasSuffix(key, "sizes")
-		if value.IsNone() || isSizes && canSizesDiffer(operation) {
+	keys := []string{"input_dtypes", "output_dtypes"}
+	if !canSizesDiffer(operation) {
+		keys = append(keys, "input_sizes", "output_sizes")
+	}
+	var text strings.Builder
+	text.WriteString(operation)
+	for _, key := range keys {
+		value := r.field(d, entry, key)
+		if value.IsNone() {
 			continue
 		}
-		b.WriteString(" " + strings.ReplaceAll(key, "_", " ") + " ")
-		appendValue(&b, d, value, 0)
+		text.WriteString(" " + strings.ReplaceAll(key, "_", " ") + " ")
+		const depth = 0 // the value is not in a list
+		appendValue(&text, d, value, depth)
 	}
-	return b.String()
+	return text.String()
 }
 
+// canSizesDiffer reports whether ranks may call an operation with different sizes. The suffix _v
+// marks variants for uneven sizes.
 func canSizesDiffer(operation string) bool {
 	if strings.HasSuffix(operation, "_v") {
 		return true
@@ -195,11 +208,11 @@ func canSizesDiffer(operation string) bool {
 // limits, a small pickle that refers to the same list many times could produce a huge text.
 const (
 	maxTextBytes = 1 << 20
-	maxDepth     = 3
+	maxDepth     = 3 // more than the sizes of several tensors need, which are lists in a list
 )
 
-// appendValue appends a number, a string or a list of these to a description. depth is the number
-// of lists that contain v.
+// appendValue appends a number, a string or a list of these to a description. It replaces other
+// values with a question mark. depth is the number of lists that contain v.
 func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int) {
 	if text, ok := d.StringOf(v); ok {
 		b.WriteString(text)
@@ -228,7 +241,7 @@ func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int
 }
 
 // Finish sets the rank's format and the members of groups, and adds notes about the dump. top is
-// the top-level value of the dump. Finish must be called after all entries have been added.
+// the top-level value of the dump. Call Finish after AddEntry has added all entries.
 func (r *Reader) Finish(d *plain.Document, top plain.Value) {
 	r.rank.Format = "Flight Recorder dump"
 	r.rank.IsPartial = r.firstRecordID > 0
@@ -236,8 +249,9 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value) {
 		r.rank.AddNote("the beginning is missing: %d earlier entries are not in the file",
 			r.firstRecordID)
 	}
-	configs := d.Items(d.Get(top, d.StringValue("pg_config"))) // keys and values in turn
-	for i := 1; i < len(configs); i += 2 {
+	configs := d.Items(r.field(d, top, "pg_config")) // keys and values in turn
+	const firstValue = 1
+	for i := firstValue; i < len(configs); i += 2 {
 		r.addMembers(d, configs[i])
 	}
 	if r.messageCount > 0 {
@@ -245,7 +259,7 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value) {
 			r.messageCount)
 	}
 	for _, g := range r.rank.Sequences {
-		if state := r.lastStates[g.ID]; state != "" && state != "completed" {
+		if state := r.lastStates[g.ID]; isPending(state) {
 			r.rank.AddNote("the last call of group %s is %s, not completed", g.ID,
 				history.MakePrintable(state))
 		}

@@ -8,18 +8,19 @@ import (
 )
 
 // forwardPass processes a trace from its beginning and collects the events of each pool. Initial
-// segments and blocks existed when the trace began.
+// segments and blocks existed when the trace began. A backwardPass has found them.
 type forwardPass struct {
 	rank              *history.Rank
 	segments          segmentMap            // the mapped segments
 	liveInitialBlocks map[uint64]finalBlock // initial blocks that are still live, by address
-	hasExpandable     bool                  // see backwardPass
+	hasExpandable     bool                  // whether an expandable segment occurs
 	pools             map[poolID]*pool
 	poolsByUse        []poolID             // pools in the order of their first use
 	liveBlocks        map[uint64]liveBlock // blocks allocated in the trace, by address
 	initialBlocks     []initialBlock       // all initial blocks, sorted by address
 }
 
+// initialBlock is a block that was allocated before the trace began.
 type initialBlock struct {
 	segment *liveSegment
 	address uint64
@@ -29,45 +30,54 @@ type initialBlock struct {
 // liveBlock is a block that was allocated in the trace.
 type liveBlock struct {
 	pool   *pool
-	number int32 // see history.Event.Block
+	number int32 // counted from 0 in the pool, as in history.Event.Block
 }
 
+// pool holds the events of a pool so far.
 type pool struct {
 	sequence   *history.Sequence
 	streams    map[int64]int32 // stream numbers by stream ID
 	blockCount int32           // number of blocks allocated so far
 }
 
-// newForwardPass returns a forwardPass that begins with the state at which b has arrived.
+// newForwardPass returns a forwardPass that begins with the state at which b has arrived, which is
+// the state at the beginning of the trace.
 func newForwardPass(rank *history.Rank, b *backwardPass) *forwardPass {
 	f := &forwardPass{
 		rank: rank, segments: b.segments, liveInitialBlocks: b.blocks, hasExpandable: b.hasExpandable,
 		pools: map[poolID]*pool{}, liveBlocks: map[uint64]liveBlock{},
 	}
 	for _, s := range f.segments.all {
-		s.isInitial, s.number = true, -1
+		s.isInitial = true
+		s.number = noNumber
 	}
 	for _, block := range f.liveInitialBlocks {
 		if s := f.segments.findContaining(block.address); s != nil {
-			f.initialBlocks = append(f.initialBlocks, initialBlock{s, block.address, block.size})
+			f.initialBlocks = append(f.initialBlocks, initialBlock{
+				segment: s, address: block.address, size: block.size,
+			})
 		}
 	}
-	slices.SortFunc(f.initialBlocks, func(a, b initialBlock) int {
-		return cmp.Compare(a.address, b.address)
+	slices.SortFunc(f.initialBlocks, func(x, y initialBlock) int {
+		return cmp.Compare(x.address, y.address)
 	})
 	return f
 }
 
-// addInitialBlocks adds the initial blocks to the sequences of their pools, if these have events.
-// It must be called after all events have been added, so that segments without events get the
+// addInitialBlocks adds the initial blocks to the sequences of their pools. It leaves out pools
+// without events. Call it after all events have been added, so that segments without events get the
 // highest numbers.
 func (f *forwardPass) addInitialBlocks() {
-	for _, b := range f.initialBlocks {
-		if p := f.pools[b.segment.pool]; p != nil {
-			p.sequence.InitialBlocks = append(p.sequence.InitialBlocks, history.InitialBlock{
-				Segment: p.segmentNumber(b.segment), Offset: int64(b.address - b.segment.address), Size: b.size,
-			})
+	for _, block := range f.initialBlocks {
+		p := f.pools[block.segment.pool]
+		if p == nil { // the pool has no events
+			continue
 		}
+		p.sequence.InitialBlocks = append(p.sequence.InitialBlocks, history.InitialBlock{
+			Segment: p.segmentNumber(block.segment),
+			Offset:  int64(block.address - block.segment.address),
+			Size:    block.size,
+		})
 	}
 }
 
@@ -80,6 +90,8 @@ func (f *forwardPass) run(trace []rawEvent) {
 	f.finish()
 }
 
+// addNotes adds notes about the state at the beginning of the trace. Call it before the events
+// change that state.
 func (f *forwardPass) addNotes() {
 	if n := len(f.segments.all); n > 0 {
 		f.rank.AddNote("%d segments and %d blocks are older than the trace: these segments are "+
@@ -129,29 +141,45 @@ func (f *forwardPass) addEvent(e *rawEvent) {
 		f.addFree(e, history.FreeCompleted)
 	case actionSegmentAlloc:
 		f.mapSegment(e)
-	case actionSegmentMap, actionSegmentUnmap, actionIgnored:
 	case actionSegmentFree:
-		if s := f.segments.remove(e.address); s != nil {
-			p := f.findOrAddPool(s.pool)
-			f.appendEvent(p, e, history.UnmapSegment, p.segmentNumber(s), 0, noBlock)
-		}
+		f.unmapSegment(e)
+	case actionSegmentMap, actionSegmentUnmap, actionIgnored: // expandable segments are not modeled
 	}
 }
 
-// noBlock is the block number of events without a block, and of blocks older than the trace.
-const noBlock = -1
+const (
+	noBlock  = -1 // block number of events without a block, and of blocks older than the trace
+	noNumber = -1 // number of a segment before its first use
+)
+
+// place is the place of an event's address: its segment, and the offset in the segment.
+type place struct {
+	segment int32 // index in Sequence.Segments, or -1 if no segment contains the address
+	offset  int64 // in bytes
+}
 
 // mapSegment adds a segment, which replaces an older one at the same address.
 func (f *forwardPass) mapSegment(e *rawEvent) {
-	s := &liveSegment{address: e.address, bytes: e.size, pool: e.pool, stream: e.stream, number: -1}
 	f.segments.remove(e.address)
+	s := &liveSegment{
+		address: e.address, bytes: e.size, pool: e.pool, stream: e.stream, number: noNumber,
+	}
 	f.segments.add(s)
 	p := f.findOrAddPool(s.pool)
-	f.appendEvent(p, e, history.MapSegment, p.segmentNumber(s), 0, noBlock)
+	p.appendEvent(e, history.MapSegment, place{segment: p.segmentNumber(s)}, noBlock)
 }
 
-// segmentNumber returns the index of a segment in Sequence.Segments, to which it adds the segment
-// at its first use.
+func (f *forwardPass) unmapSegment(e *rawEvent) {
+	s := f.segments.remove(e.address)
+	if s == nil { // the address is unknown
+		return
+	}
+	p := f.findOrAddPool(s.pool)
+	p.appendEvent(e, history.UnmapSegment, place{segment: p.segmentNumber(s)}, noBlock)
+}
+
+// segmentNumber returns the index of a segment in Sequence.Segments. At the first use of the
+// segment, it adds the segment there.
 func (p *pool) segmentNumber(s *liveSegment) int32 {
 	if s.number < 0 {
 		s.number = int32(len(p.sequence.Segments))
@@ -162,52 +190,52 @@ func (p *pool) segmentNumber(s *liveSegment) int32 {
 	return s.number
 }
 
-// locate returns the pool, the segment number and the offset of the event's address. If no segment
-// contains the address, the segment number is -1.
-func (f *forwardPass) locate(e *rawEvent) (p *pool, segment int32, offset int64) {
+// locate returns the pool and the place of the event's address. If the pool of the segment there is
+// unknown, locate sets it to the pool of the event.
+func (f *forwardPass) locate(e *rawEvent) (*pool, place) {
 	s := f.segments.findContaining(e.address)
 	if s == nil {
-		return f.findOrAddPool(e.pool), -1, 0
+		return f.findOrAddPool(e.pool), place{segment: noNumber}
 	}
 	if s.pool == unknownPool {
 		s.pool = e.pool
 	}
-	p = f.findOrAddPool(s.pool)
-	return p, p.segmentNumber(s), int64(e.address - s.address)
+	p := f.findOrAddPool(s.pool)
+	offset := int64(e.address - s.address)
+	return p, place{segment: p.segmentNumber(s), offset: offset}
 }
 
 func (f *forwardPass) addAlloc(e *rawEvent) {
-	p, segment, offset := f.locate(e)
-	f.liveBlocks[e.address] = liveBlock{p, p.blockCount}
-	delete(f.liveInitialBlocks, e.address)
-	f.appendEvent(p, e, history.Alloc, segment, offset, p.blockCount)
+	p, at := f.locate(e)
+	number := p.blockCount
 	p.blockCount++
+	f.liveBlocks[e.address] = liveBlock{pool: p, number: number}
+	delete(f.liveInitialBlocks, e.address) // the new block has replaced it
+	p.appendEvent(e, history.Alloc, at, number)
 }
 
-// addFree adds the request or the completion of a free. a is the action.
-func (f *forwardPass) addFree(e *rawEvent, a history.Action) {
-	p, segment, offset := f.locate(e)
+// addFree adds a free. The action is either history.Free, the request, or history.FreeCompleted.
+func (f *forwardPass) addFree(e *rawEvent, action history.Action) {
+	p, at := f.locate(e)
 	block := int32(noBlock)
 	live, isFromTrace := f.liveBlocks[e.address]
 	_, isInitial := f.liveInitialBlocks[e.address]
-	switch {
-	case isFromTrace && live.pool == p:
+	if isFromTrace && live.pool == p {
 		block = live.number
-	case isInitial:
-		p.sequence.IsPartial = true
+	} else if isInitial {
+		p.sequence.IsPartial = true // the allocation is missing
 	}
-	if a == history.FreeCompleted {
+	if action == history.FreeCompleted {
 		delete(f.liveBlocks, e.address)
 	}
-	f.appendEvent(p, e, a, segment, offset, block)
+	p.appendEvent(e, action, at, block)
 }
 
-func (f *forwardPass) appendEvent(
-	p *pool, e *rawEvent, a history.Action, segment int32, offset int64, block int32,
-) {
+// appendEvent appends an event to the sequence of the pool. block is the number of its block.
+func (p *pool) appendEvent(e *rawEvent, action history.Action, at place, block int32) {
 	p.sequence.Events = append(p.sequence.Events, history.Event{
-		Number: e.number, Size: e.size, Offset: offset, UnixMicro: e.time, Segment: segment,
-		Stream: p.streamNumber(e.stream), Block: block, Stack: e.stack, Action: a,
+		Number: e.number, Size: e.size, Offset: at.offset, UnixMicro: e.time, Segment: at.segment,
+		Stream: p.streamNumber(e.stream), Block: block, Stack: e.stack, Action: action,
 	})
 }
 
@@ -216,20 +244,22 @@ func (f *forwardPass) appendEvent(
 func (f *forwardPass) finish() {
 	f.addInitialBlocks()
 	for _, id := range f.poolsByUse {
-		s := f.pools[id].sequence
-		for _, segment := range s.Segments {
-			s.IsPartial = s.IsPartial || segment.IsInitial
+		sequence := f.pools[id].sequence
+		for _, segment := range sequence.Segments {
+			if segment.IsInitial {
+				sequence.IsPartial = true
+			}
 		}
 		if f.hasExpandable {
-			s.NoPlacesReason = "there are expandable segments"
+			sequence.NoPlacesReason = "there are expandable segments"
 		}
-		if s.Class == history.UnknownPool {
+		if sequence.Class == history.UnknownPool {
 			f.rank.AddNote("the pool of %d events is unknown, because their segments have been freed",
-				len(s.Events))
+				len(sequence.Events))
 		}
-		f.rank.Sequences = append(f.rank.Sequences, s)
+		f.rank.Sequences = append(f.rank.Sequences, sequence)
 	}
-	slices.SortStableFunc(f.rank.Sequences, func(a, b *history.Sequence) int {
-		return int(a.Class) - int(b.Class)
+	slices.SortStableFunc(f.rank.Sequences, func(x, y *history.Sequence) int {
+		return cmp.Compare(x.Class, y.Class)
 	})
 }

@@ -21,9 +21,11 @@ var StreamedLists = []plain.StreamedList{
 // for the pool of a graph.
 type poolID [2]int64
 
+// unknownPool is the ID of pools that the file does not state. PyTorch does not use it.
 var unknownPool = poolID{-1, -1}
 
-// rawEvent is an event of the trace as in the file.
+// rawEvent is an event of the trace as in the file. A segment is a range of memory that PyTorch has
+// mapped, and a block is a part of a segment.
 type rawEvent struct {
 	number  int64 // index in the trace of the device
 	address uint64
@@ -39,9 +41,9 @@ type rawEvent struct {
 type action uint8
 
 const (
-	actionAlloc action = iota + 1
-	actionFreeRequested
-	actionFreeCompleted
+	actionAlloc         action = iota + 1
+	actionFreeRequested        // the program has freed a block, which a stream may still be using
+	actionFreeCompleted        // a freed block is no longer in use
 	actionSegmentAlloc
 	actionSegmentFree
 	actionSegmentMap   // maps memory in an expandable segment
@@ -49,7 +51,8 @@ const (
 	actionIgnored      // an event that changes no memory (snapshot, oom), or an unknown one
 )
 
-// actionsByName maps PyTorch's names. Old versions write "free" instead of "free_completed".
+// actionsByName maps PyTorch's names of actions. Old versions of PyTorch write "free" instead of
+// "free_completed".
 var actionsByName = map[string]action{
 	"alloc": actionAlloc, "free_requested": actionFreeRequested,
 	"free_completed": actionFreeCompleted, "segment_alloc": actionSegmentAlloc,
@@ -72,7 +75,7 @@ type finalSegment struct {
 // finalBlock is a block that is not free at the end of the trace.
 type finalBlock struct {
 	address       uint64
-	size          int64 // requested
+	size          int64 // requested size in bytes
 	isFreePending bool  // freed, but another stream may still use it
 }
 
@@ -80,13 +83,13 @@ type finalBlock struct {
 type Reader struct {
 	rank               *history.Rank
 	stacks             *Stacks
-	keys               map[string]plain.Value // Values of the keys in the document
-	actions            map[plain.Value]action // by the Value of the action's name
-	traces             [][]rawEvent           // by device
+	keys               map[string]plain.Value // the key of a dict as a Value, by the key
+	actions            map[plain.Value]action // by the action's name as a Value
+	traces             [][]rawEvent           // events by device
 	segments           []finalSegment
 	unknownActionCount int    // number of events whose action is unknown
 	elementCount       int64  // number of calls of AddElement
-	unreadableKey      string // key of a value that is negative or no integer; empty if none
+	unreadableKey      string // last key whose value was not a number from 0, or "" (see integer)
 }
 
 // NewReader returns a Reader that adds events to rank.
@@ -113,12 +116,16 @@ func (r *Reader) AddElement(d *plain.Document, list, innerList int, v plain.Valu
 	} else {
 		err = r.addSegment(d, v)
 	}
-	if err == nil && r.unreadableKey != "" {
+	if err != nil {
+		return err
+	}
+	if r.unreadableKey != "" {
 		return malformedSnapshot("%q of an event, segment or block is out of range", r.unreadableKey)
 	}
-	return err
+	return nil
 }
 
+// setKeys sets r.keys and r.actions to Values of the document.
 func (r *Reader) setKeys(d *plain.Document) {
 	for _, key := range []string{
 		"action", "addr", "size", "stream", "frames", "pool_id", "time_us", "address", "total_size",
@@ -132,18 +139,22 @@ func (r *Reader) setKeys(d *plain.Document) {
 	}
 }
 
-// integer returns v's value for a key, or 0 if v lacks it. It sets r.unreadableKey if the value is
-// negative or no integer.
+// integer returns the value of a key in the dict v, or 0 if v lacks the key. If the value is
+// negative or not an integer, it sets r.unreadableKey, which AddElement checks.
 func (r *Reader) integer(d *plain.Document, v plain.Value, key string) int64 {
 	value := d.Get(v, r.keys[key])
+	if value.IsNone() {
+		return 0
+	}
 	n, ok := value.Int()
-	if !ok && !value.IsNone() || n < 0 {
+	if !ok || n < 0 {
 		r.unreadableKey = key
 	}
 	return n
 }
 
-// pool returns v's pool for a key, or false if v lacks the key or its value is invalid.
+// pool returns the pool ID that is the value of a key in the dict v. It returns false if v lacks
+// the key or the value is invalid.
 func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, bool) {
 	items := d.Items(d.Get(v, r.keys[key]))
 	if len(items) != 2 {
@@ -156,6 +167,7 @@ func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, boo
 
 const maxDevices = 1024 // limit of len(Reader.traces), in case the file is damaged
 
+// addEvent adds the event v to the trace of a device.
 func (r *Reader) addEvent(d *plain.Document, device int, v plain.Value) error {
 	if device >= maxDevices {
 		return malformedSnapshot("it has more than %d devices", maxDevices)
@@ -163,22 +175,23 @@ func (r *Reader) addEvent(d *plain.Document, device int, v plain.Value) error {
 	for len(r.traces) <= device {
 		r.traces = append(r.traces, nil)
 	}
-	a, ok := r.actions[d.Get(v, r.keys["action"])]
-	if !ok {
+	action, isKnown := r.actions[d.Get(v, r.keys["action"])]
+	if !isKnown {
 		r.unknownActionCount++
-		a = actionIgnored
+		action = actionIgnored
 	}
 	e := rawEvent{
-		number: int64(len(r.traces[device])), action: a,
+		number: int64(len(r.traces[device])), action: action,
 		address: uint64(r.integer(d, v, "addr")), size: r.integer(d, v, "size"),
 		stream: r.integer(d, v, "stream"), time: r.integer(d, v, "time_us"),
 		stack: r.stacks.Add(d, d.Get(v, r.keys["frames"])),
 	}
-	e.pool, _ = r.pool(d, v, "pool_id") // unknownPool in old versions
+	e.pool, _ = r.pool(d, v, "pool_id") // unknownPool in files of old versions
 	r.traces[device] = append(r.traces[device], e)
 	return nil
 }
 
+// addSegment adds the segment v with its blocks.
 func (r *Reader) addSegment(d *plain.Document, v plain.Value) error {
 	if !d.IsDict(v) || d.Get(v, r.keys["address"]).IsNone() {
 		return malformedSnapshot("a segment has no address")
@@ -188,41 +201,52 @@ func (r *Reader) addSegment(d *plain.Document, v plain.Value) error {
 		bytes: r.integer(d, v, "total_size"), stream: r.integer(d, v, "stream"),
 		isExpandable: d.Get(v, r.keys["is_expandable"]).Bool(),
 	}
-	var ok bool
-	if s.pool, ok = r.pool(d, v, "segment_pool_id"); !ok {
-		s.pool = poolID{}
+	id, hasID := r.pool(d, v, "segment_pool_id")
+	if !hasID {
+		id = poolID{} // the default pool
 		r.rank.AddNote("segments have no pool IDs: all of them are counted as the default pool")
 	}
-	address := s.address // of the next block; old versions do not write it
-	for _, b := range d.Items(d.Get(v, r.keys["blocks"])) {
-		if n, ok := d.Get(b, r.keys["address"]).Int(); ok {
-			address = uint64(n)
+	s.pool = id
+	s.blocks = r.blocksOf(d, v, s.address)
+	r.segments = append(r.segments, s)
+	return nil
+}
+
+// blocksOf returns the blocks of a segment that are not free. begin is the segment's address.
+func (r *Reader) blocksOf(d *plain.Document, segment plain.Value, begin uint64) []finalBlock {
+	var blocks []finalBlock
+	address := begin
+	for _, v := range d.Items(d.Get(segment, r.keys["blocks"])) {
+		// Old versions do not write addresses. Each block begins where the previous one ends.
+		if stated, ok := d.Get(v, r.keys["address"]).Int(); ok {
+			address = uint64(stated)
 		}
-		size := r.integer(d, b, "size")
-		state, _ := d.StringOf(d.Get(b, r.keys["state"]))
+		size := r.integer(d, v, "size")
+		state, _ := d.StringOf(d.Get(v, r.keys["state"]))
 		if state != "inactive" {
 			block := finalBlock{
 				address: address, size: size, isFreePending: state != "active_allocated",
 			}
-			if requested, ok := r.requestedSize(d, b).Int(); ok {
+			if requested, ok := r.requestedSize(d, v).Int(); ok {
 				block.size = requested
 			}
-			s.blocks = append(s.blocks, block)
+			blocks = append(blocks, block)
 		}
 		address += uint64(size)
 	}
-	r.segments = append(r.segments, s)
-	return nil
+	return blocks
 }
 
 // requestedSize returns the size that the program requested for a block, or None if it is unknown.
 // PyTorch 2.0 writes the size in the block's history.
 func (r *Reader) requestedSize(d *plain.Document, block plain.Value) plain.Value {
-	if v := d.Get(block, r.keys["requested_size"]); !v.IsNone() {
-		return v
+	size := d.Get(block, r.keys["requested_size"])
+	if !size.IsNone() {
+		return size
 	}
-	if history := d.Items(d.Get(block, r.keys["history"])); len(history) > 0 {
-		return d.Get(history[0], r.keys["real_size"])
+	records := d.Items(d.Get(block, r.keys["history"]))
+	if len(records) == 0 {
+		return size
 	}
-	return 0
+	return d.Get(records[0], r.keys["real_size"])
 }

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"symmem/cmd/symmem/internal/diff/history"
 	"symmem/cmd/symmem/internal/diff/plain"
@@ -9,22 +10,26 @@ import (
 
 // stackTable adds stacks to a rank. It stores each distinct frame and stack once.
 type stackTable struct {
-	rank           *history.Rank
-	frames         map[history.Frame]int32 // index in rank.Frames
-	stacks         map[string]int32        // index in rank.Stacks, by encoded frame indexes
-	frameIndexes   []int32                 // frames of the current stack, as indexes in rank.Frames
-	encodedIndexes []byte                  // encoding of frameIndexes
+	rank   *history.Rank
+	frames map[history.Frame]int32 // index in rank.Frames
+	stacks map[string]int32        // index in rank.Stacks, by encoded frame indexes
+
+	// The following slices are reused for each stack.
+	frameIndexes   []int32 // frames of the current stack, as indexes in rank.Frames
+	encodedIndexes []byte  // encoding of frameIndexes, which can be a key of a map
 }
 
 const maxFrames = 64 // number of innermost frames of a stack that are kept
 
-// Stacks converts the call stacks in memory snapshots and Flight Recorder dumps. It labels lists
-// of frames with the indexes of stacks, and frames with their own indexes, because a pickle
-// refers to the same list or frame many times.
+// Stacks converts the call stacks in memory snapshots and Flight Recorder dumps. A pickle refers to
+// the same list or frame many times. Stacks converts each only once, and then replaces it in the
+// Document with a label: the index in Rank.Stacks or Rank.Frames.
 type Stacks struct {
-	table            stackTable
-	name, file, line plain.Value // keys of a frame; set if hasKeys is set
-	hasKeys          bool
+	table   stackTable
+	hasKeys bool // whether the following fields are set
+
+	// The keys of a frame, as Values of the Document.
+	name, file, line plain.Value
 }
 
 // NewStacks returns a Stacks that adds stacks to rank.
@@ -34,8 +39,8 @@ func NewStacks(rank *history.Rank) *Stacks {
 	}}
 }
 
-// Add returns the index of a stack in Rank.Stacks, to which it adds a new stack. The index is -1 if
-// frames is not a list or is empty.
+// Add returns the index of a stack in Rank.Stacks, to which it adds a new stack. frames is a list
+// of dicts, innermost frame first. If frames is empty or not a list, the index is -1.
 func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	if !d.IsList(frames) {
 		return -1
@@ -68,13 +73,13 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 // frameIndex returns the index of the frame v in Rank.Frames, to which it adds a new frame. It
 // returns false if v is not a dict.
 func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
-	if !d.IsDict(v) { // the label of a list is the index of a stack
+	if !d.IsDict(v) { // such as a list, whose label would be the index of a stack
 		return 0, false
 	}
 	if index, isLabeled := d.Label(v); isLabeled {
 		return index, true
 	}
-	var f history.Frame
+	var f history.Frame // fields that the file lacks remain empty
 	f.Function, _ = d.StringOf(d.Get(v, s.name))
 	f.File, _ = d.StringOf(d.Get(v, s.file))
 	f.Line, _ = d.Get(v, s.line).Int()
@@ -100,6 +105,6 @@ func (t *stackTable) findOrAddStack() int32 {
 	}
 	index := int32(len(t.rank.Stacks))
 	t.stacks[string(t.encodedIndexes)] = index
-	t.rank.Stacks = append(t.rank.Stacks, append([]int32(nil), t.frameIndexes...))
+	t.rank.Stacks = append(t.rank.Stacks, slices.Clone(t.frameIndexes))
 	return index
 }
