@@ -23,8 +23,8 @@ type matchedSequences struct {
 	sequences []*history.Sequence // one for each rank; nil if the rank lacks the pool or group
 }
 
-// matchSequences finds the sequences of each pool and group on all ranks. The notes state which
-// pools are not compared and why.
+// matchSequences finds the pools and groups to compare, and the sequence of each on every rank. The
+// notes state which pools are not compared and why.
 func matchSequences(
 	ranks []*history.Rank, o Options,
 ) (matches []*matchedSequences, notes []string) {
@@ -34,11 +34,14 @@ func matchSequences(
 			isPresent[s.Class] = true
 		}
 	}
+	// With MemPools, the user has chosen which memory must agree between the ranks.
 	onlyMemPools := isPresent[history.MemPool] && !o.AllPools
-	for class := history.DefaultPool; class <= history.Calls; class++ {
+	for class := history.DefaultPool; class <= history.Calls; class++ { // Calls is the last class
+		if !isPresent[class] {
+			continue
+		}
 		isOtherPool := class == history.DefaultPool || class == history.GraphPool
 		switch {
-		case !isPresent[class]:
 		case class == history.UnknownPool:
 			notes = append(notes, "events whose pool is unknown were not compared")
 		case onlyMemPools && isOtherPool:
@@ -53,12 +56,12 @@ func matchSequences(
 
 // matchClass matches the sequences of a class. Groups and symmem's pools are matched by ID,
 // because an ID means the same on all ranks. Other pools are matched by ID only if all ranks have
-// the same IDs, and otherwise by the order of their first events.
+// the same IDs. Otherwise, they are matched by the order of their first events.
 func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences {
 	rankCounts := map[string]int{} // number of ranks that have each ID
 	var ids []string               // in the order of their first occurrence
-	tracedRanks := 0
-	lists := make([][]*history.Sequence, len(ranks))
+	tracedRanks := 0               // number of ranks with recorded events
+	byRank := make([][]*history.Sequence, len(ranks))
 	for i, r := range ranks {
 		if !r.LacksTrace {
 			tracedRanks++
@@ -67,7 +70,7 @@ func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences 
 			if s.Class != class {
 				continue
 			}
-			lists[i] = append(lists[i], s)
+			byRank[i] = append(byRank[i], s)
 			rankCounts[s.ID]++
 			if rankCounts[s.ID] == 1 {
 				ids = append(ids, s.ID)
@@ -76,61 +79,66 @@ func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences 
 	}
 	haveSameIDs := true
 	for _, count := range rankCounts {
-		haveSameIDs = haveSameIDs && count == tracedRanks
+		if count != tracedRanks {
+			haveSameIDs = false
+		}
 	}
 	if haveSameIDs || class == history.Calls || class == history.SymmemPool {
-		return matchByID(lists, class, ids)
+		return matchByID(byRank, class, ids)
 	}
-	return matchByOrder(lists, class)
+	return matchByOrder(byRank, class)
 }
 
-// matchByID matches the sequences with equal IDs. lists holds the sequences of each rank.
-func matchByID(lists [][]*history.Sequence, class history.Class, ids []string) []*matchedSequences {
-	var all []*matchedSequences
+// matchByID matches the sequences with equal IDs. byRank holds the sequences of each rank.
+func matchByID(
+	byRank [][]*history.Sequence, class history.Class, ids []string,
+) []*matchedSequences {
+	var matches []*matchedSequences
 	for _, id := range ids {
 		m := &matchedSequences{
 			class: class, id: id, title: sequenceTitle(class, id),
-			sequences: make([]*history.Sequence, len(lists)),
+			sequences: make([]*history.Sequence, len(byRank)),
 		}
-		for i, list := range lists {
-			for _, s := range list {
+		for i, sequences := range byRank {
+			for _, s := range sequences {
 				if s.ID == id {
 					m.sequences[i] = s
 				}
 			}
 		}
-		all = append(all, m)
+		matches = append(matches, m)
 	}
-	return all
+	return matches
 }
 
-// matchByOrder sorts the sequences of each rank by their first events, and matches the sequences
-// at equal positions. lists holds the sequences of each rank.
-func matchByOrder(lists [][]*history.Sequence, class history.Class) []*matchedSequences {
-	longest := 0
-	for _, list := range lists {
-		slices.SortStableFunc(list, func(a, b *history.Sequence) int {
+// matchByOrder sorts the sequences of each rank by their first events. It matches the first
+// sequences of all ranks, the second ones and so on. byRank holds the sequences of each rank.
+func matchByOrder(byRank [][]*history.Sequence, class history.Class) []*matchedSequences {
+	maxCount := 0 // of the sequences of a rank
+	for _, sequences := range byRank {
+		slices.SortStableFunc(sequences, func(a, b *history.Sequence) int {
 			return cmp.Compare(firstEventNumber(a), firstEventNumber(b))
 		})
-		longest = max(longest, len(list))
+		maxCount = max(maxCount, len(sequences))
 	}
-	var all []*matchedSequences
-	for position := range longest {
+	var matches []*matchedSequences
+	for position := range maxCount {
 		m := &matchedSequences{
 			class: class, title: sequenceTitle(class, fmt.Sprintf("%d in order of use", position)),
-			sequences: make([]*history.Sequence, len(lists)),
+			sequences: make([]*history.Sequence, len(byRank)),
 		}
-		for i, list := range lists {
-			if position < len(list) {
-				m.sequences[i] = list[position]
+		for i, sequences := range byRank {
+			if position < len(sequences) {
+				m.sequences[i] = sequences[position]
 			}
 		}
-		all = append(all, m)
+		matches = append(matches, m)
 	}
-	return all
+	return matches
 }
 
-// firstEventNumber returns the number of the first event, or a larger number if there is none.
+// firstEventNumber returns the number of the first event. If there is none, it returns the largest
+// number, so that the sequence is the last one.
 func firstEventNumber(s *history.Sequence) int64 {
 	if len(s.Events) == 0 {
 		return math.MaxInt64
@@ -138,6 +146,7 @@ func firstEventNumber(s *history.Sequence) int64 {
 	return s.Events[0].Number
 }
 
+// sequenceTitle returns the name of a pool or group in reports, such as "MemPool 1".
 func sequenceTitle(class history.Class, id string) string {
 	if id == "" {
 		return class.String()

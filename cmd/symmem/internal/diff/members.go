@@ -10,11 +10,12 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// groupSeparator separates the number of a symmem pool from its group in a sequence's ID.
+// groupSeparator is a part of the IDs of sequences of symmem's pools, such as "3 of group tp": it
+// separates the number of the pool from the group.
 const groupSeparator = " of group "
 
-// group returns the ID of the group whose ranks should have the sequences, or "" if all ranks
-// should have them.
+// group returns the ID of the group whose ranks should have the sequences. It returns "" for
+// PyTorch's pools, which all ranks should have.
 func (m *matchedSequences) group() string {
 	switch m.class {
 	case history.Calls:
@@ -27,21 +28,25 @@ func (m *matchedSequences) group() string {
 	}
 }
 
-// memberRanks returns the indexes of the ranks that should have the pool or group. All ranks
-// should have PyTorch's pools. lost lists the other ranks whose files may have lost events of the
-// pool or group at the beginning.
+// memberRanks returns the ranks that should have the pool or group, as indexes of ranks. lost lists
+// other ranks, which may have had events of the pool or group. But they have none in their files,
+// the beginnings of which are lost.
 func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []int) {
 	group := m.group()
 	for i, s := range m.sequences {
 		hasEvents := s != nil
+		if hasEvents {
+			members = append(members, i)
+			continue
+		}
+		if ranks[i].LacksTrace { // cannot be compared
+			continue
+		}
 		isOfAllRanks := group == ""
 		switch {
-		case hasEvents:
-			members = append(members, i)
-		case ranks[i].LacksTrace:
 		case isOfAllRanks:
 			members = append(members, i)
-		case !isInGroup(ranks, i, group):
+		case !isInGroup(ranks, i, group): // should not have the sequence
 		case ranks[i].IsPartial:
 			lost = append(lost, i)
 		default:
@@ -51,31 +56,37 @@ func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []i
 	return members, lost
 }
 
-// isInGroup reports whether rank i is in a group, according to its own events and windows or to the
-// files that list the group's ranks.
+// isInGroup reports whether rank i is in a group. It looks for the group in the events and windows
+// of the rank, and in all files that list the group's ranks.
 func isInGroup(ranks []*history.Rank, i int, group string) bool {
-	for _, s := range ranks[i].Sequences {
+	rank := ranks[i]
+	if group == rank.WorldGroup {
+		return true
+	}
+	for _, s := range rank.Sequences {
 		hasCalls := s.Class == history.Calls && s.ID == group
 		hasPool := s.Class == history.SymmemPool && strings.HasSuffix(s.ID, groupSeparator+group)
 		if hasCalls || hasPool {
 			return true
 		}
 	}
-	isOfGroup := func(w history.Window) bool { return w.Group == group }
-	if group == ranks[i].WorldGroup || slices.ContainsFunc(ranks[i].Windows, isOfGroup) {
-		return true
+	for _, w := range rank.Windows {
+		if w.Group == group {
+			return true
+		}
 	}
-	var members []int // as stated by the files
+	var members []int // as stated by the files; nil if none states them
 	for _, r := range ranks {
 		stated := r.Members[group]
-		if members != nil && stated != nil && !slices.Equal(members, stated) {
-			return false // different groups of the same name
+		if stated == nil {
+			continue
 		}
-		if stated != nil {
-			members = stated
+		if members != nil && !slices.Equal(members, stated) {
+			return false // different groups have the same ID
 		}
+		members = stated
 	}
-	return slices.Contains(members, ranks[i].Number)
+	return slices.Contains(members, rank.Number)
 }
 
 // checkFiles returns notes about files that are missing or seem to be of another run. ranks must
@@ -86,17 +97,20 @@ func checkFiles(ranks []*history.Rank) []string {
 		notes = append(notes, fmt.Sprintf("there is no file of %s (%s)", ranklist.Ranks(missing),
 			ranks[0].Format))
 	}
+	// Times are in microseconds since 1970, or 0 if they are unknown.
+	begins := make([]int64, len(ranks))
+	ends := make([]int64, len(ranks))
 	last := 0 // index of the rank whose events began last
-	begins, ends := make([]int64, len(ranks)), make([]int64, len(ranks))
 	for i, r := range ranks {
 		begins[i], ends[i] = timesOf(r)
 		if begins[i] > begins[last] {
 			last = i
 		}
 	}
-	const maxGap = int64(time.Minute / time.Microsecond) // in microseconds
+	const maxGap = int64(time.Minute / time.Microsecond)
 	for i, r := range ranks {
-		if ends[i] > 0 && ends[i] < begins[last]-maxGap {
+		hasTimes := ends[i] > 0
+		if hasTimes && ends[i] < begins[last]-maxGap {
 			notes = append(notes, fmt.Sprintf("the events of rank %d ended at %s, but those of rank %d "+
 				"began at %s: the files may be of different runs", r.Number, formatTime(ends[i]),
 				ranks[last].Number, formatTime(begins[last])))
@@ -106,28 +120,31 @@ func checkFiles(ranks []*history.Rank) []string {
 }
 
 // missingRanks returns the numbers of the ranks without a file. If no file states the number of
-// ranks, it assumes that the highest rank with a file is the last, unless half of the files or
-// more would then be missing.
+// ranks, missingRanks assumes that the highest rank with a file is the last. If then half of the
+// files or more would be missing, the assumption is probably wrong, and missingRanks returns nil.
 func missingRanks(ranks []*history.Rank) []int {
-	stated := 0 // the number of ranks that the files state, or 0
+	count := 0 // the number of ranks that the files state, or 0
 	highest := 0
 	isPresent := map[int]bool{}
 	for _, r := range ranks {
 		isPresent[r.Number] = true
 		highest = max(highest, r.Number)
-		stated = max(stated, r.RankCount)
+		count = max(count, r.RankCount)
 		for _, members := range r.Members {
 			if len(members) > 0 {
-				stated = max(stated, slices.Max(members)+1)
+				count = max(count, slices.Max(members)+1)
 			}
 		}
 	}
-	if stated == 0 && highest+1 >= 2*len(ranks) {
-		return nil
+	if count == 0 {
+		count = highest + 1
+		if count >= 2*len(ranks) {
+			return nil
+		}
 	}
 	var missing []int
-	for n := range max(stated, highest+1) {
-		if !isPresent[n] && (stated == 0 || n < stated) {
+	for n := range count {
+		if !isPresent[n] {
 			missing = append(missing, n)
 		}
 	}
@@ -140,7 +157,10 @@ func timesOf(r *history.Rank) (begin, end int64) {
 	for _, s := range r.Sequences {
 		for i := range s.Events {
 			t := s.Events[i].UnixMicro
-			if t > 0 && (begin == 0 || t < begin) {
+			if t <= 0 { // unknown
+				continue
+			}
+			if begin == 0 || t < begin {
 				begin = t
 			}
 			end = max(end, t)

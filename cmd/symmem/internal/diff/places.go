@@ -7,34 +7,36 @@ import (
 	"symmem/internal/ranklist"
 )
 
+// placement is the place of a block.
 type placement struct {
-	segment int32 // number of the segment (see placements), or -1 without a place
+	segment int32 // number of the segment, or -1 without a place
 	offset  int64 // bytes from the beginning of the segment
 }
 
 // placements returns the placements of the first count requests. It numbers segments in the order
 // of their first use, so that placements on different ranks can be compared. Requests other than
-// allocations have segment -1.
+// allocations have no place.
 func (v *requestView) placements(count int) []placement {
-	numbers := map[int32]int32{} // by Event.Segment
-	all := make([]placement, 0, count)
+	segmentNumbers := map[int32]int32{} // by Event.Segment
 	firstEvent := 0
 	if len(v.events) > 0 && v.sequence.IsPartial {
 		firstEvent = int(v.events[0]) // other ranks may lack the earlier events
 	}
+	all := make([]placement, 0, count)
 	for i := firstEvent; i < len(v.sequence.Events) && len(all) < count; i++ {
 		e := &v.sequence.Events[i]
 		if e.Segment >= 0 {
-			if _, ok := numbers[e.Segment]; !ok {
-				numbers[e.Segment] = int32(len(numbers))
+			if _, ok := segmentNumbers[e.Segment]; !ok {
+				segmentNumbers[e.Segment] = int32(len(segmentNumbers))
 			}
 		}
-		if isNextRequest := int32(i) == v.events[len(all)]; !isNextRequest {
-			continue
+		nextRequest := v.events[len(all)] // exists, because len(all) < count <= len(v.events)
+		if int32(i) != nextRequest {
+			continue // only numbers the segment
 		}
 		p := placement{segment: -1}
 		if e.Action == history.Alloc && e.Segment >= 0 {
-			p = placement{numbers[e.Segment], e.Offset}
+			p = placement{segment: segmentNumbers[e.Segment], offset: e.Offset}
 		}
 		all = append(all, p)
 	}
@@ -52,26 +54,28 @@ func (c *comparison) comparePlacements(count int) {
 			return
 		}
 	}
-	first := count // first request with different placements
-	all := make([][]placement, len(c.views))
+	first := count // first request with different placements, or count if there is none
+	byMember := make([][]placement, len(c.views))
 	for i, v := range c.views {
-		all[i] = v.placements(count)
-		for request := range min(first, len(all[i])) {
-			if all[i][request] != all[0][request] {
+		byMember[i] = v.placements(count)
+		for request := range min(first, len(byMember[i])) {
+			if byMember[i][request] != byMember[0][request] {
 				first = request
 				break
 			}
 		}
 	}
 	if first < count {
-		c.result.PlacementDifference = c.placementDifference(first, all)
+		c.result.PlacementDifference = c.placementDifference(first, byMember)
 	}
 }
 
-// placementDifference describes the placements of a request, which differ between members. all
-// holds the placements on each member.
-func (c *comparison) placementDifference(request int, all [][]placement) *Difference {
-	subsets := c.split(func(i, j int) bool { return all[i][request] == all[j][request] })
+// placementDifference describes the placements of a request, which differ between members. byMember
+// holds the placements of all requests on each member.
+func (c *comparison) placementDifference(request int, byMember [][]placement) *Difference {
+	subsets := c.split(func(i, j int) bool {
+		return byMember[i][request] == byMember[j][request]
+	})
 	d := &Difference{
 		Kind: KindPlace, RequestIndex: request, MinorityRanks: c.minorityRanks(subsets),
 		PrecedingRequests: []string{}, Explanation: []string{},
@@ -80,13 +84,13 @@ func (c *comparison) placementDifference(request int, all [][]placement) *Differ
 	member := subsets[0][0] // earlier placements are the same on all members
 	v := c.views[member]
 	for i := max(0, request-maxPreceding); i < request; i++ {
-		text := requestText(v.rank, v.keys[i], v.eventOf(i)) + placementText(all[member][i])
+		text := requestText(v.rank, v.keys[i], v.eventOf(i)) + placementText(byMember[member][i])
 		d.PrecedingRequests = append(d.PrecedingRequests, fmt.Sprintf("%d: %s", i, text))
 	}
 	for i, s := range subsets {
 		variant := c.variant(s, request)
-		variant.Text += placementText(all[s[0]][request])
-		if i > 0 {
+		variant.Text += placementText(byMember[s[0]][request])
+		if i > 0 { // differs from the first variant
 			variant.DifferenceKind = KindPlace
 		}
 		d.Variants = append(d.Variants, variant)
@@ -103,8 +107,9 @@ func placementText(p placement) string {
 	return fmt.Sprintf(" -> segment %d offset 0x%x", p.segment, p.offset)
 }
 
-// explainPlacements states why the subsets placed a request differently: either other blocks were
-// free, or the allocator chose another one of the same free blocks.
+// explainPlacements states why the subsets placed a request differently. Either other blocks were
+// free, because frees had completed at other points, or the allocator chose another one of the same
+// free blocks.
 func (c *comparison) explainPlacements(subsets []subset, request int) string {
 	const timing = "Another stream used the blocks (record_stream), so it depends on timing when " +
 		"they become free."
@@ -127,25 +132,27 @@ func (c *comparison) explainPlacements(subsets []subset, request int) string {
 
 // completedFree is a free that completed after the first requestCount requests of a view.
 type completedFree struct {
-	block        int32 // number of the block (see newView)
+	block        int32 // number of the block among the compared blocks, or -1 for an older block
 	requestCount int
 }
 
-// completedFrees returns the frees that completed before a request, in order.
+// completedFrees returns the frees that completed before a request, in order. It ignores frees that
+// completed before the first compared request.
 func (v *requestView) completedFrees(request int) []completedFree {
 	var all []completedFree
-	earlier := 0 // number of requests before the event
+	requestCount := 0 // number of requests up to the event
 	for i := range v.sequence.Events {
-		if earlier < len(v.events) && int32(i) == v.events[earlier] {
-			if earlier == request {
+		isRequest := requestCount < len(v.events) && int32(i) == v.events[requestCount]
+		if isRequest {
+			if requestCount == request {
 				break
 			}
-			earlier++
+			requestCount++
 		}
 		e := &v.sequence.Events[i]
-		if e.Action == history.FreeCompleted && earlier > 0 {
+		if e.Action == history.FreeCompleted && requestCount > 0 {
 			block := max(e.Block-v.skippedBlocks, -1)
-			all = append(all, completedFree{block: block, requestCount: earlier})
+			all = append(all, completedFree{block: block, requestCount: requestCount})
 		}
 	}
 	return all

@@ -10,13 +10,16 @@ import (
 )
 
 // replayRequests simulates where symmem and PyTorch would place the requests of each rank, and
-// sets c.result.Replay.
+// sets c.result.Replay. It does nothing for collectives, which have no places.
 func (c *comparison) replayRequests() {
-	if c.match.class == history.Calls || len(c.views[0].keys) == 0 {
+	if c.match.class == history.Calls {
 		return
 	}
-	r := &ReplayResult{SymmemFirst: -1}
-	r.SymmemText = c.replaySymmem(r)
+	if len(c.views[0].keys) == 0 { // no requests to replay
+		return
+	}
+	r := &ReplayResult{}
+	r.SymmemFirst, r.SymmemText = c.replaySymmem()
 	if c.match.class != history.SymmemPool {
 		r.PyTorchText = c.replayPyTorch()
 	}
@@ -24,17 +27,19 @@ func (c *comparison) replayRequests() {
 }
 
 // replaySymmem places the requests of all ranks as symmem does: it takes the oldest of several
-// equally suitable blocks. It sets r.SymmemFirst and returns a description of the result.
-func (c *comparison) replaySymmem(r *ReplayResult) string {
+// equally suitable blocks. It returns the first request with different places on two ranks (-1 if
+// there is none), and a description of the result.
+func (c *comparison) replaySymmem() (first int, text string) {
+	first = -1
 	var reference []placement // placements on the first member
-	first := -1               // first request with different placements, or -1
 	for i, v := range c.views {
 		if i > 0 && slices.Equal(v.keys, c.views[0].keys) {
 			continue // the same requests get the same placements
 		}
 		placements, err := placeOldestFirst(v)
 		if err != nil {
-			return fmt.Sprintf("the requests of rank %d cannot be replayed: %v", c.numbers[i], err)
+			text = fmt.Sprintf("the requests of rank %d cannot be replayed: %v", c.numbers[i], err)
+			return -1, text
 		}
 		if i == 0 {
 			reference = placements
@@ -47,20 +52,21 @@ func (c *comparison) replaySymmem(r *ReplayResult) string {
 			}
 		}
 	}
-	r.SymmemFirst = first
-	all := fmt.Sprintf("all %d ranks", len(c.views))
+	text = fmt.Sprintf("by symmem's rule (the oldest block first), all %d ranks agree ",
+		len(c.views))
 	switch {
-	case first < 0 && c.result.RequestDifference == nil:
-		return "by symmem's rule (the oldest block first), " + all + " agree to the end"
-	case first < 0:
-		return "by symmem's rule (the oldest block first), " + all +
-			" agree as far as they have the same requests"
+	case first >= 0:
+		text += fmt.Sprintf("up to request %d; their requests differ from request %d on", first,
+			c.result.EqualRequests)
+	case c.result.RequestDifference != nil:
+		text += "as far as they have the same requests"
+	default:
+		text += "to the end"
 	}
-	return fmt.Sprintf("by symmem's rule (the oldest block first), %s agree up to request %d; their "+
-		"requests differ from request %d on", all, first, c.result.EqualRequests)
+	return first, text
 }
 
-const maxReplayedBytes = 1 << 40 // limit of the size of a replayed request
+const maxReplayedBytes = 1 << 40 // limit of the size of a replayed request, far above real sizes
 
 // placeOldestFirst returns the placements of a view's requests by symmem's rule. It ignores blocks
 // that were allocated before the trace began.
@@ -70,20 +76,20 @@ func placeOldestFirst(v *requestView) ([]placement, error) {
 		return nil, err
 	}
 	all := make([]placement, 0, len(v.keys))
-	var handles []alloc.Handle // by requestKey.block
+	var handles []alloc.Handle // of the blocks, by requestKey.block
 	for _, k := range v.keys {
-		p := placement{segment: -1}
-		switch {
-		case k.action == history.Alloc && k.size > maxReplayedBytes:
-			return nil, fmt.Errorf("a request of %d bytes is too large", k.size)
-		case k.action == history.Alloc:
+		p := placement{segment: -1} // remains the placement of a free
+		if k.action == history.Alloc {
+			if k.size > maxReplayedBytes {
+				return nil, fmt.Errorf("a request of %d bytes is too large", k.size)
+			}
 			block, err := allocate(allocator, max(k.size, 1), alloc.Stream(k.stream))
 			if err != nil {
 				return nil, err
 			}
-			p = placement{block.Segment, block.Offset}
+			p = placement{segment: block.Segment, offset: block.Offset}
 			handles = append(handles, block.Handle)
-		case k.block >= 0 && int(k.block) < len(handles):
+		} else if k.block >= 0 && int(k.block) < len(handles) { // otherwise, the block is ignored
 			if _, _, err := allocator.FreeHandle(handles[k.block]); err != nil {
 				return nil, err
 			}
@@ -93,14 +99,19 @@ func placeOldestFirst(v *requestView) ([]placement, error) {
 	return all, nil
 }
 
-// allocate allocates a block, for which it adds a segment if necessary.
+// allocate allocates a block. If no segment has room for the block, it first adds a segment.
 func allocate(allocator *alloc.Core, size int64, stream alloc.Stream) (alloc.Block, error) {
 	for {
 		block, growth, err := allocator.Alloc(size, stream)
-		if err != nil || growth.Bytes == 0 {
-			return block, err
+		if err != nil {
+			return alloc.Block{}, err
 		}
-		if _, err := allocator.AddSegment(growth, 0); err != nil {
+		if growth.Bytes == 0 {
+			return block, nil
+		}
+		// Alloc has allocated nothing, because it needs a segment of growth.Bytes.
+		const anyAddress = 0 // symmem's rule does not depend on addresses
+		if _, err := allocator.AddSegment(growth, anyAddress); err != nil {
 			return alloc.Block{}, err
 		}
 	}
@@ -122,10 +133,10 @@ func (c *comparison) replayPyTorch() string {
 		}
 	}
 	for i, v := range c.views {
-		if e := replayAddresses(v.sequence); e != nil {
+		if unexplained := replayAddresses(v.sequence); unexplained != nil {
 			return fmt.Sprintf("PyTorch's rule (best fit, then lowest address) explains the places on "+
 				"rank %d up to event %d, but not that event: another rule or setting applied",
-				c.numbers[i], e.Number)
+				c.numbers[i], unexplained.Number)
 		}
 	}
 	return fmt.Sprintf("PyTorch's rule (best fit, then lowest address) explains the places of all "+
@@ -135,10 +146,12 @@ func (c *comparison) replayPyTorch() string {
 // addressReplay replays a sequence as PyTorch does: among free blocks of the same size, it takes
 // the block at the lowest address.
 type addressReplay struct {
-	allocator     *alloc.Core
-	mappedSegment *history.SegmentInfo // the last mapped segment, or nil if a block uses it
-	handles       []alloc.Handle       // by Event.Block
-	isTrimmed     bool                 // whether the pool was trimmed after the last allocation
+	allocator *alloc.Core
+	// mappedSegment is the last mapped segment. It is nil before the first, and after an allocation
+	// has added it to the allocator.
+	mappedSegment *history.SegmentInfo
+	handles       []alloc.Handle // of the blocks, by Event.Block
+	isTrimmed     bool           // whether the pool was trimmed after the last allocation
 }
 
 // replayAddresses returns the first event of a sequence that PyTorch's rule does not explain, or
@@ -161,27 +174,28 @@ func replayAddresses(s *history.Sequence) *history.Event {
 // replayEvent replays an event and reports whether the rule explains it.
 func (r *addressReplay) replayEvent(s *history.Sequence, e *history.Event) bool {
 	switch e.Action {
-	case history.Free, history.Call: // a block becomes free when its free completes
 	case history.MapSegment:
-		r.mappedSegment = &s.Segments[e.Segment]
+		r.mappedSegment = &s.Segments[e.Segment] // the next allocation must use it
 		return true
 	case history.UnmapSegment:
 		if !r.isTrimmed {
-			r.allocator.Trim(0) // PyTorch unmaps all free segments together
+			r.isTrimmed = true
+			const minMappedBytes = 0 // PyTorch unmaps all free segments together
+			r.allocator.Trim(minMappedBytes)
 		}
-		r.isTrimmed = true
 		return true
 	case history.FreeCompleted:
-		if e.Block >= 0 && int(e.Block) < len(r.handles) {
-			_, _, err := r.allocator.FreeHandle(r.handles[e.Block])
-			return err == nil
+		if e.Block < 0 || int(e.Block) >= len(r.handles) { // of a block older than the trace
+			return true
 		}
-		return true
+		_, _, err := r.allocator.FreeHandle(r.handles[e.Block])
+		return err == nil
 	case history.Alloc:
 		r.isTrimmed = false
 		return r.replayAlloc(e)
+	default: // a Free, whose block becomes free with FreeCompleted
+		return true
 	}
-	return true
 }
 
 // replayAlloc replays an allocation and reports whether the rule explains the place. If no free
@@ -190,19 +204,26 @@ func (r *addressReplay) replayAlloc(e *history.Event) bool {
 	if e.Size > maxReplayedBytes {
 		return false
 	}
-	size, stream := max(e.Size, 1), alloc.Stream(e.Stream)
+	size := max(e.Size, 1)
+	stream := alloc.Stream(e.Stream)
 	block, growth, err := r.allocator.Alloc(size, stream)
-	if err == nil && growth.Bytes > 0 {
+	if err != nil {
+		return false
+	}
+	if growth.Bytes > 0 { // no free block is large enough
 		if r.mappedSegment == nil || r.mappedSegment.Bytes != growth.Bytes {
 			return false
 		}
-		_, err = r.allocator.AddSegment(growth, r.mappedSegment.Address)
-		if err == nil {
-			r.mappedSegment = nil
-			block, growth, err = r.allocator.Alloc(size, stream)
+		if _, err := r.allocator.AddSegment(growth, r.mappedSegment.Address); err != nil {
+			return false
+		}
+		r.mappedSegment = nil
+		block, growth, err = r.allocator.Alloc(size, stream)
+		if err != nil || growth.Bytes > 0 {
+			return false
 		}
 	}
-	if err != nil || growth.Bytes > 0 || r.mappedSegment != nil {
+	if r.mappedSegment != nil { // PyTorch needed a segment, but the rule does not
 		return false
 	}
 	r.handles = append(r.handles, block.Handle)

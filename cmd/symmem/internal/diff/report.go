@@ -2,13 +2,13 @@ package diff
 
 import "symmem/cmd/symmem/internal/diff/history"
 
-// Report is the result of Compare.
+// Report is the result of Compare. A sequence is the list of events of a pool or a group.
 type Report struct {
-	RanksAgree bool             `json:"agree"` // whether no sequence has a difference
-	Ranks      []RankInfo       `json:"ranks"`
+	RanksAgree bool             `json:"agree"`     // whether all sequences agree between the ranks
+	Ranks      []RankInfo       `json:"ranks"`     // one for each file
 	Sequences  []SequenceResult `json:"sequences"` // one for each compared pool or group
 	Notes      []string         `json:"notes"`     // what was not compared
-	// FileNotes are those of the Notes that concern missing files or files of another run.
+	// FileNotes contains the elements of Notes that concern missing files or files of another run.
 	FileNotes []string `json:"-"`
 }
 
@@ -24,17 +24,17 @@ func (r *Report) HasComparison() bool {
 
 // RankInfo describes the file of a rank.
 type RankInfo struct {
-	Rank       int      `json:"rank"`
-	File       string   `json:"file"`
-	Format     string   `json:"format"`
+	Rank       int      `json:"rank"`   // number of the rank
+	File       string   `json:"file"`   // path of the file
+	Format     string   `json:"format"` // name of the file's format
 	EventCount int      `json:"events"`
-	Notes      []string `json:"notes"`
+	Notes      []string `json:"notes"` // what cannot be determined from the file
 }
 
 // SequenceResult holds the result of comparing one pool or group.
 type SequenceResult struct {
 	Title         string `json:"title"` // name of the pool or group
-	Ranks         []int  `json:"ranks"` // the compared ranks
+	Ranks         []int  `json:"ranks"` // numbers of the compared ranks
 	EqualRequests int    `json:"equal"` // number of requests before the first difference
 	// RequestDifference is the first difference between requests, or nil.
 	RequestDifference *Difference `json:"requests,omitempty"`
@@ -75,8 +75,8 @@ type Variant struct {
 	// EventIndex is the event's index in the file of Ranks[0], or -1 if that file ends earlier.
 	EventIndex int64    `json:"number"`
 	Stack      []string `json:"stack"` // call stack of the event, innermost frame first
-	// DifferenceKind is the kind of the difference from the first variant, which is the most
-	// frequent one. It is empty in the first variant.
+	// DifferenceKind is one of the Kind constants. It states how this variant differs from the
+	// first variant, which is the most frequent one. It is empty in the first variant.
 	DifferenceKind string `json:"kind,omitempty"`
 }
 

@@ -9,18 +9,20 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// maxLines is the maximum number of lines of a stack, and of notes in Report.Ranks.
+// maxLines is the maximum number of lines of a stack, and of notes of the ranks. The rest is left
+// out.
 const maxLines = 12
 
 // WriteText writes the report as text. For each pool or group, it writes the first differences
-// between the ranks; at the end, it writes the notes and whether the ranks agree.
+// between the ranks. At the end, it writes the notes and whether the ranks agree.
 func (r *Report) WriteText(w io.Writer) error {
 	t := &textWriter{Writer: bufio.NewWriter(w)}
-	events := 0
+	eventCount := 0
 	for _, rank := range r.Ranks {
-		events += rank.EventCount
+		eventCount += rank.EventCount
 	}
-	t.writeLine("%s, %s.", ranklist.Plural(len(r.Ranks), "file"), ranklist.Plural(events, "event"))
+	t.writeLine("%s, %s.", ranklist.Plural(len(r.Ranks), "file"),
+		ranklist.Plural(eventCount, "event"))
 	for i := range r.Sequences {
 		t.writeSequence(&r.Sequences[i])
 	}
@@ -33,7 +35,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	return t.Flush()
 }
 
-// textWriter ignores the errors of its methods, because bufio.Writer.Flush returns the first one.
+// textWriter writes lines of text. Its methods ignore errors, because bufio.Writer.Flush returns
+// the first one.
 type textWriter struct{ *bufio.Writer }
 
 func (t *textWriter) writeLine(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
@@ -54,7 +57,8 @@ func (t *textWriter) writeSequence(s *SequenceResult) {
 	for _, note := range s.Notes {
 		t.writeLine("  note: %s", note)
 	}
-	if s.Replay != nil && (s.RequestDifference != nil || s.PlacementDifference != nil) {
+	hasDifference := s.RequestDifference != nil || s.PlacementDifference != nil
+	if hasDifference && s.Replay != nil {
 		t.writeLine("  replay: %s", s.Replay.SymmemText)
 		if s.Replay.PyTorchText != "" {
 			t.writeLine("  replay: %s", s.Replay.PyTorchText)
@@ -70,14 +74,14 @@ func (t *textWriter) writeDifference(subject string, d *Difference) {
 		t.writeLine("      %s", line)
 	}
 	for i, v := range d.Variants {
-		position := ""
-		if v.EventIndex >= 0 {
-			position = fmt.Sprintf(" (event %d in the file)", v.EventIndex)
-		}
-		letter := string(rune('A' + i%26)) // repeats after Z
+		letter := string(rune('A' + i%26)) // names the variant; repeats after Z
 		kind := ""
 		if v.DifferenceKind != "" {
 			kind = " [" + v.DifferenceKind + "]"
+		}
+		position := ""
+		if v.EventIndex >= 0 {
+			position = fmt.Sprintf(" (event %d in the file)", v.EventIndex)
 		}
 		t.writeLine("   %s  %s%s: %s%s", letter, ranklist.Ranks(v.Ranks), kind, v.Text, position)
 		t.writeStack(v.Stack)
@@ -92,6 +96,7 @@ func (t *textWriter) writeDifference(subject string, d *Difference) {
 	}
 }
 
+// writeStack writes the lines of a call stack, at most maxLines.
 func (t *textWriter) writeStack(lines []string) {
 	for i, line := range lines {
 		if i == maxLines {
@@ -102,30 +107,30 @@ func (t *textWriter) writeStack(lines []string) {
 	}
 }
 
-// writeNotes writes the notes of the report and then those of the ranks. It writes equal notes of
-// several ranks once, with the numbers of these ranks.
+// writeNotes writes the notes of the report, and after them the notes of the ranks. If several
+// ranks have the same note, it writes the note once, with the numbers of these ranks.
 func (t *textWriter) writeNotes(r *Report) {
-	ranks := map[string][]int{} // numbers of the ranks with a note
-	var notes []string          // the distinct notes of the ranks, in order
+	ranksByNote := map[string][]int{} // numbers of the ranks with each note
+	var rankNotes []string            // the distinct notes of the ranks, in order
 	for _, rank := range r.Ranks {
 		for _, note := range rank.Notes {
-			if ranks[note] == nil {
-				notes = append(notes, note)
+			if ranksByNote[note] == nil {
+				rankNotes = append(rankNotes, note)
 			}
-			ranks[note] = append(ranks[note], rank.Rank)
+			ranksByNote[note] = append(ranksByNote[note], rank.Rank)
 		}
 	}
-	if len(notes)+len(r.Notes) > 0 {
+	if len(r.Notes) > 0 || len(rankNotes) > 0 {
 		t.writeLine("\nNotes:")
 	}
 	for _, note := range r.Notes {
 		t.writeLine("  %s", note)
 	}
-	for i, note := range notes {
+	for i, note := range rankNotes {
 		if i == maxLines {
-			t.writeLine("  and %d more notes", len(notes)-i)
+			t.writeLine("  and %d more notes", len(rankNotes)-i)
 			return
 		}
-		t.writeLine("  %s: %s", ranklist.Ranks(ranks[note]), history.MakePrintable(note))
+		t.writeLine("  %s: %s", ranklist.Ranks(ranksByNote[note]), history.MakePrintable(note))
 	}
 }

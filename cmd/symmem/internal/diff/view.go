@@ -2,23 +2,29 @@ package diff
 
 import "symmem/cmd/symmem/internal/diff/history"
 
-// requestKey describes a request. The keys of the same request on different ranks are equal unless
-// the ranks differ.
+// requestKey describes a request (an allocation, a free or a call) in a form that does not depend
+// on the rank. If the n-th requests of two ranks have different keys, the ranks differ.
 type requestKey struct {
-	size   int64
-	block  int32 // for a free, the number of the block (see newView); for a call, that of its text
-	stream int32
+	size int64 // see history.Event.Size
+	// block is the number of the block for a free, and the number of the text for a call. It is 0
+	// for an allocation. Blocks are numbered from the first compared allocation; older blocks have
+	// the number -1.
+	block  int32
+	stream int32 // number of the stream; 0 is the default stream
 	action history.Action
 }
 
-// requestView lists the compared requests of a sequence. Its slices have one element per request.
+// requestView lists the compared requests of a sequence, which holds the events of a pool or group
+// on one rank.
 type requestView struct {
 	rank          *history.Rank
-	sequence      *history.Sequence
-	events        []int32 // index of the request in sequence.Events
-	keys          []requestKey
-	earlierBlocks []int32 // number of compared allocations before the request
-	skippedBlocks int32   // number of allocations before the compared requests
+	sequence      *history.Sequence // not nil
+	skippedBlocks int32             // number of allocations before the compared requests
+
+	// The following slices have one element for each request.
+	events        []int32      // index in sequence.Events
+	keys          []requestKey // description of the request
+	earlierBlocks []int32      // number of compared allocations before the request
 }
 
 // textNumbers numbers the different texts of calls. The views of all ranks share one textNumbers,
@@ -35,35 +41,36 @@ func (t textNumbers) findOrAdd(text string) int32 {
 	return number
 }
 
-// newView returns a view of a sequence without its first skip requests. It numbers the blocks from
-// the first compared allocation; earlier blocks have the number -1. The sequence can be nil.
+// newView returns a view of a sequence without its first skip requests. If the sequence is nil, the
+// view is empty.
 func newView(
 	rank *history.Rank, sequence *history.Sequence, skip int, numbers textNumbers,
 ) *requestView {
-	v := &requestView{rank: rank, sequence: sequence}
-	if sequence == nil {
-		v.sequence = &history.Sequence{}
-		return v
+	if sequence == nil { // the rank has no events of the pool or group
+		return &requestView{rank: rank, sequence: &history.Sequence{}}
 	}
+	v := &requestView{rank: rank, sequence: sequence}
+	requestCount := 0      // number of requests so far
 	allocCount := int32(0) // number of compared allocations so far
 	for i := range sequence.Events {
 		e := &sequence.Events[i]
 		if !e.Action.IsRequest() {
 			continue
 		}
-		if skip > 0 {
-			skip--
+		requestCount++
+		if requestCount <= skip {
 			if e.Action == history.Alloc {
 				v.skippedBlocks++
 			}
 			continue
 		}
 		k := requestKey{size: e.Size, stream: e.Stream, action: e.Action}
-		if e.Action == history.Free {
+		switch e.Action {
+		case history.Free:
 			k.block = max(e.Block-v.skippedBlocks, -1)
-		}
-		if e.Action == history.Call {
+		case history.Call:
 			k.block = numbers.findOrAdd(rank.Texts[e.Block])
+		default: // an allocation
 		}
 		v.events = append(v.events, int32(i))
 		v.keys = append(v.keys, k)

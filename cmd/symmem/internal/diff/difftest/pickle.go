@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
-// PyDict represents a Python dict as a list of pairs.
+// PyDict represents a Python dict as a list of pairs, so that the order of the keys is kept.
 type PyDict []Pair
 
-// Pair holds a key and a value. The value is nil, an int, int64, float64, bool or string, or a
+// Pair holds a key and a value of a PyDict. The value is nil, a bool, int, int64, float64, string,
 // PyDict, PyList or PyTuple.
 type Pair struct {
 	Key   string
@@ -48,11 +49,12 @@ func Pickle(v any, protocol int) []byte {
 	p := &pickler{protocol: protocol, memoNumbers: map[string]int{}}
 	p.write(opProtocol, byte(protocol))
 	p.writeValue(v)
-	p.write('.')
+	p.write('.') // STOP
 	return p.out
 }
 
-// The opcodes of pickles that are not printable, as in Python's module pickle.
+// The opcodes that are not printable characters. The comments have the names in Python's module
+// pickle. Printable opcodes are written as characters below.
 const (
 	opProtocol    = 0x80 // PROTO
 	opTrue        = 0x88 // NEWTRUE
@@ -68,22 +70,25 @@ const (
 type pickler struct {
 	out         []byte // the pickle so far
 	protocol    int
-	memoNumbers map[string]int // numbers of strings in the memo
+	memoNumbers map[string]int // number of each string in the memo
 	memoLength  int            // number of values in the memo
 }
 
 func (p *pickler) write(b ...byte) { p.out = append(p.out, b...) }
 
-// addToMemo adds the last value to the memo, the pickle's table of values for later use.
+func (p *pickler) writeUint32(n uint32) { p.out = binary.LittleEndian.AppendUint32(p.out, n) }
+
+// addToMemo adds the last value to the memo. The memo is a table of values, numbered from 0, to
+// which the pickle can refer later.
 func (p *pickler) addToMemo() {
 	switch {
 	case p.protocol >= 4:
 		p.write(opMemoize)
 	case p.memoLength < 256:
-		p.write('q', byte(p.memoLength))
+		p.write('q', byte(p.memoLength)) // BINPUT
 	default:
-		p.write('r')
-		p.out = binary.LittleEndian.AppendUint32(p.out, uint32(p.memoLength))
+		p.write('r') // LONG_BINPUT
+		p.writeUint32(uint32(p.memoLength))
 	}
 	p.memoLength++
 }
@@ -91,7 +96,7 @@ func (p *pickler) addToMemo() {
 func (p *pickler) writeValue(v any) {
 	switch v := v.(type) {
 	case nil:
-		p.write('N')
+		p.write('N') // NONE
 	case bool:
 		if v {
 			p.write(opTrue)
@@ -103,7 +108,7 @@ func (p *pickler) writeValue(v any) {
 	case int64:
 		p.writeInteger(v)
 	case float64:
-		p.write('G')
+		p.write('G') // BINFLOAT
 		p.out = binary.BigEndian.AppendUint64(p.out, math.Float64bits(v))
 	case string:
 		p.writeString(v)
@@ -121,12 +126,12 @@ func (p *pickler) writeValue(v any) {
 func (p *pickler) writeInteger(n int64) {
 	switch {
 	case n >= 0 && n < 256:
-		p.write('K', byte(n))
+		p.write('K', byte(n)) // BININT1
 	case n >= 0 && n < 65536:
-		p.write('M', byte(n), byte(n>>8))
+		p.write('M', byte(n), byte(n>>8)) // BININT2
 	case n == int64(int32(n)):
-		p.write('J')
-		p.out = binary.LittleEndian.AppendUint32(p.out, uint32(n))
+		p.write('J') // BININT
+		p.writeUint32(uint32(n))
 	default:
 		const byteCount = 8
 		p.write(opLong, byteCount)
@@ -134,89 +139,92 @@ func (p *pickler) writeInteger(n int64) {
 	}
 }
 
-// writeString writes a string or, if the memo contains it, its number in the memo.
+// writeString writes a string. If the memo already contains the string, it writes the number there
+// instead.
 func (p *pickler) writeString(s string) {
 	if number, ok := p.memoNumbers[s]; ok {
-		if number < 256 {
-			p.write('h', byte(number))
-		} else {
-			p.write('j')
-			p.out = binary.LittleEndian.AppendUint32(p.out, uint32(number))
-		}
+		p.writeMemoNumber(number)
 		return
 	}
 	if p.protocol >= 4 && len(s) < 256 {
 		p.write(opShortString, byte(len(s)))
 	} else {
-		p.write('X')
-		p.out = binary.LittleEndian.AppendUint32(p.out, uint32(len(s)))
+		p.write('X') // BINUNICODE
+		p.writeUint32(uint32(len(s)))
 	}
 	p.out = append(p.out, s...)
 	p.memoNumbers[s] = p.memoLength
 	p.addToMemo()
 }
 
-func (p *pickler) writeTuple(v PyTuple) {
-	opcodes := []byte{1: opTuple1, 2: opTuple2, 3: opTuple3} // by length
-	hasOpcode := len(v) >= 1 && len(v) <= 3
-	if !hasOpcode {
-		p.write('(')
+func (p *pickler) writeMemoNumber(number int) {
+	if number < 256 {
+		p.write('h', byte(number)) // BINGET
+		return
 	}
-	for _, item := range v {
+	p.write('j') // LONG_BINGET
+	p.writeUint32(uint32(number))
+}
+
+// shortTupleOpcodes holds the opcodes that need no mark, by the length of the tuple.
+var shortTupleOpcodes = map[int]byte{1: opTuple1, 2: opTuple2, 3: opTuple3}
+
+func (p *pickler) writeTuple(tuple PyTuple) {
+	shortOpcode, isShort := shortTupleOpcodes[len(tuple)]
+	if !isShort {
+		p.write('(') // MARK
+	}
+	for _, item := range tuple {
 		p.writeValue(item)
 	}
-	if hasOpcode {
-		p.write(opcodes[len(v)])
+	if isShort {
+		p.write(shortOpcode)
 	} else {
-		p.write('t')
+		p.write('t') // TUPLE, of the values above the mark
 	}
 	p.addToMemo()
 }
 
 // maxBatchItems returns the maximum number of items that one operation adds to a list or dict.
 func (p *pickler) maxBatchItems() int {
-	if p.protocol == 2 {
+	if p.protocol == 2 { // PyTorch's pickler does not split lists and dicts
 		return math.MaxInt
 	}
-	return 1000
+	return 1000 // as in Python
 }
 
-func (p *pickler) writeList(v PyList) {
-	p.write(']')
+func (p *pickler) writeList(list PyList) {
+	p.write(']') // EMPTY_LIST
 	p.addToMemo()
-	for len(v) > 0 {
-		n := min(len(v), p.maxBatchItems())
-		if n == 1 {
-			p.writeValue(v[0])
-			p.write('a')
-		} else {
-			p.write('(')
-			for _, item := range v[:n] {
-				p.writeValue(item)
-			}
-			p.write('e')
+	for batch := range slices.Chunk(list, p.maxBatchItems()) {
+		if len(batch) == 1 {
+			p.writeValue(batch[0])
+			p.write('a') // APPEND
+			continue
 		}
-		v = v[n:]
+		p.write('(') // MARK
+		for _, item := range batch {
+			p.writeValue(item)
+		}
+		p.write('e') // APPENDS
 	}
 }
 
-func (p *pickler) writeDict(v PyDict) {
-	p.write('}')
+func (p *pickler) writeDict(dict PyDict) {
+	p.write('}') // EMPTY_DICT
 	p.addToMemo()
-	for len(v) > 0 {
-		n := min(len(v), p.maxBatchItems())
-		if n > 1 {
-			p.write('(')
+	for batch := range slices.Chunk(dict, p.maxBatchItems()) {
+		if len(batch) > 1 {
+			p.write('(') // MARK
 		}
-		for _, pair := range v[:n] {
+		for _, pair := range batch {
 			p.writeString(pair.Key)
 			p.writeValue(pair.Value)
 		}
-		if n > 1 {
-			p.write('u')
+		if len(batch) > 1 {
+			p.write('u') // SETITEMS
 		} else {
-			p.write('s')
+			p.write('s') // SETITEM
 		}
-		v = v[n:]
 	}
 }

@@ -14,21 +14,23 @@ type Request struct {
 	Tensor int   // number of the tensor
 	Size   int64 // in bytes
 	Stream int   // number of the stream; 0 is the default stream
-	Pool   int   // number of the pool
+	Pool   int   // number of the pool, from 0
 	IsFree bool
 }
 
-// Program lists requests. The allocation and the free of a tensor have the same size, stream and
-// pool.
+// Program lists requests in order. The allocation and the free of a tensor have the same size,
+// stream and pool. Some tensors are not freed.
 type Program []Request
 
 // RandomProgram returns a random program with the given numbers of requests, pools and streams.
 func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
 	const maxLive = 40
+	const freePercent = 45 // less than half, so that the number of live tensors grows
 	var p Program
 	var live []Request // allocations of the live tensors
 	for len(p) < requests {
-		if len(live) > maxLive || len(live) > 0 && rng.IntN(100) < 45 {
+		mustFree := len(live) > maxLive
+		if mustFree || (len(live) > 0 && rng.IntN(100) < freePercent) {
 			index := rng.IntN(len(live))
 			r := live[index]
 			r.IsFree = true
@@ -49,9 +51,11 @@ func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
 // blocks have the same size.
 func randomSize(rng *rand.Rand) int64 {
 	if rng.IntN(2) == 0 {
-		return []int64{512, 64 << 10, 2 << 20, 4 << 20}[rng.IntN(4)]
+		frequentSizes := []int64{512, 64 << 10, 2 << 20, 4 << 20}
+		return frequentSizes[rng.IntN(len(frequentSizes))]
 	}
-	return 1 + rng.Int64N(6<<20)
+	const maxSize = 6 << 20
+	return 1 + rng.Int64N(maxSize)
 }
 
 // DifferenceKinds lists the kinds of differences that PlantDifference creates. "different place" is
@@ -62,42 +66,53 @@ var DifferenceKinds = []string{
 }
 
 // PlantDifference returns a copy of a program with a difference of the given kind at a random
-// request, or nil if that request cannot differ in this way. It changes the allocation and the free
-// of a tensor together.
+// request. It returns nil if that request cannot differ in this way. Most differences change the
+// allocation and the free of a tensor together.
 func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
 	index := rng.IntN(len(p))
 	changed := slices.Clone(p)
-	r := changed[index]
-	mustBeFree := kind == "different call"
-	canBeAny := kind == "different order"
-	if r.IsFree != mustBeFree && !canBeAny {
-		return nil
-	}
+	original := p[index]
 	switch kind {
-	case "different size":
-		return changeTensor(changed, r.Tensor, func(r *Request) { r.Size += 512 << rng.IntN(4) })
-	case "different stream":
-		return changeTensor(changed, r.Tensor, func(r *Request) { r.Stream = (r.Stream + 1) % streams })
-	case "different pool":
-		return changeTensor(changed, r.Tensor, func(r *Request) { r.Pool = (r.Pool + 1) % pools })
-	case "missing":
-		return slices.DeleteFunc(changed, func(o Request) bool { return o.Tensor == r.Tensor })
-	case "extra":
-		return addExtraTensor(rng, changed, index)
 	case "different order":
-		if index+1 >= len(changed) || changed[index].Tensor == changed[index+1].Tensor {
+		next := index + 1
+		if next >= len(changed) || changed[index].Tensor == changed[next].Tensor {
 			return nil
 		}
-		changed[index], changed[index+1] = changed[index+1], changed[index]
+		changed[index], changed[next] = changed[next], changed[index]
+		return changed
+	case "different call": // an allocation instead of a free
+		if !original.IsFree {
+			return nil
+		}
+		changed[index] = Request{
+			Tensor: len(p) + 1, // not in use
+			Size:   randomSize(rng), Stream: original.Stream, Pool: original.Pool,
+		}
 		return changed
 	}
-	// A different call: replace a free with an allocation.
-	changed[index] = Request{
-		Tensor: len(p) + 1, Size: randomSize(rng), Stream: r.Stream, Pool: r.Pool,
+	if original.IsFree { // the other differences are planted at allocations
+		return nil
 	}
-	return changed
+	tensor := original.Tensor
+	switch kind {
+	case "different size":
+		return changeTensor(changed, tensor, func(r *Request) { r.Size += 512 << rng.IntN(4) })
+	case "different stream":
+		return changeTensor(changed, tensor, func(r *Request) {
+			r.Stream = (r.Stream + 1) % streams
+		})
+	case "different pool":
+		return changeTensor(changed, tensor, func(r *Request) { r.Pool = (r.Pool + 1) % pools })
+	case "missing":
+		return slices.DeleteFunc(changed, func(r Request) bool { return r.Tensor == tensor })
+	case "extra":
+		return addExtraTensor(rng, changed, index)
+	default:
+		panic("unknown kind of difference: " + kind)
+	}
 }
 
+// changeTensor applies a change to the requests of a tensor, in place.
 func changeTensor(p Program, tensor int, apply func(*Request)) Program {
 	for i := range p {
 		if p[i].Tensor == tensor {
@@ -121,18 +136,20 @@ func addExtraTensor(rng *rand.Rand, p Program, index int) Program {
 	return p
 }
 
-// FirstDifference returns the index of the first request that differs between two programs, for
-// each pool, or -1. It counts the requests of each pool separately. Tensors are the same if they
-// are allocated by the n-th allocation of both programs in a pool.
+// FirstDifference returns, for each pool, the index of the first request that differs between two
+// programs. The index is -1 if none differs. It counts only the requests of the pool. The n-th
+// tensors that the two programs allocate in a pool count as the same tensor.
 func FirstDifference(a, b Program, pools int) []int {
 	firsts := make([]int, pools)
 	for pool := range firsts {
-		requestsA, requestsB := normalizedRequests(a, pool), normalizedRequests(b, pool)
+		requestsA := normalizedRequests(a, pool)
+		requestsB := normalizedRequests(b, pool)
 		if slices.Equal(requestsA, requestsB) {
 			firsts[pool] = -1
 			continue
 		}
-		first, shorter := 0, min(len(requestsA), len(requestsB))
+		shorter := min(len(requestsA), len(requestsB))
+		first := 0
 		for first < shorter && requestsA[first] == requestsB[first] {
 			first++
 		}
@@ -144,20 +161,22 @@ func FirstDifference(a, b Program, pools int) []int {
 // normalizedRequests returns the requests of a pool, with tensors and streams numbered by first
 // use. The default stream keeps its number, 0.
 func normalizedRequests(p Program, pool int) []Request {
-	var all []Request
-	tensors, streams := map[int]int{}, map[int]int{0: 0} // new numbers by old numbers
+	var normalized []Request
+	newTensors := map[int]int{}     // new number of each tensor
+	newStreams := map[int]int{0: 0} // new number of each stream
 	for _, r := range p {
 		if r.Pool != pool {
 			continue
 		}
 		if !r.IsFree {
-			tensors[r.Tensor] = len(tensors)
+			newTensors[r.Tensor] = len(newTensors)
 		}
-		if _, ok := streams[r.Stream]; !ok {
-			streams[r.Stream] = len(streams)
+		if _, ok := newStreams[r.Stream]; !ok {
+			newStreams[r.Stream] = len(newStreams)
 		}
-		r.Tensor, r.Stream = tensors[r.Tensor], streams[r.Stream]
-		all = append(all, r)
+		r.Tensor = newTensors[r.Tensor]
+		r.Stream = newStreams[r.Stream]
+		normalized = append(normalized, r)
 	}
-	return all
+	return normalized
 }

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Action classifies an event. Pools map segments (ranges of memory) and allocate blocks in them.
+// Action is the kind of an event. A pool maps segments (ranges of memory), and allocates blocks
+// (parts of segments) for the program.
 type Action uint8
 
 // The actions.
@@ -20,6 +21,7 @@ const (
 	Call                            // submission of a collective
 )
 
+// actionNames holds the names of actions in reports. The element 0, which is no action, is empty.
 var actionNames = [...]string{
 	Alloc: "alloc", Free: "free", FreeCompleted: "free completed", MapSegment: "segment",
 	UnmapSegment: "segment freed", Call: "call",
@@ -39,8 +41,10 @@ func (a Action) IsRequest() bool { return a == Alloc || a == Free || a == Call }
 
 // Event describes one event of a Sequence.
 type Event struct {
-	Number    int64 // index in the trace
-	Size      int64 // requested size of a block, or size of a segment, in bytes
+	Number int64 // index in the trace
+	// Size is the requested size of a block or the size of a segment, in bytes. For a Call in a
+	// dump of the Flight Recorder, it is the number of the call in its group.
+	Size      int64
 	Bytes     int64 // actual size of a block, or bytes that a call transfers; 0 if unknown
 	Offset    int64 // bytes from the beginning of the segment to the block
 	UnixMicro int64 // time in microseconds since 1970, or 0 if unknown
@@ -84,8 +88,9 @@ type SegmentInfo struct {
 
 // InitialBlock describes a block that was allocated before the trace began.
 type InitialBlock struct {
-	Segment      int32 // index in Sequence.Segments
-	Offset, Size int64
+	Segment int32 // index in Sequence.Segments
+	Offset  int64 // bytes from the beginning of the segment
+	Size    int64 // requested size in bytes
 }
 
 // Sequence lists the events of a pool or a group in order.
@@ -109,29 +114,33 @@ type Sequence struct {
 
 // Fault describes the failure of a group.
 type Fault struct {
-	Group, Text string
-	UnixMicro   int64 // time in microseconds since 1970, or 0 if unknown
+	Group     string // ID of the group
+	Text      string // description of the failure
+	UnixMicro int64  // time in microseconds since 1970, or 0 if unknown
 }
 
 // PendingCall describes a call that had not completed when the file was written.
 type PendingCall struct {
-	Group, Text, State string
-	UnixMicro          int64 // time in microseconds since 1970, or 0 if unknown
+	Group     string // ID of the group
+	Text      string // description of the call
+	State     string // state of the call, such as "started"
+	UnixMicro int64  // time of the call in microseconds since 1970, or 0 if unknown
 }
 
 // Window describes the registration of a segment with a group.
 type Window struct {
 	Pool           string // ID of the pool's sequence
 	Segment        int32  // number of the segment in the pool
-	Bytes          int64
-	Group          string
-	IsDeregistered bool
+	Bytes          int64  // size of the segment
+	Group          string // ID of the group
+	IsDeregistered bool   // whether the registration has ended
 }
 
 // Frame describes a line of a call stack.
 type Frame struct {
-	Function, File string
-	Line           int64
+	Function string
+	File     string
+	Line     int64
 }
 
 // String formats the frame as file:line function.
@@ -159,7 +168,7 @@ type Rank struct {
 	LacksTrace   bool
 	Sequences    []*Sequence
 	Frames       []Frame
-	Stacks       [][]int32 // indexes of Frames, innermost first
+	Stacks       [][]int32 // call stacks, as indexes in Frames, innermost frame first
 	Texts        []string  // descriptions of calls
 	Faults       []Fault
 	PendingCalls []PendingCall
@@ -182,7 +191,8 @@ func (r *Rank) AddNote(format string, args ...any) {
 	r.Notes = append(r.Notes, text)
 }
 
-// StackLines returns the call stack of an event as text, innermost frame first.
+// StackLines returns the call stack of an event as text, innermost frame first. It returns nil if
+// no stack was recorded.
 func (r *Rank) StackLines(e *Event) []string {
 	if e.Stack < 0 || int(e.Stack) >= len(r.Stacks) {
 		return nil
@@ -196,20 +206,25 @@ func (r *Rank) StackLines(e *Event) []string {
 
 // EventText returns the description of an event in reports. It leaves out the place of a block.
 func (r *Rank) EventText(e *Event) string {
-	if e.Action == Call {
+	switch e.Action {
+	case Call:
 		return MakePrintable(r.Texts[e.Block])
-	}
-	if e.Action == MapSegment || e.Action == UnmapSegment {
+	case MapSegment, UnmapSegment:
 		return fmt.Sprintf("%v of %d B", e.Action, e.Size)
+	default: // about a block
+		return fmt.Sprintf("%v %d B (stream %d)", e.Action, e.Size, e.Stream)
 	}
-	return fmt.Sprintf("%v %d B (stream %d)", e.Action, e.Size, e.Stream)
 }
 
 // MakePrintable replaces control characters and other characters that could garble a terminal with
 // question marks.
 func MakePrintable(s string) string {
 	return strings.Map(func(c rune) rune {
-		if c < ' ' || c >= 0x7f && c < 0xa0 || c >= 0x200b && c <= 0x202e || c == 0xfffd {
+		isControl := c < ' ' || (c >= 0x7f && c < 0xa0)
+		// This range contains the zero-width characters and the changes of the writing direction.
+		mayHideText := c >= 0x200b && c <= 0x202e
+		isInvalid := c == 0xfffd // such as a byte that is not UTF-8
+		if isControl || mayHideText || isInvalid {
 			return '?'
 		}
 		return c
