@@ -1,7 +1,6 @@
 package export
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -18,8 +17,8 @@ type Clock struct {
 	IsReference bool `json:"reference"`
 	// CallCount is the number of calls used for the comparison, or 0 if the offset is unknown.
 	CallCount int `json:"calls"`
-	// MeasuredOffset is the median of the differences, in nanoseconds. It is positive if the rank's
-	// clock is ahead.
+	// MeasuredOffset is the median difference from the reference, in nanoseconds. It is positive if
+	// the rank's clock is ahead.
 	MeasuredOffset int64 `json:"measured_ns"`
 	// Spread is the 90th percentile of the deviations from MeasuredOffset, in nanoseconds.
 	Spread int64 `json:"spread_ns"`
@@ -49,38 +48,44 @@ func (c Clock) String() string {
 		-time.Duration(c.AppliedOffset), c.CallCount, time.Duration(c.Spread))
 }
 
+// valueKey identifies a value that the ranks of a group compare or combine again and again.
+type valueKey struct {
+	group string // ID of the group
+	name  string // name of the value
+}
+
 // callKey identifies a call. The same call has the same key on all ranks.
 type callKey struct {
-	group, name string // ID of the group, and name of the value
-	callNumber  uint64
+	value      valueKey
+	callNumber uint64
 }
 
 // clockSamples holds the times at which a rank returned from calls, in nanoseconds since 1970.
 type clockSamples map[callKey]int64
 
-// maxSamples limits the number of samples per group and name.
+// maxSamples limits the number of samples per value.
 const maxSamples = 4096
 
-// sampleClock returns the times of calls in a trace. If a group and name have more than maxSamples
-// calls, it keeps the calls whose numbers are multiples of a power of two, so that all ranks keep
-// the same calls.
+// sampleClock returns the times of calls in a trace. If a value has more than maxSamples calls, it
+// keeps only the calls whose numbers are multiples of a power of two, so that all ranks keep the
+// same calls.
 func sampleClock(l *trace.Log) clockSamples {
-	s := clockSamples{}
+	samples := clockSamples{}
 	type series struct {
 		count  uint64 // number of calls so far
 		stride uint64 // the numbers of the samples are multiples of stride
 	}
-	all := map[[2]string]*series{} // by group and name
+	seriesByValue := map[valueKey]*series{}
 	for i := range l.Records {
 		r := &l.Records[i]
 		if !isValueKind(r.Kind) {
 			continue
 		}
-		id := [2]string{r.Group, r.Name}
-		calls := all[id]
+		value := valueKey{group: r.Group, name: r.Name}
+		calls := seriesByValue[value]
 		if calls == nil {
 			calls = &series{stride: 1}
-			all[id] = calls
+			seriesByValue[value] = calls
 		}
 		number := calls.count
 		calls.count++
@@ -90,19 +95,19 @@ func sampleClock(l *trace.Log) clockSamples {
 		if number%calls.stride != 0 {
 			continue
 		}
-		s[callKey{r.Group, r.Name, number}] = r.Time.UnixNano()
+		samples[callKey{value: value, callNumber: number}] = r.Time.UnixNano()
 		if calls.count/calls.stride > maxSamples {
 			calls.stride *= 2
-			s.keepMultiples(id, calls.stride)
+			samples.keepMultiples(value, calls.stride)
 		}
 	}
-	return s
+	return samples
 }
 
-// keepMultiples removes the samples of a group and name whose numbers are not multiples of stride.
-func (s clockSamples) keepMultiples(id [2]string, stride uint64) {
+// keepMultiples removes the samples of a value whose call numbers are not multiples of stride.
+func (s clockSamples) keepMultiples(value valueKey, stride uint64) {
 	for k := range s {
-		if k.group == id[0] && k.name == id[1] && k.callNumber%stride != 0 {
+		if k.value == value && k.callNumber%stride != 0 {
 			delete(s, k)
 		}
 	}
@@ -113,34 +118,35 @@ func isValueKind(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }
 
-// measureClocks returns the clocks of the ranks; all[i] holds the samples of ranks[i]. A rank that
-// has no call in common with the first rank is compared with another rank whose offset is known.
-func measureClocks(ranks []rankTrace, all []clockSamples) []Clock {
+// measureClocks returns the clocks of the ranks. samples[i] holds the samples of ranks[i]. A rank
+// that has no call in common with the first rank is compared with another rank whose offset is
+// known.
+func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 	clocks := make([]Clock, len(ranks))
-	isKnown := make([]bool, len(ranks))
 	for i := range clocks {
 		clocks[i].Rank = ranks[i].rank
 	}
-	clocks[0].IsReference, isKnown[0] = true, true
-	// The queue holds ranks with known offsets that have not yet been compared with other ranks.
-	for queue := []int{0}; len(queue) > 0; queue = queue[1:] {
-		reference := queue[0]
+	clocks[0].IsReference = true
+	isKnown := make([]bool, len(ranks)) // whether the offset of a rank is known
+	isKnown[0] = true
+	known := []int{0} // ranks whose offsets are known; the loop adds more
+	for n := 0; n < len(known); n++ {
+		reference := known[n]
 		for i := range clocks {
 			if isKnown[i] {
 				continue
 			}
-			offset, spread, callCount := compareSamples(all[reference], all[i])
+			offset, spread, callCount := compareSamples(samples[reference], samples[i])
 			if callCount == 0 {
 				continue
 			}
 			isKnown[i] = true
-			queue = append(queue, i)
+			known = append(known, i)
 			clock := &clocks[i]
 			clock.CallCount = callCount
 			clock.MeasuredOffset = clocks[reference].MeasuredOffset + offset
 			clock.Spread = clocks[reference].Spread + spread
-			absolute := max(clock.MeasuredOffset, -clock.MeasuredOffset)
-			if callCount >= minCalls && absolute > minOffset && absolute > 2*clock.Spread {
+			if clock.isDifferent() {
 				clock.AppliedOffset = clock.MeasuredOffset
 			}
 		}
@@ -148,24 +154,34 @@ func measureClocks(ranks []rankTrace, all []clockSamples) []Clock {
 	return clocks
 }
 
+// isDifferent reports whether the measurement shows that the clock differs from the reference.
+func (c *Clock) isDifferent() bool {
+	if c.CallCount < minCalls {
+		return false
+	}
+	difference := max(c.MeasuredOffset, -c.MeasuredOffset)
+	return difference > minOffset && difference > 2*c.Spread
+}
+
 // compareSamples returns the offset of the second clock from the first, the spread of the offset
-// (see Clock), and the number of calls that both ranks made.
+// (the 90th percentile of the deviations from it), and the number of calls that both ranks made.
 func compareSamples(first, second clockSamples) (offset, spread int64, callCount int) {
 	var differences []int64
-	for key, returned := range second {
-		if reference, ok := first[key]; ok {
-			differences = append(differences, returned-reference)
+	for call, secondTime := range second {
+		if firstTime, ok := first[call]; ok {
+			differences = append(differences, secondTime-firstTime)
 		}
 	}
 	if len(differences) == 0 {
 		return 0, 0, 0
 	}
 	slices.Sort(differences)
-	offset = differences[len(differences)/2]
-	deviation := func(difference int64) int64 { return max(difference-offset, offset-difference) }
-	slices.SortFunc(differences, func(a, b int64) int {
-		return cmp.Compare(deviation(a), deviation(b))
-	})
-	percentile90 := differences[len(differences)*9/10]
-	return offset, deviation(percentile90), len(differences)
+	offset = differences[len(differences)/2] // the median
+	deviations := make([]int64, len(differences))
+	for i, difference := range differences {
+		deviations[i] = max(difference-offset, offset-difference)
+	}
+	slices.Sort(deviations)
+	spread = deviations[len(deviations)*9/10]
+	return offset, spread, len(differences)
 }

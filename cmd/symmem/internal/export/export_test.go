@@ -117,7 +117,7 @@ func TestClockIsComparedThroughAnotherRank(t *testing.T) {
 	call := func(name string, times ...int64) clockSamples {
 		s := clockSamples{}
 		for n, at := range times {
-			s[callKey{"g", name, uint64(n)}] = at
+			s[callKey{value: valueKey{group: "g", name: name}, callNumber: uint64(n)}] = at
 		}
 		return s
 	}

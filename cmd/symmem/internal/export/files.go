@@ -14,21 +14,21 @@ import (
 )
 
 // writeFiles writes one file for each rank to a folder, which it creates if necessary. It calls
-// write for each rank, with i being the rank's index in t.ranks and l its trace.
+// write to write the contents of each file. i is the index of the rank in t.ranks, and log is its
+// trace.
 func writeFiles(
-	t *Traces, folder, prefix string, write func(w io.Writer, i int, l *trace.Log) error,
+	t *Traces, folder, prefix string, write func(w io.Writer, i int, log *trace.Log) error,
 ) error {
 	if err := prepareFolder(t, folder, prefix); err != nil {
 		return err
 	}
 	for i, r := range t.ranks {
-		l, err := readTrace(r.path)
+		log, err := readTrace(r.path)
 		if err != nil {
 			return err
 		}
-		err = WriteFile(filepath.Join(folder, fileName(prefix, r.rank)), func(w io.Writer) error {
-			return write(w, i, l)
-		})
+		path := filepath.Join(folder, fileName(prefix, r.rank))
+		err = WriteFile(path, func(w io.Writer) error { return write(w, i, log) })
 		if err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefi
 // prepareFolder creates the folder if it does not exist. It returns an error if the folder
 // contains an input of the export, or a file that the export would not replace.
 func prepareFolder(t *Traces, folder, prefix string) error {
-	entries, err := os.ReadDir(folder)
+	entries, err := os.ReadDir(folder) // no entries if the folder does not exist
 	if errors.Is(err, fs.ErrNotExist) {
 		err = os.MkdirAll(folder, 0o700)
 	}
@@ -56,7 +56,10 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 			return fmt.Errorf("creating the folder of the exported files: %w", err)
 		}
 		output, err := os.Stat(filepath.Join(folder, fileName(prefix, r.rank)))
-		if err == nil && os.SameFile(input, output) {
+		if err != nil { // usually, the output does not exist yet
+			continue
+		}
+		if os.SameFile(input, output) {
 			return fmt.Errorf("%s is an input: pass an empty folder", r.path)
 		}
 	}
@@ -70,19 +73,22 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 	return nil
 }
 
-// WriteFile creates or replaces a file, whose contents write writes. Only this user can read the
-// file. If WriteFile returns an error, an existing file is unchanged.
+// WriteFile creates or replaces a file. It calls write to write the contents. Only this user can
+// read the file. If WriteFile returns an error, an existing file is unchanged.
 func WriteFile(path string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	temporary, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	err = errors.Join(write(f), f.Close())
+	writeErr := write(temporary)
+	closeErr := temporary.Close()
+	err = errors.Join(writeErr, closeErr)
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = os.Rename(temporary.Name(), path)
 	}
 	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, errors.Join(err, os.Remove(f.Name())))
+		removeErr := os.Remove(temporary.Name())
+		return fmt.Errorf("writing %s: %w", path, errors.Join(err, removeErr))
 	}
 	return nil
 }

@@ -17,8 +17,8 @@ import (
 // flightVersion is the version of the format that PyTorch 2.9 and later write.
 const flightVersion = "2.10"
 
-// flightNames maps symmem's operations to the names that PyTorch's analyzer knows. It lacks
-// operations whose sizes can differ between ranks, which the analyzer does not know.
+// flightNames maps symmem's operations to the names that PyTorch's analyzer of dumps knows. The
+// analyzer knows no operations whose sizes can differ between ranks, so these are missing.
 var flightNames = map[string]string{
 	"AllReduce": "all_reduce", "AllGather": "_all_gather_base", "Broadcast": "broadcast",
 	"ReduceScatter": "_reduce_scatter_base", "Reduce": "reduce", "Gather": "gather",
@@ -41,8 +41,8 @@ var flightTypes = map[string]string{
 // folder, which must not contain other files. It returns the number of written calls and the number
 // of omitted messages (Sends and Recvs).
 func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err error) {
-	err = writeFiles(t, folder, "trace_rank_", func(w io.Writer, i int, l *trace.Log) error {
-		f := flightWriter{traces: t, log: l, clock: t.Clocks[i], callCounts: map[string]uint64{}}
+	err = writeFiles(t, folder, "trace_rank_", func(w io.Writer, i int, log *trace.Log) error {
+		f := flightWriter{traces: t, log: log, clock: t.Clocks[i], callCounts: map[string]uint64{}}
 		err := f.write(w)
 		calls += f.writtenCalls
 		messages += f.omittedMessages
@@ -51,12 +51,14 @@ func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err err
 	return calls, messages, err
 }
 
+// flightWriter writes the dump of one rank.
 type flightWriter struct {
-	traces                        *Traces
-	log                           *trace.Log        // the trace of the rank
-	clock                         Clock             // corrects the times
-	callCounts                    map[string]uint64 // number of collectives so far, by group
-	writtenCalls, omittedMessages int               // numbers of calls and messages so far
+	traces          *Traces
+	log             *trace.Log        // the trace of the rank
+	clock           Clock             // corrects the times
+	callCounts      map[string]uint64 // number of collectives so far, by group
+	writtenCalls    int               // number of calls so far
+	omittedMessages int               // number of Sends and Recvs so far
 }
 
 func (f *flightWriter) write(w io.Writer) error {
@@ -65,21 +67,9 @@ func (f *flightWriter) write(w io.Writer) error {
 	p.writeTextItem("version", flightVersion)
 	p.writeTextItem("comm_lib_version", "symmem")
 	p.writeKey("pg_config")
-	p.openDict()
-	for _, id := range slices.Sorted(maps.Keys(f.traces.groups)) {
-		g := f.traces.groups[id]
-		if _, isMember := slices.BinarySearch(g.ranks, f.log.Rank); isMember {
-			p.writeKey(id)
-			p.openDict()
-			p.writeTextItem("name", id)
-			p.writeTextItem("desc", groupDescription)
-			p.writeTextItem("ranks", strings.ReplaceAll(fmt.Sprint(g.ranks), " ", ", "))
-			p.closeDict()
-		}
-	}
-	p.closeDict()
+	f.writeGroups(p)
 	p.writeKey("pg_status")
-	p.openDict()
+	p.openDict() // remains empty
 	p.closeDict()
 	p.writeKey("entries")
 	p.openList()
@@ -89,6 +79,25 @@ func (f *flightWriter) write(w io.Writer) error {
 	p.closeList()
 	p.closeDict()
 	return p.finish()
+}
+
+// writeGroups writes a dict of the groups to which the rank belongs, by ID.
+func (f *flightWriter) writeGroups(p *pickler) {
+	p.openDict()
+	for _, id := range slices.Sorted(maps.Keys(f.traces.groups)) {
+		g := f.traces.groups[id]
+		if !slices.Contains(g.ranks, f.log.Rank) {
+			continue
+		}
+		p.writeKey(id)
+		p.openDict()
+		p.writeTextItem("name", id)
+		p.writeTextItem("desc", groupDescription)
+		ranks := fmt.Sprint(g.ranks) // such as "[0 1]"; Python's form is "[0, 1]"
+		p.writeTextItem("ranks", strings.ReplaceAll(ranks, " ", ", "))
+		p.closeDict()
+	}
+	p.closeDict()
 }
 
 const groupDescription = "symmem" // description of all groups
@@ -108,15 +117,17 @@ func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 		return
 	}
 	g := f.traces.findOrAddGroup(r.Group)
+	// The sequence number of a call must be the same on all ranks.
 	sequence := f.callCounts[r.Group]
 	f.callCounts[r.Group]++
 	if !f.traces.areComplete() && !g.hasMessages {
-		sequence = r.Number // counted from the group's first event, which the trace may lack
+		// The count lacks the calls that the trace has lost, but the number in the trace does not.
+		sequence = r.Number
 		if sequence < g.firstComplete {
 			return
 		}
 	}
-	operation, _, _ := strings.Cut(r.Call, " ")
+	operation, _, _ := strings.Cut(r.Call, " ") // such as "AllReduce" or "Barrier,"
 	operation = strings.TrimSuffix(operation, ",")
 	p.beginItem()
 	p.openDict()
@@ -125,7 +136,7 @@ func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 	p.writeKey("process_group")
 	p.writeText(r.Group)
 	p.writeText(groupDescription)
-	p.writeBytes(opTuple2)
+	p.writeBytes(opTuple2) // makes a tuple of the two texts
 	p.writeIntegerItem("collective_seq_id", int64(sequence))
 	p.writeIntegerItem("p2p_seq_id", 0)
 	p.writeIntegerItem("op_id", int64(sequence))
@@ -137,66 +148,73 @@ func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 	p.writeFalseItem("is_p2p")
 	p.writeFalseItem("retired")
 	p.writeIntegerItem("timeout_ms", 0)
-	stack := frameOf(r.Site, r.Call)
-	if stack == (frame{}) {
-		stack = frame{name: r.Call, file: "unknown call site"}
+	callSite := frameOf(r.Site, r.Call)
+	if r.Site == "" {
+		callSite = frame{name: r.Call, file: "unknown call site"}
 	}
-	p.writeFrames(stack)
+	p.writeFrames(callSite)
 	p.closeDict()
 	f.writtenCalls++
 }
 
-// flightNameOf returns the name for a call with an operation and a text. If several calls run as
-// one collective, the text has a list of them, and the sizes in the dump are those of the first
-// call.
+// flightNameOf returns the name for a call. text is the description of the call in the trace. If
+// several calls run as one collective, the text contains a list of them. The sizes in the dump are
+// then those of the first call only, so the analyzer must not compare them.
 func flightNameOf(operation, text string) string {
-	name, ok := flightNames[operation]
+	name, isKnown := flightNames[operation]
 	hasList := strings.Contains(text, ", first of the list (")
-	if !ok || hasList {
+	if !isKnown || hasList {
 		return unknownSizesName
 	}
 	return name
 }
 
-// writeSizes writes the sizes and data types of the buffers of a call in a group of ranks. For a
-// call without elements, such as a barrier, the sizes are 0.
+// Operations whose input or output buffer has a part for each rank of the group.
+var (
+	inputHasAllParts = map[string]bool{
+		"ReduceScatter": true, "ReduceScatterRMSNorm": true, "Scatter": true, "AllToAll": true,
+	}
+	outputHasAllParts = map[string]bool{"AllGather": true, "Gather": true, "AllToAll": true}
+)
+
+// writeSizes writes the sizes and data types of the buffers of a call. ranks is the number of ranks
+// in the group. For a call without elements, such as a barrier, the sizes are 0.
 func (f *flightWriter) writeSizes(p *pickler, r *trace.Record, operation string, ranks int) {
 	var count int64 // count argument of the call
 	dataType := ""
 	if matches := elementsPattern.FindStringSubmatch(r.Call); matches != nil {
-		count, _ = strconv.ParseInt(matches[1], 10, 64) // digits; too many of them give a large count
+		count, _ = strconv.ParseInt(matches[1], 10, 64) // too many digits give the largest int64
 		dataType = matches[2]
 		if torchType := flightTypes[dataType]; torchType != "" {
 			dataType = torchType
 		}
 	}
-	bufferCount := func(hasPartOfEachRank bool) int64 {
-		if hasPartOfEachRank {
-			return count * int64(ranks)
-		}
-		return count
+	inputCount := count
+	if inputHasAllParts[operation] {
+		inputCount = count * int64(ranks)
 	}
-	inputCount := bufferCount(
-		operation == "ReduceScatter" || operation == "ReduceScatterRMSNorm" ||
-			operation == "Scatter" || operation == "AllToAll")
-	outputCount := bufferCount(
-		operation == "AllGather" || operation == "Gather" || operation == "AllToAll")
-	for _, buffer := range []struct {
-		name  string
-		count int64
-	}{{"input", inputCount}, {"output", outputCount}} {
-		p.writeKey(buffer.name + "_sizes")
-		p.openList()
-		p.beginItem() // the sizes of one tensor, which has one dimension
-		p.openList()
-		p.beginItem()
-		p.writeInteger(buffer.count)
-		p.closeList()
-		p.closeList()
-		p.writeKey(buffer.name + "_dtypes")
-		p.openList()
-		p.beginItem()
-		p.writeText(dataType)
-		p.closeList()
+	outputCount := count
+	if outputHasAllParts[operation] {
+		outputCount = count * int64(ranks)
 	}
+	writeTensor(p, "input", inputCount, dataType)
+	writeTensor(p, "output", outputCount, dataType)
+}
+
+// writeTensor writes the size and data type of a buffer, as lists for one tensor of one dimension.
+// buffer is "input" or "output".
+func writeTensor(p *pickler, buffer string, count int64, dataType string) {
+	p.writeKey(buffer + "_sizes")
+	p.openList()
+	p.beginItem() // the sizes of the tensor
+	p.openList()
+	p.beginItem()
+	p.writeInteger(count)
+	p.closeList()
+	p.closeList()
+	p.writeKey(buffer + "_dtypes")
+	p.openList()
+	p.beginItem()
+	p.writeText(dataType)
+	p.closeList()
 }

@@ -196,7 +196,7 @@ func (c *chromeWriter) writeRecord(r *trace.Record) {
 		return
 	}
 	c.flush()
-	c.now = max(c.now, nanoseconds(c.time.timeOf(r).Sub(c.log.Start)))
+	c.now = max(c.now, nanoseconds(c.time.advance(r).Sub(c.log.Start)))
 	thread := c.findOrAddThread(r.Group)
 	e := &chromeEvent{
 		Phase: "i", Scope: "t", Process: c.process, Thread: thread, Time: c.now, Args: arguments(r),
@@ -248,7 +248,7 @@ func (c *chromeWriter) findOrAddThread(group string) int {
 // group.
 func (c *chromeWriter) applyPoolEvent(r *trace.Record) {
 	if !r.Time.IsZero() {
-		c.now = max(c.now, nanoseconds(c.time.timeOf(r).Sub(c.log.Start)))
+		c.now = max(c.now, nanoseconds(c.time.advance(r).Sub(c.log.Start)))
 	}
 	if p := c.memory.apply(r); p != nil {
 		c.changed[p] = true

@@ -9,23 +9,25 @@ import (
 
 // pickler writes a Python value as a pickle of protocol 2, without holding the value in memory.
 // To write a list or dict, the caller opens it, writes its items, and closes it. Before each item
-// of a list, the caller calls beginItem. The methods ignore errors of the writer, which finish
-// returns.
+// of a list, the caller calls beginItem. Errors of writing are returned by finish only.
 type pickler struct {
-	w             *bufio.Writer
-	stringNumbers map[string]uint32 // numbers in the memo, from which strings can be pushed again
-	batchLengths  []int             // number of items in the current batch of each open list
+	w *bufio.Writer // keeps the first error
+	// stringNumbers holds the numbers of strings in the memo, the pickle's table of values. A
+	// string in the memo can be written as its number.
+	stringNumbers map[string]uint32
+	batchLengths  []int // number of items in the current batch of each open list (see beginItem)
 }
 
 // frame describes a line of a call stack.
 type frame struct {
-	name, file string // of the function and of its source file
-	line       int64
+	name string // name of the function
+	file string // path of the source file
+	line int64
 }
 
 const maxStoredStrings = 1 << 16 // limit of len(stringNumbers)
 
-// The opcodes of pickles, as in Python's module pickle.
+// The opcodes of pickles. The comments have the names in Python's module pickle, if they differ.
 const (
 	opProtocol    = 0x80 // PROTO
 	opStop        = '.'
@@ -44,7 +46,8 @@ const (
 )
 
 func newPickler(w io.Writer) *pickler {
-	p := &pickler{w: bufio.NewWriterSize(w, 1<<16), stringNumbers: map[string]uint32{}}
+	const bufferBytes = 1 << 16
+	p := &pickler{w: bufio.NewWriterSize(w, bufferBytes), stringNumbers: map[string]uint32{}}
 	const protocol = 2
 	p.writeBytes(opProtocol, protocol)
 	return p
@@ -58,6 +61,7 @@ func (p *pickler) finish() error {
 
 func (p *pickler) writeBytes(b ...byte) { _, _ = p.w.Write(b) }
 
+// openList begins a list. The mark shows where the items of a batch begin.
 func (p *pickler) openList() {
 	p.writeBytes(opEmptyList, opMark)
 	p.batchLengths = append(p.batchLengths, 0)
@@ -72,13 +76,15 @@ func (p *pickler) closeList() {
 // PyTorch's memory_viz page fails with many more items.
 const maxBatchItems = 1000
 
+// beginItem counts an item of the innermost open list. If the current batch is full, it first
+// appends the batch to the list, and begins a new batch.
 func (p *pickler) beginItem() {
-	n := &p.batchLengths[len(p.batchLengths)-1]
-	if *n == maxBatchItems {
+	innermost := len(p.batchLengths) - 1
+	if p.batchLengths[innermost] == maxBatchItems {
 		p.writeBytes(opAppends, opMark)
-		*n = 0
+		p.batchLengths[innermost] = 0
 	}
-	*n++
+	p.batchLengths[innermost]++
 }
 
 func (p *pickler) openDict()  { p.writeBytes(opEmptyDict, opMark) }
@@ -87,6 +93,8 @@ func (p *pickler) closeDict() { p.writeBytes(opSetItems) }
 // writeKey writes a key of a dict. The caller must write the value next.
 func (p *pickler) writeKey(name string) { p.writeText(name) }
 
+// writeText writes a string or, if it is in the memo, its number there. It adds the first strings
+// to the memo.
 func (p *pickler) writeText(s string) {
 	s = strings.ToValidUTF8(s, "?")
 	if n, ok := p.stringNumbers[s]; ok {
@@ -109,7 +117,7 @@ func (p *pickler) writeUint32(n uint32) {
 }
 
 func (p *pickler) writeInteger(n int64) {
-	if n == int64(int32(n)) {
+	if n == int64(int32(n)) { // fits
 		p.writeBytes(opInt32)
 		p.writeUint32(uint32(n))
 		return
@@ -143,8 +151,8 @@ func (p *pickler) writePairItem(key string, first, second int64) {
 	p.writeBytes(opTuple2)
 }
 
-// writeFrames writes the key "frames" and a call stack, which consists of f or, if f is the zero
-// frame, is empty.
+// writeFrames writes the key "frames" and a call stack. The stack has the frame f only. If f is the
+// zero frame, the stack is empty.
 func (p *pickler) writeFrames(f frame) {
 	p.writeKey("frames")
 	p.openList()

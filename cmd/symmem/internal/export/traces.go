@@ -25,20 +25,24 @@ type Traces struct {
 
 // rankTrace describes the trace of a rank. It does not hold the events.
 type rankTrace struct {
-	path, host    string
-	rank, process int // number of the rank, and ID of its process
-	size          int // number of ranks in the world
+	path          string
+	host          string // name of the machine
+	rank          int    // number of the rank
+	process       int    // ID of the rank's process
+	size          int    // number of ranks in the world
 	start         time.Time
 	missingEvents uint64 // number of events at the beginning that newer events have replaced
 }
 
+// group is a set of ranks that make collective calls together.
 type group struct {
 	id    string
 	ranks []int // members in ascending order
-	// firstComplete is the number of the first event of the group that all traces contain.
+	// firstComplete is the number of the first event of the group that all traces contain. It is 0
+	// if no trace has lost events.
 	firstComplete uint64
-	// hasMessages is set if the group has Sends or Recvs. The number of a collective can then
-	// differ between ranks.
+	// hasMessages is set if the group has Sends or Recvs. These have numbers too, so the number of
+	// a collective can differ between ranks.
 	hasMessages bool
 }
 
@@ -51,31 +55,22 @@ func Open(paths []string) (*Traces, error) {
 	}
 	t := &Traces{groups: map[string]*group{}}
 	sources = t.selectWorld(sources)
-	var samples []clockSamples
-	events := 0
+	var samples []clockSamples // in the order of t.ranks
+	eventCount := 0
 	for _, s := range sources {
-		l, err := readTrace(s.Path)
+		log, err := readTrace(s.Path)
 		if err != nil {
 			return nil, err
 		}
-		r := rankTrace{s.Path, l.Host, l.Rank, l.Process, l.Size, l.Start, l.Missing}
-		if len(t.ranks) > 0 && t.ranks[0].size != l.Size {
-			return nil, fmt.Errorf("%s is of a world of %d ranks, and %s of one of %d: pass the traces "+
-				"of a single world of a single run", t.ranks[0].path, t.ranks[0].size, s.Path, l.Size)
+		index, err := t.addRank(s.Path, log)
+		if err != nil {
+			return nil, err
 		}
-		index, isDuplicate := slices.BinarySearchFunc(t.ranks, r, func(a, b rankTrace) int {
-			return cmp.Compare(a.rank, b.rank)
-		})
-		if isDuplicate {
-			return nil, fmt.Errorf("%s and %s are both traces of rank %d: pass the traces "+
-				"of a single world of a single run", t.ranks[index].path, s.Path, r.rank)
-		}
-		t.ranks = slices.Insert(t.ranks, index, r)
-		samples = slices.Insert(samples, index, sampleClock(l))
-		t.addGroups(l)
-		events += len(l.Records)
+		samples = slices.Insert(samples, index, sampleClock(log))
+		t.addGroups(log)
+		eventCount += len(log.Records)
 	}
-	if events == 0 {
+	if eventCount == 0 {
 		return nil, fmt.Errorf("%s: the traces have no events", strings.Join(paths, ", "))
 	}
 	t.Clocks = measureClocks(t.ranks, samples)
@@ -85,18 +80,41 @@ func Open(paths []string) (*Traces, error) {
 
 // selectWorld returns the traces of the world with the lowest number, and adds a note for each
 // other trace. A process has several worlds if it opens symmem several times.
-func (t *Traces) selectWorld(all []load.Source) []load.Source {
-	lowest := all[0].World
-	for _, s := range all {
+func (t *Traces) selectWorld(sources []load.Source) []load.Source {
+	lowest := sources[0].World // load.Find returns at least one source
+	for _, s := range sources {
 		lowest = min(lowest, s.World)
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(s load.Source) bool {
-		if s.World != lowest {
-			t.Notes = append(t.Notes, fmt.Sprintf("%s is left out, because it belongs to another world "+
-				"of the process: export the files of that world separately", s.Path))
+	var selected []load.Source
+	for _, s := range sources {
+		if s.World == lowest {
+			selected = append(selected, s)
+			continue
 		}
-		return s.World != lowest
+		t.Notes = append(t.Notes, fmt.Sprintf("%s is left out, because it belongs to another world "+
+			"of the process: export the files of that world separately", s.Path))
+	}
+	return selected
+}
+
+// addRank adds a trace to t.ranks and returns its index there. It returns an error if the trace and
+// the earlier ones cannot be of one world.
+func (t *Traces) addRank(path string, log *trace.Log) (int, error) {
+	if len(t.ranks) > 0 && t.ranks[0].size != log.Size {
+		return 0, fmt.Errorf("%s is of a world of %d ranks, and %s of one of %d: pass the traces "+
+			"of a single world of a single run", t.ranks[0].path, t.ranks[0].size, path, log.Size)
+	}
+	index, isDuplicate := slices.BinarySearchFunc(t.ranks, log.Rank,
+		func(r rankTrace, rank int) int { return cmp.Compare(r.rank, rank) })
+	if isDuplicate {
+		return 0, fmt.Errorf("%s and %s are both traces of rank %d: pass the traces "+
+			"of a single world of a single run", t.ranks[index].path, path, log.Rank)
+	}
+	t.ranks = slices.Insert(t.ranks, index, rankTrace{
+		path: path, host: log.Host, rank: log.Rank, process: log.Process, size: log.Size,
+		start: log.Start, missingEvents: log.Missing,
 	})
+	return index, nil
 }
 
 func readTrace(path string) (*trace.Log, error) {
@@ -105,15 +123,15 @@ func readTrace(path string) (*trace.Log, error) {
 		return nil, fmt.Errorf("reading a trace: %w", err)
 	}
 	defer f.Close()
-	l, err := trace.Read(f)
+	log, err := trace.Read(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s is not a trace that symmem export reads: %w", path, err)
 	}
-	if l.Rank >= l.Size || l.Size > maxRanks {
+	if log.Rank >= log.Size || log.Size > maxRanks {
 		return nil, fmt.Errorf("%s is damaged: its rank is %d, and its world has %d ranks",
-			path, l.Rank, l.Size)
+			path, log.Rank, log.Size)
 	}
-	return l, nil
+	return log, nil
 }
 
 // maxRanks limits the size of a world in a trace, so that a damaged file cannot exhaust memory.
@@ -121,27 +139,30 @@ const maxRanks = 1 << 20
 
 // addGroups adds the groups that occur in a trace to t.groups. The rank of the trace belongs to
 // all of them.
-func (t *Traces) addGroups(l *trace.Log) {
-	isSeen := map[string]bool{} // whether an event of the group has been seen, by ID
-	for i := range l.Records {
-		r := &l.Records[i]
+func (t *Traces) addGroups(log *trace.Log) {
+	hasEvent := map[string]bool{} // groups of which an event has been found, by ID
+	for i := range log.Records {
+		r := &log.Records[i]
 		switch {
-		case r.Kind == event.KindRegister && r.Name != "":
-			t.findOrAddGroup(r.Name).addRank(l.Rank)
+		case r.Kind == event.KindRegister && r.Name != "": // Name is the ID of the group
+			t.findOrAddGroup(r.Name).addRank(log.Rank)
 		case r.Kind.IsGroupEvent() && r.Group != "":
 			g := t.findOrAddGroup(r.Group)
-			g.hasMessages = g.hasMessages || isMessage(r)
-			if !isSeen[r.Group] {
-				isSeen[r.Group] = true
-				g.addRank(l.Rank)
-				if l.Missing > 0 {
-					g.firstComplete = max(g.firstComplete, r.Number)
-				}
+			if isMessage(r) {
+				g.hasMessages = true
+			}
+			isFirst := !hasEvent[r.Group]
+			if isFirst {
+				hasEvent[r.Group] = true
+				g.addRank(log.Rank)
+			}
+			if isFirst && log.Missing > 0 {
+				g.firstComplete = max(g.firstComplete, r.Number)
 			}
 		}
 	}
 	if world := t.groups[worldID]; world != nil {
-		for rank := range l.Size {
+		for rank := range log.Size {
 			world.addRank(rank)
 		}
 	}
@@ -156,8 +177,10 @@ func (t *Traces) findOrAddGroup(id string) *group {
 	return g
 }
 
+// addRank adds a rank to the group, unless it is already a member.
 func (g *group) addRank(rank int) {
-	if index, ok := slices.BinarySearch(g.ranks, rank); !ok {
+	index, isMember := slices.BinarySearch(g.ranks, rank)
+	if !isMember {
 		g.ranks = slices.Insert(g.ranks, index, rank)
 	}
 }
@@ -165,6 +188,7 @@ func (g *group) addRank(rank int) {
 // worldID is the ID of the group that all ranks belong to.
 const worldID = "world"
 
+// isMessage reports whether a record is of a Send or a Recv.
 func isMessage(r *trace.Record) bool {
 	return r.Kind == event.KindCollective &&
 		(strings.HasPrefix(r.Call, "Send ") || strings.HasPrefix(r.Call, "Recv "))
@@ -189,7 +213,7 @@ func (t *Traces) addNotes() {
 	}
 }
 
-// areComplete reports whether all traces contain all events from the first.
+// areComplete reports whether no trace has lost events.
 func (t *Traces) areComplete() bool {
 	return !slices.ContainsFunc(t.ranks, func(r rankTrace) bool { return r.missingEvents > 0 })
 }
@@ -199,27 +223,32 @@ func (t *Traces) correctedStart(i int) time.Time {
 	return t.ranks[i].start.Add(-time.Duration(t.Clocks[i].AppliedOffset))
 }
 
-// frameOf returns a frame with a name for a call site, which has the form file:line. For an empty
-// call site, it returns the zero frame.
+// frameOf returns the frame of a call stack for a call site, which has the form file:line. name
+// appears as the name of the function. For an empty call site, frameOf returns the zero frame.
 func frameOf(callSite, name string) frame {
 	if callSite == "" {
 		return frame{}
 	}
-	f := frame{name: name, file: callSite}
-	if i := strings.LastIndexByte(callSite, ':'); i >= 0 {
-		if n, err := strconv.ParseInt(callSite[i+1:], 10, 64); err == nil {
-			f.file, f.line = callSite[:i], n
-		}
+	colon := strings.LastIndexByte(callSite, ':')
+	if colon < 0 {
+		return frame{name: name, file: callSite}
 	}
-	return f
+	line, err := strconv.ParseInt(callSite[colon+1:], 10, 64)
+	if err != nil {
+		return frame{name: name, file: callSite}
+	}
+	return frame{name: name, file: callSite[:colon], line: line}
 }
 
 // timeline assigns times to the records of a trace. A record without a time gets the time of the
-// preceding record. now is the time of the last record, and at first the start time of the trace.
-type timeline struct{ now time.Time }
+// preceding record.
+type timeline struct {
+	now time.Time // time of the last record, and at first the start time of the trace
+}
 
-// timeOf returns the time of a record, and sets now. It must be called for all records in order.
-func (t *timeline) timeOf(r *trace.Record) time.Time {
+// advance moves the timeline to a record and returns the time of the record. Call it for all
+// records in order.
+func (t *timeline) advance(r *trace.Record) time.Time {
 	if !r.Time.IsZero() {
 		t.now = r.Time
 	}
