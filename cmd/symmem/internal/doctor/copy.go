@@ -15,9 +15,9 @@ const (
 )
 
 // MeasureCopies measures the speed of copies from each other GPU to the GPU with the given
-// ordinal. It skips GPUs whose memory that GPU cannot access. It needs 128 MiB of memory on both
-// GPUs of a copy.
-func MeasureCopies(ordinal int) (all []CopySpeed, err error) {
+// ordinal. It leaves out GPUs whose memory the given GPU cannot access. It needs 128 MiB of memory
+// on both GPUs of a copy. With an error, it returns the speeds measured so far.
+func MeasureCopies(ordinal int) (speeds []CopySpeed, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
 		return nil, err
@@ -34,16 +34,21 @@ func MeasureCopies(ordinal int) (all []CopySpeed, err error) {
 	if err != nil {
 		return nil, err
 	}
-	runtime.LockOSThread()
+	runtime.LockOSThread() // the current context belongs to the thread
 	defer runtime.UnlockOSThread()
-	defer func() { err = errors.Join(err, driver.SetCurrent(0), target.ReleasePrimary()) }()
+	defer func() {
+		const noContext = 0
+		unsetErr := driver.SetCurrent(noContext)
+		releaseErr := target.ReleasePrimary()
+		err = errors.Join(err, unsetErr, releaseErr)
+	}()
 	if err := driver.SetCurrent(context); err != nil {
 		return nil, err
 	}
 	for peer := range gpuCount {
 		source, err := driver.Device(peer)
 		if err != nil {
-			return all, err
+			return speeds, err
 		}
 		if peer == ordinal {
 			continue
@@ -52,13 +57,13 @@ func MeasureCopies(ordinal int) (all []CopySpeed, err error) {
 		if err != nil || !hasAccess {
 			continue
 		}
-		speed, err := measureCopy(driver, source, target)
+		gbps, err := measureCopy(driver, source, target)
 		if err != nil {
-			return all, fmt.Errorf("copying from GPU %d to GPU %d: %w", peer, ordinal, err)
+			return speeds, fmt.Errorf("copying from GPU %d to GPU %d: %w", peer, ordinal, err)
 		}
-		all = append(all, CopySpeed{From: peer, To: ordinal, GBps: speed})
+		speeds = append(speeds, CopySpeed{From: peer, To: ordinal, GBps: gbps})
 	}
-	return all, nil
+	return speeds, nil
 }
 
 // cleanupList lists functions that release resources. Its method run calls them in reverse order.
@@ -78,7 +83,10 @@ func (c *cleanupList) run() error {
 // current on the calling thread.
 func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (gbps float64, err error) {
 	var cleanups cleanupList
-	defer func() { err = errors.Join(err, cleanups.run()) }()
+	defer func() {
+		cleanupErr := cleanups.run()
+		err = errors.Join(err, cleanupErr)
+	}()
 	source, err := allocate(driver, src, dst, &cleanups)
 	if err != nil {
 		return 0, err
@@ -92,18 +100,25 @@ func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (gbps float64, err e
 		return 0, err
 	}
 	cleanups.add(func() error { return driver.StreamDestroy(stream) })
-	var events [2]cuda.Event // start and end of the timed copies
-	for i := range events {
-		if events[i], err = driver.EventCreate(0); err != nil {
-			return 0, err
-		}
-		cleanups.add(func() error { return driver.EventDestroy(events[i]) })
+	const noFlags = 0
+	start, err := driver.EventCreate(noFlags)
+	if err != nil {
+		return 0, err
 	}
-	return timeCopies(driver, target, source, stream, events)
+	cleanups.add(func() error { return driver.EventDestroy(start) })
+	end, err := driver.EventCreate(noFlags)
+	if err != nil {
+		return 0, err
+	}
+	cleanups.add(func() error { return driver.EventDestroy(end) })
+	c := timedCopies{
+		driver: driver, dst: target, src: source, stream: stream, start: start, end: end,
+	}
+	return c.measure()
 }
 
 // allocate allocates at least copyBytes of memory on owner, and gives user access. It adds
-// functions that free the memory to cleanups.
+// functions that free the memory to cleanups, even if it returns an error.
 func allocate(
 	driver *cuda.Driver, owner, user cuda.Device, cleanups *cleanupList,
 ) (address uintptr, err error) {
@@ -113,8 +128,9 @@ func allocate(
 	if err != nil {
 		return 0, err
 	}
-	bytes := (copyBytes + granularity - 1) / granularity * granularity
-	if address, err = driver.AddressReserve(bytes, granularity); err != nil {
+	bytes := (copyBytes + granularity - 1) / granularity * granularity // rounded up
+	address, err = driver.AddressReserve(bytes, granularity)
+	if err != nil {
 		return 0, err
 	}
 	cleanups.add(func() error { return driver.AddressFree(address, bytes) })
@@ -122,41 +138,53 @@ func allocate(
 	if err != nil {
 		return 0, err
 	}
-	if err = driver.Map(address, bytes, handle); err == nil {
+	mapErr := driver.Map(address, bytes, handle)
+	if mapErr == nil {
 		cleanups.add(func() error { return driver.Unmap(address, bytes) })
 	}
-	// The mapping keeps the memory alive, so the handle can be released.
-	if err = errors.Join(err, driver.Release(handle)); err != nil {
+	releaseErr := driver.Release(handle) // the mapping, if there is one, keeps the memory alive
+	if err := errors.Join(mapErr, releaseErr); err != nil {
 		return 0, err
 	}
 	return address, driver.SetAccess(address, bytes, user)
 }
 
-// timeCopies makes a copy to warm up and timedCopyCount timed copies, and returns their speed in
-// GB/s. It records the events before and after the timed copies.
-func timeCopies(
-	driver *cuda.Driver, dst, src uintptr, stream cuda.Stream, events [2]cuda.Event,
-) (gbps float64, err error) {
-	if err := driver.MemcpyAsync(dst, src, copyBytes, stream); err != nil {
+// timedCopies describes copies to measure.
+type timedCopies struct {
+	driver     *cuda.Driver
+	dst, src   uintptr // addresses of at least copyBytes
+	stream     cuda.Stream
+	start, end cuda.Event // to be recorded before and after the copies
+}
+
+// measure makes a copy to warm up and timedCopyCount timed copies. It returns the speed of the
+// timed copies in GB/s.
+func (c *timedCopies) measure() (gbps float64, err error) {
+	if err := c.queueCopy(); err != nil {
 		return 0, err
 	}
-	if err := driver.EventRecord(events[0], stream); err != nil {
+	if err := c.driver.EventRecord(c.start, c.stream); err != nil {
 		return 0, err
 	}
 	for range timedCopyCount {
-		if err := driver.MemcpyAsync(dst, src, copyBytes, stream); err != nil {
+		if err := c.queueCopy(); err != nil {
 			return 0, err
 		}
 	}
-	if err := driver.EventRecord(events[1], stream); err != nil {
+	if err := c.driver.EventRecord(c.end, c.stream); err != nil {
 		return 0, err
 	}
-	if err := driver.StreamSynchronize(stream); err != nil {
+	if err := c.driver.StreamSynchronize(c.stream); err != nil {
 		return 0, err
 	}
-	duration, err := driver.EventElapsedTime(events[0], events[1])
+	duration, err := c.driver.EventElapsedTime(c.start, c.end)
 	if err != nil {
 		return 0, err
 	}
-	return float64(timedCopyCount*copyBytes) / max(float64(duration.Nanoseconds()), 1), nil
+	nanoseconds := max(float64(duration.Nanoseconds()), 1) // avoids a division by 0
+	return float64(timedCopyCount*copyBytes) / nanoseconds, nil
+}
+
+func (c *timedCopies) queueCopy() error {
+	return c.driver.MemcpyAsync(c.dst, c.src, copyBytes, c.stream)
 }

@@ -13,21 +13,22 @@ import (
 // Driver describes NVIDIA's driver.
 type Driver struct {
 	Path        string `json:"path,omitempty"`    // of libcuda
-	CUDAVersion int    `json:"cuda,omitempty"`    // newest supported version, such as 12090
+	CUDAVersion int    `json:"cuda,omitempty"`    // newest supported version; 12090 is 12.9
 	Version     string `json:"version,omitempty"` // such as 580.159, or empty if unknown
 	// IMEXChannels is the number of IMEX channels visible to the process. A process needs one to
 	// share memory with other machines through fabric handles.
 	IMEXChannels int `json:"imex_channels"`
-	// Error states why there is no usable driver or GPU.
+	// Error states why there is no usable driver or GPU. It is "" if there is one.
 	Error     string `json:"error,omitempty"`
 	IsMissing bool   `json:"none,omitempty"` // whether CUDA is not installed
-	ErrorCode int    `json:"code,omitempty"` // of CUDA, or 0
+	ErrorCode int    `json:"code,omitempty"` // CUDA's code of the error, or 0
 }
 
 // minVMMVersion is the first CUDA version (12.0) with which NCCL uses virtual memory management.
+// NCCL needs it to create windows (memory that is registered on all ranks).
 const minVMMVersion = 12000
 
-// InspectDriver loads CUDA and lists the GPUs. It creates no context.
+// InspectDriver loads CUDA, and describes the driver and the GPUs. It creates no context.
 func InspectDriver() (Driver, []GPU) {
 	d := Driver{Version: kernelModuleVersion()}
 	library, err := cuda.Load()
@@ -39,7 +40,8 @@ func InspectDriver() (Driver, []GPU) {
 	if d.Version == "" {
 		d.Version = nvmlDriverVersion()
 	}
-	if d.CUDAVersion, err = library.Version(); err != nil {
+	d.CUDAVersion, err = library.Version()
+	if err != nil {
 		d.setError(err)
 	}
 	d.IMEXChannels = countIMEXChannels()
@@ -51,19 +53,24 @@ func InspectDriver() (Driver, []GPU) {
 }
 
 func (d *Driver) setError(err error) {
-	d.Error, d.IsMissing = err.Error(), errors.Is(err, cuda.ErrNoDriver)
+	d.Error = err.Error()
+	d.IsMissing = errors.Is(err, cuda.ErrNoDriver)
 	if code, ok := errors.AsType[cuda.Code](err); ok {
 		d.ErrorCode = int(code)
 	}
 }
 
+// countIMEXChannels returns the number of IMEX channels that this process can see.
 func countIMEXChannels() int {
 	files, _ := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*") // the pattern is valid
 	return len(files)
 }
 
+// moduleVersionPattern matches a line such as "NVRM version: NVIDIA UNIX Open Kernel Module for
+// x86_64  580.159  Release Build".
 var moduleVersionPattern = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
 
+// kernelModuleVersion returns the version of the driver's kernel module, or "" if it is unknown.
 func kernelModuleVersion() string {
 	text, err := os.ReadFile("/proc/driver/nvidia/version")
 	if err != nil {
@@ -76,8 +83,8 @@ func kernelModuleVersion() string {
 	return string(matches[1])
 }
 
-// nvmlDriverVersion asks NVML (NVIDIA's management library) for the driver's version. It works even
-// in containers without the files of the kernel module.
+// nvmlDriverVersion asks NVML (NVIDIA's management library) for the driver's version. It returns ""
+// if the version is unknown. It works even in containers without the files of the kernel module.
 func nvmlDriverVersion() string {
 	management, err := openNVML()
 	if err != nil {
@@ -93,7 +100,9 @@ func nvmlDriverVersion() string {
 
 // cudaVersionText formats a version such as 12090 as 12.9.
 func cudaVersionText(version int) string {
-	return fmt.Sprintf("%d.%d", version/1000, version%1000/10)
+	major := version / 1000
+	minor := version % 1000 / 10
+	return fmt.Sprintf("%d.%d", major, minor)
 }
 
 var adviceByErrorCode = map[cuda.Code]string{
@@ -109,18 +118,19 @@ var adviceByErrorCode = map[cuda.Code]string{
 		"LD_LIBRARY_PATH: this GPU needs the libcuda of the driver",
 }
 
+// judgeDriver adds findings about the driver to s.
 func judgeDriver(f *Facts, s *Section) {
 	d := &f.Driver
-	level := Fail
+	level := Fail // of a missing driver or GPU
 	if f.RequestedBackend == "auto" && len(f.GPUs) == 0 {
-		level = Warn
+		level = Warn // symmem uses the host backend
 	}
-	switch {
-	case d.IsMissing:
+	if d.IsMissing {
 		s.add(level, "install NVIDIA's driver, or start the container with GPUs; symmem --backend "+
 			"host needs none", "no GPU can be used: %s", d.Error)
 		return
-	case d.Error != "":
+	}
+	if d.Error != "" {
 		advice, ok := adviceByErrorCode[cuda.Code(d.ErrorCode)]
 		if !ok {
 			advice = "look for the GPUs in the output of nvidia-smi and the kernel's log (dmesg)"

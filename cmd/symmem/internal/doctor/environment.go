@@ -20,28 +20,29 @@ type Variable struct {
 	File string `json:"file,omitempty"`
 }
 
+// relevantPrefixes lists prefixes of the names of relevant environment variables.
 var relevantPrefixes = []string{"NCCL_", "CUDA_", "SYMMEM_", "TORCH_", "TORCHELASTIC_", "PYTORCH_"}
 
-// InspectVariables returns the relevant variables in environ and in NCCL's configuration files.
-// environ has the format of os.Environ and takes precedence over the files.
+// InspectVariables returns the relevant variables in environ, and those in NCCL's configuration
+// files, sorted by name. environ has the format of os.Environ and takes precedence over the files.
 func InspectVariables(environ []string) []Variable {
-	all := []Variable{}
+	variables := []Variable{}
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		if isRelevant(name) {
-			all = append(all, Variable{Name: name, Value: displayValue(name, value)})
+			variables = append(variables, Variable{Name: name, Value: displayValue(name, value)})
 		}
 	}
 	for _, file := range configFiles() {
 		for _, v := range readConfigFile(file) {
-			isSame := func(other Variable) bool { return other.Name == v.Name }
-			if !slices.ContainsFunc(all, isSame) {
-				all = append(all, v)
+			hasSameName := func(other Variable) bool { return other.Name == v.Name }
+			if !slices.ContainsFunc(variables, hasSameName) {
+				variables = append(variables, v)
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Variable) int { return cmp.Compare(a.Name, b.Name) })
-	return all
+	slices.SortStableFunc(variables, func(a, b Variable) int { return cmp.Compare(a.Name, b.Name) })
+	return variables
 }
 
 func isRelevant(name string) bool {
@@ -58,40 +59,48 @@ func displayValue(name, value string) string {
 	return value
 }
 
-// configFiles returns the paths of NCCL's configuration files in order of precedence
-// (src/misc/param.cc).
+// configFiles returns the paths of NCCL's configuration files in order of precedence, as in
+// src/misc/param.cc of NCCL. The files need not exist.
 func configFiles() []string {
-	userFile := os.Getenv("NCCL_CONF_FILE")
-	if home, err := os.UserHomeDir(); userFile == "" && err == nil {
-		userFile = filepath.Join(home, ".nccl.conf")
+	const systemFile = "/etc/nccl.conf"
+	if userFile := os.Getenv("NCCL_CONF_FILE"); userFile != "" {
+		return []string{userFile, systemFile}
 	}
-	return []string{userFile, "/etc/nccl.conf"}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return []string{systemFile}
+	}
+	return []string{filepath.Join(home, ".nccl.conf"), systemFile}
 }
 
-// readConfigFile parses NAME=VALUE lines as NCCL does. It returns nil if the file cannot be
-// opened.
+// readConfigFile returns the variables in NAME=VALUE lines of a file, which it parses as NCCL does.
+// It returns nil if the file cannot be opened, and ignores the rest of a file that it cannot read.
 func readConfigFile(path string) []Variable {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil
 	}
 	defer file.Close()
-	var all []Variable
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		name, value, ok := strings.Cut(lines.Text(), "=")
-		if ok && !strings.HasPrefix(name, "#") {
-			all = append(all, Variable{Name: name, Value: displayValue(name, value), File: path})
+	var variables []Variable
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		name, value, hasValue := strings.Cut(lines.Text(), "=")
+		isComment := strings.HasPrefix(name, "#")
+		if hasValue && !isComment {
+			variables = append(variables, Variable{
+				Name: name, Value: displayValue(name, value), File: path,
+			})
 		}
 	}
-	return all
+	return variables
 }
 
-// variableEffect describes the effect of some values of one variable.
+// variableEffect describes an effect of a variable, which some or all of its values have.
 type variableEffect struct {
-	name   string
+	name   string   // name of the variable
 	values []string // values with the effect, in any case; nil if all values have it
 	text   string   // the effect, such as "hides every GPU"
-	advice string   // how to avoid the effect; if it is empty, judge does not warn
+	advice string   // how to avoid the effect, or "" if the effect is no reason to warn
 }
 
 const unsetAdvice = "unset it, unless this is intended"
@@ -101,67 +110,85 @@ var onlyZero = []string{"0"} // for variableEffect.values
 // variableEffects lists the known effects. No value of a variable has more than one effect.
 var variableEffects = []variableEffect{
 	{
-		"NCCL_WIN_ENABLE", onlyZero,
-		"switches windows off, so every collective takes the plain path", unsetAdvice,
+		name: "NCCL_WIN_ENABLE", values: onlyZero,
+		text:   "switches windows off, so every collective takes the plain path",
+		advice: unsetAdvice,
 	},
 	{
-		"NCCL_CUMEM_ENABLE", onlyZero,
-		"prevents NCCL from using virtual memory management, and thus windows", unsetAdvice,
+		name: "NCCL_CUMEM_ENABLE", values: onlyZero,
+		text:   "prevents NCCL from using virtual memory management, and thus windows",
+		advice: unsetAdvice,
 	},
 	{
-		"NCCL_P2P_DISABLE", []string{"1"}, "prevents GPUs from accessing each other's memory, " +
-			"and most versions of NCCL from using window kernels", unsetAdvice,
+		name: "NCCL_P2P_DISABLE", values: []string{"1"},
+		text: "prevents GPUs from accessing each other's memory, " +
+			"and most versions of NCCL from using window kernels",
+		advice: unsetAdvice,
 	},
 	{
-		"NCCL_P2P_LEVEL", []string{"LOC", "0"}, "prevents GPUs from accessing each other's " +
-			"memory, and NCCL from using window kernels", unsetAdvice,
+		name: "NCCL_P2P_LEVEL", values: []string{"LOC", "0"},
+		text: "prevents GPUs from accessing each other's memory, " +
+			"and NCCL from using window kernels",
+		advice: unsetAdvice,
 	},
 	{
-		"NCCL_HOSTID", nil, "makes NCCL treat ranks with different values as ranks on different " +
+		name: "NCCL_HOSTID",
+		text: "makes NCCL treat ranks with different values as ranks on different " +
 			"machines, which have windows only if NCCL has a network that supports them",
-		unsetAdvice,
+		advice: unsetAdvice,
 	},
 	{
-		"NCCL_LOCAL_REGISTER", onlyZero,
-		"prevents NCCL 2.27 from creating windows without symmetric memory", unsetAdvice,
+		name: "NCCL_LOCAL_REGISTER", values: onlyZero,
+		text:   "prevents NCCL 2.27 from creating windows without symmetric memory",
+		advice: unsetAdvice,
 	},
 	{
-		"NCCL_LSA_TEAM_SIZE", nil, "limits the ranks whose memory NCCL maps, and thus the groups " +
-			"that have window kernels", unsetAdvice,
+		name: "NCCL_LSA_TEAM_SIZE",
+		text: "limits the ranks whose memory NCCL maps, and thus the groups " +
+			"that have window kernels",
+		advice: unsetAdvice,
 	},
 	{
-		"NCCL_SYM_KERNEL", nil, "allows only some window kernels, so calls that none of them " +
-			"supports fail", unsetAdvice,
+		name:   "NCCL_SYM_KERNEL",
+		text:   "allows only some window kernels, so calls that none of them supports fail",
+		advice: unsetAdvice,
 	},
 	{
-		"NCCL_RUNTIME_CONNECT", []string{"1"}, "makes NCCL connect at the first collective, so a " +
-			"launch may wait for ranks that have not yet reached it", "unset it: symmem sets it to 0",
+		name: "NCCL_RUNTIME_CONNECT", values: []string{"1"},
+		text: "makes NCCL connect at the first collective, so a " +
+			"launch may wait for ranks that have not yet reached it",
+		advice: "unset it: symmem sets it to 0",
 	},
 	{
-		"NCCL_COMM_BLOCKING", onlyZero,
-		"makes NCCL calls return before they have completed, which symmem does not support",
-		"unset it",
+		name: "NCCL_COMM_BLOCKING", values: onlyZero,
+		text:   "makes NCCL calls return before they have completed, which symmem does not support",
+		advice: "unset it",
 	},
 	{
-		"NCCL_DEBUG", []string{"VERSION", "WARN", "ABORT"}, "prevents NCCL from logging which kernels " +
-			"it uses, which --prove needs", "unset it, or set it to INFO",
+		name: "NCCL_DEBUG", values: []string{"VERSION", "WARN", "ABORT"},
+		text:   "prevents NCCL from logging which kernels it uses, which --prove needs",
+		advice: "unset it, or set it to INFO",
 	},
 	{
-		"NCCL_IPC_USE_ABSTRACT_SOCKET", onlyZero,
-		"makes NCCL share memory through sockets in /tmp, which all ranks must see", unsetAdvice,
+		name: "NCCL_IPC_USE_ABSTRACT_SOCKET", values: onlyZero,
+		text:   "makes NCCL share memory through sockets in /tmp, which all ranks must see",
+		advice: unsetAdvice,
 	},
 	{
-		"SYMMEM_PATH", []string{"plain"}, "makes every collective take the plain path", unsetAdvice,
+		name: "SYMMEM_PATH", values: []string{"plain"},
+		text:   "makes every collective take the plain path",
+		advice: unsetAdvice,
 	},
 	{
-		"CUDA_LAUNCH_BLOCKING", []string{"1"}, "makes each launch wait for its completion, which " +
-			"is slow and may block ranks forever", "unset it",
+		name: "CUDA_LAUNCH_BLOCKING", values: []string{"1"},
+		text: "makes each launch wait for its completion, which " +
+			"is slow and may block ranks forever",
+		advice: "unset it",
 	},
 	{
-		"CUDA_VISIBLE_DEVICES",
-		[]string{"", "-1", "NoDevFiles"},
-		"hides every GPU",
-		"unset it, or list GPUs",
+		name: "CUDA_VISIBLE_DEVICES", values: []string{"", "-1", "NoDevFiles"},
+		text:   "hides every GPU",
+		advice: "unset it, or list GPUs",
 	},
 	{name: "NCCL_DEBUG_FILE", text: "names the file from which --prove and the trial read NCCL's log"},
 	{name: "NCCL_DEBUG_SUBSYS", text: "must contain TUNING for --prove and the trial"},
@@ -180,16 +207,21 @@ var variableEffects = []variableEffect{
 	},
 }
 
+// matches reports whether a variable has the effect.
 func (e *variableEffect) matches(v *Variable) bool {
 	if e.name != v.Name {
 		return false
 	}
-	isValue := func(value string) bool {
+	if len(e.values) == 0 { // all values have the effect
+		return true
+	}
+	isSetTo := func(value string) bool {
 		return strings.EqualFold(value, strings.TrimSpace(v.Value))
 	}
-	return len(e.values) == 0 || slices.ContainsFunc(e.values, isValue)
+	return slices.ContainsFunc(e.values, isSetTo)
 }
 
+// judgeVariables adds a finding about each variable to s.
 func judgeVariables(f *Facts, s *Section) {
 	for i := range f.Variables {
 		f.Variables[i].judge(f.RequestedBackend, s)
@@ -214,7 +246,7 @@ func (v *Variable) judge(requestedBackend string, s *Section) {
 	effect := &variableEffects[index]
 	affectsBackend := strings.HasPrefix(v.Name, "SYMMEM_") || requestedBackend != "host"
 	switch {
-	case effect.advice == "":
+	case effect.advice == "": // no reason to warn
 		s.addOK("%s %s", setting, effect.text)
 	case affectsBackend:
 		s.add(Warn, effect.advice, "%s %s", setting, effect.text)

@@ -11,7 +11,7 @@ import (
 // GPU describes a GPU that CUDA shows to this process. A number or bool that the driver cannot
 // query is 0 or false.
 type GPU struct {
-	Ordinal     int    `json:"ordinal"`
+	Ordinal     int    `json:"ordinal"` // CUDA's number of the GPU in this process
 	Name        string `json:"name"`
 	UUID        string `json:"uuid"`
 	PCIAddress  string `json:"pci"` // as CUDA formats it
@@ -36,7 +36,8 @@ const (
 	computeModeExclusive  = 3 // CU_COMPUTEMODE_EXCLUSIVE_PROCESS
 )
 
-// inspectGPUs describes the visible GPUs. With an error, it returns those before the failed one.
+// inspectGPUs describes the visible GPUs. If it fails at a GPU, it returns the GPUs before that one
+// and the error.
 func inspectGPUs(driver *cuda.Driver) ([]GPU, error) {
 	count, err := driver.DeviceCount()
 	if err != nil {
@@ -57,6 +58,8 @@ func inspectGPUs(driver *cuda.Driver) ([]GPU, error) {
 	return gpus, nil
 }
 
+// inspectGPU describes a GPU. It returns an error only if the driver cannot query a property that
+// it knows for every GPU, such as the name.
 func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	g := GPU{Ordinal: device.Ordinal()}
 	var nameErr, uuidErr, addressErr, memoryErr error
@@ -67,10 +70,9 @@ func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	if err := errors.Join(nameErr, uuidErr, addressErr, memoryErr); err != nil {
 		return g, err
 	}
-	// attribute returns 0 if the driver does not know the attribute.
 	attribute := func(name cuda.Attribute) int {
 		value, err := device.Attribute(name)
-		if err != nil {
+		if err != nil { // the driver does not know the attribute
 			return 0
 		}
 		return value
@@ -100,6 +102,7 @@ func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 // window kernels (src/device/symmetric/generate.py).
 const minWindowMajor = 6
 
+// judgeGPUs adds findings about each GPU and about all GPUs together to s.
 func judgeGPUs(f *Facts, s *Section) {
 	for i := range f.GPUs {
 		f.GPUs[i].judge(s)
@@ -109,16 +112,15 @@ func judgeGPUs(f *Facts, s *Section) {
 		s.addOK("this process has no IMEX channel (/dev/nvidia-caps-imex-channels) and therefore " +
 			"cannot use fabric handles, so the direct path works only within one container")
 	}
-	for i := range f.GPUs {
-		if f.GPUs[i].Name != f.GPUs[0].Name {
-			s.add(Warn, "select GPUs of one model (CUDA_VISIBLE_DEVICES)", "the GPUs are of different "+
-				"models, so collectives wait for the slowest")
-			return
-		}
+	isOtherModel := func(g GPU) bool { return g.Name != f.GPUs[0].Name }
+	if slices.ContainsFunc(f.GPUs, isOtherModel) {
+		s.add(Warn, "select GPUs of one model (CUDA_VISIBLE_DEVICES)", "the GPUs are of different "+
+			"models, so collectives wait for the slowest")
 	}
 }
 
-// judge adds a description of the GPU to s, and its most serious problem if it has one.
+// judge adds a description of the GPU to s, and its most serious problem if it has one. Each text
+// begins with the ordinal of the GPU.
 func (g *GPU) judge(s *Section) {
 	s.addOK("%d: %s, compute capability %d.%d, %s, %s, %s", g.Ordinal, g.Name, g.Major, g.Minor,
 		formatBytes(g.MemoryBytes), g.PCIAddress, g.UUID)
@@ -155,10 +157,11 @@ func formatBool(value bool) string {
 
 // formatBytes formats a size in the largest unit of which it is at least one, such as 140.4 GiB.
 func formatBytes(bytes int64) string {
-	for _, unit := range []struct {
+	units := []struct {
 		name  string
 		bytes int64
-	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+	for _, unit := range units {
 		if bytes >= unit.bytes {
 			return fmt.Sprintf("%.4g %s", float64(bytes)/float64(unit.bytes), unit.name)
 		}

@@ -58,6 +58,7 @@ func InspectHost() Host {
 	return h
 }
 
+// errorText returns the text of err, or "" if err is nil.
 func errorText(err error) string {
 	if err == nil {
 		return ""
@@ -65,16 +66,21 @@ func errorText(err error) string {
 	return err.Error()
 }
 
+// tryMemfd creates anonymous shared memory, and maps it.
 func tryMemfd() error {
-	f, err := sys.Memfd("symmem-doctor", sys.PageSize)
+	file, err := sys.Memfd("symmem-doctor", sys.PageSize)
 	if err != nil {
 		return err
 	}
-	m, err := sys.Map(f, 0, sys.PageSize)
+	const offset = 0
+	mapping, err := sys.Map(file, offset, sys.PageSize)
 	if err != nil {
-		return errors.Join(err, f.Close())
+		closeErr := file.Close()
+		return errors.Join(err, closeErr)
 	}
-	return errors.Join(m.Close(), f.Close())
+	unmapErr := mapping.Close()
+	closeErr := file.Close()
+	return errors.Join(unmapErr, closeErr)
 }
 
 const futexWake = 1 // FUTEX_WAKE in linux/futex.h
@@ -84,7 +90,7 @@ func tryFutex() error {
 	word := new(uint32)
 	const maxWaiters = 1
 	_, _, errno := syscall.Syscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake,
-		maxWaiters, 0, 0, 0)
+		maxWaiters, 0, 0, 0) // FUTEX_WAKE ignores the last three arguments
 	runtime.KeepAlive(word)
 	return errnoError(errno)
 }
@@ -95,17 +101,24 @@ var membarrierCallNumbers = map[string]uintptr{"amd64": 324, "arm64": 283}
 
 // tryMembarrier checks that the kernel supports expedited barriers.
 func tryMembarrier() error {
-	call, ok := membarrierCallNumbers[runtime.GOARCH]
+	callNumber, ok := membarrierCallNumbers[runtime.GOARCH]
 	if !ok {
 		return fmt.Errorf("not checked on %s", runtime.GOARCH)
 	}
-	// MEMBARRIER_CMD_QUERY and MEMBARRIER_CMD_PRIVATE_EXPEDITED in linux/membarrier.h.
-	const queryCommand, expeditedCommand = 0, 1 << 3
-	commands, _, errno := syscall.Syscall(call, queryCommand, 0, 0)
-	if errno == 0 && commands&expeditedCommand == 0 {
+	// The commands have these names in linux/membarrier.h.
+	const (
+		queryCommand     = 0      // MEMBARRIER_CMD_QUERY, which returns a mask of commands
+		expeditedCommand = 1 << 3 // MEMBARRIER_CMD_PRIVATE_EXPEDITED
+		noFlags          = 0
+	)
+	supported, _, errno := syscall.Syscall(callNumber, queryCommand, noFlags, 0)
+	if errno != 0 {
+		return errno
+	}
+	if supported&expeditedCommand == 0 {
 		return errors.New("the kernel has no expedited membarrier")
 	}
-	return errnoError(errno)
+	return nil
 }
 
 // errnoError returns errno as an error, or nil if the system call has succeeded.
@@ -116,6 +129,7 @@ func errnoError(errno syscall.Errno) error {
 	return errno
 }
 
+// tryPidfd opens a descriptor of this process.
 func tryPidfd() error {
 	f, err := sys.Pidfd(os.Getpid())
 	if err != nil {
@@ -124,6 +138,7 @@ func tryPidfd() error {
 	return f.Close()
 }
 
+// trySockets listens on an abstract socket, which the prefix @ selects.
 func trySockets() error {
 	l, err := net.Listen("unix", "@symmem-doctor-"+rand.Text())
 	if err != nil {
@@ -140,22 +155,47 @@ func judgeHost(f *Facts, s *Section) {
 	h := &f.Host
 	s.addOK("%d processors, %s of memory and swap space, Linux %s", h.Cores,
 		formatBytes(h.MemoryBytes), h.Kernel)
+	h.judgeCalls(s)
+	if h.MaxMappings > 0 && h.MaxMappings < minMappings {
+		s.add(Warn, "run sysctl -w vm.max_map_count=65530 as root", "a process may have only %d "+
+			"mappings, but worlds with many ranks and segments need more", h.MaxMappings)
+	}
+	if !f.usesNCCL() {
+		h.judgeHugePages(s)
+		h.judgeProcessors(f, s)
+	}
+}
+
+// judgeCalls adds a finding about each of the system calls that InspectHost has tried to s.
+func (h *Host) judgeCalls(s *Section) {
 	for _, call := range []struct {
-		name, err string
-		level     Level
-		advice    string
+		name   string
+		err    string // "" if the call works
+		level  Level  // of the finding if the call does not work
+		advice string
 	}{
-		{"anonymous shared memory (memfd)", h.MemfdError, Fail, "allow memfd_create in the container's " +
-			"seccomp profile, and give the container memory"},
-		{"futexes", h.FutexError, Fail, "allow futex in the container's seccomp profile"},
 		{
-			"process descriptors (pidfd)", h.PidfdError, Fail, "use Linux 5.3 or newer, and allow " +
-				"pidfd_open in the container's seccomp profile",
+			name: "anonymous shared memory (memfd)", err: h.MemfdError, level: Fail,
+			advice: "allow memfd_create in the container's seccomp profile, and give the " +
+				"container memory",
 		},
-		{"abstract sockets", h.SocketError, Fail, "allow Unix sockets in the container's profile"},
 		{
-			"membarrier", h.MembarrierError, Warn, "for slightly faster allocation, allow membarrier in " +
-				"the container's seccomp profile",
+			name: "futexes", err: h.FutexError, level: Fail,
+			advice: "allow futex in the container's seccomp profile",
+		},
+		{
+			name: "process descriptors (pidfd)", err: h.PidfdError, level: Fail,
+			advice: "use Linux 5.3 or newer, and allow pidfd_open in the container's seccomp " +
+				"profile",
+		},
+		{
+			name: "abstract sockets", err: h.SocketError, level: Fail,
+			advice: "allow Unix sockets in the container's profile",
+		},
+		{
+			name: "membarrier", err: h.MembarrierError, level: Warn,
+			advice: "for slightly faster allocation, allow membarrier in the container's seccomp " +
+				"profile",
 		},
 	} {
 		if call.err != "" {
@@ -164,36 +204,35 @@ func judgeHost(f *Facts, s *Section) {
 			s.addOK("%s: available", call.name)
 		}
 	}
-	if h.MaxMappings > 0 && h.MaxMappings < minMappings {
-		s.add(Warn, "run sysctl -w vm.max_map_count=65530 as root", "a process may have only %d "+
-			"mappings, but worlds with many ranks and segments need more", h.MaxMappings)
-	}
-	h.judgeHugePages(f, s)
 }
 
-// judgeHugePages adds findings that matter only for the host backend, which uses main memory and
-// processors, to s.
-func (h *Host) judgeHugePages(f *Facts, s *Section) {
-	if f.usesNCCL() {
-		return
-	}
+// judgeHugePages adds a finding about huge pages to s. It matters only for the host backend, which
+// uses main memory.
+func (h *Host) judgeHugePages(s *Section) {
+	policy := sys.HugePages{SharedPolicy: h.SharedMemoryPolicy}
 	switch {
 	case h.HugePages > 0:
 		s.addOK("huge pages: %d of %d free", h.FreeHugePages, h.HugePages)
-	case sys.HugePages{SharedPolicy: h.SharedMemoryPolicy}.IsTransparent():
+	case policy.IsTransparent():
 		s.addOK("huge pages: shared memory gets them automatically (shmem_enabled is %s)",
 			h.SharedMemoryPolicy)
-	default:
+	default: // no reason to warn, but with an advice
 		s.add(OK, "as root, run sysctl -w vm.nr_hugepages=N with one page for each 2 MiB of segments, "+
 			"or echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled", "huge pages: none; "+
 			"the first access to segments causes 512 times as many page faults")
 	}
+}
+
+// judgeProcessors adds a finding to s if the ranks of the trial share processors. It matters only
+// for the host backend, whose collectives run on processors.
+func (h *Host) judgeProcessors(f *Facts, s *Section) {
 	if f.Trial != nil && f.Trial.Ranks > h.Cores {
 		s.add(Warn, "start at most as many ranks as there are processors", "%d ranks share %s, so "+
 			"they wait for each other", f.Trial.Ranks, ranklist.Plural(h.Cores, "processor"))
 	}
 }
 
+// formatCountLimit formats a limit of a number of things, which is negative if there is none.
 func formatCountLimit(n int64) string {
 	if n < 0 {
 		return "no limit"

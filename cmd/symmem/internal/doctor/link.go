@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,7 +30,7 @@ type Pair struct {
 	HasAtomics bool `json:"atomics"`
 	// SpeedRank is 0 for the pairs with the fastest links, and larger for slower links.
 	SpeedRank int `json:"rank"`
-	// NVLink is "yes", "no", or "unknown".
+	// NVLink states whether NVLink connects the GPUs: "yes", "no", or "unknown".
 	NVLink string `json:"nvlink"`
 }
 
@@ -48,29 +49,40 @@ func InspectLinks(gpus []GPU) Links {
 	return l
 }
 
+// addPairs adds all ordered pairs of GPUs. It leaves out GPUs that the driver cannot open.
 func (l *Links) addPairs(driver *cuda.Driver, gpuCount int) {
 	for from := range gpuCount {
+		source, err := driver.Device(from)
+		if err != nil {
+			continue
+		}
 		for to := range gpuCount {
-			source, sourceErr := driver.Device(from)
-			target, targetErr := driver.Device(to)
-			if from == to || sourceErr != nil || targetErr != nil {
+			if to == from {
 				continue
 			}
-			p := Pair{From: from, To: to, NVLink: "unknown"}
-			hasAccess, err := source.CanAccessPeer(target)
-			p.HasAccess = err == nil && hasAccess
-			attribute := func(name cuda.P2PAttribute) int {
-				value, err := source.P2PAttribute(name, target)
-				if err != nil {
-					return 0
-				}
-				return value
+			target, err := driver.Device(to)
+			if err != nil {
+				continue
 			}
-			p.HasAtomics = attribute(cuda.P2PNativeAtomicSupported) != 0
-			p.SpeedRank = attribute(cuda.P2PPerformanceRank)
-			l.Pairs = append(l.Pairs, p)
+			l.Pairs = append(l.Pairs, inspectPair(source, target))
 		}
 	}
+}
+
+// inspectPair describes the access of one GPU to the memory of another. A property that the driver
+// cannot query is false or 0.
+func inspectPair(source, target cuda.Device) Pair {
+	p := Pair{From: source.Ordinal(), To: target.Ordinal(), NVLink: "unknown"}
+	if hasAccess, err := source.CanAccessPeer(target); err == nil {
+		p.HasAccess = hasAccess
+	}
+	if value, err := source.P2PAttribute(cuda.P2PNativeAtomicSupported, target); err == nil {
+		p.HasAtomics = value != 0
+	}
+	if value, err := source.P2PAttribute(cuda.P2PPerformanceRank, target); err == nil {
+		p.SpeedRank = value
+	}
+	return p
 }
 
 // addNVLinks adds what NVML (NVIDIA's management library) reports about NVLinks. If NVML does not
@@ -81,22 +93,24 @@ func (l *Links) addNVLinks(gpus []GPU) error {
 		return err
 	}
 	defer management.close()
-	devices := make([]nvmlDevice, len(gpus))
+	devices := make([]nvmlDevice, 0, len(gpus)) // by ordinal
 	for i := range gpus {
-		if devices[i], err = management.deviceAt(gpus[i].PCIAddress); err != nil {
+		device, err := management.deviceAt(gpus[i].PCIAddress)
+		if err != nil {
 			return fmt.Errorf("finding GPU %d: %w", i, err)
 		}
+		devices = append(devices, device)
 	}
 	for i := range l.Pairs {
 		p := &l.Pairs[i]
-		connected, err := management.areConnectedByNVLink(devices[p.From], devices[p.To])
-		switch {
-		case errors.Is(err, errNVMLUnsupported):
-		case err != nil:
-			return fmt.Errorf("querying the link between GPUs %d and %d: %w", p.From, p.To, err)
-		default:
-			p.NVLink = formatBool(connected)
+		isConnected, err := management.areConnectedByNVLink(devices[p.From], devices[p.To])
+		if errors.Is(err, errNVMLUnsupported) {
+			continue // NVLink remains "unknown"
 		}
+		if err != nil {
+			return fmt.Errorf("querying the link between GPUs %d and %d: %w", p.From, p.To, err)
+		}
+		p.NVLink = formatBool(isConnected)
 	}
 	for _, d := range devices {
 		l.ActiveNVLinks = append(l.ActiveNVLinks, management.countActiveNVLinks(d))
@@ -104,70 +118,78 @@ func (l *Links) addNVLinks(gpus []GPU) error {
 	return nil
 }
 
+// judgeLinks adds findings about the connections between GPUs to s.
 func judgeLinks(f *Facts, s *Section) {
-	l := &f.Links
 	if len(f.GPUs) < 2 {
 		return
 	}
-	count := len(l.Pairs)
-	withoutAccess := l.matchingPairs(func(p *Pair) bool { return !p.HasAccess })
-	if len(withoutAccess) > 0 {
-		s.add(Warn,
-			"see nvidia-smi topo -p2p r; if the GPUs are connected by PCI Express, disable ACS "+
-				"on the bridges; in a virtual machine, check the hypervisor's settings",
-			"%d of %d pairs of GPUs have no peer access, so groups that include such a pair have "+
-				"no windows: %s", len(withoutAccess), count, joinShortened(withoutAccess))
-	} else {
-		s.addOK("peer access: all %d pairs of GPUs", count)
+	f.Links.judgeAccess(s)
+	f.Links.judgeNVLinks(s)
+}
+
+func (l *Links) judgeAccess(s *Section) {
+	withoutAccess := l.describePairs(func(p *Pair) bool { return !p.HasAccess })
+	if len(withoutAccess) == 0 {
+		s.addOK("peer access: all %d pairs of GPUs", len(l.Pairs))
+		return
 	}
-	unconnected := l.matchingPairs(func(p *Pair) bool { return p.NVLink == "no" })
-	unknown := l.matchingPairs(func(p *Pair) bool { return p.NVLink == "unknown" })
+	s.add(Warn,
+		"see nvidia-smi topo -p2p r; if the GPUs are connected by PCI Express, disable ACS "+
+			"on the bridges; in a virtual machine, check the hypervisor's settings",
+		"%d of %d pairs of GPUs have no peer access, so groups that include such a pair have "+
+			"no windows: %s", len(withoutAccess), len(l.Pairs), joinFirst(withoutAccess))
+}
+
+func (l *Links) judgeNVLinks(s *Section) {
+	unconnected := l.describePairs(func(p *Pair) bool { return p.NVLink == "no" })
+	unknown := l.describePairs(func(p *Pair) bool { return p.NVLink == "unknown" })
 	switch {
 	case len(unknown) > 0:
-		s.addOK("NVLink: unknown (%s)", unknownReason(l.NVMLError))
+		reason := cmp.Or(l.NVMLError, "NVML does not report it")
+		s.addOK("NVLink: unknown (%s)", reason)
 	case len(unconnected) > 0:
 		s.add(Warn, "form groups of ranks whose GPUs are connected by NVLink; see nvidia-smi topo -m",
 			"%d of %d pairs of GPUs are not connected by NVLink; NCCL 2.29 and newer have window "+
-				"kernels only for groups in which NVLink connects all pairs: %s", len(unconnected), count,
-			joinShortened(unconnected))
+				"kernels only for groups in which NVLink connects all pairs: %s", len(unconnected),
+			len(l.Pairs), joinFirst(unconnected))
 	default:
-		s.addOK("NVLink: all %d pairs of GPUs; active links on each GPU: %s", count,
-			joinNumbers(l.ActiveNVLinks))
+		s.addOK("NVLink: all %d pairs of GPUs; active links on each GPU: %s", len(l.Pairs),
+			joinCounts(l.ActiveNVLinks))
 	}
-	if len(l.ActiveNVLinks) > 0 && slices.Max(l.ActiveNVLinks) != slices.Min(l.ActiveNVLinks) {
+	if len(l.ActiveNVLinks) == 0 { // unknown
+		return
+	}
+	if slices.Max(l.ActiveNVLinks) != slices.Min(l.ActiveNVLinks) {
 		s.add(Warn, "see nvidia-smi nvlink --status", "the GPUs have different numbers of active "+
-			"NVLinks: %s", joinNumbers(l.ActiveNVLinks))
+			"NVLinks: %s", joinCounts(l.ActiveNVLinks))
 	}
 }
 
-func unknownReason(err string) string {
-	if err == "" {
-		return "NVML does not report it"
-	}
-	return err
-}
-
-func (l *Links) matchingPairs(match func(*Pair) bool) []string {
-	var all []string
+// describePairs returns a description, such as "0 to 1", of each pair for which match returns true.
+func (l *Links) describePairs(match func(*Pair) bool) []string {
+	var texts []string
 	for i := range l.Pairs {
-		if p := &l.Pairs[i]; match(p) {
-			all = append(all, fmt.Sprintf("%d to %d", p.From, p.To))
+		p := &l.Pairs[i]
+		if match(p) {
+			texts = append(texts, fmt.Sprintf("%d to %d", p.From, p.To))
 		}
 	}
-	return all
+	return texts
 }
 
-func joinShortened(list []string) string {
+// joinFirst joins the first eight texts. It writes an ellipsis for the others.
+func joinFirst(texts []string) string {
 	const maxTexts = 8
-	if len(list) > maxTexts {
-		return strings.Join(list[:maxTexts], ", ") + ", ..."
+	if len(texts) > maxTexts {
+		return strings.Join(texts[:maxTexts], ", ") + ", ..."
 	}
-	return strings.Join(list, ", ")
+	return strings.Join(texts, ", ")
 }
 
-func joinNumbers(list []int) string {
-	if len(list) == 0 {
+// joinCounts joins numbers with spaces, such as "18 18".
+func joinCounts(counts []int) string {
+	if len(counts) == 0 {
 		return "unknown"
 	}
-	return strings.Trim(fmt.Sprint(list), "[]")
+	return strings.Trim(fmt.Sprint(counts), "[]")
 }

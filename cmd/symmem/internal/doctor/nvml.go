@@ -13,8 +13,8 @@ import (
 // nvmlVariable names the environment variable that overrides the file name of NVML.
 const nvmlVariable = "SYMMEM_NVML"
 
-// nvml calls NVIDIA's management library (NVML) with the declarations in nvml.h of CUDA 12.9. It
-// must not be used after close.
+// nvml calls NVIDIA's management library (NVML), as declared in nvml.h of CUDA 12.9. It must not be
+// used after close.
 type nvml struct {
 	library *dl.Library
 }
@@ -42,14 +42,14 @@ func openNVML() (*nvml, error) {
 	if err != nil {
 		return nil, fmt.Errorf("NVML is not available: %w", err)
 	}
-	n := &nvml{library}
+	n := &nvml{library: library}
 	if err := n.call("nvmlInit_v2"); err != nil {
 		return nil, err
 	}
 	return n, nil
 }
 
-// close ignores an error, because all results have been read.
+// close releases NVML's resources. It ignores an error, because all results have been read.
 func (n *nvml) close() { _ = n.call("nvmlShutdown") }
 
 // call calls the function of NVML with the given name, and returns an error unless it succeeds. If
@@ -59,7 +59,8 @@ func (n *nvml) call(name string, args ...uintptr) error {
 	if !ok {
 		return fmt.Errorf("%s: %w", name, errNVMLUnsupported)
 	}
-	switch code := int32(f.Call(args...)); code { // an nvmlReturn_t has 32 bits
+	code := int32(f.Call(args...)) // an nvmlReturn_t has 32 bits
+	switch code {
 	case nvmlSuccess:
 		return nil
 	case nvmlNotSupported:
@@ -71,18 +72,21 @@ func (n *nvml) call(name string, args ...uintptr) error {
 
 // deviceAt returns the handle of the GPU at a PCI address.
 func (n *nvml) deviceAt(pciAddress string) (nvmlDevice, error) {
-	text, handle := dl.CString(pciAddress), dl.NewCell(uintptr(0))
-	err := n.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(text), handle.Address())
-	runtime.KeepAlive(text)
-	return nvmlDevice(handle.Take()), err
+	address := dl.CString(pciAddress)
+	cell := dl.NewCell(uintptr(0)) // NVML writes the handle here
+	err := n.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(address), cell.Address())
+	runtime.KeepAlive(address)
+	handle := cell.Take() // also after an error, to release the cell
+	return nvmlDevice(handle), err
 }
 
 // areConnectedByNVLink reports whether kernels on a can access the memory of b through NVLink.
 func (n *nvml) areConnectedByNVLink(a, b nvmlDevice) (bool, error) {
-	status := dl.NewCell(int32(-1)) // no valid status
+	cell := dl.NewCell(int32(-1)) // no valid status
 	err := n.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlP2PIndexNVLink,
-		status.Address())
-	return status.Take() == nvmlP2PStatusOK, err
+		cell.Address())
+	status := cell.Take()
+	return status == nvmlP2PStatusOK, err
 }
 
 // countActiveNVLinks returns the number of the GPU's links that are active. A query that fails
@@ -90,9 +94,9 @@ func (n *nvml) areConnectedByNVLink(a, b nvmlDevice) (bool, error) {
 func (n *nvml) countActiveNVLinks(d nvmlDevice) int {
 	count := 0
 	for link := range uintptr(maxNVLinks) {
-		state := dl.NewCell(int32(0))
-		err := n.call("nvmlDeviceGetNvLinkState", uintptr(d), link, state.Address())
-		isActive := state.Take() != 0
+		cell := dl.NewCell(int32(0))
+		err := n.call("nvmlDeviceGetNvLinkState", uintptr(d), link, cell.Address())
+		isActive := cell.Take() != 0
 		if err == nil && isActive {
 			count++
 		}
@@ -103,9 +107,9 @@ func (n *nvml) countActiveNVLinks(d nvmlDevice) int {
 // driverVersion returns the version of the driver, such as 580.159.
 func (n *nvml) driverVersion() (string, error) {
 	const bufferBytes = 80 // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
-	text := dl.NewCell([bufferBytes]byte{})
-	err := n.call("nvmlSystemGetDriverVersion", text.Address(), bufferBytes)
-	buffer := text.Take()
-	version, _, _ := bytes.Cut(buffer[:], []byte{0})
+	cell := dl.NewCell([bufferBytes]byte{})
+	err := n.call("nvmlSystemGetDriverVersion", cell.Address(), bufferBytes)
+	buffer := cell.Take()
+	version, _, _ := bytes.Cut(buffer[:], []byte{0}) // a C string ends with a zero byte
 	return string(version), err
 }

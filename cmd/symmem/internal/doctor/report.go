@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"symmem/internal/ranklist"
@@ -21,9 +20,16 @@ const (
 	Fail Level = "fail" // symmem does not work
 )
 
+// worseLevel returns the worse of two levels. Any other value counts as OK.
 func worseLevel(a, b Level) Level {
-	levels := []Level{OK, Warn, Fail}
-	return levels[max(slices.Index(levels, a), slices.Index(levels, b))]
+	switch {
+	case a == Fail || b == Fail:
+		return Fail
+	case a == Warn || b == Warn:
+		return Warn
+	default:
+		return OK
+	}
 }
 
 // Finding describes one result of the examination.
@@ -52,15 +58,15 @@ type Report struct {
 
 // Problems returns the findings whose level is not OK.
 func (r *Report) Problems() []Finding {
-	all := []Finding{}
+	problems := []Finding{} // not nil, so that JSON shows [] instead of null
 	for i := range r.Sections {
 		for _, f := range r.Sections[i].Findings {
 			if f.Level != OK {
-				all = append(all, f)
+				problems = append(problems, f)
 			}
 		}
 	}
-	return all
+	return problems
 }
 
 // addOK adds a finding that needs no action. format and args are the text.
@@ -68,7 +74,7 @@ func (s *Section) addOK(format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{Level: OK, Text: fmt.Sprintf(format, args...)})
 }
 
-// add adds a finding. format and args are the text.
+// add adds a finding with a level, and advice about what to do. format and args are the text.
 func (s *Section) add(level Level, advice, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	s.Findings = append(s.Findings, Finding{Level: level, Text: text, Advice: advice})
@@ -77,32 +83,35 @@ func (s *Section) add(level Level, advice, format string, args ...any) {
 
 // WriteText writes the findings of each section as text, and a summary.
 func (r *Report) WriteText(w io.Writer) error {
-	var b bytes.Buffer
+	var out bytes.Buffer
 	counts := map[Level]int{} // number of findings by level
 	for i := range r.Sections {
 		s := &r.Sections[i]
-		fmt.Fprintf(&b, "%s\n", s.Name)
+		fmt.Fprintf(&out, "%s\n", s.Name)
 		for _, f := range s.Findings {
 			counts[f.Level]++
-			fmt.Fprintf(&b, "  %-4s  %s\n", f.Level, indent(f.Text))
+			fmt.Fprintf(&out, "  %-4s  %s\n", f.Level, indent(f.Text))
 			if f.Advice != "" {
-				fmt.Fprintf(&b, "        to do: %s\n", indent(f.Advice))
+				fmt.Fprintf(&out, "        to do: %s\n", indent(f.Advice))
 			}
 		}
 	}
-	fmt.Fprintf(&b, "\n%s backend: %s\n", r.Backend, summarize(counts[Fail], counts[Warn]))
-	_, err := w.Write(b.Bytes())
+	fmt.Fprintf(&out, "\n%s backend: %s\n", r.Backend, summaryText(counts))
+	_, err := w.Write(out.Bytes())
 	return err
 }
 
+// indent indents all lines but the first, so that they are aligned with the text of a finding.
 func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
 
-func summarize(failed, warned int) string {
+// summaryText returns a summary of the numbers of findings by level.
+func summaryText(counts map[Level]int) string {
+	warnings := ranklist.Plural(counts[Warn], "warning")
 	switch {
-	case failed > 0:
-		return fmt.Sprintf("%d failed, %s", failed, ranklist.Plural(warned, "warning"))
-	case warned > 0:
-		return "it works, with " + ranklist.Plural(warned, "warning")
+	case counts[Fail] > 0:
+		return fmt.Sprintf("%d failed, %s", counts[Fail], warnings)
+	case counts[Warn] > 0:
+		return "it works, with " + warnings
 	}
 	return "no problems"
 }

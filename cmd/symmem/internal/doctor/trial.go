@@ -22,7 +22,7 @@ type Trial struct {
 
 // RankZeroResults holds the results that only rank 0 measures.
 type RankZeroResults struct {
-	Source         string `json:"source"` // see symmem.Runtime.Source
+	Source         string `json:"source"` // what started the ranks, such as "torchrun"
 	Device         string `json:"device"` // name of the GPU or processor
 	IsLogRequested bool   `json:"logged"` // whether NCCL's log is read
 	// LogProblem states why the log does not show which kernels ran, or is empty.
@@ -59,14 +59,14 @@ type TrialCall struct {
 	UsedWindows   bool    `json:"windowed"`         // whether the log shows a window kernel
 }
 
-// CopySpeed holds the speed of copies between two GPUs, which it identifies by their ordinals.
+// CopySpeed holds the speed of copies between two GPUs.
 type CopySpeed struct {
-	From int     `json:"from"`
-	To   int     `json:"to"`
+	From int     `json:"from"` // ordinal of the GPU
+	To   int     `json:"to"`   // ordinal of the GPU
 	GBps float64 `json:"gb_per_s"`
 }
 
-// NewTrial combines the results of the ranks of a trial, which it sorts by rank. err is the error
+// NewTrial combines the results of the ranks of a trial. It sorts results by rank. err is the error
 // of the trial, or nil.
 func NewTrial(ranks int, results []RankResult, err error) *Trial {
 	t := &Trial{Ranks: ranks, RankResults: results}
@@ -97,10 +97,11 @@ func judgeTrial(f *Facts, s *Section) {
 				"rank %d: %s", r.Rank, r.Error)
 		}
 	}
-	if s.Level == Fail || len(t.RankResults) == 0 {
+	hasFailed := s.Level == Fail
+	if hasFailed || len(t.RankResults) == 0 {
 		return
 	}
-	first := &t.RankResults[0]
+	first := &t.RankResults[0] // all ranks make the same calls
 	library := ""
 	if f.usesNCCL() {
 		library = " with NCCL " + f.Library.Text
@@ -132,6 +133,8 @@ func FormatMicroseconds(us float64) string {
 	return fmt.Sprintf("%.4g us", us)
 }
 
+// judgeCall adds a finding about call i to s. It leaves out calls that did not take the direct path
+// although it was requested, because judgeDirect reports this once for all calls.
 func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	c := &t.RankResults[0].Calls[i]
 	text := fmt.Sprintf("%s of %s: %s path, %s", c.Operation, formatBytes(c.Bytes), c.Path,
@@ -144,42 +147,53 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 			"%s: wrong sums on rank %s", text, strings.Join(wrong, ", "))
 		return
 	}
+	tookOtherPath := c.Path != c.RequestedPath
+	if tookOtherPath && c.RequestedPath == directPath {
+		return
+	}
+	usedPlainKernel := c.Kernel != "" && !c.UsedWindows // as NCCL's log shows
+	const seeAbove = "look for the reason among the findings above"
 	switch {
-	case c.RequestedPath == directPath && c.RequestedPath != c.Path:
-		// judgeDirect reports this once for all calls.
-	case c.RequestedPath != c.Path && t.Ranks == 1:
+	case tookOtherPath && t.Ranks == 1: // expected, so no reason to warn
 		s.addOK("%s: %s", text, c.PathReason)
-	case c.RequestedPath != c.Path:
-		s.add(Warn, "look for the reason among the findings above", "%s, although the "+
-			"%s path was requested: %s", text, c.RequestedPath, c.PathReason)
-	case f.usesNCCL() && c.RequestedPath == "window" && c.Kernel != "" && !c.UsedWindows:
-		s.add(Warn, "look for the reason among the findings above", "%s: the buffers "+
-			"are in a window, but NCCL did not choose a window kernel", text)
+	case tookOtherPath:
+		s.add(Warn, seeAbove, "%s, although the %s path was requested: %s", text, c.RequestedPath,
+			c.PathReason)
+	case f.usesNCCL() && c.RequestedPath == windowPath && usedPlainKernel:
+		s.add(Warn, seeAbove,
+			"%s: the buffers are in a window, but NCCL did not choose a window kernel", text)
 	default:
 		s.addOK("%s", text)
 	}
 }
 
-const directPath = "direct" // value of TrialCall.RequestedPath and Path
+// Values of TrialCall.RequestedPath and Path.
+const (
+	directPath = "direct"
+	windowPath = "window"
+)
 
 // judgeDirect adds a finding to s if a call did not take the direct path although it was
 // requested. It considers only the first of these calls.
 func (t *Trial) judgeDirect(s *Section) {
-	for _, c := range t.RankResults[0].Calls {
-		switch {
-		case c.RequestedPath != directPath || c.Path == directPath:
-			continue
-		case t.Ranks == 1:
-			s.addOK("no direct path: %s", c.PathReason)
-		default:
-			s.add(Warn, "for fast small messages, use 2 to 8 GPUs of one machine that are all connected "+
-				"by NVLink, and start ranks that see each other's processes",
-				"direct path not used for all-reduce of %s: %s", formatBytes(c.Bytes), c.PathReason)
-		}
+	calls := t.RankResults[0].Calls
+	first := slices.IndexFunc(calls, func(c TrialCall) bool {
+		return c.RequestedPath == directPath && c.Path != directPath
+	})
+	if first < 0 {
 		return
 	}
+	c := &calls[first]
+	if t.Ranks == 1 {
+		s.addOK("no direct path: %s", c.PathReason)
+		return
+	}
+	s.add(Warn, "for fast small messages, use 2 to 8 GPUs of one machine that are all connected "+
+		"by NVLink, and start ranks that see each other's processes",
+		"direct path not used for all-reduce of %s: %s", formatBytes(c.Bytes), c.PathReason)
 }
 
+// judgeWindows adds a finding to s if NCCL registers no windows.
 func (t *Trial) judgeWindows(s *Section) {
 	if t.WindowProblem != "" {
 		s.add(Warn, "nothing, if other paths are fast enough; between machines, "+
@@ -206,17 +220,17 @@ func (t *Trial) judgeLog(s *Section) {
 	if !t.IsLogRequested || t.Ranks == 1 {
 		return
 	}
+	calls := t.RankResults[0].Calls
 	lacksKernel := func(c TrialCall) bool { return c.Kernel == "" && c.Path != directPath }
+	usedWindows := func(c TrialCall) bool { return c.RequestedPath == windowPath && c.UsedWindows }
 	switch {
 	case t.LogProblem != "":
 		s.add(Warn, "run doctor without NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE",
 			"cannot determine which kernels ran: %s", t.LogProblem)
-	case slices.ContainsFunc(t.RankResults[0].Calls, lacksKernel):
+	case slices.ContainsFunc(calls, lacksKernel):
 		s.add(Warn, "run doctor with NCCL_DEBUG=INFO, and read the log",
 			"cannot determine which kernels ran: NCCL's log does not show it")
-	case slices.ContainsFunc(t.RankResults[0].Calls, func(c TrialCall) bool {
-		return c.RequestedPath == "window" && c.UsedWindows
-	}):
+	case slices.ContainsFunc(calls, usedWindows):
 		s.addOK("NCCL's own log shows that window kernels ran")
 	}
 }

@@ -27,44 +27,46 @@ type Tuning struct {
 
 // ReadTuning returns the tuning table that symmem.Open would use. It reads the table from file. If
 // the file is missing and not required, it returns the built-in table for the device. Without a
-// device, the nccl backend has no built-in table, and ReadTuning returns nil.
+// device, the nccl backend has no built-in table, and ReadTuning returns nil and no error.
 func ReadTuning(backend, device, file string, required bool) (*tuning.Table, error) {
 	table, err := tuning.ReadFile(file)
-	switch {
-	case err == nil:
+	if err == nil {
 		table.Origin = "table " + file
-	case required || fileExists(file):
-		return nil, err
-	case device == "" && backend != "host":
-		return nil, nil
-	default:
-		table = tuning.Builtin(backend, device)
+		return table, nil
 	}
-	return table, nil
+	if required || fileExists(file) { // an existing file must be readable
+		return nil, err
+	}
+	if device == "" && backend != "host" {
+		return nil, nil
+	}
+	return tuning.Builtin(backend, device), nil
 }
 
 // InspectTuning describes the table that ReadTuning returns, and its rules for a number of ranks.
 func InspectTuning(backend, device string, ranks int, file string, required bool) Tuning {
 	t := Tuning{File: file, Ranks: ranks}
 	table, err := ReadTuning(backend, device, file, required)
-	switch {
-	case err != nil:
+	if err != nil {
 		t.Error = err.Error()
 		return t
-	case table == nil:
+	}
+	if table == nil { // there is no table
 		return t
 	}
-	t.Name, t.Digest = table.Name(), fmt.Sprintf("%016x", table.Digest())
-	t.MeasuredOn, t.MeasuredWith = table.Date, table.Library
+	t.Name = table.Name()
+	t.Digest = fmt.Sprintf("%016x", table.Digest())
+	t.MeasuredOn = table.Date
+	t.MeasuredWith = table.Library
 	for i := range table.Rules {
 		r := &table.Rules[i]
 		isForRanks := r.Ranks == ranks && r.Machines == 1
 		if isForRanks {
 			t.RuleCount++
 		}
-		isGeneral := r.Ranks == 0 // for any number of ranks
-		selectsDirect := r.Memory != ""
-		if selectsDirect && (isForRanks || isGeneral) {
+		isGeneral := r.Ranks == 0      // for any number of ranks
+		isDirectRule := r.Memory != "" // only rules about the direct path name a kind of memory
+		if isDirectRule && (isForRanks || isGeneral) {
 			t.HasDirectRule = true
 		}
 	}
@@ -78,34 +80,35 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
+// judgeTuning adds findings about the tuning table to s.
 func judgeTuning(f *Facts, s *Section) {
 	t := &f.Tuning
-	switch {
-	case t.Error != "":
+	if t.Error != "" {
 		s.add(Fail, "correct the file, remove it, or create a new one with symmem tune",
 			"symmem.Open rejects the tuning table: %s", t.Error)
 		return
-	case t.Name == "":
+	}
+	if t.Name == "" { // there is no table
 		return
 	}
 	s.addOK("%s, digest %s", t.Name, t.Digest)
-	if !f.usesNCCL() || t.Ranks < 2 {
+	if !f.usesNCCL() || t.Ranks < 2 { // the path does not matter
 		return
 	}
+	advice := fmt.Sprintf("run symmem tune --ranks %d", t.Ranks)
 	library := "NCCL " + f.Library.Text
 	switch {
 	case t.RuleCount == 0:
-		s.add(Warn, fmt.Sprintf("run symmem tune --ranks %d", t.Ranks), "the table has no rule for %d "+
-			"ranks, so %s", t.Ranks, t.describePathWithoutRule())
+		s.add(Warn, advice, "the table has no rule for %d ranks, so %s", t.Ranks,
+			t.describePathWithoutRule())
 	case t.MeasuredWith != "" && t.MeasuredWith != library:
-		s.add(Warn, fmt.Sprintf("run symmem tune --ranks %d", t.Ranks), "the table was measured with "+
-			"%s, not with %s (%s for %d ranks)", t.MeasuredWith, library,
-			ranklist.Plural(t.RuleCount, "rule"), t.Ranks)
+		s.add(Warn, advice, "the table was measured with %s, not with %s (%s for %d ranks)",
+			t.MeasuredWith, library, ranklist.Plural(t.RuleCount, "rule"), t.Ranks)
 	default:
 		s.addOK("%s for %d ranks", ranklist.Plural(t.RuleCount, "rule"), t.Ranks)
 	}
 	if t.RuleCount > 0 && !t.HasDirectRule {
-		s.add(Warn, fmt.Sprintf("run symmem tune --ranks %d", t.Ranks),
+		s.add(Warn, advice,
 			"the table has no rule for the direct path, so only barriers take that path")
 	}
 }
