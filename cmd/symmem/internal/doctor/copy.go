@@ -121,7 +121,7 @@ func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (gbps float64, err e
 // functions that free the memory to cleanups, even if it returns an error.
 func allocate(
 	driver *cuda.Driver, owner, user cuda.Device, cleanups *cleanupList,
-) (address uintptr, err error) {
+) (uintptr, error) {
 	const rdma, recommended = false, true
 	properties := cuda.PinnedMemory(owner, cuda.HandlePosixFD, rdma)
 	granularity, err := driver.Granularity(properties, recommended)
@@ -129,7 +129,8 @@ func allocate(
 		return 0, err
 	}
 	bytes := (copyBytes + granularity - 1) / granularity * granularity // rounded up
-	address, err = driver.AddressReserve(bytes, granularity)
+	// address must not be a named result: returning 0 would change it for the cleanups.
+	address, err := driver.AddressReserve(bytes, granularity)
 	if err != nil {
 		return 0, err
 	}
