@@ -252,14 +252,15 @@ func TestScheduleHasEachPairOnce(t *testing.T) {
 	for ranks := 1; ranks <= 9; ranks++ {
 		pairs, seen := pairsByRound(ranks), map[pair]bool{}
 		for i, p := range pairs {
-			if p[0] >= p[1] || p[1] >= ranks || seen[p] {
+			if p.low >= p.high || p.high >= ranks || seen[p] {
 				t.Errorf("%d ranks: pair %v is invalid or occurs twice", ranks, p)
 			}
 			seen[p] = true
 			if i%(ranks/2) == 0 {
 				continue
 			}
-			if q := pairs[i-1]; p[0] == q[0] || p[0] == q[1] || p[1] == q[0] || p[1] == q[1] {
+			q := pairs[i-1]
+			if p.low == q.low || p.low == q.high || p.high == q.low || p.high == q.high {
 				t.Errorf("%d ranks: %v and %v share a rank in one round", ranks, q, p)
 			}
 		}

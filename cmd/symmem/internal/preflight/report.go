@@ -2,8 +2,10 @@ package preflight
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 
 	"symmem/cmd/symmem/internal/doctor"
 	"symmem/internal/ranklist"
@@ -24,7 +26,7 @@ const (
 type Fault struct {
 	Kind Kind   `json:"kind"`
 	Node string `json:"node,omitempty"` // empty if unknown
-	// Ranks holds the rank at fault or the two ranks of a link.
+	// Ranks holds the rank at fault or the two ranks of a link. For other kinds, it is empty.
 	Ranks  []int  `json:"ranks,omitempty"`
 	GPU    string `json:"gpu,omitempty"` // GPU of the rank at fault, or ""
 	Text   string `json:"text"`          // the problem
@@ -35,7 +37,8 @@ type Fault struct {
 type Call struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
-	// RequestedPath and Path are the requested and the actual way in which symmem executes the call.
+	// RequestedPath and Path are the requested and the actual path. A path is a way in which symmem
+	// executes a call, such as "direct".
 	RequestedPath     string  `json:"asked"`
 	Path              string  `json:"path"`
 	Microseconds      float64 `json:"us"`                 // time on the slowest rank
@@ -59,7 +62,7 @@ type Report struct {
 	Seconds   float64  `json:"seconds"` // duration of the checks
 }
 
-// exitCodes maps the kind of the first fault to the exit code of the program.
+// exitCodes maps the kinds of faults to the exit codes of the program.
 var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
 
 // ExitCode returns the exit code for the kind of the first fault, or 0 if there are no faults.
@@ -81,51 +84,51 @@ func (r *Report) AddInterrupt(signal string) {
 // WriteText writes the report as text: the calls, a summary of the links, the warnings, the faults
 // and the verdict.
 func (r *Report) WriteText(w io.Writer) error {
-	var b bytes.Buffer
+	var out bytes.Buffer
 	for _, c := range r.Calls {
-		fmt.Fprintf(&b, "%s of %d B on %s: %s path, %s", c.Operation, c.Bytes,
+		fmt.Fprintf(&out, "%s of %d B on %s: %s path, %s", c.Operation, c.Bytes,
 			ranklist.Plural(r.Ranks, "rank"), c.Path, doctor.FormatMicroseconds(c.Microseconds))
 		if c.TableMicroseconds > 0 {
-			fmt.Fprintf(&b, " (table %s)", doctor.FormatMicroseconds(c.TableMicroseconds))
+			fmt.Fprintf(&out, " (table %s)", doctor.FormatMicroseconds(c.TableMicroseconds))
 		}
-		fmt.Fprintln(&b)
+		fmt.Fprintln(&out)
 	}
 	if len(r.Links) > 0 {
-		slowest, fastest := r.Links[0], r.Links[0]
-		for _, l := range r.Links {
-			if l.BytesPerSecond < slowest.BytesPerSecond {
-				slowest = l
-			}
-			if l.BytesPerSecond > fastest.BytesPerSecond {
-				fastest = l
-			}
-		}
-		fmt.Fprintf(&b, "%s: %.3g GB/s (ranks %d and %d) to %.3g GB/s (ranks %d and %d)\n",
-			ranklist.Plural(len(r.Links), "link"), slowest.BytesPerSecond/1e9, slowest.From, slowest.To,
-			fastest.BytesPerSecond/1e9, fastest.From, fastest.To)
+		fmt.Fprintln(&out, linksText(r.Links))
 	}
 	for _, text := range r.Warnings {
-		fmt.Fprintf(&b, "warning: %s\n", text)
+		fmt.Fprintf(&out, "warning: %s\n", text)
 	}
 	for _, f := range r.Faults {
-		fmt.Fprintf(&b, "FAULT (%s): %s\n        to do: %s\n", f.Kind, f.Text, f.Advice)
+		fmt.Fprintf(&out, "FAULT (%s): %s\n        to do: %s\n", f.Kind, f.Text, f.Advice)
 	}
 	verdict := "ready"
 	if !r.IsReady {
 		verdict = "NOT READY"
 	}
-	fmt.Fprintf(&b, "%s on %s, %s backend: %s, %.1f s\n", ranklist.Plural(r.Ranks, "rank"),
+	fmt.Fprintf(&out, "%s on %s, %s backend: %s, %.1f s\n", ranklist.Plural(r.Ranks, "rank"),
 		ranklist.Plural(r.countNodes(), "node"), r.Backend, verdict, r.Seconds)
-	_, err := w.Write(b.Bytes())
+	_, err := w.Write(out.Bytes())
 	return err
 }
 
+// linksText returns a summary of links, of which there must be at least one.
+func linksText(links []Link) string {
+	bySpeed := func(a, b Link) int { return cmp.Compare(a.BytesPerSecond, b.BytesPerSecond) }
+	slowest := slices.MinFunc(links, bySpeed)
+	fastest := slices.MaxFunc(links, bySpeed)
+	return fmt.Sprintf("%s: %.3g GB/s (ranks %d and %d) to %.3g GB/s (ranks %d and %d)",
+		ranklist.Plural(len(links), "link"), slowest.BytesPerSecond/1e9, slowest.From, slowest.To,
+		fastest.BytesPerSecond/1e9, fastest.From, fastest.To)
+}
+
+// countNodes returns the number of different machines.
 func (r *Report) countNodes() int {
-	all := map[string]bool{}
-	for _, n := range r.Nodes {
-		if n != "" {
-			all[n] = true
+	isNode := map[string]bool{}
+	for _, name := range r.Nodes {
+		if name != "" { // "" for a rank without a result
+			isNode[name] = true
 		}
 	}
-	return len(all)
+	return len(isNode)
 }
