@@ -14,34 +14,38 @@ import (
 // Recorder makes NCCL write its log to a file, and reads the log.
 type Recorder struct {
 	file        string // path of the log
-	isTemporary bool   // whether the log is only for the Recorder: the user has not requested it
+	isTemporary bool   // whether the user has not requested the log, so Close empties it
 	problem     string // see Problem
 }
 
 // Start makes NCCL log which kernels it uses. It does not change log variables of NCCL that the
-// user has set; if they prevent the log, Problem says so. Start must be called before this process
-// first calls NCCL, which caches the variables.
+// user has set. If they prevent the log, Problem says so. Call Start before this process first
+// calls NCCL, which caches the variables.
 func Start() (*Recorder, error) {
 	s := newSettings(os.Getenv)
 	r := &Recorder{problem: s.problem}
-	if err := r.createFile(&s); err != nil {
+	if err := r.chooseFile(&s); err != nil {
 		return nil, fmt.Errorf("creating a file for NCCL's log: %w", err)
 	}
 	for name, value := range s.variables {
 		if err := dl.Setenv(name, value); err != nil {
-			return nil, errors.Join(fmt.Errorf("setting NCCL's variables for a log: %w", err), r.Close())
+			setErr := fmt.Errorf("setting NCCL's variables for a log: %w", err)
+			closeErr := r.Close()
+			return nil, errors.Join(setErr, closeErr)
 		}
 	}
-	if info, err := os.Stat(r.file); err == nil && !info.Mode().IsRegular() {
+	info, err := os.Stat(r.file)
+	if err == nil && !info.Mode().IsRegular() { // an error is no problem: NCCL creates the file
 		r.problem = fmt.Sprintf("%s is %s, which cannot be read back: unset it", fileVariable,
 			r.file)
 	}
 	return r, nil
 }
 
-// createFile sets r.file. If the user has not named a file, it creates a file or its folder, and
-// sets NCCL's variable in s.
-func (r *Recorder) createFile(s *settings) (err error) {
+// chooseFile sets r.file to the file that the user has named. If the user has requested a log
+// without naming a file, chooseFile creates a folder for the file, and keeps it. Without a request,
+// it creates a temporary file. For a file that it chooses, it sets NCCL's variable in s.
+func (r *Recorder) chooseFile(s *settings) error {
 	switch {
 	case s.filePattern != "":
 		host, err := os.Hostname()
@@ -75,17 +79,21 @@ const openTemporary = 0x400000
 // must stay open until the process exits, because NCCL may open /proc/PID/fd/FD much later.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
-	fd, err = syscall.Open(folder, flags|openTemporary|syscall.O_DIRECTORY, 0o600)
+	const onlyThisUser = 0o600
+	fd, err = syscall.Open(folder, flags|openTemporary|syscall.O_DIRECTORY, onlyThisUser)
 	if err == nil {
 		return fd, nil
 	}
-	// The file system does not support O_TMPFILE: remove the name of an ordinary file.
+	// The file system does not support O_TMPFILE. Remove the name of an ordinary file instead.
 	file, err := os.CreateTemp(folder, "symmem-proof-")
 	if err != nil {
 		return 0, err
 	}
-	fd, err = syscall.Open(file.Name(), flags, 0)
-	return fd, errors.Join(err, os.Remove(file.Name()), file.Close())
+	const noMode = 0 // the file exists
+	fd, openErr := syscall.Open(file.Name(), flags, noMode)
+	removeErr := os.Remove(file.Name())
+	closeErr := file.Close()
+	return fd, errors.Join(openErr, removeErr, closeErr)
 }
 
 // Problem returns why the log cannot show which kernels ran and what to do about it, or "" if the
@@ -117,6 +125,7 @@ func (r *Recorder) Close() error {
 	return nil
 }
 
+// The environment variables that determine NCCL's log.
 const (
 	levelVariable      = "NCCL_DEBUG"
 	subsystemsVariable = "NCCL_DEBUG_SUBSYS"
@@ -127,31 +136,34 @@ const (
 // reads the messages of INIT and NET. The other subsystems are for users.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC,NET"
 
+// settings combines the log variables that the user has set with those that Start sets.
 type settings struct {
 	variables      map[string]string // values to set, by variable
 	filePattern    string            // the user's value of NCCL_DEBUG_FILE, or ""
 	isLogRequested bool              // whether the user's NCCL_DEBUG requests a log
-	problem        string            // see Recorder.Problem
+	problem        string            // why the user's variables prevent the log, or ""
 }
 
-// newSettings chooses values for the unset log variables, except NCCL_DEBUG_FILE, which createFile
-// sets.
+// newSettings chooses values for the log variables that the user has not set. It leaves out
+// NCCL_DEBUG_FILE, which chooseFile sets.
 func newSettings(getenv func(string) string) settings {
 	s := settings{variables: map[string]string{}, filePattern: getenv(fileVariable)}
-	level, subsystems := getenv(levelVariable), getenv(subsystemsVariable)
+	level := getenv(levelVariable)
 	switch {
 	case level == "":
 		s.variables[levelVariable] = "INFO"
-	case !strings.EqualFold(level, "INFO") && !strings.EqualFold(level, "TRACE"):
+	case strings.EqualFold(level, "INFO") || strings.EqualFold(level, "TRACE"):
+		s.isLogRequested = true
+	default:
 		s.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
 			"it, or set it to INFO", levelVariable, level)
-	default:
-		s.isLogRequested = true
 	}
-	switch {
-	case subsystems == "":
+	subsystems := getenv(subsystemsVariable)
+	if subsystems == "" {
 		s.variables[subsystemsVariable] = defaultSubsystems
-	case !isTuningEnabled(subsystems) && s.problem == "":
+		return s
+	}
+	if s.problem == "" && !isTuningEnabled(subsystems) {
 		s.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
 			"it, or add TUNING", subsystemsVariable, subsystems)
 	}
@@ -159,24 +171,27 @@ func newSettings(getenv func(string) string) settings {
 }
 
 // isTuningEnabled reports whether a value of NCCL_DEBUG_SUBSYS selects TUNING. The value is a list
-// of subsystems, which a leading ^ inverts.
+// of subsystems, such as "INIT,TUNING". With a leading ^, it selects all other subsystems.
 func isTuningEnabled(subsystems string) bool {
-	list, inverted := strings.CutPrefix(subsystems, "^")
+	list, isInverted := strings.CutPrefix(subsystems, "^")
+	isListed := false
 	for name := range strings.SplitSeq(list, ",") {
 		if strings.EqualFold(name, "TUNING") || strings.EqualFold(name, "ALL") {
-			return !inverted
+			isListed = true
 		}
 	}
-	return inverted
+	return isListed != isInverted
 }
 
-// escapePercent returns the pattern that expandPattern expands to name.
+// escapePercent returns a value of NCCL_DEBUG_FILE that stands for the given file name. NCCL
+// replaces "%%" with "%".
 func escapePercent(name string) string { return strings.ReplaceAll(name, "%", "%%") }
 
 // expandPattern expands a file name as ncclDebugInit in NCCL's src/debug.cc does: %h is the host
-// name up to the first dot, and %p is the process id.
+// name up to the first dot, and %p is the process ID.
 func expandPattern(pattern, host string, pid int) string {
-	host, _, _ = strings.Cut(host, ".")
-	host = strings.NewReplacer("%", "-", "/", "-").Replace(host)
-	return strings.NewReplacer("%%", "%", "%h", host, "%p", fmt.Sprint(pid)).Replace(pattern)
+	shortHost, _, _ := strings.Cut(host, ".")
+	shortHost = strings.NewReplacer("%", "-", "/", "-").Replace(shortHost)
+	expand := strings.NewReplacer("%%", "%", "%h", shortHost, "%p", fmt.Sprint(pid))
+	return expand.Replace(pattern)
 }
