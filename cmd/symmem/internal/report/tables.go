@@ -19,34 +19,40 @@ type pathKey struct{ group, operation, path string }
 // calls by group, operation and path. A path is a way in which symmem executes a collective.
 func (b *builder) countPaths(s *diff.SequenceResult, m *diff.Member) {
 	for i := range m.Sequence.Events {
-		e := &m.Sequence.Events[i] // of a call, so Block is the index of its text
-		if int(e.Block) >= len(m.History.Texts) || e.Block < 0 {
+		e := &m.Sequence.Events[i]
+		textIndex := int(e.Block) // all events of a group are calls, for which Block is this index
+		if textIndex < 0 || textIndex >= len(m.History.Texts) {
 			continue
 		}
-		operation, path := parseCall(m.History.Texts[e.Block])
-		key := pathKey{s.Title, operation, path}
+		operation, path := parseCall(m.History.Texts[textIndex])
+		key := pathKey{group: s.Title, operation: operation, path: path}
 		index, ok := b.pathIndexes[key]
 		if !ok {
 			index = len(b.page.Paths)
 			b.pathIndexes[key] = index
 			b.page.Paths = append(b.page.Paths, page.Path{
-				Group: key.group, Operation: operation, Path: path,
+				Group: s.Title, Operation: operation, Path: path,
 				Calls: make([]int64, len(b.page.Ranks)), Bytes: make([]int64, len(b.page.Ranks)),
 			})
 		}
-		b.page.Paths[index].Calls[m.RankIndex]++
-		b.page.Paths[index].Bytes[m.RankIndex] += e.Bytes
+		row := &b.page.Paths[index]
+		row.Calls[m.RankIndex]++
+		row.Bytes[m.RankIndex] += e.Bytes
 	}
 }
 
-// parseCall returns the operation and the path in the text of a call. The path is empty unless the
-// call is a collective of symmem. A quoted text is the name of a value that ranks compared.
+// parseCall returns the operation and the path in the text of a call, such as "AllReduce" and
+// "plain". The path is empty unless the call is a collective of symmem. If the text begins with a
+// quoted name, the call compared a value of this name between the ranks, and the operation is
+// "value".
 func parseCall(text string) (operation, path string) {
 	operation, _, _ = strings.Cut(text, " ")
 	operation = strings.TrimSuffix(operation, ",")
-	if _, rest, ok := strings.Cut(text, ", path "); ok {
-		path, _, _ = strings.Cut(rest, ",")
-	} else if isQuoted := strings.HasPrefix(text, `"`); isQuoted {
+	_, afterPath, hasPath := strings.Cut(text, ", path ")
+	isQuoted := strings.HasPrefix(text, `"`)
+	if hasPath {
+		path, _, _ = strings.Cut(afterPath, ",")
+	} else if isQuoted {
 		operation = "value"
 	}
 	return history.MakePrintable(operation), history.MakePrintable(path)
@@ -59,20 +65,21 @@ func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 		return cmp.Or(cmp.Compare(x.Group, y.Group), cmp.Compare(x.Operation, y.Operation),
 			cmp.Compare(x.Path, y.Path))
 	})
-	windows := map[windowKey]int{} // indexes in Page.Windows
+	windowIndexes := map[windowKey]int{} // indexes in Page.Windows
 	for i, rank := range ranks {
 		if rank == nil {
 			continue
 		}
 		for _, f := range rank.Faults {
-			b.page.Faults = addRow(b.page.Faults, i, f.Group, history.MakePrintable(f.Text), f.UnixMicro)
+			text := history.MakePrintable(f.Text)
+			b.page.Faults = addToRow(b.page.Faults, i, f.Group, text, f.UnixMicro)
 		}
 		for _, c := range rank.PendingCalls {
-			b.page.Pending = addRow(b.page.Pending, i, c.Group,
-				history.MakePrintable(c.Text+": "+c.State), c.UnixMicro)
+			text := history.MakePrintable(c.Text + ": " + c.State)
+			b.page.Pending = addToRow(b.page.Pending, i, c.Group, text, c.UnixMicro)
 		}
 		for _, w := range rank.Windows {
-			b.addWindow(windows, i, &w)
+			b.addWindow(windowIndexes, i, &w)
 		}
 	}
 	b.addMissingWindows()
@@ -81,36 +88,39 @@ func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 	}
 }
 
-// addRow adds a rank to the row with the given group and text, or adds a row if there is none. It
-// returns the rows. The time of a row is the earliest time of its ranks, in microseconds since
-// 1970.
-func addRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
+// addToRow adds a rank to the row with the given group and text. If there is none, it adds a row.
+// rank is an index in Page.Ranks. The time of a row is the earliest time of its ranks, in
+// microseconds since 1970. addToRow returns the rows.
+func addToRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
 	for i := range rows {
-		if row := &rows[i]; row.Group == group && row.Text == text {
-			if !slices.Contains(row.Ranks, rank) {
-				row.Ranks = append(row.Ranks, rank)
-			}
-			row.Time = min(row.Time, time)
-			return rows
+		row := &rows[i]
+		if row.Group != group || row.Text != text {
+			continue
 		}
+		if !slices.Contains(row.Ranks, rank) {
+			row.Ranks = append(row.Ranks, rank)
+		}
+		row.Time = min(row.Time, time)
+		return rows
 	}
 	return append(rows, page.Row{Ranks: []int{rank}, Group: group, Text: text, Time: time})
 }
 
 // windowKey identifies a row of Page.Windows.
 type windowKey struct {
-	group, pool string
-	segment     int32
+	group   string // ID of the group
+	pool    string // ID of the pool
+	segment int32  // number of the segment in the pool
 }
 
-// addWindow records that a rank has registered a window. rows maps each key to the index of its
-// row in Page.Windows.
-func (b *builder) addWindow(rows map[windowKey]int, rank int, w *history.Window) {
-	key := windowKey{w.Group, w.Pool, w.Segment}
-	index, ok := rows[key]
+// addWindow records that a rank has registered a window (a segment of a pool). rank is an index in
+// Page.Ranks. indexes maps each key to the index of its row in Page.Windows.
+func (b *builder) addWindow(indexes map[windowKey]int, rank int, w *history.Window) {
+	key := windowKey{group: w.Group, pool: w.Pool, segment: w.Segment}
+	index, ok := indexes[key]
 	if !ok {
 		index = len(b.page.Windows)
-		rows[key] = index
+		indexes[key] = index
 		b.page.Windows = append(b.page.Windows, page.Window{
 			Group: history.MakePrintable(w.Group), Pool: history.MakePrintable(w.Pool),
 			Segment: int(w.Segment), Bytes: w.Bytes, States: make([]page.State, len(b.page.Ranks)),
@@ -133,17 +143,20 @@ func (b *builder) addMissingWindows() {
 			isMember[w.Group] = make([]bool, len(w.States))
 		}
 		for rank, state := range w.States {
-			isMember[w.Group][rank] = isMember[w.Group][rank] || state != page.Absent
+			if state != page.Absent {
+				isMember[w.Group][rank] = true
+			}
 		}
 	}
 	for _, w := range b.page.Windows {
-		var missing []int
+		var missing []int // indexes in Page.Ranks
 		for rank, state := range w.States {
 			if isMember[w.Group][rank] && state == page.Absent {
 				missing = append(missing, rank)
 			}
 		}
-		if slices.Contains(w.States, page.Registered) && len(missing) > 0 {
+		isInUse := slices.Contains(w.States, page.Registered)
+		if isInUse && len(missing) > 0 {
 			b.page.Pending = append(b.page.Pending, page.Row{
 				Ranks: missing, Group: w.Group,
 				Text: fmt.Sprintf("segment %d of pool %s is not registered; other ranks have registered it",
@@ -153,30 +166,32 @@ func (b *builder) addMissingWindows() {
 	}
 }
 
-// addMissingCalls adds each rank that has made fewer calls than others of its group to a row of
-// Page.Pending that names the first missing call.
+// addMissingCalls adds each rank that has made fewer calls than another rank of its group to a row
+// of Page.Pending. The row names the first missing call.
 func (b *builder) addMissingCalls(s *diff.SequenceResult) {
-	if s.Class != history.Calls {
+	if s.Class != history.Calls || len(s.Members) == 0 {
 		return
 	}
-	longest := -1 // index of the member with the most calls
+	longest := &s.Members[0] // the member with the most calls
 	for i := range s.Members {
-		if longest < 0 || countComparedCalls(&s.Members[i]) > countComparedCalls(&s.Members[longest]) {
-			longest = i
+		m := &s.Members[i]
+		if countComparedCalls(m) > countComparedCalls(longest) {
+			longest = m
 		}
 	}
 	for i := range s.Members {
-		m, longestMember := &s.Members[i], &s.Members[longest]
+		m := &s.Members[i]
 		count := countComparedCalls(m)
-		missing := countComparedCalls(longestMember) - count
-		if missing == 0 {
+		missingCount := countComparedCalls(longest) - count
+		if missingCount == 0 {
 			continue
 		}
-		e := &longestMember.Sequence.Events[count+longestMember.SkippedRequests]
+		firstMissing := &longest.Sequence.Events[longest.SkippedRequests+count]
 		text := fmt.Sprintf("request %d is missing: %s; rank %d has made %s", count,
-			longestMember.History.EventText(e), longestMember.History.Number,
-			ranklist.Plural(missing, "more request"))
-		b.page.Pending = addRow(b.page.Pending, m.RankIndex, s.Title, text, e.UnixMicro)
+			longest.History.EventText(firstMissing), longest.History.Number,
+			ranklist.Plural(missingCount, "more request"))
+		b.page.Pending = addToRow(
+			b.page.Pending, m.RankIndex, s.Title, text, firstMissing.UnixMicro)
 	}
 }
 
@@ -186,5 +201,5 @@ func countComparedCalls(m *diff.Member) int {
 	if m.Sequence == nil {
 		return 0
 	}
-	return len(m.Sequence.Events) - m.SkippedRequests
+	return len(m.Sequence.Events) - m.SkippedRequests // all events of a group are calls
 }
