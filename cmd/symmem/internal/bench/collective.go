@@ -29,10 +29,11 @@ type CollectiveOptions struct {
 	Backend    string // as in symmem.Options
 	Tuning     string // as in symmem.Options
 	// Checks lists the check levels to measure, alternately. The results are those of the last
-	// level; results of the first level, if it is another, are the baseline.
+	// level. If there are several levels, the first one is the baseline.
 	Checks []symmem.CheckLevel
-	// Worlds is the number of worlds (a Runtime with its buffers) to open at each check level.
-	// Their addresses differ, which can change the time of small messages by a tenth.
+	// Worlds is the number of worlds (a Runtime with its buffers) to open at each check level. The
+	// buffers of different worlds have different addresses, which can change the time of small
+	// messages by a tenth.
 	Worlds  int
 	InPlace bool          // also measure operations in place if they support it
 	Iters   int           // calls or replays in a batch; with 0, a batch takes about Plan.Batch

@@ -13,7 +13,7 @@ func (o *CollectiveOptions) newResult(
 	row *Row, inPlace bool, refusal string, runners []*runner,
 ) *report.Result {
 	// All times are in nanoseconds per call.
-	timesByLevel := make([][]float64, len(o.Checks)) // with o.Path, by index in o.Checks
+	timesByLevel := make([][]float64, len(o.Checks)) // by index in o.Checks
 	timesByPath := map[symmem.PathChoice][]float64{} // with the paths to compare PathAuto with
 	takenPath := ""
 	wrongCount := int64(0)
@@ -74,8 +74,8 @@ func (o *CollectiveOptions) newResult(
 func setBaseline(
 	r *report.Result, autoTimes []float64, timesByPath map[symmem.PathChoice][]float64,
 ) {
-	fastest := symmem.PathPlain
-	paths := []symmem.PathChoice{ // begins with PathPlain, so that the first median is never less
+	fastest := symmem.PathPlain // so far; PathPlain is the first path, and always has times
+	paths := []symmem.PathChoice{
 		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
 	}
 	for _, path := range paths {

@@ -83,12 +83,15 @@ func (n *NCCLTests) WriteRow(o *CollectiveOptions, r *Row) error {
 // takenPathsComment returns a comment for the end of the row. It names the path that calls took
 // instead of the requested one. If all calls took the requested path, the comment is "".
 func (r *Row) takenPathsComment() string {
-	var outOfPlace, inPlace string // the path taken; "" if it is the requested path
-	for i, path := range []*string{&outOfPlace, &inPlace} {
-		if result := r.Results[i]; result != nil && result.Params["refused"] != nil {
-			*path = fmt.Sprint(result.Params["took"])
+	// otherPath returns the path that the calls of a result took, or "" if it is the requested one.
+	otherPath := func(result *report.Result) string {
+		if result == nil || result.Params["refused"] == nil {
+			return ""
 		}
+		return fmt.Sprint(result.Params["took"])
 	}
+	outOfPlace := otherPath(r.Results[0])
+	inPlace := otherPath(r.Results[1])
 	switch {
 	case outOfPlace == "" && inPlace == "":
 		return ""

@@ -112,7 +112,8 @@ func timeTrips(ping, pong *uint64) []float64 {
 			trips += tripsPerCheck
 			now = time.Now()
 		}
-		batches = append(batches, float64(now.Sub(begin).Nanoseconds())/float64(trips))
+		batchNS := float64(now.Sub(begin).Nanoseconds())
+		batches = append(batches, batchNS/float64(trips)) // trips > 0: begin is before the deadline
 	}
 	return batches
 }

@@ -29,8 +29,8 @@ func (m *matchedSequences) group() string {
 }
 
 // memberRanks returns the ranks that should have the pool or group, as indexes of ranks. lost lists
-// other ranks, which may have had events of the pool or group. But they have none in their files,
-// the beginnings of which are lost.
+// other ranks of the group. Their files have no events of the pool or group, but may have lost such
+// events at the beginning.
 func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []int) {
 	group := m.group()
 	for i, s := range m.sequences {

@@ -73,14 +73,14 @@ func (s *snapshotWriter) writeRecord(r *trace.Record) {
 		return
 	}
 	p := s.pools.findOrAddPool(r)
-	oldSegment := p.segments[r.Segment] // nil if the trace lacks the event that mapped it
+	oldSegment := p.segments[r.Segment] // before the record; can be nil
 	var oldBlock block
 	isKnown := false // whether the trace contains the block's allocation
 	if oldSegment != nil {
 		oldBlock, isKnown = oldSegment.blocks[r.Offset]
 	}
 	s.pools.apply(r)
-	newSegment := p.segments[r.Segment] // nil if the record removes the segment
+	newSegment := p.segments[r.Segment] // after the record; can be nil
 	switch r.Kind {
 	case event.KindSegment:
 		s.writeEvent("segment_alloc", p, newSegment.address, r.Size, r)
