@@ -99,7 +99,8 @@ func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 }
 
 // minWindowMajor is the major part of the lowest compute capability (6.0) for which NCCL has
-// window kernels (src/device/symmetric/generate.py).
+// window kernels, as in src/device/symmetric/generate.py of NCCL. Window kernels work on windows:
+// memory that is registered on all ranks.
 const minWindowMajor = 6
 
 // judgeGPUs adds findings about each GPU and about all GPUs together to s.

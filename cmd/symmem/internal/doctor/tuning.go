@@ -16,7 +16,8 @@ type Tuning struct {
 	File   string `json:"file"`   // path of the file that may contain a table for this machine
 	// RuleCount is the number of rules for Ranks ranks on one machine.
 	RuleCount int `json:"rules"`
-	// HasDirectRule is set if a rule for Ranks ranks selects the direct path.
+	// HasDirectRule is set if a rule for Ranks ranks, or for any number of ranks, is about the
+	// direct path (symmem's kernels).
 	HasDirectRule bool   `json:"direct"`
 	Ranks         int    `json:"ranks"`              // number of ranks to judge the table for
 	MeasuredOn    string `json:"measured,omitempty"` // date of the measurement

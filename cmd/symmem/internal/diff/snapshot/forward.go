@@ -12,7 +12,7 @@ import (
 type forwardPass struct {
 	rank              *history.Rank
 	segments          segmentMap            // the mapped segments
-	liveInitialBlocks map[uint64]finalBlock // initial blocks that are still live, by address
+	liveInitialBlocks map[uint64]finalBlock // initial blocks not yet replaced by others, by address
 	hasExpandable     bool                  // whether an expandable segment occurs
 	pools             map[poolID]*pool
 	poolsByUse        []poolID             // pools in the order of their first use
@@ -49,7 +49,7 @@ func newForwardPass(rank *history.Rank, b *backwardPass) *forwardPass {
 	}
 	for _, s := range f.segments.all {
 		s.isInitial = true
-		s.number = noNumber
+		s.number = noSegment
 	}
 	for _, block := range f.liveInitialBlocks {
 		if s := f.segments.findContaining(block.address); s != nil {
@@ -103,6 +103,7 @@ func (f *forwardPass) addNotes() {
 	}
 }
 
+// findOrAddPool returns the pool with an ID, which it adds at the first use.
 func (f *forwardPass) findOrAddPool(id poolID) *pool {
 	p := f.pools[id]
 	if p == nil {
@@ -131,6 +132,7 @@ func (p *pool) streamNumber(id int64) int32 {
 	return n
 }
 
+// addEvent adds an event to the sequence of its pool, and updates the state.
 func (f *forwardPass) addEvent(e *rawEvent) {
 	switch e.action {
 	case actionAlloc:
@@ -148,8 +150,8 @@ func (f *forwardPass) addEvent(e *rawEvent) {
 }
 
 const (
-	noBlock  = -1 // block number of events without a block, and of blocks older than the trace
-	noNumber = -1 // number of a segment before its first use
+	noBlock   = -1 // block number of events without a block, and of blocks older than the trace
+	noSegment = -1 // segment number outside segments, and of a segment before its first use
 )
 
 // place is the place of an event's address: its segment, and the offset in the segment.
@@ -162,13 +164,14 @@ type place struct {
 func (f *forwardPass) mapSegment(e *rawEvent) {
 	f.segments.remove(e.address)
 	s := &liveSegment{
-		address: e.address, bytes: e.size, pool: e.pool, stream: e.stream, number: noNumber,
+		address: e.address, bytes: e.size, pool: e.pool, stream: e.stream, number: noSegment,
 	}
 	f.segments.add(s)
 	p := f.findOrAddPool(s.pool)
 	p.appendEvent(e, history.MapSegment, place{segment: p.segmentNumber(s)}, noBlock)
 }
 
+// unmapSegment removes the segment at the event's address, if there is one.
 func (f *forwardPass) unmapSegment(e *rawEvent) {
 	s := f.segments.remove(e.address)
 	if s == nil { // the address is unknown
@@ -195,7 +198,7 @@ func (p *pool) segmentNumber(s *liveSegment) int32 {
 func (f *forwardPass) locate(e *rawEvent) (*pool, place) {
 	s := f.segments.findContaining(e.address)
 	if s == nil {
-		return f.findOrAddPool(e.pool), place{segment: noNumber}
+		return f.findOrAddPool(e.pool), place{segment: noSegment}
 	}
 	if s.pool == unknownPool {
 		s.pool = e.pool
@@ -205,6 +208,7 @@ func (f *forwardPass) locate(e *rawEvent) (*pool, place) {
 	return p, place{segment: p.segmentNumber(s), offset: offset}
 }
 
+// addAlloc adds an allocation, and numbers its block.
 func (f *forwardPass) addAlloc(e *rawEvent) {
 	p, at := f.locate(e)
 	number := p.blockCount
