@@ -11,16 +11,20 @@ import (
 	"symmem/internal/sys"
 )
 
+// arena is a reserved range of addresses in which segments are mapped.
 type arena struct {
 	device    *Device
-	addresses *sys.Mapping
+	addresses *sys.Mapping // the reservation
 }
 
 func (a *arena) Address() uintptr { return a.addresses.Address() }
 
+// Close releases the addresses. If closed streams are still running work, it leaves this to the end
+// of the work, and returns nil.
 func (a *arena) Close() error { return a.device.abandoned.unmapWhenIdle(a.addresses.Close) }
 
-// Keep releases no addresses with Config.Scatter, because segments may be anywhere in the range.
+// Keep releases the addresses after the first bytes. It releases none if Config.Scatter is set,
+// because segments can then be anywhere in the range.
 func (a *arena) Keep(bytes int64) error {
 	if a.device.cfg.Scatter != 0 {
 		return nil
@@ -28,6 +32,8 @@ func (a *arena) Keep(bytes int64) error {
 	return a.addresses.Shrink(bytes)
 }
 
+// Map creates a segment and maps it at an offset in the arena. If Config.Scatter is set, a mode for
+// tests, it maps the segment at a random offset instead.
 func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if bytes <= 0 || bytes%granularity != 0 || offset < 0 || offset%granularity != 0 {
 		return nil, fmt.Errorf("mapping %d bytes at offset %d: size and offset must be multiples "+
@@ -37,34 +43,45 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
-	var memory *sys.Mapping
-	offset, err = a.device.scatter.Draw(a.addresses.Address(), a.addresses.Bytes(), offset, bytes)
-	if err == nil {
-		memory, err = a.addresses.MapAt(offset, file, bytes)
-	}
+	memory, err := a.mapFile(file, offset, bytes)
 	if err != nil {
 		err = &driver.OutOfMemoryError{Requested: bytes, Cause: err}
-		return nil, errors.Join(err, file.Close())
+		closeErr := file.Close()
+		return nil, errors.Join(err, closeErr)
 	}
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
-// createSegmentFile creates a file in memory, of huge pages if possible, because these cause far
-// fewer page faults. It rejects sizes above the machine's memory: the system would create such a
-// file, and kill the process when it uses the memory.
+func (a *arena) mapFile(file *os.File, offset, bytes int64) (*sys.Mapping, error) {
+	space := a.addresses.Bytes()
+	offset, err := a.device.scatter.Draw(a.addresses.Address(), space, offset, bytes)
+	if err != nil {
+		return nil, err
+	}
+	return a.addresses.MapAt(offset, file, bytes)
+}
+
+// createSegmentFile creates a file in memory. It uses huge pages if possible, because these cause
+// far fewer page faults. It rejects sizes above the machine's memory: the system would create such
+// a file, but kill the process when it uses the memory.
 func createSegmentFile(bytes int64) (*os.File, error) {
-	if total, err := sys.Memory(); err != nil || bytes > total {
-		return nil, errors.Join(err, fmt.Errorf("the machine has only %d bytes of memory", total))
+	total, err := sys.Memory()
+	if err != nil {
+		return nil, err
+	}
+	if bytes > total {
+		return nil, fmt.Errorf("the machine has only %d bytes of memory", total)
 	}
 	if f, err := sys.HugeMemfd("symmem-segment", bytes); err == nil {
-		return f, nil
+		return f, nil // its size is not sealed, because older kernels cannot seal huge pages
 	}
 	f, err := sys.Memfd("symmem-segment", bytes)
 	if err != nil {
 		return nil, err
 	}
 	if err := sys.SealSize(f); err != nil {
-		return nil, errors.Join(err, f.Close())
+		closeErr := f.Close()
+		return nil, errors.Join(err, closeErr)
 	}
 	return f, nil
 }
@@ -77,15 +94,16 @@ type segment struct {
 
 	mu            ranked.Mutex[segmentMu] // guards the following fields
 	exportedKeys  map[handoff.Key]bool    // keys under which peers can request the file
-	isUnmapped    bool
-	isSuspended   bool   // Suspend has discarded the pages
-	savedContents []byte // contents for Resume to restore, or nil
+	isUnmapped    bool                    // Unmap has been called
+	isSuspended   bool                    // Suspend has discarded the pages
+	savedContents []byte                  // contents for Resume to restore, or nil
 }
 
 func (s *segment) Address() uintptr { return s.memory.Address() }
 
 func (s *segment) Bytes() int64 { return s.memory.Bytes() }
 
+// exportFile allows peers to request the file under a key, until Keep or Unmap.
 func (s *segment) exportFile(key handoff.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,6 +122,8 @@ func (s *segment) Keep() error {
 	return s.closeFile()
 }
 
+// Unmap withdraws and closes the file, and unmaps the memory. If closed streams are still running
+// work, the memory stays mapped until the end of the work.
 func (s *segment) Unmap() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,9 +132,12 @@ func (s *segment) Unmap() error {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
 	s.isUnmapped = true
-	return errors.Join(s.device.abandoned.unmapWhenIdle(s.memory.Close), s.closeFile())
+	unmapErr := s.device.abandoned.unmapWhenIdle(s.memory.Close)
+	closeErr := s.closeFile()
+	return errors.Join(unmapErr, closeErr)
 }
 
+// withdrawFile ends exports of the file. The caller must hold s.mu.
 func (s *segment) withdrawFile() {
 	for key := range s.exportedKeys {
 		s.device.machine.Withdraw(key)
@@ -122,6 +145,7 @@ func (s *segment) withdrawFile() {
 	s.exportedKeys = nil
 }
 
+// closeFile closes the file unless it is already closed. The caller must hold s.mu.
 func (s *segment) closeFile() error {
 	if s.file == nil {
 		return nil

@@ -29,7 +29,7 @@ func (d *Device) Connect(
 	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
 		return nil, group.JoinError(err)
 	}
-	d.groupTimeouts.Store(group.Timeout, nil)
+	d.groupTimeouts.Store(group.Timeout, nil) // the longest one limits closing a stream
 	c.setBuffers()
 	c.tuning = newTuning(n, c.Processors())
 	return c, nil
@@ -52,53 +52,68 @@ func (c *communicator) Close() error {
 		unmatchedErr = c.messages.unmatchedError(c)
 	}
 	if unmatchedErr != nil && fault != nil {
-		// Either error can be the cause of the other.
+		// Report both, because either can be the cause of the other.
 		unmatchedErr = errors.Join(fault, unmatchedErr)
 	}
 	closeTimeout := 2 * c.cfg.Timeout.Get()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	if c.turns.waitForTurnUntil(lastTicket+1, ctx.Done()) {
-		return errors.Join(sendErr, unmatchedErr, c.releaseMemory())
+	// No collective has the next ticket. Its turn comes when all collectives have ended.
+	nextTicket := lastTicket + 1
+	if c.turns.waitForTurnUntil(nextTicket, ctx.Done()) {
+		releaseErr := c.releaseMemory()
+		return errors.Join(sendErr, unmatchedErr, releaseErr)
 	}
 	go func() {
-		c.turns.waitForTurn(lastTicket + 1)
+		c.turns.waitForTurn(nextTicket)
 		_ = c.releaseMemory() // Close has already returned
 	}()
-	return errors.Join(sendErr, unmatchedErr, &driver.TimeoutError{
-		InCall: "closing group " + c.cfg.Name() + ": earlier work of this rank still " +
-			"blocks a collective", Waited: closeTimeout,
-	})
+	timeoutErr := &driver.TimeoutError{
+		InCall: "closing group " + c.cfg.Name() +
+			": earlier work of this rank still blocks a collective",
+		Waited: closeTimeout,
+	}
+	return errors.Join(sendErr, unmatchedErr, timeoutErr)
 }
 
-// releaseMemory unmaps all memory of the group. This rank's collectives must have ended.
+// releaseMemory unmaps all memory of the group. Call it when this rank's collectives have ended.
 func (c *communicator) releaseMemory() error {
 	c.device.groupTimeouts.Delete(c.cfg.Timeout)
-	return errors.Join(c.registry.unmapAll(), c.Release())
+	unmapErr := c.registry.unmapAll()
+	releaseErr := c.Release()
+	return errors.Join(unmapErr, releaseErr)
 }
 
-// PrepareSuspend returns ErrBusy if a message of this rank has not been received.
+// PrepareSuspend returns ErrBusy if a message from or to this rank is incomplete.
 func (c *communicator) PrepareSuspend() error {
 	if err := c.BeginUse(); err != nil {
 		return err
 	}
 	defer c.EndUse()
-	m := &c.messages
+	return c.messages.checkPending(c)
+}
+
+// checkPending reads all frames that have arrived, and returns ErrBusy if a message is incomplete.
+// The caller must have called BeginUse.
+func (m *messages) checkPending(c *communicator) error {
 	hasPending := false
-	for i := range m.recvPipes { // one pipe of each kind per peer
+	for i := range m.recvPipes { // there are as many sendPipes
 		pipe := &m.recvPipes[i]
-		if err := pipe.readFrames(nil); err != nil {
+		if err := pipe.readFrames(nil); err != nil { // not for a particular Recv
 			return err
 		}
 		pipe.mu.Lock()
-		hasPending = hasPending || len(pipe.incoming) > 0
+		isReceiving := len(pipe.incoming) > 0
 		pipe.mu.Unlock()
-		hasPending = hasPending || m.sendPipes[i].backlogSentChannel() != nil
+		isSending := m.sendPipes[i].backlogSentChannel() != nil
+		if isReceiving || isSending {
+			hasPending = true // but read the other pipes, too
+		}
 	}
 	c.Counts.Mu.Lock()
-	hasPending = hasPending || len(m.unfinishedRecvs) > 0 || len(m.matcher.Unclaimed()) > 0
+	hasUnmatched := len(m.unfinishedRecvs) > 0 || len(m.matcher.Unclaimed()) > 0
 	c.Counts.Mu.Unlock()
-	if hasPending {
+	if hasPending || hasUnmatched {
 		return fmt.Errorf("a message of group %s has not been received: %w", c.cfg.Name(),
 			driver.ErrBusy)
 	}

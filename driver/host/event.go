@@ -14,9 +14,12 @@ type event struct {
 	lastPoint *point // nil before the first Record; guarded by mu
 }
 
-// point is a position in a stream's work. It implements work.
+// point is a position in a stream's work. It implements work, and a stream reaches the point when
+// it runs or skips this work.
 type point struct {
-	lazy    *lazyRecv     // the Recv before the point, if the stream was lazy, or nil
+	// lazy is set if a waiter must end a delay of the stream. A stream delays a Recv without a
+	// worker goroutine until a caller waits for it, and the point follows this Recv.
+	lazy    *lazyRecv
 	reached chan struct{} // closed when the stream reaches the point
 	err     error         // error of earlier work; set before reached is closed
 }
@@ -36,18 +39,21 @@ func (e *event) getLastPoint() *point {
 	return e.lastPoint
 }
 
+// Done reports whether the last recorded point has been reached. An event that has never been
+// recorded counts as done.
 func (e *event) Done() bool {
 	p := e.getLastPoint()
 	return p == nil || p.isReached()
 }
 
+// Synchronize waits for the last recorded point, and returns the error of the work before it.
 func (e *event) Synchronize(ctx context.Context) error {
 	p := e.getLastPoint()
 	if p == nil {
 		return nil
 	}
 	if p.lazy != nil && !p.isReached() {
-		p.lazy.wait(ctx)
+		p.lazy.wait(ctx) // receives the message on this thread
 	}
 	select {
 	case <-p.reached:
@@ -68,6 +74,7 @@ func (p *point) run() error {
 	return nil
 }
 
+// skip implements work. cause is the error of the earlier work that failed.
 func (p *point) skip(cause error) {
 	p.err = cause
 	close(p.reached)
@@ -82,7 +89,8 @@ func (s *stream) Record(e driver.Event) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.busyPeriod == nil {
+	isIdle := s.busyPeriod == nil
+	if isIdle {
 		if err := s.checkOpen(); err != nil {
 			return err
 		}
@@ -92,7 +100,7 @@ func (s *stream) Record(e driver.Event) error {
 		return nil
 	}
 	p := &point{reached: make(chan struct{})}
-	if s.busyPeriod == nil {
+	if isIdle {
 		s.runOrSkip(p)
 	} else {
 		const inline = false
@@ -103,10 +111,10 @@ func (s *stream) Record(e driver.Event) error {
 	return nil
 }
 
-// eventWait is the work of a Wait.
+// eventWait is the work of a Wait or a WaitIgnoringErrors.
 type eventWait struct {
 	point        *point
-	ignoreErrors bool
+	ignoreErrors bool // the stream does not fail with the error of the work before the point
 }
 
 func (w *eventWait) run() error {
@@ -136,10 +144,11 @@ func (s *stream) waitForEvent(e driver.Event, ignoreErrors bool) error {
 	}
 	p := hostEvent.getLastPoint()
 	if p == nil {
+		// There is nothing to wait for, but submit returns the errors of a closed stream.
 		return s.submit(hostWork(func() {}), alwaysReady)
 	}
 	if p.lazy != nil && !p.isReached() {
-		p.lazy.stopWaiting()
+		p.lazy.stopWaiting() // starts a worker for the Recv, because this thread must not wait
 	}
 	return s.submit(&eventWait{point: p, ignoreErrors: ignoreErrors}, p.isReached)
 }

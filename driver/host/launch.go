@@ -7,15 +7,21 @@ import (
 	"symmem/driver"
 )
 
+// Offer returns a plan that Take completes later.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, comm: c, partCount: 1, isMessage: call.Operation.PointToPoint()}
 }
 
-func (c *communicator) Launch(s driver.Stream, p driver.Plan) error { return c.launch(s, p, false) }
+func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
+	const inline = false
+	return c.launch(s, p, inline)
+}
 
-// LaunchInline is like Launch, but the next Synchronize of the stream waits for the peers.
+// LaunchInline is like Launch, but no worker goroutine waits for the peers. The next Synchronize of
+// the stream waits for them on its caller's thread.
 func (c *communicator) LaunchInline(s driver.Stream, p driver.Plan) error {
-	return c.launch(s, p, true)
+	const inline = true
+	return c.launch(s, p, inline)
 }
 
 func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error {
@@ -26,12 +32,12 @@ func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error
 			"backend or group")
 	}
 	if c.HasFailed() {
-		return rejectLaunch(c, ownStream)
+		return c.rejectLaunch(ownStream)
 	}
 	return ownStream.launch(ownPlan, inline)
 }
 
-// List returns a plan that runs the calls of the given plans one after another, with one ticket.
+// List returns a plan that runs the calls of the given plans one after another, as one collective.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	hostPlans := make([]*plan, len(plans))
 	for i, p := range plans {
@@ -41,14 +47,16 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 		}
 		hostPlans[i] = hostPlan
 	}
-	list := *hostPlans[0]
-	list.Call, list.otherCalls, list.callMeter = driver.ListOf(plans), hostPlans[1:], driver.Meter{}
+	list := *hostPlans[0] // the list is the first plan, with the others attached
+	list.Call = driver.ListOf(plans)
+	list.otherCalls = hostPlans[1:]
+	list.callMeter = driver.Meter{} // the caller can set another one for the list
 	return &list, nil
 }
 
-// rejectLaunch returns the error of a failed group. It makes the stream fail, unless this rank has
-// closed the group.
-func rejectLaunch(c *communicator, s *stream) error {
+// rejectLaunch makes the stream fail with the cause of the group's failure, and returns the cause.
+// It spares the stream if this rank has closed the group: the launch is only the caller's mistake.
+func (c *communicator) rejectLaunch(s *stream) error {
 	cause := c.Cause()
 	if !errors.Is(cause, driver.ErrClosed) {
 		s.Fail(cause)
@@ -56,26 +64,32 @@ func rejectLaunch(c *communicator, s *stream) error {
 	return cause
 }
 
-// deferredCall is the work of a launched collective that did not run on the caller's thread.
+// deferredCall is a launched collective that did not complete on the caller's thread. A stream runs
+// it later as a part of its work.
 type deferredCall struct {
-	plan           *plan
-	ticket         uint64 // number of the collective in the group, from 1
-	checkCalls     bool   // whether ranks compare their calls
-	isBegun        bool   // whether this rank has posted the first step
-	messageBalance uint64 // result of Counts.Balance, or 0 if ranks do not compare balances
-	beginTime      int64  // result of Meter.Begin, valid if isBegun is set
+	plan       *plan
+	ticket     uint64 // number of the collective in the group, from 1
+	checkCalls bool   // whether ranks compare their calls
+	// messageBalance summarizes this rank's Sends and Recvs before the call (see Counts.Balance).
+	// Ranks compare it, too. It is 0 if checkCalls is not set.
+	messageBalance uint64
+	isBegun        bool  // whether this rank has posted the first step
+	beginTime      int64 // result of Meter.Begin; valid if isBegun is set
 }
 
-// assignTicket assigns the next ticket to a call. The results are fields of a deferredCall. They
-// are not returned as a struct, so that they stay in registers. The caller must hold c.Mu.
+// assignTicket assigns the next ticket to a call. check and balance are the checkCalls and
+// messageBalance of a deferredCall. There is no result struct, so that the results stay in
+// registers. The caller must hold c.Mu.
 func (c *communicator) assignTicket(p *plan) (ticket uint64, check bool, balance uint64) {
 	c.callCounts[p.Path]++
-	if check = c.checkCalls.Load(); check {
+	check = c.checkCalls.Load()
+	if check {
 		balance = c.Counts.Balance()
 	}
 	return c.Ticket(), check, balance
 }
 
+// newDeferredCall assigns a ticket to a call and returns the work that runs it.
 func (c *communicator) newDeferredCall(p *plan) (*deferredCall, error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -89,8 +103,9 @@ func (c *communicator) newDeferredCall(p *plan) (*deferredCall, error) {
 }
 
 // runOrDefer runs a collective on the caller's thread if all earlier collectives have completed
-// and the peers arrive soon. Otherwise, it returns work to queue. It does not hold c.Mu while it
-// waits, because Close and Abort must be able to end the wait.
+// and the peers arrive soon. The result is nil in this case. Otherwise, it returns work that the
+// caller must queue. It does not hold c.Mu while it waits, because Close and Abort must be able to
+// end the wait.
 func (c *communicator) runOrDefer(p *plan) (work, error) {
 	c.Mu.Lock()
 	if c.HasFailed() {
@@ -107,7 +122,8 @@ func (c *communicator) runOrDefer(p *plan) (work, error) {
 	beginTime := p.callMeter.Begin()
 	c.Begin(check, balance)
 	c.postFirstStep(p)
-	if !c.AwaitLinesBriefly(!p.yieldProcessor) {
+	poll := !p.yieldProcessor
+	if !c.AwaitLinesBriefly(poll) {
 		return &deferredCall{
 			plan: p, ticket: ticket, checkCalls: check, messageBalance: balance,
 			isBegun: true, beginTime: beginTime,
@@ -123,22 +139,22 @@ func (c *communicator) runOrDefer(p *plan) (work, error) {
 	return nil, err
 }
 
-// failWith makes the communicator fail and returns its first fault, which may differ from err.
+// failWith makes the communicator fail. It returns the first fault, which can be older than err.
 func (c *communicator) failWith(err error) error {
-	c.Fail(err)
+	c.Fail(err) // without effect after an earlier fault
 	return c.Cause()
 }
 
 func (d *deferredCall) run() error {
 	c := d.plan.comm
-	if !c.turns.isTurn(d.ticket) {
+	if !c.turns.isTurn(d.ticket) { // avoids the cost of a wait
 		c.turns.waitForTurn(d.ticket)
 	}
 	defer c.turns.endTurn(d.ticket)
-	return c.runDeferred(d)
+	return d.runInTurn()
 }
 
-// skip makes the group fail, because the stream's earlier failure has left the call's input
+// skip makes the group fail: earlier work of the stream has failed, so the call's input is
 // incomplete. It first waits until all earlier collectives have completed.
 func (d *deferredCall) skip(cause error) {
 	c := d.plan.comm
@@ -149,7 +165,9 @@ func (d *deferredCall) skip(cause error) {
 	})
 }
 
-func (c *communicator) runDeferred(d *deferredCall) error {
+// runInTurn runs the call. All earlier collectives must have completed.
+func (d *deferredCall) runInTurn() error {
+	c := d.plan.comm
 	if c.HasFailed() {
 		return c.Cause()
 	}
@@ -169,58 +187,67 @@ func (c *communicator) runDeferred(d *deferredCall) error {
 	return nil
 }
 
+// postFirstStep makes this rank's input available to its peers and posts the first step of a call.
+// In a step, every rank posts a line in shared memory and waits for the lines of all others.
 func (c *communicator) postFirstStep(call *plan) {
 	if call.routed != nil {
 		call.routed.pack()
-		call.routed.inner.Digest = call.Digest // recorded calls have different ones
+		// A call that was recorded for a graph has another digest than at its preparation.
+		call.routed.inner.Digest = call.Digest
 		call = &call.routed.inner
 	}
-	if call.isPairwise {
+	switch {
+	case call.isPairwise:
 		c.split.postSplits(call)
-		return
+	case call.useWindows:
+		c.Post(call.Digest, nil, 0) // peers read the input in place, so there is no payload
+	default:
+		const firstElement = 0
+		c.mover.stageAndPost(call, firstElement)
 	}
-	if call.useWindows {
-		c.Post(call.Digest, nil, 0)
-		return
-	}
-	c.mover.stageAndPost(call, 0)
 }
 
-// completeList completes a call, whose first step all ranks must have posted, and its list.
+// completeList completes a call and the other calls of its list. Call it when all ranks have posted
+// the first step of call.
 func (c *communicator) completeList(call *plan, ticket uint64) error {
-	err := c.completeOne(call, ticket)
+	if err := c.completeOne(call, ticket); err != nil {
+		return err
+	}
 	for _, next := range call.otherCalls {
-		if err == nil {
-			c.postFirstStep(next)
-			err = c.mover.waitForStep(&next.Call, ticket)
+		c.postFirstStep(next)
+		if err := c.mover.waitForStep(&next.Call, ticket); err != nil {
+			return err
 		}
-		if err == nil {
-			err = c.completeOne(next, ticket)
+		if err := c.completeOne(next, ticket); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
+// completeOne completes a call without its list. Call it when all ranks have posted the first step.
 func (c *communicator) completeOne(call *plan, ticket uint64) error {
 	if c.MayDiffer(call.Digest) {
 		if err := c.CompareStep(&call.Call, ticket); err != nil {
 			return err
 		}
 	}
-	if c.PeerFailedBefore() {
+	if c.PeerFailedBefore() { // before the collective began
 		return c.PeerFailedBeforeError(&call.Call, ticket)
 	}
-	err := c.moveData(call, ticket)
+	if err := c.moveData(call, ticket); err != nil {
+		return err
+	}
 	switch {
-	case err != nil:
 	case call.Norm != nil:
 		c.normalizer.normalize(call)
 	case call.routed != nil:
 		call.routed.finish()
 	}
-	return err
+	return nil
 }
 
+// moveData reads the peers' input and reduces or copies it to the receive buffer.
 func (c *communicator) moveData(call *plan, ticket uint64) error {
 	if call.isPairwise {
 		return c.split.completeExchange(call, ticket)
@@ -232,6 +259,7 @@ func (c *communicator) moveData(call *plan, ticket uint64) error {
 		return c.mover.finishStaged(call, ticket)
 	}
 	c.mover.move(call)
+	// After this step, no rank accesses another rank's window any more.
 	c.Post(call.Digest, nil, 0)
 	return c.mover.waitForStep(&call.Call, ticket)
 }

@@ -10,11 +10,12 @@ import (
 	"symmem/internal/spin"
 )
 
-// messages matches Sends with Recvs and transfers their data in frames.
+// messages matches Sends with Recvs and transfers their data. A message travels as a sequence of
+// frames of a fixed size, through a pipe in shared memory that has room for a few frames.
 //
-// The receiver stores frames that arrive before their Recv on its heap. If the receiver reads no
-// frames, the sender copies the rest of the message to its own heap, from which a goroutine sends
-// it. A Send therefore does not block its stream until the Recv is called.
+// A Send does not block its stream until the Recv is called. The receiver stores frames that arrive
+// before their Recv on its heap. If the receiver reads no frames, the sender copies the rest of the
+// message to its heap. This rest is the pipe's backlog, and a goroutine sends it.
 type messages struct {
 	sendPipes []sendPipe // by group rank
 	recvPipes []recvPipe // by group rank
@@ -26,14 +27,17 @@ type messages struct {
 }
 
 func (m *messages) init(c *communicator, ranks int) {
-	m.sendPipes, m.recvPipes = make([]sendPipe, ranks), make([]recvPipe, ranks)
+	m.sendPipes = make([]sendPipe, ranks)
+	m.recvPipes = make([]recvPipe, ranks)
 	m.unfinishedRecvs = map[*recvCall]struct{}{}
 	for source := range m.recvPipes {
-		m.recvPipes[source].comm, m.recvPipes[source].source = c, source
+		pipe := &m.recvPipes[source]
+		pipe.comm = c
+		pipe.source = source
 	}
 }
 
-// messageCall holds what Sends and Recvs have in common.
+// messageCall holds the fields that Sends and Recvs have in common.
 type messageCall struct {
 	comm             *communicator
 	plan             *plan
@@ -41,6 +45,7 @@ type messageCall struct {
 	checkCalls       bool   // whether the group compares calls
 }
 
+// newMessageWork counts a Send or Recv and returns the work that runs it.
 func (p *plan) newMessageWork() (messageEnd, error) {
 	c := p.comm
 	c.Mu.Lock()
@@ -53,9 +58,9 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 		comm: c, plan: p, priorCollectives: c.LastTicket(), checkCalls: c.checkCalls.Load(),
 	}
 	if p.Operation == driver.Send {
-		// Count the Send while c.Mu is held, before the next collective gets a ticket. A receiver
+		// Count the Send while c.Mu is held, before the next collective can get a ticket. A receiver
 		// that sees the collective must see the count, too.
-		shared := c.pipe(c.cfg.Rank, p.Root)
+		shared := c.pipe(c.cfg.Rank, p.Root) // p.Root is the receiver of a Send
 		spin.StoreRelease64(&shared.sendCount, shared.sendCount+1)
 	}
 	c.Mu.Unlock()
@@ -65,7 +70,7 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 	return c.messages.newReceive(call), nil
 }
 
-// messageEnd is a Send or a Recv.
+// messageEnd is the work of a Send or a Recv, the two ends of a message.
 type messageEnd interface {
 	work
 	// transferNow transfers as much as possible without long waits. callerWaits is set if the
@@ -74,42 +79,47 @@ type messageEnd interface {
 }
 
 func (m *messages) newSend(call messageCall) *sendCall {
-	p := call.plan
-	call.comm.Counts.Mu.Lock()
-	number := call.comm.CountMessage(&p.Call, call.priorCollectives,
-		call.comm.turns.lastCompleted.Load())
-	call.comm.Counts.Mu.Unlock()
+	c, p := call.comm, call.plan
+	c.Counts.Mu.Lock()
+	number := c.CountMessage(&p.Call, call.priorCollectives, c.turns.lastCompleted.Load())
+	c.Counts.Mu.Unlock()
 	return &sendCall{
 		messageCall: call, pipe: &m.sendPipes[p.Root], number: number, data: pointer(p.Send),
 	}
 }
 
 func (m *messages) newReceive(call messageCall) *recvCall {
-	p := call.plan
+	c, p := call.comm, call.plan
 	r := &recvCall{messageCall: call}
-	call.comm.Counts.Mu.Lock()
-	call.comm.CountMessage(&p.Call, call.priorCollectives, call.comm.turns.lastCompleted.Load())
+	c.Counts.Mu.Lock()
+	defer c.Counts.Mu.Unlock()
+	// Ignore the number: the matcher assigns the number of a message.
+	c.CountMessage(&p.Call, call.priorCollectives, c.turns.lastCompleted.Load())
 	m.unfinishedRecvs[r] = struct{}{}
-	segment := control.MessageSegment(&call.comm.cfg, call.priorCollectives)
-	assignMessages(m.matcher.Post(r, p.Tag, p.Root, segment))
-	call.comm.Counts.Mu.Unlock()
+	segment := control.MessageSegment(&c.cfg, call.priorCollectives)
+	claims := m.matcher.Post(r, p.Tag, p.Root, segment)
+	assignMessages(claims)
 	return r
 }
 
 // assignMessages informs Recvs of the messages that the matcher has assigned to them.
 func assignMessages(claims []message.Claim[*recvCall]) {
 	for _, claim := range claims {
-		claim.Receive.source, claim.Receive.number = claim.Source, claim.Number
-		claim.Receive.claimed.Store(true)
+		r := claim.Receive
+		r.source = claim.Source
+		r.number = claim.Number
+		r.claimed.Store(true) // after the fields, which other goroutines then read
 	}
 }
 
-// unmatchedError returns an error for messages without a Recv, Recvs without a message, and
-// messages that a peer had not read when it left. This rank must already have left the group, so
-// that later senders report their messages.
+// unmatchedError returns an error if the group ends with incomplete messages: messages without a
+// Recv, Recvs without a message, and messages that a peer had not read when it left.
+//
+// Call it after this rank has left the group. Senders that find this rank gone then report the
+// messages that it misses.
 func (m *messages) unmatchedError(c *communicator) error {
 	for source := range m.recvPipes {
-		if err := m.recvPipes[source].readFrames(nil); err != nil {
+		if err := m.recvPipes[source].readFrames(nil); err != nil { // not for a particular Recv
 			return err
 		}
 	}
@@ -117,6 +127,7 @@ func (m *messages) unmatchedError(c *communicator) error {
 	c.Counts.Mu.Lock()
 	unclaimed := m.matcher.Unclaimed()
 	for r := range m.unfinishedRecvs {
+		// Until the Recv has claimed a message, Number is 0 and Source can be AnySource.
 		recv := control.AwaitedRecv{Source: r.plan.Root, Tag: r.plan.Tag, Number: r.number}
 		if r.claimed.Load() {
 			recv.Source = r.source
@@ -126,18 +137,20 @@ func (m *messages) unmatchedError(c *communicator) error {
 	c.Counts.Mu.Unlock()
 	var unreadMessages []driver.MessageEnds
 	for peer := range m.sendPipes {
-		unreadMessages = append(unreadMessages, m.sendPipes[peer].unreadMessages(c, peer)...)
+		unread := m.sendPipes[peer].unreadMessages(c, peer)
+		unreadMessages = append(unreadMessages, unread...)
 	}
 	return control.UnmatchedError(&c.cfg, unclaimed, awaitedRecvs, unreadMessages)
 }
 
-// waitUntilSent waits until the backlogs of all pipes have been sent, or for at most two timeouts
-// if a receiver reads nothing. If the group fails during the wait, it returns the fault.
+// waitUntilSent waits until the backlogs of all pipes have been sent. If a receiver reads nothing,
+// it waits for at most two timeouts. If the group fails during the wait, it returns the fault.
 func (m *messages) waitUntilSent(c *communicator) error {
 	m.isClosing.Store(true)
 	earlierFault := c.Cause()
 	hasWaited := false
 	for i := range m.sendPipes {
+		// A new backlog can begin while the first is being sent.
 		for {
 			sent := m.sendPipes[i].backlogSentChannel()
 			if sent == nil {
@@ -156,7 +169,7 @@ func (m *messages) waitUntilSent(c *communicator) error {
 // skip makes the group fail, because the peer would otherwise receive data that was never computed.
 func (call *messageCall) skip(cause error) {
 	if call.comm.BeginUse() != nil {
-		return
+		return // this rank has left the group
 	}
 	defer call.comm.EndUse()
 	_ = call.comm.Fail(&driver.PriorError{
@@ -164,6 +177,7 @@ func (call *messageCall) skip(cause error) {
 	})
 }
 
+// failIfErr makes the group fail if err is not nil, and returns the group's first fault.
 func (call *messageCall) failIfErr(err error) error {
 	if err == nil {
 		return nil
@@ -171,13 +185,16 @@ func (call *messageCall) failIfErr(err error) error {
 	return call.comm.failWith(err)
 }
 
-func (call *messageCall) messageWait(ready func() bool, sources ...int) shm.MessageWait {
+// messageWait describes a wait until ready returns true. awaited lists the group ranks that can end
+// the wait.
+func (call *messageCall) messageWait(ready func() bool, awaited ...int) shm.MessageWait {
 	return shm.MessageWait{
-		Operation: call.plan.Operation, Peer: call.plan.Root, IsReady: ready, Awaited: sources,
+		Operation: call.plan.Operation, Peer: call.plan.Root, IsReady: ready, Awaited: awaited,
 		CallText: call.describe,
 	}
 }
 
 func (call *messageCall) describe() string {
-	return control.DescribeMessage(&call.comm.cfg, &call.plan.Call, 0)
+	const unknownNumber = 0
+	return control.DescribeMessage(&call.comm.cfg, &call.plan.Call, unknownNumber)
 }

@@ -8,16 +8,22 @@ import (
 	"symmem/internal/reduce"
 )
 
-// normalizer computes the results of a norm after the ranks' inputs have been added up. The
-// results have the same bits as those of package formula. All calls reuse the fields.
+// normalizer computes an RMS norm (see driver.Norm) after the ranks' inputs have been added up. Its
+// results have the same bits as those of package formula and of the GPU's kernels. It therefore
+// adds in the same order as these kernels.
+//
+// The fields are buffers, which all calls reuse.
 type normalizer struct {
-	row, residuals, weights []float32 // one row each
-	roundedRow              []uint16
-	squareSums              [threadCount]float32 // by thread of the GPU's kernels
+	row        []float32            // the row that is being normalized
+	residuals  []float32            // residual of the row
+	weights    []float32            // weights of all rows, with the bias
+	roundedRow []uint16             // output for norms that return only quantized values
+	squareSums [threadCount]float32 // by thread of the GPU's kernels
 }
 
+// The GPU's kernels add up a row's squares with threadCount threads, in warps of 32.
 const (
-	threadCount    = 512 // threads of the GPU's kernels that add up a row's squares
+	threadCount    = 512
 	threadsPerWarp = 32
 )
 
@@ -26,8 +32,10 @@ func (n *normalizer) normalize(call *plan) {
 	norm, t := call.Norm, call.DataType
 	hidden := int(norm.Hidden)
 	if len(n.row) != hidden {
-		n.row, n.residuals = make([]float32, hidden), make([]float32, hidden)
-		n.weights, n.roundedRow = make([]float32, hidden), make([]uint16, hidden)
+		n.row = make([]float32, hidden)
+		n.residuals = make([]float32, hidden)
+		n.weights = make([]float32, hidden)
+		n.roundedRow = make([]uint16, hidden)
 	}
 	if norm.Rows == 0 {
 		return
@@ -37,11 +45,12 @@ func (n *normalizer) normalize(call *plan) {
 		n.weights[i] += norm.WeightBias
 	}
 	for row := range int(norm.Rows) {
-		n.addResidual(t, matrixRow[uint16](call.Recv, row, hidden),
-			matrixRow[uint16](norm.Residual, row, hidden))
-		output := n.roundedRow
-		if !norm.OnlyQuantized {
-			output = matrixRow[uint16](call.Recv, row, hidden)
+		sums := matrixRow[uint16](call.Recv, row, hidden)
+		residual := matrixRow[uint16](norm.Residual, row, hidden)
+		n.addResidual(t, sums, residual)
+		output := sums // replaces the input
+		if norm.OnlyQuantized {
+			output = n.roundedRow
 		}
 		n.scaleRow(t, norm.Epsilon, output)
 		if norm.Quant != driver.QuantNone {
@@ -50,13 +59,14 @@ func (n *normalizer) normalize(call *plan) {
 	}
 }
 
+// matrixRow returns a row of the matrix at an address, which has hidden elements per row.
 func matrixRow[T uint8 | uint16](matrix uintptr, row, hidden int) []T {
 	var element T
-	bytes := hidden * int(unsafe.Sizeof(element))
-	return unsafe.Slice((*T)(unsafe.Add(pointer(matrix), row*bytes)), hidden)
+	rowBytes := hidden * int(unsafe.Sizeof(element))
+	return unsafe.Slice((*T)(unsafe.Add(pointer(matrix), row*rowBytes)), hidden)
 }
 
-// addResidual sets n.row and residual to the rounded sum of both arguments.
+// addResidual adds sums and residual, and stores the rounded result in n.row and residual.
 func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 	toFloat32(t, n.row, sums)
 	toFloat32(t, n.residuals, residual)
@@ -66,7 +76,10 @@ func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 	roundRow(t, n.row, residual)
 }
 
+// scaleRow multiplies n.row by the weights, and divides it by the root of its mean square. It
+// stores the rounded result in n.row and output.
 func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint16) {
+	// The conversions to float32 prevent fused multiply-adds, which would round differently.
 	meanSquare := float32(n.sumSquares() * float32(1/float32(len(n.row))))
 	factor := 1 / float32(math.Sqrt(float64(meanSquare+epsilon)))
 	for i, v := range n.row {
@@ -75,18 +88,21 @@ func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint1
 	roundRow(t, n.row, output)
 }
 
-// sumSquares returns the sum of the squares of n.row, in the order of the GPU's kernels: each
-// thread adds the squares of every 512th pack of 8 elements, and trees combine the threads' sums.
+// sumSquares returns the sum of the squares of n.row. Thread i of the GPU's kernels adds the
+// squares of pack i of 8 elements, of pack i+512, and so on. Trees then add the threads' sums.
 func (n *normalizer) sumSquares() float32 {
 	sums := &n.squareSums
 	clear(sums[:])
 	for first := 0; first < len(n.row); first += driver.NormUnit {
-		sum := &sums[first/driver.NormUnit%threadCount]
+		pack := first / driver.NormUnit
+		sum := &sums[pack%threadCount]
 		for _, v := range n.row[first : first+driver.NormUnit] {
-			// The square has at most 22 bits, so this rounds like a fused multiply-add.
+			// A float64 holds the square exactly: v was rounded to 16 bits, so its square has at
+			// most 22 significant bits. The sum therefore rounds like a fused multiply-add.
 			*sum = float32(float64(v)*float64(v) + float64(*sum))
 		}
 	}
+	// Add the sums of each warp to that of its first thread.
 	for distance := threadsPerWarp / 2; distance > 0; distance /= 2 {
 		for warp := 0; warp < threadCount; warp += threadsPerWarp {
 			for i := warp; i < warp+distance; i++ {
@@ -94,6 +110,7 @@ func (n *normalizer) sumSquares() float32 {
 			}
 		}
 	}
+	// Add the sums of all warps to that of the first.
 	for distance := threadsPerWarp; distance < threadCount; distance *= 2 {
 		for i := 0; i < threadCount; i += 2 * distance {
 			sums[i] += sums[i+distance]
@@ -102,16 +119,20 @@ func (n *normalizer) sumSquares() float32 {
 	return sums[0]
 }
 
+// quantize divides the values of n.row by scales, and stores the results as 8-bit floats. Depending
+// on norm.Quant, the scales are given or computed here.
 func (n *normalizer) quantize(norm *driver.Norm, row int) {
 	quantized := matrixRow[uint8](norm.Quantized, row, len(n.row))
-	groupSize := len(n.row)
+	groupSize := len(n.row) // number of values with the same scale
 	if norm.Quant == driver.QuantPerGroup {
 		groupSize = driver.QuantGroup
 	}
+	const scaleBytes = 4
 	for first := 0; first < len(n.row); first += groupSize {
 		values := n.row[first : first+groupSize]
-		index := int64(row)*norm.ScaleStrides[0] + int64(first/groupSize)*norm.ScaleStrides[1]
-		scale := (*float32)(unsafe.Add(pointer(norm.Scales), 4*index))
+		group := int64(first / groupSize)
+		index := int64(row)*norm.ScaleStrides[0] + group*norm.ScaleStrides[1]
+		scale := (*float32)(unsafe.Add(pointer(norm.Scales), scaleBytes*index))
 		if norm.Quant.ComputesScales() {
 			*scale = computeScale(values)
 		}
@@ -122,25 +143,25 @@ func (n *normalizer) quantize(norm *driver.Norm, row int) {
 	}
 }
 
+// computeScale returns the scale that maps the largest magnitude to the largest 8-bit float.
 func computeScale(values []float32) float32 {
 	largest := float32(driver.MinMagnitude)
 	for _, v := range values {
 		if v != v { // NaN
 			return canonicalNaN
 		}
-		if v = max(v, -v); v > largest {
-			largest = v
-		}
+		largest = max(largest, v, -v)
 	}
 	return largest / driver.MaxE4M3
 }
 
-// canonicalNaN is the NaN in all float32 results.
+// canonicalNaN is the NaN in all float32 results, as on the GPU.
 var canonicalNaN = math.Float32frombits(0x7fffffff)
 
-// canonicalNaN16 holds the bits of the NaN in all results of 16-bit types.
+// canonicalNaN16 holds the bits of the NaN in all results of 16-bit types, as on the GPU.
 const canonicalNaN16 = 0x7fff
 
+// toFloat32 converts the bits of values of a 16-bit type.
 func toFloat32(t driver.DataType, dst []float32, src []uint16) {
 	if t == driver.Float16 {
 		for i, bits := range src {
@@ -153,11 +174,12 @@ func toFloat32(t driver.DataType, dst []float32, src []uint16) {
 	}
 }
 
-// roundRow rounds the values in row to a 16-bit type, and stores their bits in dst.
+// roundRow rounds the values in row to a 16-bit type. It stores the rounded values in row, and
+// their bits in dst.
 func roundRow(t driver.DataType, row []float32, dst []uint16) {
 	for i, v := range row {
 		switch {
-		case v != v:
+		case v != v: // NaN
 			dst[i] = canonicalNaN16
 		case t == driver.Float16:
 			dst[i] = reduce.Float16Bits(v)

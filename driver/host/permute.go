@@ -7,47 +7,53 @@ import (
 )
 
 // queuePermutation queues a Permute or, if returns is set, an Unpermute.
+//
+// A Dispatch has sent rows to the ranks of their experts, and each row can be for several experts.
+// Permute copies the rows, once for each expert of this rank, so that the rows of one expert are
+// adjacent. Unpermute returns the experts' results to the places of the dispatched rows.
 func queuePermutation(s driver.Stream, p *driver.Permutation, returns bool) error {
 	own, err := hostStream(s)
 	if err != nil {
 		return err
 	}
-	call := &permutation{Permutation: *p, to: p.Layout(), run: (*permutation).permute}
 	rowBytes, computedBytes := p.RowBytes()
-	call.rowBytes = int(rowBytes)
+	call := &permutation{Permutation: *p, to: p.Layout(), rowBytes: rowBytes}
 	call.permuted = bytesAt(p.Permuted, int(call.to.Bytes))
+	run := call.permute
 	if returns {
-		call.run = (*permutation).unpermute
+		run = call.unpermute
 		call.computed = bytesAt(p.Computed, int(call.to.Capacity*computedBytes))
 		call.returned = bytesAt(p.Returned, p.Ranks*int(p.Route.MaxTokens*computedBytes))
 	} else {
 		call.from = p.Route.Layout(p.Ranks, rowBytes)
 		call.dispatched = bytesAt(p.Dispatched, int(call.from.Bytes))
 	}
-	return own.submit(memoryWork(func() { call.run(call) }), alwaysReady)
+	return own.submit(memoryWork(run), alwaysReady)
 }
 
 // permutation is a queued Permute or Unpermute. It refers to the buffers by slices, so that Go
 // memory stays reachable.
 type permutation struct {
 	driver.Permutation
-	from                                     driver.RouteLayout
-	to                                       driver.PermutedLayout
-	rowBytes                                 int
-	dispatched, permuted, computed, returned []byte
-	run                                      func(*permutation)
+	from       driver.RouteLayout    // layout of dispatched; zero in an Unpermute
+	to         driver.PermutedLayout // layout of permuted
+	rowBytes   int64                 // size of a dispatched row
+	dispatched []byte                // input of Permute
+	permuted   []byte                // output of Permute, and its record for Unpermute
+	computed   []byte                // input of Unpermute: a result for each permuted row
+	returned   []byte                // output of Unpermute
 }
 
-// part returns the count elements of an array at an offset, in bytes, in memory.
+// part returns count elements of an array in memory. offset, in bytes, is that of the first.
 func part[T any](memory []byte, offset, count int64) []T {
 	if count == 0 {
-		return nil
+		return nil // offset may be the end of memory
 	}
 	return unsafe.Slice((*T)(unsafe.Pointer(&memory[offset])), count)
 }
 
-// permute computes the output of Permute. It visits all ids twice: first to count the pairs of
-// each expert, and then to copy the rows.
+// permute runs a Permute. It visits all ids twice: first to count the rows of each expert, and then
+// to copy the rows.
 func (p *permutation) permute() {
 	r, ranks := &p.Route, int64(p.Ranks)
 	k := int64(r.TopK)
@@ -56,104 +62,103 @@ func (p *permutation) permute() {
 	permutedWeights := part[float32](p.permuted, p.to.Weights, p.to.Capacity)
 	places := part[int32](p.permuted, p.to.Places, int64(len(ids)))
 	received := part[int32](p.permuted, p.to.Received, ranks)
-	for rank, rows := range part[int32](p.dispatched, p.from.Counts, ranks) {
-		received[rank] = min(max(rows, 0), int32(r.MaxTokens))
+	for rank, rowCount := range part[int32](p.dispatched, p.from.Counts, ranks) {
+		// A wrong count in the input must not cause an access outside the buffers.
+		received[rank] = min(max(rowCount, 0), int32(r.MaxTokens))
 	}
-	first := r.FirstExpert(p.Ranks, p.Rank)
-	own := r.FirstExpert(p.Ranks, p.Rank+1) - first
-	// visitIDs calls visit for each id of the dispatched rows, with its index, and the number of the
-	// expert on this rank or -1.
-	visitIDs := func(visit func(id int64, expert int)) {
-		for rank, rows := range received {
+	firstExpert := r.FirstExpert(p.Ranks, p.Rank)
+	expertCount := r.FirstExpert(p.Ranks, p.Rank+1) - firstExpert
+	// visitIDs calls visit for each id of the dispatched rows that belongs to an expert on this
+	// rank. i is the index of the id, and expert the number of the expert on this rank, from 0.
+	visitIDs := func(visit func(i int64, expert int)) {
+		for rank, rowCount := range received {
 			begin := int64(rank) * r.MaxTokens * k
-			for id := begin; id < begin+int64(rows)*k; id++ {
-				expert := int(ids[id]) - first
-				if expert < 0 || expert >= own {
-					expert = -1
+			for i := begin; i < begin+int64(rowCount)*k; i++ {
+				expert := int(ids[i]) - firstExpert
+				if expert >= 0 && expert < expertCount {
+					visit(i, expert)
 				}
-				visit(id, expert)
 			}
 		}
 	}
 	counts := part[int32](p.permuted, p.to.Counts, int64(r.MostExperts(p.Ranks)))
 	clear(counts)
-	visitIDs(func(_ int64, expert int) {
-		if expert >= 0 {
-			counts[expert]++
-		}
-	})
-	next := p.placeExperts(counts)
+	visitIDs(func(_ int64, expert int) { counts[expert]++ })
+	nextRows := p.placeExperts(counts)
 	for i := range places {
 		places[i] = -1
 	}
-	rows := part[int32](p.permuted, p.to.Experts, p.to.Capacity)
-	visitIDs(func(id int64, expert int) {
-		if expert < 0 {
-			return
-		}
-		row := next[expert]
-		next[expert]++
-		places[id] = row
-		rows[row] = int32(expert)
-		permutedWeights[row] = weights[id]
-		p.copyRow(int64(row), id/k)
+	experts := part[int32](p.permuted, p.to.Experts, p.to.Capacity)
+	for row := range experts {
+		experts[row] = -1 // rows between the experts stay unused
+	}
+	visitIDs(func(i int64, expert int) {
+		row := nextRows[expert]
+		nextRows[expert]++
+		places[i] = row
+		experts[row] = int32(expert)
+		permutedWeights[row] = weights[i]
+		place := i / k // each dispatched row has k ids
+		p.copyRow(int64(row), place)
 	})
 }
 
-// placeExperts writes and returns the first row of each expert. It sets the expert of every row to
-// -1.
-func (p *permutation) placeExperts(counts []int32) (next []int32) {
-	firsts := part[int32](p.permuted, p.to.Firsts, int64(len(counts)+1))
+// placeExperts stores the first row of each expert, and the end of the last expert's rows, in the
+// output. counts holds the numbers of rows. It returns a copy of the first rows.
+func (p *permutation) placeExperts(counts []int32) []int32 {
+	output := part[int32](p.permuted, p.to.Firsts, int64(len(counts)+1))
+	align := int32(p.Align)
+	var firstRows []int32
 	end := int32(0)
 	for expert, count := range counts {
-		firsts[expert] = end
-		next = append(next, end)
-		end += (count + int32(p.Align) - 1) / int32(p.Align) * int32(p.Align)
+		output[expert] = end
+		firstRows = append(firstRows, end)
+		end += (count + align - 1) / align * align
 	}
-	firsts[len(counts)] = end
-	rows := part[int32](p.permuted, p.to.Experts, p.to.Capacity)
-	for row := range rows {
-		rows[row] = -1
-	}
-	return next
+	output[len(counts)] = end
+	return firstRows
 }
 
+// copyRow copies the dispatched row at a place, and its scales, to a row of the output.
 func (p *permutation) copyRow(row, place int64) {
-	for _, tensor := range [][3]int64{
-		{p.to.Rows, p.from.Rows, int64(p.rowBytes)}, {p.to.Scales, p.from.Scales, 4 * p.Route.Scales},
-	} {
-		to, from, bytes := tensor[0], tensor[1], tensor[2]
-		copy(p.permuted[to+row*bytes:][:bytes], p.dispatched[from+place*bytes:])
-	}
+	to := p.permuted[p.to.Rows+row*p.rowBytes:]
+	copy(to[:p.rowBytes], p.dispatched[p.from.Rows+place*p.rowBytes:])
+	scalesBytes := floatBytes * p.Route.Scales
+	to = p.permuted[p.to.Scales+row*scalesBytes:]
+	copy(to[:scalesBytes], p.dispatched[p.from.Scales+place*scalesBytes:])
 }
 
+// unpermute runs an Unpermute. For each dispatched row, it adds up the experts' results, multiplied
+// by their weights, in the order of the row's ids.
 func (p *permutation) unpermute() {
 	r, ranks := &p.Route, int64(p.Ranks)
 	hidden, k := int(r.Hidden), int64(r.TopK)
 	places := part[int32](p.permuted, p.to.Places, ranks*r.MaxTokens*k)
 	weights := part[float32](p.permuted, p.to.Weights, p.to.Capacity)
 	sums, row := make([]float32, hidden), make([]float32, hidden)
-	for rank, rows := range part[int32](p.permuted, p.to.Received, ranks) {
+	for rank, rowCount := range part[int32](p.permuted, p.to.Received, ranks) {
 		begin := int64(rank) * r.MaxTokens
-		for place := begin; place < begin+int64(rows); place++ {
+		for place := begin; place < begin+int64(rowCount); place++ {
 			clear(sums)
 			isFirst := true
-			for _, from := range places[place*k : (place+1)*k] {
-				if from < 0 {
-					continue
+			for _, permutedRow := range places[place*k : (place+1)*k] {
+				if permutedRow < 0 {
+					continue // the id belongs to no expert on this rank
 				}
-				toFloat32(driver.BFloat16, row, matrixRow[uint16](addressOf(p.computed), int(from), hidden))
+				computed := matrixRow[uint16](addressOf(p.computed), int(permutedRow), hidden)
+				toFloat32(driver.BFloat16, row, computed)
 				for i, v := range row {
-					product := float32(v * weights[from]) // prevents a fused multiply-add
+					product := float32(v * weights[permutedRow]) // prevents a fused multiply-add
 					if isFirst {
-						sums[i] = product
+						sums[i] = product // unlike 0+product, this keeps the sign of -0
 					} else {
 						sums[i] += product
 					}
 				}
 				isFirst = false
 			}
-			roundRow(driver.BFloat16, sums, matrixRow[uint16](addressOf(p.returned), int(place), hidden))
+			returned := matrixRow[uint16](addressOf(p.returned), int(place), hidden)
+			roundRow(driver.BFloat16, sums, returned)
 		}
 	}
 }

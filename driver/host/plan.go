@@ -8,32 +8,37 @@ import (
 	"symmem/internal/spin"
 )
 
-// plan implements driver.Offer and, after Take, driver.Plan.
+// plan is a prepared call. It implements driver.Offer and, after Take, driver.Plan.
+//
+// A call copies its data in one of two ways. Without windows, it is staged: in each step, every
+// rank copies a chunk of its input to a buffer in shared memory, and the peers read that. A window
+// is memory that all ranks have mapped, so that the peers can read the input in place.
 type plan struct {
 	driver.Call
 	comm           *communicator
 	send, recv     *window     // windows of the buffers, or nil
 	elementSize    int64       // in bytes
-	partCount      int64       // number of parts that this rank contributes
+	partCount      int64       // number of parts that this rank contributes; see setParts
 	bytes          int64       // size of these parts or, in an AllToAllV, of the send buffer
 	longestPart    int64       // size of the longest part in elements
 	chunkLength    int64       // elements of each part that are staged in one step
-	isLineSized    bool        // the input fits into the line that each rank posts
-	isPairwise     bool        // parts can differ in size between pairs of ranks
+	isLineSized    bool        // the input fits into the cache line that each rank posts in a step
+	isPairwise     bool        // the call is an AllToAllV: each pair of ranks has a part size
 	useWindows     bool        // peers read the buffers in windows, without staging
-	reduceWhole    bool        // every rank reduces the whole buffer
+	reduceWhole    bool        // every rank reduces the whole buffer, not only a slice for all
 	yieldProcessor bool        // the first barrier yields the processor instead of polling
-	otherCalls     []*plan     // the other calls of a list
+	otherCalls     []*plan     // the other calls of a list; nil for a single call
 	isMessage      bool        // the call is a Send or a Recv
-	routed         *routedPlan // for Dispatch and Combine
+	routed         *routedPlan // for Dispatch and Combine; otherwise nil
 	callMeter      driver.Meter
 }
 
-// SetMeter makes the plan report its runs to m, except for messages.
+// SetMeter makes the plan report its runs to m. Messages are not reported.
 func (p *plan) SetMeter(m driver.Meter) { p.callMeter = m }
 
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
 
+// Refusal returns an error for the paths that need GPU kernels.
 func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathDirect || path == driver.PathTwoLevel {
 		return errNoKernels
@@ -43,6 +48,7 @@ func (p *plan) Refusal(path driver.Path) error {
 
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
+// Take completes the plan for a path. digest identifies the call, and ranks compare it.
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)
 	if p.Route != nil {
@@ -53,42 +59,53 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	switch {
 	case p.isPairwise:
 		err = p.setSplitWindow()
-	case p.routed != nil: // routedPlan has its own buffers
+	case p.routed != nil:
+		// A routedPlan has separate buffers, which are in no window.
 	case path == driver.PathWindow:
 		err = p.setWindows()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
-	p.chunkLength = max(1, stageBytes/(p.partCount*p.elementSize))
-	p.yieldProcessor = p.bytes > p.comm.tuning.maxPolledBytes
-	if path == driver.PathWindow && p.bytes > p.comm.tuning.maxStagedInWindow &&
-		!p.overwritesInput() && p.routed == nil {
-		p.useWindows = true
-		isSum := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
-		p.reduceWhole = isSum && p.bytes <= p.comm.tuning.maxReducedWhole && p.Send != p.Recv
-	}
+	p.setChunks()
+	p.useWindows = path == driver.PathWindow && p.routed == nil &&
+		p.bytes > p.comm.tuning.maxStagedInWindow && !p.overwritesInput()
+	isSum := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
+	isInPlace := p.Send == p.Recv
+	p.reduceWhole = p.useWindows && isSum && !isInPlace &&
+		p.bytes <= p.comm.tuning.maxReducedWhole
 	return p, nil
 }
 
-// setParts sets the numbers and sizes of the parts. They are the same on all ranks, except in an
+// setParts sets the numbers and sizes of the parts. For example, an AllToAll has a part for each
+// rank, and an AllReduce has a single part. The sizes are the same on all ranks, except in an
 // AllToAllV.
 func (p *plan) setParts() {
-	p.elementSize, p.longestPart = int64(p.DataType.Size()), p.Count
+	p.elementSize = int64(p.DataType.Size())
+	p.longestPart = p.Count
 	isUneven := p.Operation.SplitsOneBuffer()
 	if isUneven {
 		p.longestPart = slices.Max(p.unevenCounts())
 	}
-	switch send, _ := p.Operation.Extents(); send {
+	sendExtent, _ := p.Operation.Extents()
+	switch sendExtent {
 	case driver.AllParts, driver.AllPartsOfRoot, driver.BySplits:
 		p.partCount = int64(p.comm.Size())
 	case driver.NoPart, driver.OnePart:
+		// Offer has set partCount to 1.
 	}
 	p.bytes = p.partCount * p.longestPart * p.elementSize
 	p.isLineSized = p.bytes <= spin.LinePayload && !isUneven
 	p.isPairwise = p.Operation == driver.AllToAllV
 }
 
+// setChunks sets the fields that depend on the sizes of the parts.
+func (p *plan) setChunks() {
+	p.chunkLength = max(1, stageBytes/(p.partCount*p.elementSize))
+	p.yieldProcessor = p.bytes > p.comm.tuning.maxPolledBytes
+}
+
+// unevenCounts returns the counts of the parts of an AllGatherV or a ReduceScatterV.
 func (p *plan) unevenCounts() []int64 {
 	if p.Operation == driver.AllGatherV {
 		return p.Splits.RecvCounts
@@ -138,10 +155,13 @@ func (p *plan) groupWindow(w driver.Window) (*window, error) {
 	return own, nil
 }
 
-// setSplitWindow sets the fields of an AllToAllV. Large send buffers in a window are not staged.
+// setSplitWindow sets p.bytes of an AllToAllV, and p.send if peers shall read its send buffer in a
+// window. Small buffers are staged, because this saves a barrier. In-place calls are staged, too,
+// because they overwrite the send buffer.
 func (p *plan) setSplitWindow() error {
 	p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
-	if p.SendWindow == nil || p.bytes <= p.comm.tuning.maxStagedInWindow || p.Send == p.Recv {
+	isInPlace := p.Send == p.Recv
+	if p.SendWindow == nil || isInPlace || p.bytes <= p.comm.tuning.maxStagedInWindow {
 		return nil
 	}
 	var err error

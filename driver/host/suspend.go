@@ -16,8 +16,9 @@ var (
 	_ driver.SuspendableWindow  = (*window)(nil)
 )
 
-// PrepareSuspend checks that the memory can be released, and copies its contents if save is set.
-// It returns ErrBusy if a closed stream of the device is still running work.
+// PrepareSuspend checks that Suspend can release the memory, and copies its contents if save is
+// set. It returns ErrBusy if a closed stream of the device is still running work, which could
+// access the memory.
 func (s *segment) PrepareSuspend(save bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,20 +35,24 @@ func (s *segment) PrepareSuspend(save bool) error {
 	return nil
 }
 
-// Suspend frees the segment's pages, even if peers have mapped them.
+// Suspend frees the segment's pages, even if peers have mapped them. Until Resume, accesses by this
+// process fail.
 func (s *segment) Suspend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.checkSuspendable(); err != nil {
 		return err
 	}
-	if err := s.memory.Protect(false); err != nil {
+	const allowAccess = false
+	if err := s.memory.Protect(allowAccess); err != nil {
 		return err
 	}
-	s.isSuspended = true
-	return sys.Discard(s.file, 0, s.Bytes())
+	s.isSuspended = true // even if Discard fails, so that Resume undoes Protect
+	return s.discardPages()
 }
 
+// Resume allocates new pages, and restores the contents that PrepareSuspend has saved. Without a
+// call of Suspend, it only drops the saved contents.
 func (s *segment) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,19 +63,29 @@ func (s *segment) Resume() error {
 		if err := sys.Refill(s.file, s.Bytes()); err != nil {
 			return &driver.OutOfMemoryError{Requested: s.Bytes(), Cause: err}
 		}
-		if err := s.memory.Protect(true); err != nil {
-			return errors.Join(err, sys.Discard(s.file, 0, s.Bytes()))
+		const allowAccess = true
+		if err := s.memory.Protect(allowAccess); err != nil {
+			discardErr := s.discardPages()
+			return errors.Join(err, discardErr)
 		}
-		copy(s.contents(), s.savedContents)
+		copy(s.contents(), s.savedContents) // without saved contents, the memory is zero
 	}
-	s.isSuspended, s.savedContents = false, nil
+	s.isSuspended = false
+	s.savedContents = nil
 	return nil
 }
 
-// checkSuspendable requires that the caller holds s.mu.
+func (s *segment) discardPages() error {
+	const offset = 0
+	return sys.Discard(s.file, offset, s.Bytes())
+}
+
+// checkSuspendable returns an error if the segment cannot be suspended now. The caller must hold
+// s.mu.
 func (s *segment) checkSuspendable() error {
+	isFileClosed := s.file == nil // by Keep
 	switch {
-	case s.isUnmapped || s.file == nil: // Keep has closed the file
+	case s.isUnmapped || isFileClosed:
 		return fmt.Errorf("suspending a segment: %w", driver.ErrClosed)
 	case s.isSuspended:
 		return fmt.Errorf("suspending a segment: %w", driver.ErrSuspended)
@@ -82,10 +97,17 @@ func (s *segment) contents() []byte {
 	return unsafe.Slice((*byte)(s.memory.Base()), s.Bytes())
 }
 
+// PrepareSuspend does nothing, because Suspend releases no memory of a window.
 func (w *window) PrepareSuspend() error { return nil }
 
-func (w *window) Suspend() error { return w.setAccess(false) }
+// Suspend makes accesses to the peers' segments fail.
+func (w *window) Suspend() error {
+	const allow = false
+	return w.setAccess(allow)
+}
 
+// Resume makes the peers' segments accessible again. All ranks call it together. If it fails on any
+// rank, the group fails.
 func (w *window) Resume(ctx context.Context) error {
 	registry := w.registry
 	if err := registry.group.BeginUse(); err != nil {
@@ -94,13 +116,15 @@ func (w *window) Resume(ctx context.Context) error {
 	defer registry.group.EndUse()
 	ctx, cancel := control.WithDefaultTimeout(ctx, registry.cfg.Timeout.Get())
 	defer cancel()
-	accessErr := w.setAccess(true)
+	const allow = true
+	accessErr := w.setAccess(allow)
 	if err := registry.agreeOnMapping(ctx, "resuming a pool", accessErr); err != nil {
 		return registry.group.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
 	}
 	return nil
 }
 
+// setAccess allows or prevents access to the peers' segments.
 func (w *window) setAccess(allow bool) error {
 	w.registry.group.Mu.Lock()
 	defer w.registry.group.Mu.Unlock()

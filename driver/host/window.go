@@ -22,18 +22,22 @@ type registry struct {
 }
 
 func (reg *registry) setGroup(d *Device, group *shm.Group, cfg *driver.GroupConfig) {
-	reg.device, reg.group, reg.cfg, reg.windows = d, group, cfg, map[driver.SegmentKey]*window{}
+	reg.device = d
+	reg.group = group
+	reg.cfg = cfg
+	reg.windows = map[driver.SegmentKey]*window{}
 }
 
-// window maps the segments that all ranks registered under one key.
+// window maps the segments (shared memory) that all ranks registered under one key.
 type window struct {
 	registry     *registry
 	key          driver.SegmentKey
-	bytes        int64
-	bases        []unsafe.Pointer // by group rank
-	peerMappings []*sys.Mapping   // by group rank; nil for this rank
+	bytes        int64            // size of each segment
+	bases        []unsafe.Pointer // segments' addresses in this process, by group rank
+	peerMappings []*sys.Mapping   // by group rank; nil for this rank and after unmap
 }
 
+// Register maps the other ranks' segments with the same key. All ranks call it together.
 func (reg *registry) Register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
@@ -53,16 +57,19 @@ func (reg *registry) Register(
 	defer reg.group.EndUse()
 	ctx, cancel := control.WithDefaultTimeout(ctx, reg.cfg.Timeout.Get())
 	defer cancel()
+	// Peers request the file when they have compared the segments.
 	ownSegment.exportFile(reg.fileKey(key))
+	var extra []byte // CompareSegments could exchange more data, but none is needed
 	_, err := control.CompareSegments(ctx, reg.group.Exchange, reg.cfg.Ranks, key,
-		ownSegment.Bytes(), nil)
+		ownSegment.Bytes(), extra)
 	if err != nil {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
-	w, err := reg.mapWindow(ctx, key, ownSegment)
-	if err := reg.agreeOnMapping(ctx, "registration", err); err != nil {
-		return nil, errors.Join(fmt.Errorf("registering segment %d: %w", key.Ordinal, err),
-			w.unmap())
+	w, mapErr := reg.mapWindow(ctx, key, ownSegment)
+	if err := reg.agreeOnMapping(ctx, "registration", mapErr); err != nil {
+		err = fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
+		unmapErr := w.unmap() // w is not nil, even if mapWindow failed
+		return nil, errors.Join(err, unmapErr)
 	}
 	reg.group.Mu.Lock()
 	defer reg.group.Mu.Unlock()
@@ -70,6 +77,7 @@ func (reg *registry) Register(
 	return w, nil
 }
 
+// findWindow returns the window with a key, or nil.
 func (reg *registry) findWindow(key driver.SegmentKey) *window {
 	reg.group.Mu.Lock()
 	defer reg.group.Mu.Unlock()
@@ -86,14 +94,15 @@ func (reg *registry) unmapAll() error {
 	return errors.Join(errs...)
 }
 
-// fileKey returns the key for the hand-off of a segment's file. It does not depend on the group,
-// because all groups map the same memory.
+// fileKey returns the key under which other processes request a segment's file. It is the same for
+// all groups that register the segment.
 func (reg *registry) fileKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }
 
-// mapWindow maps the segments of all other ranks. After an error, it returns an incomplete window,
-// which the caller must unmap after it has informed the other ranks.
+// mapWindow maps the segments of all other ranks. After an error, it still returns a window, with
+// the segments that it has mapped. In this case, the caller must first inform the other ranks, so
+// that they do not wait, and then unmap the window.
 func (reg *registry) mapWindow(
 	ctx context.Context, key driver.SegmentKey, ownSegment *segment,
 ) (*window, error) {
@@ -111,11 +120,13 @@ func (reg *registry) mapWindow(
 		if err != nil {
 			return w, fmt.Errorf("mapping the segment of rank %d: %w", reg.cfg.Ranks[r], err)
 		}
-		w.peerMappings[r], w.bases[r] = m, m.Base()
+		w.peerMappings[r] = m
+		w.bases[r] = m.Base()
 	}
 	return w, nil
 }
 
+// mapPeer maps a peer's segment. rank is a group rank.
 func (reg *registry) mapPeer(
 	ctx context.Context, rank int, key driver.SegmentKey, bytes int64,
 ) (*sys.Mapping, error) {
@@ -123,15 +134,21 @@ func (reg *registry) mapPeer(
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	if size, err := sys.FileSize(f); err != nil || size < bytes {
-		return nil, errors.Join(err, fmt.Errorf("the file has %d bytes instead of %d", size, bytes))
+	defer f.Close() // the mapping stays
+	size, err := sys.FileSize(f)
+	if err != nil {
+		return nil, err
 	}
-	return sys.Map(f, 0, bytes)
+	if size < bytes { // accesses past the end would end the process
+		return nil, fmt.Errorf("the file has %d bytes instead of %d", size, bytes)
+	}
+	const offset = 0
+	return sys.Map(f, offset, bytes)
 }
 
-// agreeOnMapping exchanges the ranks' results of a mapping. It returns an error on every rank if
-// mapping failed on any rank.
+// agreeOnMapping exchanges the ranks' results of a mapping, and returns an error on every rank if
+// any rank failed. mapErr is this rank's result. operation describes the mapping in an error about
+// other ranks.
 func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapErr error) error {
 	if errors.As(mapErr, new(*driver.TimeoutError)) {
 		return reg.group.Fail(mapErr) // no time is left for an exchange
@@ -143,6 +160,7 @@ func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapEr
 	return control.DecodeFailures(reg.cfg.Ranks, all, operation)
 }
 
+// Deregister unmaps the other ranks' segments.
 func (w *window) Deregister() error {
 	w.registry.group.Mu.Lock()
 	defer w.registry.group.Mu.Unlock()
@@ -154,9 +172,6 @@ func (w *window) Deregister() error {
 }
 
 func (w *window) unmap() error {
-	if w == nil {
-		return nil
-	}
 	var errs []error
 	for r, m := range w.peerMappings {
 		if m != nil {
@@ -167,6 +182,7 @@ func (w *window) unmap() error {
 	return errors.Join(errs...)
 }
 
+// PeerAddresses returns the addresses of all ranks' segments in this process, by group rank.
 func (w *window) PeerAddresses() ([]uintptr, error) {
 	w.registry.group.Mu.Lock()
 	defer w.registry.group.Mu.Unlock()
@@ -180,8 +196,9 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return addresses, nil
 }
 
-// addressOn returns the address in this process of the buffer of rank r that corresponds to this
-// rank's buffer at ownAddress. Both buffers have the same offset in their segments.
+// addressOn translates ownAddress, an address in this rank's segment, to the same offset in the
+// segment of group rank r. The result is valid in this process.
 func (w *window) addressOn(r int, ownAddress uintptr) unsafe.Pointer {
-	return unsafe.Add(w.bases[r], ownAddress-uintptr(w.bases[w.registry.cfg.Rank]))
+	ownBase := uintptr(w.bases[w.registry.cfg.Rank])
+	return unsafe.Add(w.bases[r], ownAddress-ownBase)
 }
