@@ -20,28 +20,29 @@ func (in *inbox) startDelivery() {
 	in.goroutines.Go(in.deliverMessages)
 }
 
-// deliverMessages accepts messages for waiting Recvs and starts their copies. It returns once no
-// Recv is waiting, or once the group has failed or closed. It must not call CUDA, because the call
-// might wait for a stream that is itself waiting for a message.
+// deliverMessages accepts messages for waiting Recvs and starts their copies. It runs on a
+// goroutine until no Recv is waiting, or until the group has failed or closed. It must not call
+// CUDA, because the call might wait for a stream that is itself waiting for a message.
 func (in *inbox) deliverMessages() {
 	ranked.AssertMayWait()
 	w := in.mailbox.wakeup()
 	for polls := 0; ; polls++ {
+		// Read the count before the messages, so that pause notices messages that arrive meanwhile.
 		wakeCount := atomic.LoadUint32(&w.wakeCount)
-		accepted, hasAnnounced, mustContinue, err := in.acceptMessages()
-		for _, e := range accepted {
+		r := in.acceptMessages()
+		for _, e := range r.accepted {
 			in.startCopy(e)
 		}
-		if err != nil {
-			_ = in.plane.Fail(err)
+		if r.err != nil {
+			_ = in.plane.Fail(r.err) // closes in.ended, so that a later round ends the loop
 		}
 		switch {
-		case !mustContinue:
+		case r.isDone:
 			return
-		case len(accepted) > 0:
+		case len(r.accepted) > 0:
 			polls = 0
 		default:
-			w.pause(wakeCount, polls, hasAnnounced)
+			w.pause(wakeCount, polls, r.hasAnnounced)
 		}
 	}
 }
@@ -52,82 +53,102 @@ const (
 	maxSleep   = 10 * time.Millisecond
 )
 
-// pause waits between two polls. A rank that announces a message wakes this rank, but a GPU that
-// completes an announced message does not. The sleep is therefore short if hasAnnounced is set.
+// pause waits between two polls. polls is the number of earlier polls. A sleep ends early if
+// another goroutine has called wake since wakeCount was read.
+//
+// A rank that announces a message wakes this rank. A GPU that writes the data of an announced
+// message does not. The sleep is therefore short if hasAnnounced is set.
 func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 	switch {
 	case polls < spinPolls && runtime.NumCPU() > 1:
+		return // poll again at once
 	case polls < spinPolls+yieldPolls:
 		runtime.Gosched()
-	default:
-		sleep := maxSleep
-		if hasAnnounced {
-			sleep = gpu.PollPause
-		}
-		atomic.AddInt32(&w.sleeperCount, 1)
-		sys.FutexWait(&w.wakeCount, wakeCount, sleep)
-		atomic.AddInt32(&w.sleeperCount, -1)
+		return
 	}
+	sleep := maxSleep
+	if hasAnnounced {
+		sleep = gpu.PollPause
+	}
+	atomic.AddInt32(&w.sleeperCount, 1)
+	sys.FutexWait(&w.wakeCount, wakeCount, sleep)
+	atomic.AddInt32(&w.sleeperCount, -1)
 }
 
-// acceptMessages accepts messages that have arrived, and returns their Recvs. hasAnnounced is set
-// if a message for another Recv has been announced. mustContinue is not set once no Recv is
-// waiting or the group has ended.
-func (in *inbox) acceptMessages() (accepted []*End, hasAnnounced, mustContinue bool, err error) {
+// deliveryRound is the result of acceptMessages.
+type deliveryRound struct {
+	accepted     []*End // Recvs whose messages have been accepted
+	hasAnnounced bool   // a message for another Recv has been announced but cannot be accepted yet
+	isDone       bool   // no Recv was waiting, or the group has ended
+	err          error
+}
+
+// acceptMessages accepts messages that have arrived.
+func (in *inbox) acceptMessages() deliveryRound {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	select {
 	case <-in.ended:
 		in.isDelivering = false
-		return nil, false, false, nil
+		return deliveryRound{isDone: true}
 	default:
 	}
-	err = in.readHeaders()
-	remaining := in.recvsWithoutMessage[:0]
+	r := deliveryRound{err: in.readHeaders()}
+	remaining := in.recvsWithoutMessage[:0] // reuses the array
 	for _, e := range in.recvsWithoutMessage {
 		isAccepted := false
-		if err == nil {
-			isAccepted, err = in.accept(e)
+		if r.err == nil { // after an error, the other Recvs keep waiting
+			isAccepted, r.err = in.accept(e)
 		}
 		if isAccepted {
-			accepted = append(accepted, e)
+			r.accepted = append(r.accepted, e)
 			continue
 		}
-		hasAnnounced = hasAnnounced || e.announcement != nil
+		if e.announcement != nil {
+			r.hasAnnounced = true
+		}
 		remaining = append(remaining, e)
 	}
 	clear(in.recvsWithoutMessage[len(remaining):])
 	in.recvsWithoutMessage = remaining
-	hasAnnounced = hasAnnounced || in.anySourceRecvs > 0 && len(in.unassigned) > 0
-	in.isDelivering = len(remaining) > 0 || len(accepted) > 0
-	return accepted, hasAnnounced, in.isDelivering, err
+	if in.anySourceRecvs > 0 && len(in.unassigned) > 0 {
+		r.hasAnnounced = true // it may be for a Recv from any source
+	}
+	in.isDelivering = len(remaining) > 0 || len(r.accepted) > 0
+	r.isDone = !in.isDelivering
+	return r
 }
 
 // accept claims the message of a Recv and fills in the descriptor from which the GPU copies it. It
 // returns false if that is not possible yet.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announcement
-	if a == nil || !e.canAccept() || !a.ownsFlags() || !in.isComplete(a) {
+	if a == nil { // the sender has not announced the message
+		return false, nil
+	}
+	if !e.canAccept() || !a.ownsFlags() || !in.isComplete(a) {
 		return false, nil
 	}
 	if a.bytes > 0 {
-		segment := in.segmentOf(a)
+		segment := in.segmentOf(a) // of the sender's staging memory
 		if segment.bytes != int64(a.size) {
 			return false, in.errInvalid(a)
 		}
 		if segment.address == 0 {
-			return false, segment.err
+			return false, segment.err // nil while another goroutine is mapping the segment
 		}
 		e.descriptor.From = uint64(segment.address) + a.offset
 	}
 	if !in.claimMessage(a) {
 		return false, nil
 	}
+	copied := &in.mailbox.flags(a.source).copied[a.slot]
 	e.descriptor.To = uint64(e.plan.Address)
 	e.descriptor.Bytes = a.bytes
-	e.descriptor.Taken = uint64(in.mailbox.deviceAddress(&in.mailbox.flags(a.source).copied[a.slot]))
+	e.descriptor.Taken = uint64(in.mailbox.deviceAddress(copied)) // the GPU sets it after the copy
 	e.markHandled()
-	a.isAccepted, a.previousInSlot = true, nil
+	a.isAccepted = true
+	a.previousInSlot = nil
 	return true, nil
 }
 
@@ -137,19 +158,22 @@ func (in *inbox) isComplete(a *announcement) bool {
 	return atomic.LoadUint32(arrived) == 1 && !in.canBeOverwritten(a)
 }
 
-// canBeOverwritten reports whether the group has failed and the sender might overwrite the message
-// before the receiver has copied it (see End.release).
+// canBeOverwritten reports whether the sender might overwrite the message before the receiver has
+// copied it. This can happen only to messages of graphs, after the group has failed (see
+// End.release).
 func (in *inbox) canBeOverwritten(a *announcement) bool {
-	return a.inGraph != 0 && atomic.LoadUint32(&in.mailbox.headersFrom(a.source).canOverwrite) != 0
+	ring := in.mailbox.headersFrom(a.source)
+	return a.inGraph != 0 && atomic.LoadUint32(&ring.canOverwrite) != 0
 }
 
-// claimMessage prevents the sender from withdrawing a message. It returns false if the sender has
-// already withdrawn it or might overwrite it.
+// claimMessage claims a message, so that the sender cannot withdraw it any more. It returns false
+// if the sender has already withdrawn the message or might overwrite it.
 func (in *inbox) claimMessage(a *announcement) bool {
 	arrived := &in.mailbox.flags(a.source).arrived[a.slot]
 	if !atomic.CompareAndSwapUint32(arrived, 1, 0) {
 		return false
 	}
+	// Check again, because the sender may have set canOverwrite since the first check.
 	if in.canBeOverwritten(a) {
 		atomic.StoreUint32(arrived, 1) // so that End.release can withdraw the message
 		return false
@@ -164,7 +188,8 @@ func (in *inbox) startCopy(e *End) {
 		if err := driver.Guard("Call.Arrived", func() { onArrival(e.source) }); err != nil {
 			_ = in.plane.Fail(err)
 		}
+		// Callers that wait for the stream see the writes of onArrival.
 		in.device.Streams.HappensBefore.Add(1)
 	}
-	atomic.StoreUint32(&e.descriptor.Go, 1)
+	atomic.StoreUint32(&e.descriptor.Go, 1) // ends the wait of the Recv's stream
 }

@@ -30,9 +30,9 @@ type Group struct {
 	Owner  Owner
 	Device *Device
 	Config *driver.GroupConfig
-	Plane  control.Plane // connection between ranks outside NCCL
-	Busy   *stream.BusyStreams
-	Check  *atomic.Bool // whether the Send and the Recv of each message are compared
+	Plane  control.Plane       // connection between ranks outside NCCL
+	Busy   *stream.BusyStreams // streams on which the group may have unfinished work
+	Check  *atomic.Bool        // whether the Send and the Recv of each message are compared
 	// Ended is closed when the group has failed or has been closed.
 	Ended <-chan struct{}
 	// Mu is the owner's lock. It is held while messages are queued.
@@ -46,14 +46,14 @@ type Group struct {
 type Device struct {
 	GPU         *gpu.GPU
 	Streams     *stream.Streams
-	Exporter    *memory.Exporter
-	Descriptors gpu.Pinned[kernels.Message] // start the copies of Recvs
+	Exporter    *memory.Exporter            // shares memory with other processes
+	Descriptors gpu.Pinned[kernels.Message] // host memory by which Recvs start their copies
 	Copies      gpu.Code                    // kernels that copy messages
 	// UnfinishedGroups counts failed or closed groups with unfinished messages.
 	UnfinishedGroups atomic.Int32
 
 	mu      ranked.Mutex[deviceMu]
-	closers []func() error // guarded by mu
+	closers []func() error // see onClose; guarded by mu
 }
 
 // onClose registers a function to call when the device closes.
@@ -63,7 +63,7 @@ func (d *Device) onClose(closer func() error) {
 	d.closers = append(d.closers, closer)
 }
 
-// TakeClosers returns and removes the functions to call when the device closes.
+// TakeClosers returns the functions to call when the device closes, and forgets them.
 func (d *Device) TakeClosers() []func() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,4 +78,5 @@ type Plan struct {
 	Address uintptr // an address outside all windows (memory registered with NCCL)
 }
 
+// bytes returns the size of the message.
 func (p *Plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }

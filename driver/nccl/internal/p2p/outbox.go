@@ -15,10 +15,14 @@ import (
 )
 
 // outbox sends this rank's messages. The callers of its methods must hold Group.Mu.
+//
+// A message occupies two resources until the receiver has copied it: a block of staging memory on
+// this rank's GPU, which holds the data, and a slot. A slot is a pair of flags in the receiver's
+// mailbox (shared host memory), by which both ranks follow the state of the message.
 type outbox struct {
 	config       *driver.GroupConfig
-	plane        control.Plane // the connection between ranks outside NCCL
-	messagePlane control.Messages
+	plane        control.Plane    // the connection between ranks outside NCCL
+	messagePlane control.Messages // the part of plane that tracks messages
 	device       *Device
 	peers        []peerOutbox // indexed by group rank
 	staging      staging
@@ -32,92 +36,132 @@ func newOutbox(g *Group, messagePlane control.Messages) *outbox {
 }
 
 type peerOutbox struct {
-	mailbox     *mailbox // the peer's mailbox, or nil if it is not mapped
-	firstUnused uint64   // lowest slot that has never been used
-	freeSlots   []uint64
+	mailbox     *mailbox        // the peer's mailbox, or nil if it is not mapped
+	firstUnused uint64          // lowest slot that has never been used
+	freeSlots   []uint64        // slots that have been used and freed
 	uncopied    []stagedMessage // not known to be copied by the peer, in the order of calls
 }
 
+// stagedMessage holds the resources of a message.
 type stagedMessage struct {
 	slot  uint64 // index in the peer's flags
 	block block
 }
 
+// flagsTo returns the flags of this rank's messages to a peer.
 func (o *outbox) flagsTo(peer int) *flags {
 	return o.peers[peer].mailbox.flags(o.config.Rank)
 }
 
-// reclaim frees the slots and staging blocks of copied messages. Unless checkAll is set, it stops
-// at the first uncopied message.
-func (o *outbox) reclaim(out *peerOutbox, checkAll bool) {
-	words := out.mailbox.flags(o.config.Rank)
-	isCopied := func(s stagedMessage) bool { return atomic.LoadUint32(&words.copied[s.slot]) == 1 }
-	free := func(s stagedMessage) {
-		o.staging.freeBlock(s.block)
-		out.freeSlots = append(out.freeSlots, s.slot)
-	}
-	if checkAll {
-		out.uncopied = slices.DeleteFunc(out.uncopied, func(s stagedMessage) bool {
-			remove := isCopied(s)
-			if remove {
-				free(s)
-			}
-			return remove
-		})
-		return
-	}
+// reclaimOldest frees the resources of copied messages to a peer, in the order of their calls. It
+// stops at the first uncopied message, which makes it fast.
+func (o *outbox) reclaimOldest(out *peerOutbox) {
 	copiedCount := 0
-	for copiedCount < len(out.uncopied) && isCopied(out.uncopied[copiedCount]) {
-		free(out.uncopied[copiedCount])
+	for _, s := range out.uncopied {
+		if !o.reclaimIfCopied(out, s) {
+			break
+		}
 		copiedCount++
 	}
 	out.uncopied = slices.Delete(out.uncopied, 0, copiedCount)
 }
 
+// reclaim frees the resources of all copied messages to a peer.
+func (o *outbox) reclaim(out *peerOutbox) {
+	out.uncopied = slices.DeleteFunc(out.uncopied, func(s stagedMessage) bool {
+		return o.reclaimIfCopied(out, s)
+	})
+}
+
+// reclaimIfCopied frees the resources of a message if the peer has copied it, and reports whether
+// it has.
+func (o *outbox) reclaimIfCopied(out *peerOutbox, s stagedMessage) bool {
+	words := out.mailbox.flags(o.config.Rank)
+	if atomic.LoadUint32(&words.copied[s.slot]) != 1 {
+		return false
+	}
+	o.staging.freeBlock(s.block)
+	out.freeSlots = append(out.freeSlots, s.slot)
+	return true
+}
+
+// reclaimAll calls reclaim for all peers. It reports whether any message is still uncopied.
+func (o *outbox) reclaimAll() (hasUncopied bool) {
+	for i := range o.peers {
+		out := &o.peers[i]
+		if out.mailbox == nil {
+			continue
+		}
+		o.reclaim(out)
+		if len(out.uncopied) > 0 {
+			hasUncopied = true
+		}
+	}
+	return hasUncopied
+}
+
 var errNoSlot = fmt.Errorf("graphs that are not closed use all %d slots for Sends to that rank: %w",
 	Slots, driver.ErrUnsupported)
 
-// isOutOfRoom reports whether a Send had no effect, because there was no slot or memory for it.
+// isOutOfRoom reports whether an error of reserve means that there was no slot or memory for a
+// Send. The Send then had no effect, and the group has not failed.
 func isOutOfRoom(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errNoSlot)
 }
 
 // reserve waits for a slot and a block of staging memory, and takes them for a message. The wait
 // for a block is brief, because the peer might itself be waiting for this rank.
-func (o *outbox) reserve(p *Plan) (staged stagedMessage, err error) {
+func (o *outbox) reserve(p *Plan) (stagedMessage, error) {
 	out := &o.peers[p.Root]
-	o.reclaim(out, false)
-	if err := o.awaitRoom(p, true); err != nil {
+	o.reclaimOldest(out)
+	const needsSlot = true
+	if err := o.awaitRoom(p, needsSlot); err != nil {
 		return stagedMessage{}, err
 	}
-	if staged.block, err = o.awaitBlock(p.bytes()); err != nil {
+	b, err := o.awaitBlock(p.bytes())
+	if err != nil {
 		return stagedMessage{}, err
 	}
-	if n := len(out.freeSlots); n > 0 {
-		staged.slot, out.freeSlots = out.freeSlots[n-1], out.freeSlots[:n-1]
-	} else {
-		staged.slot = out.firstUnused
-		out.firstUnused++
-	}
+	staged := stagedMessage{slot: out.takeSlot(), block: b}
 	atomic.StoreUint32(&out.mailbox.flags(o.config.Rank).copied[staged.slot], 0)
 	return staged, nil
 }
 
-// awaitRoom waits for room for a header in the peer's ring and, if needsSlot is set, for a free
-// slot. It does not reserve either.
+func (out *peerOutbox) hasSlot() bool {
+	return len(out.freeSlots) > 0 || out.firstUnused < Slots
+}
+
+// takeSlot takes a slot. Call it only if hasSlot returns true.
+func (out *peerOutbox) takeSlot() uint64 {
+	n := len(out.freeSlots)
+	if n == 0 {
+		slot := out.firstUnused
+		out.firstUnused++
+		return slot
+	}
+	slot := out.freeSlots[n-1]
+	out.freeSlots = out.freeSlots[:n-1]
+	return slot
+}
+
+// awaitRoom waits for room for a header in the peer's ring. If needsSlot is set, it also waits for
+// a free slot. It does not reserve either.
 func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	out := &o.peers[p.Root]
 	ring := out.mailbox.headersFrom(o.config.Rank)
-	hasSlot := func() bool { return len(out.freeSlots) > 0 || out.firstUnused < Slots }
+	const unknownNumber = 0
 	begin := time.Now()
 	for polls := 0; ; polls++ {
-		if needsSlot && !hasSlot() {
-			o.reclaim(out, true)
+		if needsSlot && !out.hasSlot() {
+			o.reclaim(out)
+			canBecomeFree := len(out.uncopied) > 0 // graphs keep their slots until they are closed
+			if !out.hasSlot() && !canBecomeFree {
+				message := control.DescribeMessage(o.config, p.Call, unknownNumber)
+				return fmt.Errorf("%s: %w", message, errNoSlot)
+			}
 		}
-		if needsSlot && !hasSlot() && len(out.uncopied) == 0 { // graphs keep all slots
-			return fmt.Errorf("%s: %w", control.DescribeMessage(o.config, p.Call, 0), errNoSlot)
-		}
-		if ring.hasRoom() && (!needsSlot || hasSlot()) {
+		isSlotMissing := needsSlot && !out.hasSlot()
+		if ring.hasRoom() && !isSlotMissing {
 			return nil
 		}
 		if err := o.plane.Cause(); err != nil {
@@ -125,7 +169,7 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 		}
 		err := o.messagePlane.DiagnoseMessage(p.Root, begin, func() string {
 			return fmt.Sprintf("%s, with %d unfinished messages before it",
-				control.DescribeMessage(o.config, p.Call, 0), Slots)
+				control.DescribeMessage(o.config, p.Call, unknownNumber), Slots)
 		})
 		if err != nil {
 			return o.plane.Fail(err)
@@ -134,10 +178,11 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	}
 }
 
-const growInterval = 10 * time.Millisecond // between attempts to add a segment
+const growInterval = 10 * time.Millisecond // between attempts to add a staging segment
 
-// awaitBlock allocates a block of staging memory. If the device is out of memory, it waits a
-// quarter of the timeout while peers might copy messages, whose blocks can then be used again.
+// awaitBlock allocates a block of staging memory. If there is none, it adds memory. If the device
+// is out of memory, it waits for peers to copy messages and reuses their blocks. This wait is
+// limited to a quarter of the timeout.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
 	b, ok := s.allocateBlock(bytes)
@@ -145,40 +190,34 @@ func (o *outbox) awaitBlock(bytes int64) (block, error) {
 		return b, nil
 	}
 	begin := time.Now()
-	var lastFailure time.Time
+	var lastFailure time.Time // zero, so that the first round calls grow and sets growErr
 	var growErr error
 	for polls := 0; ; polls++ {
 		hasUncopied := o.reclaimAll()
-		if b, ok = s.allocateBlock(bytes); ok {
+		b, ok = s.allocateBlock(bytes)
+		if ok {
 			return b, nil
 		}
 		if time.Since(lastFailure) > growInterval {
-			if growErr = s.grow(o.config, bytes); growErr == nil {
+			growErr = s.grow(o.config, bytes)
+			if growErr == nil {
 				continue
 			}
 			lastFailure = time.Now()
 		}
-		if !errors.Is(growErr, driver.ErrOutOfMemory) || !hasUncopied || o.plane.Cause() != nil ||
-			time.Since(begin) > o.device.GPU.Timeout/4 {
+		isOutOfMemory := errors.Is(growErr, driver.ErrOutOfMemory)
+		canGetBlock := hasUncopied && o.plane.Cause() == nil
+		isLate := time.Since(begin) > o.device.GPU.Timeout/4
+		if !isOutOfMemory || !canGetBlock || isLate {
 			return block{}, growErr
 		}
 		pause(polls)
 	}
 }
 
-func (o *outbox) reclaimAll() (hasUncopied bool) {
-	for i := range o.peers {
-		if out := &o.peers[i]; out.mailbox != nil {
-			o.reclaim(out, true)
-			hasUncopied = hasUncopied || len(out.uncopied) > 0
-		}
-	}
-	return hasUncopied
-}
-
 const busyPolls = 20 // number of polls before pause begins to sleep
 
-// pause waits between two polls.
+// pause waits between two polls. It sleeps longer, up to gpu.PollPause, as polls grows.
 func pause(polls int) {
 	if polls > busyPolls {
 		time.Sleep(min(gpu.PollPause, time.Duration(polls-busyPolls)*time.Microsecond))
@@ -191,7 +230,8 @@ func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 	api := o.device.GPU.CUDA
 	box := o.peers[p.Root].mailbox
 	if bytes := p.bytes(); bytes > 0 {
-		if err := api.MemcpyAsync(o.staging.address(staged.block), p.Address, bytes, s); err != nil {
+		dst := o.staging.address(staged.block)
+		if err := api.MemcpyAsync(dst, p.Address, bytes, s); err != nil {
 			return err
 		}
 	}
@@ -199,15 +239,19 @@ func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 	return api.StreamWriteValue(s, box.deviceAddress(arrived), 1)
 }
 
-// announce posts the header of a message. inGraph is 1 for a Send in a graph, and 0 for others.
-func (o *outbox) announce(e *End, staged stagedMessage, inGraph uint64) {
+// announce posts the header of a message, and wakes the receiver. isInGraph is set for a Send in a
+// graph.
+func (o *outbox) announce(e *End, staged stagedMessage, isInGraph bool) {
 	p := e.plan
 	h := header{
 		tag: uint64(p.Tag), number: e.Number, bytes: uint64(p.bytes()), digest: p.Digest,
 		collectivesBefore: e.After, slot: staged.slot, segment: uint64(staged.block.segment),
-		offset: uint64(staged.block.offset), inGraph: inGraph,
+		offset: uint64(staged.block.offset),
 	}
-	if staged.block.segment > 0 {
+	if isInGraph {
+		h.inGraph = 1
+	}
+	if staged.block.segment > 0 { // the message is not empty
 		h.size = uint64(o.staging.segments[staged.block.segment-1].bytes)
 	}
 	box := o.peers[p.Root].mailbox
@@ -223,8 +267,10 @@ func (o *outbox) unreadMessages(peer int) (unread []driver.MessageEnds) {
 	}
 	ring := box.headersFrom(o.config.Rank)
 	readCount := spin.LoadAcquire64(&ring.readCount)
-	for n := range min(ring.postedCount-readCount, Slots) {
-		h := &ring.headers[(readCount+1+n)%Slots]
+	unreadCount := min(ring.postedCount-readCount, Slots) // a faulty peer may write any readCount
+	for i := range unreadCount {
+		number := readCount + 1 + i
+		h := &ring.headers[number%Slots]
 		unread = append(unread, driver.MessageEnds{
 			From: o.config.Ranks[o.config.Rank], To: o.config.Ranks[peer], Tag: int(h.tag),
 			Number: h.number, Sent: 1,

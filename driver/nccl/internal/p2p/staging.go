@@ -1,6 +1,7 @@
 package p2p
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -11,28 +12,32 @@ import (
 	"symmem/internal/handoff"
 )
 
-// staging allocates blocks of device memory, which hold messages until the receivers copy them.
-// Blocks are parts of segments. Receivers map the first segment when the group connects, and each
-// other segment when it is first used.
+// staging allocates blocks of device memory, which hold messages until the receivers copy them. A
+// block is a part of a segment, an allocation that receivers can map. Receivers map the first
+// segment when the group connects. They map each other segment when they first need it.
 type staging struct {
 	device   *Device
-	segments []*stagingSegment
-	bytes    int64 // total size of the segments
+	segments []*stagingSegment // segment number n, from 1, is at index n-1
+	bytes    int64             // total size of the segments
 }
 
 // stagingSegment is an allocation. Its addresses stay reserved while it is suspended.
 type stagingSegment struct {
 	base      uintptr
 	bytes     int64
-	freeSpans []span   // sorted by offset
+	freeSpans []span   // free parts, sorted by offset; no two are adjacent
 	file      *os.File // exported file of the memory; nil while suspended
 }
 
-type span struct{ offset, bytes int64 } // offset is from the start of the segment
+// span is a part of a segment.
+type span struct{ offset, bytes int64 }
 
+func (s span) end() int64 { return s.offset + s.bytes }
+
+// block is the memory of one message.
 type block struct {
 	segment int // number of the segment, from 1, or 0 for an empty message
-	span
+	span        // zero for an empty message
 }
 
 const (
@@ -53,12 +58,18 @@ func (s *staging) allocateBlock(bytes int64) (b block, ok bool) {
 		return block{}, true
 	}
 	bytes = roundUp(bytes, blockUnit)
+	number := 0 // of the best segment, from 1; 0 if no span is large enough
 	var best *stagingSegment
 	spanIndex := 0 // in best.freeSpans
 	for i, segment := range s.segments {
 		for k, free := range segment.freeSpans {
-			if free.bytes >= bytes && (best == nil || free.bytes < best.freeSpans[spanIndex].bytes) {
-				best, spanIndex, b.segment = segment, k, i+1
+			if free.bytes < bytes {
+				continue
+			}
+			if best == nil || free.bytes < best.freeSpans[spanIndex].bytes {
+				number = i + 1
+				best = segment
+				spanIndex = k
 			}
 		}
 	}
@@ -66,8 +77,9 @@ func (s *staging) allocateBlock(bytes int64) (b block, ok bool) {
 		return block{}, false
 	}
 	free := &best.freeSpans[spanIndex]
-	b.span = span{free.offset, bytes}
-	free.offset, free.bytes = free.offset+bytes, free.bytes-bytes
+	b = block{segment: number, span: span{offset: free.offset, bytes: bytes}}
+	free.offset += bytes
+	free.bytes -= bytes
 	if free.bytes == 0 {
 		best.freeSpans = slices.Delete(best.freeSpans, spanIndex, spanIndex+1)
 	}
@@ -80,20 +92,26 @@ func (s *staging) freeBlock(b block) {
 		return
 	}
 	segment := s.segments[b.segment-1]
-	i, _ := slices.BinarySearchFunc(segment.freeSpans, b.offset, func(free span, offset int64) int {
-		return int(free.offset - offset)
+	spans := segment.freeSpans
+	// No free span begins at the block's offset, so i is the index at which to insert the block.
+	i, _ := slices.BinarySearchFunc(spans, b.offset, func(free span, offset int64) int {
+		return cmp.Compare(free.offset, offset)
 	})
-	segment.freeSpans = slices.Insert(segment.freeSpans, i, b.span)
-	if i+1 < len(segment.freeSpans) && b.offset+b.bytes == segment.freeSpans[i+1].offset {
-		segment.freeSpans[i].bytes += segment.freeSpans[i+1].bytes
-		segment.freeSpans = slices.Delete(segment.freeSpans, i+1, i+2)
+	spans = slices.Insert(spans, i, b.span)
+	hasFreeAfter := i+1 < len(spans) && spans[i].end() == spans[i+1].offset
+	if hasFreeAfter {
+		spans[i].bytes += spans[i+1].bytes
+		spans = slices.Delete(spans, i+1, i+2)
 	}
-	if i > 0 && segment.freeSpans[i-1].offset+segment.freeSpans[i-1].bytes == b.offset {
-		segment.freeSpans[i-1].bytes += segment.freeSpans[i].bytes
-		segment.freeSpans = slices.Delete(segment.freeSpans, i, i+1)
+	hasFreeBefore := i > 0 && spans[i-1].end() == spans[i].offset
+	if hasFreeBefore {
+		spans[i-1].bytes += spans[i].bytes
+		spans = slices.Delete(spans, i, i+1)
 	}
+	segment.freeSpans = spans
 }
 
+// address returns the device address of a block, or 0 for that of an empty message.
 func (s *staging) address(b block) uintptr {
 	if b.segment == 0 {
 		return 0
@@ -101,15 +119,18 @@ func (s *staging) address(b block) uintptr {
 	return s.segments[b.segment-1].base + uintptr(b.offset)
 }
 
+// stagingKey returns the key under which peers request a segment. segment is its number, from 1.
 func stagingKey(group string, segment int) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("staging/" + group), Number: uint32(segment)}
 }
 
-// grow adds a segment for at least one block of the given size. It tries to double the total size.
+// grow adds a segment with room for a block of the given size. It tries to double the total size.
+// If the device has too little memory for that, the segment is only as large as the block.
 func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	granularity := s.device.GPU.Granularity
 	minBytes := roundUp(bytes, granularity)
-	err := s.addSegment(config, max(minBytes, roundUp(min(s.bytes, maxNewSegment), granularity)))
+	doublingBytes := roundUp(min(s.bytes, maxNewSegment), granularity)
+	err := s.addSegment(config, max(minBytes, doublingBytes))
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		err = s.addSegment(config, minBytes)
 	}
@@ -119,15 +140,20 @@ func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	return err
 }
 
+// addSegment adds a segment of the given size. After an error, staging is unchanged.
 func (s *staging) addSegment(config *driver.GroupConfig, bytes int64) error {
 	g := s.device.GPU
-	segment := &stagingSegment{bytes: bytes, freeSpans: []span{{0, bytes}}}
-	return g.Do(func() (err error) {
-		if segment.base, err = g.CUDA.AddressReserve(bytes, g.Granularity); err != nil {
+	return g.Do(func() error {
+		base, err := g.CUDA.AddressReserve(bytes, g.Granularity)
+		if err != nil {
 			return err
 		}
-		if err := s.allocateSegment(config, len(s.segments)+1, segment); err != nil {
-			return errors.Join(err, g.CUDA.AddressFree(segment.base, bytes))
+		all := span{offset: 0, bytes: bytes}
+		segment := &stagingSegment{base: base, bytes: bytes, freeSpans: []span{all}}
+		number := len(s.segments) + 1
+		if err := s.allocateSegment(config, number, segment); err != nil {
+			freeErr := g.CUDA.AddressFree(base, bytes)
+			return errors.Join(err, freeErr)
 		}
 		s.segments = append(s.segments, segment)
 		s.bytes += bytes
@@ -141,19 +167,20 @@ func (s *staging) allocateSegment(
 	config *driver.GroupConfig, number int, segment *stagingSegment,
 ) error {
 	d := s.device
-	const rdma = false
+	const rdma = false // only GPUs of this machine access the memory
 	prop := cuda.PinnedMemory(d.GPU.Device, cuda.HandlePosixFD, rdma)
 	handle, err := d.GPU.CUDA.Create(segment.bytes, prop)
 	if err != nil {
 		return fmt.Errorf("allocating memory for messages: %w", err)
 	}
-	defer d.GPU.Release(handle)
+	defer d.GPU.Release(handle) // the mapping and the file keep the memory
 	if err := d.GPU.MapAt(segment.base, handle, segment.bytes); err != nil {
 		return err
 	}
 	segment.file, err = d.Exporter.Export(stagingKey(config.ID, number), handle)
 	if err != nil {
-		return errors.Join(err, d.GPU.CUDA.Unmap(segment.base, segment.bytes))
+		unmapErr := d.GPU.CUDA.Unmap(segment.base, segment.bytes)
+		return errors.Join(err, unmapErr)
 	}
 	return nil
 }
@@ -164,23 +191,27 @@ func (s *staging) freeSegments(config *driver.GroupConfig, n int) error {
 	d := s.device
 	var errs []error
 	for i, segment := range s.segments[:n] {
-		errs = append(errs, d.Exporter.Withdraw(stagingKey(config.ID, i+1), segment.file),
-			d.GPU.CUDA.Unmap(segment.base, segment.bytes))
+		withdrawErr := d.Exporter.Withdraw(stagingKey(config.ID, i+1), segment.file)
+		unmapErr := d.GPU.CUDA.Unmap(segment.base, segment.bytes)
+		errs = append(errs, withdrawErr, unmapErr)
 		segment.file = nil
 	}
 	return errors.Join(errs...)
 }
 
 // close frees the segments, but peers keep their mappings. If peersNeedMemory is set, peers may
-// still have to map segments, so all but the first stay exported until the device closes.
+// still have to map segments in order to copy messages. In this case, all segments but the first,
+// which peers have mapped, stay exported until the device closes.
 func (s *staging) close(config *driver.GroupConfig, peersNeedMemory bool) error {
 	d := s.device
 	var errs []error
 	for i, segment := range s.segments {
-		if segment.file == nil {
-			errs = append(errs, d.GPU.Do(func() error {
+		isSuspended := segment.file == nil
+		if isSuspended { // only the addresses are left
+			freeErr := d.GPU.Do(func() error {
 				return d.GPU.CUDA.AddressFree(segment.base, segment.bytes)
-			}))
+			})
+			errs = append(errs, freeErr)
 			continue
 		}
 		withdraw := func() error {
@@ -189,9 +220,11 @@ func (s *staging) close(config *driver.GroupConfig, peersNeedMemory bool) error 
 		if peersNeedMemory && i > 0 {
 			d.onClose(withdraw)
 		} else {
-			errs = append(errs, withdraw())
+			withdrawErr := withdraw()
+			errs = append(errs, withdrawErr)
 		}
-		errs = append(errs, d.GPU.Do(func() error { return d.GPU.Unmap(segment.base, segment.bytes) }))
+		unmapErr := d.GPU.Do(func() error { return d.GPU.Unmap(segment.base, segment.bytes) })
+		errs = append(errs, unmapErr)
 	}
 	s.segments = nil
 	return errors.Join(errs...)

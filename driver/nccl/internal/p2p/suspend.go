@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"symmem/driver"
@@ -11,13 +12,15 @@ import (
 	"symmem/internal/control"
 )
 
-// Suspender releases and restores the staging memory of a group's messages.
+// Suspender releases and restores the staging memory of a group's messages. This is GPU memory that
+// holds messages from the Send until the receiver has copied them. Each segment of it is mapped by
+// its owner and by the peers that read it.
 type Suspender struct{ Messages *Messages }
 
 // PrepareSuspend returns ErrBusy if a message from or to this rank has not been delivered.
 func (s *Suspender) PrepareSuspend() error {
 	m := s.Messages
-	if m.messagePlane == nil {
+	if m.messagePlane == nil { // the ranks cannot exchange messages
 		return nil
 	}
 	m.Mu.Lock()
@@ -26,23 +29,28 @@ func (s *Suspender) PrepareSuspend() error {
 		return fmt.Errorf("a stream has an unfinished message of group %s: %w", m.Config.Name(),
 			driver.ErrBusy)
 	}
-	m.inbox.mu.Lock()
-	defer m.inbox.mu.Unlock()
-	if err := m.inbox.readHeaders(); err != nil {
+	in := m.inbox
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if err := in.readHeaders(); err != nil {
 		return err
 	}
-	hasUnmatched := slices.ContainsFunc(m.inbox.unassigned, func(a *announcement) bool {
-		return m.inbox.announcements[a.key()] == a // otherwise, a Recv has matched a
+	// unassigned still contains messages that a Recv has matched meanwhile.
+	hasUnmatched := slices.ContainsFunc(in.unassigned, func(a *announcement) bool {
+		return in.announcements[a.key()] == a
 	})
-	if hasUnmatched || len(m.inbox.recvsWithoutMessage) > 0 || len(m.inbox.matcher.Unclaimed()) > 0 {
+	hasWaitingRecv := len(in.recvsWithoutMessage) > 0
+	hasUnclaimed := len(in.matcher.Unclaimed()) > 0
+	if hasUnmatched || hasWaitingRecv || hasUnclaimed {
 		return fmt.Errorf("a message of group %s has not been received: %w", m.Config.Name(),
 			driver.ErrBusy)
 	}
 	return nil
 }
 
-// Suspend releases this rank's staging memory, unmaps that of its peers and returns the number of
-// bytes released. All addresses stay reserved. PrepareSuspend must have succeeded on every rank.
+// Suspend releases this rank's staging memory and unmaps that of its peers. All addresses stay
+// reserved. It returns the number of bytes released. Call it after PrepareSuspend has succeeded on
+// every rank.
 func (s *Suspender) Suspend() (released int64, err error) {
 	m := s.Messages
 	if m.messagePlane == nil {
@@ -53,22 +61,24 @@ func (s *Suspender) Suspend() (released int64, err error) {
 	if m.closed {
 		return 0, nil
 	}
-	peers := listMappedSegments(m.inbox)
+	peerSegments := slices.Collect(maps.Values(m.inbox.mappedSegments()))
 	m.suspended = true
-	g := m.Device.GPU
-	err = g.Do(func() error {
-		var errs []error
-		for _, segment := range peers {
-			errs = append(errs, g.CUDA.Unmap(segment.address, segment.bytes))
-		}
-		return errors.Join(append(errs,
-			m.outbox.staging.freeSegments(m.Config, len(m.outbox.staging.segments)))...)
-	})
-	return m.outbox.staging.bytes, err
+	unmapErr := unmapSegments(m.Device.GPU, peerSegments)
+	freeErr := s.freeAll()
+	return m.outbox.staging.bytes, errors.Join(unmapErr, freeErr)
 }
 
-// Allocate allocates and exports the staging memory again, at its old addresses. On failure, none
-// of the memory stays allocated.
+// freeAll frees this rank's staging memory. The caller must hold Messages.Mu.
+func (s *Suspender) freeAll() error {
+	m := s.Messages
+	staging := &m.outbox.staging
+	return m.Device.GPU.Do(func() error {
+		return staging.freeSegments(m.Config, len(staging.segments))
+	})
+}
+
+// Allocate allocates and exports this rank's staging memory again, at its old addresses. On
+// failure, none of the memory stays allocated.
 func (s *Suspender) Allocate() error {
 	m := s.Messages
 	if m.messagePlane == nil {
@@ -79,8 +89,10 @@ func (s *Suspender) Allocate() error {
 	staging := &m.outbox.staging
 	return m.Device.GPU.Do(func() error {
 		for i, segment := range staging.segments {
-			if err := staging.allocateSegment(m.Config, i+1, segment); err != nil {
-				return errors.Join(err, staging.freeSegments(m.Config, i))
+			number := i + 1 // segments are numbered from 1
+			if err := staging.allocateSegment(m.Config, number, segment); err != nil {
+				freeErr := staging.freeSegments(m.Config, i) // those before this segment
+				return errors.Join(err, freeErr)
 			}
 		}
 		return nil
@@ -95,28 +107,28 @@ func (s *Suspender) Deallocate() error {
 	}
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
-	return m.Device.GPU.Do(func() error {
-		return m.outbox.staging.freeSegments(m.Config, len(m.outbox.staging.segments))
-	})
+	return s.freeAll()
 }
 
-// MapAgain maps the peers' staging memory at its old addresses, after Allocate has returned on all
-// ranks. On failure, none of the memory stays mapped. The caller must hold Messages.Mu.
+// MapAgain maps the peers' staging memory at its old addresses. Call it after Allocate has returned
+// on all ranks. On failure, none of the memory stays mapped. The caller must hold Messages.Mu.
 func (s *Suspender) MapAgain(ctx context.Context) error {
 	m := s.Messages
 	if m.messagePlane == nil {
 		return nil
 	}
+	callText := "resuming group " + m.Config.Name()
 	var mapped []*peerSegment
-	for key, segment := range listMappedSegments(m.inbox) {
-		err := control.Fetch(ctx, m.Plane, m.Config, key.source,
-			"resuming group "+m.Config.Name(), func() error {
-				_, err := m.Device.Exporter.Fetch(ctx, m.Config.Ranks[key.source],
-					stagingKey(m.Config.ID, int(key.number)), segment.bytes, segment.address)
-				return err
-			})
+	for key, segment := range m.inbox.mappedSegments() {
+		fetch := func() error {
+			_, err := m.Device.Exporter.Fetch(ctx, m.Config.Ranks[key.source],
+				stagingKey(m.Config.ID, int(key.number)), segment.bytes, segment.address)
+			return err
+		}
+		err := control.Fetch(ctx, m.Plane, m.Config, key.source, callText, fetch)
 		if err != nil {
-			return errors.Join(err, unmapSegments(m.Device.GPU, mapped))
+			unmapErr := unmapSegments(m.Device.GPU, mapped)
+			return errors.Join(err, unmapErr)
 		}
 		mapped = append(mapped, segment)
 	}
@@ -124,6 +136,7 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 	return nil
 }
 
+// unmapSegments unmaps peers' segments, whose addresses stay reserved.
 func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 	return g.Do(func() error {
 		var errs []error
@@ -134,8 +147,10 @@ func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 	})
 }
 
-// listMappedSegments returns the peers' segments that this rank maps unless it is suspended.
-func listMappedSegments(in *inbox) map[slotKey]*peerSegment {
+// mappedSegments returns the peers' segments that this rank has mapped. While the group is
+// suspended, these are the segments to map again. The source of a key is a group rank, and the
+// number is that of the segment.
+func (in *inbox) mappedSegments() map[slotKey]*peerSegment {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	mapped := map[slotKey]*peerSegment{}

@@ -12,10 +12,11 @@ import (
 	"symmem/internal/cuda"
 )
 
+// send queues a Send and announces its message to the receiver. The caller must hold s.Mu and m.Mu.
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	staged, err := m.outbox.reserve(p)
 	if isOutOfRoom(err) {
-		return err
+		return err // the group has not failed, and the caller can try again
 	}
 	if err != nil {
 		return m.failUnqueued(s, p, err)
@@ -23,17 +24,24 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	m.Owner.NoteMessage(s, p.Call)
 	err = m.Device.GPU.Do(func() error {
-		return errors.Join(m.outbox.queueSend(p, staged, s.CUDA), m.addSend(s, e), s.RecordQueued())
+		// After an error, add the Send anyway, because a part of it may be queued.
+		sendErr := m.outbox.queueSend(p, staged, s.CUDA)
+		addErr := m.addSend(s, e)
+		recordErr := s.RecordQueued()
+		return errors.Join(sendErr, addErr, recordErr)
 	})
 	if err != nil {
 		return m.failUnqueued(s, p, err)
 	}
 	out := &m.outbox.peers[p.Root]
 	out.uncopied = append(out.uncopied, staged)
-	m.outbox.announce(e, staged, 0)
+	const isInGraph = false
+	m.outbox.announce(e, staged, isInGraph)
 	return nil
 }
 
+// receive passes a Recv to the inbox, and queues its wait and its copy. The caller must hold s.Mu
+// and m.Mu.
 func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	var err error
@@ -53,11 +61,13 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 		return err
 	}
 	if accepted {
-		m.inbox.startCopy(e)
+		m.inbox.startCopy(e) // the message had already arrived
 	}
 	m.inbox.addReceive(e)
 	err = m.Device.GPU.Do(func() error {
-		return errors.Join(m.queueCopy(e.descriptor, p, s.CUDA), s.RecordQueued())
+		copyErr := m.queueCopy(e.descriptor, p, s.CUDA)
+		recordErr := s.RecordQueued()
+		return errors.Join(copyErr, recordErr)
 	})
 	if err != nil {
 		m.inbox.removeReceive(e)
@@ -71,14 +81,17 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)) error {
 	c := &CapturedMessage{messages: m, plan: p}
 	if p.Operation == driver.Send {
-		var err error
-		if c.staged, err = m.outbox.reserve(p); isOutOfRoom(err) {
+		staged, err := m.outbox.reserve(p)
+		if isOutOfRoom(err) {
 			return err
-		} else if err != nil {
+		}
+		if err != nil {
 			return m.Owner.FailUnqueued(p.Call, err)
 		}
-		// The first launch must not wait for an earlier message.
-		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[c.staged.slot], 1)
+		c.staged = staged
+		// Each launch waits until the receiver has copied the message of the previous launch. The
+		// first launch must not wait.
+		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[staged.slot], 1)
 	}
 	keep(c)
 	if err := m.Device.GPU.Do(func() error { return c.record(s) }); err != nil {
@@ -91,25 +104,30 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 // current.
 func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream) error {
 	api := m.Device.GPU.CUDA
+	// The host notices by State that the stream waits, and ends the wait by Go.
 	err := api.StreamWriteValue(s, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
-	if err == nil {
-		err = api.StreamWaitValue(s, gpu.AddressOf(&descriptor.Go), 1, cuda.WaitEqual)
+	if err != nil {
+		return err
+	}
+	err = api.StreamWaitValue(s, gpu.AddressOf(&descriptor.Go), 1, cuda.WaitEqual)
+	if err != nil {
+		return err
 	}
 	params := cuda.ParamsOf(&struct{ message uintptr }{gpu.AddressOf(descriptor)})
 	for _, launch := range kernels.Copies(p.bytes()) {
+		f, err := m.Device.Copies.Function(m.Device.GPU, launch.Kernel)
 		if err != nil {
 			return err
 		}
-		var f cuda.Function
-		if f, err = m.Device.Copies.Function(m.Device.GPU, launch.Kernel); err == nil {
-			err = api.LaunchKernel(f, launch.Blocks, launch.Threads, s, &params)
+		if err := api.LaunchKernel(f, launch.Blocks, launch.Threads, s, &params); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
-// addSend adds a queued Send to the unfinished sends. The CUDA context must be current, and the
-// caller must hold the stream's lock.
+// addSend records an event after a queued Send, and adds the Send to the unfinished sends, even
+// after an error. The CUDA context must be current, and the caller must hold the stream's lock.
 func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	e.doneEvent = m.Device.Streams.NewEvent()
 	err := e.doneEvent.Record(s.CUDA)
@@ -123,23 +141,26 @@ func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	return err
 }
 
-const minNewSends = 64 // after these, addSend calls pruneSends
+// addSend calls pruneSends when the sends have more than doubled since its last call, by at least
+// minNewSends. The average cost of pruneSends per Send is therefore constant.
+const minNewSends = 64
 
-// pruneSends removes completed sends. It queries CUDA without the locks of the delivery, because
-// the query may wait for a stream that is itself waiting for a message.
+// pruneSends removes completed sends. It queries CUDA without inbox.mu, because the query may wait
+// for a stream that is itself waiting for a message, and the delivery of messages needs the lock.
 func (m *Messages) pruneSends() {
 	m.inbox.mu.Lock()
-	all := slices.Clone(m.unfinishedSends)
+	sends := slices.Clone(m.unfinishedSends)
 	m.inbox.mu.Unlock()
 	done := map[*End]bool{}
-	for _, e := range all {
+	for _, e := range sends {
 		done[e] = e.doneEvent.Done()
 	}
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	m.unfinishedSends = slices.DeleteFunc(m.unfinishedSends, func(e *End) bool {
-		if done[e] {
-			e.isHandled, e.previousLaunch = true, nil
+		if done[e] { // false for sends that were added meanwhile
+			e.isHandled = true
+			e.previousLaunch = nil
 		}
 		return done[e]
 	})
