@@ -10,6 +10,9 @@ import (
 
 // adoptedState is the additional state of a stream that another library owns. For other streams,
 // it is zero.
+//
+// The owner can begin a capture of the stream, or destroy it, at any time. CUDA forbids some calls
+// during a capture, so the methods first ask CUDA whether one is in progress.
 type adoptedState struct {
 	isAdopted bool
 	streams   *Streams
@@ -17,9 +20,9 @@ type adoptedState struct {
 	// queuedEnd marks the end of the work that symmem has queued. symmem queries it instead of the
 	// stream. It is recorded with Stream.Mu held.
 	queuedEnd Event
-	// queryMu is read-locked during CUDA's queries of the stream.
+	// queryMu is read-locked while CUDA is asked whether the stream is being captured.
 	queryMu        ranked.RWMutex[adoptionQueryMu]
-	queriesStopped bool // guarded by queryMu
+	queriesStopped bool // the owner may destroy the stream; guarded by queryMu
 	Recording      bool // work is being added to the owner's capture; guarded by Stream.Mu
 }
 
@@ -27,7 +30,8 @@ type adoptedState struct {
 func (a *adoptedState) Adopted() bool { return a.isAdopted }
 
 // IsCapturing reports whether an adopted stream is being captured. For CUDA's default stream, it
-// also returns true while the capture of another stream prevents its use.
+// also returns true while the capture of another stream prevents its use. It returns false for
+// other streams, and after stopQueries.
 func (a *adoptedState) IsCapturing() (bool, error) {
 	a.queryMu.RLock()
 	defer a.queryMu.RUnlock()
@@ -38,7 +42,7 @@ func (a *adoptedState) IsCapturing() (bool, error) {
 	status, err := gpu.Get(device, func() (cuda.CaptureStatus, error) {
 		return device.CUDA.CaptureStatus(a.handle)
 	})
-	if errors.Is(err, cuda.ErrCaptureImplicit) {
+	if errors.Is(err, cuda.ErrCaptureImplicit) { // another stream's capture includes the default
 		return true, nil
 	}
 	return status != cuda.CaptureNone, err
@@ -52,32 +56,38 @@ func (a *adoptedState) stopQueries() {
 }
 
 // recordEndEvent records queuedEnd after all work on the stream, including the owner's. If the
-// stream is being captured, it only returns true. It calls beforeReplace before it replaces the
-// event's old point. The caller must hold Stream.Mu.
-func (a *adoptedState) recordEndEvent(beforeReplace func() error) (capturing bool, err error) {
+// stream is being captured, it records nothing and returns true. It calls beforeReplace before it
+// replaces the event's old point. The caller must hold Stream.Mu.
+func (a *adoptedState) recordEndEvent(beforeReplace func() error) (bool, error) {
 	device := a.streams.GPU
 	for {
 		// CUDA allows no EventRecord on the default stream while any stream is being captured.
-		if capturing, err = a.IsCapturing(); capturing || err != nil {
+		capturing, err := a.IsCapturing()
+		if capturing || err != nil {
 			return capturing, err
 		}
 		point, err := a.streams.NewPoint()
-		if err == nil {
-			err = device.Do(func() error { return device.CUDA.EventRecord(point.Handle, a.handle) })
-		}
 		if err != nil {
 			return false, err
 		}
-		// The owner may have begun a capture since the first check. Then do not query the event.
-		if capturing, err = a.IsCapturing(); capturing || err != nil {
+		err = device.Do(func() error { return device.CUDA.EventRecord(point.Handle, a.handle) })
+		if err != nil {
+			return false, err
+		}
+		// The owner may have begun a capture since the first check. The event is then part of the
+		// capture, and must not be queried.
+		capturing, err = a.IsCapturing()
+		if capturing || err != nil {
 			return capturing, err
 		}
+		// The capture may even have ended since. Only a query shows that it contains the event.
 		_, queryErr := point.isReached()
 		if errors.Is(queryErr, cuda.ErrCapturedEvent) {
-			continue // a capture that has already ended recorded the event
+			continue // record another event
 		}
+		// Other errors are those of the device, which a later query of queuedEnd returns.
 		err = beforeReplace()
-		a.queuedEnd.setPoint(point)
+		a.queuedEnd.setPoint(point) // even after an error, which concerns only the groups' events
 		return false, err
 	}
 }

@@ -23,8 +23,9 @@ type Event struct {
 // Done reports whether the stream has reached the last recorded point or the device has failed.
 func (e *Event) Done() bool { return hasEnded(e.Query()) }
 
-// hasEnded reports whether the work of a query has ended, by the results of the query. After an
-// error of the device, no work is running. If a capture forbids the query, work may be running.
+// hasEnded interprets the results of a query of a stream or an event. After an error of the device,
+// no work is running, and hasEnded returns true. If a capture forbids the query, work may be
+// running, and hasEnded returns false.
 func hasEnded(done bool, err error) bool {
 	isDeviceError := err != nil && !errors.Is(err, cuda.ErrCaptureUnsupported)
 	return done || isDeviceError
@@ -54,31 +55,37 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	return nil
 }
 
-// Record records the event on a stream. The caller must hold the stream's lock, and the CUDA
-// context must be current.
-func (e *Event) Record(stream cuda.Stream) (err error) {
+// Record records the event on a stream. It reuses the event's CUDA event, unless another Event
+// refers to that. The caller must hold the stream's lock, and the CUDA context must be current.
+func (e *Event) Record(stream cuda.Stream) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	point := e.point
 	if point == nil || e.isShared {
-		if point, err = e.streams.NewPoint(); err != nil {
+		var err error
+		point, err = e.streams.NewPoint()
+		if err != nil {
 			return err
 		}
 	}
 	if err := e.streams.GPU.CUDA.EventRecord(point.Handle, stream); err != nil {
 		return err
 	}
-	e.point, e.isShared = point, false
+	e.point = point
+	e.isShared = false
 	return nil
 }
 
+// setPoint replaces the last recorded point by a new one, which no other event uses.
 func (e *Event) setPoint(point *Point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.point, e.isShared = point, false
+	e.point = point
+	e.isShared = false
 }
 
-// sharePoint makes e use the last recorded point of another event.
+// sharePoint makes e use the last recorded point of another event. A later Record of either event
+// uses a new point.
 func (e *Event) sharePoint(other *Event) {
 	other.mu.Lock()
 	point := other.point
@@ -86,25 +93,30 @@ func (e *Event) sharePoint(other *Event) {
 	other.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.point, e.isShared = point, true
+	e.point = point
+	e.isShared = true
 }
 
-// RecordAfter returns an event that marks the end of the work queued on s. The event is e, unless
-// another library owns s and keepPoint is false. In that case, it is s.queuedEnd, which later work
-// moves. The calling group must hold the lock that its RecordEvent method acquires, so that the
-// stream cannot begin a capture or be destroyed. The CUDA context must be current.
+// RecordAfter returns an event that marks the end of the work queued on s.
+//
+// On a stream of this package, it records e. On an adopted stream (of another library), s.queuedEnd
+// already marks this end, but later work moves it. If keepPoint is set, e keeps the current point
+// of s.queuedEnd. Otherwise, RecordAfter returns s.queuedEnd.
+//
+// The calling group must hold the lock that its RecordEvent method acquires, so that the stream
+// cannot begin a capture or be destroyed. The CUDA context must be current.
 func (e *Event) RecordAfter(s *Stream, keepPoint bool) (*Event, error) {
-	switch {
-	case !s.isAdopted:
+	if !s.isAdopted {
 		e.streams = s.streams
-		return e, e.Record(s.CUDA)
-	case keepPoint:
-		e.streams = s.streams
-		e.sharePoint(&s.queuedEnd)
-		return e, nil
-	default:
+		err := e.Record(s.CUDA)
+		return e, err
+	}
+	if !keepPoint {
 		return &s.queuedEnd, nil
 	}
+	e.streams = s.streams
+	e.sharePoint(&s.queuedEnd)
+	return e, nil
 }
 
 // StreamWait makes later work of a stream wait for the last recorded point.
@@ -117,9 +129,9 @@ func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
 	return api.StreamWaitEvent(stream, e.point.Handle)
 }
 
-// newFixedPoint returns a new point that follows the event's current point, or nil if the event
-// has none. A graph waits for the new point, because a later Record can move the current one. The
-// CUDA context must be current.
+// newFixedPoint returns a new point that is reached after the event's current point. A graph waits
+// for the new point, because a later Record can move the current one. It returns nil if the event
+// has never been recorded. The CUDA context must be current.
 func (e *Event) newFixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -131,10 +143,11 @@ func (e *Event) newFixedPoint() (*Point, error) {
 	})
 }
 
-// Point is a CUDA event, which returns to a pool once the Point is unreachable.
+// Point is a recorded position in a stream. It owns a CUDA event, which returns to a pool once the
+// garbage collector finds that the Point is unreachable.
 type Point struct {
-	// streams must be a pointer: Go allocates small objects without pointers in common blocks,
-	// which would keep the Point alive.
+	// A Point must contain a pointer. Go allocates several small objects without pointers in one
+	// block, and each of them would keep the others reachable.
 	streams *Streams
 	Handle  cuda.Event
 }
@@ -145,13 +158,14 @@ func (streams *Streams) NewPoint() (*Point, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating an event: %w", err)
 	}
-	p := &Point{streams, handle}
+	p := &Point{streams: streams, Handle: handle}
 	runtime.AddCleanup(p, streams.pool.put, handle)
 	return p, nil
 }
 
-// NewPointAfter returns a point that follows the events for which wait makes a stream wait. It
-// uses a new stream, because an existing one might be capturing. The CUDA context must be current.
+// NewPointAfter calls wait, which makes a stream wait for events, and returns a point that is
+// reached after these events. It uses a new stream, because an existing one might be capturing. The
+// CUDA context must be current.
 func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := streams.NewPoint()
 	if err != nil {
@@ -161,20 +175,24 @@ func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Poi
 	if err != nil {
 		return nil, err
 	}
-	return p, errors.Join(wait(temporary), streams.GPU.CUDA.EventRecord(p.Handle, temporary),
-		streams.GPU.CUDA.StreamDestroy(temporary)) // CUDA completes the stream's work first
+	waitErr := wait(temporary)
+	recordErr := streams.GPU.CUDA.EventRecord(p.Handle, temporary)
+	destroyErr := streams.GPU.CUDA.StreamDestroy(temporary) // CUDA completes the work first
+	return p, errors.Join(waitErr, recordErr, destroyErr)
 }
 
+// isReached reports whether the stream has reached the point.
 func (p *Point) isReached() (done bool, err error) {
 	err = p.streams.GPU.Query(func(api *cuda.Driver) error {
 		done, err = api.EventQuery(p.Handle)
 		return err
 	})
-	runtime.KeepAlive(p)
+	runtime.KeepAlive(p) // its CUDA event must not return to the pool during the query
 	p.streams.HappensBefore.Load()
 	return done, err
 }
 
+// eventPool holds the CUDA events of unreachable Points for reuse.
 type eventPool struct {
 	mu     ranked.Mutex[poolMu]
 	unused []cuda.Event // guarded by mu
@@ -200,12 +218,14 @@ func (p *eventPool) put(handle cuda.Event) {
 	p.unused = append(p.unused, handle)
 }
 
-func (p *eventPool) destroyAll(driver *cuda.Driver) error {
+// destroyAll destroys the events in the pool.
+func (p *eventPool) destroyAll(api *cuda.Driver) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
 	for _, handle := range p.unused {
-		errs = append(errs, driver.EventDestroy(handle))
+		err := api.EventDestroy(handle)
+		errs = append(errs, err)
 	}
 	p.unused = nil
 	return errors.Join(errs...)

@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,18 +11,19 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is captured work. It must be closed before the communicators of its calls.
+// Graph is the work that a stream captures for later launches. It must be closed before the
+// communicators of its calls.
 type Graph struct {
 	streams       *Streams
-	Calls         Calls    // calls of groups (communicators)
-	priorWork     *Event   // end of the work before the capture; nil if the stream was idle
-	endEvents     []*Event // recorded after each launch
-	awaitedPoints []*Point // points for which the graph waits
-	hostFuncs     []cuda.HostFunc
-	words         []*gpu.Word // one for each of hostFuncs
+	Calls         Calls           // calls of groups (communicators)
+	priorWork     *Event          // end of the work before the capture; nil if the stream was idle
+	endEvents     []*Event        // events to record after each launch
+	awaitedPoints []*Point        // points in streams for which each launch waits
+	hostFuncs     []cuda.HostFunc // functions that run on the host
+	words         []*gpu.Word     // one for each of hostFuncs; see addHostFunc
 	// HasOtherWaits is set if the graph may wait for anything except calls of groups on its stream.
 	HasOtherWaits bool
-	lastLaunchEnd *Event // nil before the end of the capture
+	lastLaunchEnd *Event // recorded after each launch; nil before the end of the capture
 
 	mu          ranked.Mutex[graphMu] // guards the following fields
 	executable  cuda.GraphExec        // 0 if there is none
@@ -32,7 +32,7 @@ type Graph struct {
 	isDestroyed bool                  // Close has destroyed the graph
 }
 
-// Calls holds the group calls in a graph.
+// Calls holds the calls of groups in a graph. Each launch queues them anew, with new numbers.
 type Calls interface {
 	// Record adds a group call to a stream's capture. The caller must hold the locks of the stream
 	// and the group.
@@ -44,10 +44,10 @@ type Calls interface {
 	Close(launchesEnded bool)
 }
 
-// addHostFunc adds a host function to the capture. Each launch calls run on a new goroutine and
-// waits until run has written value to done. All launches use the same word, because they do not
-// overlap.
-func (g *Graph) addHostFunc(stream cuda.Stream, run func(done *gpu.Word, value uint32)) error {
+// addHostFunc adds a host function to the capture. Each launch calls run on a new goroutine, with a
+// word of host memory, and waits until run has written value to this word. All launches use the
+// same word, because they do not overlap.
+func (g *Graph) addHostFunc(stream cuda.Stream, run func(word *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
 	if err != nil {
@@ -67,14 +67,19 @@ func (g *Graph) addHostFunc(stream cuda.Stream, run func(done *gpu.Word, value u
 	return device.CUDA.StreamWaitValue(stream, word.Address(), done, cuda.WaitEqual)
 }
 
+// endCapture ends CUDA's capture of s and prepares the graph for launches. After an error, the
+// caller must close the graph. The caller must hold s.Mu, and the CUDA context must be current.
 func (g *Graph) endCapture(s *Stream) error {
 	streams := g.streams
+	api := streams.GPU.CUDA
 	var err error
-	if g.cudaGraph, err = streams.GPU.CUDA.EndCapture(s.CUDA); err != nil {
+	g.cudaGraph, err = api.EndCapture(s.CUDA)
+	if err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
 	g.lastLaunchEnd = streams.NewEvent()
-	if g.executable, err = streams.GPU.CUDA.GraphInstantiate(g.cudaGraph); err != nil {
+	g.executable, err = api.GraphInstantiate(g.cudaGraph)
+	if err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
 	streams.addOpenGraph(g)
@@ -109,14 +114,18 @@ func (g *Graph) launchLocked(s *Stream) error {
 	if s.Capture != nil {
 		return fmt.Errorf("the stream is capturing: %w", driver.ErrCapturing)
 	}
-	if s.isAdopted {
-		if captured, err := s.IsCapturing(); captured || err != nil {
-			return cmp.Or(err, fmt.Errorf("another library is capturing the stream: %w",
-				driver.ErrCapturing))
+	if s.isAdopted { // another library owns the stream
+		isCapturing, err := s.IsCapturing()
+		if err != nil {
+			return err
+		}
+		if isCapturing {
+			return fmt.Errorf("another library is capturing the stream: %w", driver.ErrCapturing)
 		}
 	}
 	if g.HasOtherWaits || s.isAdopted {
-		if err := s.RecordGroups(nil); err != nil {
+		// Otherwise, the groups' later calls would wait for everything for which this launch waits.
+		if err := s.recordAllGroups(); err != nil {
 			return err
 		}
 	}
@@ -129,7 +138,7 @@ func (g *Graph) Queue(s *Stream) error {
 	return g.streams.GPU.CUDA.GraphLaunch(g.executable, s.CUDA)
 }
 
-// RecordEvents records the graph's events after Queue. The caller must meet the same conditions.
+// RecordEvents records the graph's events. Call it after Queue, under the same conditions.
 func (g *Graph) RecordEvents(s *Stream) error {
 	for _, e := range g.endEvents {
 		if err := e.Record(s.CUDA); err != nil {
@@ -151,8 +160,8 @@ func (g *Graph) awaitLaunches() error {
 }
 
 // Close waits for unfinished launches, for a limited time, and destroys the graph. If CUDA fails
-// to destroy the graph, Close keeps the resources of its calls, because NCCL keeps them, too. A
-// later Close, such as that of the device, tries again.
+// to destroy the graph, Close keeps the resources of its calls, because NCCL keeps them, too. The
+// next Close tries again, and the device calls Close when it is closed.
 func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -170,18 +179,19 @@ func (g *Graph) Close() error {
 	for _, f := range g.hostFuncs {
 		f.Release()
 	}
-	if waitErr == nil {
+	launchesEnded := waitErr == nil
+	if launchesEnded { // otherwise, a launch may still use the words, which are leaked
 		streams.GPU.Words.Put(g.words...)
 	}
-	g.Calls.Close(waitErr == nil)
+	g.Calls.Close(launchesEnded)
 	streams.mu.Lock()
 	defer streams.mu.Unlock()
 	delete(streams.graphs, g)
 	return waitErr
 }
 
-// destroy destroys the CUDA graph and its executable. The caller must hold g.mu, and the CUDA
-// context must be current.
+// destroy destroys the CUDA graph and its executable, as far as they exist. The caller must hold
+// g.mu, and the CUDA context must be current.
 func (g *Graph) destroy() error {
 	api := g.streams.GPU.CUDA
 	if g.executable != 0 {

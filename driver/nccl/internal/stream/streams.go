@@ -15,17 +15,19 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Streams creates a device's streams and events, and tracks its open graphs.
+// Streams creates a device's streams and events, and tracks its open graphs. The device sets the
+// exported fields, except the counters, before the first use.
 type Streams struct {
 	GPU            *gpu.GPU
 	Groups         func() []Group       // returns the groups that are open or being torn down
-	LongestTimeout func() time.Duration // returns the longest of the device and its groups
+	LongestTimeout func() time.Duration // returns the longest timeout of the device and its groups
 	NewCalls       func() Calls         // returns empty Calls for a new Graph
 	Capturing      atomic.Int32         // number of streams being captured
-	// HappensBefore orders host functions in Go's memory model. A host function loads it before it
-	// runs and increments it afterwards. Code that has seen work complete must load it.
+	// HappensBefore orders host functions in Go's memory model, which does not know CUDA's order. A
+	// host function loads it before it runs and increments it afterwards. Code that has seen work
+	// complete must load it. It then sees the writes of the work's host functions.
 	HappensBefore atomic.Uint64
-	pool          eventPool
+	pool          eventPool // CUDA events for reuse
 
 	mu         ranked.Mutex[streamsMu] // guards the following fields
 	graphs     map[*Graph]struct{}     // open graphs
@@ -50,8 +52,9 @@ func (streams *Streams) Adopt(handle uintptr) (*Stream, error) {
 			queuedEnd: Event{streams: streams},
 		},
 	}
+	// From now on, CUDA calls of the device must not disturb captures of other libraries.
 	streams.GPU.Adopted.Store(true)
-	if _, err := s.IsCapturing(); err != nil {
+	if _, err := s.IsCapturing(); err != nil { // the handle is not valid
 		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
 	}
 	return s, nil
@@ -74,11 +77,15 @@ func (streams *Streams) NewEvent() *Event { return &Event{streams: streams} }
 // If the CUDA driver cannot report that, it keeps p until the device is closed.
 func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := streams.GPU.CUDA.CaptureInfo(stream)
-	if err != nil || capture.Graph == 0 {
+	if err != nil {
 		return err
 	}
+	if capture.Graph == 0 { // the capture has ended or is invalid
+		return nil
+	}
 	err = streams.GPU.CUDA.CallAfterGraph(capture.Graph, func() { runtime.KeepAlive(p) })
-	if missing := (*cuda.MissingError)(nil); errors.As(err, &missing) {
+	isFunctionMissing := errors.As(err, new(*cuda.MissingError)) // in an old CUDA driver
+	if isFunctionMissing {
 		streams.mu.Lock()
 		defer streams.mu.Unlock()
 		streams.keptPoints = append(streams.keptPoints, p)
@@ -87,17 +94,20 @@ func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	return err
 }
 
+// runHostFunc runs a user's function on the calling goroutine. It passes a panic of the function to
+// report, and writes value to done at the end, which ends the wait of the stream.
 func (streams *Streams) runHostFunc(work func(), report func(error), done *gpu.Word, value uint32) {
 	streams.HappensBefore.Load()
 	driver.GuardHere("work on a stream", work, func(err error) {
 		if err != nil {
 			report(err)
 		}
-		streams.HappensBefore.Add(1)
-		done.Set(value) // ends the wait of the stream
+		streams.HappensBefore.Add(1) // before Set, so that waiters see the writes of work
+		done.Set(value)
 	})
 }
 
+// addOpenGraph makes CloseGraphs close g. It has no effect if g was added before.
 func (streams *Streams) addOpenGraph(g *Graph) {
 	streams.mu.Lock()
 	defer streams.mu.Unlock()
@@ -110,11 +120,12 @@ func (streams *Streams) addOpenGraph(g *Graph) {
 // CloseGraphs closes all open graphs and returns all errors.
 func (streams *Streams) CloseGraphs() error {
 	streams.mu.Lock()
-	open := slices.Collect(maps.Keys(streams.graphs))
+	graphs := slices.Collect(maps.Keys(streams.graphs)) // a copy, because Close locks mu
 	streams.mu.Unlock()
 	var errs []error
-	for _, g := range open {
-		errs = append(errs, g.Close())
+	for _, g := range graphs {
+		err := g.Close()
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // Idle reports whether all work has completed or the device has failed. It returns false while a
-// call is queueing work. For a stream of another library, it considers only work before the last
-// RecordQueued or recordAllWork.
+// call is queueing work. For an adopted stream (a stream of another library), it considers only
+// work before the last RecordQueued or recordAllWork.
 func (s *Stream) Idle() bool {
 	if !s.Mu.TryLock() {
 		return false
@@ -26,26 +26,28 @@ func (s *Stream) Idle() bool {
 func (s *Stream) IdleLocked() bool { return hasEnded(s.query()) }
 
 // query reports whether all work has completed. During a capture, CUDA allows no query of the
-// stream, so it queries the event before the capture. The caller must hold s.Mu.
+// stream. In this case, query reports whether the work before the capture has completed. The caller
+// must hold s.Mu.
 func (s *Stream) query() (done bool, err error) {
 	switch {
 	case s.closed.Load():
 		return true, nil
 	case s.Capture != nil:
-		return s.Capture.priorWork == nil || s.Capture.priorWork.Done(), nil
+		priorWork := s.Capture.priorWork
+		return priorWork == nil || priorWork.Done(), nil
 	case s.isAdopted:
-		return s.queuedEnd.Query()
+		return s.queuedEnd.Query() // a query of the stream could disturb the owner's captures
 	}
 	err = s.gpu.Query(func(api *cuda.Driver) error {
 		done, err = api.StreamQuery(s.CUDA)
 		return err
 	})
-	s.streams.HappensBefore.Load()
+	s.streams.HappensBefore.Load() // see Streams.HappensBefore
 	return done, err
 }
 
-// Synchronize waits until the stream is idle, but not for work that an adopted stream's owner
-// queues after the call.
+// Synchronize waits until the stream is idle, and returns and clears its error. On an adopted
+// stream, it does not wait for work that the owner queues after the call.
 func (s *Stream) Synchronize(ctx context.Context) error {
 	capturing, err := s.recordAllWork()
 	if capturing {
@@ -60,8 +62,8 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if !s.isAdopted {
 		return nil
 	}
-	// Another library can replay calls of these groups on any stream, so every adopted stream
-	// returns each fault once.
+	// Another library can capture calls of groups, and replay them on any of its streams. Every
+	// adopted stream therefore returns the fault of each such group once.
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
 			s.ReportFault(g, err)
@@ -70,12 +72,14 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	return s.takeFault()
 }
 
+// awaitWork waits until the stream is idle. It returns the stream's pending fault, the error of the
+// wait, or the error of the device, in this order of preference.
 func (s *Stream) awaitWork(ctx context.Context) error {
 	s.Mu.Lock()
 	last := s.lastCall
 	wasWaitedFor := s.IsWaitedFor()
 	s.Mu.Unlock()
-	err := last.await(ctx, s)
+	waitErr := last.await(ctx, s)
 	s.Mu.Lock()
 	groups := s.groups
 	_, deviceErr := s.query()
@@ -89,16 +93,18 @@ func (s *Stream) awaitWork(ctx context.Context) error {
 	if fault := s.takeFault(); fault != nil {
 		return fault
 	}
-	if err != nil {
-		return fmt.Errorf("synchronizing a stream: %w", err)
+	if waitErr != nil {
+		return fmt.Errorf("synchronizing a stream: %w", waitErr)
 	}
 	if deviceErr != nil {
 		return deviceErr
 	}
-	// A rank that failed after an earlier wait does not make the call unsuccessful.
+	// If the stream was already waited for, its last call was successful then. A rank that has
+	// failed since does not change this.
 	if last.group != nil && !wasWaitedFor {
 		if err := last.group.CheckEndedEarly(last.ticket); err != nil {
 			s.ReportFault(last.group, err)
+			// There is no fault if the stream has already returned one of this group.
 			if fault := s.takeFault(); fault != nil {
 				return fault
 			}
@@ -120,8 +126,8 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The group has failed, and calls s.Abandon if a kernel does not exit. Wait for that, because
-	// the caller may queue more work after await.
+	// The group has failed. It makes its kernels exit, and calls s.Abandon if one does not. Wait
+	// for that, because the caller may queue more work after await.
 	select {
 	case <-c.group.KernelsEnded():
 	case <-ctx.Done():
@@ -132,16 +138,18 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	return gpu.Poll(idleCtx, s.Idle)
 }
 
-// Abandon replaces the CUDA stream if it is not idle, because a kernel on it does not exit. All
-// work and events queued after the kernel are lost.
+// Abandon replaces the CUDA stream by a new one, unless it is idle. It is called after a kernel on
+// the stream did not exit in time. All work and events queued after the kernel are lost.
+//
+// An adopted stream cannot be replaced. Its unfinished work may be the owner's, and perhaps no
+// kernel is stuck. The device's memory stays mapped anyway until the process exits, because a call
+// that unmaps it could block.
 func (s *Stream) Abandon() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	if s.Capture != nil || s.IdleLocked() {
 		return
 	}
-	// On an adopted stream, the unfinished work may be the owner's, and no kernel may be stuck.
-	// Memory then stays mapped until the process exits, which is better than a blocked call.
 	gpu.Stuck.Store(true)
 	if s.isAdopted {
 		return
@@ -151,10 +159,13 @@ func (s *Stream) Abandon() {
 		if err != nil {
 			return err
 		}
+		const isAbandoned = true
 		for _, g := range s.groups {
-			_ = g.RecordEvent(s, true)
+			_ = g.RecordEvent(s, isAbandoned) // only drops the event
 		}
-		s.CUDA, s.hostFuncWord, s.hostFuncCount = handle, nil, 0
+		s.CUDA = handle
+		s.hostFuncWord = nil // the old stream may still use the word, so it is leaked
+		s.hostFuncCount = 0
 		return nil
 	})
 	if err != nil {
@@ -168,10 +179,12 @@ func (s *Stream) Close() error { return s.close(s.recordAllWork) }
 
 // Drop closes an adopted stream without querying it, because the owner may have destroyed it.
 func (s *Stream) Drop() error {
+	// With capturing set, close keeps the word for which queued work may wait.
 	return s.close(func() (capturing bool, err error) { return true, nil })
 }
 
 // close closes the stream. It calls recordEnd to record an event after all work of the stream.
+// recordEnd records nothing if the stream is being captured, and reports this.
 func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 	s.Mu.Lock()
 	if s.closed.Load() {
@@ -191,28 +204,29 @@ func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 	timeout := gpu.CloseTimeout(2 * s.streams.LongestTimeout())
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	capturing, err := recordEnd()
-	s.keepFirstFault()
-	errs = append(errs, err, s.awaitWork(ctx))
+	capturing, recordErr := recordEnd()
+	s.keepFirstFault() // concurrent calls of Synchronize return it, too
+	waitErr := s.awaitWork(ctx)
+	errs = append(errs, recordErr, waitErr)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	if s.closed.Load() {
+	if s.closed.Load() { // by a concurrent call
 		return errors.Join(errs...)
 	}
-	switch idle := s.IdleLocked(); {
-	case !idle:
+	if !s.IdleLocked() {
 		s.closedWhileBusy.Store(true)
-		errs = append(errs, s.markUnfinishedLocked())
-	case s.hostFuncWord != nil && !capturing:
+		unfinishedErr := s.markUnfinishedLocked()
+		errs = append(errs, unfinishedErr)
+	} else if s.hostFuncWord != nil && !capturing {
 		s.gpu.Words.Put(s.hostFuncWord)
 	}
 	s.stopQueries()
 	s.closed.Store(true)
-	errs = append(errs, s.RecordGroups(nil))
+	groupsErr := s.recordAllGroups()
+	errs = append(errs, groupsErr)
 	if !s.isAdopted {
-		errs = append(errs, s.gpu.Do(func() error {
-			return s.gpu.CUDA.StreamDestroy(s.CUDA)
-		}))
+		destroyErr := s.gpu.Do(func() error { return s.gpu.CUDA.StreamDestroy(s.CUDA) })
+		errs = append(errs, destroyErr)
 	}
 	return errors.Join(errs...)
 }
@@ -220,7 +234,8 @@ func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 // MarkUnfinished keeps the device's memory mapped until the stream's current work has completed.
 func (s *Stream) MarkUnfinished() error {
 	if !s.Mu.TryLock() {
-		s.gpu.AddUnfinished(s.Idle) // the lock's holder may be waiting for other ranks
+		// The lock's holder may be waiting for other ranks, so do not wait for the lock.
+		s.gpu.AddUnfinished(s.Idle)
 		return nil
 	}
 	defer s.Mu.Unlock()
@@ -228,15 +243,20 @@ func (s *Stream) MarkUnfinished() error {
 	case s.IdleLocked():
 		return nil
 	case s.Capture != nil:
+		// priorWork is not nil: without it, the stream would be idle.
 		s.gpu.AddUnfinished(s.Capture.priorWork.Done)
 		return nil
 	}
 	return s.markUnfinishedLocked()
 }
 
-// markUnfinishedLocked is MarkUnfinished for callers that hold s.Mu.
+// markUnfinishedLocked is MarkUnfinished for callers that hold s.Mu. After an error, the memory
+// stays mapped forever, because the end of the work is unknown.
 func (s *Stream) markUnfinishedLocked() error {
-	end, err := gpu.Get(s.gpu, func() (*Event, error) { return new(Event).RecordAfter(s, true) })
+	const keepPoint = true
+	end, err := gpu.Get(s.gpu, func() (*Event, error) {
+		return new(Event).RecordAfter(s, keepPoint)
+	})
 	s.gpu.AddUnfinished(func() bool { return err == nil && end.Done() })
 	return err
 }

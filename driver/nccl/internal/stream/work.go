@@ -15,14 +15,8 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	if copyMustWait(s.gpu, dst, src, bytes) {
-		// Wait for the stream here. CUDA's copy call would wait while it holds the stream's lock,
-		// so that the fault of a group could not end the wait.
-		if capturing, err := s.recordAllWork(); !capturing && err == nil {
-			ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
-			_ = gpu.Poll(ctx, s.Idle) // after a timeout, CUDA's copy call waits
-			cancel()
-		}
+	if doesCopyWait(s.gpu, dst, src, bytes) {
+		s.waitBeforeCopy()
 	}
 	return s.submitWork(func() error {
 		if bytes == 0 {
@@ -32,14 +26,30 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	})
 }
 
+// waitBeforeCopy waits for the stream, for a limited time. Otherwise, CUDA's copy call would wait,
+// while Copy holds the stream's lock. The fault of a group could then not end the wait.
+func (s *Stream) waitBeforeCopy() {
+	capturing, err := s.recordAllWork()
+	if capturing || err != nil {
+		return // a captured copy does not wait; after an error, let the copy call report it
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
+	defer cancel()
+	_ = gpu.Poll(ctx, s.Idle) // after a timeout, CUDA's copy call waits
+}
+
 // maxBufferedCopy is the size in bytes of the largest copy from pageable memory that CUDA buffers.
 // The calls of larger ones wait for the stream.
 const maxBufferedCopy = 64 << 10
 
-// copyMustWait reports whether CUDA's copy call waits for the stream. It does so for copies to
+// doesCopyWait reports whether CUDA's copy call waits for the stream. It does so for copies to
 // pageable memory (which CUDA has not mapped), and for large copies from it.
-func copyMustWait(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
-	return bytes > 0 && (!g.IsMapped(dst) || bytes > maxBufferedCopy && !g.IsMapped(src))
+func doesCopyWait(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
+	if bytes == 0 {
+		return false
+	}
+	isBuffered := bytes <= maxBufferedCopy
+	return !g.IsMapped(dst) || (!isBuffered && !g.IsMapped(src))
 }
 
 // Fill queues an operation that sets bytes to a value.
@@ -55,9 +65,9 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	})
 }
 
-// Queue calls work, which queues work on the CUDA stream and must not wait.
-func Queue(s *Stream, work func(stream cuda.Stream) error) error {
-	return s.submitWork(func() error { return work(s.CUDA) })
+// Queue calls queueWork, which queues work on the CUDA stream and must not wait.
+func Queue(s *Stream, queueWork func(stream cuda.Stream) error) error {
+	return s.submitWork(func() error { return queueWork(s.CUDA) })
 }
 
 // Host queues a function, which runs on the host. If the function panics, the panic becomes the
@@ -69,6 +79,7 @@ func (s *Stream) Host(work func()) error {
 			return fmt.Errorf("queueing a host function while another library is capturing the "+
 				"stream: %w", driver.ErrUnsupported)
 		}
+		// run calls work and then sets done to a value.
 		run := func(done *gpu.Word, value uint32) {
 			s.streams.runHostFunc(work, s.addFault, done, value)
 		}
@@ -76,17 +87,18 @@ func (s *Stream) Host(work func()) error {
 			return s.Capture.addHostFunc(s.CUDA, run)
 		}
 		if s.hostFuncWord == nil {
-			var err error
-			if s.hostFuncWord, err = s.gpu.Words.Take(s.gpu.CUDA); err != nil {
+			word, err := s.gpu.Words.Take(s.gpu.CUDA)
+			if err != nil {
 				return err
 			}
+			s.hostFuncWord = word
 		}
-		if err := s.RecordGroups(nil); err != nil {
+		if err := s.recordAllGroups(); err != nil {
 			return err
 		}
 		s.hostFuncCount++
-		// Copy both fields, because Abandon replaces them. Later work of the stream waits until run
-		// has written number to word.
+		// Copy both fields, because Abandon replaces them. CUDA's thread only starts a goroutine.
+		// Later work of the stream waits until run has written number to word.
 		word, number := s.hostFuncWord, s.hostFuncCount
 		f := cuda.NewHostFuncOnce(func() { go run(word, number) })
 		if err := s.gpu.CUDA.LaunchHostFunc(s.CUDA, f); err != nil {
@@ -98,9 +110,12 @@ func (s *Stream) Host(work func()) error {
 	})
 }
 
-// Record records an event after the work queued on the stream, or, during a capture, after each
-// launch of the graph. On a stream of another library, the event follows the owner's work too,
-// unless the owner is capturing the stream or the stream was closed with unfinished work.
+// Record records an event after the work queued on the stream. During a capture, it makes each
+// launch of the graph record the event at its end.
+//
+// On an adopted stream (of another library), the event follows the owner's work, too, with two
+// exceptions: while the owner is capturing the stream, and after the stream was closed with
+// unfinished work. In these cases, it follows only the work that symmem has queued.
 func (s *Stream) Record(e driver.Event) error {
 	event, ok := e.(*Event)
 	if !ok || event.streams != s.streams {
@@ -111,38 +126,45 @@ func (s *Stream) Record(e driver.Event) error {
 		return nil
 	}
 	return s.submit(func() error {
-		switch {
-		case s.Capture != nil:
+		if s.Capture != nil {
 			s.Capture.endEvents = append(s.Capture.endEvents, event)
 			return nil
-		case s.isAdopted:
-			_, err := s.recordEndEvent(func() error { return s.RecordGroups(nil) })
-			event.sharePoint(&s.queuedEnd)
-			return err
-		default:
+		}
+		if !s.isAdopted {
 			return event.Record(s.CUDA)
 		}
+		_, err := s.recordEndEvent(s.recordAllGroups)
+		event.sharePoint(&s.queuedEnd) // unchanged if the owner is capturing the stream
+		return err
 	})
 }
 
 // WaitIgnoringErrors is the same as Wait, because CUDA events hold no errors.
 func (s *Stream) WaitIgnoringErrors(e driver.Event) error { return s.Wait(e) }
 
-// Wait makes later work, or each launch of a captured graph, wait for the event's last recorded
-// point. The event may belong to another Device of this process that uses the same GPU.
+// Wait makes later work wait for the event's last recorded point. During a capture, it makes each
+// launch of the graph wait for this point, even if the event has been recorded again. The event may
+// belong to another Device of this process that uses the same GPU.
 func (s *Stream) Wait(e driver.Event) error {
 	event, ok := e.(*Event)
 	if !ok || !event.streams.GPU.SharesContext(s.gpu) {
 		return errors.New("waiting for an event: the event belongs to another device")
 	}
 	return s.submitWork(func() error {
-		if s.Capture == nil && !s.Recording {
-			return errors.Join(s.RecordGroups(nil), event.StreamWait(s.CUDA, s.gpu.CUDA))
+		isCapturing := s.Capture != nil || s.Recording
+		if !isCapturing {
+			recordErr := s.recordAllGroups()
+			waitErr := event.StreamWait(s.CUDA, s.gpu.CUDA)
+			return errors.Join(recordErr, waitErr)
 		}
 		point, err := event.newFixedPoint()
-		if point == nil || err != nil {
+		if err != nil {
 			return err
 		}
+		if point == nil { // the event has never been recorded, and counts as done
+			return nil
+		}
+		// The graph must keep the point reachable, because it uses its CUDA event.
 		if s.Capture != nil {
 			s.Capture.awaitedPoints = append(s.Capture.awaitedPoints, point)
 			s.Capture.HasOtherWaits = true
@@ -159,10 +181,10 @@ func (s *Stream) BeginCapture() error {
 		if s.Capture != nil {
 			return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
 		}
-		if err := s.RecordGroups(nil); err != nil {
+		if err := s.recordAllGroups(); err != nil {
 			return err
 		}
-		var priorWork *Event
+		var priorWork *Event // nil if the stream is idle
 		if !s.IdleLocked() {
 			priorWork = s.streams.NewEvent()
 			if err := priorWork.Record(s.CUDA); err != nil {
@@ -190,16 +212,17 @@ func (s *Stream) EndCapture() (driver.Graph, error) {
 		s.streams.Capturing.Add(-1)
 		return g.endCapture(s)
 	})
-	if err != nil {
-		if g != nil {
-			err = errors.Join(err, g.Close())
-		}
+	if err == nil {
+		return g, nil
+	}
+	if g == nil { // no capture has ended
 		return nil, err
 	}
-	return g, nil
+	closeErr := g.Close()
+	return nil, errors.Join(err, closeErr)
 }
 
-// Capturing reports whether BeginCapture has begun a capture.
+// Capturing reports whether the stream is between BeginCapture and EndCapture.
 func (s *Stream) Capturing() bool {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
