@@ -7,11 +7,15 @@ import (
 	"symmem/internal/dl"
 )
 
-// Device is a GPU, or an instance of a GPU that MIG divides. Its methods need no current context.
+// Device is a GPU, or a part of a GPU that MIG (Multi-Instance GPU) divides. Its methods need no
+// current context.
+//
+// Results that C code stores by pointer are in cells (memory outside the Go heap). Take returns the
+// content of a cell and frees it.
 type Device struct {
 	driver  *Driver
 	ordinal int32 // see Ordinal
-	handle  int32 // CUdevice
+	handle  int32 // CUdevice, by which the driver identifies the device
 }
 
 // Ordinal returns the device's number among the visible GPUs, from 0.
@@ -44,7 +48,8 @@ func trimNUL(text [textBytes]byte) string {
 // With drivers older than CUDA 11.4, the UUID of a MIG instance is that of the whole GPU.
 func (d Device) UUID() (string, error) {
 	getUUID := deviceGetUUID
-	if d.driver.symbols[deviceGetUUID2] != 0 {
+	hasUUID2 := d.driver.symbols[deviceGetUUID2] != 0 // since CUDA 11.4
+	if hasUUID2 {
 		getUUID = deviceGetUUID2
 	}
 	cell := dl.NewCell([16]byte{})
@@ -83,7 +88,8 @@ func (d Device) Attribute(attribute Attribute) (int, error) {
 
 // ComputeCapability returns the two parts of the compute capability, such as 9 and 0 for 9.0.
 func (d Device) ComputeCapability() (major, minor int, err error) {
-	if major, err = d.Attribute(AttributeComputeCapabilityMajor); err != nil {
+	major, err = d.Attribute(AttributeComputeCapabilityMajor)
+	if err != nil {
 		return 0, 0, err
 	}
 	minor, err = d.Attribute(AttributeComputeCapabilityMinor)
@@ -103,7 +109,7 @@ type P2PAttribute int32
 // The link properties that symmem reads.
 const (
 	P2PPerformanceRank       P2PAttribute = 1 // lower is faster
-	P2PNativeAtomicSupported P2PAttribute = 3
+	P2PNativeAtomicSupported P2PAttribute = 3 // 1 if atomic instructions work on peer memory
 )
 
 // P2PAttribute returns a property of the link from this device to peer.

@@ -11,6 +11,9 @@ import (
 const PathVariable = "SYMMEM_CUDA"
 
 // Driver calls the functions of a loaded libcuda. It is immutable and safe for concurrent use.
+//
+// It has the methods of its embedded fields. They are separate types only to keep the methods of
+// each subject together, and all call the same table of functions.
 type Driver struct {
 	table
 	memory
@@ -21,16 +24,20 @@ type Driver struct {
 
 func newDriver(functions table) *Driver {
 	return &Driver{
-		functions, memory{functions}, streams{functions}, graphs{functions}, modules{functions},
+		table:   functions,
+		memory:  memory{functions},
+		streams: streams{functions},
+		graphs:  graphs{functions},
+		modules: modules{functions},
 	}
 }
 
 // Load opens and initialises libcuda. It uses the first of paths that can be opened. Without
-// paths, it uses $SYMMEM_CUDA or else libcuda.so.1. If the process has already loaded a library of
-// that name, Load uses the loaded one. It needs no CUDA context.
+// paths, it uses $SYMMEM_CUDA, or libcuda.so.1 if this variable is empty. If the process has
+// already loaded a library of that name, Load uses the loaded one. It needs no CUDA context.
 //
-// If there is no suitable library, the error matches ErrNoDriver. If cuInit fails, the error
-// matches its Code, such as ErrNoDevice.
+// If there is no suitable library, the error matches ErrNoDriver. If the initialisation (cuInit)
+// fails, the error matches cuInit's Code, such as ErrNoDevice.
 func Load(paths ...string) (*Driver, error) {
 	if len(paths) == 0 {
 		paths = []string{"libcuda.so.1"}
@@ -72,7 +79,7 @@ func (d *Driver) DeviceCount() (int, error) {
 // Device returns a visible GPU. ordinal counts visible GPUs from 0.
 func (d *Driver) Device(ordinal int) (Device, error) {
 	handle, err := getValue[int32](&d.table, deviceGet, uintptr(ordinal))
-	return Device{d, int32(ordinal), handle}, err
+	return Device{driver: d, ordinal: int32(ordinal), handle: handle}, err
 }
 
 // Context is a CUDA context (CUcontext). 0 means no context.
@@ -83,17 +90,17 @@ func (d *Driver) SetCurrent(context Context) error {
 	return d.call(ctxSetCurrent, uintptr(context))
 }
 
-// InContext returns a Driver that makes a context current before each call, so that goroutines do
-// not have to lock their threads. Do not use it for calls that must run on the same thread as an
-// earlier call.
+// InContext returns a Driver that makes a context current before each call, on the same thread. Its
+// callers therefore need not lock their goroutines to threads. Do not use it for calls that must
+// run on the same thread as an earlier call.
 func (d *Driver) InContext(context Context) *Driver {
-	functions := d.table
+	functions := d.table // a copy
 	functions.stepBefore = d.ContextStep(context)
 	return newDriver(functions)
 }
 
-// ContextStep returns a step that makes a context current, for dl.Symbol.CallAfterStep. It can
-// precede calls of any C library.
+// ContextStep returns a step for dl.Symbol.CallAfterStep, which makes a context current and then
+// calls a function on the same thread. The function can belong to any C library.
 func (d *Driver) ContextStep(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),

@@ -7,6 +7,9 @@ import (
 	"symmem/internal/dl"
 )
 
+// CUDA separates memory from addresses. A program creates physical memory, reserves addresses, and
+// maps the memory at these addresses. Other processes can map the same memory.
+
 // Handle refers to physical memory (CUmemGenericAllocationHandle). The memory is freed when all
 // processes have released their handles and removed their mappings.
 type Handle uint64
@@ -27,18 +30,19 @@ const locationDevice = 1 // CU_MEM_LOCATION_TYPE_DEVICE
 
 // Location identifies a device that owns or accesses memory (CUmemLocation).
 type Location struct {
-	Type, ID int32
+	Type int32 // always locationDevice
+	ID   int32 // CUdevice
 }
 
 // AllocationProp describes an allocation (CUmemAllocationProp).
 type AllocationProp struct {
-	Type                 int32 // CUmemAllocationType, always 1 (pinned)
-	RequestedHandles     HandleTypes
-	Location             Location
-	win32Metadata        uintptr
-	CompressionType      uint8 // 0 for none
-	GPUDirectRDMACapable uint8 // 1 if network cards can access the memory
-	Usage                uint16
+	Type                 int32       // CUmemAllocationType, always 1 (pinned)
+	RequestedHandles     HandleTypes // ways to share the memory
+	Location             Location    // the device that owns the memory
+	win32Metadata        uintptr     // not used on Linux
+	CompressionType      uint8       // 0 for none
+	GPUDirectRDMACapable uint8       // 1 if network cards can access the memory
+	Usage                uint16      // 0 for normal memory
 	_                    [4]uint8
 }
 
@@ -49,7 +53,7 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 	p := AllocationProp{
 		Type:             pinned,
 		RequestedHandles: handles,
-		Location:         Location{locationDevice, device.handle},
+		Location:         deviceLocation(device),
 	}
 	if rdma {
 		p.GPUDirectRDMACapable = 1
@@ -57,10 +61,16 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 	return p
 }
 
+func deviceLocation(device Device) Location {
+	return Location{Type: locationDevice, ID: device.handle}
+}
+
+// memory calls the functions for memory. Arguments and results that C code accesses by pointer are
+// in cells (memory outside the Go heap). Take returns the content of a cell and frees it.
 type memory struct{ table }
 
-// Granularity returns the number of bytes of which the sizes and addresses of allocations must be
-// multiples. If recommended is true, it returns a larger number, for speed. It needs no CUDA
+// Granularity returns the unit, in bytes, of the sizes and addresses of allocations. Both must be
+// multiples of it. If recommended is true, it returns a larger unit, for speed. It needs no CUDA
 // context.
 func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
 	size, properties := dl.NewCell(int64(0)), dl.NewCell(prop)
@@ -76,7 +86,9 @@ func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, erro
 // AddressReserve reserves a range of addresses without memory, and returns its first address.
 // align is a power of two, or 0 for the driver's choice.
 func (m *memory) AddressReserve(bytes, align int64) (uintptr, error) {
-	return getValue[uintptr](&m.table, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
+	const anyAddress, noFlags = 0, 0
+	return getValue[uintptr](&m.table, memAddressReserve, uintptr(bytes), uintptr(align),
+		anyAddress, noFlags)
 }
 
 // AddressFree frees a reserved range, which must contain no mappings.
@@ -87,11 +99,13 @@ func (m *memory) AddressFree(address uintptr, bytes int64) error {
 // Create allocates physical memory. bytes must be a multiple of Granularity.
 func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
 	handle, properties := dl.NewCell(Handle(0)), dl.NewCell(prop)
-	err := m.call(memCreate, handle.Address(), uintptr(bytes), properties.Address(), 0)
+	const noFlags = 0
+	err := m.call(memCreate, handle.Address(), uintptr(bytes), properties.Address(), noFlags)
 	properties.Take()
 	return handle.Take(), err
 }
 
+// Release releases a handle. The memory stays allocated while it is mapped.
 func (m *memory) Release(handle Handle) error { return m.call(memRelease, uintptr(handle)) }
 
 // Retain returns another handle for the memory at an address. The caller must release it.
@@ -101,11 +115,12 @@ func (m *memory) Retain(address uintptr) (Handle, error) {
 
 // Map maps a whole allocation at a reserved address. Devices can access it after SetAccess.
 func (m *memory) Map(address uintptr, bytes int64, handle Handle) error {
-	return m.call(memMap, address, uintptr(bytes), 0, uintptr(handle), 0)
+	const offset, noFlags = 0, 0 // CUDA supports only offset 0 in the memory
+	return m.call(memMap, address, uintptr(bytes), offset, uintptr(handle), noFlags)
 }
 
-// Unmap removes a mapping, but keeps the addresses reserved. It does not wait, so all work that
-// uses the memory must have completed.
+// Unmap removes a mapping, but keeps the addresses reserved. It does not wait for work. Call it
+// after all work that uses the memory has completed.
 func (m *memory) Unmap(address uintptr, bytes int64) error {
 	return m.call(memUnmap, address, uintptr(bytes))
 }
@@ -126,7 +141,7 @@ func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) erro
 	}
 	grants := make([]accessGrant, len(devices))
 	for i, device := range devices {
-		grants[i] = accessGrant{Location{locationDevice, device.handle}, readWrite}
+		grants[i] = accessGrant{location: deviceLocation(device), flags: readWrite}
 	}
 	err := m.call(memSetAccess, address, uintptr(bytes), dl.AddressOf(&grants[0]),
 		uintptr(len(grants)))
@@ -138,8 +153,9 @@ func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) erro
 // memory. The memory stays allocated until the caller has closed the descriptor.
 func (m *memory) ExportFD(handle Handle) (int, error) {
 	fd := dl.NewCell(int32(-1))
-	err := m.call(memExportToShareableHandle,
-		fd.Address(), uintptr(handle), uintptr(HandlePosixFD), 0)
+	const noFlags = 0
+	err := m.call(memExportToShareableHandle, fd.Address(), uintptr(handle),
+		uintptr(HandlePosixFD), noFlags)
 	return int(fd.Take()), err
 }
 
@@ -149,22 +165,27 @@ func (m *memory) ImportFD(fd int) (Handle, error) {
 	return m.importHandle(uintptr(fd), HandlePosixFD)
 }
 
+// ExportFabric returns a handle with which processes in the same NVLink fabric can import the
+// memory, even on other machines.
 func (m *memory) ExportFabric(handle Handle) (FabricHandle, error) {
+	const noFlags = 0
 	return getValue[FabricHandle](&m.table, memExportToShareableHandle, uintptr(handle),
-		uintptr(HandleFabric), 0)
+		uintptr(HandleFabric), noFlags)
 }
 
+// ImportFabric returns a handle for memory that another process has exported with ExportFabric.
 func (m *memory) ImportFabric(fabric FabricHandle) (Handle, error) {
 	exported := dl.NewCell(fabric)
 	defer exported.Take()
 	return m.importHandle(exported.Address(), HandleFabric)
 }
 
+// importHandle imports memory. exported is a file descriptor or the address of a FabricHandle.
 func (m *memory) importHandle(exported uintptr, handleType HandleTypes) (Handle, error) {
 	return getValue[Handle](&m.table, memImportFromShareableHandle, exported, uintptr(handleType))
 }
 
-// The sizes must match cuda.h.
+// The sizes must match cuda.h. Otherwise, these declarations do not compile.
 var (
 	_ [32]byte = [unsafe.Sizeof(AllocationProp{})]byte{}
 	_ [12]byte = [unsafe.Sizeof(accessGrant{})]byte{}
@@ -181,9 +202,11 @@ func (m *memory) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error
 func (m *memory) CheckAddress(address uintptr) error {
 	base := dl.NewCell(uintptr(0))
 	defer base.Take()
-	return m.call(memGetAddressRange, base.Address(), 0, address)
+	const noSize = 0 // a null pointer instead of one for the size of the range
+	return m.call(memGetAddressRange, base.Address(), noSize, address)
 }
 
+// MemsetD8Async queues an operation that sets bytes of device memory to a value.
 func (m *memory) MemsetD8Async(dst uintptr, value byte, bytes int64, stream Stream) error {
 	return m.call(memsetD8Async, dst, uintptr(value), uintptr(bytes), uintptr(stream))
 }
@@ -199,16 +222,22 @@ func (m *memory) MemFreeHost(address uintptr) error { return m.call(memFreeHost,
 // MemHostRegister page-locks host memory outside the Go heap, and lets kernels in all contexts
 // access it.
 func (m *memory) MemHostRegister(address uintptr, bytes int64) error {
-	const portable, deviceMap = 1, 2 // CU_MEMHOSTREGISTER_...
+	const (
+		portable  = 1 // CU_MEMHOSTREGISTER_PORTABLE: for all contexts
+		deviceMap = 2 // CU_MEMHOSTREGISTER_DEVICEMAP: for kernels
+	)
 	return m.call(memHostRegister, address, uintptr(bytes), portable|deviceMap)
 }
 
+// MemHostUnregister undoes MemHostRegister.
 func (m *memory) MemHostUnregister(address uintptr) error {
 	return m.call(memHostUnregister, address)
 }
 
+// MemHostDeviceAddress returns the address at which kernels access registered host memory.
 func (m *memory) MemHostDeviceAddress(address uintptr) (uintptr, error) {
-	return getValue[uintptr](&m.table, memHostGetDevicePointer, address, 0)
+	const noFlags = 0
+	return getValue[uintptr](&m.table, memHostGetDevicePointer, address, noFlags)
 }
 
 // MemAllocAsync allocates memory in stream order: later work of the stream can use it. During a
@@ -217,6 +246,7 @@ func (m *memory) MemAllocAsync(bytes int64, stream Stream) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAllocAsync, uintptr(bytes), uintptr(stream))
 }
 
+// MemFreeAsync frees memory of MemAllocAsync in stream order, after the stream's earlier work.
 func (m *memory) MemFreeAsync(address uintptr, stream Stream) error {
 	return m.call(memFreeAsync, address, uintptr(stream))
 }

@@ -54,10 +54,15 @@ func (m *modules) ModuleLoadFunctions(module Module) error {
 	}
 	kernels := make([]Function, count)
 	err = m.call(moduleEnumerateFunctions, dl.AddressOf(&kernels[0]), uintptr(count), uintptr(module))
-	for i := 0; i < len(kernels) && err == nil; i++ {
-		err = m.call(funcLoad, uintptr(kernels[i]))
+	if err != nil {
+		return err
 	}
-	return err
+	for _, kernel := range kernels {
+		if err := m.call(funcLoad, uintptr(kernel)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ModuleUnload unloads a module. Queued work and graphs must not use its kernels.
@@ -83,9 +88,10 @@ func (p *Params) WithUint64(offset int, v uint64) Params {
 // MaxParams is the maximum size of arguments in bytes. Every device supports it.
 const MaxParams = 4096
 
-// launchArguments is memory for a launch, which CUDA reads during the call.
+// launchArguments is memory for a launch, which CUDA reads during the call. A pool keeps it for
+// later launches.
 type launchArguments struct {
-	extra  [5]uintptr      // options of the launch, with the addresses of params and size
+	extra  [5]uintptr      // pairs of an option's name and its value, and a name that ends the list
 	size   uint64          // number of bytes used in params
 	params [MaxParams]byte // arguments of the kernel
 
@@ -94,6 +100,7 @@ type launchArguments struct {
 	attribute launchAttribute
 }
 
+// setParams copies the arguments of a kernel to l. It panics if they are too large.
 func (l *launchArguments) setParams(params *Params) {
 	if len(params.packed) > MaxParams {
 		panic("cuda: too many arguments for a kernel")
@@ -101,7 +108,8 @@ func (l *launchArguments) setParams(params *Params) {
 	l.size = uint64(copy(l.params[:], params.packed))
 	l.extra = [5]uintptr{
 		launchParamPointer, dl.AddressOf(&l.params),
-		launchParamSize, dl.AddressOf(&l.size), launchParamEnd,
+		launchParamSize, dl.AddressOf(&l.size),
+		launchParamEnd,
 	}
 }
 
@@ -110,29 +118,30 @@ var launchPool = sync.Pool{New: func() any { return new(launchArguments) }}
 // Names of options in launchArguments.extra (CU_LAUNCH_PARAM_... in cuda.h).
 const (
 	launchParamEnd     = 0
-	launchParamPointer = 1
-	launchParamSize    = 2
+	launchParamPointer = 1 // the value is the address of the arguments
+	launchParamSize    = 2 // the value is the address of their size
 )
 
 // launchConfig is CUlaunchConfig of cuda.h.
 type launchConfig struct {
-	grid, block [3]uint32
-	_, _        uint32 // shared memory, and padding
-	stream      Stream
-	attributes  uintptr
-	count, _    uint32
+	grid       [3]uint32 // number of blocks in each dimension
+	block      [3]uint32 // number of threads of a block in each dimension
+	_, _       uint32    // dynamic shared memory, which is not used, and padding
+	stream     Stream
+	attributes uintptr // address of an array of launchAttributes
+	count, _   uint32  // number of attributes, and padding
 }
 
 // launchAttribute is CUlaunchAttribute of cuda.h.
 type launchAttribute struct {
-	id, _ uint32
+	id, _ uint32 // CUlaunchAttributeID, and padding
 	value [64]byte
 }
 
 // attributeOverlap is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
 const attributeOverlap = 6
 
-// The sizes must match cuda.h.
+// The sizes must match cuda.h. Otherwise, these declarations do not compile.
 var (
 	_ [56]byte = [unsafe.Sizeof(launchConfig{})]byte{}
 	_ [72]byte = [unsafe.Sizeof(launchAttribute{})]byte{}
@@ -148,12 +157,13 @@ func (d Device) CanOverlapLaunches() (bool, error) {
 		return false, err
 	}
 	version, err := d.driver.Version()
-	return major >= 9 && version >= minOverlapVersion, err
+	const minMajor = 9 // the first devices with programmatic dependent launches (Hopper)
+	return major >= minMajor && version >= minOverlapVersion, err
 }
 
 // LaunchOverlapping is like LaunchKernel, but the kernel may start before its predecessor in the
 // stream has completed (programmatic dependent launch). The kernel must wait for its predecessor
-// with griddepcontrol.wait of PTX. CanOverlapLaunches must be true for the device.
+// with griddepcontrol.wait of PTX. Call it only if CanOverlapLaunches returns true for the device.
 func (m *modules) LaunchOverlapping(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
@@ -165,7 +175,9 @@ func (m *modules) LaunchOverlapping(
 		grid: [3]uint32{uint32(blocks), 1, 1}, block: [3]uint32{uint32(threads), 1, 1},
 		stream: stream, attributes: dl.AddressOf(&l.attribute), count: 1,
 	}
-	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), 0, dl.AddressOf(&l.extra))
+	const noArray = 0 // the arguments are in extra, not in an array of pointers
+	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), noArray,
+		dl.AddressOf(&l.extra))
 }
 
 // LaunchKernel queues a kernel with a grid of blocks, each with the given number of threads. It
@@ -176,6 +188,11 @@ func (m *modules) LaunchKernel(
 	l := launchPool.Get().(*launchArguments)
 	defer launchPool.Put(l)
 	l.setParams(params)
-	return m.call(launchKernel, uintptr(f), uintptr(blocks), 1, 1, uintptr(threads), 1, 1, 0,
-		uintptr(stream), 0, dl.AddressOf(&l.extra))
+	const (
+		noSharedMemory = 0
+		noArray        = 0 // the arguments are in extra, not in an array of pointers
+	)
+	// The grid and the blocks have one dimension, so their other sizes are 1.
+	return m.call(launchKernel, uintptr(f), uintptr(blocks), 1, 1, uintptr(threads), 1, 1,
+		noSharedMemory, uintptr(stream), noArray, dl.AddressOf(&l.extra))
 }

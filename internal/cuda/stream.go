@@ -11,6 +11,8 @@ import (
 // Stream is a CUDA stream (CUstream). 0 is the legacy default stream.
 type Stream uintptr
 
+// streams calls the functions for streams and events. Results that C code stores by pointer are in
+// cells (memory outside the Go heap). Take returns the content of a cell and frees it.
 type streams struct{ table }
 
 // StreamCreate creates a stream that does not synchronize with the default stream.
@@ -29,6 +31,7 @@ func (s *streams) StreamQuery(stream Stream) (done bool, err error) {
 	return s.query(streamQuery, uintptr(stream))
 }
 
+// StreamSynchronize waits for all work of a stream.
 func (s *streams) StreamSynchronize(stream Stream) error {
 	return s.call(streamSynchronize, uintptr(stream))
 }
@@ -54,11 +57,11 @@ const (
 	// WaitGreaterOrEqual waits until int32(word-value) >= 0, so that word can be a counter that
 	// wraps around.
 	WaitGreaterOrEqual WaitFlags = 0
-	WaitEqual          WaitFlags = 1
+	WaitEqual          WaitFlags = 1 // waits until word == value
 )
 
 // StreamWaitValue makes later work of a stream wait until a word of device or page-locked memory
-// satisfies the condition. word is its address.
+// satisfies the condition. word is the address of this word, and flags is the condition.
 func (s *streams) StreamWaitValue(
 	stream Stream, word uintptr, value uint32, flags WaitFlags,
 ) error {
@@ -66,13 +69,15 @@ func (s *streams) StreamWaitValue(
 }
 
 // StreamWriteValue makes a stream write value to the address word, which can be in another GPU's
-// memory. Earlier writes of the stream are visible before it.
+// memory. A reader that sees this write also sees all earlier writes of the stream.
 func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) error {
 	const defaultFlags = 0 // CU_STREAM_WRITE_VALUE_DEFAULT: with a barrier before the write
 	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), defaultFlags)
 }
 
+// LaunchHostFunc makes a stream call a Go function, and wait until it returns.
 func (s *streams) LaunchHostFunc(stream Stream, work HostFunc) error {
+	// All HostFuncs share one C function. CUDA passes it the last argument, which identifies work.
 	return s.call(launchHostFunc, uintptr(stream), hostCallback(), uintptr(work))
 }
 
@@ -90,16 +95,19 @@ func (s *streams) EventCreate(flags EventFlags) (Event, error) {
 	return getValue[Event](&s.table, eventCreate, uintptr(flags))
 }
 
+// EventRecord makes an event mark the end of a stream's queued work.
 func (s *streams) EventRecord(event Event, stream Stream) error {
 	return s.call(eventRecord, uintptr(event), uintptr(stream))
 }
 
-// EventQuery reports whether the work before the last EventRecord has completed. It fails and
-// invalidates captures in mode CaptureGlobal, unless the calling thread's mode is CaptureRelaxed.
+// EventQuery reports whether the work before the last EventRecord has completed. While any stream
+// is being captured in mode CaptureGlobal, it fails and invalidates the capture. It does not do so
+// if the calling thread's mode is CaptureRelaxed.
 func (s *streams) EventQuery(event Event) (done bool, err error) {
 	return s.query(eventQuery, uintptr(event))
 }
 
+// EventDestroy destroys an event. It does not wait for the event.
 func (s *streams) EventDestroy(event Event) error { return s.call(eventDestroy, uintptr(event)) }
 
 // EventElapsedTime returns the time between two events created without EventDisableTiming. If
@@ -107,12 +115,13 @@ func (s *streams) EventDestroy(event Event) error { return s.call(eventDestroy, 
 func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	milliseconds := dl.NewCell(float32(0))
 	err := s.call(eventElapsedTime, milliseconds.Address(), uintptr(start), uintptr(end))
-	return time.Duration(float64(milliseconds.Take()) * float64(time.Millisecond)), err
+	nanoseconds := float64(milliseconds.Take()) * float64(time.Millisecond)
+	return time.Duration(nanoseconds), err
 }
 
-// CaptureMode selects the threads whose unsafe calls fail and invalidate a capture
-// (CUstreamCaptureMode). Calls such as EventQuery are unsafe, because they can wait for captured
-// work.
+// CaptureMode selects the threads that must make no unsafe calls during a capture
+// (CUstreamCaptureMode). An unsafe call on such a thread fails and invalidates the capture. Calls
+// such as EventQuery are unsafe, because they can wait for captured work.
 type CaptureMode int32
 
 // The capture modes.
@@ -133,7 +142,7 @@ const (
 )
 
 // BeginCapture makes a stream record work into a graph instead of executing it, until EndCapture.
-// Unless the mode is CaptureRelaxed, EndCapture must be called on the same thread.
+// Unless the mode is CaptureRelaxed, call EndCapture on the same thread.
 func (s *streams) BeginCapture(stream Stream, mode CaptureMode) error {
 	return s.call(streamBeginCapture, uintptr(stream), uintptr(mode))
 }
@@ -167,35 +176,37 @@ type Capture struct {
 // CaptureActive.
 func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	status, id := dl.NewCell(CaptureNone), dl.NewCell(uint64(0))
-	graph, nodes := dl.NewCell(Graph(0)), dl.NewCell(uintptr(0))
-	count, edges := dl.NewCell(uint64(0)), dl.NewCell(uintptr(0))
+	graph := dl.NewCell(Graph(0))
+	nodes, count := dl.NewCell(uintptr(0)), dl.NewCell(uint64(0)) // an array and its length
+	edges := dl.NewCell(uintptr(0))
 	var err error
 	if s.symbols[streamGetCaptureInfo3] != 0 {
 		// Without the argument edges, the call would fail if edges of the captured graph have data.
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), nodes.Address(), edges.Address(), count.Address())
-	} else {
+	} else { // the driver is older than CUDA 12.3
 		err = s.call(streamGetCaptureInfo, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), nodes.Address(), count.Address())
 	}
 	edges.Take() // not used
 	capture := Capture{Status: status.Take(), ID: id.Take(), Graph: graph.Take()}
-	dependencies, n := nodes.Take(), count.Take()
-	if err != nil || capture.Status != CaptureActive {
-		// CUDA has not set these results.
-		capture.Graph, dependencies = 0, 0
-		if capture.Status == CaptureNone {
-			capture.ID = 0
-		}
+	array, n := nodes.Take(), count.Take()
+	if capture.Status == CaptureNone {
+		capture.ID = 0
 	}
-	if dependencies != 0 && n > 0 {
+	isActive := err == nil && capture.Status == CaptureActive
+	if !isActive { // CUDA has set neither the graph nor the array
+		capture.Graph = 0
+		return capture, err
+	}
+	if array != 0 && n > 0 {
 		// The array belongs to CUDA and is valid until the next call for the stream.
 		capture.Dependencies = make([]Node, n)
 		for i := range capture.Dependencies {
-			capture.Dependencies[i] = dl.Load[Node](dependencies + uintptr(i)*unsafe.Sizeof(Node(0)))
+			capture.Dependencies[i] = dl.Load[Node](array + uintptr(i)*unsafe.Sizeof(Node(0)))
 		}
 	}
-	return capture, err
+	return capture, nil
 }
 
 // AddCaptureDependencies makes the next captured work on a stream depend on more nodes.
@@ -204,7 +215,8 @@ func (s *streams) AddCaptureDependencies(stream Stream, nodes []Node) error {
 	address, n := addressOf(nodes), uintptr(len(nodes))
 	defer runtime.KeepAlive(nodes)
 	if s.symbols[streamUpdateCapture2] != 0 {
-		return s.call(streamUpdateCapture2, uintptr(stream), address, 0, n, add)
+		const noEdgeData = 0
+		return s.call(streamUpdateCapture2, uintptr(stream), address, noEdgeData, n, add)
 	}
 	return s.call(streamUpdateCapture, uintptr(stream), address, n, add)
 }
@@ -212,7 +224,7 @@ func (s *streams) AddCaptureDependencies(stream Stream, nodes []Node) error {
 // ThreadExchangeCaptureMode sets the calling thread's capture mode and returns the previous one,
 // which the caller should restore.
 func (s *streams) ThreadExchangeCaptureMode(mode CaptureMode) (CaptureMode, error) {
-	cell := dl.NewCell(mode)
+	cell := dl.NewCell(mode) // CUDA replaces the content by the previous mode
 	err := s.call(threadExchangeStreamCaptureMode, cell.Address())
 	return cell.Take(), err
 }

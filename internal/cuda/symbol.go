@@ -13,7 +13,9 @@ func declare(name string) function {
 }
 
 // The functions that symmem calls. Suffixes such as _v2 mark functions whose parameters have
-// changed. In C, macros of cuda.h add them.
+// changed. C programs do not write the suffixes, because macros of cuda.h add them.
+//
+// Go initialises the variables in this order, so all optional functions follow firstOptional.
 var (
 	initialize                      = declare("cuInit")
 	driverGetVersion                = declare("cuDriverGetVersion")

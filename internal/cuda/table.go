@@ -10,7 +10,7 @@ import (
 type table struct {
 	library    *dl.Library
 	symbols    []dl.Symbol // by function; 0 if an optional function is missing
-	stepBefore dl.Step     // precedes each call, on the same thread
+	stepBefore dl.Step     // a call that precedes each call, on the same thread; zero for none
 }
 
 // findSymbols fills t.symbols. It returns a MissingError for each missing function that is not
@@ -21,17 +21,21 @@ func (t *table) findSymbols() error {
 		symbol, ok := t.library.Find(name)
 		isOptional := f >= int(firstOptional)
 		if !ok && !isOptional {
-			missing = append(missing, &MissingError{name, t.library.Path()})
+			missing = append(missing, &MissingError{Function: name, Path: t.library.Path()})
 		}
 		t.symbols = append(t.symbols, symbol)
 	}
 	return errors.Join(missing...)
 }
 
+// call calls a function after stepBefore. args are its arguments in C.
 func (t *table) call(f function, args ...uintptr) error {
-	status, ok := t.symbols[f].CallAfterStep(&t.stepBefore, args...)
-	if !ok || Code(status) != Success {
-		return t.callError(f, status, ok)
+	status, isStepDone := t.symbols[f].CallAfterStep(&t.stepBefore, args...)
+	if !isStepDone {
+		return t.stepBefore.NewError(status)
+	}
+	if Code(status) != Success {
+		return t.newError(f, Code(status))
 	}
 	return nil
 }
@@ -40,35 +44,32 @@ func (t *table) call(f function, args ...uintptr) error {
 // result. args are the other arguments.
 func getValue[T any](t *table, f function, args ...uintptr) (T, error) {
 	var zero T
-	cell := dl.NewCell(zero)
-	allArgs := append(make([]uintptr, 0, 8), cell.Address())
-	err := t.call(f, append(allArgs, args...)...)
+	cell := dl.NewCell(zero)         // memory outside the Go heap
+	allArgs := make([]uintptr, 0, 8) // enough for all callers, and on the stack
+	allArgs = append(allArgs, cell.Address())
+	allArgs = append(allArgs, args...)
+	err := t.call(f, allArgs...)
 	return cell.Take(), err
 }
 
-// callError returns the error for the results of CallAfterStep: status is that of f, or of
-// stepBefore if ok is false.
-func (t *table) callError(f function, status int32, ok bool) error {
-	if !ok {
-		return t.stepBefore.NewError(status)
-	}
-	return t.newError(f, Code(status))
-}
-
-// query calls a function that reports whether work is done: Success means true, and ErrNotReady
-// false.
+// query calls a function that reports whether work is done. The function returns Success if it is,
+// and ErrNotReady if it is not.
 func (t *table) query(f function, handle uintptr) (done bool, err error) {
-	status, ok := t.symbols[f].CallAfterStep(&t.stepBefore, handle)
-	switch {
-	case ok && Code(status) == Success:
+	status, isStepDone := t.symbols[f].CallAfterStep(&t.stepBefore, handle)
+	if !isStepDone {
+		return false, t.stepBefore.NewError(status)
+	}
+	switch Code(status) {
+	case Success:
 		return true, nil
-	case ok && Code(status) == ErrNotReady:
+	case ErrNotReady:
 		return false, nil
 	default:
-		return false, t.callError(f, status, ok)
+		return false, t.newError(f, Code(status))
 	}
 }
 
+// newError returns an error for a failed call.
 func (t *table) newError(f function, code Code) error {
 	return &Error{
 		Call: names[f], Code: code,
@@ -76,12 +77,12 @@ func (t *table) newError(f function, code Code) error {
 	}
 }
 
-// describeCode returns the text that f, cuGetErrorName or cuGetErrorString, has for a code. It
-// returns "" for an unknown code.
+// describeCode returns CUDA's text for a code, or "" for an unknown code. f is getErrorName or
+// getErrorString. It calls f without stepBefore, which could fail itself.
 func (t *table) describeCode(f function, code Code) string {
-	text := dl.NewCell(uintptr(0))
-	result := Code(t.symbols[f].Call(uintptr(code), text.Address()))
-	address := text.Take()
+	cell := dl.NewCell(uintptr(0))
+	result := Code(t.symbols[f].Call(uintptr(code), cell.Address()))
+	address := cell.Take() // of a C string that belongs to CUDA
 	if result != Success {
 		return ""
 	}
