@@ -1,7 +1,7 @@
 // Package control connects the ranks of a group for everything except the transfer of data. A
 // backend that leaves data transfer to a library, such as NCCL, uses a Plane to agree with other
 // ranks, compare calls and detect lost ranks. Package shm implements planes on one machine, and
-// package tcp on several.
+// package tcp implements planes on several machines.
 package control
 
 import (
@@ -12,11 +12,13 @@ import (
 	"symmem/driver"
 )
 
-// Plane connects the ranks of a group. It fails at the first fault that this rank observes or
-// causes. Then only Decide, Departed and exchanges on LaneFault work.
+// Plane connects the ranks of a group. A rank uses it from the connection to Close.
 //
-// Tickets number the collectives of the group: the n-th collective that a rank launches has ticket
-// n.
+// It fails at the first fault that this rank observes or causes. From then on, only Decide,
+// Departed and exchanges on driver.LaneFault work.
+//
+// Each collective of the group has a number, its ticket. The n-th collective that a rank launches
+// has ticket n on every rank. A rank submits a ticket before it launches the collective.
 //
 // Methods are safe for concurrent use unless noted.
 type Plane interface {
@@ -28,8 +30,9 @@ type Plane interface {
 	// Submit announces to all ranks that this rank launches its next collective, and returns the
 	// ticket. Calls must be serialized.
 	Submit() uint64
-	// TrySubmit is like Submit. But if the plane or a peer has failed, or if a peer has left without
-	// submitting the next ticket, it submits nothing and returns false.
+	// TrySubmit is like Submit, but returns false and submits nothing in three cases: the plane has
+	// failed, a peer (another rank) has failed, or a peer has left without submitting the next
+	// ticket.
 	TrySubmit() (ticket uint64, ok bool)
 	// Compare compares the digests (hashes) of the calls of all ranks. The n-th Compare of a rank
 	// waits for the n-th Compare of all others. If digests differ, every rank gets a
@@ -39,12 +42,12 @@ type Plane interface {
 	// Await waits until w.Done returns true. Each rank must submit w.Ticket within the device's
 	// timeout. When all ranks have submitted it, only ctx bounds the wait.
 	//
-	// If a peer (another rank) fails before it submits the ticket, the wait ends at once. If it
-	// fails afterwards, the wait continues for Grace, because the work can usually still complete.
+	// If a peer fails before it submits the ticket, the wait ends at once. If it fails afterwards,
+	// the wait continues for Grace, because the work can usually still complete.
 	//
 	// If ctx is done first, Await returns its cause and the plane stays open. Any other error makes
-	// the plane fail: a RankLostError, TimeoutError, DeadlockError or ErrFault of package driver,
-	// or the plane's Cause.
+	// the plane fail. It is a RankLostError, TimeoutError, DeadlockError or ErrFault of package
+	// driver, or the plane's Cause.
 	Await(ctx context.Context, w Wait) error
 	// Diagnose returns the error with which Await would end now, or nil. The plane does not fail.
 	// since is the start of the wait. If a peer failed after it had submitted the ticket, Diagnose
@@ -52,11 +55,12 @@ type Plane interface {
 	Diagnose(w Wait, since time.Time) error
 	// PeerFailed reports whether a peer has failed or is lost, or whether this plane is closed.
 	PeerFailed() bool
-	// PeerFault returns a RankLostError, PeerError or DeadlockError about peers that were lost,
-	// failed or left, or ErrClosed. Call it only after PeerFailed has returned true.
+	// PeerFault explains why PeerFailed has returned true, and must not be called before. It returns
+	// a RankLostError, PeerError or DeadlockError about peers that were lost, failed or left. If
+	// this plane is closed, it returns ErrClosed.
 	PeerFault(callText string) error
-	// Fail makes the plane fail with err, unless it has already failed, and returns err as a
-	// driver.Fault. Other ranks' waits end with ErrFault.
+	// Fail makes the plane fail with err, unless it has already failed. Other ranks' waits then end
+	// with ErrFault. It always returns err, as a driver.Fault.
 	Fail(err error) error
 	// Failed returns a channel that is closed when the plane fails.
 	Failed() <-chan struct{}
@@ -67,9 +71,10 @@ type Plane interface {
 	Abort(cause error)
 	// Withdraw revokes this rank's tickets, except those that all other ranks are known to have
 	// submitted, and reports whether it revoked any. A rank that submits a revoked ticket later gets
-	// an error instead of waiting forever. Before it revokes tickets, a plane between machines asks
-	// the other ranks and waits for their answers, for up to 3 s if a process is stopped. Tickets of
-	// concurrent calls of Submit are not published. Afterwards, only Close can be called.
+	// an error instead of waiting forever. Afterwards, only Close can be called.
+	//
+	// A plane between machines first asks the other ranks for their tickets. It waits for the
+	// answers, for up to 3 s if a process is stopped. During the call, Submit publishes no tickets.
 	Withdraw() bool
 	// Close ends this rank's waits, notifies the other ranks, and leaves the group.
 	Close() error
@@ -83,8 +88,8 @@ type Wait struct {
 	Operation driver.Operation // of this collective
 	// CallText returns a text such as "AllReduce 12 of group world".
 	CallText func() string
-	// FindFault returns the error to report instead of another rank's fault, or nil. FindFault
-	// itself may be nil.
+	// FindFault looks for a better error than the report that another rank has failed. It returns
+	// nil if there is none. FindFault itself may be nil.
 	FindFault func() error
 	// CountsText returns TimeoutError.Counts. It may be nil.
 	CountsText func() string
@@ -96,15 +101,16 @@ type Wait struct {
 // IsDone reports whether the work is known to have completed.
 func (w *Wait) IsDone() bool { return w.Done != nil && w.Done() }
 
-// AddDetails adds the result of CountsText to a TimeoutError. For another rank's fault, it returns
-// the error of FindFault instead, unless that is nil.
+// AddDetails returns the error to report for err, the error of a wait. It adds the result of
+// CountsText to a TimeoutError. It replaces an error that matches ErrFault by the error of
+// FindFault, if there is one. It returns other errors unchanged.
 func (w *Wait) AddDetails(err error) error {
 	if err == nil {
 		return nil
 	}
 	var timeout *driver.TimeoutError
 	if w.CountsText != nil && errors.As(err, &timeout) {
-		// Other goroutines may read the error of a failed plane: change a copy.
+		// Change a copy, because other goroutines may read the error of a failed plane.
 		withCounts := *timeout
 		withCounts.Counts = w.CountsText()
 		return &withCounts
@@ -118,10 +124,10 @@ func (w *Wait) AddDetails(err error) error {
 	return err
 }
 
-// FetchNoter is an optional interface of a Plane that can describe fetches of memory in errors.
+// FetchNoter is an optional interface of a Plane that can describe fetches of memory in errors. In
+// a fetch, a rank asks another to share memory with it.
 type FetchNoter interface {
-	// NoteFetch announces to the other ranks that this rank waits for a group rank to share its
-	// memory, until end is called. Meanwhile, errors of ranks that wait for this rank name both
-	// ranks.
+	// NoteFetch announces to the other ranks that this rank fetches memory from a group rank, until
+	// end is called. Meanwhile, errors of ranks that wait for this rank name both ranks.
 	NoteFetch(rank int) (end func())
 }

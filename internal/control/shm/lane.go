@@ -12,17 +12,20 @@ import (
 	"symmem/internal/spin"
 )
 
-// lane is this rank's state of a driver.Lane, an independent sequence of exchanges.
+// lane is this rank's state of a driver.Lane, an independent sequence of exchanges. In an exchange,
+// every rank sends a small payload to all ranks. On LaneFault, ranks exchange reports of failures
+// through logs instead (see exchangeReports).
 type lane struct {
 	mu ranked.Mutex[laneMu] // serializes exchanges and guards the fields below
 	// step is the last step that this rank has posted. On LaneFault, it is the number of slots that
 	// this rank has written to its log of reports.
 	step uint64
 	err  error // first error; later exchanges fail, because ranks may be in different steps
-	// absent and slotsRead are used only on LaneFault. absent marks group ranks that are expected to
-	// send no more reports. slotsRead counts the slots read from each rank's log.
-	absent    []bool
-	slotsRead map[*block]uint64
+
+	// Only LaneFault uses the following fields.
+
+	absent    []bool            // group ranks that are expected to send no more reports
+	slotsRead map[*block]uint64 // slots that this rank has read from each rank's log
 }
 
 // Exchange sends payload to all ranks and returns the payloads of all ranks, as control.Plane
@@ -38,7 +41,8 @@ func (g *Group) Exchange(
 	}
 	defer g.EndUse()
 	if laneID == driver.LaneFault {
-		// Ranks report faults only after a failure, so this rank fails if it has not yet.
+		// Ranks report faults only after a failure, so this rank fails, too. This has no effect if
+		// it has already failed.
 		g.fail(&driver.PeerError{InCall: control.ExchangeName(g.cfg, laneID)})
 	} else if err := g.Cause(); err != nil {
 		return nil, err
@@ -53,44 +57,49 @@ func (g *Group) Exchange(
 	if l.err != nil {
 		return nil, fmt.Errorf("%s after a fault: %w", e.callText(), l.err)
 	}
-	got, err := e.performSteps(ctx)
+	payloads, err := e.performSteps(ctx)
 	if err != nil && laneID == driver.LaneControl {
 		err = g.fail(err)
 	}
 	l.err = err
-	return got, err
+	return payloads, err
 }
 
-// exchange is one call of Exchange. Each step transfers at most chunkBytes of every rank's
-// payload. The largest payload determines the number of steps.
+// exchange is one call of Exchange. It runs in steps. In each step, every rank posts at most
+// chunkBytes of its payload in shared memory. All ranks run as many steps as the largest payload
+// needs.
 type exchange struct {
 	g            *Group
 	laneID       driver.Lane
 	lane         *lane
 	payload      []byte   // of this rank
 	received     [][]byte // received parts of payloads, by group rank
-	sizes        []uint64 // sizes of whole payloads in bytes, by group rank
+	sizes        []uint64 // sizes of whole payloads in bytes, by group rank; 0 before the first step
 	ignoreFaults bool     // wait even after a rank has failed
 }
 
+// performSteps runs all steps and returns the payloads of all ranks, by group rank.
 func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {
 	rankCount := len(e.g.blocks)
-	e.received, e.sizes = make([][]byte, rankCount), make([]uint64, rankCount)
+	e.received = make([][]byte, rankCount)
+	e.sizes = make([]uint64, rankCount)
 	for offset := 0; ; offset += chunkBytes {
 		if err := e.postChunk(offset); err != nil {
 			return nil, err
 		}
-		if err := e.collectChunks(ctx, offset == 0); err != nil {
+		isFirst := offset == 0
+		if err := e.collectChunks(ctx, isFirst); err != nil {
 			return nil, err
 		}
-		if uint64(offset+chunkBytes) >= slices.Max(e.sizes) {
+		end := uint64(offset + chunkBytes)
+		if end >= slices.Max(e.sizes) {
 			return e.received, nil
 		}
 	}
 }
 
-// postChunk begins the next step with the part of this rank's payload from offset, which may be
-// beyond its end.
+// postChunk begins the next step with the part of this rank's payload from offset. If the offset is
+// beyond the end, the part is empty, because another rank's payload is longer.
 func (e *exchange) postChunk(offset int) error {
 	if e.g.peerFailed() {
 		return e.g.peerFault(e.callText)
@@ -102,14 +111,15 @@ func (e *exchange) postChunk(offset int) error {
 	if e.laneID == driver.LaneControl {
 		spin.StoreRelease64(&e.g.ownBlock.status.exchanges, e.lane.step)
 	}
-	spin.StoreRelease64(&s.step, e.lane.step)
+	spin.StoreRelease64(&s.step, e.lane.step) // after the data, which other ranks then read
 	e.g.wakeSleepers()
 	return nil
 }
 
 func (e *exchange) callText() string { return control.ExchangeName(e.g.cfg, e.laneID) }
 
-// slot returns the slot in a rank's block for the current step. Steps use two slots in turn.
+// slot returns the slot for the current step in a rank's block (its part of the shared memory).
+// Steps use two slots in turn.
 func (e *exchange) slot(b *block) *slot { return &b.lanes[e.laneID][e.lane.step&1] }
 
 // collectChunks waits until all ranks have posted the current step, and receives their chunks.
@@ -130,6 +140,8 @@ func (e *exchange) collectChunks(ctx context.Context, isFirst bool) error {
 	return nil
 }
 
+// appendChunk adds the chunk of group rank r to its received payload. isFirst is set in the first
+// step.
 func (e *exchange) appendChunk(r int, s *slot, isFirst bool) error {
 	payloadBytes := spin.LoadAcquire64(&s.payloadBytes)
 	if payloadBytes > driver.MaxPayload {
@@ -141,27 +153,29 @@ func (e *exchange) appendChunk(r int, s *slot, isFirst bool) error {
 			e.g.cfg.Ranks[r], e.sizes[r], payloadBytes)
 	}
 	if isFirst {
-		e.sizes[r], e.received[r] = payloadBytes, make([]byte, 0, payloadBytes)
+		e.sizes[r] = payloadBytes
+		e.received[r] = make([]byte, 0, payloadBytes)
 	}
-	remaining := int(payloadBytes) - len(e.received[r])
+	remaining := int(payloadBytes) - len(e.received[r]) // 0 after the end of the payload
 	e.received[r] = append(e.received[r], s.data[:min(remaining, chunkBytes)]...)
 	return nil
 }
 
-// Decide proposes a cause of the group's failure, unless proposal is nil, and returns the first
-// proposal of any rank. It returns proposal if no rank has proposed a cause, or if the group is
-// closed or a proposal is too large.
+// Decide makes all ranks agree on one cause of the group's failure. It proposes a cause, unless
+// proposal is nil, and returns the first proposal of any rank. It returns its argument if no rank
+// has proposed a cause, if the group is closed, or if a proposal is too large.
 func (g *Group) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload || g.BeginUse() != nil {
 		return proposal
 	}
 	defer g.EndUse()
-	decider := &g.blocks[0].decision.decider
+	decider := &g.blocks[0].decision.decider // 1 plus the rank of the first proposal, or 0
 	if proposal != nil && atomic.LoadUint32(decider) == 0 {
 		g.propose(decider, proposal)
 	}
-	rank := int(atomic.LoadUint32(decider)) - 1 // of the first proposal, or -1
-	if rank < 0 || rank >= len(g.blocks) {
+	rank := int(atomic.LoadUint32(decider)) - 1
+	isValid := rank >= 0 && rank < len(g.blocks) // a faulty rank may write any value
+	if !isValid {
 		return proposal
 	}
 	d := &g.blocks[rank].decision

@@ -19,17 +19,18 @@ import (
 )
 
 // Machine connects this rank to the other ranks on its machine. They find each other through a
-// store, watch each other's processes and exchange file descriptors.
+// store (a key-value service for all ranks), watch each other's processes and exchange file
+// descriptors. A world rank is the number of a rank among all ranks of the program.
 type Machine struct {
-	cfg driver.Config
-	*handoff.Server
-	token handoff.Token // shared by all ranks; created by rank 0
+	cfg             driver.Config
+	*handoff.Server               // answers other ranks' requests for files; nil until Open sets it
+	token           handoff.Token // proves to a Server that a client is a rank; created by rank 0
 	// sharesProcess is set if another rank runs in this process, as in tests. Waits then yield to
 	// other goroutines instead of other processes.
 	sharesProcess atomic.Bool
 
 	mu        ranked.Mutex[machineMu]
-	peers     map[int]*peer // by world rank; guarded by mu
+	peers     map[int]*peer // connections by world rank; guarded by mu
 	closed    bool          // guarded by mu
 	exitCount atomic.Uint32 // processes of peers that have exited
 }
@@ -39,7 +40,9 @@ type Machine struct {
 func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	m := &Machine{cfg: cfg}
 	if err := m.publishAddress(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("connecting to the ranks of this machine: %w", err), m.Close())
+		err = fmt.Errorf("connecting to the ranks of this machine: %w", err)
+		closeErr := m.Close()
+		return nil, errors.Join(err, closeErr)
 	}
 	return m, nil
 }
@@ -49,41 +52,49 @@ func (m *Machine) publishAddress(ctx context.Context) error {
 	if err := m.shareToken(ctx); err != nil {
 		return err
 	}
-	var err error
-	if m.Server, err = handoff.Listen(m.token); err != nil {
+	server, err := handoff.Listen(m.token)
+	if err != nil {
 		return err
 	}
+	m.Server = server
 	id, err := machineID()
 	if err != nil {
 		return err
 	}
-	value := m.Address() + " " + id
+	value := m.Address() + " " + id // see dial
 	return m.cfg.Store.Set(ctx, rankKey(m.cfg.Rank), []byte(value))
 }
 
+// shareToken sets m.token: rank 0 stores a new token, and the other ranks wait for it. If rank 0
+// does not store it in time, the error names rank 0 as absent.
 func (m *Machine) shareToken(ctx context.Context) error {
 	begin := time.Now()
-	err := control.ShareToken(ctx, m.cfg.Store, "shm/token", m.cfg.Rank == 0, m.token[:])
-	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		world := driver.GroupConfig{Rank: m.cfg.Rank}
-		for rank := range m.cfg.Size {
-			world.Ranks = append(world.Ranks, rank)
-		}
-		return control.AbsentError("fetching the world's token", world, time.Since(begin), nil,
-			[]int{0}, err)
+	isCreator := m.cfg.Rank == 0
+	err := control.ShareToken(ctx, m.cfg.Store, "shm/token", isCreator, m.token[:])
+	hasTimedOut := err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded)
+	if !hasTimedOut {
+		return err
 	}
-	return err
+	world := driver.GroupConfig{Rank: m.cfg.Rank}
+	for rank := range m.cfg.Size {
+		world.Ranks = append(world.Ranks, rank)
+	}
+	var absent []int // not known
+	awaited := []int{0}
+	return control.AbsentError("fetching the world's token", world, time.Since(begin), absent,
+		awaited, err)
 }
 
+// rankKey returns the key in the store of a world rank's address and machineID.
 func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
 
 // machineID returns the machine's boot ID and the network and PID namespaces of this process,
 // separated by spaces. Ranks with different IDs cannot exchange descriptors or watch each other.
 func machineID() (string, error) {
-	boot, err := sys.BootID()
-	network, netErr := sys.Namespace("net")
-	processes, pidErr := sys.Namespace("pid")
-	if err := errors.Join(err, netErr, pidErr); err != nil {
+	boot, bootErr := sys.BootID()
+	network, networkErr := sys.Namespace("net")
+	processes, processesErr := sys.Namespace("pid")
+	if err := errors.Join(bootErr, networkErr, processesErr); err != nil {
 		return "", err
 	}
 	return boot + " " + network + " " + processes, nil
@@ -92,8 +103,10 @@ func machineID() (string, error) {
 // explainNotShared returns an error that explains how the machineID of a peer differs.
 func explainNotShared(ownID, peerID string) error {
 	own, peer := strings.Fields(ownID), strings.Fields(peerID)
+	hasAllParts := len(own) == 3 && len(peer) == 3
+	isSameMachine := hasAllParts && own[0] == peer[0]
 	switch {
-	case len(own) != 3 || len(peer) != 3 || own[0] != peer[0]:
+	case !isSameMachine:
 		return errors.New("it is on another machine: ranks share memory of one machine only")
 	case own[1] != peer[1]:
 		return errors.New("it is in another network namespace of this machine: run all ranks in one " +
@@ -119,7 +132,8 @@ func (m *Machine) ensurePeer(ctx context.Context, rank int) (*peer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if existing := m.peers[rank]; existing != nil {
-		return existing, p.close() // a concurrent call has connected, too
+		closeErr := p.close() // a concurrent call has connected, too
+		return existing, closeErr
 	}
 	if m.peers == nil {
 		m.peers = map[int]*peer{}
@@ -128,6 +142,7 @@ func (m *Machine) ensurePeer(ctx context.Context, rank int) (*peer, error) {
 	return p, nil
 }
 
+// dial connects to a world rank. It waits until the rank has stored its address.
 func (m *Machine) dial(ctx context.Context, rank int) (*peer, error) {
 	value, err := m.cfg.Store.Get(ctx, rankKey(rank))
 	if err != nil {
@@ -141,14 +156,14 @@ func (m *Machine) dial(ctx context.Context, rank int) (*peer, error) {
 	if peerID != ownID {
 		return nil, explainNotShared(ownID, peerID)
 	}
-	h, err := handoff.Dial(ctx, address, m.token)
+	connection, err := handoff.Dial(ctx, address, m.token)
 	if err != nil {
 		return nil, toRankLostError(rank, "connecting", err)
 	}
-	if h.PID() == os.Getpid() {
+	if connection.PID() == os.Getpid() {
 		m.sharesProcess.Store(true)
 	}
-	return newPeer(rank, h, &m.exitCount), nil
+	return newPeer(rank, connection, &m.exitCount), nil
 }
 
 // Close closes all connections and the Server. It can be called more than once.
@@ -156,23 +171,26 @@ func (m *Machine) Close() error {
 	var errs []error
 	m.mu.Lock()
 	for _, p := range m.peers {
-		errs = append(errs, p.close())
+		err := p.close()
+		errs = append(errs, err)
 	}
 	m.peers = nil
 	wasOpen := !m.closed
 	m.closed = true
 	m.mu.Unlock()
-	if m.Server != nil && wasOpen {
-		errs = append(errs, m.Server.Close())
+	if m.Server != nil && wasOpen { // Open calls Close if there is no Server yet
+		err := m.Server.Close()
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
+// withDefaultTimeout adds the deadline of Config.Timeout unless ctx has one.
 func (m *Machine) withDefaultTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return control.WithDefaultTimeout(ctx, m.cfg.Timeout)
 }
 
-// Fetch returns a file that another rank has exported. The caller owns the file.
+// Fetch returns a file that a world rank has exported. The caller owns the file.
 func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
 	p, err := m.ensurePeer(ctx, rank)
 	if err != nil {
@@ -181,6 +199,7 @@ func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.Fil
 	return p.fetchFile(ctx, key)
 }
 
+// yield lets another rank run on this processor, if one is ready.
 func (m *Machine) yield() {
 	if m.sharesProcess.Load() {
 		runtime.Gosched()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -17,34 +18,36 @@ import (
 
 // peer is a connection to another rank on this machine. It watches the process of the rank.
 type peer struct {
-	*handoff.Peer
-	rank   int           // world rank
-	isLost atomic.Bool   // whether the process has exited
-	exited chan struct{} // closed when the process has exited
+	*handoff.Peer               // the connection, over which this rank requests files
+	rank          int           // world rank
+	isLost        atomic.Bool   // whether the process has exited
+	exited        chan struct{} // closed when the process has exited
 
-	watcher sync.WaitGroup
+	watcher sync.WaitGroup // the goroutine that runs watch
 }
 
-// newPeer returns the peer for a connection h. Unless the rank is in this process, it starts a
+// newPeer returns the peer for a connection. Unless the rank is in this process, it starts a
 // goroutine that increments exitCount when the rank's process exits.
-func newPeer(rank int, h *handoff.Peer, exitCount *atomic.Uint32) *peer {
-	p := &peer{Peer: h, rank: rank, exited: make(chan struct{})}
-	if h.PID() != os.Getpid() {
+func newPeer(rank int, connection *handoff.Peer, exitCount *atomic.Uint32) *peer {
+	p := &peer{Peer: connection, rank: rank, exited: make(chan struct{})}
+	if connection.PID() != os.Getpid() {
 		p.watcher.Go(func() { p.watch(exitCount) })
 	}
 	return p
 }
 
+// watch waits until the rank's process exits, or until the connection is closed.
 func (p *peer) watch(exitCount *atomic.Uint32) {
-	if sys.AwaitEnd(p.Watch()) == nil {
-		p.isLost.Store(true)
-		exitCount.Add(1)
-		close(p.exited)
+	if err := sys.AwaitEnd(p.Watch()); err != nil {
+		return // the connection has been closed
 	}
+	p.isLost.Store(true)
+	exitCount.Add(1)
+	close(p.exited)
 }
 
-// exitDelay bounds the time from the end of a killed process's connections until this rank notices
-// that the process has exited.
+// exitDelay bounds a delay. When a process is killed, its connections end first, and this rank
+// notices up to exitDelay later that the process has exited.
 const exitDelay = 200 * time.Millisecond
 
 // hasExited reports whether the process of a peer with a broken connection has exited. It waits
@@ -58,22 +61,23 @@ func (p *peer) hasExited() bool {
 	}
 }
 
-// callOnExit calls a function when the process exits, unless ctx is done first. If the process has
-// already exited, the call has ended when callOnExit returns.
-func (p *peer) callOnExit(ctx context.Context, call func()) {
+// callOnExit calls f on another goroutine when the process exits, unless ctx is done first. If the
+// process has already exited, it calls f on the current goroutine.
+func (p *peer) callOnExit(ctx context.Context, f func()) {
 	if p.isLost.Load() {
-		call()
+		f()
 		return
 	}
 	go func() {
 		select {
 		case <-p.exited:
-			call()
+			f()
 		case <-ctx.Done():
 		}
 	}()
 }
 
+// fetchFile returns a file that the rank has exported under a key.
 func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error) {
 	f, err := p.Fetch(ctx, key)
 	if err != nil {
@@ -82,22 +86,25 @@ func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error)
 	return f, nil
 }
 
-// toRankLostError returns a RankLostError about a world rank if err means that the rank's process
-// has closed the connection or does not exist. Otherwise, it returns err.
+// lostErrors are errors of a connection to a process that has closed it or does not exist.
+var lostErrors = []error{
+	io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,
+	syscall.ESRCH,
+}
+
+// toRankLostError returns a RankLostError about a world rank if err matches one of lostErrors.
+// Otherwise, it returns err.
 func toRankLostError(rank int, callText string, err error) error {
-	for _, target := range []error{
-		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,
-		syscall.ESRCH,
-	} {
-		if errors.Is(err, target) {
-			return &driver.RankLostError{Ranks: []int{rank}, InCall: callText}
-		}
+	isLost := slices.ContainsFunc(lostErrors, func(lost error) bool { return errors.Is(err, lost) })
+	if isLost {
+		return &driver.RankLostError{Ranks: []int{rank}, InCall: callText}
 	}
 	return err
 }
 
+// close closes the connection, and waits for the goroutine that watches the process.
 func (p *peer) close() error {
-	err := p.Peer.Close()
+	err := p.Peer.Close() // ends watch
 	p.watcher.Wait()
 	return err
 }

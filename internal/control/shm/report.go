@@ -11,9 +11,11 @@ import (
 )
 
 // exchangeReports performs an exchange on LaneFault, where ranks exchange reports about failures.
-// Every rank appends its report to its log, in slots that are never used again, and reads the logs
-// of the others. The entry of a rank that is absent, because it is late, lost or has left, is nil.
-// Ranks may disagree about the absent ranks.
+// Every rank has a log in shared memory, an array of slots. It appends its report to this log, and
+// reads the logs of the others. Slots are never reused, so a slow rank can still read old reports.
+//
+// The result holds the reports by group rank. The report of an absent rank is nil. A rank becomes
+// absent if it is late, is lost or has left. Ranks may disagree about the absent ranks.
 func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 	if err := e.writeReport(); err != nil {
 		return nil, err
@@ -41,75 +43,86 @@ func slotCount(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBy
 // writeReport appends this rank's report to its log. It writes the first slot last, so that a rank
 // that sees this slot sees the whole report.
 func (e *exchange) writeReport() error {
-	first, slots := e.lane.step, slotCount(uint64(len(e.payload)))
+	first := e.lane.step // slots before it are in use
+	slots := slotCount(uint64(len(e.payload)))
 	if first+slots > faultSlots {
 		return fmt.Errorf("a report of %d slots does not fit: %d of %d slots of the fault log are "+
 			"in use: %w", slots, first, faultSlots, driver.ErrClosed)
 	}
 	for i := int(slots) - 1; i >= 0; i-- {
 		s := &e.g.ownBlock.fault[int(first)+i]
-		copy(s.data[:], e.payload[min(i*chunkBytes, len(e.payload)):])
+		offset := min(i*chunkBytes, len(e.payload)) // an empty report has a slot, too
+		copy(s.data[:], e.payload[offset:])
 		spin.StoreRelease64(&s.payloadBytes, uint64(len(e.payload)))
-		spin.StoreRelease64(&s.step, 1)
+		spin.StoreRelease64(&s.step, writtenStep)
 	}
 	e.lane.step += slots
 	e.g.wakeSleepers()
 	return nil
 }
 
+// writtenStep is slot.step of a written slot in a log. It is 0 before.
+const writtenStep = 1
+
 // awaitReports waits until every rank that is not absent has written its next report. It marks
 // ranks as absent that do not write it in time.
 func (e *exchange) awaitReports(ctx context.Context) error {
+	nextSlot := func(b *block) *uint64 { return &b.fault[e.lane.slotsRead[b]].step }
 	w := &slowWait{
-		word: func(b *block) *uint64 { return &b.fault[e.lane.slotsRead[b]].step }, want: 1,
-		ignoreFaults: true, callText: e.callText,
+		word: nextSlot, want: writtenStep, ignoreFaults: true, callText: e.callText,
 	}
+	e.markFullLogs() // nextSlot must not be called for them
 	for {
 		w.awaited = e.presentRanks()
 		err := e.g.waitSlowly(ctx, w)
-		if err == nil || !e.markAbsent(err, e.g.missing(w)) {
+		if err == nil {
+			return nil
+		}
+		if !e.markAbsent(err, e.g.missing(w)) {
 			return err
 		}
 	}
 }
 
-// presentRanks returns the other ranks that are not absent. It marks ranks whose logs are full as
-// absent.
-func (e *exchange) presentRanks() []int {
-	var ranks []int
+// markFullLogs marks the other ranks as absent whose logs have no slot for another report.
+func (e *exchange) markFullLogs() {
 	for _, r := range e.g.OtherRanks() {
 		if e.lane.slotsRead[e.g.blocks[r]] == faultSlots {
 			e.lane.absent[r] = true
 		}
-		if !e.lane.absent[r] {
-			ranks = append(ranks, r)
-		}
 	}
-	return ranks
 }
 
-// markAbsent marks as absent the missing ranks that are the reason for err, the error of a wait.
-// It reports whether the exchange can continue without them.
+// presentRanks returns the other ranks that are not absent.
+func (e *exchange) presentRanks() []int {
+	return slices.DeleteFunc(e.g.OtherRanks(), func(r int) bool { return e.lane.absent[r] })
+}
+
+// markAbsent marks the ranks as absent that caused err, the error of a wait. These are some or all
+// of missingRanks, the ranks for which the wait waited. It returns false if no rank is the cause.
+// In this case, the exchange cannot continue.
 func (e *exchange) markAbsent(err error, missingRanks []int) bool {
 	var deadlock *driver.DeadlockError
+	causes := missingRanks
 	switch {
 	case errors.As(err, new(*driver.RankLostError)):
-		missingRanks = e.g.selectLost(missingRanks)
+		causes = e.g.selectLost(missingRanks)
 	case errors.As(err, &deadlock):
-		missingRanks = slices.DeleteFunc(missingRanks, func(r int) bool {
-			return deadlock.Activity[e.g.cfg.Ranks[r]] == "" // not part of the deadlock
-		})
-	case !errors.As(err, new(*driver.TimeoutError)):
+		isUninvolved := func(r int) bool { return deadlock.Activity[e.g.cfg.Ranks[r]] == "" }
+		causes = slices.DeleteFunc(missingRanks, isUninvolved)
+	case errors.As(err, new(*driver.TimeoutError)):
+		// All missing ranks are late.
+	default:
 		return false
 	}
-	for _, r := range missingRanks {
+	for _, r := range causes {
 		e.lane.absent[r] = true
 	}
 	return true
 }
 
-// nextReport returns the next report in a rank's log. The first slot of the report must have been
-// written.
+// nextReport returns the next report in a rank's log. Call it when the first slot of the report has
+// been written. The values in the log are not trusted.
 func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.slotsRead[b]
 	payloadBytes := spin.LoadAcquire64(&b.fault[first].payloadBytes)

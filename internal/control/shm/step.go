@@ -12,7 +12,12 @@ import (
 )
 
 // steps performs the steps of the current collective. In a step, every rank posts a line and waits
-// for the lines of all others.
+// for the lines of all others. A line is a cache line in shared memory with the number of the step,
+// the digest (hash) of the call, and a few bytes of payload. A rank has two lines, which it uses in
+// turn: the line for step n has the index n&1.
+//
+// In strict groups, collectives also compare counts of messages. Each rank posts a balance, and the
+// balances of all ranks add up to 0 if all messages match.
 type steps struct {
 	ranks  *ranks
 	waiter *waiter
@@ -29,30 +34,36 @@ type steps struct {
 // compared. If PeerFailedBefore returns true, the collective must not write into memory of peers,
 // because the failed peer may use its memory for something else.
 func (s *steps) Begin(compareCalls bool, balance uint64) {
-	s.compareCalls, s.balance = compareCalls, balance
+	s.compareCalls = compareCalls
+	s.balance = balance
 	s.peerFailedBefore = s.ranks.peerFailed()
 }
 
+// IsComparing reports whether calls are compared in this collective.
 func (s *steps) IsComparing() bool { return s.compareCalls }
 
+// Step returns the number of the last step that this rank has posted.
 func (s *steps) Step() uint64 { return s.step }
 
+// Payload returns the payload of a group rank's line in the current step.
 func (s *steps) Payload(rank int) *[spin.LinePayload]byte {
 	return &s.ranks.blocks[rank].lines[s.step&1].payload
 }
 
 // Post begins the next step: it posts a line with a call's digest and n bytes of payload, at most
-// spin.LinePayload.
+// spin.LinePayload. payload may be nil if n is 0.
 func (s *steps) Post(digest uint64, payload unsafe.Pointer, n int) {
 	s.step++
-	if s.balance|s.postedBalances[s.step&1] != 0 {
+	if s.balance|s.postedBalances[s.step&1] != 0 { // either is not 0
 		digest = s.addBalance(digest)
 	}
-	spin.PutLine(unsafe.Pointer(&s.ranks.ownBlock.lines[s.step&1]), s.step, digest, payload, n)
+	line := unsafe.Pointer(&s.ranks.ownBlock.lines[s.step&1])
+	spin.PutLine(line, s.step, digest, payload, n)
 	s.ranks.wakeSleepers()
 }
 
-// addBalance stores the balance in the current line, and returns the digest to post with it.
+// addBalance stores the balance in the current line, and returns the digest to post with it. The
+// posted digest contains the balance, so that a rank notices a balance without another load.
 func (s *steps) addBalance(digest uint64) uint64 {
 	lineNumber := s.step & 1
 	if s.postedBalances[lineNumber] != s.balance {
@@ -62,9 +73,9 @@ func (s *steps) addBalance(digest uint64) uint64 {
 	return digest ^ s.balance
 }
 
-// AwaitLinesBriefly waits for the lines of all ranks, and reports whether they have arrived. The
-// wait is short, because it blocks the caller's thread. If poll is true, it polls before it
-// yields.
+// AwaitLinesBriefly waits for a short time for the lines of all ranks, and reports whether they
+// have arrived. The time is short, because the wait blocks the caller's thread. If poll is true, it
+// polls before it yields the processor.
 func (s *steps) AwaitLinesBriefly(poll bool) bool {
 	for i, b := range s.ranks.otherBlocks {
 		hasArrived := spin.LoadAcquire64(&b.lines[s.step&1].step) >= s.step
@@ -82,6 +93,7 @@ func (s *steps) prefetchLine() {
 	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.ownBlock.lines[(s.step+1)&1]))
 }
 
+// awaitLines waits for the lines of all ranks, briefly at first and then slowly.
 func (s *steps) awaitLines(call *driver.Call, ticket uint64) error {
 	const poll = true
 	if s.AwaitLinesBriefly(poll) {
@@ -90,6 +102,8 @@ func (s *steps) awaitLines(call *driver.Call, ticket uint64) error {
 	return s.AwaitLinesSlowly(call, ticket)
 }
 
+// AwaitLinesSlowly waits for the lines of all ranks. It lets other goroutines run, and checks
+// whether a rank is late or lost. ticket is the number of the collective in the group.
 func (s *steps) AwaitLinesSlowly(call *driver.Call, ticket uint64) error {
 	step := s.step
 	return s.waiter.waitSlowly(context.Background(), &slowWait{
@@ -100,6 +114,7 @@ func (s *steps) AwaitLinesSlowly(call *driver.Call, ticket uint64) error {
 	})
 }
 
+// CallName returns a name for errors, such as "AllReduce 12 of group world".
 func (s *steps) CallName(o driver.Operation, ticket uint64) string {
 	return fmt.Sprintf("%v %d of group %s", o, ticket, s.ranks.cfg.Name())
 }
@@ -114,34 +129,36 @@ func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return s.waiter.peerFault(func() string { return s.CallName(call.Operation, ticket) })
 }
 
-// CompareStep compares the calls before any data is written. If any two differ, every rank gets an
-// error, because every rank sees all lines.
+// CompareStep compares the calls of all ranks. Call it when all lines have arrived, and before any
+// data is written. If any two calls differ, every rank gets an error, because every rank sees all
+// lines.
 func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
-	if !s.MayDiffer(call.Digest) || !s.compareCalls {
+	if !s.compareCalls || !s.MayDiffer(call.Digest) {
 		return nil
 	}
-	return s.compareBalances(call, ticket)
+	return s.compareCallsAndBalances(call, ticket)
 }
 
 // MayDiffer reports whether CompareStep may return an error. It is a separate function, so that Go
 // can inline it.
 func (s *steps) MayDiffer(digest uint64) bool {
-	differ := s.balance
+	differences := s.balance // without balances, only the bits in which any digest differs
 	for _, b := range s.ranks.otherBlocks {
-		differ |= b.lines[s.step&1].digest ^ digest
+		differences |= b.lines[s.step&1].digest ^ digest
 	}
-	return differ != 0
+	return differences != 0
 }
 
-// compareBalances returns an error if calls differ, or if the balances of all ranks do not add up
-// to 0. It first removes the balances from the digests in the lines.
-func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
+// compareCallsAndBalances returns an error if calls differ, or if the balances of all ranks do not
+// add up to 0. The digest in a line is that of the call, XORed with the balance (see addBalance).
+func (s *steps) compareCallsAndBalances(call *driver.Call, ticket uint64) error {
 	var differingRanks []int
 	var sum uint64
 	for r, b := range s.ranks.blocks {
 		line := &b.lines[s.step&1]
 		balance := spin.LoadAcquire64(&line.balance)
-		if line.digest^balance != call.Digest {
+		callDigest := line.digest ^ balance
+		if callDigest != call.Digest {
 			differingRanks = append(differingRanks, r)
 		}
 		sum += balance
@@ -155,30 +172,38 @@ func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// awaitBriefly waits for the line of the owner of blocks[0], and reports whether it has arrived.
-// If poll is true, it polls while all missing owners of blocks can be running at the same time.
+// awaitBriefly waits for a short time for the line of the owner of blocks[0], and reports whether
+// it has arrived. blocks are those of all ranks whose lines the caller still needs.
+//
+// If poll is true, it polls before each yield. But if more of these ranks are missing than can run
+// at the same time, one of them needs this processor, and awaitBriefly only yields.
 func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word := &blocks[0].lines[s.step&1].step
-	polls := s.waiter.budget.polls
+	budget := &s.waiter.budget
+	polls := budget.polls
 	var begin uint64 // time of the first check below
-	for round := range s.waiter.budget.briefYields {
-		if poll && s.countMissing(blocks) <= s.waiter.budget.parallelRanks &&
-			spin.UntilAtLeast64(word, s.step, 0, polls) {
-			return true
+	for round := range budget.briefYields {
+		if poll && s.countMissing(blocks) <= budget.parallelRanks {
+			const tightPolls = 0 // polls without a pause slow down the rank that writes
+			if spin.UntilAtLeast64(word, s.step, tightPolls, polls) {
+				return true
+			}
 		}
 		s.waiter.machine.yield()
 		if spin.LoadAcquire64(word) >= s.step {
 			return true
 		}
-		polls = s.waiter.budget.morePolls
-		if round%fewYieldsPerCheck == 0 {
-			now := sys.Monotonic()
-			if begin == 0 {
-				begin = now
-			}
-			if now-begin > briefTime {
-				return false
-			}
+		polls = budget.morePolls // after the first round
+		mustCheckTime := round%fewYieldsPerCheck == 0
+		if !mustCheckTime {
+			continue
+		}
+		now := sys.Monotonic()
+		if begin == 0 {
+			begin = now
+		}
+		if now-begin > briefTime {
+			return false
 		}
 	}
 	return false

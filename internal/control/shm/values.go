@@ -16,23 +16,26 @@ import (
 
 var _ driver.Values = (*Group)(nil)
 
-// namedValue implements driver.Named. Every rank posts its words in one of its slots. The n-th
-// Gather of a name is step n.
+// namedValue implements driver.Named: with each Gather of a name, every rank gets a few numbers
+// (words) of every rank. The n-th Gather of a name is step n.
+//
+// Every rank has a block of shared memory with a slot for each name that it uses. It chooses the
+// slot, so ranks may have different slots for a name. In each step, it posts a line in this slot.
 type namedValue struct {
 	g          *Group
 	name       string
-	isOrdered  bool   // see driver.Values.Named
-	digest     uint64 // hash of the name; posted with every line
-	slotNumber int    // index of ownSlot in block.values
-	step       uint64 // last step that this rank has posted
-	ownSlot    *valueSlot
+	isOrdered  bool       // see driver.Values.Named
+	digest     uint64     // hash of the name; posted with every line
+	slotNumber int        // index of ownSlot in block.values
+	ownSlot    *valueSlot // this rank's slot
+	step       uint64     // last step that this rank has posted
 	// peerSlots holds the slots of other ranks for this name, by group rank. An entry is nil until
-	// this rank has found the slot.
+	// this rank has found the slot. Group.Inspect may find it first, on another goroutine.
 	peerSlots  []atomic.Pointer[valueSlot]
 	otherRanks []int // group ranks
 }
 
-// newNamedValue publishes a name in this rank's next unused slot.
+// newNamedValue publishes a name in this rank's next unused slot. The caller must hold g.Mu.
 func newNamedValue(g *Group, name string, isOrdered bool) *namedValue {
 	hash := fnv.New64a()
 	hash.Write([]byte(name))
@@ -44,14 +47,14 @@ func newNamedValue(g *Group, name string, isOrdered bool) *namedValue {
 		otherRanks: g.OtherRanks(),
 	}
 	copy(n.ownSlot.name[:], name)
-	spin.StoreRelease64(&n.ownSlot.size, uint64(len(name)))
+	spin.StoreRelease64(&n.ownSlot.size, uint64(len(name))) // publishes the name
 	return n
 }
 
 // nameText returns the name, or "" if its size is invalid.
 func (s *valueSlot) nameText() string {
 	size := spin.LoadAcquire64(&s.size)
-	if size > driver.MaxValueName {
+	if size > driver.MaxValueName { // a faulty rank may write any value
 		return ""
 	}
 	return string(s.name[:size])
@@ -63,34 +66,39 @@ func (s *valueSlot) hasName(name string) bool {
 
 var zeroStep uint64 // never changes
 
-// stepWord returns the word in which a rank posts the current step. It returns the address of
-// zeroStep if the rank has not used the name yet.
-func (n *namedValue) stepWord(rank int) *uint64 {
-	if n.peerSlots[rank].Load() == nil {
-		n.findSlot(rank)
+// stepWord returns the address of the word in which a peer posts the current step. If the peer has
+// not used the name yet, it has no such word. In this case, stepWord returns the address of
+// zeroStep, which is less than any step.
+func (n *namedValue) stepWord(peer int) *uint64 {
+	s := n.peerSlots[peer].Load()
+	if s == nil {
+		s = n.findSlot(peer)
 	}
-	if s := n.peerSlots[rank].Load(); s != nil {
-		return &s.lines[n.step&1].step
+	if s == nil {
+		return &zeroStep
 	}
-	return &zeroStep
+	return &s.lines[n.step&1].step
 }
 
-// findSlot sets peerSlots[rank] if the rank has used the name.
-func (n *namedValue) findSlot(rank int) {
-	b := n.g.blocks[rank]
+// findSlot searches for a peer's slot, stores it in peerSlots, and returns it. It returns nil if
+// the peer has not used the name yet.
+func (n *namedValue) findSlot(peer int) *valueSlot {
+	b := n.g.blocks[peer]
 	for i := range b.values {
 		s := &b.values[i]
 		isUnused := spin.LoadAcquire64(&s.size) == 0
-		switch {
-		case isUnused:
-			return // the later slots are also unused
-		case s.hasName(n.name):
-			n.peerSlots[rank].Store(s)
-			return
+		if isUnused {
+			return nil // the later slots are also unused
+		}
+		if s.hasName(n.name) {
+			n.peerSlots[peer].Store(s)
+			return s
 		}
 	}
+	return nil
 }
 
+// Gather implements driver.Named. It stores the words of group rank r in all[r].
 func (n *namedValue) Gather(ctx context.Context, ownWords driver.Words, all []driver.Words) error {
 	g := n.g
 	if err := g.BeginUse(); err != nil {
@@ -104,44 +112,51 @@ func (n *namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dr
 	if g.peerFailed() {
 		return g.fail(g.peerFault(n.callText))
 	}
+	// Lines alternate. When all ranks have posted step n-1, all have read step n-2, so the line of
+	// that step can be overwritten.
 	line := unsafe.Pointer(&n.ownSlot.lines[n.step&1])
 	spin.PutLine(line, n.step, n.digest, unsafe.Pointer(&ownWords), spin.LinePayload)
 	g.wakeSleepers()
 	all[g.cfg.Rank] = ownWords
 	for _, r := range n.otherRanks {
-		if !g.pollFor(ctx, n.stepWord(r), n.step, g.budget.briefYields) {
+		hasArrived := g.pollFor(ctx, n.stepWord(r), n.step, g.budget.briefYields)
+		if !hasArrived {
 			if err := n.waitSlowly(ctx); err != nil {
 				return g.fail(err)
 			}
 		}
 		if !n.copyWords(r, &all[r]) {
+			wrongStep := spin.LoadAcquire64(n.stepWord(r))
 			return g.fail(fmt.Errorf("%s: rank %d has written invalid data for step %d",
-				n.callText(), g.cfg.Ranks[r], spin.LoadAcquire64(n.stepWord(r))))
+				n.callText(), g.cfg.Ranks[r], wrongStep))
 		}
 	}
-	// The next step uses the other line, which all ranks have read before they posted this step.
-	spin.PrefetchWrite(unsafe.Pointer(&n.ownSlot.lines[(n.step+1)&1]))
+	nextLine := unsafe.Pointer(&n.ownSlot.lines[(n.step+1)&1])
+	spin.PrefetchWrite(nextLine)
 	return nil
 }
 
-// copyWords copies the words that a rank has posted in the current step. It returns false if the
+// copyWords copies the words that a peer has posted in the current step. It returns false if the
 // line does not belong to this step and name, or has changed during the copy.
-func (n *namedValue) copyWords(rank int, words *driver.Words) bool {
-	l := &n.peerSlots[rank].Load().lines[n.step&1]
+func (n *namedValue) copyWords(peer int, words *driver.Words) bool {
+	s := n.peerSlots[peer].Load() // not nil, because the peer has posted the step
+	l := &s.lines[n.step&1]
+	const wordBytes = 8
 	for i := range words {
-		word := (*uint64)(unsafe.Pointer(&l.payload[8*i]))
+		word := (*uint64)(unsafe.Pointer(&l.payload[wordBytes*i]))
 		words[i] = spin.LoadAcquire64(word)
 	}
 	return spin.LoadAcquire64(&l.digest) == n.digest && spin.LoadAcquire64(&l.step) == n.step
 }
 
 // waitSlowly waits until all other ranks have posted the current step. Meanwhile, this rank's
-// status shows the name.
+// status shows the name to the other ranks, for their errors.
 func (n *namedValue) waitSlowly(ctx context.Context) error {
 	s := &n.g.ownBlock.status
 	value := uint64(n.slotNumber) + 1 // see status.value
 	spin.StoreRelease64(&s.valueSince, sys.Monotonic())
 	spin.StoreRelease64(&s.value, value)
+	// Keep the status if a Gather of another name has set it meanwhile.
 	defer atomic.CompareAndSwapUint64(&s.value, value, 0)
 	return n.g.waitSlowly(ctx, &slowWait{
 		wordOf: n.stepWord, want: n.step, awaited: n.otherRanks,
@@ -155,11 +170,12 @@ func (n *namedValue) callText() string {
 
 // describeValue describes the Gather in which a rank waits, or returns "".
 func (b *block) describeValue() string {
-	number := spin.LoadAcquire64(&b.status.value)
+	number := spin.LoadAcquire64(&b.status.value) // 1 plus the slot's number, or 0
 	if number == 0 || number > driver.MaxValueNames {
 		return ""
 	}
-	waited := time.Duration(sys.Monotonic() - spin.LoadAcquire64(&b.status.valueSince))
+	since := spin.LoadAcquire64(&b.status.valueSince)
+	waited := time.Duration(sys.Monotonic() - since)
 	name := control.Printable(b.values[number-1].nameText())
 	return fmt.Sprintf("in %s for %v", driver.ValueText(name), waited.Round(time.Millisecond))
 }
