@@ -35,7 +35,9 @@ func (a *arena) Keep(bytes int64) error {
 // Map creates a segment and maps it at an offset in the arena. If Config.Scatter is set, a mode for
 // tests, it maps the segment at a random offset instead.
 func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
-	if bytes <= 0 || bytes%granularity != 0 || offset < 0 || offset%granularity != 0 {
+	isSizeValid := bytes > 0 && bytes%granularity == 0
+	isOffsetValid := offset >= 0 && offset%granularity == 0
+	if !isSizeValid || !isOffsetValid {
 		return nil, fmt.Errorf("mapping %d bytes at offset %d: size and offset must be multiples "+
 			"of %d", bytes, offset, granularity)
 	}

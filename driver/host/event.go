@@ -17,8 +17,8 @@ type event struct {
 // point is a position in a stream's work. It implements work, and a stream reaches the point when
 // it runs or skips this work.
 type point struct {
-	// lazy is set if a waiter must end a delay of the stream. A stream delays a Recv without a
-	// worker goroutine until a caller waits for it, and the point follows this Recv.
+	// lazy is a Recv before the point that no worker goroutine runs. The first caller that waits for
+	// the point receives its message. lazy is nil if there is no such Recv.
 	lazy    *lazyRecv
 	reached chan struct{} // closed when the stream reaches the point
 	err     error         // error of earlier work; set before reached is closed

@@ -31,6 +31,7 @@ func (r *routedPlan) isDispatch() bool { return r.send != nil }
 // headerBytes is the size of the header of a rank's gathered part: its number of tokens.
 const headerBytes = 8
 
+// newRoutedPlan allocates the buffers of a Dispatch or a Combine, and prepares its inner plan.
 func newRoutedPlan(p *plan) *routedPlan {
 	route, c := p.Route, p.comm
 	r := &routedPlan{
@@ -66,6 +67,7 @@ func newRoutedPlan(p *plan) *routedPlan {
 // addressOf returns the address of b, which must not be empty.
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
 
+// bytesAt returns the memory at an address as a slice, or nil if count is 0.
 func bytesAt(address uintptr, count int) []byte {
 	if count == 0 {
 		return nil
@@ -222,6 +224,7 @@ func (r *routedPlan) ranksOf(ids []byte) (ranks uint64, unknown uint32) {
 	return ranks, unknown
 }
 
+// hasRank reports whether a bit set of ranks contains a rank.
 func hasRank(ranks uint64, rank int) bool { return ranks>>rank&1 != 0 }
 
 // combine adds up the rows of each token in the order of ranks. Each rank has sent its rows in the

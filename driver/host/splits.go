@@ -203,7 +203,8 @@ func (s *splitExchange) compareCounts(call *plan, ticket uint64) error {
 					Sent: sendCount, Received: recvCount,
 				})
 			}
-			if src != dst && spin.LoadAcquire64(&srcTable.isInWindow) == 0 {
+			isStaged := src != dst && spin.LoadAcquire64(&srcTable.isInWindow) == 0
+			if isStaged { // otherwise, the count stays 0
 				s.unstagedCounts[src*ranks+dst] = int64(sendCount)
 			}
 		}
@@ -258,14 +259,14 @@ func (s *splitExchange) partInWindow(
 		Pool: spin.LoadAcquire64(&t.pool), Ordinal: uint32(spin.LoadAcquire64(&t.segment)),
 	}
 	w := s.registry.findWindow(key)
-	// Each condition ensures that the next one does not overflow.
-	if w == nil || first > maxSplitCount || offset > uint64(w.bytes) ||
-		first*elementSize > uint64(w.bytes)-offset ||
-		bytes > uint64(w.bytes)-offset-first*elementSize {
-		return nil, fmt.Errorf("rank %d of the world sends from segment %d, which is too short or not "+
-			"registered on this rank: %w", m.cfg.Ranks[peer], key.Ordinal, driver.ErrOutOfRange)
+	if w != nil && first <= maxSplitCount && offset <= uint64(w.bytes) {
+		start := offset + first*elementSize // less than 1<<63 + 1<<52, so it does not overflow
+		if w.contains(start, bytes) {
+			return unsafe.Add(w.bases[peer], start), nil
+		}
 	}
-	return unsafe.Add(w.bases[peer], offset+first*elementSize), nil
+	return nil, fmt.Errorf("rank %d of the world sends from segment %d, which is too short or not "+
+		"registered on this rank: %w", m.cfg.Ranks[peer], key.Ordinal, driver.ErrOutOfRange)
 }
 
 // copyStaged copies the data that the current step has staged for this rank. It subtracts the

@@ -196,6 +196,12 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return addresses, nil
 }
 
+// contains reports whether a range of bytes lies in each segment.
+func (w *window) contains(offset, bytes uint64) bool {
+	size := uint64(w.bytes)
+	return offset <= size && bytes <= size-offset
+}
+
 // addressOn translates ownAddress, an address in this rank's segment, to the same offset in the
 // segment of group rank r. The result is valid in this process.
 func (w *window) addressOn(r int, ownAddress uintptr) unsafe.Pointer {

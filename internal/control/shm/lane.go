@@ -24,7 +24,7 @@ type lane struct {
 
 	// Only LaneFault uses the following fields.
 
-	absent    []bool            // group ranks that are expected to send no more reports
+	absent    []bool            // ranks that are expected to send no more reports, by group rank
 	slotsRead map[*block]uint64 // slots that this rank has read from each rank's log
 }
 

@@ -102,13 +102,14 @@ func machineID() (string, error) {
 
 // explainNotShared returns an error that explains how the machineID of a peer differs.
 func explainNotShared(ownID, peerID string) error {
-	own, peer := strings.Fields(ownID), strings.Fields(peerID)
-	hasAllParts := len(own) == 3 && len(peer) == 3
-	isSameMachine := hasAllParts && own[0] == peer[0]
+	ownParts, peerParts := strings.Fields(ownID), strings.Fields(peerID)
+	const boot, network, partCount = 0, 1, 3 // see machineID
+	areComplete := len(ownParts) == partCount && len(peerParts) == partCount
+	isSameMachine := areComplete && ownParts[boot] == peerParts[boot]
 	switch {
 	case !isSameMachine:
 		return errors.New("it is on another machine: ranks share memory of one machine only")
-	case own[1] != peer[1]:
+	case ownParts[network] != peerParts[network]:
 		return errors.New("it is in another network namespace of this machine: run all ranks in one " +
 			"container, or with the network of the host (hostNetwork: true; docker run --network host)")
 	}

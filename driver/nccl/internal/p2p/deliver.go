@@ -11,7 +11,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// startDelivery starts deliverMessages if a Recv is waiting for a message.
+// startDelivery starts deliverMessages if a Recv is waiting for a message. The caller must hold
+// in.mu.
 func (in *inbox) startDelivery() {
 	if in.isDelivering || in.stopped || len(in.recvsWithoutMessage) == 0 {
 		return
@@ -119,13 +120,14 @@ func (in *inbox) acceptMessages() deliveryRound {
 	return r
 }
 
-// accept claims the message of a Recv and fills in the descriptor from which the GPU copies it. It
-// returns false if that is not possible yet.
+// accept claims the message of a Recv and fills in the Recv's descriptor, by which the GPU copies
+// the message. It returns false if that is not possible yet.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announcement
 	if a == nil { // the sender has not announced the message
 		return false, nil
 	}
+	// An earlier launch of a graph may still use the descriptor or the slot's flags.
 	if !e.canAccept() || !a.ownsFlags() || !in.isComplete(a) {
 		return false, nil
 	}

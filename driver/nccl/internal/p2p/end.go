@@ -42,7 +42,7 @@ type End struct {
 
 	// Only a Recv uses the following fields.
 
-	descriptor   *kernels.Message // the stream waits for its Go, and the kernel copies as it says
+	descriptor   *kernels.Message // describes the copy; the stream waits for its word Go
 	isClaimed    bool             // source and number of the message are known
 	source       int              // group rank of the sender
 	number       uint64           // number of the message

@@ -35,6 +35,7 @@ func newOutbox(g *Group, messagePlane control.Messages) *outbox {
 	}
 }
 
+// peerOutbox holds the state of this rank's messages to one peer.
 type peerOutbox struct {
 	mailbox     *mailbox        // the peer's mailbox, or nil if it is not mapped
 	firstUnused uint64          // lowest slot that has never been used
@@ -123,7 +124,7 @@ func (o *outbox) reserve(p *Plan) (stagedMessage, error) {
 		return stagedMessage{}, err
 	}
 	staged := stagedMessage{slot: out.takeSlot(), block: b}
-	atomic.StoreUint32(&out.mailbox.flags(o.config.Rank).copied[staged.slot], 0)
+	atomic.StoreUint32(&o.flagsTo(p.Root).copied[staged.slot], 0)
 	return staged, nil
 }
 
@@ -144,8 +145,9 @@ func (out *peerOutbox) takeSlot() uint64 {
 	return slot
 }
 
-// awaitRoom waits for room for a header in the peer's ring. If needsSlot is set, it also waits for
-// a free slot. It does not reserve either.
+// awaitRoom waits for room for a header in the peer's mailbox (see announce). If needsSlot is set,
+// it also waits for a free slot. It does not reserve either. If the peer may never make room, it
+// makes the group fail.
 func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	out := &o.peers[p.Root]
 	ring := out.mailbox.headersFrom(o.config.Rank)
@@ -236,11 +238,12 @@ func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 		}
 	}
 	arrived := &box.flags(o.config.Rank).arrived[staged.slot]
-	return api.StreamWriteValue(s, box.deviceAddress(arrived), 1)
+	const isSet = 1
+	return api.StreamWriteValue(s, box.deviceAddress(arrived), isSet)
 }
 
-// announce posts the header of a message, and wakes the receiver. isInGraph is set for a Send in a
-// graph.
+// announce posts the header of a message in the receiver's mailbox, and wakes the receiver. The
+// data may arrive later. isInGraph is set for a Send in a graph.
 func (o *outbox) announce(e *End, staged stagedMessage, isInGraph bool) {
 	p := e.plan
 	h := header{

@@ -35,7 +35,7 @@ func (s *Suspender) PrepareSuspend() error {
 	if err := in.readHeaders(); err != nil {
 		return err
 	}
-	// unassigned still contains messages that a Recv has matched meanwhile.
+	// unassigned can contain messages that a Recv has matched. The others are in announcements.
 	hasUnmatched := slices.ContainsFunc(in.unassigned, func(a *announcement) bool {
 		return in.announcements[a.key()] == a
 	})

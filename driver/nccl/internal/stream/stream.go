@@ -29,7 +29,7 @@ type Stream struct {
 	hostFuncCount uint32    // number of host functions so far
 	hostFuncWord  *gpu.Word // nil until the first host function
 	adoptedState            // zero unless the stream is adopted
-	faults                  // the error that the next Synchronize returns
+	faults                  // holds the error that the next Synchronize returns
 }
 
 type waitState struct{ isWaitedFor atomic.Bool } // written with Stream.Mu held
