@@ -134,7 +134,7 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 	if a.bytes > 0 {
 		segment := in.segmentOf(a) // of the sender's staging memory
 		if segment.bytes != int64(a.size) {
-			return false, in.errInvalid(a)
+			return false, in.invalidError(a)
 		}
 		if segment.address == 0 {
 			return false, segment.err // nil while another goroutine is mapping the segment

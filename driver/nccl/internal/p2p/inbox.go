@@ -15,8 +15,9 @@ import (
 	"symmem/internal/spin"
 )
 
-// inbox matches announced messages with receives. The caller of a method must hold mu, unless the
-// method locks mu or states otherwise.
+// inbox matches announced messages with Recvs. A sender announces a message by a header in this
+// rank's mailbox (shared host memory), and the data can arrive later. The caller of a method must
+// hold mu, unless the method locks mu or states otherwise.
 type inbox struct {
 	config       *driver.GroupConfig
 	plane        control.Plane
@@ -24,23 +25,26 @@ type inbox struct {
 	device       *Device
 	ended        <-chan struct{} // see Group.Ended
 
-	mailbox *mailbox
+	mailbox *mailbox // this rank's mailbox; nil after it has been freed
 	file    *os.File // the mailbox's file, while peers may still map it
 
-	mu                  ranked.Mutex[inboxMu] // guards the following fields
-	matcher             message.Matcher[*End]
-	announcements       map[messageKey]*announcement // messages without a Recv
-	awaitingHeader      map[messageKey]*End          // Recvs without their message's header
-	unassigned          []*announcement              // messages not yet passed to the matcher
-	anySourceRecvs      int                          // Recvs from any source without a message
-	lastInSlot          map[slotKey]*announcement    // latest message in a slot of a graph
-	peerSegments        map[slotKey]*peerSegment
-	recvsWithoutMessage []*End
-	unfinishedRecvs     []*End // Recvs not known to be complete
-	isDelivering        bool   // deliverMessages is running
-	stopped             bool   // delivery must not start again
+	mu             ranked.Mutex[inboxMu]        // guards the following fields
+	matcher        message.Matcher[*End]        // assigns messages to Recvs, in order
+	announcements  map[messageKey]*announcement // messages without a Recv
+	awaitingHeader map[messageKey]*End          // Recvs without their message's header
+	// unassigned holds messages that have not been passed to the matcher, in the order of their
+	// headers. Some may have a Recv meanwhile. The matcher needs messages only for Recvs from any
+	// source: if the source is given, it knows the number of the next message.
+	unassigned          []*announcement
+	anySourceRecvs      int                       // Recvs from any source without a message
+	lastInSlot          map[slotKey]*announcement // latest message in a slot of a graph
+	peerSegments        map[slotKey]*peerSegment  // peers' memory that holds messages
+	recvsWithoutMessage []*End                    // Recvs that have not accepted a message
+	unfinishedRecvs     []*End                    // Recvs not known to be complete
+	isDelivering        bool                      // deliverMessages is running
+	stopped             bool                      // delivery must not start again
 
-	goroutines sync.WaitGroup
+	goroutines sync.WaitGroup // goroutines that deliver messages or map segments
 }
 
 func newInbox(g *Group, messagePlane control.Messages) (*inbox, error) {
@@ -55,7 +59,8 @@ func newInbox(g *Group, messagePlane control.Messages) (*inbox, error) {
 	return in, err
 }
 
-// readHeaders reads the new headers in the mailbox and adds their messages.
+// readHeaders reads the new headers in the mailbox and adds their messages. After an invalid
+// header, it reads the rest, too, and returns the first error.
 func (in *inbox) readHeaders() (err error) {
 	for source := range in.config.Ranks {
 		if source == in.config.Rank || in.mailbox == nil {
@@ -78,26 +83,31 @@ func (in *inbox) readHeaders() (err error) {
 			}
 		}
 	}
-	if in.anySourceRecvs > 0 && err == nil {
-		const all = false
-		err = in.passToMatcher(all)
+	if err != nil || in.anySourceRecvs == 0 {
+		return err
 	}
-	return err
+	const all = false
+	return in.passToMatcher(all)
 }
 
+// addAnnouncement adds a message, and compares it with its Recv if there is one.
 func (in *inbox) addAnnouncement(a *announcement) error {
 	if !a.isValid() {
-		return in.errInvalid(a)
+		return in.invalidError(a)
 	}
-	if key := (slotKey{a.source, a.slot}); a.inGraph != 0 {
-		a.previousInSlot, in.lastInSlot[key] = in.lastInSlot[key], a
+	if a.inGraph != 0 {
+		key := slotKey{source: a.source, number: a.slot}
+		a.previousInSlot = in.lastInSlot[key]
+		in.lastInSlot[key] = a
 	}
 	in.announcements[a.key()] = a
 	if e := in.awaitingHeader[a.key()]; e != nil {
 		delete(in.awaitingHeader, a.key())
 		return in.match(e)
 	}
-	if in.unassigned = append(in.unassigned, a); len(in.unassigned) > 2*len(in.announcements)+Slots {
+	in.unassigned = append(in.unassigned, a)
+	mustPrune := len(in.unassigned) > 2*len(in.announcements)+Slots // most have a Recv
+	if mustPrune {
 		in.unassigned = slices.DeleteFunc(in.unassigned, func(a *announcement) bool {
 			return in.announcements[a.key()] != a
 		})
@@ -116,14 +126,17 @@ func (in *inbox) passToMatcher(all bool) error {
 		if in.announcements[a.key()] != a {
 			continue // matched with a Recv
 		}
-		if !all && (!a.ownsFlags() || !in.isComplete(a)) {
+		isComplete := a.ownsFlags() && in.isComplete(a)
+		if !all && !isComplete {
 			in.unassigned = append(in.unassigned, a)
 			continue
 		}
-		errs = append(errs, in.assign(in.matcher.Arrive(message.Arrival{
+		claims := in.matcher.Arrive(message.Arrival{
 			Source: a.source, Tag: int(a.tag), Number: a.number,
 			Segment: in.matcherSegment(a.collectivesBefore),
-		})))
+		})
+		err := in.assign(claims)
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -136,25 +149,32 @@ func (in *inbox) hasCandidate(e *End) bool {
 	})
 }
 
-func (in *inbox) errInvalid(a *announcement) error {
+// invalidError returns the error for a header that a correct peer could not have written.
+func (in *inbox) invalidError(a *announcement) error {
 	return fmt.Errorf("rank %d of the world announced message %d with tag %d and %d bytes in group "+
 		"%s, which is invalid: the rank's memory is corrupt", in.config.Ranks[a.source], a.number,
 		a.tag, a.bytes, in.config.Name())
 }
 
+// matcherSegment returns the segment of a Send or Recv. after is the number of collectives before
+// it. The matcher does not assign a message to a Recv from any source in another segment.
 func (in *inbox) matcherSegment(after uint64) uint64 {
 	return control.MessageSegment(in.config, after)
 }
 
+// assign informs Recvs of the messages that the matcher has assigned to them, and compares them.
 func (in *inbox) assign(claims []message.Claim[*End]) error {
 	var errs []error
 	for _, claim := range slices.Clone(claims) {
 		e := claim.Receive
-		e.source, e.number, e.isClaimed = claim.Source, claim.Number, true
+		e.source = claim.Source
+		e.number = claim.Number
+		e.isClaimed = true
 		if e.plan.Root == driver.AnySource {
 			in.anySourceRecvs--
 		}
-		errs = append(errs, in.match(e))
+		err := in.match(e)
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -163,7 +183,7 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 // read.
 func (in *inbox) match(e *End) error {
 	p := e.plan
-	key := messageKey{e.source, p.Tag, e.number}
+	key := messageKey{source: e.source, tag: p.Tag, number: e.number}
 	a := in.announcements[key]
 	if a == nil {
 		in.awaitingHeader[key] = e
@@ -179,7 +199,8 @@ func (in *inbox) match(e *End) error {
 	return err
 }
 
-// post passes a Recv to the matcher, and reports whether the Recv has accepted its message.
+// post passes a Recv to the matcher. If the message has already arrived, the Recv accepts it, and
+// post returns true. A captured Recv does not accept its message here.
 func (in *inbox) post(e *End) (accepted bool, err error) {
 	p := e.plan
 	in.mu.Lock()
@@ -187,9 +208,13 @@ func (in *inbox) post(e *End) (accepted bool, err error) {
 	if p.Root == driver.AnySource {
 		in.anySourceRecvs++
 	}
-	err = errors.Join(in.readHeaders(),
-		in.assign(in.matcher.Post(e, p.Tag, p.Root, in.matcherSegment(e.After))))
-	if err == nil && !e.isCaptured {
+	readErr := in.readHeaders()
+	claims := in.matcher.Post(e, p.Tag, p.Root, in.matcherSegment(e.After))
+	assignErr := in.assign(claims)
+	if readErr != nil || assignErr != nil {
+		return false, errors.Join(readErr, assignErr)
+	}
+	if !e.isCaptured {
 		accepted, err = in.accept(e)
 	}
 	if err == nil && !accepted {
@@ -198,9 +223,9 @@ func (in *inbox) post(e *End) (accepted bool, err error) {
 	return accepted, err
 }
 
-// addReceive starts the delivery of a Recv's message. It must be called before the Recv's wait is
-// queued. After that, CUDA calls may block until the wait is over if another thread is in a CUDA
-// call that waits for all streams.
+// addReceive starts the delivery of a Recv's message. Call it before the Recv's wait is queued.
+// Later, it could be too late: if another thread is in a CUDA call that waits for all streams, CUDA
+// calls of this thread may block until the Recv's wait is over.
 func (in *inbox) addReceive(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -214,7 +239,7 @@ func (in *inbox) addReceive(e *End) {
 func (in *inbox) removeReceive(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if !e.isCaptured {
+	if !e.isCaptured { // no launch of a captured Recv waits yet
 		e.refuse()
 	}
 	isE := func(other *End) bool { return other == e }
@@ -233,17 +258,19 @@ func (in *inbox) pruneReceives() {
 	})
 }
 
-// isWaiting reports whether a stream is waiting for a Recv's message or a captured Send's slot.
+// isWaiting reports whether a stream is waiting for a Recv's message or a captured Send's slot. It
+// notes the start of the wait (see End.checkWait).
 func (in *inbox) isWaiting(e *End) bool {
-	switch {
-	case in.mailbox == nil || !e.checkWait():
+	if in.mailbox == nil || !e.checkWait() {
 		return false
-	case e.copiedWord != nil:
+	}
+	if e.isCapturedSend() {
 		return atomic.LoadUint32(e.copiedWord) == 0
 	}
 	return e.announcement == nil || !in.isComplete(e.announcement)
 }
 
+// hasUnanswered reports whether any Recv is waiting for a message that has not been announced.
 func (in *inbox) hasUnanswered() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
