@@ -61,7 +61,7 @@ func (s *Suspender) Suspend() (released int64, err error) {
 	if m.closed {
 		return 0, nil
 	}
-	peerSegments := slices.Collect(maps.Values(m.inbox.mappedSegments()))
+	peerSegments := slices.Collect(maps.Values(mappedSegments(m.inbox)))
 	m.suspended = true
 	unmapErr := unmapSegments(m.Device.GPU, peerSegments)
 	freeErr := s.freeAll()
@@ -119,7 +119,7 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 	}
 	callText := "resuming group " + m.Config.Name()
 	var mapped []*peerSegment
-	for key, segment := range m.inbox.mappedSegments() {
+	for key, segment := range mappedSegments(m.inbox) {
 		fetch := func() error {
 			_, err := m.Device.Exporter.Fetch(ctx, m.Config.Ranks[key.source],
 				stagingKey(m.Config.ID, int(key.number)), segment.bytes, segment.address)
@@ -150,7 +150,7 @@ func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 // mappedSegments returns the peers' segments that this rank has mapped. While the group is
 // suspended, these are the segments to map again. The source of a key is a group rank, and the
 // number is that of the segment.
-func (in *inbox) mappedSegments() map[slotKey]*peerSegment {
+func mappedSegments(in *inbox) map[slotKey]*peerSegment {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	mapped := map[slotKey]*peerSegment{}

@@ -125,7 +125,7 @@ func (g *Graph) launchLocked(s *Stream) error {
 	}
 	if g.HasOtherWaits || s.isAdopted {
 		// Otherwise, the groups' later calls would wait for everything for which this launch waits.
-		if err := s.recordAllGroups(); err != nil {
+		if err := recordAllGroups(s); err != nil {
 			return err
 		}
 	}

@@ -77,7 +77,7 @@ func (s *Stream) submitWork(calls func() error) error {
 			}
 			s.Recording = isCapturing
 			defer func() { s.Recording = false }()
-			if err := s.recordAllGroups(); err != nil {
+			if err := recordAllGroups(s); err != nil {
 				return err
 			}
 		}
@@ -131,8 +131,8 @@ func (s *Stream) RecordGroups(except Group) error {
 	return nil
 }
 
-// recordAllGroups is RecordGroups without an exception.
-func (s *Stream) recordAllGroups() error { return s.RecordGroups(nil) }
+// recordAllGroups calls RecordGroups without an exception.
+func recordAllGroups(s *Stream) error { return s.RecordGroups(nil) }
 
 // RecordQueued records the event queuedEnd on an adopted stream, unless the stream is being
 // captured. Call it after work has been queued, with s.Mu held and the CUDA context current.
@@ -156,5 +156,5 @@ func (s *Stream) recordAllWork() (capturing bool, err error) {
 	if !s.isAdopted || s.closed.Load() {
 		return false, nil
 	}
-	return s.recordEndEvent(s.recordAllGroups)
+	return s.recordEndEvent(func() error { return recordAllGroups(s) })
 }

@@ -222,7 +222,7 @@ func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 	}
 	s.stopQueries()
 	s.closed.Store(true)
-	groupsErr := s.recordAllGroups()
+	groupsErr := recordAllGroups(s)
 	errs = append(errs, groupsErr)
 	if !s.isAdopted {
 		destroyErr := s.gpu.Do(func() error { return s.gpu.CUDA.StreamDestroy(s.CUDA) })

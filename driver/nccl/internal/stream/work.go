@@ -16,7 +16,7 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	if doesCopyWait(s.gpu, dst, src, bytes) {
-		s.waitBeforeCopy()
+		waitBeforeCopy(s)
 	}
 	return s.submitWork(func() error {
 		if bytes == 0 {
@@ -28,7 +28,7 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 
 // waitBeforeCopy waits for the stream, for a limited time. Otherwise, CUDA's copy call would wait,
 // while Copy holds the stream's lock. The fault of a group could then not end the wait.
-func (s *Stream) waitBeforeCopy() {
+func waitBeforeCopy(s *Stream) {
 	capturing, err := s.recordAllWork()
 	if capturing || err != nil {
 		return // a captured copy does not wait; after an error, let the copy call report it
@@ -93,7 +93,7 @@ func (s *Stream) Host(work func()) error {
 			}
 			s.hostFuncWord = word
 		}
-		if err := s.recordAllGroups(); err != nil {
+		if err := recordAllGroups(s); err != nil {
 			return err
 		}
 		s.hostFuncCount++
@@ -133,7 +133,7 @@ func (s *Stream) Record(e driver.Event) error {
 		if !s.isAdopted {
 			return event.Record(s.CUDA)
 		}
-		_, err := s.recordEndEvent(s.recordAllGroups)
+		_, err := s.recordEndEvent(func() error { return recordAllGroups(s) })
 		event.sharePoint(&s.queuedEnd) // unchanged if the owner is capturing the stream
 		return err
 	})
@@ -153,7 +153,7 @@ func (s *Stream) Wait(e driver.Event) error {
 	return s.submitWork(func() error {
 		isCapturing := s.Capture != nil || s.Recording
 		if !isCapturing {
-			recordErr := s.recordAllGroups()
+			recordErr := recordAllGroups(s)
 			waitErr := event.StreamWait(s.CUDA, s.gpu.CUDA)
 			return errors.Join(recordErr, waitErr)
 		}
@@ -181,7 +181,7 @@ func (s *Stream) BeginCapture() error {
 		if s.Capture != nil {
 			return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
 		}
-		if err := s.recordAllGroups(); err != nil {
+		if err := recordAllGroups(s); err != nil {
 			return err
 		}
 		var priorWork *Event // nil if the stream is idle
