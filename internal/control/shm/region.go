@@ -33,7 +33,7 @@ type line struct {
 	digest  uint64
 	payload [spin.LinePayload]byte
 	// balance is Counts.Balance, in a cache line that is read only if a balance is not 0 (see
-	// steps.compareBalances).
+	// steps.compareCallsAndBalances).
 	balance uint64
 	_       [lineStride - spin.LineBytes - 8]byte
 }
