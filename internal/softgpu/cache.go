@@ -130,7 +130,11 @@ func (c cache) lock(key string) (unlock func(), err error) {
 	select {
 	case err := <-lockResult:
 		unlock = func() { _ = f.Close() }
-		return unlock, err
+		if err != nil {
+			unlock()
+			return nil, err
+		}
+		return unlock, nil
 	case <-time.After(compileTimeout):
 		return nil, fmt.Errorf("waited %v for another process that is compiling the software GPU",
 			compileTimeout)

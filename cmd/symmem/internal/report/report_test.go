@@ -94,14 +94,18 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// TestFaults checks that ranks with the same fault share a row, which shows the earliest time.
+// TestFaults checks that ranks with the same fault share a row, which shows the earliest known time.
 func TestFaults(t *testing.T) {
 	const text, printableText = "rank 2 is late\x1b[31m", "rank 2 is late?[31m"
-	rank0, rank1 := newHistory(0, "A"), newHistory(1, "A")
-	rank0.Faults = []history.Fault{{Group: "world", Text: text, UnixMicro: 9}}
-	rank1.Faults = []history.Fault{{Group: "world", Text: text, UnixMicro: 7}}
-	want := []page.Row{{Ranks: []int{0, 1}, Group: "world", Text: printableText, Time: 7}}
-	if d := cmp.Diff(want, buildPage(rank0, rank1).Faults); d != "" {
+	const unknown = 0
+	var ranks []*history.Rank
+	for i, time := range []int64{unknown, 9, 7, unknown} {
+		r := newHistory(i, "A")
+		r.Faults = []history.Fault{{Group: "world", Text: text, UnixMicro: time}}
+		ranks = append(ranks, r)
+	}
+	want := []page.Row{{Ranks: []int{0, 1, 2, 3}, Group: "world", Text: printableText, Time: 7}}
+	if d := cmp.Diff(want, buildPage(ranks...).Faults); d != "" {
 		t.Errorf("faults differ (-want +got):\n%s", d)
 	}
 }

@@ -89,8 +89,8 @@ func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 }
 
 // addToRow adds a rank to the row with the given group and text. If there is none, it adds a row.
-// rank is an index in Page.Ranks. The time of a row is the earliest time of its ranks, in
-// microseconds since 1970. addToRow returns the rows.
+// rank is an index in Page.Ranks. The time of a row is the earliest known time of its
+// ranks, in microseconds since 1970, and 0 if none is known. addToRow returns the rows.
 func addToRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
 	for i := range rows {
 		row := &rows[i]
@@ -100,7 +100,10 @@ func addToRow(rows []page.Row, rank int, group, text string, time int64) []page.
 		if !slices.Contains(row.Ranks, rank) {
 			row.Ranks = append(row.Ranks, rank)
 		}
-		row.Time = min(row.Time, time)
+		isEarlier := row.Time == 0 || time < row.Time
+		if time != 0 && isEarlier {
+			row.Time = time
+		}
 		return rows
 	}
 	return append(rows, page.Row{Ranks: []int{rank}, Group: group, Text: text, Time: time})

@@ -24,10 +24,17 @@ func (m *machine) readJSON(in *input) error {
 		}
 		isComplete = len(m.marks) == 0 // every open array and object has a mark
 	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+	_, err := decoder.Token()
+	isText := err == nil || errors.As(err, new(*json.SyntaxError)) ||
+		errors.Is(err, io.ErrUnexpectedEOF)
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case isText:
 		return formatError("it goes on after its end at byte %d", decoder.InputOffset())
+	default:
+		return jsonError(err, decoder.InputOffset())
 	}
-	return nil
 }
 
 // jsonError converts an error of the JSON decoder at an offset to an error for the user.

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
+	"strings"
 	"testing"
+	"testing/iotest"
 )
 
 // walk visits the values in v up to a depth, because a list in a pickle can contain itself.
@@ -66,4 +69,14 @@ func FuzzJSON(f *testing.F) {
 			t.Errorf("Decode = %v; want no error, because the file is valid JSON", err)
 		}
 	})
+}
+
+// TestReadErrorAfterValueIsReturned checks that an error of the reader is not taken for text after
+// the end of a JSON value.
+func TestReadErrorAfterValueIsReturned(t *testing.T) {
+	broken := errors.New("broken disk")
+	file := io.MultiReader(strings.NewReader(`{"segments": []}`), iotest.ErrReader(broken))
+	if _, _, err := Decode(file, Options{}); !errors.Is(err, broken) {
+		t.Errorf("Decode = %v; want %v", err, broken)
+	}
 }
