@@ -41,10 +41,30 @@ const (
 )
 
 var codeNames = [numCodes]string{
-	"OK", "INVALID", "CLOSED", "UNSUPPORTED", "OUT_OF_MEMORY", "SIZE", "DOUBLE_FREE", "FREED",
-	"FOREIGN", "CAPTURING", "OUT_OF_RANGE", "ABORTED", "DIVERGENCE", "TIMEOUT", "RANK_LOST",
-	"FORKED", "NOT_OPEN", "LIVE", "SHORT", "PANIC", "FAILED",
-	"INTERRUPTED", "BUSY", "SUSPENDED",
+	CodeOK:          "OK",
+	CodeInvalid:     "INVALID",
+	CodeClosed:      "CLOSED",
+	CodeUnsupported: "UNSUPPORTED",
+	CodeOutOfMemory: "OUT_OF_MEMORY",
+	CodeSize:        "SIZE",
+	CodeDoubleFree:  "DOUBLE_FREE",
+	CodeFreed:       "FREED",
+	CodeForeign:     "FOREIGN",
+	CodeCapturing:   "CAPTURING",
+	CodeOutOfRange:  "OUT_OF_RANGE",
+	CodeAborted:     "ABORTED",
+	CodeDivergence:  "DIVERGENCE",
+	CodeTimeout:     "TIMEOUT",
+	CodeRankLost:    "RANK_LOST",
+	CodeForked:      "FORKED",
+	CodeNotOpen:     "NOT_OPEN",
+	CodeLive:        "LIVE",
+	CodeShort:       "SHORT",
+	CodePanic:       "PANIC",
+	CodeFailed:      "FAILED",
+	CodeInterrupted: "INTERRUPTED",
+	CodeBusy:        "BUSY",
+	CodeSuspended:   "SUSPENDED",
 }
 
 // String returns the code's name in symmem.h, without the prefix SYMMEM_ or SYMMEM_ERR_.
@@ -65,8 +85,8 @@ var (
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// errorCodes maps errors to codes. CodeOf uses the first entry that an error wraps. If an error
-// can wrap several entries, the cause comes before its effects.
+// errorCodes maps errors to codes. An error can wrap several of these errors. CodeOf uses the first
+// one in this list, so causes precede their effects.
 var errorCodes = []struct {
 	err  error
 	code Code
@@ -95,11 +115,13 @@ func CodeOf(err error) Code {
 	if err == nil {
 		return CodeOK
 	}
-	switch {
+	switch { // errorCodes has the errors without a type
 	case errors.Is(err, symmem.ErrInterrupted):
 		return CodeInterrupted
-	case errors.As(err, new(*symmem.DivergenceError)), errors.As(err, new(*symmem.MismatchError)),
-		errors.As(err, new(*symmem.DeadlockError)), isMessageError(err):
+	case errors.As(err, new(*symmem.DivergenceError)),
+		errors.As(err, new(*symmem.MismatchError)),
+		errors.As(err, new(*symmem.DeadlockError)),
+		isMessageError(err):
 		return CodeDivergence
 	case errors.As(err, new(*symmem.RankLostError)):
 		return CodeRankLost
@@ -114,6 +136,8 @@ func CodeOf(err error) Code {
 	return CodeFailed
 }
 
+// adviceByCode has a text for the codes after which callers can do something. Message appends it to
+// an error's text.
 var adviceByCode = map[Code]string{
 	CodeOutOfMemory: "free memory, raise the capacity of the pool, or reserve memory early",
 	CodeDoubleFree:  "this pointer was freed before, or was never allocated",
@@ -125,14 +149,16 @@ var adviceByCode = map[Code]string{
 	CodePanic:    "please report this, with the message",
 }
 
-// Message returns the text of err, followed by advice for the code, if there is any. The advice
-// about equal calls does not fit ranks that passed different values.
+// Message returns the text of err, whose code is c, followed by advice for the code.
 func (c Code) Message(err error) string {
 	text := err.Error()
-	if advice := adviceByCode[c]; advice != "" && !isValueDivergence(err) {
+	advice := adviceByCode[c]
+	// If ranks passed different values, their calls were the same, so the advice does not fit.
+	if advice != "" && !isValueDivergence(err) {
 		text += "; " + advice
 	}
-	if c == CodeDivergence && !isMessageError(err) && !hasCallSites(err) {
+	canHaveCallSites := c == CodeDivergence && !isMessageError(err)
+	if canHaveCallSites && !hasCallSites(err) {
 		text += "; set SYMMEM_CALLSITES=1 to see the source lines"
 	}
 	return text
@@ -145,10 +171,11 @@ func isMessageError(err error) bool {
 
 // isValueDivergence reports whether ranks passed different values to a comparison, such as Agree.
 func isValueDivergence(err error) bool {
-	var divergence *symmem.DivergenceError
-	return errors.As(err, &divergence) && divergence.Kind == symmem.DivergedValue
+	divergence, ok := errors.AsType[*symmem.DivergenceError](err)
+	return ok && divergence.Kind == symmem.DivergedValue
 }
 
+// hasCallSites reports whether the error already names the source lines of the ranks' calls.
 func hasCallSites(err error) bool {
 	divergence, ok := errors.AsType[*symmem.DivergenceError](err)
 	if !ok {

@@ -7,7 +7,8 @@ import (
 	"symmem"
 )
 
-// errorDetail describes an error for programs. At most one of the pointers is not nil.
+// errorDetail describes an error for programs. The kind of the error determines which of the
+// pointers is set. For other kinds, all are nil.
 type errorDetail struct {
 	Code       int               `json:"code"`
 	Name       string            `json:"name"`
@@ -18,18 +19,20 @@ type errorDetail struct {
 	Memory     *memoryDetail     `json:"memory,omitempty"`
 }
 
-// divergenceDetail describes how calls or events differ between ranks. The first difference is
-// between FirstPosition and LastPosition in the ranks' sequences.
+// divergenceDetail describes how ranks differ in their calls, or in their events, such as the
+// allocations in a pool. Ranks are those of the world.
 type divergenceDetail struct {
-	Group         string          `json:"group"`
-	Kind          string          `json:"kind"` // a symmem.DivergenceKind, call, place or messages
-	GroupRanks    []int           `json:"members,omitempty"`
-	Pool          uint64          `json:"pool"`
-	PoolName      string          `json:"pool_name,omitempty"`
+	Group      string `json:"group"`
+	Kind       string `json:"kind"` // a symmem.DivergenceKind, "call", "place" or "messages"
+	GroupRanks []int  `json:"members,omitempty"`
+	Pool       uint64 `json:"pool"` // id of the pool, or 0 if no pool is concerned
+	PoolName   string `json:"pool_name,omitempty"`
+	// The first difference is from FirstPosition to LastPosition in the history of a pool, or in the
+	// sequence of messages. LastPosition is larger if a part of the history was discarded.
 	FirstPosition uint64          `json:"position"`
 	LastPosition  uint64          `json:"last"`
-	DeviantRanks  []int           `json:"deviant"`
-	AbsentRanks   []int           `json:"absent"`
+	DeviantRanks  []int           `json:"deviant"` // those that differ from the majority, if any
+	AbsentRanks   []int           `json:"absent"`  // those that took no part in the comparison
 	Reason        string          `json:"why"`
 	Variants      []variantDetail `json:"variants"`
 	// CallsByRank holds each rank's current call, if ranks wait for each other in different calls.
@@ -38,6 +41,7 @@ type divergenceDetail struct {
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
+// variantDetail describes the event of the ranks that have the same event.
 type variantDetail struct {
 	Ranks          []int    `json:"ranks"`
 	Event          string   `json:"event"`
@@ -46,10 +50,10 @@ type variantDetail struct {
 }
 
 type timeoutDetail struct {
-	InCall       string         `json:"doing"`
+	InCall       string         `json:"doing"` // the call that timed out
 	WaitedMS     int64          `json:"waited_ms"`
 	MissingRanks []int          `json:"missing"`
-	CallsByRank  map[int]string `json:"activity"`
+	CallsByRank  map[int]string `json:"activity"` // current calls of missing ranks, if known
 	// NCCLCounts holds NCCL's operation counts if they differ between ranks.
 	NCCLCounts string `json:"counts,omitempty"`
 	// NeverJoined is set if the missing ranks did not arrive when a world or group was opened.
@@ -71,12 +75,13 @@ func Detail(code Code, err error) string {
 	d.fill(err)
 	text, err := json.Marshal(d)
 	if err != nil {
-		return "{}"
+		return "{}" // cannot happen: the fields are numbers and strings
 	}
 	return string(text)
 }
 
-// fill sets the field for the kind of err. It checks kinds in the same order as CodeOf.
+// fill sets the field for the kind of err. An error can have several kinds, so fill checks them in
+// the same order as CodeOf.
 func (d *errorDetail) fill(err error) {
 	var divergence *symmem.DivergenceError
 	var mismatch *symmem.MismatchError
@@ -89,12 +94,15 @@ func (d *errorDetail) fill(err error) {
 	case errors.As(err, &divergence):
 		d.Divergence = divergenceOf(divergence)
 	case errors.As(err, &mismatch):
-		d.Divergence = divergenceWithoutVariants("call", mismatch.Group, nil)
+		d.Divergence = divergenceWithoutVariants("call")
+		d.Divergence.Group = mismatch.Group
 		d.Divergence.DeviantRanks = nonNilCopy(mismatch.Others)
 	case errors.As(err, &deadlock):
-		d.Divergence = divergenceWithoutVariants("place", "", deadlock.Activity)
+		d.Divergence = divergenceWithoutVariants("place")
+		d.Divergence.CallsByRank = deadlock.Activity
 	case errors.As(err, &messages):
-		d.Divergence = divergenceWithoutVariants("messages", messages.Group, nil)
+		d.Divergence = divergenceWithoutVariants("messages")
+		d.Divergence.Group = messages.Group
 		d.Divergence.FirstPosition = messages.Number
 		d.Divergence.LastPosition = messages.Number
 		d.Divergence.Reason = string(messages.Fault)
@@ -113,12 +121,10 @@ func (d *errorDetail) fill(err error) {
 	}
 }
 
-func divergenceWithoutVariants(
-	kind, group string, callsByRank map[int]string,
-) *divergenceDetail {
+// divergenceWithoutVariants returns a description whose lists are empty. JSON encodes them as [].
+func divergenceWithoutVariants(kind string) *divergenceDetail {
 	return &divergenceDetail{
-		Group: group, Kind: kind, CallsByRank: callsByRank,
-		DeviantRanks: []int{}, AbsentRanks: []int{}, Variants: []variantDetail{},
+		Kind: kind, DeviantRanks: []int{}, AbsentRanks: []int{}, Variants: []variantDetail{},
 	}
 }
 

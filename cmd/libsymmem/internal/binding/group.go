@@ -11,36 +11,42 @@ import (
 	"symmem"
 )
 
-// group is an open group of one rank, with what the binding adds to a symmem.Group.
+// group is an open symmem.Group of one rank, with additional state for the C interface.
 type group struct {
 	*symmem.Group
 	owner       *rank
-	handle      uint64
+	handle      uint64        // by which C callers pass the group
 	name        string        // as passed to OpenGroup; the ID is longer
 	attachments []*attachment // guarded by groupTable.mu
 	machines    int           // number of machines that have ranks of the group
-	padCount    atomic.Uint32
+	padCount    atomic.Uint32 // number of checked pads that were opened; see nextPadNumber
 }
 
-// nextPadNumber returns the number of the group's next checked pad: 1 to 255, then 1 again.
-func (g *group) nextPadNumber() uint32 { return (g.padCount.Add(1)-1)%255 + 1 }
+// nextPadNumber returns the number of the group's next checked pad. A number has 8 bits and is not
+// 0, so calls return 1 to 255, and then 1 again.
+func (g *group) nextPadNumber() uint32 {
+	const maxNumber = 255
+	index := g.padCount.Add(1) - 1
+	return index%maxNumber + 1
+}
 
-// isWithinDomain reports whether all ranks of the group share the pool, so that its memory can be
+// sharesPool reports whether all ranks of the group share the pool, so that its memory can be
 // registered with the group.
-func (g *group) isWithinDomain(p *pool) bool {
-	domain := p.Domain()
-	if domain == nil {
+func (g *group) sharesPool(p *pool) bool {
+	domain := p.Domain() // the group of the ranks that share the pool
+	if domain == nil {   // local memory, which no other rank can access
 		return false
 	}
-	sharing := domain.Ranks()
-	isOutside := func(rank int) bool { return !slices.Contains(sharing, rank) }
+	poolRanks := domain.Ranks()
+	isOutside := func(rank int) bool { return !slices.Contains(poolRanks, rank) }
 	return !slices.ContainsFunc(g.Ranks(), isOutside)
 }
 
-// attachment is a communicator of another library that uses a group's windows.
+// attachment is a communicator of another library that uses a group's windows, which are memory
+// registered with the group.
 type attachment struct {
-	handle       uint64
-	address      uintptr
+	handle       uint64  // by which C callers pass the attachment
+	address      uintptr // of the other library's communicator
 	communicator *symmem.AdoptedCommunicator
 	group        *group
 }
@@ -59,15 +65,18 @@ type groupTable struct {
 
 func (t *groupTable) init(owner *rank) {
 	t.owner = owner
-	t.groups, t.attachments = map[uint64]*group{}, map[uint64]*attachment{}
+	t.groups = map[uint64]*group{}
+	t.attachments = map[uint64]*attachment{}
 	t.openCounts = map[string]int{}
 }
 
-// add returns the group's handle. A goroutine updates the Counters when the group fails or ends.
+// add adds a group and returns its new handle. It starts a goroutine that updates the Counters when
+// the group fails or ends.
 func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	s := t.owner.session
+	handle := s.lastHandle.Add(1)
 	added := &group{
-		Group: g, owner: t.owner, handle: s.lastHandle.Add(1), name: name,
+		Group: g, owner: t.owner, handle: handle, name: name,
 		machines: g.Stats().Tuning.Machines,
 	}
 	t.mu.Lock()
@@ -80,12 +89,12 @@ func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 			s.counters.Faults.Add(1)
 		case <-g.Ended(): // the group was closed without an error
 		}
-		<-g.Ended()
+		<-g.Ended() // a failed group ends later
 		s.counters.Pending.Add(1)
 		s.counters.Windows.Add(1)
 	})
 	s.counters.Pending.Add(1)
-	return added.handle
+	return handle
 }
 
 func (t *groupTable) allGroups() []*group {
@@ -94,8 +103,8 @@ func (t *groupTable) allGroups() []*group {
 	return slices.Collect(maps.Values(t.groups))
 }
 
-// nextID returns the id for a new group. The id ends with a counter, because the same ranks can
-// open several groups with one name.
+// nextID returns the id for a new group. It counts the groups that the same ranks open with the
+// same name, and appends the count. For example, a second group has the id "tp [0 1] #2".
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
@@ -104,6 +113,7 @@ func (t *groupTable) nextID(name string, ranks []int) string {
 	return fmt.Sprintf("%s #%d", id, t.openCounts[id])
 }
 
+// remove removes a group and its attachments, and forgets their communicators.
 func (t *groupTable) remove(g *group) {
 	t.mu.Lock()
 	delete(t.groups, g.handle)
@@ -136,7 +146,7 @@ func (t *groupTable) detach(handle uint64) *attachment {
 	}
 	delete(t.attachments, handle)
 	isDetached := func(other *attachment) bool { return other == a }
-	a.group.attachments = slices.DeleteFunc(slices.Clone(a.group.attachments), isDetached)
+	a.group.attachments = slices.DeleteFunc(a.group.attachments, isDetached)
 	return a
 }
 
@@ -146,6 +156,7 @@ func (t *groupTable) attachmentsOf(g *group) []*attachment {
 	return slices.Clone(g.attachments)
 }
 
+// forgetAttachments removes all attachments and forgets their communicators.
 func (t *groupTable) forgetAttachments() {
 	t.mu.Lock()
 	attachments := t.attachments
@@ -156,13 +167,17 @@ func (t *groupTable) forgetAttachments() {
 	}
 }
 
-// groupID returns an id that depends on the name and the ranks. A hash replaces the end of a long
-// id. At most half of the maximum length is used, which leaves room for the counter of nextID.
+// groupID returns an id that depends on the name and the ranks, such as "tp [0 1]". If that is too
+// long, a hash replaces the end of the id.
 func groupID(name string, ranks []int) string {
-	const maxBytes, prefixCharacters = symmem.MaxGroupID / 2, 64
+	const (
+		maxBytes         = symmem.MaxGroupID / 2 // leaves room for the count that nextID appends
+		prefixCharacters = 64
+	)
 	id := fmt.Sprintf("%s %v", name, ranks)
 	if len(id) <= maxBytes {
 		return id
 	}
-	return fmt.Sprintf("%.*s... %x", prefixCharacters, name, sha256.Sum256([]byte(id)))
+	hash := sha256.Sum256([]byte(id))
+	return fmt.Sprintf("%.*s... %x", prefixCharacters, name, hash)
 }

@@ -7,7 +7,8 @@ import (
 	"symmem"
 )
 
-// groups implements the functions in symmem.h that open, use and close groups.
+// groups implements the functions in symmem.h that open, use and close groups. C passes a group by
+// its handle, a number.
 type groups struct{ session *session }
 
 // World returns the handle of the group of all ranks of the main world.
@@ -37,7 +38,7 @@ func (gs *groups) OpenGroupIn(
 	if err != nil {
 		return 0, err
 	}
-	timeout, err := parseMilliseconds("timeout_ms", timeoutMS)
+	timeout, err := timeoutOf(timeoutMS)
 	if err != nil {
 		return 0, fmt.Errorf("opening group %q: %w", name, err)
 	}
@@ -47,23 +48,29 @@ func (gs *groups) OpenGroupIn(
 func (gs *groups) open(
 	r *rank, name string, ranks []int, options symmem.GroupOptions,
 ) (uint64, error) {
-	if name == "" || len(ranks) == 0 {
-		return 0, fmt.Errorf("opening group %q of %d ranks: %w", name, len(ranks), symmem.ErrInvalid)
+	if name == "" {
+		return 0, fmt.Errorf("opening a group of %d ranks: the name is empty: %w", len(ranks),
+			symmem.ErrInvalid)
+	}
+	if len(ranks) == 0 {
+		return 0, fmt.Errorf("opening group %q: the list of ranks is empty: %w", name,
+			symmem.ErrInvalid)
 	}
 	id := r.groupTable.nextID(name, ranks)
-	var g *symmem.Group
-	err := gs.session.runInterruptible("opening group "+name, func(ctx context.Context) (err error) {
-		g, err = r.rt.JoinWith(ctx, id, ranks, options)
+	var opened *symmem.Group
+	err := gs.session.runInterruptible("opening group "+name, func(ctx context.Context) error {
+		g, err := r.rt.JoinWith(ctx, id, ranks, options)
+		opened = g
 		return err
 	})
 	if err != nil {
-		return 0, err
+		return 0, err // after an interrupt, the function may still write opened
 	}
-	return r.groupTable.add(g, name), nil
+	return r.groupTable.add(opened, name), nil
 }
 
-// CloseGroup leaves a group and forgets its attached communicators. Memory registered with them
-// stays registered until their owner destroys them.
+// CloseGroup leaves a group and forgets its attached communicators, which belong to other
+// libraries. Memory stays registered with a communicator until its owner destroys it.
 func (gs *groups) CloseGroup(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {
@@ -85,7 +92,7 @@ type groupDescription struct {
 	Ranks     []int   `json:"ranks"` // ranks of the world, in group order
 	TimeoutMS int64   `json:"timeout_ms"`
 	StopWord  uint64  `json:"stop_word"` // address of the word by which the host stops kernels, or 0
-	Error     *string `json:"error"`
+	Error     *string `json:"error"`     // cause of the group's failure; nil (null) if none is known
 }
 
 // DescribeGroup returns a group's description as JSON.
@@ -105,8 +112,8 @@ func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 	return encode(d)
 }
 
-// GroupError returns the cause of a group's fault. It returns nil if the group has not failed, or
-// if its ranks have not agreed on the cause yet.
+// GroupError returns the error by which a group has failed. It returns nil if the group has not
+// failed, or if its ranks have not agreed on the cause yet. An unknown handle is an error as well.
 func (gs *groups) GroupError(handle uint64) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
@@ -118,10 +125,11 @@ func (gs *groups) GroupError(handle uint64) error {
 // AbortGroup makes a group fail on all its ranks.
 func (gs *groups) AbortGroup(handle uint64) error {
 	_, g, err := gs.session.group(handle)
-	if err == nil {
-		g.Abort()
+	if err != nil {
+		return err
 	}
-	return err
+	g.Abort()
+	return nil
 }
 
 // SetTimeout sets a group's timeout, on this rank only.
@@ -130,26 +138,30 @@ func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
 	if err != nil {
 		return err
 	}
-	timeout, err := parseMilliseconds("timeout_ms", timeoutMS)
+	timeout, err := timeoutOf(timeoutMS)
 	if err != nil {
 		return fmt.Errorf("setting the timeout of group %s: %w", g.ID(), err)
 	}
 	return g.SetTimeout(timeout)
 }
 
-// SuspendGroup releases the group's internal memory until ResumeGroup, and returns its size. It is
-// collective over the group.
-func (gs *groups) SuspendGroup(handle uint64) (releasedBytes int64, err error) {
+// SuspendGroup releases the group's internal memory until ResumeGroup, and returns the size of this
+// memory in bytes. It is collective over the group.
+func (gs *groups) SuspendGroup(handle uint64) (int64, error) {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
 		return 0, err
 	}
+	var released int64
 	err = gs.session.runInterruptible("suspending a group", func(ctx context.Context) error {
 		suspension, err := g.Suspend(ctx)
-		releasedBytes = suspension.Released
+		released = suspension.Released
 		return err
 	})
-	return releasedBytes, err
+	if err != nil {
+		return 0, err // after an interrupt, the function may still write released
+	}
+	return released, nil
 }
 
 // ResumeGroup allocates the group's internal memory again. It is collective over the group.
@@ -161,8 +173,8 @@ func (gs *groups) ResumeGroup(handle uint64) error {
 	return gs.session.runInterruptible("resuming a group", g.Resume)
 }
 
-// SetPath fixes the path (the implementation) that a group's collectives use, or lets symmem choose
-// it. It is collective over the group.
+// SetPath sets the path (the implementation) that a group's collectives use. One of the values of
+// path lets symmem choose. SetPath is collective over the group.
 func (gs *groups) SetPath(handle uint64, path int) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
@@ -177,8 +189,8 @@ func (gs *groups) SetPath(handle uint64, path int) error {
 	})
 }
 
-// Check compares the allocations and frees of the group's ranks in the pools that they share. It
-// is collective over the group.
+// Check compares the allocations and frees that the group's ranks have made in the pools that they
+// share. It is collective over the group.
 func (gs *groups) Check(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {

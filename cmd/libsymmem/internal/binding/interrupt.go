@@ -12,7 +12,8 @@ import (
 	"symmem"
 )
 
-// interrupts polls the caller during waits, so that the caller can interrupt them.
+// interrupts calls functions of the caller during waits. With them, the caller can interrupt a
+// wait, for example when Python has received a signal.
 type interrupts struct {
 	poll atomic.Pointer[pollFunctions] // nil if the caller has set none
 }
@@ -23,10 +24,13 @@ type pollFunctions struct {
 	pollOnThread func() bool
 	// pollInCollective is called during a collective, on any thread, with the stream's lock held.
 	pollInCollective func() bool
-	reusableSlice    atomic.Pointer[timeSlice] // a time slice that has not begun, or nil
+	// spareSlice is a time slice that the next call of runResumable can use, or nil. It saves an
+	// allocation.
+	spareSlice atomic.Pointer[timeSlice]
 }
 
-// SetPoll sets the functions that report whether to interrupt a wait. A nil onThread disables both.
+// SetPoll sets the functions that report whether to interrupt a wait. If onThread is nil, no wait
+// is interrupted, and inCollective is not called either.
 func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 	if onThread == nil {
 		i.poll.Store(nil)
@@ -42,47 +46,48 @@ const (
 
 var errTimeSlice = errors.New("the time slice of a wait has expired")
 
-func errInterrupted(operation string) error {
+func interruptedError(operation string) error {
 	return fmt.Errorf("%s: %w", operation, symmem.ErrInterrupted)
 }
 
 // pollInCollective returns an error if the caller wants to interrupt a collective.
 func (i *interrupts) pollInCollective() error {
 	if p := i.poll.Load(); p != nil && p.pollInCollective() {
-		return errInterrupted("waiting in a collective")
+		return interruptedError("waiting in a collective")
 	}
 	return nil
 }
 
-// runResumable runs a call that only waits, and polls the caller every pollInterval. It lets the
-// call's context expire for each poll, and then repeats the call.
+// runResumable runs a call that only waits, and polls the caller every pollInterval. Before each
+// poll, the call must return, so its context is a time slice. After the poll, runResumable repeats
+// the call.
 func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
 		return call(context.Background())
 	}
 	for {
-		ctx := p.reusableSlice.Swap(nil)
-		if ctx == nil {
-			ctx = newTimeSlice(pollInterval)
+		slice := p.spareSlice.Swap(nil)
+		if slice == nil {
+			slice = newTimeSlice(pollInterval)
 		}
-		err := call(ctx)
-		isUnused := ctx.stop()
-		if isUnused {
-			p.reusableSlice.Store(ctx)
+		err := call(slice)
+		isUnused := slice.stop()
+		if isUnused { // the call did not have to wait
+			p.spareSlice.Store(slice)
 		}
 		if !errors.Is(err, errTimeSlice) {
 			return err
 		}
 		if p.pollOnThread() {
-			return errInterrupted(operation)
+			return interruptedError(operation)
 		}
 	}
 }
 
 // runInterruptible runs a call on another goroutine and polls the caller in the meantime. After an
 // interrupt, it cancels the context and returns within maxCancelWait, even if the call is still
-// running.
+// running. The caller must therefore not read variables of the call after an error.
 func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -90,8 +95,9 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	err := errors.New("the call ended without a result") // replaced before done is closed
-	done := make(chan struct{})
+	// This error stays only if the call ends its goroutine with runtime.Goexit.
+	err := errors.New("the call ended without a result")
+	done := make(chan struct{}) // closed when err is final
 	go func() {
 		defer close(done)
 		err = CatchPanic(func() error { return call(ctx) })
@@ -106,12 +112,12 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 			if !p.pollOnThread() {
 				continue
 			}
-			cancel(errInterrupted(operation))
-			select {
+			cancel(interruptedError(operation))
+			select { // give the call time to end
 			case <-done:
 			case <-time.After(maxCancelWait):
 			}
-			return errInterrupted(operation)
+			return interruptedError(operation)
 		}
 	}
 }
@@ -126,25 +132,24 @@ func CatchPanic(call func() error) (err error) {
 	return call()
 }
 
-// timeSlice is a context that begins with the first call of Done or Err, and expires after its
-// duration. A call that does not wait starts no timer.
+// timeSlice is a context that expires after its duration. It begins with the first call of Done or
+// Err. A call that does not wait does not use its context, so it starts no timer.
 type timeSlice struct {
 	duration time.Duration
 
 	mu     sync.Mutex
 	expiry time.Time     // zero until the slice begins; guarded by mu
-	done   chan struct{} // guarded by mu
-	timer  *time.Timer   // guarded by mu
+	done   chan struct{} // nil before the first call of Done; guarded by mu
+	timer  *time.Timer   // closes done; nil before the first call of Done; guarded by mu
 }
 
 func newTimeSlice(duration time.Duration) *timeSlice { return &timeSlice{duration: duration} }
 
-// expiryLocked returns the time at which the slice expires. The first call begins the slice.
-func (t *timeSlice) expiryLocked() time.Time {
+// beginLocked begins the slice, unless it has already begun.
+func (t *timeSlice) beginLocked() {
 	if t.expiry.IsZero() {
 		t.expiry = time.Now().Add(t.duration)
 	}
-	return t.expiry
 }
 
 // Deadline returns no deadline, because the wait continues after the slice.
@@ -153,9 +158,10 @@ func (t *timeSlice) Deadline() (time.Time, bool) { return time.Time{}, false }
 func (t *timeSlice) Done() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.beginLocked()
 	if t.done == nil {
 		t.done = make(chan struct{})
-		t.timer = time.AfterFunc(time.Until(t.expiryLocked()), func() { close(t.done) })
+		t.timer = time.AfterFunc(time.Until(t.expiry), func() { close(t.done) })
 	}
 	return t.done
 }
@@ -163,7 +169,8 @@ func (t *timeSlice) Done() <-chan struct{} {
 func (t *timeSlice) Err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if time.Now().Before(t.expiryLocked()) {
+	t.beginLocked()
+	if time.Now().Before(t.expiry) {
 		return nil
 	}
 	return errTimeSlice
@@ -171,7 +178,7 @@ func (t *timeSlice) Err() error {
 
 func (t *timeSlice) Value(any) any { return nil }
 
-// stop stops the timer. If the slice has not begun, it can be used again.
+// stop stops the timer. It returns true if the slice has not begun, so that it can be used again.
 func (t *timeSlice) stop() (isUnused bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

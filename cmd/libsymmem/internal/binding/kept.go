@@ -10,16 +10,17 @@ import (
 	"symmem/internal/sys"
 )
 
-// closedRankBuffers finds memory that belonged to symmem when a rank was open: live buffers of
-// closed ranks, which callers can still use, and segments that were unmapped.
+// closedRankBuffers remembers memory that belonged to symmem when a rank was open. This is the
+// memory of live buffers of closed ranks, which callers can still use, and of unmapped segments. A
+// segment is a piece of mapped memory that contains buffers.
 type closedRankBuffers struct {
 	isNonEmpty atomic.Bool // while it is false, checkNotFreed takes no lock
 
 	mu    sync.Mutex
 	ranks []symmem.Interop // closed ranks with live buffers, copied on write; guarded by mu
 
-	// recordUnmapped is called with a pool's lock held, so no lock may be acquired with unmappedMu
-	// held.
+	// unmappedMu is acquired with a pool's lock held (by recordUnmapped). To prevent a deadlock, no
+	// lock may be acquired while it is held.
 	unmappedMu       sync.Mutex
 	unmappedSegments []addressRange // oldest first; guarded by unmappedMu
 }
@@ -29,23 +30,28 @@ type addressRange struct {
 	bytes int64
 }
 
-// contains relies on overflow: if address is below start, the difference is a large number.
-func (s addressRange) contains(address uintptr) bool { return address-s.start < uintptr(s.bytes) }
+func (s addressRange) contains(address uintptr) bool {
+	offset := address - s.start // overflows to a large number if address is below start
+	return offset < uintptr(s.bytes)
+}
 
-// maxUnmappedSegments limits the memory of the record. The oldest segments are dropped.
+// maxUnmappedSegments limits the length of unmappedSegments. The oldest segments are dropped.
 const maxUnmappedSegments = 1024
 
+// keepRank remembers a rank that is about to close, if it has live buffers.
 func (k *closedRankBuffers) keepRank(rank symmem.Interop) {
-	if hasLiveBuffers(rank) {
-		k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
+	if !hasLiveBuffers(rank) {
+		return
 	}
+	k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
 }
 
 func hasLiveBuffers(rank symmem.Interop) bool {
-	buffers, _ := rank.Live(nil)
+	buffers, _ := rank.Live(nil) // nil means all pools
 	return buffers > 0
 }
 
+// updateRanks replaces the ranks by the result of change, which gets a copy that it can modify.
 func (k *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.Interop) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -53,24 +59,28 @@ func (k *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.I
 	k.isNonEmpty.Store(true)
 }
 
-// closedRanks returns the closed ranks with live buffers. The slice is never modified. Callers
-// lock pools, so they must not hold k.mu: a call may hold a pool's lock while it waits for ranks.
+// closedRanks returns the closed ranks with live buffers. The slice is never modified, so callers
+// use it without k.mu. They must not hold k.mu while they call methods of a rank. Such a method can
+// wait for a pool's lock, which another call may hold while it waits for other ranks.
 func (k *closedRankBuffers) closedRanks() []symmem.Interop {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.ranks
 }
 
+// recordUnmapped remembers a segment that was unmapped.
 func (k *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
+	// An earlier segment at the same address is outdated.
 	k.unmappedSegments = slices.DeleteFunc(k.unmappedSegments, func(s addressRange) bool {
 		return s.start == e.Address
 	})
 	if len(k.unmappedSegments) == maxUnmappedSegments {
 		k.unmappedSegments = slices.Delete(k.unmappedSegments, 0, 1)
 	}
-	k.unmappedSegments = append(k.unmappedSegments, addressRange{e.Address, e.Bytes})
+	unmapped := addressRange{start: e.Address, bytes: e.Bytes}
+	k.unmappedSegments = append(k.unmappedSegments, unmapped)
 	k.isNonEmpty.Store(true)
 }
 
@@ -82,10 +92,10 @@ func (k *closedRankBuffers) isUnmapped(address uintptr) bool {
 	})
 }
 
-// checkNotFreed returns an error if the memory belonged to a closed rank and has been freed. On
-// the host backend (onHost), it also finds memory of unmapped segments, unless the address has
-// been mapped again.
-func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, onHost bool) error {
+// checkNotFreed returns an error if the memory belonged to a closed rank and has been freed. For
+// the host backend (isHost), it also returns an error if the memory is in an unmapped segment. The
+// address of such a segment can be mapped again for other memory, which is no error.
+func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, isHost bool) error {
 	if !k.isNonEmpty.Load() {
 		return nil
 	}
@@ -94,25 +104,31 @@ func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, onHost b
 			return err
 		}
 	}
-	if onHost && k.isUnmapped(address) && !sys.IsReadable(address) {
-		return fmt.Errorf("memory at %#x: %w", address, symmem.ErrFreed)
+	if isHost && k.isUnmapped(address) {
+		isMappedAgain := sys.IsReadable(address)
+		if !isMappedAgain {
+			return fmt.Errorf("memory at %#x: %w", address, symmem.ErrFreed)
+		}
 	}
 	return nil
 }
 
-// freeBuffer frees the buffer of a closed rank at an address, and reports whether there is one.
+// freeBuffer frees the buffer that begins at an address, if a closed rank has one. Otherwise, it
+// returns false.
 func (k *closedRankBuffers) freeBuffer(address uintptr) (bool, error) {
 	for _, rank := range k.closedRanks() {
 		b, err := rank.Retire(address)
 		if err != nil {
-			continue
+			continue // the buffer is not one of this rank
 		}
 		if !hasLiveBuffers(rank) {
+			isRank := func(other symmem.Interop) bool { return other == rank }
 			k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop {
-				return slices.DeleteFunc(ranks, func(r symmem.Interop) bool { return r == rank })
+				return slices.DeleteFunc(ranks, isRank)
 			})
 		}
-		return true, b.Free()
+		err = b.Free()
+		return true, err
 	}
 	return false, nil
 }

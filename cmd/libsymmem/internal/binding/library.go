@@ -12,10 +12,13 @@ import (
 )
 
 // Library implements the functions in symmem.h for one process. Each of its embedded types has the
-// methods of one subject. They share the session.
+// methods of one subject, and a pointer to the session, which holds their shared state.
+//
+// A world is a set of processes (its ranks) that have opened symmem together. The process can be a
+// rank of several worlds. Functions without a world's handle use the main world.
 type Library struct {
 	session
-	openMu sync.Mutex // serializes Open and Close of the main world
+	openMu sync.Mutex // serializes openMain and Close
 
 	groups
 	pools
@@ -33,15 +36,20 @@ func New(counters *Counters, warn func(text string)) *Library {
 		counters: counters, printWarning: warn, warnings: warnings{counters: counters},
 	}}
 	s := &l.session
-	l.groups.session, l.pools.session, l.calls.session = s, s, s
-	l.windows.session, l.streams.session, l.pads.session = s, s, s
-	l.worlds.session, l.plugin.session = s, s
+	l.groups.session = s
+	l.pools.session = s
+	l.calls.session = s
+	l.windows.session = s
+	l.streams.session = s
+	l.pads.session = s
+	l.worlds.session = s
+	l.plugin.session = s
 	l.plugin.openLibrary = l.openAlone
 	return l
 }
 
-// Open opens the main world with the JSON options that symmem.h describes. It is collective over
-// all ranks of the job.
+// Open opens the main world. symmem.h describes the options. Open is collective over all ranks of
+// the job.
 func (l *Library) Open(optionsJSON []byte) error {
 	var o Options
 	if err := decode(optionsJSON, &o); err != nil {
@@ -68,10 +76,11 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 func (l *Library) Close(force bool) error {
 	l.openMu.Lock()
 	defer l.openMu.Unlock()
-	if r := l.ranks.main.Load(); r != nil {
-		return l.closeRank(r, force)
+	r := l.ranks.main.Load()
+	if r == nil {
+		return nil
 	}
-	return nil
+	return l.closeRank(r, force)
 }
 
 // IsOpen reports whether the main world is open.
@@ -87,15 +96,15 @@ func (l *Library) RecordsCallSites() bool {
 
 type worldDescription struct {
 	Rank        int    `json:"rank"`
-	Size        int    `json:"size"`
-	Source      string `json:"source"` // what set the rank and the size, such as a launcher
+	Size        int    `json:"size"`   // number of ranks
+	Source      string `json:"source"` // of the rank and the size, such as the name of a launcher
 	Backend     string `json:"backend"`
-	Device      string `json:"device"`
-	Library     string `json:"library"`
-	Check       string `json:"check"`
-	Granularity int64  `json:"granularity"` // in bytes
-	Machines    int    `json:"machines"`
-	Alone       bool   `json:"alone"` // opened by PlugAlloc with only this rank
+	Device      string `json:"device"`      // name of the device
+	Library     string `json:"library"`     // "NCCL 2.28.9", for example; "" for other backends
+	Check       string `json:"check"`       // how often ranks compare their calls
+	Granularity int64  `json:"granularity"` // of memory on the device, in bytes
+	Machines    int    `json:"machines"`    // number of machines that have ranks
+	Alone       bool   `json:"alone"`       // opened by PlugAlloc with only this rank
 	PID         int    `json:"pid"`
 }
 
@@ -123,8 +132,8 @@ func encode(value any) (string, error) {
 	return string(text), err
 }
 
-// SetCheck sets how often the ranks of the main world compare their calls. It is collective over
-// the world.
+// SetCheck sets the check level of the main world: how often its ranks compare their calls. It is
+// collective over the world.
 func (l *Library) SetCheck(level int) error {
 	r, err := l.mainWorldRank()
 	if err != nil {

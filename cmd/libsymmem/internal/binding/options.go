@@ -13,7 +13,8 @@ import (
 	"symmem"
 )
 
-// Options holds the options of symmem_open, which symmem.h documents.
+// Options holds the options of symmem_open, which symmem.h documents. A zero value means that the
+// option is absent.
 type Options struct {
 	Rank            int               `json:"rank"`
 	Size            int               `json:"size"`
@@ -46,7 +47,8 @@ type PoolOptions struct {
 	Placement    string `json:"placement"`
 }
 
-// decode decodes a JSON object and rejects unknown fields. An empty text leaves options unchanged.
+// decode decodes a JSON object to options, a pointer. It rejects unknown fields. An empty text
+// leaves *options unchanged.
 func decode(text []byte, options any) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
@@ -56,35 +58,35 @@ func decode(text []byte, options any) error {
 	if err := d.Decode(options); err != nil {
 		return fmt.Errorf("reading the options: %w: %w", err, symmem.ErrInvalid)
 	}
-	if _, err := d.Token(); err != io.EOF {
+	if _, err := d.Token(); err != io.EOF { // Decode reads only the first value
 		return fmt.Errorf("reading the options: text after the JSON object: %w", symmem.ErrInvalid)
 	}
 	return nil
 }
 
+// runtimeOptions converts the options to those of symmem.Open, and checks their values.
 func (o *Options) runtimeOptions() (symmem.Options, error) {
 	out := symmem.Options{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
 		Store: o.Store, Token: o.Token, Backend: o.Backend, Tuning: o.Tuning, Trace: o.Trace,
-		Scatter:           o.Scatter,
-		CheckInterval:     time.Duration(o.CheckIntervalMS) * time.Millisecond,
-		Timeout:           time.Duration(o.TimeoutMS) * time.Millisecond,
-		WarnAfter:         time.Duration(o.WarnAfterMS) * time.Millisecond,
-		UnorderedMessages: !o.OrderedMessages,
+		Scatter: o.Scatter, UnorderedMessages: !o.OrderedMessages,
 	}
-	if o.TimeoutMS < 0 || min(o.CheckIntervalMS, o.WarnAfterMS) < -maxMilliseconds ||
-		max(o.TimeoutMS, o.CheckIntervalMS, o.WarnAfterMS) > maxMilliseconds {
-		return out, fmt.Errorf("timeout_ms %d, check_interval_ms %d, warn_after_ms %d: the "+
-			"maximum is %d, and a timeout cannot be negative: %w", o.TimeoutMS, o.CheckIntervalMS,
-			o.WarnAfterMS, maxMilliseconds, symmem.ErrInvalid)
+	var err error
+	if out.Timeout, err = timeoutOf(o.TimeoutMS); err != nil {
+		return out, err
+	}
+	if out.CheckInterval, err = intervalOf("check_interval_ms", o.CheckIntervalMS); err != nil {
+		return out, err
+	}
+	if out.WarnAfter, err = intervalOf("warn_after_ms", o.WarnAfterMS); err != nil {
+		return out, err
 	}
 	if o.Device != nil {
 		if *o.Device < 0 {
-			return out, fmt.Errorf("device %d: %w", *o.Device, symmem.ErrInvalid)
+			return out, fmt.Errorf("device is %d; want at least 0: %w", *o.Device, symmem.ErrInvalid)
 		}
 		out.Device = symmem.DeviceNumber(*o.Device)
 	}
-	var err error
 	if o.Path != "" {
 		if out.Path, err = symmem.ParsePathChoice(o.Path); err != nil {
 			return out, err
@@ -101,16 +103,29 @@ func (o *Options) runtimeOptions() (symmem.Options, error) {
 	return out, err
 }
 
-const maxMilliseconds = 24 * 60 * 60 * 1000 // one day
+// maxMilliseconds is one day. The limit finds values in a wrong unit, such as nanoseconds.
+const maxMilliseconds = 24 * 60 * 60 * 1000
 
-func parseMilliseconds(name string, value int64) (time.Duration, error) {
-	if value < 0 || value > maxMilliseconds {
-		return 0, fmt.Errorf("%s is %d; want 0 to %d: %w", name, value, maxMilliseconds,
+// timeoutOf converts an argument or option timeout_ms.
+func timeoutOf(timeoutMS int64) (time.Duration, error) {
+	if timeoutMS < 0 || timeoutMS > maxMilliseconds {
+		return 0, fmt.Errorf("timeout_ms is %d; want 0 to %d: %w", timeoutMS, maxMilliseconds,
 			symmem.ErrInvalid)
 	}
-	return time.Duration(value) * time.Millisecond, nil
+	return time.Duration(timeoutMS) * time.Millisecond, nil
 }
 
+// intervalOf converts an option for how often or how early something happens. A negative value
+// means never.
+func intervalOf(name string, milliseconds int64) (time.Duration, error) {
+	if milliseconds < -maxMilliseconds || milliseconds > maxMilliseconds {
+		return 0, fmt.Errorf("%s is %d; want at most %d, or a negative value of at least %d: %w", name,
+			milliseconds, maxMilliseconds, -maxMilliseconds, symmem.ErrInvalid)
+	}
+	return time.Duration(milliseconds) * time.Millisecond, nil
+}
+
+// withDomain converts the options to those of symmem. The ranks of domain share the pool.
 func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error) {
 	out := symmem.PoolOptions{
 		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
@@ -123,8 +138,8 @@ func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error
 	return out, err
 }
 
-// shouldRecordCallSites returns the option callsites or, if it is absent, the setting of
-// SYMMEM_CALLSITES: a boolean or the maximum number of source lines for a call.
+// shouldRecordCallSites returns the option callsites. If it is absent, the environment variable
+// SYMMEM_CALLSITES applies: a boolean, or the maximum number of source lines for a call.
 func (o *Options) shouldRecordCallSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
@@ -141,6 +156,8 @@ func (o *Options) shouldRecordCallSites() bool {
 // processors as well.
 const defaultMaxProcs = 2
 
+// setMaxProcs sets GOMAXPROCS of the process to the option gomaxprocs. If it is absent, the
+// environment variable SYMMEM_GOMAXPROCS applies.
 func (o *Options) setMaxProcs() {
 	procs := o.GoMaxProcs
 	if procs <= 0 {
@@ -152,10 +169,12 @@ func (o *Options) setMaxProcs() {
 	runtime.GOMAXPROCS(procs)
 }
 
+// setEnvironment sets the environment variables of the option environment. Go copies the process's
+// environment when the library is loaded, so os.Getenv does not find variables that are set later.
 func (o *Options) setEnvironment() error {
 	for name, value := range o.Environment {
 		if err := os.Setenv(name, value); err != nil {
-			return fmt.Errorf("setting %q: %w: %w", name, err, symmem.ErrInvalid)
+			return fmt.Errorf("setting environment variable %q: %w: %w", name, err, symmem.ErrInvalid)
 		}
 	}
 	return nil

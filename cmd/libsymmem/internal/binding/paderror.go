@@ -10,29 +10,24 @@ import (
 	"symmem"
 )
 
-// padError is the error of a failed wait on a checked pad. Its code and details are those of cause.
+// padError is the error of a failed wait on a checked pad. A checked pad is memory through which
+// kernels of a group's ranks signal each other.
 type padError struct {
 	text  string
-	cause error
+	cause error // determines the code and the details that callers get
 }
 
 func (e *padError) Error() string { return e.text }
 func (e *padError) Unwrap() error { return e.cause }
 
-// timeoutError returns the error for report r of a wait that timed out. The error says where the
-// missing ranks are instead, as far as their signals or their reports show it.
+// timeoutError returns the error for report r of a wait that timed out. The error names the missing
+// ranks. If their signals or their reports show where these ranks are, it says so.
 func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
-	members := p.group.Ranks()
-	missing := []int{r.peer} // ranks of the group
-	if r.rank == p.group.Rank() && r.isArrival() {
-		memory, err := p.read(padBytes)
-		if err != nil {
-			return err
-		}
-		if absent := memory.absent(r, len(members)); len(absent) > 0 {
-			missing = absent
-		}
+	missing, err := p.missingRanks(r)
+	if err != nil {
+		return err
 	}
+	members := p.group.Ranks() // the world's rank of each rank of the group
 	missingWorldRanks := make([]int, len(missing))
 	for i, rank := range missing {
 		missingWorldRanks[i] = members[rank]
@@ -43,41 +38,68 @@ func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	}
 	waited := fmt.Sprintf("rank %d waited %d ms", members[r.rank], p.timeout.Milliseconds())
 	text := fmt.Sprintf("Timed out: %s, and %s not %s %s of group %s", waited,
-		ranksHave(missingWorldRanks), verb, p.place(r.channel, r.site), p.group.name)
-	cause := p.group.Cause(context.Background())
-	if errors.As(cause, new(*symmem.RankLostError)) {
-		return &padError{fmt.Sprintf("%v. %s", cause, text), cause}
+		ranksHave(missingWorldRanks), verb, p.describePlace(r.channel, r.site), p.group.name)
+	groupErr := p.group.Cause(context.Background())
+	if errors.As(groupErr, new(*symmem.RankLostError)) {
+		return &padError{text: fmt.Sprintf("%v. %s", groupErr, text), cause: groupErr}
 	}
-	elsewhere := ps.signalsElsewhere(p, missingWorldRanks)
-	if len(elsewhere) == 0 {
-		for _, other := range reports {
-			if slices.Contains(missing, other.rank) {
-				elsewhere = append(elsewhere, fmt.Sprintf("rank %d was %s instead", members[other.rank],
-					p.place(other.channel, other.site)))
-			}
-		}
+	explanations := ps.signalsElsewhere(p, missingWorldRanks)
+	if len(explanations) == 0 {
+		explanations = p.waitsElsewhere(missing, reports)
 	}
 	return &padError{
-		strings.Join(append([]string{text}, elsewhere...), "; "),
-		&symmem.TimeoutError{InCall: "a kernel", Waited: p.timeout, Missing: missingWorldRanks},
+		text: strings.Join(append([]string{text}, explanations...), "; "),
+		cause: &symmem.TimeoutError{
+			InCall: "a kernel", Waited: p.timeout, Missing: missingWorldRanks,
+		},
 	}
 }
 
+// missingRanks returns the ranks of the group for which the wait of report r timed out.
+func (p *pad) missingRanks(r *padReport) ([]int, error) {
+	isOwnReport := r.rank == p.group.Rank()
+	if !isOwnReport || !r.isArrival() {
+		return []int{r.peer}, nil
+	}
+	// The arrivals on this rank's pad show all missing ranks. The report names only one.
+	memory, err := p.read(padBytes)
+	if err != nil {
+		return nil, err
+	}
+	absent := memory.absent(r, len(p.group.Ranks()))
+	if len(absent) == 0 { // the last one has arrived since the timeout
+		return []int{r.peer}, nil
+	}
+	return absent, nil
+}
+
+// waitsElsewhere describes the failed waits of the given ranks of the group, one per line.
+func (p *pad) waitsElsewhere(ranks []int, reports []padReport) []string {
+	var lines []string
+	for _, r := range reports {
+		if slices.Contains(ranks, r.rank) {
+			lines = append(lines, fmt.Sprintf("rank %d was %s instead", p.group.Ranks()[r.rank],
+				p.describePlace(r.channel, r.site)))
+		}
+	}
+	return lines
+}
+
 // signalsElsewhere describes signals of the given ranks of the world for which this rank has not
-// waited: first those on pad p, then those on other open pads.
+// waited. It begins with those on pad p, and continues with those on other open pads.
 func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
 	const maxLines = 8
 	var lines []string
-	includes := func(worldRank int) bool { return slices.Contains(worldRanks, worldRank) }
-	own, _ := p.signalsFrom(includes) // a pad that cannot be read explains nothing
-	for _, line := range own {
+	isGiven := func(worldRank int) bool { return slices.Contains(worldRanks, worldRank) }
+	samePad, _ := p.signalsFrom(isGiven) // a pad that cannot be read explains nothing
+	for _, line := range samePad {
 		lines = append(lines, line+" instead")
 	}
 	for _, other := range ps.session.padTable.all() {
 		if other == p || other.isFailed.Load() {
 			continue
 		}
-		found, _ := other.signalsFrom(includes)
+		found, _ := other.signalsFrom(isGiven)
 		for _, line := range found {
 			lines = append(lines, fmt.Sprintf("%s of group %s instead", line, other.group.name))
 		}
@@ -85,52 +107,58 @@ func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
 	return lines[:min(len(lines), maxLines)]
 }
 
+// stoppedError returns the error for report r of a wait that the host stopped.
 func (p *pad) stoppedError(r *padReport) error {
 	cause := p.group.Cause(context.Background())
 	if cause == nil {
 		cause = symmem.ErrAborted
 	}
 	text := fmt.Sprintf("%v. Rank %d was waiting %s of group %s", cause, p.group.Ranks()[r.rank],
-		p.place(r.channel, r.site), p.group.name)
-	return &padError{text, cause}
+		p.describePlace(r.channel, r.site), p.group.name)
+	return &padError{text: text, cause: cause}
 }
 
 // differenceError returns the error of a wait with an invalid argument or an unexpected signal.
 func (p *pad) differenceError(r *padReport) error {
 	members := p.group.Ranks()
-	mine := members[r.rank]
+	waiter := members[r.rank]
 	if r.failure == padBadArgument {
 		text := fmt.Sprintf("rank %d passed an invalid channel, site or peer: channel %d, site %d",
-			mine, r.channel, r.site)
-		return &padError{text, symmem.ErrInvalid}
+			waiter, r.channel, r.site)
+		return &padError{text: text, cause: symmem.ErrInvalid}
 	}
-	theirs := members[r.peer]
-	theirSite := p.site(r.found.site())
-	place := p.place(r.channel, r.site)
+	sender := members[r.peer]
+	senderSite := p.describeSite(r.found.site())
+	waiterPlace := p.describePlace(r.channel, r.site)
 	var text string
 	switch {
 	case r.failure == padOverwritten || r.found.tag() == 0:
-		theirSite = ""
+		senderSite = "" // the sender's word is not a signal, so it names no call site
 		text = fmt.Sprintf("Reused too early: rank %d wrote its next values before rank %d had read "+
-			"the previous ones, %s", theirs, mine, place)
-	case r.found.epoch() != r.want.epoch():
+			"the previous ones, %s", sender, waiter, waiterPlace)
+	case r.found.epoch() != r.want.epoch(): // the sender is one signal ahead
 		verb, noun := "signalled", "signal"
 		if r.isArrival() {
 			verb, noun = "arrived", "arrival"
 		}
 		text = fmt.Sprintf("Reused too early: rank %d %s again before rank %d had waited for the "+
-			"previous %s, %s", theirs, verb, mine, noun, place)
+			"previous %s, %s", sender, verb, waiter, noun, waiterPlace)
 	default:
+		senderPlace := p.describePlace(r.found.channel(), r.found.site())
 		text = fmt.Sprintf("Ranks signal from different call sites: rank %d waits %s, and rank %d is "+
-			"%s", mine, place, theirs, p.place(r.found.channel(), r.found.site()))
+			"%s", waiter, waiterPlace, sender, senderPlace)
 	}
 	text += " of group " + p.group.name
-	side := func(rank int, w padWord, site string) symmem.Side {
-		return symmem.Side{Ranks: []int{rank}, Event: fmt.Sprintf("signal %d", w.epoch()), Site: site}
+	waiterSide := symmem.Side{
+		Ranks: []int{waiter}, Event: fmt.Sprintf("signal %d", r.want.epoch()),
+		Site: p.describeSite(r.site),
 	}
-	return &padError{text, &symmem.DivergenceError{
+	senderSide := symmem.Side{
+		Ranks: []int{sender}, Event: fmt.Sprintf("signal %d", r.found.epoch()), Site: senderSite,
+	}
+	return &padError{text: text, cause: &symmem.DivergenceError{
 		Group: p.group.name, Members: members, Message: text,
-		Sides: []symmem.Side{side(mine, r.want, p.site(r.site)), side(theirs, r.found, theirSite)},
+		Sides: []symmem.Side{waiterSide, senderSide},
 	}}
 }
 

@@ -11,18 +11,25 @@ const (
 	padRanks    = 32 // maximum number of ranks
 	padChannels = 1024
 
-	padFailed  = 0   // the first padFailure of any rank, or 0
-	padNumber  = 4   // followed by the rank, the number of ranks and the timeout
-	padStop    = 32  // address of the word by which the host stops kernels
-	padPeers   = 256 // for each rank, the address of its pad
-	padReports = 512 // for each rank, the report of its first failed wait
+	// The header.
+	padFailed    = 0   // uint32: the first padFailure of any rank, or 0
+	padNumber    = 4   // uint32: the pad's number, which the tag of each signal contains
+	padOwnRank   = 8   // uint32: rank of the group to which this pad belongs
+	padGroupSize = 12  // uint32: number of ranks
+	padTimeout   = 16  // uint64: maximum wait of a kernel, in nanoseconds
+	padStop      = 32  // uint64: address of the word by which the host stops kernels
+	padPeers     = 256 // a uint64 for each rank: the address of its pad
 
+	padReports     = 512 // a report for each rank: its first failed wait
 	padReportBytes = 64
-	padArrivals    = 4096
-	padSignals     = padArrivals + 8*padChannels
-	padSlots       = padSignals + 8*padRanks*padChannels
-	padRowBytes    = 8 * padRanks
-	padBytes       = padSlots + 3*padRowBytes*padChannels
+
+	// Each counter consists of two uint32: how often this rank has signalled (or arrived), and how
+	// often it has waited.
+	padArrivals = 4096                                // a counter for each channel
+	padSignals  = padArrivals + 8*padChannels         // a counter for each channel and rank
+	padSlots    = padSignals + 8*padRanks*padChannels // three rows for each channel
+	padRowBytes = 8 * padRanks                        // a padWord for each rank
+	padBytes    = padSlots + 3*padRowBytes*padChannels
 )
 
 // padFailure is the reason why a wait on a pad has failed.
@@ -43,12 +50,13 @@ const (
 	padSignalRow  = 2
 )
 
-// MaxPadSites is the number of call sites that a signal can name.
+// MaxPadSites is the number of call sites that a signal can name: those that fit in 12 bits.
 const MaxPadSites = 1 << 12
 
 // padWord is the value that a rank writes to a slot to signal or to arrive. The high half is the
 // epoch, which counts the signals or arrivals of the rank on the channel. The low half is the tag:
-// the pad's number (8 bits), the channel and the call site (12 bits each). A tag is never 0.
+// the pad's number (8 bits), the channel and the call site (12 bits each). A tag of 0 marks a slot
+// whose rank has begun to write its next values.
 type padWord uint64
 
 func (w padWord) epoch() uint32 { return uint32(w >> 32) }
@@ -58,24 +66,25 @@ func (w padWord) site() int     { return int(w % MaxPadSites) }
 
 // padReport is the report of a rank's first failed wait. Ranks are those of the group.
 type padReport struct {
-	rank          int
+	rank          int // the rank that waited
 	failure       padFailure
-	peer          int // the rank for which the wait failed
-	want, found   padWord
-	channel, site int
-	row           int // padArrivalRow or padSignalRow
+	peer          int     // the rank for which it waited
+	want, found   padWord // the word that it expected in the peer's slot, and the word that was there
+	channel, site int     // of the wait
+	row           int     // padArrivalRow or padSignalRow
 }
 
 func (r *padReport) isArrival() bool { return r.row == padArrivalRow }
 
 // padSignal is a signal or an arrival for which this rank has not waited.
 type padSignal struct {
-	source        int // rank of the group
+	source        int // rank of the group that sent it
 	isArrival     bool
 	channel, site int
 }
 
-// padMemory is a copy of the first bytes of a pad. Methods pending and absent need the whole pad.
+// padMemory is a copy of the first bytes of a pad, at least up to padArrivals. Methods pending and
+// absent need the whole pad.
 type padMemory []byte
 
 func (m padMemory) uint32(offset int) uint32 { return binary.NativeEndian.Uint32(m[offset:]) }
@@ -84,8 +93,8 @@ func (m padMemory) word(offset int) padWord {
 	return padWord(binary.NativeEndian.Uint64(m[offset:]))
 }
 
-// reports returns the valid reports of failed waits. Others are possible, because kernels of all
-// ranks can write to the memory.
+// reports returns the valid reports of failed waits in a group with this number of ranks. A faulty
+// kernel of any rank can overwrite a report, so reports checks the values that are used as indexes.
 func (m padMemory) reports(ranks int) []padReport {
 	var valid []padReport
 	for rank := range ranks {
@@ -96,23 +105,27 @@ func (m padMemory) reports(ranks int) []padReport {
 			channel: int(m.uint32(offset + 24)), site: int(m.uint32(offset + 28)),
 			row: int(m.uint32(offset + 32)),
 		}
+		hasFailed := r.failure != 0
 		isWithinPad := r.peer < ranks && r.channel < padChannels
-		isFailure := r.failure != 0
-		if r.failure == padBadArgument || (isFailure && isWithinPad) {
+		// A bad argument can be outside the pad. It is only printed.
+		if hasFailed && (isWithinPad || r.failure == padBadArgument) {
 			valid = append(valid, r)
 		}
 	}
 	return valid
 }
 
+// padRow returns the offset of a row of slots.
 func padRow(channel, row int) int { return padSlots + (3*channel+row)*padRowBytes }
 
-// absent returns the ranks whose arrivals this rank's failed wait r has not found.
+// absent returns the ranks that have not arrived, although this rank has waited for them. r is the
+// report of this wait.
 func (m padMemory) absent(r *padReport, ranks int) []int {
 	var absentRanks []int
-	row := padRow(r.channel, int(r.want.epoch()%2))
+	row := int(r.want.epoch() % 2) // arrivals alternate between two rows
+	slots := padRow(r.channel, row)
 	for rank := range ranks {
-		if m.word(row+8*rank) != r.want {
+		if m.word(slots+8*rank) != r.want {
 			absentRanks = append(absentRanks, rank)
 		}
 	}
@@ -122,20 +135,25 @@ func (m padMemory) absent(r *padReport, ranks int) []int {
 // pending returns the signals and arrivals for which this rank has not waited.
 func (m padMemory) pending(ranks int) []padSignal {
 	var all []padSignal
+	isNonZero := func(b byte) bool { return b != 0 }
 	for channel := range padChannels {
 		begin := padRow(channel, 0)
-		if !slices.ContainsFunc(m[begin:begin+3*padRowBytes], func(b byte) bool { return b != 0 }) {
-			continue
+		rows := m[begin : begin+3*padRowBytes]
+		if !slices.ContainsFunc(rows, isNonZero) {
+			continue // most channels are unused
 		}
-		// The second number of each pair counts how often this rank has waited.
+		// The second half of each counter says how often this rank has waited.
 		arrivalWaits := m.uint32(padArrivals + 8*channel + 4)
 		for rank := range ranks {
 			signalWaits := m.uint32(padSignals + 8*(channel*padRanks+rank) + 4)
-			for row, waits := range [3]uint32{arrivalWaits, arrivalWaits, signalWaits} {
+			waitsByRow := [3]uint32{arrivalWaits, arrivalWaits, signalWaits}
+			for row, waits := range waitsByRow {
 				w := m.word(padRow(channel, row) + 8*rank)
-				isLater := int32(w.epoch()-waits) > 0 // epochs can overflow
+				isLater := int32(w.epoch()-waits) > 0 // right even after an overflow of the epoch
 				if w.tag() != 0 && isLater {
-					all = append(all, padSignal{rank, row != padSignalRow, channel, w.site()})
+					all = append(all, padSignal{
+						source: rank, isArrival: row != padSignalRow, channel: channel, site: w.site(),
+					})
 				}
 			}
 		}

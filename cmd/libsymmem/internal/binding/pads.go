@@ -1,6 +1,7 @@
 package binding
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -16,20 +17,22 @@ import (
 // pads implements the functions in symmem.h for checked pads.
 type pads struct{ session *session }
 
-// pad is memory through which kernels of all ranks of a group signal each other, with checks. If a
-// wait fails, the kernel writes a report to the pads of all ranks.
+// pad is one rank's part of a checked pad. Kernels of a group signal each other through the pads of
+// all ranks. Each signal contains its call site, so that the receiving kernel finds signals that do
+// not match its wait. If a wait fails, the kernel writes a report to the pads of all ranks.
 type pad struct {
 	owner   *rank
 	group   *group
-	address uintptr
-	sites   []string      // the names of call sites, by number
+	address uintptr       // of this rank's memory on the device
+	sites   []string      // the name of call site n is sites[n]
 	timeout time.Duration // maximum wait of a kernel
 	// isFailed is set once CheckPad has found a failed wait. The signals left on a failed pad do not
 	// explain failures of other pads.
 	isFailed atomic.Bool
 
-	mu       sync.RWMutex // held for reading during copies, which keeps the memory mapped
-	isClosed bool         // guarded by mu
+	// mu keeps the memory mapped during copies: a copy holds it for reading, and close for writing.
+	mu       sync.RWMutex
+	isClosed bool // guarded by mu
 }
 
 // padReadTimeout limits a copy to or from a pad's memory. The copy does not wait for kernels.
@@ -54,8 +57,10 @@ func (ps *pads) OpenPad(handle uint64, sites []string) (uintptr, error) {
 	p := &pad{
 		owner: r, group: g, address: addresses[g.Rank()], sites: sites, timeout: g.Timeout(),
 	}
-	if err := p.writeHeader(addresses, g.nextPadNumber()); err != nil {
-		return 0, errors.Join(err, words.CloseSignalWords(p.address))
+	number := g.nextPadNumber()
+	if err := p.writeHeader(addresses, number); err != nil {
+		closeErr := words.CloseSignalWords(p.address)
+		return 0, errors.Join(err, closeErr)
 	}
 	ps.session.padTable.add(p.address, p)
 	return p.address, nil
@@ -70,7 +75,7 @@ func (ps *pads) ClosePad(address uintptr) error {
 	return words.CloseSignalWords(address)
 }
 
-// close waits for copies of the pad's memory and prevents later ones.
+// close prevents later copies of the pad's memory. It waits for those in progress.
 func (p *pad) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,22 +98,27 @@ func (ps *pads) CheckPad(address uintptr) error {
 	if err != nil {
 		return err
 	}
-	head, err := p.read(padArrivals)
-	if err != nil || head.uint32(padFailed) == 0 {
+	head, err := p.read(padArrivals) // the header and the reports, which precede the arrivals
+	if err != nil {
 		return err
+	}
+	if head.uint32(padFailed) == 0 {
+		return nil
 	}
 	p.isFailed.Store(true)
 	reports := head.reports(len(p.group.Ranks()))
-	cause := p.likeliestCause(reports)
-	switch {
-	case cause == nil:
+	report := p.mainReport(reports)
+	if report == nil {
 		return fmt.Errorf("the checked pad at %#x has failed without a valid report", address)
-	case cause.failure == padTimedOut:
-		return ps.timeoutError(p, cause, reports)
-	case cause.failure == padStopped:
-		return p.stoppedError(cause)
 	}
-	return p.differenceError(cause)
+	switch report.failure {
+	case padTimedOut:
+		return ps.timeoutError(p, report, reports)
+	case padStopped:
+		return p.stoppedError(report)
+	default:
+		return p.differenceError(report)
+	}
 }
 
 // ExplainPad describes the signals on this rank's pad for which it has not waited, one per line.
@@ -117,43 +127,44 @@ func (ps *pads) ExplainPad(address uintptr) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	includesAll := func(int) bool { return true }
-	lines, err := p.signalsFrom(includesAll)
+	isAnyRank := func(int) bool { return true }
+	lines, err := p.signalsFrom(isAnyRank)
 	return strings.Join(lines, "\n"), err
 }
 
-// writeHeader writes the fields between padNumber and padReports. It leaves padFailed, because
-// peers may already have set it. addresses lists the pads of all ranks.
+// writeHeader writes the fields between padNumber and padReports. It does not write the field
+// padFailed before them, because peers may already have set it. addresses[i] is the pad of rank i.
 func (p *pad) writeHeader(addresses []uintptr, number uint32) error {
-	header := make([]byte, padReports-padNumber) // fields are at their offset minus padNumber
+	header := make([]byte, padReports)
 	order := binary.NativeEndian
-	order.PutUint32(header, number)
-	order.PutUint32(header[4:], uint32(p.group.Rank()))
-	order.PutUint32(header[8:], uint32(len(addresses)))
-	order.PutUint64(header[12:], uint64(p.timeout))
+	order.PutUint32(header[padNumber:], number)
+	order.PutUint32(header[padOwnRank:], uint32(p.group.Rank()))
+	order.PutUint32(header[padGroupSize:], uint32(len(addresses)))
+	order.PutUint64(header[padTimeout:], uint64(p.timeout))
 	stopWord := p.owner.rt.Interop().StopWord(p.group.Group)
-	order.PutUint64(header[padStop-padNumber:], uint64(stopWord))
+	order.PutUint64(header[padStop:], uint64(stopWord))
 	for rank, address := range addresses {
-		order.PutUint64(header[padPeers-padNumber+8*rank:], uint64(address))
+		order.PutUint64(header[padPeers+8*rank:], uint64(address))
 	}
-	return p.copy(int64(len(header)), func(s *symmem.Stream, m symmem.Memory) error {
-		return s.Copy(m, symmem.Host(header))
-	}, padNumber)
+	written := header[padNumber:]
+	return p.copy(padNumber, len(written), func(s *symmem.Stream, m symmem.Memory) error {
+		return s.Copy(m, symmem.Host(written))
+	})
 }
 
-// read returns the first bytes of the pad. It does not wait for kernels.
-func (p *pad) read(bytes int64) (padMemory, error) {
+// read copies the first bytes of the pad. It does not wait for kernels.
+func (p *pad) read(bytes int) (padMemory, error) {
 	memory := make(padMemory, bytes)
-	err := p.copy(bytes, func(s *symmem.Stream, m symmem.Memory) error {
+	err := p.copy(0, bytes, func(s *symmem.Stream, m symmem.Memory) error {
 		return s.Copy(symmem.Host([]byte(memory)), m)
-	}, 0)
+	})
 	return memory, err
 }
 
-// copy copies to or from the bytes of the pad that begin at offset. It calls queue with a stream
-// on which no kernel runs and with the memory of these bytes, and then waits for the stream.
+// copy copies to or from the bytes of the pad that begin at offset. It passes the memory of these
+// bytes to queueCopy, with a stream on which no kernel runs. copy then waits for the stream.
 func (p *pad) copy(
-	bytes int64, queue func(*symmem.Stream, symmem.Memory) error, offset uintptr,
+	offset uintptr, bytes int, queueCopy func(*symmem.Stream, symmem.Memory) error,
 ) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -166,9 +177,9 @@ func (p *pad) copy(
 	if err != nil {
 		return fmt.Errorf("creating a stream for checked pads: %w", err)
 	}
-	m, err := p.owner.rt.Interop().Memory(p.address+offset, bytes)
+	m, err := p.owner.rt.Interop().Memory(p.address+offset, int64(bytes))
 	if err == nil {
-		err = queue(s, m)
+		err = queueCopy(s, m)
 	}
 	if err == nil {
 		err = s.Synchronize(ctx)
@@ -179,35 +190,47 @@ func (p *pad) copy(
 	return nil
 }
 
-// likeliestCause returns the report that explains the failure best, or nil if there is none. It
-// prefers other failures to time-outs and stops, then this rank's report, then low ranks.
-func (p *pad) likeliestCause(reports []padReport) *padReport {
+// mainReport returns the report that explains the failure best, or nil if there is none.
+func (p *pad) mainReport(reports []padReport) *padReport {
 	var best *padReport
-	preference := func(r *padReport) int { // the lowest value is the best
-		value := r.rank // is less than padRanks
-		if r.failure == padTimedOut || r.failure == padStopped {
-			value += 2 * padRanks
-		}
-		if r.rank != p.group.Rank() {
-			value += padRanks
-		}
-		return value
-	}
 	for i := range reports {
 		r := &reports[i]
 		if r.failure == padPeerFailed {
 			continue // the report of the peer contains the cause
 		}
-		if best == nil || preference(r) < preference(best) {
+		if best == nil || p.compareReports(r, best) < 0 {
 			best = r
 		}
 	}
 	return best
 }
 
-// signalsFrom describes the signals on this rank's pad for which it has not waited, one per line.
-// Only signals from included ranks of the world count.
-func (p *pad) signalsFrom(includes func(worldRank int) bool) ([]string, error) {
+// compareReports returns a negative number if report a explains a failure better than report b.
+// Time-outs and stops often follow from another failure, so the other failure is better. Next,
+// this rank's report is better than others, and reports of low ranks are better.
+func (p *pad) compareReports(a, b *padReport) int {
+	failureOrder := func(r *padReport) int {
+		if r.failure == padTimedOut || r.failure == padStopped {
+			return 1
+		}
+		return 0
+	}
+	ownerOrder := func(r *padReport) int {
+		if r.rank == p.group.Rank() {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(
+		cmp.Compare(failureOrder(a), failureOrder(b)),
+		cmp.Compare(ownerOrder(a), ownerOrder(b)),
+		cmp.Compare(a.rank, b.rank),
+	)
+}
+
+// signalsFrom describes signals on this rank's pad for which it has not waited, one per line. It
+// leaves out signals from ranks of the world for which isIncluded returns false.
+func (p *pad) signalsFrom(isIncluded func(worldRank int) bool) ([]string, error) {
 	memory, err := p.read(padBytes)
 	if err != nil {
 		return nil, err
@@ -215,26 +238,26 @@ func (p *pad) signalsFrom(includes func(worldRank int) bool) ([]string, error) {
 	var lines []string
 	for _, s := range memory.pending(len(p.group.Ranks())) {
 		worldRank := p.group.Ranks()[s.source]
-		if !includes(worldRank) {
+		if !isIncluded(worldRank) {
 			continue
 		}
 		verb := "signalled"
 		if s.isArrival {
 			verb = "arrived"
 		}
-		line := fmt.Sprintf("rank %d has %s %s", worldRank, verb, p.place(s.channel, s.site))
-		lines = append(lines, line)
+		where := p.describePlace(s.channel, s.site)
+		lines = append(lines, fmt.Sprintf("rank %d has %s %s", worldRank, verb, where))
 	}
 	return lines, nil
 }
 
-func (p *pad) site(number int) string {
-	if number < len(p.sites) {
+func (p *pad) describeSite(number int) string {
+	if number < len(p.sites) { // otherwise, the caller of OpenPad has not named the site
 		return fmt.Sprintf("site %d (%q)", number, p.sites[number])
 	}
 	return fmt.Sprintf("site %d", number)
 }
 
-func (p *pad) place(channel, site int) string {
-	return fmt.Sprintf("on channel %d at %s", channel, p.site(site))
+func (p *pad) describePlace(channel, site int) string {
+	return fmt.Sprintf("on channel %d at %s", channel, p.describeSite(site))
 }

@@ -12,11 +12,12 @@ import (
 // plugin implements the functions for inference engines that use symmem only as an allocator.
 type plugin struct {
 	session       *session
-	openLibrary   func(device int) error
-	printedErrors sync.Map // set of error texts
+	openLibrary   func(device int) error // opens the main world unless it is open
+	printedErrors sync.Map               // set of error texts
 }
 
-// openAlone opens the main world with only this rank, unless the main world is already open.
+// openAlone opens the main world with only this rank, unless the main world is already open. The
+// world is the set of ranks that use symmem together.
 func (l *Library) openAlone(device int) error {
 	if l.IsOpen() {
 		return nil
@@ -24,23 +25,24 @@ func (l *Library) openAlone(device int) error {
 	o := &Options{Size: 1, Device: &device, Backend: "nccl"}
 	err := l.openMain(context.Background(), o, aloneRank)
 	if l.IsOpen() {
-		return nil // if err is not nil, another thread has opened it in the meantime
+		return nil // an error only means that another thread has opened it in the meantime
 	}
 	return err
 }
 
-// PlugAlloc allocates like Alloc, and opens the main world with only this rank if necessary.
+// PlugAlloc allocates like Alloc. If the main world is not open, PlugAlloc opens one with only this
+// rank.
 func (p *plugin) PlugAlloc(
 	poolNumber int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
 	if err := p.openLibrary(device); err != nil {
 		return 0, err
 	}
-	allPools := pools{p.session}
-	if err := allPools.CheckDevice(poolNumber, device); err != nil {
+	ps := pools{p.session}
+	if err := ps.CheckDevice(poolNumber, device); err != nil {
 		return 0, err
 	}
-	return allPools.Alloc(poolNumber, bytes, stream, site)
+	return ps.Alloc(poolNumber, bytes, stream, site)
 }
 
 // Values of NCCL's enum ncclResult_t that PlugResult returns.
@@ -74,8 +76,9 @@ func PlugResult(err error) int {
 // mainPool is the number of the pool that opening the main world creates.
 const mainPool = 0
 
-// PlugRegister registers new memory of the main pool with a communicator. If there is new memory,
-// the call is collective. During a graph capture, it only prints a warning.
+// PlugRegister registers new memory of the main pool with an NCCL communicator. If there is new
+// memory, the call is collective over the communicator's ranks. During the capture of a CUDA graph,
+// PlugRegister cannot register new memory, and prints a warning.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {
@@ -85,14 +88,14 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	if err != nil {
 		return err
 	}
-	_, pool, err := p.session.pool(mainPool)
+	_, main, err := p.session.pool(mainPool)
 	if err != nil {
 		return err
 	}
-	if err := pool.flush(); err != nil {
+	if err := main.flush(); err != nil {
 		return err
 	}
-	err = communicator.Register(context.Background(), pool.Pool)
+	err = communicator.Register(context.Background(), main.Pool)
 	if !errors.Is(err, symmem.ErrCapturing) {
 		return err
 	}
@@ -110,8 +113,8 @@ func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	})
 }
 
-// PlugStatus returns the ncclResult_t for the error of a registration. It prints each error text
-// once, because engines try again in every step.
+// PlugStatus prints the error of a registration, if any, and returns its ncclResult_t. It prints
+// the same text only once, because engines repeat a failed registration in every step.
 func (p *plugin) PlugStatus(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
@@ -122,8 +125,8 @@ func (p *plugin) PlugStatus(comm uintptr, err error) int {
 	return PlugResult(err)
 }
 
-// PlugForget forgets a communicator that its owner destroys. A later communicator may have the
-// same address.
+// PlugForget forgets a communicator. Call it when the owner destroys the communicator, because a
+// later communicator may have the same address.
 func (p *plugin) PlugForget(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {

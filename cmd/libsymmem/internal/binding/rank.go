@@ -13,22 +13,25 @@ import (
 type rank struct {
 	session       *session
 	rt            *symmem.Runtime
-	isAlone       bool
-	isHostBackend bool
-	hasCallSites  bool
+	isAlone       bool // PlugAlloc opened the world with only this rank
+	isHostBackend bool // memory and streams are on the host, so there is no device
+	hasCallSites  bool // calls record their call sites
 
 	worldHandle uint64 // handle of the group of all ranks
 	groupTable  groupTable
-	streams     table[uintptr, *symmem.Stream]              // by the other library's handle
-	sites       table[uint32, uint32]                       // rt's number of a site by session's
+	streams     table[uintptr, *symmem.Stream] // by the other library's handle
+	// sites translates the number of a call site: from the session's number to that of rt.
+	sites       table[uint32, uint32]
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // by address
 
-	// padStream returns the stream that copies checked pads, creating it on the first call.
+	// padStream returns the stream for copies to and from checked pads. The first call creates it.
 	padStream func() (*symmem.Stream, error)
 
-	captureWarning sync.Once // prints a warning if the pool grows during a capture
+	captureWarning sync.Once // for the warning that the pool has grown during a graph capture
 }
 
+// newRank returns the rank of an open Runtime. For the main world, it also opens the main pool. It
+// does not add the rank to the session.
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
 	r := &rank{
 		session: s, rt: rt, isAlone: kind == aloneRank, isHostBackend: rt.Device().Ordinal < 0,
@@ -36,7 +39,8 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	}
 	r.groupTable.init(r)
 	r.installObserver()
-	if kind != otherRank {
+	isMainWorld := kind != otherRank
+	if isMainWorld {
 		options, err := o.Pool.withDomain(rt.World())
 		if err == nil {
 			err = s.poolTable.openMainPool(r, options)
@@ -49,6 +53,7 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	return r, nil
 }
 
+// installObserver keeps the counters and the record of unmapped memory up to date.
 func (r *rank) installObserver() {
 	counters := r.session.counters
 	r.rt.Interop().Observe(symmem.Observer{
@@ -63,7 +68,7 @@ func (r *rank) installObserver() {
 }
 
 // close closes the rank's Runtime, and returns its error joined with poolErr. If force is set, it
-// waits at most a second for other ranks. The caller must have removed the rank from the session.
+// waits at most a second for other ranks. Call it after removeRank.
 func (r *rank) close(poolErr error, force bool) error {
 	// Do not deregister memory: the other libraries may have destroyed their communicators already.
 	r.groupTable.forgetAttachments()
@@ -72,11 +77,12 @@ func (r *rank) close(poolErr error, force bool) error {
 	}
 	err := r.session.runInterruptible("closing symmem", func(ctx context.Context) error {
 		// An interrupted close does not wait for the work of other ranks.
-		defer context.AfterFunc(ctx, r.abortGroups)()
+		stopAfterFunc := context.AfterFunc(ctx, r.abortGroups)
+		defer stopAfterFunc()
 		closeCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		if force {
-			cancel()
+			cancel() // makes Close wait at most a second
 		}
 		err := r.rt.Interop().Close(closeCtx)
 		r.groupTable.watchers.Wait()
@@ -91,7 +97,8 @@ func (r *rank) abortGroups() {
 	}
 }
 
-// findStream returns the Stream for another library's stream handle. The first call creates it.
+// findStream returns the Stream for another library's stream handle. The first call creates it. If
+// other ranks of this process use the same handle, later work on the Stream waits for their work.
 func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	s, ok := r.streams.find(handle)
 	if !ok {
@@ -101,14 +108,19 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 			return nil, err
 		}
 	}
-	if len(r.session.ranks.allRanks()) > 1 && r.isHostBackend {
-		use := r.session.lastUses.findOrAdd(handle, &lastUse{})
-		return s, use.waitForOthers(streamUse{r, s}, handle)
+	// A CUDA stream orders the work of all ranks. On the host backend, each rank has a Stream for the
+	// handle.
+	hasOtherRanks := len(r.session.ranks.allRanks()) > 1
+	if hasOtherRanks && r.isHostBackend {
+		last := r.session.lastUses.findOrAdd(handle, &lastUse{})
+		err := last.waitForOthers(streamUse{r, s}, handle)
+		return s, err
 	}
 	return s, nil
 }
 
-// interopAt returns an Interop that records the call site of its calls, unless site is 0.
+// interopAt returns an Interop whose calls have a call site. site is a number of session.sites. If
+// it is 0 or unknown, the calls have no call site.
 func (r *rank) interopAt(site uint32) symmem.Interop {
 	interop := r.rt.Interop()
 	if site == 0 {
@@ -129,13 +141,18 @@ func (r *rank) interopAt(site uint32) symmem.Interop {
 // findMemory returns the memory at an address from C, or an error if the memory has been freed.
 func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
-	if err == nil && m.Pool() == nil && bytes > 0 {
+	if err != nil {
+		return m, err
+	}
+	isForeign := m.Pool() == nil // not memory of this rank's pools
+	if isForeign && bytes > 0 {
 		err = r.checkNotFreedElsewhere(address, bytes)
 	}
 	return m, err
 }
 
-// checkNotFreedElsewhere returns an error if the memory belonged to another world and was freed.
+// checkNotFreedElsewhere returns an error if the memory belonged to another rank of this process,
+// open or closed, and was freed.
 func (r *rank) checkNotFreedElsewhere(address uintptr, bytes int64) error {
 	for _, other := range r.session.ranks.allRanks() {
 		if other == r {
@@ -148,20 +165,21 @@ func (r *rank) checkNotFreedElsewhere(address uintptr, bytes int64) error {
 	return r.session.closedRankBuffers.checkNotFreed(address, bytes, r.isHostBackend)
 }
 
-// register registers the new memory of a pool with a group and its attached communicators. During
-// a capture of the stream, it returns ErrCapturing if there is new memory.
+// register registers the new memory of a pool with a group and its attached communicators. While a
+// CUDA graph is captured on the stream, nothing can be registered. register then returns
+// ErrCapturing if there is new memory.
 func (r *rank) register(g *group, p *pool, stream uintptr) error {
-	if err := g.Cause(context.Background()); err != nil {
+	if err := g.Cause(context.Background()); err != nil { // the group has failed
 		return err
 	}
 	if err := p.flush(); err != nil {
 		return err
 	}
 	if r.rt.Interop().IsCapturing(stream) {
-		if !r.rt.Interop().Pending(p.Pool, g.Group) {
-			return nil
+		if r.rt.Interop().Pending(p.Pool, g.Group) {
+			return fmt.Errorf("registering with group %s: %w", g.ID(), symmem.ErrCapturing)
 		}
-		return fmt.Errorf("registering with group %s: %w", g.ID(), symmem.ErrCapturing)
+		return nil
 	}
 	return r.session.runInterruptible("registering", func(ctx context.Context) error {
 		if err := p.Register(ctx, g.Group); err != nil {

@@ -10,17 +10,24 @@ import (
 )
 
 // RouteArguments holds the arguments of symmem_dispatch and symmem_combine as C passes them.
+// Dispatch sends each token's row to the ranks of its experts. Combine returns the results.
 type RouteArguments struct {
-	Experts, TopK             int
-	MaxTokens, Hidden, Scales int64
-	Type                      int
-	Tokens                    int64
-	IDs, Weights, RowScales   uintptr
-	Send, Recv                uintptr
+	Experts   int     // number of experts of all ranks
+	TopK      int     // number of experts for each token
+	MaxTokens int64   // maximum of Tokens on any rank
+	Hidden    int64   // elements of a row
+	Scales    int64   // float32 scales of a row
+	Type      int     // enumerator of the element type
+	Tokens    int64   // number of this rank's tokens
+	IDs       uintptr // addresses of the buffers; 0 if the call does not use one
+	Weights   uintptr
+	RowScales uintptr
+	Send      uintptr
+	Recv      uintptr
 }
 
-// toCall converts the arguments to a call without buffers, and validates the call as that of rank
-// 0, because the validity does not depend on the rank. A combine always has type BFloat16.
+// toCall converts the arguments to a call without buffers and validates the call. A combine always
+// has type BFloat16.
 func (a *RouteArguments) toCall(
 	operation symmem.Operation, t symmem.DataType, ranks int,
 ) (*driver.Call, error) {
@@ -34,14 +41,16 @@ func (a *RouteArguments) toCall(
 			Experts: a.Experts,
 		},
 	}
-	if max(a.MaxTokens, a.Hidden) < 1<<31 { // so that the product cannot overflow
+	if max(a.MaxTokens, a.Hidden) < 1<<31 { // otherwise, the product could overflow
 		call.Count = a.MaxTokens * a.Hidden
 	}
-	return call, call.Validate(ranks, 0)
+	const anyRank = 0 // the call is valid for all ranks or for none
+	err := call.Validate(ranks, anyRank)
+	return call, err
 }
 
 func checkRanks(ranks int) error {
-	const maxRanks = 1 << 16
+	const maxRanks = 1 << 16 // with it, the sizes in a layout cannot overflow
 	if ranks < 1 || ranks > maxRanks {
 		return fmt.Errorf("the layout for %d ranks: want 1 to %d: %w", ranks, maxRanks,
 			symmem.ErrInvalid)
@@ -62,10 +71,12 @@ func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
 	if err != nil {
 		return symmem.DispatchLayout{}, err
 	}
-	return call.Route.Layout(ranks, a.Hidden*int64(t.Size())), nil
+	rowBytes := a.Hidden * int64(t.Size())
+	return call.Route.Layout(ranks, rowBytes), nil
 }
 
-// Route queues a dispatch or, if combines is set, a combine.
+// Route queues a dispatch or, if combines is set, a combine. site is the number of the call site,
+// or 0 if it is unknown.
 func (cs *calls) Route(
 	handle uint64, a *RouteArguments, combines bool, stream uintptr, site uint32,
 ) error {
@@ -85,13 +96,17 @@ func (cs *calls) Route(
 	if err != nil {
 		return err
 	}
-	call := symmem.Call{Operation: operation, Route: &args, Recv: args.Recv}
+	call := symmem.Call{Operation: operation, Route: &args}
+	// Set the buffer that may have to be registered: peers write to it or read it.
 	if combines {
-		call.Send, call.Recv = args.Send, symmem.Memory{}
+		call.Send = args.Send
+	} else {
+		call.Recv = args.Recv
 	}
 	return cs.queueCall(r.interopAt(site), g, call, s)
 }
 
+// toRouteArgs checks the arguments and looks up the buffers that the operation uses.
 func (a *RouteArguments) toRouteArgs(
 	r *rank, operation symmem.Operation, ranks int,
 ) (args symmem.RouteArgs, err error) {
@@ -110,29 +125,28 @@ func (a *RouteArguments) toRouteArgs(
 		},
 		Tokens: a.Tokens,
 	}
-	sendBytes, recvBytes := call.Spans(ranks, 0)
-	otherSpans := call.OtherSpans()
-	for _, buffer := range []struct {
-		memory  *symmem.Memory
-		address uintptr
-		bytes   int64 // 0 if the call does not use the buffer
-	}{
-		{&args.Send, a.Send, sendBytes},
-		{&args.Recv, a.Recv, recvBytes},
-		{&args.IDs, a.IDs, otherSpans[0].Bytes},
-		{&args.Weights, a.Weights, otherSpans[1].Bytes},
-		{&args.RowScales, a.RowScales, otherSpans[2].Bytes},
-	} {
-		if buffer.bytes > 0 {
-			var findErr error
-			*buffer.memory, findErr = r.findMemory(buffer.address, buffer.bytes)
-			err = cmp.Or(err, findErr)
+	var firstErr error
+	find := func(address uintptr, bytes int64) symmem.Memory {
+		if bytes <= 0 { // the operation does not use the buffer
+			return symmem.Memory{}
 		}
+		m, err := r.findMemory(address, bytes)
+		firstErr = cmp.Or(firstErr, err)
+		return m
 	}
-	return args, err
+	const anyRank = 0 // sizes do not depend on the rank
+	sendBytes, recvBytes := call.Spans(ranks, anyRank)
+	args.Send = find(a.Send, sendBytes)
+	args.Recv = find(a.Recv, recvBytes)
+	otherSpans := call.OtherSpans() // in this order: IDs, Weights, RowScales
+	args.IDs = find(a.IDs, otherSpans[0].Bytes)
+	args.Weights = find(a.Weights, otherSpans[1].Bytes)
+	args.RowScales = find(a.RowScales, otherSpans[2].Bytes)
+	return args, firstErr
 }
 
-// Permute queues a permutation or, if reverses is set, its reversal.
+// Permute queues a permutation or, if reverses is set, its reversal. A permutation copies
+// dispatched rows so that the rows of each expert are adjacent.
 func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stream uintptr) error {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
@@ -153,19 +167,19 @@ func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stre
 		},
 		Align: p.Align,
 	}
-	queue := g.Permute
 	buffers := []*symmem.Memory{&args.Dispatched, &args.Permuted} // in the order of p.Spans
 	if reverses {
-		queue = g.Unpermute
 		buffers = []*symmem.Memory{&args.Permuted, &args.Computed, &args.Returned}
 	}
+	var errs [3]error // one for each buffer
 	for i, span := range p.Spans(reverses) {
-		var findErr error
-		*buffers[i], findErr = r.findMemory(span.Address, span.Bytes)
-		err = errors.Join(err, findErr)
+		*buffers[i], errs[i] = r.findMemory(span.Address, span.Bytes)
 	}
-	if err != nil {
+	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
-	return queue(args, s)
+	if reverses {
+		return g.Unpermute(args, s)
+	}
+	return g.Permute(args, s)
 }

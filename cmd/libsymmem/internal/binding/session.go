@@ -7,26 +7,30 @@ import (
 	"symmem"
 )
 
-// session holds the shared state of the parts of a Library.
+// session holds the shared state of the parts of a Library. A process can be a rank of several
+// worlds at once. Each world is a set of processes that have opened symmem together. C callers pass
+// groups, events and attachments by their handles, which are numbers.
 type session struct {
 	counters     *Counters
 	printWarning func(text string)
 	warnings
 	interrupts
 
-	ranks             rankList
-	groupIndex        table[uint64, *group] // by handle; open groups of all ranks
-	poolTable         poolTable
-	events            table[uint64, event]     // by handle
-	padTable          table[uintptr, *pad]     // by address; open pads of all ranks
-	lastUses          table[uintptr, *lastUse] // by stream handle; used with several worlds
-	sites             siteTable
+	ranks      rankList                 // this process's rank in each open world
+	groupIndex table[uint64, *group]    // by handle; open groups of all ranks
+	poolTable  poolTable                // open pools of all ranks
+	events     table[uint64, event]     // by handle
+	padTable   table[uintptr, *pad]     // by address; open checked pads of all ranks
+	lastUses   table[uintptr, *lastUse] // by stream handle; for the host backend with several ranks
+	sites      siteTable                // call sites
+	// closedRankBuffers finds buffers that were live when their rank was closed.
 	closedRankBuffers closedRankBuffers
 	// lastHandle is the largest handle of a group, an event or an attachment. It is never reset, so
 	// that no handle is reused.
 	lastHandle atomic.Uint64
 }
 
+// mainWorldRank returns the rank of the world that Open opened.
 func (s *session) mainWorldRank() (*rank, error) {
 	if r := s.ranks.main.Load(); r != nil {
 		return r, nil
@@ -45,26 +49,31 @@ func (s *session) anyRank() (*rank, error) {
 	return nil, ErrNotOpen
 }
 
-// errUnknownHandle returns the error for a handle that is not open: ErrNotOpen if no world is
-// open, ErrClosed if the handle was valid earlier, and ErrInvalid otherwise.
-func (s *session) errUnknownHandle(kind string, handle uint64) error {
+// unknownHandleError returns the error for a handle that is not open. It is ErrNotOpen if no world
+// is open, ErrClosed if the handle was valid earlier, and ErrInvalid otherwise. kind is "group" or
+// "event".
+func (s *session) unknownHandleError(kind string, handle uint64) error {
 	if _, err := s.anyRank(); err != nil {
 		return err
 	}
-	if handle == 0 || handle > s.lastHandle.Load() {
+	wasValid := handle > 0 && handle <= s.lastHandle.Load()
+	if !wasValid {
 		return fmt.Errorf("there is no %s with handle %d: %w", kind, handle, symmem.ErrInvalid)
 	}
 	return fmt.Errorf("%s with handle %d: %w", kind, handle, symmem.ErrClosed)
 }
 
+// group returns the group with a handle, and the rank that has opened the group.
 func (s *session) group(handle uint64) (*rank, *group, error) {
-	if g, ok := s.groupIndex.find(handle); ok {
-		return g.owner, g, nil
+	g, ok := s.groupIndex.find(handle)
+	if !ok {
+		return nil, nil, s.unknownHandleError("group", handle)
 	}
-	return nil, nil, s.errUnknownHandle("group", handle)
+	return g.owner, g, nil
 }
 
-// world returns this process's rank in the world whose group of all ranks has the handle.
+// world returns this process's rank in a world. The handle of a world is that of the group of all
+// its ranks.
 func (s *session) world(handle uint64) (*rank, error) {
 	r, g, err := s.group(handle)
 	if err != nil {
@@ -77,19 +86,21 @@ func (s *session) world(handle uint64) (*rank, error) {
 	return r, nil
 }
 
+// pool returns the pool with a number, and the rank that has opened the pool.
 func (s *session) pool(number int) (*rank, *pool, error) {
 	r, err := s.anyRank()
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := s.poolTable.find(number, r)
+	p, err := s.poolTable.find(number, r) // r owns the pool if number is LocalPool
 	if err != nil {
 		return nil, nil, err
 	}
 	return p.owner, p, nil
 }
 
-// flushedPool frees a pool's retired buffers and returns the pool.
+// flushedPool returns a pool after it has freed the pool's retired buffers. These are buffers that
+// the caller has freed, but that stay allocated until a call that is the same on all ranks.
 func (s *session) flushedPool(number int) (*pool, error) {
 	_, p, err := s.pool(number)
 	if err != nil {

@@ -180,7 +180,7 @@ func (st *streams) event(handle uint64) (event, error) {
 	if e, ok := st.session.events.find(handle); ok {
 		return e, nil
 	}
-	return nil, st.session.errUnknownHandle("event", handle)
+	return nil, st.session.unknownHandleError("event", handle)
 }
 
 // IsEventDone reports whether the work before an event has completed. It returns true for closed
@@ -212,7 +212,7 @@ func (st *streams) WaitForEventUntil(handle uint64, timeoutMS int64) error {
 		return err
 	}
 	const operation = "waiting for an event"
-	timeout, err := parseMilliseconds("timeout_ms", timeoutMS)
+	timeout, err := timeoutOf(timeoutMS)
 	if err != nil {
 		return fmt.Errorf("%s: %w", operation, err)
 	}

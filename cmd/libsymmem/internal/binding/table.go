@@ -6,10 +6,11 @@ import (
 	"sync"
 )
 
-// table maps handles to values. It is safe for concurrent use.
+// table maps handles (or addresses or numbers) to values. It is safe for concurrent use. The zero
+// value is an empty table.
 type table[K comparable, V any] struct {
 	mu      sync.RWMutex
-	entries map[K]V // guarded by mu
+	entries map[K]V // nil until the first value is added; guarded by mu
 }
 
 func (t *table[K, V]) find(handle K) (V, bool) {
@@ -20,7 +21,8 @@ func (t *table[K, V]) find(handle K) (V, bool) {
 }
 
 // findOrCreate returns the value of a handle. If there is none, it adds the value that create
-// returns. It calls create with the lock held, so create must not use the table.
+// returns, unless create fails. It calls create with the lock held, so create must not use the
+// table.
 func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -28,17 +30,21 @@ func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, erro
 		return v, nil
 	}
 	v, err := create(handle)
-	if err == nil {
-		t.setLocked(handle, v)
+	if err != nil {
+		return v, err
 	}
-	return v, err
+	t.setLocked(handle, v)
+	return v, nil
 }
 
+// findOrAdd returns the value of a handle. If there is none, it adds v and returns v.
 func (t *table[K, V]) findOrAdd(handle K, v V) V {
-	v, _ = t.findOrCreate(handle, func(K) (V, error) { return v, nil }) // create cannot fail
-	return v
+	returnV := func(K) (V, error) { return v, nil }
+	found, _ := t.findOrCreate(handle, returnV) // there is no error, because returnV has none
+	return found
 }
 
+// add adds a value, or replaces the value of the handle.
 func (t *table[K, V]) add(handle K, v V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,6 +58,7 @@ func (t *table[K, V]) setLocked(handle K, v V) {
 	t.entries[handle] = v
 }
 
+// remove removes the value of a handle and returns it. It returns false if there is none.
 func (t *table[K, V]) remove(handle K) (V, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -60,6 +67,7 @@ func (t *table[K, V]) remove(handle K) (V, bool) {
 	return v, ok
 }
 
+// all returns the values in no particular order.
 func (t *table[K, V]) all() []V {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -72,6 +80,7 @@ func (t *table[K, V]) removeIf(match func(V) bool) {
 	maps.DeleteFunc(t.entries, func(_ K, v V) bool { return match(v) })
 }
 
+// removeAll removes all values and returns them.
 func (t *table[K, V]) removeAll() []V {
 	t.mu.Lock()
 	defer t.mu.Unlock()

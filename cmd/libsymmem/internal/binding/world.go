@@ -11,16 +11,18 @@ import (
 	"symmem"
 )
 
-// rankList holds this process's rank in each open world. Reads take no lock.
+// rankList holds this process's rank in each open world. A world is a set of processes that have
+// opened symmem together. Reads take no lock.
 type rankList struct {
-	mu   sync.Mutex
+	mu   sync.Mutex              // held during changes
 	main atomic.Pointer[rank]    // the main world's rank; nil while that world is closed
-	list atomic.Pointer[[]*rank] // oldest first; replaced, never modified
+	all  atomic.Pointer[[]*rank] // oldest first; each change stores a new slice
 }
 
+// allRanks returns the ranks, oldest first. The caller must not modify the slice.
 func (l *rankList) allRanks() []*rank {
-	if list := l.list.Load(); list != nil {
-		return *list
+	if all := l.all.Load(); all != nil {
+		return *all
 	}
 	return nil
 }
@@ -28,32 +30,33 @@ func (l *rankList) allRanks() []*rank {
 func (l *rankList) add(r *rank, isMain bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := append(slices.Clone(l.allRanks()), r)
-	l.list.Store(&list)
+	changed := append(slices.Clone(l.allRanks()), r)
+	l.all.Store(&changed)
 	if isMain {
 		l.main.Store(r)
 	}
 }
 
+// remove removes a rank. It returns false if the list does not contain the rank.
 func (l *rankList) remove(r *rank) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := slices.Clone(l.allRanks())
-	index := slices.Index(list, r)
+	changed := slices.Clone(l.allRanks())
+	index := slices.Index(changed, r)
 	if index < 0 {
 		return false
 	}
-	list = slices.Delete(list, index, index+1)
-	l.list.Store(&list)
-	l.main.CompareAndSwap(r, nil)
+	changed = slices.Delete(changed, index, index+1)
+	l.all.Store(&changed)
+	l.main.CompareAndSwap(r, nil) // no effect unless r is the main world's rank
 	return true
 }
 
 // worlds implements the functions in symmem.h for worlds other than the main one.
 type worlds struct{ session *session }
 
-// OpenWorld opens a world other than the main one with the JSON options that symmem.h describes.
-// It returns the world's handle. It is collective over the ranks of the new world.
+// OpenWorld opens a world other than the main one and returns its handle. symmem.h describes the
+// options. OpenWorld is collective over the ranks of the new world.
 func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 	var o Options
 	if err := decode(optionsJSON, &o); err != nil {
@@ -63,18 +66,19 @@ func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 		return 0, fmt.Errorf("opening a world: the options must not describe a pool; open pools "+
 			"later: %w", symmem.ErrInvalid)
 	}
-	var opened *rank // must not be read after an interrupt, when the call may still write it
-	err := ws.session.runInterruptible("opening a world", func(ctx context.Context) (err error) {
-		opened, err = ws.session.openRank(ctx, &o, otherRank)
+	var opened *rank
+	err := ws.session.runInterruptible("opening a world", func(ctx context.Context) error {
+		r, err := ws.session.openRank(ctx, &o, otherRank)
+		opened = r
 		return err
 	})
 	if err != nil {
-		return 0, err
+		return 0, err // after an interrupt, the function may still write opened
 	}
 	return opened.worldHandle, nil
 }
 
-// CloseWorld closes a world as Close closes the main world.
+// CloseWorld closes a world. It fails if a buffer is live, unless force is set.
 func (ws *worlds) CloseWorld(handle uint64, force bool) error {
 	r, err := ws.session.world(handle)
 	if err != nil {
@@ -120,6 +124,7 @@ func (s *session) setCheck(r *rank, level int) error {
 	})
 }
 
+// rankKind says which function opened a rank's world.
 type rankKind int
 
 const (
@@ -128,13 +133,14 @@ const (
 	otherRank                 // OpenWorld opened another world
 )
 
-// openRank opens a world and adds this process's rank to the session. If ctx has been canceled by
-// then, openRank closes the world again.
+// openRank opens a world and adds this process's rank to the session. If ctx is canceled in the
+// meantime, openRank closes the world again.
 func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*rank, error) {
 	if err := o.setEnvironment(); err != nil {
 		return nil, err
 	}
-	if o.GoMaxProcs > 0 || len(s.ranks.allRanks()) == 0 {
+	isFirstWorld := len(s.ranks.allRanks()) == 0
+	if o.GoMaxProcs > 0 || isFirstWorld {
 		o.setMaxProcs()
 	}
 	options, err := o.runtimeOptions()
@@ -149,38 +155,45 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 	}
 	r, err := newRank(s, rt, o, kind)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening symmem: %w", err), rt.Close())
+		closeErr := rt.Close()
+		return nil, errors.Join(fmt.Errorf("opening symmem: %w", err), closeErr)
 	}
-	s.ranks.add(r, kind != otherRank)
-	s.counters.Pending.Add(1)
-	if err := context.Cause(ctx); err != nil { // runInterruptible has already returned this error
+	isMain := kind != otherRank
+	s.ranks.add(r, isMain)
+	s.counters.Pending.Add(1)                  // the world's pool may have memory to register
+	if err := context.Cause(ctx); err != nil { // the caller has already got this error
 		s.removeRank(r)
-		return nil, errors.Join(err, rt.Close())
+		closeErr := rt.Close()
+		return nil, errors.Join(err, closeErr)
 	}
 	return r, nil
 }
 
 // closeRank closes a rank's world. Without force, it returns ErrLive if there are live buffers.
-// With force, live buffers stay usable; see closedRankBuffers.
+// With force, live buffers stay usable: closedRankBuffers finds them after the close.
 func (s *session) closeRank(r *rank, force bool) error {
-	if count, bytes := s.poolTable.countLive(r); count > 0 && !force {
+	count, bytes := s.poolTable.countLive(r)
+	if count > 0 && !force {
 		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
 	}
-	var errs []error
+	var poolErrs []error
 	for _, p := range s.poolTable.ownedBy(r) {
-		errs = append(errs, p.beginClose())
+		err := p.beginClose()
+		poolErrs = append(poolErrs, err)
 	}
+	// Keep the rank's buffers before its removal, so that calls can find them at any time.
 	s.closedRankBuffers.keepRank(r.rt.Interop())
 	if !s.removeRank(r) {
 		return nil // another call is closing the rank
 	}
-	err := r.close(errors.Join(errs...), force)
+	err := r.close(errors.Join(poolErrs...), force)
 	s.counters.Pending.Add(1)
 	s.counters.Windows.Add(1)
 	return err
 }
 
-// removeRank removes a rank from all tables. It returns false if another call has removed it.
+// removeRank removes a rank and all that belongs to it from the session's tables. It returns false
+// if another call has removed the rank.
 func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false
