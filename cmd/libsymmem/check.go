@@ -9,6 +9,10 @@ import (
 	"symmem"
 )
 
+// The exported functions of this file implement functions of symmem.h with similar names. They
+// compare what ranks do, or name the call sites that errors show. All return SYMMEM_OK or
+// SYMMEM_ERR_*. A site is the number of a call site, or 0 if it is unknown.
+
 //export goCheck
 func goCheck(group C.uint64_t) C.int {
 	return guard(func() error { return library.Check(uint64(group)) })
@@ -37,20 +41,23 @@ func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 	})
 }
 
-// goValue combines or compares the ranks' numbers. It stores the result of a combination in
-// *number, which a comparison leaves unchanged.
+// goValue combines or compares the ranks' numbers. *number is this rank's number. A combination
+// replaces it by the result. A comparison leaves it unchanged.
 //
 //export goValue
 func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {
 	return guard(func() error {
-		if value == nil || number == nil {
-			return errNull("the struct symmem_value or the number")
+		if value == nil {
+			return nullPointerError("the struct symmem_value")
+		}
+		if number == nil {
+			return nullPointerError("the number")
 		}
 		if value.name_length > C.SYMMEM_VALUE_NAME {
 			return fmt.Errorf("the name of a value has %d bytes; the maximum is %d: %w",
 				value.name_length, C.SYMMEM_VALUE_NAME, symmem.ErrInvalid)
 		}
-		if value.site != 0 {
+		if value.site != 0 { // otherwise, the site of symmem_set_site applies
 			site = value.site
 		}
 		name := C.GoStringN(&value.name[0], C.int(value.name_length))

@@ -11,6 +11,10 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
+// The exported functions of this file implement functions of symmem.h with similar names. They
+// decode the arguments, and return SYMMEM_OK or SYMMEM_ERR_*. A site is the number of the source
+// line that makes the call, or 0.
+
 //export goCall
 func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 	return guard(func() error {
@@ -19,7 +23,8 @@ func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 			return err
 		}
 		if call.more_count > 0 {
-			if arguments.More, err = remainingCalls(call, site); err != nil {
+			arguments.More, err = remainingCalls(call, site)
+			if err != nil {
 				return err
 			}
 		}
@@ -30,42 +35,56 @@ func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 
 // argumentsOf converts a call, except for its event and the calls that follow it in its list.
 func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments, error) {
+	unknownFlags := call.flags &^ C.SYMMEM_CALL_WAIT
+	if unknownFlags != 0 {
+		return binding.Arguments{}, fmt.Errorf("unknown flags %#x of a call: %w", unknownFlags,
+			symmem.ErrInvalid)
+	}
 	a := binding.Arguments{
-		Operation: int(call.operation), Count: int64(call.count), Type: int(call._type),
-		Op: int(call.op), Factor: float64(call.factor), Root: int(call.root),
-		Tag: int(call.tag), Path: int(call.path),
-		Send: uintptr(call.send), Recv: uintptr(call.recv), Stream: uintptr(call.stream),
-		Site: uint32(site), Wait: call.flags&C.SYMMEM_CALL_WAIT != 0,
+		Operation: int(call.operation), Type: int(call._type), Count: int64(call.count),
+		Op: int(call.op), Factor: float64(call.factor), Path: int(call.path),
+		Root: int(call.root), Tag: int(call.tag),
+		Send: uintptr(call.send), Recv: uintptr(call.recv),
+		Stream: uintptr(call.stream), Site: uint32(site),
+		Wait: (call.flags & C.SYMMEM_CALL_WAIT) != 0,
 	}
-	if call.flags&^C.SYMMEM_CALL_WAIT != 0 {
-		return a, fmt.Errorf("unknown flags %#x of a call: %w", call.flags, symmem.ErrInvalid)
-	}
-	if sender := call.from; sender != nil {
+	sender := call.from // a variable, so that the closure does not keep call itself
+	if sender != nil {
 		a.Arrived = func(rank int) { *sender = C.int32_t(rank) }
 	}
-	if call.send_counts == nil && call.recv_counts == nil {
-		return a, nil
+	hasSplits := call.send_counts != nil || call.recv_counts != nil
+	if hasSplits {
+		splits, err := splitsOf(call)
+		if err != nil {
+			return a, err
+		}
+		a.Splits = splits
 	}
-	var err error
-	a.Splits, err = splitsOf(call)
-	return a, err
+	return a, nil
 }
 
-// maxRemainingCalls is the maximum number of calls that follow the first one in a list.
+// maxRemainingCalls is the maximum number of calls that follow the first one in a list. It limits
+// how much memory a wrong number can make this library read.
 const maxRemainingCalls = 1 << 16
 
+// remainingCalls converts the calls that follow the first call in its list. An entry of the list
+// has call.size bytes. This is less than the size of our struct if the caller's symmem.h is older.
 func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
-	if call.more == nil || call.more_count > maxRemainingCalls {
-		return nil, fmt.Errorf("%d more calls at address %p: the maximum is %d: %w",
-			call.more_count, call.more, maxRemainingCalls, symmem.ErrInvalid)
+	if call.more == nil {
+		return nil, fmt.Errorf("more_count is %d, but more is a null pointer: %w", call.more_count,
+			symmem.ErrInvalid)
+	}
+	if call.more_count > maxRemainingCalls {
+		return nil, fmt.Errorf("more_count is %d; the maximum is %d: %w", call.more_count,
+			maxRemainingCalls, symmem.ErrInvalid)
 	}
 	list := make([]binding.Arguments, call.more_count)
 	for i := range list {
-		// Copy the caller's struct, which is smaller than ours if its header is older.
-		var next C.struct_symmem_call
+		var next C.struct_symmem_call // fields that the caller's struct does not have stay 0
 		src := unsafe.Add(unsafe.Pointer(call.more), uintptr(i)*uintptr(call.size))
-		copy(unsafe.Slice((*byte)(unsafe.Pointer(&next)), call.size),
-			unsafe.Slice((*byte)(src), call.size))
+		srcBytes := unsafe.Slice((*byte)(src), call.size)
+		nextBytes := unsafe.Slice((*byte)(unsafe.Pointer(&next)), call.size)
+		copy(nextBytes, srcBytes)
 		if next.size != call.size || next.more_count > 0 {
 			return nil, fmt.Errorf("call %d of a list has size %d and more_count %d; want size %d "+
 				"and more_count 0: %w", i+1, next.size, next.more_count, call.size,
@@ -75,17 +94,20 @@ func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argu
 			return nil, fmt.Errorf("call %d of a list has an event, which only the first call may "+
 				"have: %w", i+1, symmem.ErrInvalid)
 		}
-		var err error
-		if list[i], err = argumentsOf(&next, site); err != nil {
+		arguments, err := argumentsOf(&next, site)
+		if err != nil {
 			return nil, err
 		}
+		list[i] = arguments
 	}
 	return list, nil
 }
 
+// splitsOf copies the lists of part sizes and offsets for each rank.
 func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	if call.ranks == 0 || call.ranks > maxRanks {
-		return nil, fmt.Errorf("splits for %d ranks: %w", call.ranks, symmem.ErrInvalid)
+		return nil, fmt.Errorf("splits for %d ranks; want 1 to %d: %w", call.ranks, maxRanks,
+			symmem.ErrInvalid)
 	}
 	return &symmem.Splits{
 		SendCounts:  copyIntegers(call.ranks, call.send_counts),
@@ -95,6 +117,7 @@ func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	}, nil
 }
 
+// copyIntegers copies a list of C. It returns nil if the caller has not passed the list.
 func copyIntegers(count C.size_t, src *C.int64_t) []int64 {
 	if src == nil {
 		return nil
@@ -139,7 +162,7 @@ func goRouteLayout(
 ) C.int {
 	return guard(func() error {
 		if layout == nil {
-			return fmt.Errorf("the address for the layout is null: %w", symmem.ErrInvalid)
+			return nullPointerError("the address for the layout")
 		}
 		l, err := routeArguments(r).Layout(int(ranks))
 		if err != nil {
@@ -177,7 +200,7 @@ func goPermuteLayout(
 ) C.int {
 	return guard(func() error {
 		if layout == nil {
-			return fmt.Errorf("the address for the layout is null: %w", symmem.ErrInvalid)
+			return nullPointerError("the address for the layout")
 		}
 		l, err := permuteArguments(p).Layout(int(ranks))
 		if err != nil {

@@ -10,6 +10,9 @@ import (
 	"symmem"
 )
 
+// The exported functions of this file implement functions of symmem.h with similar names. They pass
+// a group by its handle, and return SYMMEM_OK or SYMMEM_ERR_*.
+
 //export goWorld
 func goWorld(group *C.uint64_t) C.int {
 	return store(group, "the group", library.World)
@@ -32,17 +35,20 @@ func goGroupOpen(
 	})
 }
 
+// groupArguments copies a group's name, which has length bytes, and its list of count ranks.
 func groupArguments(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t,
 ) (groupName string, rankList []int, err error) {
-	if groupName, err = textOf(length, name); err != nil {
+	groupName, err = textOf(length, name)
+	if err != nil {
 		return "", nil, err
 	}
 	if ranks == nil {
-		return "", nil, errNull("the list of ranks")
+		return "", nil, nullPointerError("the list of ranks")
 	}
 	if count > maxRanks {
-		return "", nil, fmt.Errorf("opening a group of %d ranks: %w", count, symmem.ErrInvalid)
+		return "", nil, fmt.Errorf("opening a group of %d ranks; the maximum is %d: %w", count,
+			maxRanks, symmem.ErrInvalid)
 	}
 	for _, rank := range unsafe.Slice(ranks, int(count)) {
 		rankList = append(rankList, int(rank))
@@ -81,10 +87,13 @@ func goGroupSetTimeout(group C.uint64_t, timeoutMS C.int64_t) C.int {
 func goGroupSuspend(group C.uint64_t, releasedBytes *C.uint64_t) C.int {
 	return guard(func() error {
 		bytes, err := library.SuspendGroup(uint64(group))
-		if err == nil && releasedBytes != nil {
+		if err != nil {
+			return err
+		}
+		if releasedBytes != nil { // the caller may pass null
 			*releasedBytes = C.uint64_t(bytes)
 		}
-		return err
+		return nil
 	})
 }
 

@@ -14,8 +14,11 @@ import (
 //export goPadOpen
 func goPadOpen(group C.uint64_t, sites C.size_t, names **C.char, pad *C.uint64_t) C.int {
 	return guard(func() error {
-		if pad == nil || (sites > 0 && names == nil) {
-			return errNull("the pad or the list of names")
+		if pad == nil {
+			return nullPointerError("the address for the pad")
+		}
+		if names == nil && sites > 0 {
+			return nullPointerError("the list of names")
 		}
 		if sites > binding.MaxPadSites {
 			return fmt.Errorf("%d names of call sites; want at most %d: %w", uint64(sites),

@@ -11,6 +11,9 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
+// The exported functions of this file implement functions of symmem.h with similar names. Those
+// that return a code call guard, store or copyText, which store an error for the calling thread.
+
 //export goIsSymmetric
 func goIsSymmetric(group C.uint64_t, bytes C.size_t, address unsafe.Pointer) C.int {
 	return boolResult(func() bool {
@@ -28,19 +31,20 @@ func goPeerAddresses(
 	})
 }
 
-// storeAddresses runs call and stores its results, one per rank, at addresses.
+// storeAddresses runs call and stores its results, one for each rank, in the caller's list at
+// addresses. The list has space for this number of ranks.
 func storeAddresses(
 	ranks C.size_t, addresses *C.uint64_t, call func() ([]uintptr, error),
 ) C.int {
 	return guard(func() error {
 		if addresses == nil {
-			return errNull("the list of addresses")
+			return nullPointerError("the list of addresses")
 		}
 		result, err := call()
 		if err != nil {
 			return err
 		}
-		if uint64(ranks) != uint64(len(result)) {
+		if uint64(ranks) != uint64(len(result)) { // uint64 holds any size_t
 			return fmt.Errorf("the list has space for %d ranks; the group has %d ranks: %w", ranks,
 				len(result), symmem.ErrInvalid)
 		}
@@ -57,14 +61,20 @@ func goNCCLWindow(
 	group C.uint64_t, bytes C.size_t, address unsafe.Pointer, comm, window, offset *C.uint64_t,
 ) C.int {
 	return guard(func() error {
-		if comm == nil || window == nil || offset == nil {
-			return errNull("the communicator, the window or the offset")
+		switch {
+		case comm == nil:
+			return nullPointerError("the address for the communicator")
+		case window == nil:
+			return nullPointerError("the address for the window")
+		case offset == nil:
+			return nullPointerError("the address for the offset")
 		}
 		w, err := library.NCCLWindow(uint64(group), uint64(bytes), uintptr(address))
 		if err != nil {
 			return err
 		}
-		*comm, *window = C.uint64_t(w.Communicator), C.uint64_t(w.Window)
+		*comm = C.uint64_t(w.Communicator)
+		*window = C.uint64_t(w.Window)
 		*offset = C.uint64_t(w.Offset)
 		return nil
 	})
@@ -84,25 +94,31 @@ func goSignalWordsClose(address unsafe.Pointer) C.int {
 	return guard(func() error { return library.CloseSignalWords(uintptr(address)) })
 }
 
-// goWindows stores the number of windows at count. It copies the address ranges of the first
-// windows, at most capacity, to ranges.
+// goWindows stores the number of windows at count. ranges has space for capacity address ranges, of
+// two integers each: the address and the size in bytes. If there are more windows than that,
+// goWindows copies only the first ones.
 //
 //export goWindows
 func goWindows(
 	group C.uint64_t, capacity C.size_t, ranges *C.int64_t, count *C.size_t,
 ) C.int {
 	return guard(func() error {
-		if count == nil || ranges == nil && capacity > 0 {
-			return errNull("the number of windows or the list of windows")
+		if count == nil {
+			return nullPointerError("the address for the number of windows")
+		}
+		if ranges == nil && capacity > 0 {
+			return nullPointerError("the list of windows")
 		}
 		windows, err := library.Windows(uint64(group))
 		if err != nil {
 			return err
 		}
-		copied := min(len(windows), int(min(capacity, 1<<30)))
+		const maxCapacity = 1 << 30 // makes the conversion to int valid
+		copied := min(len(windows), int(min(capacity, maxCapacity)))
 		if copied > 0 {
 			// binding.Window has the layout of two elements of ranges.
-			copy(unsafe.Slice((*binding.Window)(unsafe.Pointer(ranges)), copied), windows)
+			dst := unsafe.Slice((*binding.Window)(unsafe.Pointer(ranges)), copied)
+			copy(dst, windows)
 		}
 		*count = C.size_t(len(windows))
 		return nil
@@ -129,11 +145,16 @@ func goExplain(
 	})
 }
 
+// goTakeWarning copies the oldest warning. It removes the warning if the caller has got the whole
+// text, and not only its length.
+//
 //export goTakeWarning
-func goTakeWarning(capacity C.size_t, text *C.char, length *C.size_t) (code C.int) {
+func goTakeWarning(capacity C.size_t, text *C.char, length *C.size_t) C.int {
+	code := C.int(C.SYMMEM_OK)
 	library.TakeWarning(func(warning string) bool {
 		code = copyText(capacity, text, length, func() (string, error) { return warning, nil })
-		return code == C.SYMMEM_OK && text != nil
+		isTaken := code == C.SYMMEM_OK && text != nil
+		return isTaken
 	})
 	return code
 }
