@@ -12,9 +12,11 @@ import (
 	"symmem/driver"
 )
 
+// diagram formats an error that says how ranks differ.
 type diagram struct{ *symmem.DivergenceError }
 
-// side holds what a set of ranks observed, and the letter for these ranks in the map.
+// side holds what a set of ranks observed, such as an allocation. It also holds the letter for
+// these ranks in the map.
 type side struct {
 	letter string
 	symmem.Side
@@ -36,12 +38,12 @@ func (d diagram) write(b *bytes.Buffer) {
 	if len(d.Ranks()) <= maxMapRanks {
 		d.writeMap(b, sides)
 	}
-	width := 0 // of the longest list of ranks
+	listWidth := 0 // of the longest list of ranks
 	for _, s := range sides {
-		width = max(width, len(driver.Ranks(s.Ranks)))
+		listWidth = max(listWidth, len(driver.Ranks(s.Ranks)))
 	}
 	for _, s := range sides {
-		fmt.Fprintf(b, "  %s  %-*s  %s", s.letter, width, driver.Ranks(s.Ranks), s.Event)
+		fmt.Fprintf(b, "  %s  %-*s  %s", s.letter, listWidth, driver.Ranks(s.Ranks), s.Event)
 		if s.Site != "" {
 			fmt.Fprintf(b, "  at %s", s.Site)
 		}
@@ -56,8 +58,12 @@ func (d diagram) write(b *bytes.Buffer) {
 	}
 }
 
-const maxMapRanks = 24 // with more ranks, there is no map
+// maxMapRanks is the largest number of ranks for which there is a map. Its columns must fit on a
+// line.
+const maxMapRanks = 24
 
+// describePosition says where ranks differ, if the error is about a pool. For other errors, it
+// returns the kind of the divergence.
 func (d diagram) describePosition() string {
 	if d.Kind != symmem.DivergedPlacement {
 		return fmt.Sprintf(" (%s)", d.Kind)
@@ -69,10 +75,13 @@ func (d diagram) describePosition() string {
 // writeMap writes three lines with a column for each rank: its number, the letter of its side, and
 // a mark if the rank deviates from the majority.
 func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
-	rankLine, letterLine, markLine := "   rank ", "    has ", "        "
-	for _, rank := range d.ranks() {
-		width := len(strconv.Itoa(rank)) + 1
-		index := slices.IndexFunc(sides, func(s side) bool { return slices.Contains(s.Ranks, rank) })
+	rankLine := "   rank "
+	letterLine := "    has "
+	markLine := "        "
+	for _, rank := range d.sortedRanks() {
+		width := len(strconv.Itoa(rank)) + 1 // of the column
+		hasRank := func(s side) bool { return slices.Contains(s.Ranks, rank) }
+		index := slices.IndexFunc(sides, hasRank) // exists, because Ranks is the union of the sides
 		mark := ""
 		if slices.Contains(d.Deviant, rank) {
 			mark = "^"
@@ -90,8 +99,9 @@ func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
 	b.WriteByte('\n')
 }
 
-func (d diagram) ranks() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
+func (d diagram) sortedRanks() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
 
+// sides returns the sides of the error in the order of their lowest ranks.
 func (d diagram) sides() []side {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })
@@ -102,5 +112,5 @@ func (d diagram) sides() []side {
 	return sides
 }
 
-// letter returns the letter of side i: A, B and so on. No report has more than 26 sides.
+// letter returns the letter of side i: A, B and so on. An error has at most 16 sides.
 func letter(i int) string { return string(rune('A' + i%26)) }

@@ -12,8 +12,8 @@ import (
 	"symmem/driver/formula"
 )
 
-// NormReport counts norms. A norm is an all-reduce or a reduce-scatter that one kernel combines
-// with an RMSNorm.
+// NormReport counts norms. A norm is a collective that one kernel combines with an RMSNorm. The
+// collective is an all-reduce or a reduce-scatter.
 type NormReport struct {
 	Passed  int    `json:"passed"`            // norms with right outputs on all ranks
 	Failed  int    `json:"failed"`            // norms with a wrong output on any rank
@@ -22,9 +22,9 @@ type NormReport struct {
 
 // normFindings holds the results of one rank.
 type normFindings struct {
-	// Outcomes[normsPerGroup*group+i] is the outcome of norm i of a group.
+	// Outcomes holds the outcomes of all groups' norms. See normIndex.
 	Outcomes []normOutcome `json:"outcomes"`
-	Refused  string        `json:"refused,omitempty"` // see NormReport
+	Refused  string        `json:"refused,omitempty"` // why a group skipped its remaining norms, or ""
 }
 
 type normOutcome int
@@ -35,26 +35,32 @@ const (
 	normFailed
 )
 
-// The norms of a group combine 2 operations, 2 types and 4 kinds of quantization. On each rank, a
-// norm has normRows x normHidden elements.
 const (
-	normRows, normHidden = 5, 1024
-	normsPerGroup        = 16
+	normRows      = 5 // on each rank
+	normHidden    = 1024
+	normsPerGroup = 2 * 2 * 4 // operations, types and kinds of quantization
 )
 
-// drawNorm returns norm i of a group (g, at index group) with random inputs. The first half of the
-// norms are all-reduces, the second half reduce-scatters.
+// normIndex returns the index of norm i of a group in normFindings.Outcomes.
+func normIndex(group, i int) int { return normsPerGroup*group + i }
+
+// drawNorm returns norm i of a group with random inputs. g is the group with this number. The first
+// half of the norms are all-reduces, the second half reduce-scatters. In each half, types
+// alternate, and the kind of quantization changes after both types.
 func (r *runner) drawNorm(g *symmem.Group, group, i int) *workload.Norm {
 	t := driver.BFloat16
 	if i%2 == 1 {
 		t = driver.Float16
 	}
-	random := rand.New(rand.NewPCG(r.config.Seed, uint64(normsPerGroup*group+i)))
-	c := formula.NewNormCase(random, g.Size(), normRows, normHidden, t, driver.Quant(i/2%4))
-	if i >= normsPerGroup/2 {
+	quant := driver.Quant(i / 2 % 4)
+	random := rand.New(rand.NewPCG(r.config.Seed, uint64(normIndex(group, i))))
+	c := formula.NewNormCase(random, g.Size(), normRows, normHidden, t, quant)
+	isReduceScatter := i >= normsPerGroup/2
+	if isReduceScatter {
 		c = c.Scatter(random)[g.Rank()]
 	}
-	if r.config.Deterministic > symmem.FormulaAny {
+	hasFormula := r.config.Deterministic > symmem.FormulaAny
+	if hasFormula {
 		c.SetWant(driver.Formula(r.config.Deterministic - symmem.FormulaAny))
 	}
 	return &workload.Norm{NormCase: c}
@@ -63,16 +69,18 @@ func (r *runner) drawNorm(g *symmem.Group, group, i int) *workload.Norm {
 // runNorms computes the norms of all groups of this rank, and records their outcomes in r.norms.
 func (r *runner) runNorms(ctx context.Context) error {
 	scope := r.pool.Begin(r.rt.World())
-	defer scope.Abandon()
-	var buffers [3]symmem.Buffer
-	// See the sizes at workload.Norm.Place. A reduce-scatter has an input of 2-byte elements for
-	// each rank.
-	bytes := 2 * normRows * normHidden * int64(max(4, r.rt.Size()))
+	defer scope.Abandon()        // does nothing after End
+	var buffers [3]symmem.Buffer // see workload.Norm.Place
+	const elements = normRows * normHidden
+	smallestBytes := int64(8 * elements)              // enough for each buffer of an all-reduce
+	scatterBytes := int64(2 * elements * r.rt.Size()) // a reduce-scatter's input, of 2-byte elements
+	bufferBytes := max(smallestBytes, scatterBytes)
 	for i := range buffers {
-		var err error
-		if buffers[i], err = scope.Alloc(bytes); err != nil {
+		b, err := scope.Alloc(bufferBytes)
+		if err != nil {
 			return err
 		}
+		buffers[i] = b
 	}
 	if err := scope.End(ctx); err != nil {
 		return err
@@ -86,23 +94,28 @@ func (r *runner) runNorms(ctx context.Context) error {
 			return err
 		}
 	}
-	return errors.Join(buffers[0].Free(), buffers[1].Free(), buffers[2].Free())
+	var freeErrs []error
+	for _, b := range buffers {
+		err := b.Free()
+		freeErrs = append(freeErrs, err)
+	}
+	return errors.Join(freeErrs...)
 }
 
-// runGroupNorms computes the norms of one group. If the group does not support a norm, which is
-// the same on all its ranks, runGroupNorms records why and skips the remaining norms.
+// runGroupNorms computes the norms of one group. If the group does not support a norm,
+// runGroupNorms records why and skips the remaining norms. All ranks of the group then do the same.
 func (r *runner) runGroupNorms(
 	ctx context.Context, group int, buffers *[3]symmem.Buffer,
 ) error {
 	g := r.groups[group]
 	for i := range normsPerGroup {
 		n := r.drawNorm(g, group, i)
-		if err := n.Place(
-			buffers[0].Memory(), buffers[1].Memory(), buffers[2].Memory(),
-		); err != nil {
+		input, output, others := buffers[0].Memory(), buffers[1].Memory(), buffers[2].Memory()
+		if err := n.Place(input, output, others); err != nil {
 			return err
 		}
-		err := r.runNorm(ctx, g, n, &r.norms.Outcomes[normsPerGroup*group+i])
+		outcome, err := r.runNorm(ctx, g, n)
+		r.norms.Outcomes[normIndex(group, i)] = outcome
 		if errors.Is(err, symmem.ErrUnsupported) {
 			r.norms.Refused = cmp.Or(r.norms.Refused, err.Error())
 			return r.rt.DefaultStream().Synchronize(ctx)
@@ -114,57 +127,60 @@ func (r *runner) runGroupNorms(
 	return nil
 }
 
-// runNorm computes a norm and sets outcome. It returns an error that wraps symmem.ErrUnsupported,
-// and leaves outcome unchanged, if the group does not support the norm.
+// runNorm computes a norm and checks its outputs. If the group does not support the norm, the error
+// wraps symmem.ErrUnsupported. After an error, the outcome is normNotRun.
 func (r *runner) runNorm(
-	ctx context.Context, g *symmem.Group, n *workload.Norm, outcome *normOutcome,
-) error {
+	ctx context.Context, g *symmem.Group, n *workload.Norm,
+) (normOutcome, error) {
 	s := r.rt.DefaultStream()
 	path := r.config.Path
-	if path == symmem.PathWindow && !r.rt.Device().Addressable {
-		path = symmem.PathDirect // On GPUs, PathWindow does not support norms.
+	isGPU := !r.rt.Device().Addressable // processors cannot access the memory
+	if isGPU && path == symmem.PathWindow {
+		path = symmem.PathDirect // on GPUs, PathWindow does not support norms
 	}
 	if err := n.Fill(g.Rank(), s); err != nil {
-		return err
+		return normNotRun, err
 	}
-	err := r.rt.Interop().Do(ctx, g, symmem.Call{
-		Operation: n.Operation, Norm: &n.Args, Path: path,
-	}, s)
-	if errors.Is(err, symmem.ErrUnsupported) {
-		return err
+	call := symmem.Call{Operation: n.Operation, Norm: &n.Args, Path: path}
+	callErr := r.rt.Interop().Do(ctx, g, call, s)
+	if errors.Is(callErr, symmem.ErrUnsupported) {
+		return normNotRun, callErr
 	}
-	if err := errors.Join(err, n.Read(s), s.Synchronize(ctx)); err != nil {
-		return err
+	readErr := n.Read(s)
+	syncErr := s.Synchronize(ctx)
+	if err := errors.Join(callErr, readErr, syncErr); err != nil {
+		return normNotRun, err
 	}
-	*outcome = normPassed
-	if wrong, _ := n.CountWrong(); wrong > 0 {
-		*outcome = normFailed
+	wrongCount, _ := n.CountWrong()
+	if wrongCount > 0 {
+		return normFailed, nil
 	}
-	return nil
+	return normPassed, nil
 }
 
 // normReport combines the findings of all ranks. A norm that did not run on some rank of its group
 // is not counted, unless another rank found a wrong output.
 func normReport(results []rankResult, ranks int) (report NormReport) {
-	outcomesByNorm := map[int][normFailed + 1]bool{} // whether each outcome occurred on any rank
-	for rank := range results {
-		findings := &results[rank].Norms
-		if report.Refused == "" {
-			report.Refused = findings.Refused
-		}
+	type occurrences [normFailed + 1]bool // by normOutcome: whether any rank has it
+	occurrencesByNorm := map[int]occurrences{}
+	for k := range results {
+		findings := &results[k].Norms
+		report.Refused = cmp.Or(report.Refused, findings.Refused)
 		for i, outcome := range findings.Outcomes {
-			if isMember(i/normsPerGroup, results[rank].Rank, ranks) {
-				outcomes := outcomesByNorm[i]
-				outcomes[outcome] = true
-				outcomesByNorm[i] = outcomes
+			group := i / normsPerGroup
+			if !isMember(group, results[k].Rank, ranks) {
+				continue
 			}
+			o := occurrencesByNorm[i]
+			o[outcome] = true
+			occurrencesByNorm[i] = o
 		}
 	}
-	for _, outcomes := range outcomesByNorm {
+	for _, o := range occurrencesByNorm {
 		switch {
-		case outcomes[normFailed]:
+		case o[normFailed]:
 			report.Failed++
-		case !outcomes[normNotRun]:
+		case !o[normNotRun]:
 			report.Passed++
 		}
 	}

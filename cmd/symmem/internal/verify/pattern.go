@@ -10,7 +10,7 @@ import (
 	"symmem/driver/formula"
 )
 
-// finding is the result of one rank in one all-reduce.
+// finding is the result of one rank in one all-reduce, which is a case of the program.
 type finding struct {
 	Completed bool    `json:"ran"`       // whether the all-reduce completed
 	Symmetric bool    `json:"symmetric"` // whether the buffer was in a window of the group
@@ -19,23 +19,26 @@ type finding struct {
 	MeanDiff  float64 `json:"mean_diff"` // mean of these distances
 }
 
-// tolerance is the permitted relative error of sums without a formula, which may be rounded if
-// there are very many ranks.
-const tolerance = 1e-5
+// sumTolerance is the permitted relative error of sums without a formula. With very many ranks,
+// sums are rounded.
+const sumTolerance = 1e-5
 
-// setFormula prepares p, the case at index i, for the configured order of additions (formula), if
-// there is one. Cases use all types and reductions in turn.
+// setFormula prepares p, the case at index i, for the configured formula. A formula is an order of
+// additions that determines every bit of the result. Cases use all types and reductions in turn.
+// setFormula does nothing if no formula is configured.
 func (c *Config) setFormula(p *plannedCase, i int) {
-	if c.Deterministic <= symmem.FormulaAny {
+	hasFormula := c.Deterministic > symmem.FormulaAny
+	if !hasFormula {
 		return
 	}
-	types := workload.DataTypes()
+	// driver numbers the formulas as symmem does, but begins with 0 for FormulaAny.
 	p.formula = driver.Formula(c.Deterministic - symmem.FormulaAny)
+	types := workload.DataTypes()
 	p.dataType = types[i%len(types)]
 	reductions := workload.Reductions(p.dataType)
 	p.reduceOp = reductions[i/len(types)%len(reductions)]
-	p.seed = c.Seed<<20 + uint64(i)
-	p.value = 0
+	p.seed = c.Seed<<20 + uint64(i) // differs between cases
+	p.value = 0                     // the input is random
 	p.name += " " + p.reduceOp.String() + " " + p.dataType.String()
 	p.elements = p.elements * elementBytes / int64(p.dataType.Size()) // the buffer's size stays
 }
@@ -49,53 +52,58 @@ func (p *plannedCase) input(rank, ranks int) []byte {
 	return bytes.Repeat(element, int(p.elements))
 }
 
-// expectedSum returns the sum of the elements value, 2*value and so on of all ranks.
+// expectedSum returns the right result of a case without a formula. Rank r has the input
+// value*(r+1), so the sum is value + 2*value + ... + ranks*value.
 func expectedSum(value float64, ranks int) float64 {
 	return value * float64(ranks) * float64(ranks+1) / 2
 }
 
-// compare compares the output of the all-reduce on a rank with the right output.
+// compare compares got, a rank's output of the all-reduce, with the right output.
 func (p *plannedCase) compare(got []byte, ranks int) finding {
 	if p.formula == driver.AnyFormula {
 		want := workload.Encode(nil, p.dataType, expectedSum(p.value, ranks))
-		return p.compareWith(got, want, tolerance)
+		return p.compareWith(got, want, sumTolerance)
 	}
-	var inputs [][]byte
+	var inputs [][]byte // by rank
 	for rank := range ranks {
 		inputs = append(inputs, p.input(rank, ranks))
 	}
-	const bitForBit = 0
 	want := formula.Reduce(p.formula, p.reduceOp, p.dataType, inputs)
+	const bitForBit = 0
 	return p.compareWith(got, want, bitForBit)
 }
 
-// compareWith compares the elements of got with those of allWanted, which it repeats if there are
+// compareWith compares the elements of got with those of want, which it repeats if there are
 // fewer. A tolerance of 0 permits no difference.
-func (p *plannedCase) compareWith(got, allWanted []byte, tolerance float64) finding {
+func (p *plannedCase) compareWith(got, want []byte, tolerance float64) finding {
 	f := finding{Completed: true}
-	sum := 0.0 // of the distances
+	sumOfDiffs := 0.0
 	size := p.dataType.Size()
 	for offset := 0; offset < len(got); offset += size {
-		element, want := got[offset:offset+size], allWanted[offset%len(allWanted):][:size]
-		if bytes.Equal(element, want) {
+		wantOffset := offset % len(want)
+		gotElement := got[offset : offset+size]
+		wantElement := want[wantOffset : wantOffset+size]
+		if bytes.Equal(gotElement, wantElement) {
 			continue
 		}
-		wantValue := workload.Decode(want, p.dataType)
-		diff := distance(workload.Decode(element, p.dataType), wantValue)
+		gotValue := workload.Decode(gotElement, p.dataType)
+		wantValue := workload.Decode(wantElement, p.dataType)
+		diff := distance(gotValue, wantValue)
 		if tolerance == 0 || diff > tolerance*max(wantValue, 1) {
 			f.Wrong++
 		}
 		f.MaxDiff = max(f.MaxDiff, diff)
-		sum += diff
+		sumOfDiffs += diff
 	}
-	f.MeanDiff = sum / float64(max(len(got)/size, 1))
+	elementCount := max(len(got)/size, 1) // not 0, by which the sum is divided
+	f.MeanDiff = sumOfDiffs / float64(elementCount)
 	return f
 }
 
-// distance returns |v - want|, or a large number instead of infinity and NaN, which JSON cannot
-// represent.
-func distance(v, want float64) float64 {
-	d := math.Abs(v - want)
+// distance returns |got - want|. It returns a large number instead of infinity and NaN, because
+// JSON cannot represent them.
+func distance(got, want float64) float64 {
+	d := math.Abs(got - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {
 		return math.MaxFloat32
 	}

@@ -46,7 +46,7 @@ func compareWithValue(want float64, data ...float32) finding {
 		got = workload.Encode(got, symmem.Float32, float64(v))
 	}
 	p := &plannedCase{dataType: symmem.Float32}
-	return p.compareWith(got, workload.Encode(nil, symmem.Float32, want), tolerance)
+	return p.compareWith(got, workload.Encode(nil, symmem.Float32, want), sumTolerance)
 }
 
 // inputElement returns an element of a rank's input in a case with the given value.

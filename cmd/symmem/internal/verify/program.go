@@ -8,6 +8,7 @@ import (
 	"symmem/driver"
 )
 
+// action is what a step of a program does.
 type action uint8
 
 const (
@@ -27,18 +28,18 @@ type step struct {
 	elements  int64 // number of 4-byte elements; used by allocBuffer
 }
 
-// plannedCase is an all-reduce whose result is checked and reported.
+// plannedCase is an all-reduce of one buffer. Its result is checked and reported.
 type plannedCase struct {
 	name     string
 	round    int  // counted from 1
 	group    int  // index of the group; 0 is the world
 	isChurn  bool // whether the buffer is one of the random allocations of addChurn
 	elements int64
-	value    float64 // element of the input of rank 0; unused if formula is set
+	value    float64 // each element of the input of rank 0; unused if formula is set
 	dataType symmem.DataType
 	reduceOp symmem.ReduceOp
 	formula  driver.Formula // order of additions that the result must match bit for bit, if set
-	seed     uint64         // seed of the inputs, if formula is set
+	seed     uint64         // seed of the random inputs; unused if formula is not set
 }
 
 // program lists the steps that all ranks execute. It does not change after compose.
@@ -54,12 +55,13 @@ type program struct {
 // elementBytes is the size of the elements that step.elements and Config.Elements count.
 const elementBytes = 4
 
+// composer builds a program.
 type composer struct {
 	config     Config
-	program    program // the steps and cases added so far
-	generator  *generator
-	caseCount  int // number of cases that addCases has added
-	checkCount int // number of cases that addChurn has added
+	program    program    // the steps and cases added so far
+	generator  *generator // draws the random allocations and frees
+	caseCount  int        // number of cases that addCases has added
+	checkCount int        // number of cases that addChurn has added
 }
 
 // compose returns the program for a configuration. Each round of the program allocates and frees
@@ -84,10 +86,14 @@ func compose(config Config) *program {
 func (c *composer) addStep(s step) { c.program.steps = append(c.program.steps, s) }
 
 // largeFirstSegment returns the size of the first segment for workload.MapSegments, which maps 32
-// times this size. The result is rounded up so that at least twice the needed memory is mapped.
+// times this size. The size is a multiple of workload.FirstSegment. All segments together have at
+// least twice the needed memory.
 func (c *composer) largeFirstSegment() int64 {
-	need := (int64(c.config.Cases)*c.config.Elements + c.generator.maxLiveElements) * elementBytes
-	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
+	const unit = workload.FirstSegment
+	caseElements := int64(c.config.Cases) * c.config.Elements
+	neededBytes := (caseElements + c.generator.maxLiveElements) * elementBytes
+	minSize := neededBytes / 16 // 2/32 of the needed memory
+	return (minSize + unit - 1) / unit * unit
 }
 
 const (
@@ -102,7 +108,10 @@ func (c *composer) addChurn(round int) {
 	for n := 1; n <= c.config.Churn; n++ {
 		c.addStep(step{action: makeNoise})
 		c.addChurnStep()
-		if block, ok := c.generator.drawLiveBlock(); ok && n%stride == 0 {
+		// Draw a block even if no check is due: the random numbers do not depend on the stride.
+		block, ok := c.generator.drawLiveBlock()
+		isCheckDue := n%stride == 0
+		if ok && isCheckDue {
 			c.checkCount++
 			c.addReduces([]liveBlock{block}, plannedCase{
 				name: fmt.Sprintf("%d.churn%d", round, n), round: round, isChurn: true,
@@ -113,10 +122,11 @@ func (c *composer) addChurn(round int) {
 	}
 }
 
+// addChurnStep adds a random allocation or free.
 func (c *composer) addChurnStep() {
-	nextSlot := c.program.slots
-	block, allocated := c.generator.step(nextSlot)
-	if !allocated {
+	nextSlot := c.program.slots // the slot that addAlloc uses
+	block, isAlloc := c.generator.step(nextSlot)
+	if !isAlloc {
 		c.addStep(step{action: freeBuffer, slot: block.slot})
 		return
 	}
@@ -132,16 +142,17 @@ func (c *composer) addCases(round, group int) {
 	c.addStep(step{action: openScope})
 	for range c.config.Cases {
 		c.addStep(step{action: makeNoise})
-		elements := c.config.Elements
-		blocks = append(blocks, liveBlock{slot: c.addAlloc(elements), elements: elements})
+		slot := c.addAlloc(c.config.Elements)
+		blocks = append(blocks, liveBlock{slot: slot, elements: c.config.Elements})
 	}
 	c.addStep(step{action: endScope})
 	var cases []plannedCase
 	for i := range blocks {
 		c.caseCount++
+		value := 1 + (c.caseCount-1)%maxValue // 1 to maxValue, and then 1 again
 		cases = append(cases, plannedCase{
 			name: fmt.Sprintf("%d.%d", round, i+1), round: round, group: group,
-			value: float64(1 + (c.caseCount-1)%maxValue),
+			value: float64(value),
 		})
 	}
 	c.addReduces(blocks, cases...)
@@ -151,7 +162,7 @@ func (c *composer) addCases(round, group int) {
 }
 
 // maxValue is the largest plannedCase.value of addCases. addChurn uses the next maxValue values.
-// Sums of inputs up to maxValue over a few hundred ranks are exact in float32.
+// The values are small enough that their sums over a few hundred ranks are exact in float32.
 const maxValue = 997
 
 // addReduces adds cases to the program, which first fills all blocks and then reduces them. Case i
@@ -159,10 +170,12 @@ const maxValue = 997
 func (c *composer) addReduces(blocks []liveBlock, cases ...plannedCase) {
 	firstIndex := len(c.program.cases)
 	for i, b := range blocks {
+		caseIndex := firstIndex + i
 		cases[i].elements = b.elements
-		cases[i].dataType, cases[i].reduceOp = symmem.Float32, symmem.Sum
-		c.config.setFormula(&cases[i], firstIndex+i)
-		c.addStep(step{action: fillBuffer, slot: b.slot, caseIndex: firstIndex + i})
+		cases[i].dataType = symmem.Float32
+		cases[i].reduceOp = symmem.Sum
+		c.config.setFormula(&cases[i], caseIndex)
+		c.addStep(step{action: fillBuffer, slot: b.slot, caseIndex: caseIndex})
 	}
 	c.program.cases = append(c.program.cases, cases...)
 	for i, b := range blocks {
@@ -170,9 +183,11 @@ func (c *composer) addReduces(blocks []liveBlock, cases ...plannedCase) {
 	}
 }
 
+// addFrees adds the frees of all random blocks that are live.
 func (c *composer) addFrees() {
 	for len(c.generator.live) > 0 {
-		block := c.generator.release(len(c.generator.live) - 1)
+		lastIndex := len(c.generator.live) - 1
+		block := c.generator.release(lastIndex)
 		c.addStep(step{action: freeBuffer, slot: block.slot})
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"symmem"
 )
 
-// Report combines the results of all ranks.
+// Report combines the results of all ranks. The run consists of cases, which are all-reduces of one
+// buffer each, and of norms.
 type Report struct {
 	Backend string `json:"backend"`
 	Source  string `json:"source"` // see symmem.Runtime.Source
@@ -21,8 +22,8 @@ type Report struct {
 	Norms      NormReport              `json:"norms"`
 	Cases      []Case                  `json:"cases"`
 	Divergence *symmem.DivergenceError `json:"divergence"`
-	// Fault is the text of the error that ended the run early, or "". A divergence is in Divergence
-	// instead.
+	// Fault is the text of the error that ended the run early, or "". If the error is a divergence,
+	// it is in Divergence instead.
 	Fault string `json:"fault,omitempty"`
 
 	Check         string `json:"check"`
@@ -31,13 +32,14 @@ type Report struct {
 	TakenPaths    string `json:"took"`          // paths that the cases took, such as "plain, window"
 	PathReason    string `json:"why,omitempty"` // why some cases took another path, or ""
 
-	Skew      bool    `json:"skew"`
-	Churn     int     `json:"churn"`
-	Seed      uint64  `json:"seed"`
-	Rounds    int     `json:"rounds"`
-	Groups    int     `json:"groups"`
+	Skew      bool    `json:"skew"`   // whether allocations differed between ranks
+	Churn     int     `json:"churn"`  // random allocations and frees in each round
+	Seed      uint64  `json:"seed"`   // of all random choices
+	Rounds    int     `json:"rounds"` // how often the buffers were allocated and freed
+	Groups    int     `json:"groups"` // number of groups, including the world
 	ElapsedMS float64 `json:"elapsed_ms"`
-	// Deterministic is the order of additions that results had to match bit for bit, if set.
+	// Deterministic names the formula (the order of additions) that results had to match bit for
+	// bit, or is "" if any order was right.
 	Deterministic string `json:"deterministic,omitempty"`
 }
 
@@ -53,15 +55,17 @@ const (
 type Case struct {
 	// Name is "round.case" or, for a block that was checked after N random allocations and frees,
 	// "round.churnN".
-	Name      string  `json:"name"`
-	Round     int     `json:"round"`     // counted from 1
-	Group     int     `json:"group"`     // 0 is the world
-	Churn     bool    `json:"churn"`     // a random allocation
-	Ranks     []int   `json:"ranks"`     // world ranks of the group
-	Size      int64   `json:"size"`      // in elements
-	Value     float64 `json:"value"`     // element of the input of rank 0, or 0 with a formula
+	Name  string `json:"name"`
+	Round int    `json:"round"` // counted from 1
+	Group int    `json:"group"` // 0 is the world
+	Churn bool   `json:"churn"` // whether the buffer was one of the random allocations
+	Ranks []int  `json:"ranks"` // world ranks of the group
+	Size  int64  `json:"size"`  // in elements
+	// Value is each element of the input of rank 0, and Expected is each element of the right result.
+	// With a formula, elements are random, and both are 0.
+	Value     float64 `json:"value"`
 	Symmetric bool    `json:"symmetric"` // whether all buffers were in a window of the group
-	Expected  float64 `json:"expected"`  // element of the right result, or 0 with a formula
+	Expected  float64 `json:"expected"`
 	// MaxDiff and MeanDiff are the largest and the mean distance of an element from Expected, on the
 	// rank where they are largest.
 	MaxDiff    float64 `json:"max_diff"`
@@ -72,10 +76,12 @@ type Case struct {
 
 // OK reports whether every case passed and the run did not end early.
 func (r *Report) OK() bool {
-	return r.Failed == 0 && r.NotRun == 0 && r.Norms.Failed == 0 && r.Divergence == nil &&
-		r.Fault == ""
+	endedEarly := r.Divergence != nil || r.Fault != ""
+	allPassed := r.Failed == 0 && r.NotRun == 0 && r.Norms.Failed == 0
+	return allPassed && !endedEarly
 }
 
+// newReport returns a report that describes the run, but has no results.
 func newReport(rt *symmem.Runtime, c *Config) Report {
 	r := Report{
 		Backend: rt.Device().Backend, Source: rt.Source(), Ranks: rt.Size(),
@@ -89,15 +95,18 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
+// mergeResults adds the results of ranks to a report without results.
 func mergeResults(r Report, p *program, results []rankResult) *Report {
 	worst := mostSevere(results)
 	notRunResult := NotRun
 	switch worst.Outcome {
+	case succeeded:
+		r.Fault = ""
 	case ranksDiverged:
 		notRunResult = Diverged
 		r.Divergence = worst.Divergence
-	case succeeded, groupAborted, rankLate, rankLost:
-		r.Fault = worst.Text
+	case groupAborted, rankLate, rankLost:
+		r.Fault = worst.Text // needs no prefix with the rank
 	case otherError:
 		r.Fault = faultText(worst, results)
 	}
@@ -105,16 +114,20 @@ func mergeResults(r Report, p *program, results []rankResult) *Report {
 	r.Norms = normReport(results, r.Ranks)
 	r.Cases = make([]Case, 0, len(p.cases))
 	for i := range p.cases {
-		r.addCase(newCase(&p.cases[i], i, r.Ranks, results), notRunResult)
+		c := newCase(&p.cases[i], i, r.Ranks, results)
+		r.addCase(c, notRunResult)
 	}
 	return &r
 }
 
+// recordPaths sets TakenPaths. If cases took a path other than the requested one, it also sets
+// PathReason.
 func (r *Report) recordPaths(results []rankResult) {
 	reasons := map[string]string{} // by the path that was taken
 	for i := range results {
 		for path, reason := range results[i].Paths {
-			if _, isKnown := reasons[path]; !isKnown {
+			_, isKnown := reasons[path]
+			if !isKnown {
 				reasons[path] = reason
 			}
 		}
@@ -122,7 +135,7 @@ func (r *Report) recordPaths(results []rankResult) {
 	names := slices.Sorted(maps.Keys(reasons))
 	r.TakenPaths = strings.Join(names, ", ")
 	if r.RequestedPath == symmem.PathAuto.String() {
-		return
+		return // any path is as requested
 	}
 	for _, name := range names {
 		if name != r.RequestedPath && r.PathReason == "" {
@@ -134,8 +147,8 @@ func (r *Report) recordPaths(results []rankResult) {
 // faultText returns the text of the error that ended the run. It names the rank, unless several
 // ranks have the same text.
 func faultText(worst *rankResult, results []rankResult) string {
-	hasSameText := func(r rankResult) bool { return r.Rank != worst.Rank && r.Text == worst.Text }
-	if len(results) == 1 || slices.ContainsFunc(results, hasSameText) {
+	isSameOnOther := func(r rankResult) bool { return r.Rank != worst.Rank && r.Text == worst.Text }
+	if len(results) == 1 || slices.ContainsFunc(results, isSameOnOther) {
 		return worst.Text
 	}
 	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
@@ -156,38 +169,39 @@ func (r *Report) addCase(c Case, notRunResult string) {
 }
 
 // newCase combines the findings of all ranks about p, which is the case at index i of the
-// program. A case that did not complete on every rank of its group counts as not run, unless a
-// rank found a wrong element.
+// program. ranks is the size of the world. results need not contain all ranks.
 func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
 	c := Case{
 		Name: p.name, Round: p.round, Group: p.group, Churn: p.isChurn,
 		Ranks: membersOf(p.group, ranks), Size: p.elements, Value: p.value,
 	}
 	c.Expected = expectedSum(p.value, len(c.Ranks))
-	hasMember, completed, symmetric := false, true, true
+	memberCount := 0 // ranks of the group that have a result
+	isCompleted := true
+	isSymmetric := true
 	for k := range results {
 		rank := results[k].Rank
 		if !isMember(p.group, rank, ranks) {
 			continue
 		}
 		f := results[k].Findings[i]
-		hasMember = true
-		completed = completed && f.Completed
-		symmetric = symmetric && f.Symmetric
+		memberCount++
+		isCompleted = isCompleted && f.Completed
+		isSymmetric = isSymmetric && f.Symmetric
 		c.MaxDiff = max(c.MaxDiff, f.MaxDiff)
 		c.MeanDiff = max(c.MeanDiff, f.MeanDiff)
 		if f.Wrong > 0 {
 			c.WrongRanks = append(c.WrongRanks, rank)
 		}
 	}
-	c.Symmetric = hasMember && symmetric
+	c.Symmetric = isSymmetric && memberCount > 0
 	switch {
 	case len(c.WrongRanks) > 0:
 		c.Result = Failed
-	case hasMember && completed:
+	case isCompleted && memberCount > 0:
 		c.Result = Passed
 	default:
-		c.Result = NotRun
+		c.Result = NotRun // on at least one rank of the group
 	}
 	return c
 }

@@ -10,25 +10,29 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
+// runner executes a program on this rank. A program is a list of steps that is the same on all
+// ranks. Each of its cases is an all-reduce of a buffer, whose result is checked.
 type runner struct {
 	rt       *symmem.Runtime
 	config   Config
 	program  *program
-	pool     *symmem.Pool
-	scope    *symmem.Scope   // the open scope, or the last one
-	groups   []*symmem.Group // nil for groups without this rank
-	slots    []symmem.Buffer // buffers by step.slot
-	noise    *workload.Noise
-	findings []finding // one for each case of the program
-	norms    normFindings
-	paths    map[string]string                  // see rankResult
+	pool     *symmem.Pool                       // of the buffers; all ranks share it
+	scope    *symmem.Scope                      // the open scope for allocations, or the last one
+	groups   []*symmem.Group                    // by number; nil for groups without this rank
+	slots    []symmem.Buffer                    // buffers by step.slot
+	noise    *workload.Noise                    // allocations that differ between ranks
+	findings []finding                          // one for each case of the program
+	norms    normFindings                       // results of the norms, which follow the program
+	paths    map[string]string                  // reason for each path that was taken
 	progress func(completedSteps, allSteps int) // nil if progress is not reported
 }
 
 // Run executes the program for a Config on this rank, and returns a Report about all ranks. All
-// ranks of the world must call it. Failures, such as a divergence, are in the Report, which is
-// the same on all ranks. If ranks cannot exchange their results, Run returns an error and a
-// Report about this rank. progress, if set, is called after each step.
+// ranks of the world must call it. Failures of a rank, such as a divergence, are in the Report and
+// are no errors. progress, if set, is called after each step.
+//
+// If ranks cannot exchange their results, Run returns an error and a Report about this rank. If the
+// run could not begin, the Report is nil.
 func Run(
 	ctx context.Context, rt *symmem.Runtime, c Config, progress func(completedSteps, allSteps int),
 ) (*Report, error) {
@@ -45,11 +49,12 @@ func Run(
 	}
 	r.slots = make([]symmem.Buffer, r.program.slots)
 	r.findings = make([]finding, len(r.program.cases))
-	ownResult := r.rankResult(ctx)
+	ownResult := r.runAndAbort(ctx)
 	results, err := gatherResults(ctx, gatherer, ownResult)
 	if err != nil {
 		ownReport := mergeResults(newReport(rt, &c), r.program, []rankResult{ownResult})
-		err = errors.Join(ownResult.err(), err)
+		runErr := ownResult.err()
+		err = errors.Join(runErr, err)
 		if ownReport.Fault == "" && ownReport.Divergence == nil {
 			ownReport.Fault = err.Error()
 		}
@@ -68,6 +73,7 @@ func (r *rankResult) err() error {
 	return errors.New(r.Text)
 }
 
+// gatherResults exchanges the ranks' results, and checks that all ranks ran the same program.
 func gatherResults(
 	ctx context.Context, gatherer *workload.Gatherer, ownResult rankResult,
 ) ([]rankResult, error) {
@@ -76,7 +82,8 @@ func gatherResults(
 		return nil, err
 	}
 	for rank := range results {
-		caseCount, ownCount := len(results[rank].Findings), len(ownResult.Findings)
+		caseCount := len(results[rank].Findings)
+		ownCount := len(ownResult.Findings)
 		if caseCount != ownCount {
 			return nil, fmt.Errorf("rank %d reports %d cases, but this rank has %d; "+
 				"start all ranks with the same options", rank, caseCount, ownCount)
@@ -85,20 +92,21 @@ func gatherResults(
 	return results, nil
 }
 
-func (r *runner) rankResult(ctx context.Context) rankResult {
-	ownResult := rankResult{Rank: r.rt.Rank()}
+// runAndAbort runs the program and returns this rank's result. If the run fails, runAndAbort aborts
+// all groups, so that ranks outside the failed group do not wait for this rank.
+func (r *runner) runAndAbort(ctx context.Context) rankResult {
 	err := r.run(ctx)
+	ownResult := rankResult{
+		Rank: r.rt.Rank(), Findings: r.findings, Paths: r.paths, Norms: r.norms,
+	}
 	ownResult.setOutcome(err)
-	ownResult.Findings = r.findings
-	ownResult.Paths = r.paths
-	ownResult.Norms = r.norms
 	if err != nil {
-		// Abort, so that ranks outside the failed group do not wait for this rank.
-		workload.Abort(append(r.groups, r.rt.World())...)
+		workload.Abort(r.groups...) // includes the world
 	}
 	return ownResult
 }
 
+// run executes all steps of the program, and computes the norms.
 func (r *runner) run(ctx context.Context) error {
 	if err := r.prepare(ctx); err != nil {
 		return err
@@ -117,20 +125,26 @@ func (r *runner) run(ctx context.Context) error {
 	return r.rt.World().Check(ctx) // finds a divergence that the last collectives did not
 }
 
+// prepare opens the groups and the pool.
 func (r *runner) prepare(ctx context.Context) (err error) {
 	r.groups, err = openGroups(ctx, r.rt.World(), r.config.Groups)
 	if err != nil {
 		return err
 	}
-	if r.noise, err = workload.NewNoise(r.rt, &r.config.Config, 0); err != nil {
+	const noiseRound = 0 // one Noise is for all rounds
+	r.noise, err = workload.NewNoise(r.rt, &r.config.Config, noiseRound)
+	if err != nil {
 		return err
 	}
 	r.pool, err = r.rt.NewPool(symmem.PoolOptions{
 		Domain: r.rt.World(), Placement: r.config.Placement,
 		FirstSegment: r.program.firstSegment,
 	})
-	if err != nil || !r.program.mustMapSegments {
+	if err != nil {
 		return err
+	}
+	if !r.program.mustMapSegments {
+		return nil
 	}
 	return workload.MapSegments(ctx, r.pool, r.rt.World(), r.program.firstSegment)
 }
@@ -148,7 +162,7 @@ func (r *runner) runStep(ctx context.Context, s *step) (err error) {
 	case freeBuffer:
 		return r.slots[s.slot].Free()
 	case makeNoise:
-		return r.noise.Step()
+		return r.noise.Step() // r.noise may be nil, which makes no noise
 	case fillBuffer:
 		return r.fill(ctx, s)
 	case reduceBuffer:
@@ -168,9 +182,11 @@ func (r *runner) fill(ctx context.Context, s *step) error {
 	if err != nil {
 		return err
 	}
-	return r.copy(ctx, memory, symmem.Host(current.input(g.Rank(), g.Size())))
+	input := current.input(g.Rank(), g.Size())
+	return r.copy(ctx, memory, symmem.Host(input))
 }
 
+// copy copies memory and waits for the copy.
 func (r *runner) copy(ctx context.Context, dst, src symmem.Memory) error {
 	if err := r.rt.DefaultStream().Copy(dst, src); err != nil {
 		return err
@@ -199,23 +215,28 @@ func (r *runner) reduce(ctx context.Context, s *step) error {
 	if err := r.copy(ctx, symmem.Host(got), memory); err != nil {
 		return err
 	}
-	r.findings[s.caseIndex] = current.compare(got, g.Size())
-	r.findings[s.caseIndex].Symmetric = g.IsSymmetric(memory)
+	f := current.compare(got, g.Size())
+	f.Symmetric = g.IsSymmetric(memory)
+	r.findings[s.caseIndex] = f
 	return r.recordPath(g, memory, current)
 }
 
-// recordPath records the path of an all-reduce, and the reason for it if the path is new.
+// recordPath records the path (the implementation) of an all-reduce in place. For each path, it
+// records only the first reason why the path was taken.
 func (r *runner) recordPath(g *symmem.Group, m symmem.Memory, current *plannedCase) error {
 	explanation, err := g.Explain(symmem.OpAllReduce, m, m, current.elements, current.dataType)
 	if err != nil {
 		return err
 	}
-	if _, known := r.paths[explanation.Path]; !known {
+	_, isKnown := r.paths[explanation.Path]
+	if !isKnown {
 		r.paths[explanation.Path] = explanation.Why
 	}
 	return nil
 }
 
+// slotMemory returns the part of a step's buffer that its case uses.
 func (r *runner) slotMemory(s *step, current *plannedCase) (symmem.Memory, error) {
-	return r.slots[s.slot].Memory().Slice(0, current.elements*int64(current.dataType.Size()))
+	bytes := current.elements * int64(current.dataType.Size())
+	return r.slots[s.slot].Memory().Slice(0, bytes)
 }

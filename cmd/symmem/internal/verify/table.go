@@ -39,7 +39,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	if r.Divergence != nil {
 		b.WriteByte('\n')
-		diagram{r.Divergence}.write(&b)
+		d := diagram{r.Divergence}
+		d.write(&b)
 	}
 	if r.Fault != "" {
 		fmt.Fprintf(&b, "\nThe run ended early: %s\n", r.Fault)
@@ -48,10 +49,12 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// writeText writes the totals of the norms. It writes nothing if the run had no norms.
+// writeText writes the totals of the norms, which are collectives that are fused with an RMSNorm.
+// It writes nothing if the run had no norms.
 func (r *NormReport) writeText(b *bytes.Buffer) {
+	checkedCount := r.Passed + r.Failed
 	switch {
-	case r.Passed+r.Failed > 0:
+	case checkedCount > 0:
 		fmt.Fprintf(b, "Fused norms | Passed: %d | Failed: %d\n", r.Passed, r.Failed)
 		if r.Refused != "" {
 			fmt.Fprintf(b, "Some norms were not checked: %s\n", r.Refused)
@@ -63,45 +66,51 @@ func (r *NormReport) writeText(b *bytes.Buffer) {
 
 // writeTable writes a table of the cases. Its column Group exists only if the run has subgroups.
 func (r *Report) writeTable(b *bytes.Buffer) error {
-	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	group := ""
+	const columnGap = 2
+	t := tabwriter.NewWriter(b, 0, 0, columnGap, ' ', 0) // the other arguments are defaults
+	groupTitle := ""
 	if r.Groups > 1 {
-		group = "Group\t"
+		groupTitle = "Group\t"
 	}
-	fmt.Fprintf(t, "TestCase\t%sSize\tValue\tSym\tExp\tMaxDiff\tMeanDiff\tResult\n", group)
-	for i := 0; i < len(r.Cases); {
-		n := r.countCasesOnLine(i)
-		r.writeLine(t, r.Cases[i:i+n])
-		i += n
+	fmt.Fprintf(t, "TestCase\t%sSize\tValue\tSym\tExp\tMaxDiff\tMeanDiff\tResult\n", groupTitle)
+	remaining := r.Cases
+	for len(remaining) > 0 {
+		n := countCasesOnLine(remaining)
+		r.writeLine(t, remaining[:n])
+		remaining = remaining[n:]
 	}
 	return t.Flush()
 }
 
-// countCasesOnLine returns the number of cases on the line of the table that begins with case i.
-// Consecutive checks of random allocations with the same result share a line, unless they failed.
-func (r *Report) countCasesOnLine(i int) int {
-	first := &r.Cases[i]
+// countCasesOnLine returns the number of cases on the line of the table that begins with the first
+// of the cases. Consecutive checks of random allocations share a line if they have the same result.
+// If this result is a failure, each check has a line, so that all failures are visible.
+func countCasesOnLine(cases []Case) int {
+	first := &cases[0]
 	if !first.Churn || first.Result == Failed {
 		return 1
 	}
 	n := 1
-	for i+n < len(r.Cases) && r.Cases[i+n].Churn && r.Cases[i+n].Result == first.Result {
+	for n < len(cases) && cases[n].Churn && cases[n].Result == first.Result {
 		n++
 	}
 	return n
 }
 
 // writeLine writes one line of the table. If cases has several elements, the line shows their
-// total size, their largest differences, and * in the other columns.
+// total size and their largest differences. The columns for group and values then contain *.
 func (r *Report) writeLine(w io.Writer, cases []Case) {
 	first := &cases[0]
-	group, result := driver.Spans(first.Ranks), first.Result
-	value, expected := fmt.Sprint(first.Value), fmt.Sprint(first.Expected)
-	if n := len(cases); n > 1 {
+	group := driver.Spans(first.Ranks)
+	value := fmt.Sprint(first.Value)
+	expected := fmt.Sprint(first.Expected)
+	result := first.Result
+	if len(cases) > 1 {
 		group, value, expected = "*", "*", "*"
-		result = fmt.Sprintf("%s x %d", result, n)
+		result = fmt.Sprintf("%s x %d", result, len(cases))
 	}
-	size, maxDiff, meanDiff := int64(0), 0.0, 0.0
+	size := int64(0)
+	maxDiff, meanDiff := 0.0, 0.0
 	symmetric := "yes"
 	for i := range cases {
 		size += cases[i].Size
@@ -111,17 +120,18 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 		maxDiff = max(maxDiff, cases[i].MaxDiff)
 		meanDiff = max(meanDiff, cases[i].MeanDiff)
 	}
-	maxText, meanText := fmt.Sprintf("%.8f", maxDiff), fmt.Sprintf("%.8f", meanDiff)
-	if first.Result != Passed && first.Result != Failed {
-		symmetric, maxText, meanText = "-", "-", "-" // unknown, because the case did not run
+	maxText := fmt.Sprintf("%.8f", maxDiff)
+	meanText := fmt.Sprintf("%.8f", meanDiff)
+	hasRun := first.Result == Passed || first.Result == Failed // as all cases on the line
+	if !hasRun {
+		symmetric, maxText, meanText = "-", "-", "-" // unknown
 	}
+	groupColumn := ""
 	if r.Groups > 1 {
-		group += "\t"
-	} else {
-		group = ""
+		groupColumn = group + "\t"
 	}
-	fmt.Fprintf(w, "%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\n", first.Name, group, thousands(size),
-		value, symmetric, expected, maxText, meanText, result)
+	fmt.Fprintf(w, "%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\n", first.Name, groupColumn,
+		thousands(size), value, symmetric, expected, maxText, meanText, result)
 }
 
 // thousands formats 262144 as 262,144.
