@@ -24,21 +24,23 @@ fields are listed in docs/reference/json.md.`
 const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
   symmem bench collective --backend host --json`
 
+// benchFlags holds the flags that all subcommands of bench have.
 type benchFlags struct {
 	planFlags
 	json    bool
-	enforce bool
-	backend string
+	enforce bool   // fail if a result is above its bar, an upper limit
+	backend string // "" for the value of SYMMEM_BACKEND
 }
 
 // maxBatches limits the number of batches, because their times are kept in memory.
 const maxBatches = 1_000_000
 
-// planFlags holds the flags of bench and tune that determine how long they measure.
+// planFlags holds the flags of bench and tune that determine how long they measure. A command
+// measures each variant of a call in batches, which alternate between the variants.
 type planFlags struct {
 	isQuick       bool
 	batchCount    int           // of each variant; 0 for the default
-	batchDuration time.Duration // 0 for the default
+	batchDuration time.Duration // of one batch; 0 for the default
 }
 
 func (f *planFlags) addPlanFlags(flags *pflag.FlagSet) {
@@ -48,18 +50,18 @@ func (f *planFlags) addPlanFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.batchDuration, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
 }
 
+// parsePlan checks the values of the flags, and returns how to measure.
 func (f *planFlags) parsePlan() (bench.Plan, error) {
 	defaults := bench.Full
 	if f.isQuick {
 		defaults = bench.Quick
 	}
-	if f.batchCount < 0 || f.batchDuration < 0 {
-		return defaults, fmt.Errorf("--batches is %d and --batch is %v, but neither may be negative",
-			f.batchCount, f.batchDuration)
-	}
-	if f.batchCount > maxBatches {
+	if f.batchCount < 0 || f.batchCount > maxBatches {
 		return defaults, fmt.Errorf("--batches is %d, but must be from 1 to %d", f.batchCount,
 			maxBatches)
+	}
+	if f.batchDuration < 0 {
+		return defaults, fmt.Errorf("--batch is %v, but must not be negative", f.batchDuration)
 	}
 	return bench.Plan{
 		Batches: cmp.Or(f.batchCount, defaults.Batches),
@@ -75,7 +77,8 @@ func newBenchCommand() *cobra.Command {
 		Long:    benchLong,
 		Example: benchExample,
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		// Only the subcommands measure.
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	flags := cmd.PersistentFlags()
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")

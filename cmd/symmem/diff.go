@@ -72,11 +72,12 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// rankFiles holds the flags that diff and report have in common.
+// rankFiles holds the flags that diff and report have in common. They say which recorded files to
+// compare, and how.
 type rankFiles struct {
 	fileRanks []string // values of --rank, as FILE=N
 	device    int      // -1 for the only device with events
-	allPools  bool
+	allPools  bool     // compare the default pool and the pools of graphs as well
 }
 
 func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
@@ -88,18 +89,14 @@ func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
 }
 
 // compare reads files and compares the ranks that recorded them. It returns an error for fewer
-// than minFiles files. If minFiles is 1, the report need not contain a comparison.
+// than minFiles files. If minFiles is at least 2, it also returns an error if the files contain
+// nothing that can be compared.
 func (f *rankFiles) compare(
 	cmd *cobra.Command, paths []string, minFiles int,
 ) (*diff.Report, error) {
-	ranks := map[string]int{}
-	for _, text := range f.fileRanks {
-		file, number, _ := cutLast(text, "=") // without "=", the number is empty
-		rank, err := strconv.Atoi(number)
-		if err != nil || rank < 0 {
-			return nil, fmt.Errorf("--rank %q is not FILE=N", text)
-		}
-		ranks[filepath.Clean(file)] = rank
+	ranks, err := f.ranksByFile()
+	if err != nil {
+		return nil, err
 	}
 	sources, err := load.Find(paths, ranks)
 	if err != nil {
@@ -108,7 +105,7 @@ func (f *rankFiles) compare(
 	if len(sources) < minFiles {
 		return nil, errors.New("one file is not enough: pass the files of at least two ranks")
 	}
-	showProgress, clearProgress := newReadProgress(cmd)
+	showProgress, clearProgress := newReadProgress(cmd) // showProgress may be nil
 	histories, err := load.Files(sources, load.Options{Device: f.device, Progress: showProgress})
 	clearProgress()
 	if err != nil {
@@ -122,20 +119,29 @@ func (f *rankFiles) compare(
 	return report, nil
 }
 
-// cutLast is like strings.Cut, but cuts around the last separator.
-func cutLast(s, separator string) (before, after string, found bool) {
-	i := strings.LastIndex(s, separator)
-	if i < 0 {
-		return s, "", false
+// ranksByFile returns the ranks of files that the user has set with --rank FILE=N.
+func (f *rankFiles) ranksByFile() (map[string]int, error) {
+	ranks := map[string]int{}
+	for _, text := range f.fileRanks {
+		separator := strings.LastIndex(text, "=") // the file's name may contain "=" as well
+		if separator < 0 {
+			return nil, fmt.Errorf("--rank %q is not FILE=N", text)
+		}
+		file, number := text[:separator], text[separator+1:]
+		rank, err := strconv.Atoi(number)
+		if err != nil || rank < 0 {
+			return nil, fmt.Errorf("--rank %q is not FILE=N", text)
+		}
+		ranks[filepath.Clean(file)] = rank
 	}
-	return s[:i], s[i+len(separator):], true
+	return ranks, nil
 }
 
 // minProgressBytes is the smallest input for which progress is shown on a terminal.
 const minProgressBytes = 64 << 20
 
-// newReadProgress returns a function that shows on the terminal how many bytes have been read, and
-// a function that clears the text. Without a terminal, show is nil.
+// newReadProgress returns two functions. show shows on the terminal how many bytes have been read.
+// clearText clears this text. Without a terminal, show is nil.
 func newReadProgress(cmd *cobra.Command) (show func(done, total int64), clearText func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}
@@ -144,11 +150,13 @@ func newReadProgress(cmd *cobra.Command) (show func(done, total int64), clearTex
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
 	showMiB := progressLines(counter, "MiB read")
 	show = func(done, total int64) {
-		if total >= minProgressBytes {
-			mu.Lock()
-			showMiB(int(done>>20), int(total>>20))
-			mu.Unlock()
+		if total < minProgressBytes {
+			return
 		}
+		const mib = 1 << 20
+		mu.Lock()
+		defer mu.Unlock()
+		showMiB(int(done/mib), int(total/mib))
 	}
 	return show, counter.end
 }

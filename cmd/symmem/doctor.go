@@ -46,8 +46,8 @@ const doctorExample = `  symmem doctor
 type doctorFlags struct {
 	rankFlags
 	backend      string
-	ncclPath     string // "" for the library that symmem finds
-	timeout      time.Duration
+	ncclPath     string        // "" for the library that symmem finds
+	timeout      time.Duration // maximum wait for another rank
 	trialEnabled bool
 	json         bool
 }
@@ -82,8 +82,11 @@ func (f *doctorFlags) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
+// parse checks the values of flags, and sets defaults. It sets an environment variable to the value
+// of --nccl.
 func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
-	if flags.Changed("ranks") && (f.rankCount < 1 || f.rankCount > maxRanks) {
+	isInRange := f.rankCount >= 1 && f.rankCount <= maxRanks
+	if flags.Changed("ranks") && !isInRange {
 		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.rankCount, maxRanks)
 	}
 	if err := checkTimeout(f.timeout); err != nil {
@@ -106,20 +109,21 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 // reports on this machine, and starts the ranks of the trial.
 func (f *doctorFlags) run(cmd *cobra.Command) error {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
+	// doctor reports wrong variables of a launcher (err) as a finding.
 	isRank := err == nil && world.Source != rendezvous.SourceOneProcess
-	if isRank {
-		if err := reserveStdout(cmd); err != nil {
-			return err
+	if !isRank {
+		if f.isChildRank {
+			return exitWith(exitFailed, errLauncherVariables)
 		}
-	}
-	switch {
-	case f.isChildRank && !isRank:
-		return exitWith(exitFailed, errLauncherVariables)
-	case f.isChildRank:
-		return f.runChildRank(cmd, world)
-	case !isRank:
 		return f.reportFindings(cmd, f.startTrial)
-	case f.rankCount != 0 && f.rankCount != world.Size:
+	}
+	if err := reserveStdout(cmd); err != nil {
+		return err
+	}
+	if f.isChildRank {
+		return f.runChildRank(cmd, world)
+	}
+	if f.rankCount != 0 && f.rankCount != world.Size {
 		return fmt.Errorf("%s has started %d ranks: remove --ranks %d",
 			world.Source, world.Size, f.rankCount)
 	}
@@ -133,12 +137,13 @@ func (f *doctorFlags) runAsLaunchedRank(cmd *cobra.Command, world rendezvous.Wor
 		if world.LocalRank != 0 {
 			return nil
 		}
-		return f.reportFindings(cmd, nil) // without a trial, the function is not called
+		return f.reportFindings(cmd, nil) // does not call its second argument without a trial
 	}
 	result := runTrial(cmd.Context(), world, f.backend, f.timeout)
 	if world.Rank == 0 {
+		trial := doctor.NewTrial(world.Size, []doctor.RankResult{result}, nil)
 		return f.reportFindings(cmd, func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error) {
-			return doctor.NewTrial(world.Size, []doctor.RankResult{result}, nil), nil
+			return trial, nil
 		})
 	}
 	if result.Error == "" {
@@ -148,17 +153,18 @@ func (f *doctorFlags) runAsLaunchedRank(cmd *cobra.Command, world rendezvous.Wor
 	return exitWith(exitWrong, nil)
 }
 
-// reportFindings examines this machine and prints the findings. It calls makeTrial, unless the
-// flags or problems of the machine prevent a trial. If makeTrial returns an error, a signal has
-// interrupted the trial, and reportFindings returns the error after printing.
+// reportFindings examines this machine and prints the findings. makeTrial returns the results of a
+// trial. It is not called if the flags or problems of the machine prevent a trial. It returns an
+// error only if a signal has interrupted the trial. reportFindings prints, and then returns it.
 func (f *doctorFlags) reportFindings(
 	cmd *cobra.Command, makeTrial func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error),
 ) error {
 	facts := f.collectFacts()
-	isUnusable := facts.Backend == "nccl" &&
-		(facts.Driver.Error != "" || facts.Library.Error != "")
+	lacksLibrary := facts.Driver.Error != "" || facts.Library.Error != ""
+	isUnusable := facts.Backend == "nccl" && lacksLibrary
+	hasLauncherError := facts.Launcher.Error != ""
 	var interruptErr error
-	if f.trialEnabled && !isUnusable && facts.Launcher.Error == "" {
+	if f.trialEnabled && !isUnusable && !hasLauncherError {
 		facts.Trial, interruptErr = makeTrial(cmd, facts)
 	}
 	facts.Tuning = f.inspectTuning(facts)
@@ -196,10 +202,11 @@ func (f *doctorFlags) collectFacts() *doctor.Facts {
 // inspectTuning checks the tuning table for the trial's device and number of ranks. Without a
 // trial, it uses the first GPU.
 func (f *doctorFlags) inspectTuning(facts *doctor.Facts) doctor.Tuning {
-	ranks := max(f.rankCount, facts.Launcher.Size)
+	ranks := max(f.rankCount, facts.Launcher.Size) // those that are not set are 0
 	device := ""
-	if result := facts.Trial; result != nil {
-		ranks, device = result.Ranks, result.Device
+	if facts.Trial != nil {
+		ranks = facts.Trial.Ranks
+		device = facts.Trial.Device
 	}
 	if device == "" && len(facts.GPUs) > 0 && facts.Backend == "nccl" {
 		device = facts.GPUs[0].Name
@@ -209,23 +216,26 @@ func (f *doctorFlags) inspectTuning(facts *doctor.Facts) doctor.Tuning {
 }
 
 // findTuningFile returns the path of the tuning table that symmem.Open would use, or "" for the
-// built-in table. The table must exist if isRequired, because the user named the file.
+// built-in table. If isRequired is true, a missing file is an error, because the user has named it.
 func findTuningFile(device string, ranks int) (file string, isRequired bool) {
-	file = os.Getenv("SYMMEM_TUNING")
-	switch {
-	case file != "" && file != symmem.BuiltInTuning:
-		return file, true
-	case file != "" || device == "":
+	value := os.Getenv("SYMMEM_TUNING")
+	if value == symmem.BuiltInTuning {
+		return "", false
+	}
+	if value != "" {
+		return value, true
+	}
+	if device == "" { // the name of the user's table contains the device
 		return "", false
 	}
 	file, err := symmem.TuningFile(device, ranks)
-	if err != nil {
-		file = "" // without a home directory, there is no user table
+	if err != nil { // without a home directory, there is no user's table
+		return "", false
 	}
 	return file, false
 }
 
-// trialContext limits the duration of a trial, in which a rank waits several times for others.
+// trialContext limits the duration of a trial. A rank waits for others about four times.
 func (f *doctorFlags) trialContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -21,10 +20,12 @@ import (
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
+	usesGPUs := facts.Backend == "nccl"
 	ranks := f.rankCount
 	if ranks == 0 {
-		ranks = 2 // on the host backend
-		if facts.Backend == "nccl" {
+		const defaultHostRanks = 2
+		ranks = defaultHostRanks
+		if usesGPUs {
 			ranks = max(1, len(facts.GPUs))
 		}
 	}
@@ -32,8 +33,8 @@ func (f *doctorFlags) startTrial(
 	if err != nil {
 		return doctor.NewTrial(ranks, nil, fmt.Errorf("finding this program: %w", err)), nil
 	}
-	var sharingPlan *gpuSharing
-	if facts.Backend == "nccl" && ranks > len(facts.GPUs) {
+	var sharingPlan *gpuSharing // nil unless ranks share GPUs
+	if usesGPUs && ranks > len(facts.GPUs) {
 		sharingPlan, err = checkSharing(ranks, &facts.Library, os.Environ())
 		if err != nil {
 			return doctor.NewTrial(ranks, nil, err), nil
@@ -51,14 +52,16 @@ func (f *doctorFlags) startTrial(
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
 	}, sharingPlan)
 	if isInterrupted(&result) {
-		err := fmt.Errorf("a signal interrupted the trial: %v", result.Signal)
-		return doctor.NewTrial(ranks, nil, err), exitWith(128+int(result.Signal), nil)
+		interruptErr := fmt.Errorf("a signal interrupted the trial: %v", result.Signal)
+		exitErr := exitWith(128+int(result.Signal), nil)
+		return doctor.NewTrial(ranks, nil, interruptErr), exitErr
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errors.New("the trial took too long, and its ranks were killed")
 	}
-	results := parseRankResults[doctor.RankResult](output.Bytes())
-	trial := doctor.NewTrial(ranks, results, errors.Join(err, missingResultsError(&result, results)))
+	rankResults := parseRankResults[doctor.RankResult](output.Bytes())
+	missingErr := missingResultsError(&result, rankResults)
+	trial := doctor.NewTrial(ranks, rankResults, errors.Join(err, missingErr))
 	trial.Source = "started by doctor"
 	return trial, nil
 }
@@ -67,8 +70,10 @@ func (f *doctorFlags) startTrial(
 // output.
 const rankResultPrefix = "result: "
 
+// runChildRank runs the trial on a rank that doctor has started, and prints the result for doctor.
 func (f *doctorFlags) runChildRank(cmd *cobra.Command, world rendezvous.World) error {
-	return printRankResult(cmd, runTrial(cmd.Context(), world, f.backend, f.timeout))
+	result := runTrial(cmd.Context(), world, f.backend, f.timeout)
+	return printRankResult(cmd, result)
 }
 
 // printRankResult prints this rank's result as JSON, which parseRankResults reads in the parent
@@ -84,23 +89,31 @@ func printRankResult(cmd *cobra.Command, result any) error {
 
 // parseRankResults returns the results in the output of ranks. It skips all other lines.
 func parseRankResults[T any](output []byte) []T {
-	results := []T{}
+	results := []T{} // not nil, because JSON encodes nil as null
 	for line := range bytes.Lines(output) {
 		encoded, isResult := bytes.CutPrefix(line, []byte(rankResultPrefix))
-		var result T
-		if isResult && json.Unmarshal(encoded, &result) == nil {
-			results = append(results, result)
+		if !isResult {
+			continue
 		}
+		var result T
+		if err := json.Unmarshal(encoded, &result); err != nil {
+			continue // for example, the rank was killed while it printed the line
+		}
+		results = append(results, result)
 	}
 	return results
 }
 
-// missingResultsError returns an error that says how the ranks without a result exited, or nil.
+// missingResultsError returns an error that says how the ranks without a result exited. If all
+// ranks have printed a result, it returns nil.
 func missingResultsError(launched *launch.Result, results []doctor.RankResult) error {
+	hasResult := map[int]bool{} // by rank
+	for _, r := range results {
+		hasResult[r.Rank] = true
+	}
 	var errs []error
 	for _, e := range launched.Exits {
-		isFrom := func(r doctor.RankResult) bool { return r.Rank == e.Rank }
-		if !slices.ContainsFunc(results, isFrom) {
+		if !hasResult[e.Rank] {
 			errs = append(errs, fmt.Errorf("%v without printing its result", e))
 		}
 	}

@@ -40,16 +40,20 @@ const exportExample = `  symmem export traces/ --perfetto run.zip
   symmem export traces/ --redact shared/
   symmem export rank0.trace rank1.trace --snapshot snapshots/ --json`
 
-// exportFlags holds the flags of export. The flag of a format is the path of its archive or
-// folder, or "" to omit the format.
+// exportFlags holds the flags of export. Each format has a flag with the path to write, or "" to
+// omit the format.
 type exportFlags struct {
-	perfetto, flightRecorder, snapshot, redact string
-	json                                       bool
+	perfetto       string // an archive
+	flightRecorder string // a folder, as for the other formats
+	snapshot       string
+	redact         string
+	json           bool
 }
 
+// exportReport describes the files that export has written, and how it has corrected times.
 type exportReport struct {
 	Files  []exportedFile `json:"files"`
-	Clocks []export.Clock `json:"clocks"`
+	Clocks []export.Clock `json:"clocks"` // one for each rank
 	Notes  []string       `json:"notes"`
 }
 
@@ -57,7 +61,7 @@ type exportReport struct {
 type exportedFile struct {
 	Format string `json:"format"`
 	Path   string `json:"path"`
-	Text   string `json:"text"`
+	Text   string `json:"text"` // describes the contents, such as "4 ranks, 120 calls"
 }
 
 func newExportCommand() *cobra.Command {
@@ -80,7 +84,8 @@ func newExportCommand() *cobra.Command {
 }
 
 func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
-	if f.perfetto == "" && f.flightRecorder == "" && f.snapshot == "" && f.redact == "" {
+	hasFormat := f.perfetto != "" || f.flightRecorder != "" || f.snapshot != "" || f.redact != ""
+	if !hasFormat {
 		return errors.New("nothing to write: add --perfetto FILE, --flight-recorder DIR, " +
 			"--snapshot DIR or --redact DIR")
 	}
@@ -97,10 +102,13 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.writeFiles(traces, report); err != nil {
 		return exitWith(exitFailed, err)
 	}
-	return exitWith(exitOK, writeReport(cmd.OutOrStdout(), f.json, report, report.writeText))
+	err = writeReport(cmd.OutOrStdout(), f.json, report, report.writeText)
+	return exitWith(exitOK, err)
 }
 
+// writeFiles writes the traces in the formats of the flags, and adds each file to the report.
 func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) error {
+	ranks := len(traces.Clocks)
 	if f.perfetto != "" {
 		err := export.WriteFile(f.perfetto, func(w io.Writer) error {
 			return export.WritePerfetto(w, traces, currentBuild().Version)
@@ -108,14 +116,14 @@ func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) er
 		if err != nil {
 			return err
 		}
-		report.addFile("perfetto", f.perfetto, fmt.Sprintf("%d ranks", len(traces.Clocks)))
+		report.addFile("perfetto", f.perfetto, fmt.Sprintf("%d ranks", ranks))
 	}
 	if f.flightRecorder != "" {
 		calls, messages, err := export.WriteFlightRecorder(f.flightRecorder, traces)
 		if err != nil {
 			return err
 		}
-		text := fmt.Sprintf("%d ranks, %d calls", len(traces.Clocks), calls)
+		text := fmt.Sprintf("%d ranks, %d calls", ranks, calls)
 		if messages > 0 {
 			text += fmt.Sprintf("; %d Sends and Recvs are left out", messages)
 		}
@@ -126,24 +134,25 @@ func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) er
 		if err != nil {
 			return err
 		}
-		report.addFile("snapshot", f.snapshot, fmt.Sprintf("%d ranks, %d events of memory",
-			len(traces.Clocks), events))
+		text := fmt.Sprintf("%d ranks, %d events of memory", ranks, events)
+		report.addFile("snapshot", f.snapshot, text)
 	}
 	if f.redact != "" {
 		if err := export.WriteRedacted(f.redact, traces); err != nil {
 			return err
 		}
-		report.addFile("trace", f.redact, fmt.Sprintf("%d ranks, without paths and stacks",
-			len(traces.Clocks)))
+		text := fmt.Sprintf("%d ranks, without paths and stacks", ranks)
+		report.addFile("trace", f.redact, text)
 	}
 	return nil
 }
 
 func (r *exportReport) addFile(format, path, text string) {
-	if absolute, err := filepath.Abs(path); err == nil {
-		path = absolute
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		absolute = path // the folder of this process does not exist any more
 	}
-	r.Files = append(r.Files, exportedFile{format, path, text})
+	r.Files = append(r.Files, exportedFile{Format: format, Path: absolute, Text: text})
 }
 
 func (r *exportReport) writeText(w io.Writer) error {

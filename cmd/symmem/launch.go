@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"symmem"
 	"symmem/internal/launch"
@@ -57,13 +59,13 @@ type launchFlags struct {
 	ranks       int
 	port        int           // value of MASTER_PORT; 0 for a free port
 	killAfter   time.Duration // time between a forwarded TERM and SIGKILL; 0 waits forever
-	pin         bool
+	pin         bool          // bind each rank to a processor
 	shareGPUs   bool
 	noPrefix    bool
 	json        bool
-	summaryFile string
-	traceFolder string
-	httpAddress string
+	summaryFile string // "" to write no summary
+	traceFolder string // "" to leave SYMMEM_TRACE unchanged
+	httpAddress string // "" to leave SYMMEM_HTTP unchanged
 }
 
 func newLaunchCommand() *cobra.Command {
@@ -99,7 +101,8 @@ func newLaunchCommand() *cobra.Command {
 	return cmd
 }
 
-func (f *launchFlags) parse(args []string) error {
+// parse checks the values of flags, and that the program in args exists.
+func (f *launchFlags) parse(flags *pflag.FlagSet, args []string) error {
 	switch {
 	case f.ranks < 1 || f.ranks > maxLaunchedRanks:
 		return fmt.Errorf("the number of ranks is %d, but must be from 1 to %d: set it with -n",
@@ -108,27 +111,32 @@ func (f *launchFlags) parse(args []string) error {
 		return fmt.Errorf("add the command to start: symmem launch -n %d -- command", f.ranks)
 	case f.port < 0 || f.port > 65535:
 		return fmt.Errorf("--master-port %d is not a port", f.port)
-	case f.httpAddress != "" && live.CheckAddress(f.httpAddress) != nil:
-		return fmt.Errorf("--http: %w", live.CheckAddress(f.httpAddress))
 	case f.killAfter < 0:
 		return fmt.Errorf("--kill-after is %v, but must not be negative", f.killAfter)
 	}
+	if f.httpAddress != "" {
+		if err := live.CheckAddress(f.httpAddress); err != nil {
+			return fmt.Errorf("--http: %w", err)
+		}
+	}
 	if _, err := exec.LookPath(args[0]); err != nil {
 		return exitWith(exitFailed, fmt.Errorf("finding the command: %w", err))
+	}
+	// An empty value is not the same as an absent flag. It is often an unset variable of a script.
+	switch {
+	case f.summaryFile == "" && flags.Changed("summary"):
+		return errors.New("--summary needs the name of a file")
+	case f.traceFolder == "" && flags.Changed("trace"):
+		return errors.New("--trace needs the name of a folder")
+	case f.httpAddress == "" && flags.Changed("http"):
+		return errors.New("--http needs an address")
 	}
 	return nil
 }
 
 func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
-	if err := f.parse(args); err != nil {
+	if err := f.parse(cmd.Flags(), args); err != nil {
 		return err
-	}
-	for flag, need := range map[string]string{
-		"summary": "the name of a file", "trace": "the name of a folder", "http": "an address",
-	} {
-		if cmd.Flags().Changed(flag) && cmd.Flags().Lookup(flag).Value.String() == "" {
-			return fmt.Errorf("--%s needs %s", flag, need)
-		}
 	}
 	spec := launch.Spec{
 		Ranks: f.ranks, Command: args, MasterPort: f.port, Stdin: cmd.InOrStdin(),
@@ -139,7 +147,7 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 		spec.KillDelay = -1 // wait forever
 	}
 	if f.json {
-		spec.Stdout = spec.Stderr
+		spec.Stdout = spec.Stderr // standard output is for the object
 	}
 	if err := f.setVariables(); err != nil {
 		return err
@@ -149,17 +157,12 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 		if err != nil {
 			return exitWith(exitFailed, fmt.Errorf("finding this program: %w", err))
 		}
+		// This command binds the process, and then executes the user's command.
 		spec.Command = slices.Concat([]string{self, pinName, "--"}, args)
 	}
-	var sharingPlan *gpuSharing // nil unless ranks share GPUs
-	if f.shareGPUs {
-		userEnv := os.Environ() // before LocalRanks loads libraries, which may set variables
-		gpuCount, err := symmem.LocalRanks("nccl")
-		if err != nil || gpuCount < f.ranks { // checkSharing reports why no GPU was found
-			if sharingPlan, err = checkSharing(f.ranks, nil, userEnv); err != nil {
-				return exitWith(exitFailed, err)
-			}
-		}
+	sharingPlan, err := f.planSharing()
+	if err != nil {
+		return exitWith(exitFailed, err)
 	}
 	result, err := runRanks(cmd.Context(), spec, sharingPlan)
 	live.Sweep() // removes folders that killed ranks left behind
@@ -175,6 +178,21 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 	return launchError(&result)
 }
 
+// planSharing returns how the ranks share GPUs. It returns nil if there are enough GPUs, or without
+// --share-gpus.
+func (f *launchFlags) planSharing() (*gpuSharing, error) {
+	if !f.shareGPUs {
+		return nil, nil
+	}
+	userEnv := os.Environ() // before LocalRanks loads libraries, which may set variables
+	gpuCount, err := symmem.LocalRanks("nccl")
+	if err == nil && gpuCount >= f.ranks {
+		return nil, nil
+	}
+	return checkSharing(f.ranks, nil, userEnv) // if there is no GPU, the error says why
+}
+
+// setVariables sets environment variables, which the ranks inherit, to the values of flags.
 func (f *launchFlags) setVariables() error {
 	variables := map[string]string{"SYMMEM_HTTP": f.httpAddress}
 	if f.traceFolder != "" {
@@ -195,13 +213,16 @@ func (f *launchFlags) setVariables() error {
 	return nil
 }
 
+// launchError returns an error that says how the first failed rank exited, or nil if none failed.
 func launchError(result *launch.Result) error {
 	if result.FirstFailed < 0 {
 		return nil
 	}
-	return exitWith(result.Code, fmt.Errorf("%v", result.Exits[result.FirstFailed]))
+	firstExit := result.Exits[result.FirstFailed]
+	return exitWith(result.Code, fmt.Errorf("%v", firstExit))
 }
 
+// writeSummary writes the object of --json and --summary, if these flags are set.
 func (f *launchFlags) writeSummary(cmd *cobra.Command, result *launch.Result) error {
 	encoded, err := json.Marshal(result)
 	if err != nil {
@@ -214,7 +235,9 @@ func (f *launchFlags) writeSummary(cmd *cobra.Command, result *launch.Result) er
 		}
 	}
 	if f.json {
-		_, err = cmd.OutOrStdout().Write(encoded)
+		if _, err := cmd.OutOrStdout().Write(encoded); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }

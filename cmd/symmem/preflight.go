@@ -49,10 +49,10 @@ type preflightFlags struct {
 	timeout     time.Duration
 	deadline    time.Duration // maximum duration of all checks
 	tolerance   float64       // fraction of the expected speed that is enough
-	minLinkGBps float64       // in GB/s; 0 for no limit
-	metricsFile string
+	minLinkGBps float64       // minimum speed of links in GB/s; 0 for no limit
+	metricsFile string        // "" to write no metrics
 	json        bool
-	startTime   time.Time
+	startTime   time.Time // of the command
 }
 
 func newPreflightCommand() *cobra.Command {
@@ -90,14 +90,17 @@ func (f *preflightFlags) addFlags(flags *pflag.FlagSet) {
 }
 
 func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
+	isRankCountValid := f.rankCount >= 1 && f.rankCount <= maxRanks
+	isToleranceValid := f.tolerance >= 0 && f.tolerance < 1 // false for NaN
+	isMinLinkValid := f.minLinkGBps >= 0                    // false for NaN
 	switch {
-	case flags.Changed("ranks") && (f.rankCount < 1 || f.rankCount > maxRanks):
+	case flags.Changed("ranks") && !isRankCountValid:
 		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.rankCount, maxRanks)
 	case f.deadline <= 0:
 		return fmt.Errorf("--deadline is %v, but must be positive", f.deadline)
-	case !(f.tolerance >= 0 && f.tolerance < 1): // also if it is NaN
+	case !isToleranceValid:
 		return fmt.Errorf("--tolerance is %v, but must be at least 0 and less than 1", f.tolerance)
-	case !(f.minLinkGBps >= 0):
+	case !isMinLinkValid:
 		return fmt.Errorf("--min-link is %v, but must not be negative", f.minLinkGBps)
 	case f.metricsFile == "" && flags.Changed("prometheus"):
 		return errors.New("--prometheus needs the name of a file")
@@ -117,20 +120,29 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	if world.Source == rendezvous.SourceOneProcess {
 		return f.startRanks(cmd)
 	}
-	defer cancelOnSignal(cmd)()
+	if err := reserveStdout(cmd); err != nil {
+		return err
+	}
+	stop := cancelOnSignal(cmd)
+	defer stop()
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline)
 	defer cancel()
 	r := f.runChecks(ctx, world)
 	if f.isChildRank {
-		if err := printRankResult(cmd, r.result); err != nil || r.result.Error == "" {
+		if err := printRankResult(cmd, r.result); err != nil {
 			return err
 		}
-		return exitWith(exitWrong, nil) // so that the launcher stops the other ranks
+		if r.result.Error != "" {
+			return exitWith(exitWrong, nil) // makes the launcher stop the other ranks
+		}
+		return nil
 	}
+	const unknownExit = -1 // this process did not start the ranks, so it does not know their exits
 	report := f.judgeResults(r.knownResults(), preflight.Options{
-		Ranks: world.Size, FirstExit: -1, // unknown, because this process did not start the ranks
+		Ranks: world.Size, FirstExit: unknownExit,
 	})
-	isReporter, isFirstOfNode := r.isReporter(), world.LocalRank == 0
+	isReporter := r.isReporter()
+	isFirstOfNode := world.LocalRank == 0
 	if !isReporter && r.result.Error != "" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, r.result.Error)
 	}
@@ -140,16 +152,19 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	return exitWith(report.ExitCode(), nil)
 }
 
+// writeResults prints the report if this rank is the reporter. If this rank is the first of its
+// node, writeResults also writes the metrics to the file of --prometheus.
 func (f *preflightFlags) writeResults(
 	cmd *cobra.Command, report *preflight.Report, isReporter, isFirstOfNode bool,
-) (err error) {
+) error {
+	var reportErr, metricsErr error
 	if isReporter {
-		err = writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText)
+		reportErr = writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText)
 	}
 	if isFirstOfNode && f.metricsFile != "" {
-		err = errors.Join(err, report.WriteMetrics(f.metricsFile))
+		metricsErr = report.WriteMetrics(f.metricsFile)
 	}
-	return err
+	return errors.Join(reportErr, metricsErr)
 }
 
 // judgeResults makes a report. It adds the limits of the flags and of the tuning table to o.
@@ -162,7 +177,7 @@ func (f *preflightFlags) judgeResults(
 		backend, device := results[0].Backend, results[0].Device
 		file, isRequired := findTuningFile(device, o.Ranks)
 		table, err := doctor.ReadTuning(backend, device, file, isRequired)
-		if err == nil { // Open has already reported any error
+		if err == nil { // symmem.Open has read the table before, and has returned any error
 			o.Table = table
 		}
 	}

@@ -22,14 +22,14 @@ import (
 // preflightRank holds the checks of this process, which is one rank of the job, and their results.
 type preflightRank struct {
 	flags      *preflightFlags
-	world      rendezvous.World
-	trial      trial
+	world      rendezvous.World       // this process's rank, and the number of ranks
+	trial      trial                  // the all-reduces
 	result     preflight.RankResult   // of this rank
 	allResults []preflight.RankResult // by rank; nil unless collectResults has succeeded
 }
 
-// runChecks runs this rank's checks, which end by collecting the results of all ranks. If a check
-// fails, this rank's result contains the error.
+// runChecks runs this rank's checks. At the end, ranks exchange their results. If a check fails,
+// this rank's result contains the error.
 func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) *preflightRank {
 	r := &preflightRank{flags: f, world: world}
 	result := &r.result
@@ -37,29 +37,32 @@ func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) 
 	result.Source = string(world.Source)
 	result.Backend = f.backend
 	result.Links = []preflight.Link{}
-	var err error
-	if result.Node, err = os.Hostname(); err != nil {
-		result.Node = "unknown"
+	node, err := os.Hostname()
+	if err != nil {
+		node = "unknown"
 	}
+	result.Node = node
 	r.trial.result.Calls = []doctor.TrialCall{}
 	r.trial.afterCalls = r.collectResults
 	r.trial.openTimeout = 2 * f.timeout
 	watch, stopWatch := startStallWatch(f.startTime)
 	defer stopWatch()
 	err = r.trial.run(ctx, f.backend, f.timeout)
-	if err != nil && r.allResults == nil { // with all results, only closing the Runtime has failed
-		r.setError(err, watch.longestStall(time.Now()))
-		result.IsDeadlinePassed = ctx.Err() != nil
-		result.Calls = r.trial.result.Calls
-		r.describeDevice()
-		r.inspectNode()
+	haveExchanged := r.allResults != nil // the error is then that of closing the Runtime
+	if err == nil || haveExchanged {
+		return r
 	}
+	r.setError(err, watch.longestStall(time.Now()))
+	result.IsDeadlinePassed = ctx.Err() != nil
+	result.Calls = r.trial.result.Calls
+	r.describeDevice()
+	r.inspectNode()
 	return r
 }
 
-// setError stores err and the ranks to blame for it in the result. If this process did not run
-// (stall) for at least half of the timeout, the other ranks may have waited for it, so setError
-// blames none of them.
+// setError stores err and the ranks to blame for it in the result. stall is the longest time in
+// which this process did not run. If it is at least half of the timeout, the other ranks may have
+// waited for this rank, so setError blames none of them.
 func (r *preflightRank) setError(err error, stall time.Duration) {
 	r.result.Error = err.Error()
 	r.result.BlamedRanks = blamedRanks(err)
@@ -84,8 +87,9 @@ func blamedRanks(err error) []int {
 	return nil
 }
 
+// describeDevice stores the backend and the device of this rank in the result.
 func (r *preflightRank) describeDevice() {
-	if r.trial.rt == nil {
+	if r.trial.rt == nil { // the rank could not open symmem
 		return
 	}
 	result := &r.result
@@ -97,8 +101,10 @@ func (r *preflightRank) describeDevice() {
 		return
 	}
 	result.GPU = device.Name
-	if gpuCount, err := symmem.LocalRanks(device.Backend); err == nil && gpuCount > 0 {
-		result.GPU = fmt.Sprintf("%d (%s)", r.world.LocalRank%gpuCount, device.Name)
+	gpuCount, err := symmem.LocalRanks(device.Backend)
+	if err == nil && gpuCount > 0 {
+		ordinal := r.world.LocalRank % gpuCount // symmem chooses a rank's GPU in the same way
+		result.GPU = fmt.Sprintf("%d (%s)", ordinal, device.Name)
 	}
 }
 
@@ -125,15 +131,17 @@ func (r *preflightRank) collectResults(ctx context.Context) error {
 // inspectNode stores the problems that doctor finds on this node in the result, if this rank is
 // the first on its node. A second call does nothing.
 func (r *preflightRank) inspectNode() {
-	if r.world.LocalRank != 0 || r.result.NodeProblems != nil {
+	isFirstOfNode := r.world.LocalRank == 0
+	isDone := r.result.NodeProblems != nil
+	if !isFirstOfNode || isDone {
 		return
 	}
 	facts := (&doctorFlags{backend: r.result.Backend}).collectFacts()
 	r.result.NodeProblems = doctor.Examine(facts).Problems()
 }
 
-// isReporter reports whether this rank prints the report, because its error blames all lower
-// ranks. Rank 0 always prints it.
+// isReporter reports whether this rank prints the report. Rank 0 prints it, unless it is lost. If
+// this rank's error blames all lower ranks, this rank prints it.
 func (r *preflightRank) isReporter() bool {
 	for rank := range r.world.Rank {
 		if !slices.Contains(r.result.BlamedRanks, rank) {
@@ -152,8 +160,11 @@ func (r *preflightRank) knownResults() []preflight.RankResult {
 	return []preflight.RankResult{r.result}
 }
 
+// startRanks starts the ranks on this machine, waits for them and writes a report about their
+// results.
 func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
-	const isReporter, isFirstOfNode = true, true
+	const isReporter, isFirstOfNode = true, true // this process does both for the ranks
+	const noRank = -1
 	ranks, sharingPlan, err := f.ranksToStart(cmd)
 	if err != nil {
 		return exitWith(exitFailed, err)
@@ -176,27 +187,31 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
 	}, sharingPlan)
 	if isInterrupted(&result) {
-		report := f.judgeResults(nil, preflight.Options{Ranks: ranks, FirstExit: -1})
+		report := f.judgeResults(nil, preflight.Options{Ranks: ranks, FirstExit: noRank})
 		report.AddInterrupt(result.Signal.String())
 		err := f.writeResults(cmd, report, isReporter, isFirstOfNode)
 		return exitWith(128+int(result.Signal), err)
 	}
-	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	wereKilled := errors.Is(err, context.DeadlineExceeded)
+	if err != nil && !wereKilled {
 		return exitWith(exitFailed, fmt.Errorf("starting the ranks: %w", err))
 	}
 	o := preflight.Options{
 		Ranks: ranks, ExpectAll: true, FirstExit: result.FirstFailed, Exits: map[int]string{},
 	}
-	wereKilled := err != nil // because the context's deadline has passed
-	for _, e := range result.Exits {
-		o.Exits[e.Rank] = fmt.Sprintf("%v without printing its result", e)
+	if wereKilled {
+		o.FirstExit = noRank
+	}
+	for _, e := range result.Exits { // Judge ignores the exits of ranks with a result
 		if wereKilled {
-			o.FirstExit = -1
 			o.Exits[e.Rank] = fmt.Sprintf("rank %d did not exit before the deadline of %v", e.Rank,
 				f.deadline)
+		} else {
+			o.Exits[e.Rank] = fmt.Sprintf("%v without printing its result", e)
 		}
 	}
-	report := f.judgeResults(parseRankResults[preflight.RankResult](output.Bytes()), o)
+	rankResults := parseRankResults[preflight.RankResult](output.Bytes())
+	report := f.judgeResults(rankResults, o)
 	if err := f.writeResults(cmd, report, isReporter, isFirstOfNode); err != nil {
 		return exitWith(exitFailed, err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,32 +23,31 @@ import (
 	"symmem/internal/sys"
 )
 
+// backendNames returns the values of --backend.
 func backendNames() []string { return append([]string{"auto"}, symmem.Backends()...) }
 
-func joinBackendNames() string { return strings.Join(backendNames(), ", ") }
+func joinedBackendNames() string { return strings.Join(backendNames(), ", ") }
 
 // backendVariable is the environment variable that sets the default of Options.Backend.
 const backendVariable = "SYMMEM_BACKEND"
 
 func addBackendFlag(flags *pflag.FlagSet, value *string) {
-	flags.StringVar(value, "backend", "", "backend to use: "+joinBackendNames()+
+	flags.StringVar(value, "backend", "", "backend to use: "+joinedBackendNames()+
 		" (default $"+backendVariable+", else auto)")
 }
 
-// chooseBackend checks the name of a backend. It replaces an empty name with the value of
-// SYMMEM_BACKEND or, if the variable is empty, with auto.
+// chooseBackend replaces an empty value of --backend by the value of SYMMEM_BACKEND. If this
+// variable is empty as well, the value becomes auto. chooseBackend returns an error for an unknown
+// backend.
 func chooseBackend(value *string) error {
-	source := "" // of an invalid value, for the error
+	errorPrefix := ""
 	if *value == "" {
-		*value = os.Getenv(backendVariable)
-		if *value == "" {
-			*value = "auto"
-			return nil
-		}
-		source = backendVariable + ": "
+		*value = cmp.Or(os.Getenv(backendVariable), "auto")
+		errorPrefix = backendVariable + ": " // an unknown backend can only be from the variable
 	}
 	if !slices.Contains(backendNames(), *value) {
-		return fmt.Errorf("%sunknown backend %q: want one of %s", source, *value, joinBackendNames())
+		return fmt.Errorf("%sunknown backend %q: want one of %s", errorPrefix, *value,
+			joinedBackendNames())
 	}
 	return nil
 }
@@ -56,6 +56,8 @@ func chooseBackend(value *string) error {
 // not start ranks in turn.
 const childRankFlag = "started"
 
+// errLauncherVariables is the error of a process that was started with childRankFlag, but without
+// the environment variables that contain its rank.
 var errLauncherVariables = errors.New("the launcher's environment variables are missing")
 
 // maxRanks is the maximum number of ranks on one machine that the host backend supports.
@@ -63,12 +65,13 @@ const maxRanks = 64
 
 // rankFlags holds the flags of commands that run as several ranks.
 type rankFlags struct {
-	rankCount   int // the value of --ranks; 0 means that the command chooses the number
-	isUnbound   bool
-	isChildRank bool // the command started this process
-	timeout     *time.Duration
+	rankCount   int            // the value of --ranks; 0 means that the command chooses the number
+	isUnbound   bool           // do not bind ranks to processors
+	isChildRank bool           // the command started this process
+	timeout     *time.Duration // where the command stores the value of --timeout
 }
 
+// addRankFlags adds the flags of rankFlags except --unbound. usage describes --ranks.
 func (f *rankFlags) addRankFlags(
 	flags *pflag.FlagSet, defaultRanks int, usage string, timeout *time.Duration,
 ) {
@@ -80,12 +83,14 @@ func (f *rankFlags) addRankFlags(
 	cobra.CheckErr(flags.MarkHidden(childRankFlag))
 }
 
+// addBenchRankFlags adds all flags of rankFlags, for commands that measure times.
 func (f *rankFlags) addBenchRankFlags(flags *pflag.FlagSet, timeout *time.Duration) {
 	const defaultRanks = 2
 	f.addRankFlags(flags, defaultRanks, "processes to start, at most 64", timeout)
 	flags.BoolVar(&f.isUnbound, "unbound", false, "do not bind ranks to processors")
 }
 
+// checkRanks checks the values of --ranks and --timeout.
 func (f *rankFlags) checkRanks(minRanks int) error {
 	if f.rankCount < minRanks || f.rankCount > maxRanks {
 		return fmt.Errorf("--ranks is %d, but must be from %d to %d", f.rankCount, minRanks, maxRanks)
@@ -100,6 +105,7 @@ func checkTimeout(timeout time.Duration) error {
 	return nil
 }
 
+// bindRank binds this process to the processor of its rank, unless --unbound is set.
 func (f *rankFlags) bindRank(w rendezvous.World) error {
 	if f.isUnbound {
 		return nil
@@ -116,27 +122,30 @@ func (f *rankFlags) runAsRanks(cmd *cobra.Command, runRank func(rendezvous.World
 	if world.Source == rendezvous.SourceOneProcess {
 		return startRanks(cmd, f.rankCount)
 	}
-	defer cancelOnSignal(cmd)()
-	if err := runRank(world); err != nil {
-		if errors.As(err, new(*exitError)) {
-			return err
-		}
-		return exitWith(exitFailed, fmt.Errorf("rank %d: %w", world.Rank, err))
+	if err := reserveStdout(cmd); err != nil {
+		return err
 	}
-	return nil
+	stop := cancelOnSignal(cmd)
+	defer stop()
+	err = runRank(world)
+	hasExitCode := errors.As(err, new(*exitError))
+	if err == nil || hasExitCode {
+		return err
+	}
+	return exitWith(exitFailed, fmt.Errorf("rank %d: %w", world.Rank, err))
 }
 
 // cancelOnSignal cancels a command's context at the first signal, so that the command can report
 // its partial results. A second signal ends the process.
 func cancelOnSignal(cmd *cobra.Command) (stop func()) {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, stop) // after the first signal, a second one has its usual effect
 	cmd.SetContext(ctx)
 	return stop
 }
 
-// discoverWorld returns this process's rank and world. If a launcher has started the process,
-// discoverWorld reserves standard output for the command.
+// discoverWorld returns this process's rank and world: the set of all ranks that run together. If
+// no launcher has started the process, the Source of the world is SourceOneProcess.
 func (f *rankFlags) discoverWorld(cmd *cobra.Command) (rendezvous.World, error) {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
@@ -144,23 +153,23 @@ func (f *rankFlags) discoverWorld(cmd *cobra.Command) (rendezvous.World, error) 
 	}
 	if world.Source == rendezvous.SourceOneProcess {
 		if f.isChildRank {
-			err = exitWith(exitFailed, errLauncherVariables)
+			return world, exitWith(exitFailed, errLauncherVariables)
 		}
-		return world, err
+		return world, nil
 	}
 	if cmd.Flags().Changed("ranks") && f.rankCount != world.Size {
 		return world, fmt.Errorf("%s has started %d ranks: remove --ranks %d",
 			world.Source, world.Size, f.rankCount)
 	}
-	return world, reserveStdout(cmd)
+	return world, nil
 }
 
-// reserveStdout reserves standard output for the command. NCCL's log goes to standard error
-// instead.
+// reserveStdout reserves standard output for the command. What libraries print there, such as
+// NCCL's log, goes to standard error instead.
 func reserveStdout(cmd *cobra.Command) error {
 	commandOutput, ok := cmd.OutOrStdout().(*output)
 	if !ok || commandOutput.Writer != os.Stdout {
-		return nil
+		return nil // in tests, the output is not standard output
 	}
 	stdout, err := sys.TakeStdout()
 	if err != nil {
@@ -175,36 +184,28 @@ func reserveStdout(cmd *cobra.Command) error {
 const noSharingAnnotation = "no-sharing"
 
 // startRanks launches this program once for each rank, with the same flags, and waits for them.
-func startRanks(cmd *cobra.Command, ranks int) error {
+func startRanks(cmd *cobra.Command, requestedRanks int) error {
 	self, err := os.Executable()
 	if err != nil {
 		return exitWith(exitFailed, fmt.Errorf("finding this program: %w", err))
 	}
+	command := childCommand(cmd, self)
 	backend := cmd.Flag("backend").Value.String()
-	ranks, sharingPlan, err := planRanks(ranks, cmd.Flags().Changed("ranks"), backend)
+	isExplicit := cmd.Flags().Changed("ranks")
+	ranks, sharingPlan, err := planRanks(requestedRanks, isExplicit, backend)
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
-	if reason := cmd.Annotations[noSharingAnnotation]; sharingPlan != nil && reason != "" {
+	prohibition := cmd.Annotations[noSharingAnnotation]
+	if sharingPlan != nil && prohibition != "" {
 		return exitWith(exitFailed, fmt.Errorf("%d ranks on %s: %s", ranks,
-			sharingPlan.gpuCountText(), reason))
+			sharingPlan.gpuCountText(), prohibition))
 	}
-	command := append([]string{self}, strings.Fields(cmd.CommandPath())[1:]...)
-	command = append(command, "--"+childRankFlag)
-	cmd.Flags().Visit(func(flag *pflag.Flag) {
-		if list, ok := flag.Value.(pflag.SliceValue); ok {
-			for _, element := range list.GetSlice() {
-				command = append(command, "--"+flag.Name+"="+element)
-			}
-			return
-		}
-		command = append(command, "--"+flag.Name+"="+flag.Value.String())
-	})
 	spec := launch.Spec{
 		Ranks: ranks, Command: command, OmitPrefix: true,
 		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
 	}
-	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
+	counter := &progressCounter{terminal: cmd.ErrOrStderr()} // shows nothing unless it is used
 	if isTerminal(cmd.ErrOrStderr()) {
 		spec.Stderr = counter
 		spec.Env = append(os.Environ(), envProgress+"=lines")
@@ -217,16 +218,35 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	return exitErrorOf(cmd.ErrOrStderr(), &result)
 }
 
+// childCommand returns the command for a rank: program self, cmd with the flags that the user has
+// set, and childRankFlag.
+func childCommand(cmd *cobra.Command, self string) []string {
+	subcommands := strings.Fields(cmd.CommandPath())[1:] // after the program's name
+	command := append([]string{self}, subcommands...)
+	command = append(command, "--"+childRankFlag)
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		list, isList := flag.Value.(pflag.SliceValue)
+		if !isList {
+			command = append(command, "--"+flag.Name+"="+flag.Value.String())
+			return
+		}
+		for _, element := range list.GetSlice() {
+			command = append(command, "--"+flag.Name+"="+element)
+		}
+	})
+	return command
+}
+
 // exitErrorOf returns an error with the command's exit code, or nil if the code is 0. After a
 // signal, the code is 128 plus the signal's number. Otherwise, it is the largest exit code of a
-// rank, or exitFailed if a rank was killed.
+// rank, or exitFailed if a rank crashed. exitErrorOf prints how ranks crashed.
 func exitErrorOf(stderr io.Writer, result *launch.Result) error {
 	if isInterrupted(result) {
 		return exitWith(128+int(result.Signal), nil)
 	}
 	code := exitOK
 	for _, e := range result.Exits {
-		isCrash := e.Signal != 0 || e.Code > exitFailed
+		isCrash := e.Signal != 0 || e.Code > exitFailed // ranks use no larger code
 		if isCrash {
 			fmt.Fprintf(stderr, "symmem: %v\n", e)
 			code = exitFailed
@@ -237,10 +257,13 @@ func exitErrorOf(stderr io.Writer, result *launch.Result) error {
 	return exitWith(code, nil)
 }
 
-// isInterrupted reports whether a signal to this process stopped the ranks, or the reader of
-// standard output exited. Ranks that exit with code 0 after a signal were not stopped by it.
+// isInterrupted reports whether a signal to this process stopped the ranks. It also returns true
+// if the reader of standard output has exited.
 func isInterrupted(result *launch.Result) bool {
+	if result.Signal == syscall.SIGPIPE {
+		return true
+	}
 	const none = -1
-	wasSignaled := result.Signal != 0
-	return result.Signal == syscall.SIGPIPE || (wasSignaled && result.FirstFailed != none)
+	haveFailed := result.FirstFailed != none // otherwise, all ranks finished despite the signal
+	return result.Signal != 0 && haveFailed
 }

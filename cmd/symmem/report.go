@@ -67,7 +67,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
-	if f.output != "-" {
+	if f.output != "-" { // otherwise, the page is the only output
 		kilobytes := (size + 999) / 1000 // rounded up
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\nThe page is %s (%d kB).\n",
 			report.Summarize(result), f.output, kilobytes)
@@ -81,7 +81,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 // writePage writes the page and returns the size of the file in bytes, or 0 for standard output.
 // It replaces the file atomically. Only the owner can read the new file.
 func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size int64, err error) {
-	var text strings.Builder
+	var text strings.Builder // the page shows the text of diff as well
 	if err := result.WriteText(&text); err != nil {
 		return 0, err
 	}
@@ -95,14 +95,16 @@ func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size i
 	if err != nil {
 		return 0, fmt.Errorf("writing the page: %w", err)
 	}
-	err = page.WriteHTML(temporary, text.String())
+	writeErr := page.WriteHTML(temporary, text.String())
 	size, seekErr := temporary.Seek(0, io.SeekEnd)
-	err = errors.Join(err, seekErr, temporary.Close())
+	closeErr := temporary.Close()
+	err = errors.Join(writeErr, seekErr, closeErr)
 	if err == nil {
 		err = os.Rename(temporary.Name(), f.output)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("writing the page: %w", errors.Join(err, os.Remove(temporary.Name())))
+		removeErr := os.Remove(temporary.Name())
+		return 0, fmt.Errorf("writing the page: %w", errors.Join(err, removeErr))
 	}
 	return size, nil
 }
@@ -110,8 +112,8 @@ func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size i
 // minProgressEvents is the smallest number of events for which progress is shown on a terminal.
 const minProgressEvents = 1 << 20
 
-// newEventProgress returns a function that shows on the terminal how many events have been
-// converted, and a function that clears the text. Without a terminal, show is nil.
+// newEventProgress returns two functions. show shows on the terminal how many events have been
+// converted. clearText clears this text. Without a terminal, show is nil.
 func newEventProgress(cmd *cobra.Command) (show func(done, total int), clearText func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}

@@ -17,11 +17,11 @@ import (
 	"symmem/internal/mps"
 )
 
-// gpuSharing describes how ranks share GPUs.
+// gpuSharing describes how ranks share GPUs, because there are fewer GPUs than ranks.
 type gpuSharing struct {
-	ranks, gpus int
+	ranks, gpus int // how many there are
 	status      doctor.GPUSharing
-	userEnv     []string // the environment of this process
+	userEnv     []string // this process's environment before libraries could change it
 }
 
 // planRanks returns the number of ranks to start, and how they share GPUs (nil if they do not).
@@ -30,35 +30,40 @@ type gpuSharing struct {
 // must share the GPUs. If the number is a default, planRanks returns the number of GPUs, unless
 // the machine has a single GPU that the ranks can share.
 func planRanks(ranks int, isExplicit bool, backend string) (int, *gpuSharing, error) {
-	userEnv := os.Environ()
+	userEnv := os.Environ() // before LocalRanks loads libraries, which may set variables
+	// On the host backend, LocalRanks returns 0.
 	gpus, err := symmem.LocalRanks(backend)
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, nil, err
-	case gpus == 0 || ranks <= gpus:
+	}
+	if gpus == 0 || ranks <= gpus {
 		return ranks, nil, nil
-	case !isExplicit && gpus > 1:
+	}
+	if !isExplicit && gpus > 1 {
 		return gpus, nil, nil
 	}
 	library := doctor.InspectLibrary()
 	sharingPlan, err := checkSharing(ranks, &library, userEnv)
-	switch {
-	case err == nil:
+	if err == nil {
 		return ranks, sharingPlan, nil
-	case isExplicit:
+	}
+	if isExplicit {
 		return 0, nil, fmt.Errorf("%w; use --ranks %d or --backend host", err, gpus)
 	}
-	return gpus, nil, nil // the default number of ranks is too large
+	return gpus, nil, nil // with one rank, nothing must be shared
 }
 
-// checkSharing returns how ranks share this machine's GPUs, or an error if they cannot. A nil
-// library is not checked.
+// checkSharing returns how ranks share this machine's GPUs, or an error if they cannot. It checks
+// the version of library (NCCL), unless library is nil.
 func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*gpuSharing, error) {
 	driver, gpus := doctor.InspectDriver()
 	if driver.Error != "" {
 		return nil, fmt.Errorf("finding GPUs for %d ranks to share: %s", ranks, driver.Error)
 	}
-	s := &gpuSharing{ranks, len(gpus), doctor.InspectSharing(gpus, library, os.Getenv), userEnv}
+	s := &gpuSharing{
+		ranks: ranks, gpus: len(gpus), userEnv: userEnv,
+		status: doctor.InspectSharing(gpus, library, os.Getenv),
+	}
 	if s.status.Obstacle != "" {
 		return nil, fmt.Errorf("%d ranks: this machine has %s, and ranks cannot share one: %s", ranks,
 			s.gpuCountText(), s.status.Obstacle)
@@ -73,20 +78,22 @@ func (s *gpuSharing) gpuCountText() string {
 	return fmt.Sprintf("%d GPUs", s.gpus)
 }
 
-// runRanks calls launch.Run. For ranks that share GPUs, it prints a message and keeps a daemon of
-// NVIDIA's Multi-Process Service (MPS) running meanwhile, unless there already is a daemon.
+// runRanks calls launch.Run. If the ranks share GPUs (s is not nil), runRanks prints a message. It
+// then also runs a daemon of NVIDIA's Multi-Process Service (MPS) until the ranks have exited,
+// unless there already is a daemon. With it, kernels of several ranks run on a GPU at the same time.
 func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
-	// Signals must not end this process before it has stopped the daemon.
-	ignoredSignals := make(chan os.Signal, 1)
+	// Signals must not end this process before it has stopped the daemon. launch.Run forwards the
+	// second list to the ranks.
+	ignoredSignals := make(chan os.Signal, 1) // is not read; signals that do not fit are dropped
 	signal.Notify(ignoredSignals, syscall.SIGPIPE)
 	defer signal.Stop(ignoredSignals)
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	defer signal.Stop(signals)
-	spec.Signals = signals
+	forwardedSignals := make(chan os.Signal, 8) // enough for signals in quick succession
+	signal.Notify(forwardedSignals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(forwardedSignals)
+	spec.Signals = forwardedSignals
 	if spec.Env == nil {
 		spec.Env = os.Environ()
 	}
@@ -96,21 +103,23 @@ func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Resu
 	spec.Env = s.addSettings(spec.Env, daemon)
 	result, err := launch.Run(ctx, spec)
 	if daemon != nil {
-		if closeErr := daemon.Close(); closeErr != nil { // the results are valid nevertheless
+		closeErr := daemon.Close()
+		if closeErr != nil { // is only printed, because the results are valid
 			fmt.Fprintf(spec.Stderr, "symmem: %v\n", closeErr)
 		}
 	}
 	return result, err
 }
 
-// startDaemon starts an MPS daemon, unless one is running or the environment sets mps.PipeVariable,
-// even to "". The description says how the ranks share the GPUs.
+// startDaemon starts an MPS daemon, unless one is running. It starts none if the user has set
+// mps.PipeVariable, the folder of a daemon, even to "". daemon is nil if none was started. The
+// description says how the ranks share the GPUs.
 func (s *gpuSharing) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
-	_, isSet := os.LookupEnv(mps.PipeVariable)
+	_, isFolderSet := os.LookupEnv(mps.PipeVariable)
 	switch {
 	case s.status.IsServiceRunning:
 		return nil, "side by side"
-	case isSet:
+	case isFolderSet:
 		return nil, "in turns (" + mps.PipeVariable + " names no daemon)"
 	case s.status.ServiceProgram == "":
 		return nil, "in turns (there is no nvidia-cuda-mps-control)"
@@ -128,17 +137,20 @@ const (
 	mpsQueuesPerGPU  = 64 // hardware queues that all MPS clients of a GPU share
 )
 
-// addSettings returns env with variables for ranks that share GPUs. Non-empty variables of the user
-// take precedence. The variables limit NCCL's channels, so that the communicators of all ranks fit
-// into memory, and give each rank the same share of hardware queues and threads, so that the
-// kernels of all ranks can run at the same time.
+// addSettings returns a copy of env with variables for ranks that share GPUs. Variables that the
+// user has set take precedence, unless they are empty.
+//
+// The variables limit NCCL's channels, so that the communicators of all ranks fit into memory. They
+// also give each rank the same share of hardware queues and threads. Kernels of all ranks can then
+// run at the same time.
 func (s *gpuSharing) addSettings(env []string, daemon *mps.Daemon) []string {
-	ranksPerGPU := (s.ranks + s.gpus - 1) / s.gpus
+	ranksPerGPU := (s.ranks + s.gpus - 1) / s.gpus // rounded up
 	settings := map[string]string{
 		doctor.SharingVariable: "1", "NCCL_MAX_NCHANNELS": "4", "NCCL_MAX_CTAS": "4",
 	}
 	if s.status.IsServiceRunning {
-		settings["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(max(1, 100/ranksPerGPU))
+		percentage := max(1, 100/ranksPerGPU)
+		settings["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(percentage)
 		queues := min(maxProcessQueues, max(1, mpsQueuesPerGPU/ranksPerGPU))
 		settings["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(queues)
 	}

@@ -38,7 +38,7 @@ const statusExample = `  symmem status
 
 // jobStatus holds the status of a job's ranks on this machine.
 type jobStatus struct {
-	Folder string `json:"folder"`
+	Folder string `json:"folder"` // of the sockets by which the ranks answer
 	// URL is the address of the job's web page, with its token, or "" if no rank serves the page.
 	URL string `json:"url,omitempty"`
 	live.Machine
@@ -60,21 +60,23 @@ func newStatusCommand() *cobra.Command {
 	return cmd
 }
 
+// printStatus prints the status of the jobs in folders, or of all jobs if there are no folders.
 func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
-	root := live.Root()
-	if len(folders) > 0 {
-		root = folders[0]
-	}
 	jobs, err := readStatus(cmd.Context(), folders)
-	if err == nil && len(jobs) == 0 {
-		err = fmt.Errorf("no rank serves its status in %s: start ranks with SYMMEM_HTTP=unix", root)
-	}
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
+	if len(jobs) == 0 {
+		searchedFolder := live.Root()
+		if len(folders) > 0 {
+			searchedFolder = folders[0] // the command has at most one argument
+		}
+		return exitWith(exitFailed, fmt.Errorf("no rank serves its status in %s: start ranks with "+
+			"SYMMEM_HTTP=unix", searchedFolder))
+	}
 	result := struct {
 		Jobs []jobStatus `json:"jobs"`
-	}{jobs}
+	}{Jobs: jobs}
 	return writeReport(cmd.OutOrStdout(), asJSON, result, func(w io.Writer) error {
 		for i := range jobs {
 			if _, err := io.WriteString(w, jobs[i].formatText()); err != nil {
@@ -85,16 +87,17 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	})
 }
 
-// readStatus returns the status of the running jobs in the given folders or, if there are no
-// folders, of all running jobs of this user.
+// readStatus returns the status of the running jobs in the given folders. If there are no folders,
+// it returns all running jobs in the temporary folder.
 func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	if len(folders) == 0 {
-		var err error
-		if folders, err = live.Jobs(live.Root()); err != nil {
+		allFolders, err := live.Jobs(live.Root())
+		if err != nil {
 			return nil, err
 		}
+		folders = allFolders
 	}
-	jobs := []jobStatus{}
+	jobs := []jobStatus{} // not nil, because JSON encodes nil as null
 	for _, folder := range folders {
 		machine, err := live.Read(ctx, folder)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -103,31 +106,40 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 		if err != nil {
 			return nil, err
 		}
-		if j := newJobStatus(folder, machine); !j.hasEnded() {
+		j := newJobStatus(folder, machine)
+		if !j.hasEnded() {
 			jobs = append(jobs, j)
 		}
 	}
 	return jobs, nil
 }
 
+// newJobStatus returns the status of the job with this folder. machine holds the answers of its
+// ranks on this machine.
 func newJobStatus(folder string, machine live.Machine) jobStatus {
 	j := jobStatus{Folder: folder, Machine: machine}
 	for i := range machine.Ranks {
-		address := machine.Ranks[i].Address // "" if this rank does not serve the page
-		if address == "" {
+		address := machine.Ranks[i].Address
+		if address == "" { // this rank does not serve the page
 			continue
 		}
-		if token, err := live.Token(folder); err == nil { // otherwise, the page cannot be opened
-			j.URL = "http://" + address + "/?token=" + token
+		token, err := live.Token(folder)
+		if err != nil { // without the token, the page cannot be opened
+			continue
 		}
+		j.URL = "http://" + address + "/?token=" + token
 	}
 	return j
 }
 
+// hasEnded reports whether no rank of the job is running any more.
 func (j *jobStatus) hasEnded() bool {
-	return !slices.ContainsFunc(j.Ranks, func(r live.Snapshot) bool {
-		return r.Error != live.ErrorEnded
-	})
+	for i := range j.Ranks {
+		if j.Ranks[i].Error != live.ErrorEnded {
+			return false
+		}
+	}
+	return true
 }
 
 // formatText returns the text that the command prints. Group names may contain any bytes, so it
@@ -142,15 +154,17 @@ func (j *jobStatus) formatText() string {
 	for i := range j.Ranks {
 		j.describeRank(&b, &j.Ranks[i])
 	}
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && !unicode.IsPrint(r) {
-			return '?'
+	replaceUnprintable := func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
 		}
-		return r
-	}, b.String())
+		return '?'
+	}
+	return strings.Map(replaceUnprintable, b.String())
 }
 
-// describeRank writes what a rank is doing or, if it did not answer, what other ranks know of it.
+// describeRank writes what a rank is doing. If the rank did not answer, describeRank writes the
+// reason, and what other ranks know about the rank.
 func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	if r.Error != "" {
 		fmt.Fprintf(b, "rank %d: %s\n", r.Rank, r.Error)
@@ -165,27 +179,32 @@ func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	}
 	fmt.Fprintf(b, "rank %d, process %d: %s\n", r.Rank, r.Process, state)
 	for _, w := range r.Waits {
-		fmt.Fprintf(b, "  for %s in %s, since %s (%v)\n", driver.Ranks(w.Ranks), w.InCall,
-			w.Since.Local().Format("15:04:05"),
-			time.Duration(w.Seconds*float64(time.Second)).Round(time.Millisecond))
+		start := w.Since.Local().Format(time.TimeOnly)
+		duration := time.Duration(w.Seconds * float64(time.Second)).Round(time.Millisecond)
+		fmt.Fprintf(b, "  for %s in %s, since %s (%v)\n", driver.Ranks(w.Ranks), w.InCall, start,
+			duration)
 		for _, rank := range slices.Sorted(maps.Keys(w.Activity)) {
 			fmt.Fprintf(b, "    rank %d: %s\n", rank, w.Activity[rank])
 		}
 	}
 	for i := range r.Groups {
-		if g := &r.Groups[i]; g.State != "open" {
-			fault := cmp.Or(g.Fault, "its ranks are determining the cause")
-			fmt.Fprintf(b, "  group %s has failed: %s\n", g.ID, fault)
+		g := &r.Groups[i]
+		if g.State == "open" {
+			continue
 		}
+		fault := cmp.Or(g.Fault, "its ranks are determining the cause")
+		fmt.Fprintf(b, "  group %s has failed: %s\n", g.ID, fault)
 	}
 }
 
-// activityByGroup returns what the other ranks report about a rank's activity in each group.
+// activityByGroup returns what the other ranks report about a rank's activity. The keys of the map
+// are the ids of groups.
 func (j *jobStatus) activityByGroup(rank int) map[string]string {
 	activities := map[string]string{}
 	for i := range j.Ranks {
-		for k := range j.Ranks[i].Groups {
-			g := &j.Ranks[i].Groups[k]
+		other := &j.Ranks[i]
+		for k := range other.Groups {
+			g := &other.Groups[k]
 			if activity, ok := g.Activity[rank]; ok {
 				activities[g.ID] = activity
 			}

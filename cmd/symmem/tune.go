@@ -65,15 +65,16 @@ type tuneFlags struct {
 	planFlags
 	config bench.TuneOptions
 	sizeFlags
-	operations []string
-	outputFile string
+	operations []string // names
+	outputFile string   // "" for the file that symmem.Open finds
 	json       bool
 	isDryRun   bool
-	isEager    bool
+	isEager    bool // do not measure graphs
 }
 
 func newTuneCommand() *cobra.Command {
-	f := &tuneFlags{sizeFlags: sizeFlags{first: 1 << 10, last: 256 << 20}}
+	const firstSize, lastSize = 1 << 10, 256 << 20 // in bytes
+	f := &tuneFlags{sizeFlags: sizeFlags{first: firstSize, last: lastSize}}
 	cmd := &cobra.Command{
 		Use:     "tune",
 		Short:   "Measure which path is fastest, and write the table that chooses it",
@@ -123,9 +124,11 @@ func (f *tuneFlags) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
+// parse checks the values of flags, and completes the configuration.
 func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	c := &f.config
-	if c.Plan, err = f.parsePlan(); err != nil {
+	c.Plan, err = f.parsePlan()
+	if err != nil {
 		return err
 	}
 	if f.isQuick && !flags.Changed("max") {
@@ -141,7 +144,8 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	if f.isEager {
 		c.GraphCalls = 0
 	}
-	if c.Sizes, err = f.sizes(); err != nil {
+	c.Sizes, err = f.sizes()
+	if err != nil {
 		return err
 	}
 	if err := chooseBackend(&c.Backend); err != nil {
@@ -172,13 +176,15 @@ func (f *tuneFlags) runRank(cmd *cobra.Command, world rendezvous.World) error {
 	}
 	tuned, err := c.Run(cmd.Context())
 	if err != nil {
-		if tuned == nil || len(tuned.Rules) == 0 || world.Rank != 0 {
+		hasRules := tuned != nil && len(tuned.Rules) > 0
+		if world.Rank != 0 || !hasRules {
 			return err
 		}
 		// Print what was measured before the error, but do not write a table.
 		const isWritten = false
-		file, _ := f.tableFile(tuned.Device, tuned.Ranks) // the path is only printed
-		return errors.Join(err, f.printResult(cmd.OutOrStdout(), tuned, file, isWritten))
+		file, _ := f.tableFile(tuned.Device, tuned.Ranks) // is only printed, so it may be ""
+		printErr := f.printResult(cmd.OutOrStdout(), tuned, file, isWritten)
+		return errors.Join(err, printErr)
 	}
 	file, err := f.tableFile(tuned.Device, tuned.Ranks)
 	if err != nil {
@@ -196,6 +202,8 @@ func (f *tuneFlags) runRank(cmd *cobra.Command, world rendezvous.World) error {
 	return f.printResult(cmd.OutOrStdout(), tuned, file, isWritten)
 }
 
+// printResult prints the rules, and the path of the table's file. isWritten says whether the first
+// rank of each machine has written this file.
 func (f *tuneFlags) printResult(
 	w io.Writer, tuned *bench.TuneResult, file string, isWritten bool,
 ) error {
@@ -209,12 +217,14 @@ func (f *tuneFlags) printResult(
 	if err := tuned.WriteText(w); err != nil {
 		return err
 	}
-	written := "nothing: the table would be written to " + file
+	var written string
 	switch {
 	case isWritten:
 		written = file
 	case fileExists(file):
 		written = "nothing: " + file + " is unchanged"
+	default:
+		written = "nothing: the table would be written to " + file
 	}
 	_, err := fmt.Fprintf(w, "written: %s\n", written)
 	return err

@@ -10,29 +10,37 @@ import (
 	"symmem/internal/tuning"
 )
 
-// checkTableWritable checks, before the measurement, that the table can be written after it.
+// checkTableWritable checks, before the measurement, that the tuning table can be written after it.
+// It creates the folder of the table's file.
 func (f *tuneFlags) checkTableWritable() error {
 	if f.isDryRun {
 		return nil
 	}
-	// The device and the number of ranks are not known yet, but the folder does not depend on them.
-	const unknownDevice, unknownRanks = "", 0
-	file, err := f.tableFile(unknownDevice, unknownRanks)
-	if err == nil {
-		err = checkFolder(filepath.Dir(file))
-	}
-	if err == nil && f.outputFile != "" {
-		err = checkFile(f.outputFile)
-	}
-	if err != nil {
+	if err := f.checkOutput(); err != nil {
 		return fmt.Errorf("checking that the table can be written: %w; name another file with --output, "+
 			"or write none with --dry-run", err)
 	}
 	return nil
 }
 
-// checkFolder creates a folder if necessary, and checks that files can be created in it.
-func checkFolder(folder string) error {
+func (f *tuneFlags) checkOutput() error {
+	// The device and the number of ranks are not known yet, but the folder does not depend on them.
+	const unknownDevice, unknownRanks = "", 0
+	file, err := f.tableFile(unknownDevice, unknownRanks)
+	if err != nil {
+		return err
+	}
+	if err := prepareFolder(filepath.Dir(file)); err != nil {
+		return err
+	}
+	if f.outputFile == "" {
+		return nil
+	}
+	return checkReplaceable(f.outputFile)
+}
+
+// prepareFolder creates a folder if necessary, and checks that files can be created in it.
+func prepareFolder(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
@@ -40,20 +48,25 @@ func checkFolder(folder string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(temporary.Close(), os.Remove(temporary.Name()))
+	closeErr := temporary.Close()
+	removeErr := os.Remove(temporary.Name())
+	return errors.Join(closeErr, removeErr)
 }
 
-// checkFile returns an error if the path exists and is no regular file. A rename could not replace
-// a folder, and would replace a device.
-func checkFile(file string) error {
+// checkReplaceable returns an error if the path exists and is no regular file. writeTable renames
+// another file to this path. This would fail for a folder, and would replace a device.
+func checkReplaceable(file string) error {
 	info, err := os.Stat(file)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
+	if errors.Is(err, os.ErrNotExist) {
 		return nil
-	case err == nil && !info.Mode().IsRegular():
+	}
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is not a regular file", file)
 	}
-	return err
+	return nil
 }
 
 func fileExists(file string) bool {
@@ -61,6 +74,8 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
+// tableFile returns the path of the table: the value of --output or, if the flag is not set, the
+// file that symmem.Open finds for the device and the number of ranks.
 func (f *tuneFlags) tableFile(device string, ranks int) (string, error) {
 	if f.outputFile != "" {
 		return f.outputFile, nil
@@ -76,14 +91,18 @@ func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 		return nil
 	}
 	table, err := tuning.ReadFile(file)
-	if err != nil || table.Device != device {
+	if err != nil {
+		return nil
+	}
+	if table.Device != device { // --output can name the table of another device
 		return nil
 	}
 	return table
 }
 
-// writeTable replaces the file atomically, so that programs never read a partial table.
-func writeTable(file string, table *tuning.Table) (err error) {
+// writeTable writes the table to the file. It replaces the file atomically, so that programs never
+// read a partial table.
+func writeTable(file string, table *tuning.Table) error {
 	encoded, err := table.Encode()
 	if err != nil {
 		return err
@@ -93,12 +112,15 @@ func writeTable(file string, table *tuning.Table) (err error) {
 		return fmt.Errorf("writing the table: %w", err)
 	}
 	_, writeErr := temporary.Write(encoded)
-	err = errors.Join(writeErr, temporary.Chmod(0o644), temporary.Close())
+	chmodErr := temporary.Chmod(0o644) // CreateTemp lets only the owner read the file
+	closeErr := temporary.Close()
+	err = errors.Join(writeErr, chmodErr, closeErr)
 	if err == nil {
 		err = os.Rename(temporary.Name(), file)
 	}
 	if err != nil {
-		return fmt.Errorf("writing the table: %w", errors.Join(err, os.Remove(temporary.Name())))
+		removeErr := os.Remove(temporary.Name())
+		return fmt.Errorf("writing the table: %w", errors.Join(err, removeErr))
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -69,17 +68,18 @@ const verifyExample = `  symmem verify
   symmem verify --from-round 31 --rounds 1 --seed 7 --ranks 4   # one random round again
   torchrun --nproc-per-node 4 --no-python symmem verify`
 
-// verifyFlags holds the flags of verify. A run checks either cases or random programs.
+// verifyFlags holds the flags of verify. A run checks either cases (all-reduces of one buffer each)
+// or random programs.
 type verifyFlags struct {
 	rankFlags
 	caseConfig   verify.Config // its embedded Config also applies to random programs
 	randomConfig random.Config
 	rounds       int
-	caseSize     size // in float32 elements
-	maxBytes     size
-	isSkewed     bool
+	caseSize     size // of each buffer, in float32 elements
+	maxBytes     size // of a message in random programs
+	isSkewed     bool // make allocations and addresses differ between ranks
 	json         bool
-	prover       proof.Prover
+	prover       proof.Prover // checks which kernels of NCCL ran, with --prove
 }
 
 func newVerifyCommand() *cobra.Command {
@@ -96,12 +96,12 @@ func newVerifyCommand() *cobra.Command {
 			if err := f.parse(cmd.Flags()); err != nil {
 				return err
 			}
-			run := f.runCases
+			runRank := f.runCases
 			if isRandomRun(cmd.Flags()) {
-				run = f.runRandom
+				runRank = f.runRandom
 			}
 			return f.runAsRanks(cmd, func(w rendezvous.World) error {
-				return run(cmd.Context(), w, cmd.OutOrStdout(), cmd.ErrOrStderr())
+				return runRank(cmd.Context(), w, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			})
 		},
 	}
@@ -123,8 +123,15 @@ var (
 )
 
 func (f *verifyFlags) addFlags(flags *pflag.FlagSet) {
-	c, r := &f.caseConfig, &f.randomConfig
-	f.addRankFlags(flags, 4, "processes to start, at most 64", &c.Timeout)
+	f.addCommonFlags(flags)
+	f.addCaseFlags(flags)
+	f.addRandomFlags(flags)
+}
+
+func (f *verifyFlags) addCommonFlags(flags *pflag.FlagSet) {
+	c := &f.caseConfig
+	const defaultRanks = 4
+	f.addRankFlags(flags, defaultRanks, "processes to start, at most 64", &c.Timeout)
 	flags.IntVar(&f.rounds, "rounds", c.Rounds,
 		"number of times the cases are allocated and freed; with --for: maximum number of rounds")
 	addBackendFlag(flags, &c.Backend)
@@ -137,7 +144,10 @@ func (f *verifyFlags) addFlags(flags *pflag.FlagSet) {
 		"registration, every, or the backend's default; with --for: by default, all of them in turn")
 	flags.Lookup("check").DefValue = "" // the usage text states the default
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+}
 
+func (f *verifyFlags) addCaseFlags(flags *pflag.FlagSet) {
+	c := &f.caseConfig
 	f.caseSize = size(c.Elements)
 	flags.IntVar(&c.Cases, "cases", c.Cases, "number of buffers that are live at the same time")
 	flags.Var(&f.caseSize, "size", "float32 elements of a case")
@@ -148,13 +158,16 @@ func (f *verifyFlags) addFlags(flags *pflag.FlagSet) {
 	flags.Var(newName(&c.Deterministic, symmem.ParseFormula), "deterministic", "compare results "+
 		"with a formula of reductions, bit by bit: ranks, tree or rounded-tree; --path is then auto by "+
 		"default")
-	formula := flags.Lookup("deterministic")
-	formula.NoOptDefVal = "ranks" // of --deterministic without a value
-	formula.DefValue = ""
+	formulaFlag := flags.Lookup("deterministic")
+	formulaFlag.NoOptDefVal = "ranks" // of --deterministic without a value
+	formulaFlag.DefValue = ""         // the usage text does not show a default
 	flags.IntVar(&c.Groups, "groups", c.Groups, "number of overlapping groups that share the pool")
 	flags.BoolVar(&c.CallSites, "callsites", false, "record the line of each allocation")
 	flags.BoolVar(&f.prover.Enabled, "prove", false, proof.FlagUsage)
+}
 
+func (f *verifyFlags) addRandomFlags(flags *pflag.FlagSet) {
+	r := &f.randomConfig
 	f.maxBytes = size(r.MaxBytes)
 	flags.DurationVar(&r.Duration, "for", 0, "run random programs for this long")
 	flags.IntVar(&r.FirstRound, "from-round", r.FirstRound,
@@ -180,28 +193,34 @@ func isRandomRun(flags *pflag.FlagSet) bool {
 
 // checkFlagCombination returns an error for a flag that applies only to the other kind of run.
 func checkFlagCombination(flags *pflag.FlagSet) error {
-	forbidden, scope := randomFlags, "random programs, which run with --for or --from-round"
+	forbidden := randomFlags
+	scope := "random programs, which run with --for or --from-round"
 	if isRandomRun(flags) {
-		forbidden, scope = caseFlags, "cases, which run without --for and --from-round"
+		forbidden = caseFlags
+		scope = "cases, which run without --for and --from-round"
 	}
-	if i := slices.IndexFunc(forbidden, flags.Changed); i >= 0 {
-		return fmt.Errorf("--%s applies only to %s", forbidden[i], scope)
+	for _, flag := range forbidden {
+		if flags.Changed(flag) {
+			return fmt.Errorf("--%s applies only to %s", flag, scope)
+		}
 	}
 	return nil
 }
 
+// parse checks the values of flags, and completes the configuration of the run that they select.
 func (f *verifyFlags) parse(flags *pflag.FlagSet) error {
 	if err := checkFlagCombination(flags); err != nil {
 		return err
 	}
-	if err := f.checkRanks(1); err != nil {
+	const minRanks = 1
+	if err := f.checkRanks(minRanks); err != nil {
 		return err
 	}
 	if err := chooseBackend(&f.caseConfig.Backend); err != nil {
 		return err
 	}
-	if !isRandomRun(flags) {
-		return f.parseCases(flags)
+	if isRandomRun(flags) {
+		return f.parseRandom(flags)
 	}
-	return f.parseRandom(flags)
+	return f.parseCases(flags)
 }

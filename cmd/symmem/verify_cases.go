@@ -22,15 +22,17 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 	c.Elements = int64(f.caseSize)
 	c.Rounds = f.rounds
 	c.Skew = f.isSkewed
-	if flags.Changed("path") {
-		return c.Validate()
-	}
-	if value := os.Getenv(pathVariable); value != "" {
-		var err error
-		if c.Path, err = symmem.ParsePathChoice(value); err != nil {
+	pathFromEnv := os.Getenv(pathVariable)
+	switch {
+	case flags.Changed("path"):
+		return c.Validate() // the flag has set c.Path
+	case pathFromEnv != "":
+		path, err := symmem.ParsePathChoice(pathFromEnv)
+		if err != nil {
 			return fmt.Errorf("%s: %w", pathVariable, err)
 		}
-	} else if flags.Changed("deterministic") {
+		c.Path = path
+	case flags.Changed("deterministic"):
 		c.Path = symmem.PathAuto // NCCL's window path does not use the formula
 	}
 	return c.Validate()
@@ -39,6 +41,8 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 // pathVariable is the environment variable that sets the default of Options.Path.
 const pathVariable = "SYMMEM_PATH"
 
+// runCases runs the cases on this rank. Rank 0 prints the report about all ranks. Each rank prints
+// its error, so the returned error has only the exit code.
 func (f *verifyFlags) runCases(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) (err error) {
@@ -50,21 +54,27 @@ func (f *verifyFlags) runCases(
 	if err := f.prover.Start(); err != nil {
 		return printError(err)
 	}
-	defer f.prover.Close(&err)
+	defer f.prover.Close(&err) // joins its error to err
 	rt, err := symmem.Open(ctx, f.caseConfig.Options())
 	if err != nil {
 		return printError(err)
 	}
-	report, err := verify.Run(ctx, rt, f.caseConfig, newProgress(w.Rank, stderr))
+	report, runErr := verify.Run(ctx, rt, f.caseConfig, newProgress(w.Rank, stderr))
 	if report == nil {
-		return printError(errors.Join(err, rt.Close()))
+		closeErr := rt.Close()
+		return printError(errors.Join(runErr, closeErr))
 	}
+	var reportErr, kernelsErr error
 	if w.Rank == 0 {
-		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText),
-			f.writeKernels(stdout, report))
+		reportErr = writeReport(stdout, f.json, report, report.WriteText)
+		kernelsErr = f.writeKernels(stdout, report)
 	}
-	err = errors.Join(err, omitRepeatedError(report, rt.Close()))
-	return finishCases(stderr, prefix, report, err)
+	closeErr := rt.Close()
+	if report.Divergence != nil || report.Fault != "" {
+		closeErr = nil // it only repeats the fault in the report
+	}
+	allErrs := errors.Join(runErr, reportErr, kernelsErr, closeErr)
+	return finishCases(stderr, prefix, report, allErrs)
 }
 
 // writeKernels writes which kernels ran, if --prove is set. With --json, it writes nothing.
@@ -75,18 +85,11 @@ func (f *verifyFlags) writeKernels(w io.Writer, r *verify.Report) error {
 	for i := range r.Cases {
 		f.prover.AddCall("AllReduce", r.Cases[i].Size, elementBytes)
 	}
-	return f.prover.Write(w, "")
+	const linePrefix = ""
+	return f.prover.Write(w, linePrefix)
 }
 
-// omitRepeatedError returns the error of Close, or nil if the report contains a fault, which Close
-// only repeats.
-func omitRepeatedError(r *verify.Report, err error) error {
-	if r.Divergence == nil && r.Fault == "" {
-		return err
-	}
-	return nil
-}
-
+// newProgress returns a function that shows the progress of a run, or nil if this rank shows none.
 func newProgress(rank int, stderr io.Writer) func(done, all int) {
 	switch {
 	case rank != 0:
@@ -99,15 +102,17 @@ func newProgress(rank int, stderr io.Writer) func(done, all int) {
 	return nil
 }
 
-// finishCases prints this rank's error and returns an error with the exit code.
+// finishCases prints this rank's error and returns an error with the exit code. prefix names the
+// rank, such as "[rank 1] ".
 func finishCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
 	if r.Divergence != nil {
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)
 		return exitWith(exitWrong, nil)
 	}
 	if r.Fault != "" {
-		rankName := strings.Trim(prefix, "[] ") + ": " // begins some faults as well
-		fmt.Fprintf(stderr, "%s%s\n", prefix, strings.TrimPrefix(r.Fault, rankName))
+		rankName := strings.Trim(prefix, "[] ") + ": " // such as "rank 1: "
+		fault := strings.TrimPrefix(r.Fault, rankName) // prefix already names the rank
+		fmt.Fprintf(stderr, "%s%s\n", prefix, fault)
 		return exitWith(exitFailed, nil)
 	}
 	if err != nil {

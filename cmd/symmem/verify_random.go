@@ -15,17 +15,23 @@ import (
 	"symmem/internal/rendezvous"
 )
 
+// parseRandom completes and checks the configuration of random programs. A program consists of
+// rounds of random steps, which are the same on all ranks.
 func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	c := &f.randomConfig
 	c.Config = f.caseConfig.Config
 	c.MaxBytes = int64(f.maxBytes)
-	c.Skew = f.isSkewed || !flags.Changed("skew") // on by default
-	if flags.Changed("rounds") {                  // the default of --rounds is only for cases
+	c.Skew = true // the default
+	if flags.Changed("skew") {
+		c.Skew = f.isSkewed
+	}
+	if flags.Changed("rounds") { // the default of --rounds is only for cases
 		c.Rounds = f.rounds
 	}
 	return c.Validate()
 }
 
+// runRandom runs random programs on this rank. Rank 0 prints the report about all ranks.
 func (f *verifyFlags) runRandom(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) error {
@@ -36,7 +42,8 @@ func (f *verifyFlags) runRandom(
 	f.randomConfig.SharedGPUs = os.Getenv(doctor.SharingVariable) == "1"
 	report, err := random.Run(ctx, f.randomConfig, rank)
 	if report != nil && w.Rank == 0 {
-		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText))
+		writeErr := writeReport(stdout, f.json, report, report.WriteText)
+		err = errors.Join(err, writeErr)
 	}
 	return f.finishRandom(stderr, w, report, err)
 }
@@ -46,38 +53,42 @@ func (f *verifyFlags) runRandom(
 func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
-			f.repeatCommand(w, round), stacks)
+			f.howToRepeat(w, round), stacks)
 		os.Exit(exitFailed)
 	}
 }
 
-func (f *verifyFlags) repeatCommand(w rendezvous.World, round int) string {
+// howToRepeat returns a text with the command that runs only the given round.
+func (f *verifyFlags) howToRepeat(w rendezvous.World, round int) string {
 	return fmt.Sprintf("to run it again: symmem verify --ranks %d %s", w.Size,
 		random.FlagsToRepeat(&f.randomConfig, round))
 }
 
-// finishRandom prints this rank's findings and error, and returns an error with the exit code.
+// finishRandom prints this rank's findings and error, and returns an error with the exit code. The
+// report may be nil. Rank 0 also prints how to repeat a wrong round.
 func (f *verifyFlags) finishRandom(
 	stderr io.Writer, w rendezvous.World, report *random.Report, err error,
 ) error {
+	prefix := fmt.Sprintf("[rank %d] ", w.Rank)
 	if report != nil {
 		for _, finding := range report.Findings {
-			fmt.Fprintf(stderr, "[rank %d] wrong: %s\n", w.Rank, finding)
+			fmt.Fprintf(stderr, "%swrong: %s\n", prefix, finding)
 		}
 		if report.FirstWrongRound > 0 && w.Rank == 0 {
-			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.repeatCommand(w, report.FirstWrongRound))
+			fmt.Fprintf(stderr, "%s%s\n", prefix, f.howToRepeat(w, report.FirstWrongRound))
 		}
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "[rank %d] %v\n", w.Rank, err)
-		if roundErr, ok := errors.AsType[*random.RoundError](err); ok && w.Rank == 0 {
-			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.repeatCommand(w, roundErr.Round))
+		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
+		roundErr, isRoundError := errors.AsType[*random.RoundError](err)
+		if isRoundError && w.Rank == 0 {
+			fmt.Fprintf(stderr, "%s%s\n", prefix, f.howToRepeat(w, roundErr.Round))
 		}
 	}
-	switch {
-	case report != nil && !report.OK():
+	if report != nil && !report.OK() {
 		return exitWith(exitWrong, nil)
-	case err != nil:
+	}
+	if err != nil {
 		return exitWith(exitFailed, nil)
 	}
 	return nil

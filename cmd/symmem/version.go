@@ -14,10 +14,11 @@ import (
 // scripts/release.sh sets these constants in published sources. pyproject.toml reads the version
 // from this file.
 const (
-	release = "0.0.0-dev"
-	commit  = ""
+	release = "0.0.0-dev" // version without the prefix "v"
+	commit  = ""          // hash of the commit; may end with "-modified"
 )
 
+// buildInfo describes this program, as the command version prints it.
 type buildInfo struct {
 	Version    string `json:"version"`
 	Revision   string `json:"revision"` // commit hash, or "" if it is unknown
@@ -54,10 +55,10 @@ func writeVersion(w io.Writer, b buildInfo, asJSON bool) error {
 
 // versionText returns a line such as "symmem v1.2.3 (0123456789ab), go1.26.0, linux/amd64".
 func versionText(b buildInfo) string {
-	const maxRevision = 12
 	text := "symmem " + b.Version
 	if b.Revision != "" {
-		text += " (" + b.Revision[:min(len(b.Revision), maxRevision)]
+		shownLength := min(len(b.Revision), 12)
+		text += " (" + b.Revision[:shownLength]
 		if b.IsModified {
 			text += ", modified"
 		}
@@ -66,16 +67,17 @@ func versionText(b buildInfo) string {
 	return fmt.Sprintf("%s, %s, %s", text, b.GoVersion, b.Platform)
 }
 
+// currentBuild describes this program.
 func currentBuild() buildInfo {
 	info, ok := debug.ReadBuildInfo()
-	if !ok {
+	if !ok { // the program was built without modules
 		info = &debug.BuildInfo{}
 	}
 	return buildOf(release, commit, info)
 }
 
-// buildOf describes a build by its release and commit or, if commit is empty, by the information
-// that the go command recorded.
+// buildOf describes a build. If commit is not empty, the sources were published, and release and
+// commit describe them. If it is empty, the information that the go command recorded does.
 func buildOf(release, commit string, info *debug.BuildInfo) buildInfo {
 	b := buildInfo{
 		Version: cmp.Or(info.Main.Version, "(devel)"), GoVersion: runtime.Version(),
