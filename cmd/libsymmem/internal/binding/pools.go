@@ -163,9 +163,10 @@ func (ps *pools) Trim(poolNumber int, keepBytes uint64) error {
 	})
 }
 
-// SuspendPool releases a pool's memory until ResumePool, which restores the contents if
-// keepContents is set. It is collective over the pool's domain.
-func (ps *pools) SuspendPool(poolNumber int, keepContents bool) (releasedBytes int64, err error) {
+// SuspendPool releases a pool's memory until ResumePool, and returns the size of this memory in
+// bytes. ResumePool restores the contents if keepContents is set. SuspendPool is collective over
+// the pool's domain.
+func (ps *pools) SuspendPool(poolNumber int, keepContents bool) (int64, error) {
 	p, err := ps.session.flushedPool(poolNumber)
 	if err != nil {
 		return 0, err
@@ -174,12 +175,16 @@ func (ps *pools) SuspendPool(poolNumber int, keepContents bool) (releasedBytes i
 	if keepContents {
 		contents = symmem.KeepContents
 	}
+	var released int64
 	err = ps.session.runInterruptible("suspending a pool", func(ctx context.Context) error {
 		suspension, err := p.Suspend(ctx, contents)
-		releasedBytes = suspension.Released
+		released = suspension.Released
 		return err
 	})
-	return releasedBytes, err
+	if err != nil {
+		return 0, err // after an interrupt, the function may still write released
+	}
+	return released, nil
 }
 
 // ResumePool maps a suspended pool's memory again. It is collective over the pool's domain.
