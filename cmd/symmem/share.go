@@ -80,7 +80,7 @@ func (s *gpuSharing) gpuCountText() string {
 
 // runRanks calls launch.Run. If the ranks share GPUs (s is not nil), runRanks prints a message. It
 // then also runs a daemon of NVIDIA's Multi-Process Service (MPS) until the ranks have exited,
-// unless there already is a daemon. With it, kernels of several ranks run on a GPU at the same time.
+// unless there already is one. With it, kernels of several ranks run on a GPU at the same time.
 func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)

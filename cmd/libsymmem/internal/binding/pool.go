@@ -20,20 +20,24 @@ const LocalPool = -1
 // accept it.
 const signalPool = -2
 
-// pool is a symmem.Pool with retired buffers, which the caller has freed, but which stay allocated
-// until flush.
+// pool is a symmem.Pool with retired buffers. The caller has freed these buffers in an order that
+// differs between ranks. They stay allocated until flush, which frees them in the same order on all
+// ranks.
 type pool struct {
 	*symmem.Pool
-	owner        *rank
-	isForSignals bool
+	owner        *rank // the rank that has opened the pool
+	isForSignals bool  // contains signal words
 
 	mu        sync.Mutex
 	retired   []symmem.Buffer // guarded by mu
 	isClosing bool            // frees take effect at once; guarded by mu
 }
 
+// countLive returns the number and the total size of the buffers that are allocated.
 func (p *pool) countLive() (count int, bytes int64) { return p.owner.rt.Interop().Live(p.Pool) }
 
+// alloc frees the retired buffers and allocates a buffer. Allocations are the same on all ranks, so
+// all ranks free the same buffers.
 func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,7 +48,8 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error
 	return b.Address(), err
 }
 
-// free frees a retired buffer. If delay is set, the next flush frees it.
+// free frees a buffer and all retired ones. If delay is set, it only retires the buffer, and the
+// next flush frees it.
 func (p *pool) free(b symmem.Buffer, delay bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,15 +66,17 @@ func (p *pool) flushLocked() error {
 		return nil
 	}
 	slices.SortFunc(p.retired, compareOffsets)
-	var errs error
+	var allErrs error
 	for _, b := range p.retired {
-		errs = errors.Join(errs, b.Free())
+		err := b.Free()
+		allErrs = errors.Join(allErrs, err)
 	}
-	clear(p.retired)
+	clear(p.retired) // does not keep the freed buffers alive
 	p.retired = p.retired[:0]
-	return errs
+	return allErrs
 }
 
+// flush frees the retired buffers. Call it in calls that are the same on all ranks.
 func (p *pool) flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,10 +95,11 @@ func compareOffsets(a, b symmem.Buffer) int {
 	return cmp.Or(cmp.Compare(a.Segment(), b.Segment()), cmp.Compare(a.Offset(), b.Offset()))
 }
 
+// poolTable holds the open pools of all ranks of this process.
 type poolTable struct {
 	mu    sync.RWMutex
 	pools [MaxPools]*pool // by number; guarded by mu
-	local map[*rank]*pool // pools of local memory; guarded by mu
+	local map[*rank]*pool // pools of local memory; nil if there are none; guarded by mu
 	// byAge holds all open pools, oldest first. Unlike the pool numbers, this order is the same on
 	// all ranks. Guarded by mu.
 	byAge []*pool
@@ -101,16 +109,19 @@ type poolTable struct {
 func (t *poolTable) openPool(owner *rank, o symmem.PoolOptions) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	unused := slices.Index(t.pools[1:], nil)
-	if unused < 0 {
+	const firstNumber = 1
+	index := slices.Index(t.pools[firstNumber:], nil)
+	if index < 0 {
 		return 0, fmt.Errorf("opening a pool: %d pools are already open: %w", MaxPools-1,
 			symmem.ErrInvalid)
 	}
+	number := firstNumber + index
 	p, err := t.openLocked(owner, o)
-	if err == nil {
-		t.pools[unused+1] = p
+	if err != nil {
+		return 0, err
 	}
-	return unused + 1, err
+	t.pools[number] = p
+	return number, nil
 }
 
 func (t *poolTable) openMainPool(owner *rank, o symmem.PoolOptions) error {
@@ -133,6 +144,7 @@ func (t *poolTable) openLocked(owner *rank, o symmem.PoolOptions) (*pool, error)
 	return p, nil
 }
 
+// find returns the pool with a number. LocalPool is the number of r's pool of local memory.
 func (t *poolTable) find(number int, r *rank) (*pool, error) {
 	if number == LocalPool {
 		return t.findOrOpenLocal(r)
@@ -154,15 +166,18 @@ func (t *poolTable) openSignals(owner *rank, o symmem.PoolOptions) (*pool, error
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p, err := t.openLocked(owner, o)
-	if err == nil {
-		p.isForSignals = true
+	if err != nil {
+		return nil, err
 	}
-	return p, err
+	p.isForSignals = true
+	return p, nil
 }
 
-// closeSignals closes a pool of signal words. After an error it can be called again.
+// closeSignals closes a pool of signal words. After an error, it can be called again.
 func (t *poolTable) closeSignals(p *pool) error {
-	if err := errors.Join(p.beginClose(), p.Close()); err != nil {
+	freeErr := p.beginClose()
+	closeErr := p.Close()
+	if err := errors.Join(freeErr, closeErr); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -171,6 +186,7 @@ func (t *poolTable) closeSignals(p *pool) error {
 	return nil
 }
 
+// findOrOpenLocal returns r's pool of local memory. The first call opens it.
 func (t *poolTable) findOrOpenLocal(r *rank) (*pool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -188,8 +204,8 @@ func (t *poolTable) findOrOpenLocal(r *rank) (*pool, error) {
 	return p, nil
 }
 
-// remove releases a pool's number, unless another call has closed the pool and the number belongs
-// to a new one.
+// remove removes a pool. It does nothing if another call has removed the pool in the meantime. The
+// number can then belong to a new pool.
 func (t *poolTable) remove(number int, p *pool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -199,10 +215,12 @@ func (t *poolTable) remove(number int, p *pool) {
 	}
 }
 
+// removeLocked removes pools from byAge. The caller removes them from the other fields.
 func (t *poolTable) removeLocked(match func(*pool) bool) {
 	t.byAge = slices.DeleteFunc(t.byAge, match)
 }
 
+// removeAll removes the pools of a rank.
 func (t *poolTable) removeAll(r *rank) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -215,16 +233,20 @@ func (t *poolTable) removeAll(r *rank) {
 	t.removeLocked(func(p *pool) bool { return p.owner == r })
 }
 
+// allPools returns the pools, oldest first.
 func (t *poolTable) allPools() []*pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.Clone(t.byAge)
 }
 
+// ownedBy returns the pools of a rank, oldest first.
 func (t *poolTable) ownedBy(r *rank) []*pool {
-	return slices.DeleteFunc(t.allPools(), func(p *pool) bool { return p.owner != r })
+	isOfOther := func(p *pool) bool { return p.owner != r }
+	return slices.DeleteFunc(t.allPools(), isOfOther)
 }
 
+// findWrapper returns the pool that wraps a symmem.Pool, or nil if there is none.
 func (t *poolTable) findWrapper(wrapped *symmem.Pool) *pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -236,26 +258,31 @@ func (t *poolTable) findWrapper(wrapped *symmem.Pool) *pool {
 	return nil
 }
 
+// countLive returns the number and the total size of the allocated buffers in all pools of a rank.
 func (t *poolTable) countLive(r *rank) (count int, bytes int64) {
 	for _, p := range t.ownedBy(r) {
-		c, b := p.countLive()
-		count, bytes = count+c, bytes+b
+		poolCount, poolBytes := p.countLive()
+		count += poolCount
+		bytes += poolBytes
 	}
 	return count, bytes
 }
 
+// numberOf returns a pool's number: its index, LocalPool or signalPool.
 func (t *poolTable) numberOf(p *pool) int {
 	if p.isForSignals {
 		return signalPool
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return slices.Index(t.pools[:], p)
+	return slices.Index(t.pools[:], p) // -1, which is LocalPool, for pools of local memory
 }
 
+// free frees a buffer of any pool. See pool.free for delay.
 func (t *poolTable) free(b symmem.Buffer, delay bool) error {
-	if p := t.findWrapper(b.Pool()); p != nil {
-		return p.free(b, delay)
+	p := t.findWrapper(b.Pool())
+	if p == nil { // the pool was closed with live buffers
+		return b.Free()
 	}
-	return b.Free()
+	return p.free(b, delay)
 }

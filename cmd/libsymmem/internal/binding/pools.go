@@ -12,15 +12,15 @@ import (
 // pools implements the functions in symmem.h that open, use and close pools.
 type pools struct{ session *session }
 
-// OpenPool opens a pool that the ranks of a group (the pool's domain) share, and returns the
-// pool's number.
-func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
+// OpenPool opens a pool and returns its number. The ranks of the group with handle domain share the
+// pool. symmem.h describes the options.
+func (ps *pools) OpenPool(domain uint64, optionsJSON []byte) (int, error) {
 	r, g, err := ps.session.group(domain)
 	if err != nil {
 		return 0, err
 	}
 	var o PoolOptions
-	if err := decode(text, &o); err != nil {
+	if err := decode(optionsJSON, &o); err != nil {
 		return 0, err
 	}
 	options, err := o.withDomain(g.Group)
@@ -35,7 +35,7 @@ func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	return poolNumber, nil
 }
 
-// ClosePool closes a pool. Library.Close describes force.
+// ClosePool closes a pool. It fails if a buffer is live. With force, live buffers stay usable.
 func (ps *pools) ClosePool(poolNumber int, force bool) error {
 	_, p, err := ps.session.pool(poolNumber)
 	if err != nil {
@@ -45,13 +45,15 @@ func (ps *pools) ClosePool(poolNumber int, force bool) error {
 		return fmt.Errorf("closing pool %d: it stays open until symmem_close: %w", poolNumber,
 			symmem.ErrInvalid)
 	}
-	if count, bytes := p.countLive(); count > 0 && !force {
+	count, bytes := p.countLive()
+	if count > 0 && !force {
 		return fmt.Errorf("closing pool %d: %d buffers of %d bytes: %w", poolNumber, count, bytes,
 			ErrLive)
 	}
-	err = p.beginClose()
+	freeErr := p.beginClose()
 	ps.session.poolTable.remove(poolNumber, p)
-	return errors.Join(err, p.Close())
+	closeErr := p.Close()
+	return errors.Join(freeErr, closeErr)
 }
 
 // Alloc allocates memory from a pool for use on a stream of another library.
@@ -85,7 +87,7 @@ func (ps *pools) AllocOn(
 	return ps.Alloc(poolNumber, bytes, stream, site)
 }
 
-// maxBytes exceeds the memory of any device.
+// maxBytes is the maximum size in a call. It exceeds the memory of any device.
 const maxBytes = 1 << 46
 
 func checkSize(action string, bytes uint64) error {
@@ -99,20 +101,22 @@ func checkSize(action string, bytes uint64) error {
 // Free frees a buffer. If delay is set, Free only retires the buffer; see "Order of frees" in the
 // package documentation.
 func (ps *pools) Free(address uintptr, delay bool) error {
-	_, err := ps.session.anyRank()
+	_, notFoundErr := ps.session.anyRank() // ErrNotOpen if no rank is open
 	for _, r := range ps.session.ranks.allRanks() {
-		var b symmem.Buffer
-		if b, err = r.rt.Interop().Retire(address); err == nil {
+		b, err := r.rt.Interop().Retire(address)
+		if err == nil {
 			return ps.session.poolTable.free(b, delay)
 		}
 		if !errors.Is(err, symmem.ErrForeign) {
 			return err
 		}
+		notFoundErr = err // another rank may have the buffer
 	}
-	if found, freeErr := ps.session.closedRankBuffers.freeBuffer(address); found {
-		return freeErr
+	isFound, err := ps.session.closedRankBuffers.freeBuffer(address)
+	if isFound {
+		return err
 	}
-	return err
+	return notFoundErr
 }
 
 // Reserve maps memory in advance for a stream. Unless groupHandle is 0, Reserve registers this
@@ -135,10 +139,14 @@ func (ps *pools) Reserve(
 		return err
 	}
 	err = ps.session.runInterruptible("reserving", func(ctx context.Context) error {
-		return r.interopAt(site).Reserve(ctx, p.Pool, s, int64(bytes), nil)
+		var noGroup *symmem.Group // r.register below registers the memory
+		return r.interopAt(site).Reserve(ctx, p.Pool, s, int64(bytes), noGroup)
 	})
-	if err != nil || groupHandle == 0 {
+	if err != nil {
 		return err
+	}
+	if groupHandle == 0 {
+		return nil
 	}
 	owner, g, err := ps.session.group(groupHandle)
 	if err != nil {
@@ -196,13 +204,16 @@ func (ps *pools) ResumePool(poolNumber int) error {
 	return ps.session.runInterruptible("resuming a pool", p.Resume)
 }
 
-// CheckDevice returns an error unless device is the device of the pool's rank.
+// CheckDevice returns an error unless device is the number of the pool's device. On the host
+// backend, which has no device, any number is right.
 func (ps *pools) CheckDevice(poolNumber, device int) error {
 	r, _, err := ps.session.pool(poolNumber)
 	if err != nil {
 		return err
 	}
-	if rankDevice := r.rt.Device().Ordinal; rankDevice >= 0 && device != rankDevice {
+	rankDevice := r.rt.Device().Ordinal
+	hasDevice := rankDevice >= 0
+	if hasDevice && device != rankDevice {
 		return fmt.Errorf("allocating on device %d: this rank uses device %d: %w",
 			device, rankDevice, driver.ErrUnsupported)
 	}
@@ -218,7 +229,7 @@ func (ps *pools) Note(poolNumber int, kind, value int64, site uint32) error {
 	return p.owner.interopAt(site).Note(p.Pool, kind, value)
 }
 
-const maxSiteBytes = 1 << 12
+const maxSiteBytes = 1 << 12 // much longer than the path of a source file
 
 // SiteNumber returns the number of a call site, such as "train.py:12".
 func (ps *pools) SiteNumber(text string) (uint32, error) {
@@ -232,39 +243,48 @@ func (ps *pools) SiteNumber(text string) (uint32, error) {
 	return ps.session.sites.number(text), nil
 }
 
+// location describes a buffer or, if Live is false, free memory in a segment.
 type location struct {
-	Pool    int    `json:"pool"`
+	Pool    int    `json:"pool"` // number of the pool
 	Segment int    `json:"segment"`
-	Offset  int64  `json:"offset"`
-	Bytes   int64  `json:"bytes"`
-	Live    bool   `json:"live"`
-	Address uint64 `json:"address"`
+	Offset  int64  `json:"offset"`  // of the located address in the segment
+	Bytes   int64  `json:"bytes"`   // size of the buffer, or 0
+	Live    bool   `json:"live"`    // whether the address is in a buffer
+	Address uint64 `json:"address"` // where the buffer or the segment begins
 }
 
-// Locate describes, as JSON, the buffer that contains an address or, without a buffer, the
-// segment.
+// Locate describes, as JSON, the buffer that contains an address. If no buffer contains it, Locate
+// describes the segment.
 func (ps *pools) Locate(address uintptr) (string, error) {
 	if _, err := ps.session.anyRank(); err != nil {
 		return "", err
 	}
-	pools := &ps.session.poolTable
+	table := &ps.session.poolTable
 	for _, r := range ps.session.ranks.allRanks() {
 		b, err := r.rt.Interop().Buffer(address)
-		if p := pools.findWrapper(b.Pool()); err == nil && p != nil {
-			return encode(location{
-				Pool: pools.numberOf(p), Segment: b.Segment(), Live: true, Bytes: b.Size(),
-				Offset: b.Offset() + int64(address-b.Address()), Address: uint64(b.Address()),
-			})
+		if err != nil {
+			continue
 		}
+		p := table.findWrapper(b.Pool())
+		if p == nil {
+			continue // not a pool of this package
+		}
+		offsetInBuffer := int64(address - b.Address())
+		return encode(location{
+			Pool: table.numberOf(p), Segment: b.Segment(), Live: true, Bytes: b.Size(),
+			Offset: b.Offset() + offsetInBuffer, Address: uint64(b.Address()),
+		})
 	}
-	for _, p := range pools.allPools() {
+	for _, p := range table.allPools() {
 		for s := range p.Segments() {
-			if offset := address - s.Address; offset < uintptr(s.Bytes) {
-				return encode(location{
-					Pool: pools.numberOf(p), Segment: s.Segment, Offset: int64(offset),
-					Address: uint64(s.Address),
-				})
+			offset := address - s.Address // overflows to a large number if address is below s.Address
+			if offset >= uintptr(s.Bytes) {
+				continue
 			}
+			return encode(location{
+				Pool: table.numberOf(p), Segment: s.Segment, Offset: int64(offset),
+				Address: uint64(s.Address),
+			})
 		}
 	}
 	return "", fmt.Errorf("locating %#x: the address is in no open pool: %w", address,

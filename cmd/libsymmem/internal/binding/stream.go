@@ -15,13 +15,15 @@ import (
 // and for events on them.
 type streams struct{ session *session }
 
+// streamUse is the symmem.Stream by which one rank uses a foreign stream. A process can have a rank
+// in each of several worlds.
 type streamUse struct {
 	rank   *rank
 	stream *symmem.Stream
 }
 
-// uses returns the uses of a foreign stream. If there are none, the rank that anyRank returns
-// adopts the stream.
+// uses returns the uses of a foreign stream by all ranks of this process. If no rank has used the
+// stream, the rank that anyRank returns adopts it.
 func (st *streams) uses(handle uintptr) ([]streamUse, error) {
 	all := st.existingUses(handle)
 	if len(all) > 0 {
@@ -35,6 +37,7 @@ func (st *streams) uses(handle uintptr) ([]streamUse, error) {
 	return []streamUse{{first, s}}, err
 }
 
+// existingUses returns the uses of a foreign stream, or nil if no rank has used the stream.
 func (st *streams) existingUses(handle uintptr) []streamUse {
 	var all []streamUse
 	for _, r := range st.session.ranks.allRanks() {
@@ -54,27 +57,28 @@ func (st *streams) Synchronize(handle uintptr) error {
 	if err != nil {
 		return err
 	}
-	var first error
+	var firstErr error
 	for _, u := range uses {
 		err := st.session.runResumable("synchronizing", u.stream.Synchronize)
 		if errors.Is(err, symmem.ErrInterrupted) {
 			return err
 		}
-		if first == nil {
-			first = err
+		if firstErr == nil {
+			firstErr = err
 		}
 	}
-	return first
+	return firstErr
 }
 
-// checkCapture returns an error if a stream is being captured. It asks a rank that uses the stream,
-// because on the host backend, a handle is not a CUDA stream.
+// checkCapture returns an error if a stream is being captured to a CUDA graph. It asks a rank that
+// uses the stream, because handles of the host backend are no CUDA streams.
 func (st *streams) checkCapture(operation string, handle uintptr) error {
 	r, err := st.session.anyRank()
 	if err != nil {
 		return nil //nolint:nilerr // the caller then gets the same error from uses
 	}
-	if uses := st.existingUses(handle); len(uses) > 0 {
+	uses := st.existingUses(handle)
+	if len(uses) > 0 {
 		r = uses[0].rank
 	}
 	if r.rt.Interop().IsCapturing(handle) {
@@ -86,11 +90,13 @@ func (st *streams) checkCapture(operation string, handle uintptr) error {
 // SetIdle records whether the device is idle. Trim and Close do not query streams of an idle
 // device.
 func (st *streams) SetIdle(idle bool) error {
-	_, err := st.session.anyRank()
+	if _, err := st.session.anyRank(); err != nil {
+		return err
+	}
 	for _, r := range st.session.ranks.allRanks() {
 		r.rt.Interop().SetIdle(idle)
 	}
-	return err
+	return nil
 }
 
 // ForgetStream removes a stream that its owner is about to destroy.
@@ -124,8 +130,10 @@ type eventMark struct {
 	event *symmem.Event
 }
 
+// belongsTo reports whether no rank other than r has a mark of the event.
 func (e event) belongsTo(r *rank) bool {
-	return !slices.ContainsFunc(e, func(m eventMark) bool { return m.rank != r })
+	isOfOther := func(m eventMark) bool { return m.rank != r }
+	return !slices.ContainsFunc(e, isOfOther)
 }
 
 // RecordEvent records an event after the work queued so far on a foreign stream and returns the
@@ -156,39 +164,51 @@ func (s *session) recordUnlessDone(u streamUse) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if u.rank.isHostBackend && mark.Done() && mark.Synchronize(context.Background()) == nil {
-		return 0, nil
+	if u.rank.isHostBackend && mark.Done() {
+		err := mark.Synchronize(context.Background()) // does not wait
+		if err == nil {
+			return 0, nil
+		}
+		// Waiting for the event returns the error later.
 	}
-	return s.addEvent(event{{u.rank, mark}}), nil
+	marks := event{{rank: u.rank, event: mark}}
+	return s.addEvent(marks), nil
 }
 
+// addEvent adds an event and returns its new handle.
 func (s *session) addEvent(marks event) uint64 {
 	handle := s.lastHandle.Add(1)
 	s.events.add(handle, marks)
 	return handle
 }
 
+// record records a new event after the work queued so far.
 func (u streamUse) record() (*symmem.Event, error) {
 	e, err := u.rank.rt.NewEvent()
-	if err == nil {
-		err = u.stream.Record(e)
+	if err != nil {
+		return e, err
 	}
+	err = u.stream.Record(e)
 	return e, err
 }
 
 func (st *streams) event(handle uint64) (event, error) {
-	if e, ok := st.session.events.find(handle); ok {
-		return e, nil
+	e, ok := st.session.events.find(handle)
+	if !ok {
+		return nil, st.session.unknownHandleError("event", handle)
 	}
-	return nil, st.session.unknownHandleError("event", handle)
+	return e, nil
 }
 
 // IsEventDone reports whether the work before an event has completed. It returns true for closed
 // events.
 func (st *streams) IsEventDone(handle uint64) bool {
 	e, err := st.event(handle)
-	pending := func(m eventMark) bool { return !m.event.Done() }
-	return err != nil || !slices.ContainsFunc(e, pending)
+	if err != nil {
+		return true
+	}
+	isPending := func(m eventMark) bool { return !m.event.Done() }
+	return !slices.ContainsFunc(e, isPending)
 }
 
 // WaitForEvent waits until the work before an event has completed.
@@ -205,7 +225,8 @@ func (st *streams) WaitForEvent(handle uint64) error {
 	return nil
 }
 
-// WaitForEventUntil waits like WaitForEvent, but returns a TimeoutError after timeoutMS.
+// WaitForEventUntil waits like WaitForEvent, but returns a TimeoutError after timeoutMS
+// milliseconds.
 func (st *streams) WaitForEventUntil(handle uint64, timeoutMS int64) error {
 	e, err := st.event(handle)
 	if err != nil {
@@ -216,13 +237,15 @@ func (st *streams) WaitForEventUntil(handle uint64, timeoutMS int64) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", operation, err)
 	}
-	deadline, cancel := context.WithTimeout(context.Background(), timeout)
+	wholeWait, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	for _, m := range e {
-		err := st.session.runResumable(operation, func(ctx context.Context) error {
-			ctx, stop := context.WithCancelCause(ctx)
-			defer stop(nil)
-			defer context.AfterFunc(deadline, func() { stop(errWaitTimeout) })()
+		err := st.session.runResumable(operation, func(slice context.Context) error {
+			// End with the time slice, or with the whole wait.
+			ctx, cancelWith := context.WithCancelCause(slice)
+			defer cancelWith(nil)
+			stopAfterFunc := context.AfterFunc(wholeWait, func() { cancelWith(errWaitTimeout) })
+			defer stopAfterFunc()
 			return m.event.Synchronize(ctx)
 		})
 		if errors.Is(err, errWaitTimeout) {
@@ -272,8 +295,8 @@ type lastUse struct {
 	rank atomic.Pointer[rank] // nil if unknown; written with mu held
 }
 
-// waitForOthers orders the work of ranks on a foreign stream. On the host backend, each rank has
-// its own stream for the handle.
+// waitForOthers makes the work of use.rank on a foreign stream wait for earlier work of other
+// ranks. It is for the host backend, where each rank has a symmem.Stream for the handle.
 func (last *lastUse) waitForOthers(use streamUse, handle uintptr) error {
 	last.mu.Lock()
 	defer last.mu.Unlock()
@@ -282,11 +305,18 @@ func (last *lastUse) waitForOthers(use streamUse, handle uintptr) error {
 		return nil
 	}
 	for _, other := range use.rank.session.ranks.allRanks() {
-		otherStream, used := other.streams.find(handle)
-		if other == use.rank || !used || previous != nil && previous != other {
+		if other == use.rank {
 			continue
 		}
-		mark, err := streamUse{other, otherStream}.record()
+		if previous != nil && previous != other {
+			continue // the work of previous has waited for that of other
+		}
+		otherStream, hasUsed := other.streams.find(handle)
+		if !hasUsed {
+			continue
+		}
+		otherUse := streamUse{rank: other, stream: otherStream}
+		mark, err := otherUse.record()
 		if err == nil {
 			err = use.stream.WaitIgnoringErrors(mark)
 		}
