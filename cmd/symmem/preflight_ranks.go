@@ -44,7 +44,8 @@ func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) 
 	result.Node = node
 	r.trial.result.Calls = []doctor.TrialCall{}
 	r.trial.afterCalls = r.collectResults
-	r.trial.openTimeout = 2 * f.timeout
+	r.trial.openTimeout = 2 * f.timeout // ranks do not start at the same time
+	// The watch measures how long this process did not run, because it was stopped, for example.
 	watch, stopWatch := startStallWatch(f.startTime)
 	defer stopWatch()
 	err = r.trial.run(ctx, f.backend, f.timeout)

@@ -9,18 +9,19 @@ import (
 	"symmem/driver"
 )
 
-// calls implements the functions that queue collectives or compare values.
+// calls implements the functions in symmem.h that queue collectives or compare values. In this
+// file, handle is the handle of a group.
 type calls struct{ session *session }
 
 // Arguments holds a collective's arguments as C passes them: enumerators are numbers, and buffers
 // are addresses.
 type Arguments struct {
-	Operation, Type, Op, Path int
-	Root                      int // root of a collective, or other rank of a send or receive
-	Tag                       int
-	Count                     int64
+	Operation, Type, Op, Path int     // enumerators
+	Root                      int     // root of a collective, or other rank of a send or receive
+	Tag                       int     // of a send or receive
+	Count                     int64   // in elements; unused with Splits
 	Factor                    float64 // factor of PremulSum
-	Send, Recv                uintptr
+	Send, Recv                uintptr // 0 if the operation does not use the buffer
 	// Splits is for operations whose parts have different sizes. If its offsets are nil, the parts
 	// are contiguous.
 	Splits *symmem.Splits
@@ -28,7 +29,7 @@ type Arguments struct {
 	Arrived func(rank int)
 	// Event, if set, receives the handle of an event after the call, or 0 if the call is complete.
 	Event *uint64
-	// More holds the calls that follow this one in a list.
+	// More holds the calls that run together with this one.
 	More []Arguments
 	// Wait makes Do wait until the stream is idle.
 	Wait   bool
@@ -48,7 +49,8 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 		return err
 	}
 	if len(a.More) > 0 {
-		if call.More, err = toCalls(a.More, r, g); err != nil {
+		call.More, err = toCalls(a.More, r, g)
+		if err != nil {
 			return err
 		}
 	}
@@ -62,8 +64,9 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 	if err := cs.queueCall(r.interopAt(a.Site), g, call, s); err != nil {
 		return err
 	}
-	if a.Arrived != nil && call.Arrived == nil {
-		a.Arrived(a.Root) // the sender is known
+	isSenderKnown := call.Arrived == nil // see toCall
+	if a.Arrived != nil && isSenderKnown {
+		a.Arrived(a.Root)
 	}
 	if a.Event != nil {
 		*a.Event, err = cs.session.recordUnlessDone(streamUse{r, s})
@@ -101,14 +104,15 @@ func (cs *calls) queueInterruptible(
 }
 
 func toCalls(list []Arguments, r *rank, g *group) ([]symmem.Call, error) {
-	calls := make([]symmem.Call, len(list))
+	converted := make([]symmem.Call, len(list))
 	for i := range list {
-		var err error
-		if calls[i], err = list[i].toCall(r, g); err != nil {
-			return nil, fmt.Errorf("call %d of a list: %w", i+1, err)
+		call, err := list[i].toCall(r, g)
+		if err != nil {
+			return nil, fmt.Errorf("call %d of a list: %w", i+1, err) // the first call has the number 0
 		}
+		converted[i] = call
 	}
-	return calls, nil
+	return converted, nil
 }
 
 // toCall converts the arguments, except for More, to a call of a rank in a group. It checks their
@@ -134,8 +138,8 @@ func (a *Arguments) toCall(r *rank, g *group) (symmem.Call, error) {
 	if a.Count > maxCount/int64(g.Size()) {
 		return call, fmt.Errorf("the count of elements is %d: %w", a.Count, symmem.ErrOutOfRange)
 	}
-	if a.Arrived != nil && a.Root == symmem.AnySource {
-		call.Arrived = a.Arrived
+	if a.Root == symmem.AnySource {
+		call.Arrived = a.Arrived // otherwise, the sender is Root, and Do calls Arrived
 	}
 	// driverCall determines the sizes of the buffers.
 	driverCall := driver.Call{
@@ -149,7 +153,8 @@ func (a *Arguments) toCall(r *rank, g *group) (symmem.Call, error) {
 		call.Splits = driverCall.Splits
 		driverCall.Count = a.Splits.CountOf(call.Operation, g.Rank())
 	} else if equal, ok := equalPartOperations[call.Operation]; ok {
-		driverCall.Operation = equal // Explain passes no splits
+		// Explain passes no splits. It explains such an operation as if the parts had the same size.
+		driverCall.Operation = equal
 	}
 	sendBytes, recvBytes := driverCall.Spans(g.Size(), g.Rank())
 	return a.findBuffers(r, call, sendBytes, recvBytes)
@@ -157,19 +162,26 @@ func (a *Arguments) toCall(r *rank, g *group) (symmem.Call, error) {
 
 // equalPartOperations maps operations with splits to those whose parts have the same size.
 var equalPartOperations = map[symmem.Operation]symmem.Operation{
-	symmem.OpAllToAllV: symmem.OpAllToAll, symmem.OpAllGatherV: symmem.OpAllGather,
+	symmem.OpAllToAllV:      symmem.OpAllToAll,
+	symmem.OpAllGatherV:     symmem.OpAllGather,
 	symmem.OpReduceScatterV: symmem.OpReduceScatter,
 }
 
+// findBuffers returns the call with its buffers, which have the given sizes.
 func (a *Arguments) findBuffers(
 	r *rank, call symmem.Call, sendBytes, recvBytes int64,
 ) (symmem.Call, error) {
-	var err error
-	if call.Send, err = r.findMemory(a.Send, sendBytes); err != nil {
+	send, err := r.findMemory(a.Send, sendBytes)
+	if err != nil {
 		return call, err
 	}
-	call.Recv, err = r.findMemory(a.Recv, recvBytes)
-	return call, err
+	recv, err := r.findMemory(a.Recv, recvBytes)
+	if err != nil {
+		return call, err
+	}
+	call.Send = send
+	call.Recv = recv
+	return call, nil
 }
 
 // Explain returns, as JSON, the path (the implementation) that a collective would use now, and the
@@ -190,29 +202,32 @@ func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	return encode(explanation)
 }
 
-// NormArguments holds the arguments of symmem_norm and symmem_scattered_norm as C passes them.
+// NormArguments holds the arguments of symmem_norm and symmem_scattered_norm as C passes them. The
+// buffers are addresses.
 type NormArguments struct {
-	Scatters                        bool
-	Type, Quant                     int
+	Scatters                        bool  // set for symmem_scattered_norm
+	Type, Quant                     int   // enumerators of the element type and the quantization
 	Rows, Hidden                    int64 // number of rows of this rank, and of elements per row
 	Epsilon, WeightBias             float32
-	Input, Residual, Weight, Output uintptr // Output may be 0
-	Quantized, Scales               uintptr // used if Quant is not QuantNone
-	ScaleStrides                    [2]int64
+	Input, Residual, Weight, Output uintptr  // Output may be 0
+	Quantized, Scales               uintptr  // used if Quant is not QuantNone
+	ScaleStrides                    [2]int64 // elements between rows and between groups
 	Stream                          uintptr
 	Site                            uint32 // number of the call site, or 0 if it is unknown
 }
 
-// Norm queues an all-reduce or, with Scatters, a reduce-scatter, a residual addition, an RMSNorm
-// and a quantization as one kernel.
+// Norm queues one kernel for four steps: an all-reduce, a residual addition, an RMSNorm and a
+// quantization. With Scatters, the first step is a reduce-scatter.
 func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
 		return err
 	}
-	operation, inputRows := symmem.OpAllReduceRMSNorm, n.Rows
+	operation := symmem.OpAllReduceRMSNorm
+	inputRows := n.Rows
 	if n.Scatters {
-		operation, inputRows = symmem.OpReduceScatterRMSNorm, n.Rows*int64(g.Size())
+		operation = symmem.OpReduceScatterRMSNorm
+		inputRows = n.Rows * int64(g.Size())
 	}
 	args, err := n.toNormArgs(r, inputRows)
 	if err != nil {
@@ -243,17 +258,18 @@ func (n *NormArguments) toNormArgs(r *rank, inputRows int64) (args symmem.NormAr
 	if err := cmp.Or(errs[:]...); err != nil {
 		return args, err
 	}
-	strides := n.ScaleStrides
+	isHiddenInRange := n.Hidden >= driver.NormUnit && n.Hidden <= driver.MaxHidden
+	minStride := min(n.ScaleStrides[0], n.ScaleStrides[1])
+	maxStride := max(n.ScaleStrides[0], n.ScaleStrides[1])
 	switch {
-	case n.Hidden < driver.NormUnit || n.Hidden > driver.MaxHidden || n.Hidden%driver.NormUnit != 0:
+	case !isHiddenInRange || n.Hidden%driver.NormUnit != 0:
 		return args, fmt.Errorf("rows have %d elements; want a multiple of %d up to %d: %w", n.Hidden,
 			driver.NormUnit, driver.MaxHidden, symmem.ErrInvalid)
 	case n.Rows < 0 || n.Rows > maxElements/n.Hidden:
 		return args, fmt.Errorf("%d rows of %d elements: %w", n.Rows, n.Hidden, symmem.ErrInvalid)
-	case min(strides[0], strides[1]) < 0 ||
-		max(strides[0], strides[1]) > maxElements/max(n.Rows, n.Hidden):
-		return args, fmt.Errorf("strides of scales are %d and %d elements: %w", strides[0],
-			strides[1], symmem.ErrInvalid)
+	case minStride < 0 || maxStride > maxElements/max(n.Rows, n.Hidden):
+		return args, fmt.Errorf("strides of scales are %d and %d elements: %w", n.ScaleStrides[0],
+			n.ScaleStrides[1], symmem.ErrInvalid)
 	}
 	rowBytes := n.Hidden * int64(symmem.BFloat16.Size()) // Float16 has the same size
 	args.Input, errs[2] = r.findMemory(n.Input, inputRows*rowBytes)

@@ -17,7 +17,8 @@ var (
 	reductions = valuesBelow(symmem.ReduceOp(driver.ReduceOps))
 	operations = valuesBelow(symmem.OpAllReduceRMSNorm)
 	values     = []symmem.ValueOperation{
-		0, symmem.ValueAgree, symmem.ValueAny, symmem.ValueAll, symmem.ValueMin, symmem.ValueMax,
+		0, // no operation has the number 0
+		symmem.ValueAgree, symmem.ValueAny, symmem.ValueAll, symmem.ValueMin, symmem.ValueMax,
 		symmem.ValueSum, symmem.ValueStep, symmem.ValueAgreeFloat,
 	}
 	paths = []symmem.PathChoice{
@@ -29,6 +30,7 @@ var (
 	}
 )
 
+// valuesBelow returns the table of an enum whose numbers are the same in C and Go: 0 to end-1.
 func valuesBelow[T ~uint8](end T) []T {
 	all := make([]T, end)
 	for i := range all {
@@ -37,6 +39,7 @@ func valuesBelow[T ~uint8](end T) []T {
 	return all
 }
 
+// parseEnum returns the Go value for a number from C. name names the enum in errors.
 func parseEnum[T any](name string, table []T, number int) (T, error) {
 	if number >= 0 && number < len(table) {
 		return table[number], nil

@@ -140,11 +140,6 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 	})
 }
 
-const (
-	defaultStream = 0 // the handle of CUDA's default stream
-	noSite        = 0 // the call site is unknown
-)
-
 func TestCountersCountMemoryAndWindows(t *testing.T) {
 	l, counters := openLibrary(t, hostOptions)
 	world, err := l.World()

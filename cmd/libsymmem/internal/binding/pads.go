@@ -49,7 +49,7 @@ func (ps *pads) OpenPad(handle uint64, sites []string) (uintptr, error) {
 		return 0, fmt.Errorf("a checked pad is for at most %d ranks, not %d: %w", padRanks, size,
 			symmem.ErrUnsupported)
 	}
-	words := windows{ps.session}
+	words := windows{ps.session} // a pad consists of signal words, which begin as 0
 	addresses, err := words.OpenSignalWords(handle, padBytes/SignalWordBytes)
 	if err != nil {
 		return 0, err
@@ -82,6 +82,7 @@ func (p *pad) close() {
 	p.isClosed = true
 }
 
+// find returns the open pad that begins at an address.
 func (ps *pads) find(address uintptr) (*pad, error) {
 	if _, err := ps.session.anyRank(); err != nil {
 		return nil, err

@@ -9,20 +9,21 @@ import (
 	"symmem"
 )
 
-// rank holds this process's state in one open world.
+// rank holds this process's state in one open world. A world is a set of processes that have opened
+// symmem together. A process can be a rank of several worlds.
 type rank struct {
 	session       *session
-	rt            *symmem.Runtime
-	isAlone       bool // PlugAlloc opened the world with only this rank
-	isHostBackend bool // memory and streams are on the host, so there is no device
-	hasCallSites  bool // calls record their call sites
+	rt            *symmem.Runtime // of the world
+	isAlone       bool            // PlugAlloc opened the world with only this rank
+	isHostBackend bool            // memory and streams are on the host, so there is no device
+	hasCallSites  bool            // calls record their source lines (call sites)
 
 	worldHandle uint64 // handle of the group of all ranks
 	groupTable  groupTable
 	streams     table[uintptr, *symmem.Stream] // by the other library's handle
 	// sites translates the number of a call site: from the session's number to that of rt.
 	sites       table[uint32, uint32]
-	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // by address
+	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // those of PlugRegister, by address
 
 	// padStream returns the stream for copies to and from checked pads. The first call creates it.
 	padStream func() (*symmem.Stream, error)
@@ -70,7 +71,8 @@ func (r *rank) installObserver() {
 // close closes the rank's Runtime, and returns its error joined with poolErr. If force is set, it
 // waits at most a second for other ranks. Call it after removeRank.
 func (r *rank) close(poolErr error, force bool) error {
-	// Do not deregister memory: the other libraries may have destroyed their communicators already.
+	// Forget communicators instead of deregistering memory: their owners may already have destroyed
+	// them.
 	r.groupTable.forgetAttachments()
 	for _, communicator := range r.pluginComms.removeAll() {
 		communicator.Forget()

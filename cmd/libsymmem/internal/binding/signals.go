@@ -7,10 +7,16 @@ import (
 	"symmem"
 )
 
-// SignalWordBytes is the size of a signal word.
+// SignalWordBytes is the size of a signal word, through which kernels of ranks signal each other.
 const SignalWordBytes = 4
 
-const maxSignalWords = 1 << 24
+const maxSignalWords = 1 << 24 // 64 MiB
+
+// Arguments of calls for which the C caller passes no stream and no call site.
+const (
+	defaultStream = 0 // the handle of CUDA's default stream
+	noSite        = 0 // the call site is unknown
+)
 
 // signalSegmentBytes is the smallest size of a segment for signal words.
 const signalSegmentBytes = 2 << 20
@@ -28,7 +34,7 @@ func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, erro
 		return nil, fmt.Errorf("opening %d signal words: want 1 to %d: %w", count, maxSignalWords,
 			symmem.ErrInvalid)
 	}
-	s, err := r.findStream(0)
+	s, err := r.findStream(defaultStream)
 	if err != nil {
 		return nil, err
 	}
@@ -38,25 +44,31 @@ func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, erro
 	if err != nil {
 		return nil, err
 	}
-	bytes := int64(count * SignalWordBytes)
-	addresses, err := func() ([]uintptr, error) {
-		address, err := p.alloc(s, bytes, 0)
-		if err != nil {
-			return nil, err
-		}
-		if err := r.register(g, p, 0); err != nil {
-			return nil, err
-		}
-		return r.rt.Interop().PeerAddresses(g.Group, address, bytes)
-	}()
+	addresses, err := r.allocSignals(g, p, s, int64(count*SignalWordBytes))
 	if err != nil {
-		return nil, errors.Join(err, ws.session.poolTable.closeSignals(p))
+		closeErr := ws.session.poolTable.closeSignals(p)
+		return nil, errors.Join(err, closeErr)
 	}
 	return addresses, nil
 }
 
-// CloseSignalWords frees this rank's words. address is the address of the first one. After an error
-// of closing the pool, such as a time-out, it can be called again.
+// allocSignals allocates and registers memory from a new pool, and returns its address on each rank
+// of the group.
+func (r *rank) allocSignals(
+	g *group, p *pool, s *symmem.Stream, bytes int64,
+) ([]uintptr, error) {
+	address, err := p.alloc(s, bytes, noSite)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.register(g, p, defaultStream); err != nil {
+		return nil, err
+	}
+	return r.rt.Interop().PeerAddresses(g.Group, address, bytes)
+}
+
+// CloseSignalWords frees this rank's words, which begin at address. If it fails to close the pool,
+// for example because of a time-out, it can be called again.
 func (ws *windows) CloseSignalWords(address uintptr) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
@@ -66,12 +78,14 @@ func (ws *windows) CloseSignalWords(address uintptr) error {
 		if err != nil || b.Address() != address {
 			continue
 		}
-		if p := ws.session.poolTable.findWrapper(b.Pool()); p != nil && p.isForSignals {
-			if err := ws.session.poolTable.closeSignals(p); err != nil {
-				return err
-			}
-			return b.Free() // not earlier, because a retry finds the pool by its buffer
+		p := ws.session.poolTable.findWrapper(b.Pool())
+		if p == nil || !p.isForSignals {
+			continue
 		}
+		if err := ws.session.poolTable.closeSignals(p); err != nil {
+			return err
+		}
+		return b.Free() // not earlier, because a second call must find the pool by its buffer
 	}
 	return fmt.Errorf("closing signal words at %#x: no open words begin there: %w", address,
 		symmem.ErrForeign)

@@ -9,9 +9,11 @@ import (
 // siteTable assigns each call site of the process a number that is valid in all worlds.
 type siteTable struct {
 	mu    sync.RWMutex
-	names *ledger.Sites // guarded by mu
+	names *ledger.Sites // nil until number is called; guarded by mu
 }
 
+// number returns the number of a call site, such as "train.py:12". The same text has the same
+// number.
 func (t *siteTable) number(text string) uint32 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -21,6 +23,7 @@ func (t *siteTable) number(text string) uint32 {
 	return t.names.Intern(0, text)
 }
 
+// text returns the call site with a number, or "" if there is none.
 func (t *siteTable) text(number uint32) string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

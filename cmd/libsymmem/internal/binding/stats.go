@@ -3,11 +3,11 @@ package binding
 import "symmem"
 
 type poolStats struct {
-	Pool   int    `json:"pool"`
-	Domain string `json:"domain"`
+	Pool   int    `json:"pool"`   // number of the pool
+	Domain string `json:"domain"` // id of the group that shares the pool
 	symmem.PoolStats
-	Mapped int64 `json:"mapped"`
-	Live   int   `json:"live"`
+	Mapped int64 `json:"mapped"` // in bytes
+	Live   int   `json:"live"`   // number of allocated buffers
 }
 
 type groupStats struct {
@@ -20,7 +20,7 @@ type groupStats struct {
 type attachmentStats struct {
 	Handle  uint64 `json:"handle"`
 	Name    string `json:"name"`
-	Windows int    `json:"windows"`
+	Windows int    `json:"windows"` // number of windows (registered memory)
 }
 
 type stats struct {
@@ -29,8 +29,8 @@ type stats struct {
 	// Pools and Groups replace the fields of the same names in symmem.Stats.
 	Pools   []poolStats           `json:"pools"`
 	Groups  map[string]groupStats `json:"groups"`
-	Streams int                   `json:"streams"`
-	Refused int64                 `json:"refused"`
+	Streams int                   `json:"streams"` // number of streams that calls have used
+	Refused int64                 `json:"refused"` // number of frees that have failed
 }
 
 // Stats returns, as JSON, all counters of the main world.
@@ -48,7 +48,7 @@ func statsOf(r *rank) (string, error) {
 		Refused: r.session.counters.Refused.Load(), Streams: r.streams.size(),
 	}
 	for _, p := range r.session.poolTable.ownedBy(r) {
-		if p.Domain() != nil {
+		if p.Domain() != nil { // not a pool of local memory
 			s.Pools = append(s.Pools, r.session.poolTable.stats(p))
 		}
 	}
@@ -57,8 +57,9 @@ func statsOf(r *rank) (string, error) {
 			Handle: g.handle, Name: g.name, GroupStats: g.Stats(), Attachments: []attachmentStats{},
 		}
 		for _, a := range r.groupTable.attachmentsOf(g) {
-			entry.Attachments = append(entry.Attachments,
-				attachmentStats{a.handle, a.communicator.Name(), a.communicator.Windows()})
+			entry.Attachments = append(entry.Attachments, attachmentStats{
+				Handle: a.handle, Name: a.communicator.Name(), Windows: a.communicator.Windows(),
+			})
 		}
 		s.Groups[g.ID()] = entry
 	}

@@ -32,22 +32,25 @@ func (cs *calls) CombineValue(handle uint64, call symmem.ValueCall, site uint32)
 		return 0, err
 	}
 	interop := r.interopAt(site)
-	if g.machines <= 1 { // the wait then polls for interrupts
+	if g.machines <= 1 { // within a machine, the wait calls pollInCollective
 		return interop.Value(context.Background(), g.Group, call)
 	}
 	return cs.combineInterruptible(interop, g, call)
 }
 
+// combineInterruptible is separate from CombineValue, so that calls within a machine do not
+// allocate memory for the closure.
 func (cs *calls) combineInterruptible(
 	interop symmem.Interop, g *group, call symmem.ValueCall,
 ) (int64, error) {
-	var got int64 // an interrupted call may still write it
-	err := cs.session.runInterruptible("comparing values", func(ctx context.Context) (err error) {
-		got, err = interop.Value(ctx, g.Group, call)
+	var result int64
+	err := cs.session.runInterruptible("comparing values", func(ctx context.Context) error {
+		value, err := interop.Value(ctx, g.Group, call)
+		result = value
 		return err
 	})
 	if err != nil {
-		return 0, err
+		return 0, err // after an interrupt, the function may still write result
 	}
-	return got, nil
+	return result, nil
 }

@@ -2,12 +2,13 @@ package binding
 
 import (
 	"encoding/json"
+	"slices"
 	"sync"
 
 	"symmem"
 )
 
-// When maxWarnings are stored, a new warning replaces the oldest one.
+// maxWarnings is the maximum number of stored warnings. A new one then replaces the oldest one.
 const maxWarnings = 64
 
 // warnings stores warnings until TakeWarning returns them, even after Close.
@@ -18,6 +19,7 @@ type warnings struct {
 	stored []string // oldest first; guarded by mu
 }
 
+// lateDetail is the JSON of a warning about ranks for which this rank waits.
 type lateDetail struct {
 	Kind     string         `json:"kind"`
 	Message  string         `json:"message"`
@@ -25,9 +27,10 @@ type lateDetail struct {
 	InCall   string         `json:"doing"`
 	WaitedMS int64          `json:"waited_ms"`
 	Ranks    []int          `json:"ranks"`
-	Activity map[int]string `json:"activity"`
+	Activity map[int]string `json:"activity"` // what the late ranks do, if it is known
 }
 
+// addLate stores a warning about late ranks.
 func (w *warnings) addLate(late symmem.LateWarning) {
 	text, err := json.Marshal(lateDetail{
 		Kind: "late", Message: late.String(), Group: late.Group, InCall: late.InCall,
@@ -45,7 +48,7 @@ func (w *warnings) add(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.stored) == maxWarnings {
-		w.stored = append(w.stored[:0], w.stored[1:]...)
+		w.stored = slices.Delete(w.stored, 0, 1)
 	}
 	w.stored = append(w.stored, text)
 }
@@ -55,11 +58,12 @@ func (w *warnings) add(text string) {
 func (w *warnings) TakeWarning(take func(text string) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	text := ""
-	if len(w.stored) > 0 {
-		text = w.stored[0]
+	if len(w.stored) == 0 {
+		take("")
+		return
 	}
-	if take(text) && text != "" {
+	isTaken := take(w.stored[0])
+	if isTaken {
 		w.stored = w.stored[1:]
 	}
 }
