@@ -11,12 +11,15 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// addressOf calls alloc and returns the address, or 0 on failure.
+// addressOf calls alloc and returns the address. If alloc fails, addressOf returns 0 and stores the
+// error for the calling thread.
 func addressOf(alloc func() (uintptr, error)) (address uintptr) {
 	store(&address, "the buffer", alloc)
 	return address
 }
 
+// goTorchAlloc and goTorchFree are the functions of a pluggable allocator of PyTorch.
+//
 //export goTorchAlloc
 func goTorchAlloc(
 	pool C.int, size C.size_t, device C.int, stream unsafe.Pointer, site C.uint32_t,
@@ -35,36 +38,42 @@ func goTorchFree(address unsafe.Pointer) {
 		if !library.IsAnyWorldOpen() {
 			return nil // the last close has returned the memory
 		}
-		return library.Free(uintptr(address), true)
+		const delay = true // PyTorch frees in an order that differs between ranks
+		return library.Free(uintptr(address), delay)
 	})
-	if err != nil {
+	if err != nil { // the function has no result, so callers see only the counter
 		storeError(err)
-		(*binding.Counters)(unsafe.Pointer(&C.symmem_words)).Refused.Add(1)
+		counters := (*binding.Counters)(unsafe.Pointer(&C.symmem_words))
+		counters.Refused.Add(1)
 	}
 }
 
+// goPlugAlloc is like goTorchAlloc, but can open symmem, and prints errors.
+//
 //export goPlugAlloc
 func goPlugAlloc(
 	pool C.int, size C.size_t, device C.int, stream unsafe.Pointer, site C.uint32_t,
 ) C.uintptr_t {
-	address := addressOf(func() (uintptr, error) {
+	return C.uintptr_t(addressOf(func() (uintptr, error) {
 		address, err := library.PlugAlloc(
 			int(pool), uint64(size), int(device), uintptr(stream), uint32(site))
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "symmem: allocating %d bytes on device %d: %v\n", size, device, err)
 		}
 		return address, err
-	})
-	return C.uintptr_t(address)
+	}))
 }
 
+// goPlugRegister returns an ncclResult_t instead of a code of symmem.h.
+//
 //export goPlugRegister
 func goPlugRegister(comm C.uintptr_t) C.int {
 	err := binding.CatchPanic(func() error { return library.PlugRegister(uintptr(comm)) })
 	if err != nil {
 		storeError(err)
 	}
-	return C.int(library.PlugStatus(uintptr(comm), err))
+	status := library.PlugStatus(uintptr(comm), err)
+	return C.int(status)
 }
 
 //export goPlugForget

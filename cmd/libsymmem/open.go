@@ -22,25 +22,33 @@ func goOpen(length C.size_t, options *C.char) C.int {
 	})
 }
 
+// prepareOpen does what must precede the opening of a world. It returns a copy of the options.
 func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	text, err := textOf(length, options)
 	if err != nil {
 		return nil, err
 	}
-	C.symmem_watch_exit()
-	return []byte(text), importEnvironment()
+	C.symmem_watch_exit() // frees do nothing once the process exits
+	if err := importEnvironment(); err != nil {
+		return nil, err
+	}
+	return []byte(text), nil
 }
 
 // importEnvironment copies C's environment to Go, which reads it only when the library is loaded.
 func importEnvironment() error {
-	for entry := C.symmem_environment(); entry != nil && *entry != nil; {
+	entry := C.symmem_environment() // the first of a list of pointers that ends with null
+	for entry != nil && *entry != nil {
 		name, value, _ := strings.Cut(C.GoString(*entry), "=")
-		if old, ok := os.LookupEnv(name); name != "" && (!ok || old != value) {
+		old, isSet := os.LookupEnv(name)
+		isUnchanged := isSet && old == value
+		if name != "" && !isUnchanged {
 			if err := os.Setenv(name, value); err != nil {
 				return err
 			}
 		}
-		entry = (**C.char)(unsafe.Add(unsafe.Pointer(entry), unsafe.Sizeof(*entry)))
+		next := unsafe.Add(unsafe.Pointer(entry), unsafe.Sizeof(*entry))
+		entry = (**C.char)(next)
 	}
 	return nil
 }
@@ -58,11 +66,15 @@ func goCallSites() C.int { return boolResult(library.RecordsCallSites) }
 
 // boolResult returns 1 if query returns true, and 0 if query returns false or panics.
 func boolResult(query func() bool) C.int {
-	answer := false
-	if binding.CatchPanic(func() error { answer = query(); return nil }) != nil || !answer {
-		return 0
+	answer := false // also after a panic
+	_ = binding.CatchPanic(func() error {
+		answer = query()
+		return nil
+	})
+	if answer {
+		return 1
 	}
-	return 1
+	return 0
 }
 
 //export goDescribe

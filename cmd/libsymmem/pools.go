@@ -5,6 +5,9 @@ import "C"
 
 import "unsafe"
 
+// The exported functions of this file implement functions of symmem.h with similar names. They
+// return SYMMEM_OK or SYMMEM_ERR_*. A site is the number of the source line that makes the call.
+
 //export goPoolOpen
 func goPoolOpen(domain C.uint64_t, length C.size_t, options *C.char, pool *C.int) C.int {
 	return store(pool, "the pool", func() (int, error) {
@@ -43,7 +46,8 @@ func goAllocOn(
 
 //export goFree
 func goFree(address unsafe.Pointer) C.int {
-	return guard(func() error { return library.Free(uintptr(address), false) })
+	const delay = false // all ranks free in the same order
+	return guard(func() error { return library.Free(uintptr(address), delay) })
 }
 
 //export goReserve
@@ -65,10 +69,13 @@ func goTrim(pool C.int, keep C.size_t) C.int {
 func goPoolSuspend(pool, keep C.int, released *C.uint64_t) C.int {
 	return guard(func() error {
 		bytes, err := library.SuspendPool(int(pool), keep != 0)
-		if err == nil && released != nil {
+		if err != nil {
+			return err
+		}
+		if released != nil { // the caller may pass null
 			*released = C.uint64_t(bytes)
 		}
-		return err
+		return nil
 	})
 }
 

@@ -3,14 +3,19 @@ package main
 // #include "shim.h"
 import "C"
 
+// goScopeEnd stores the value of the counter of pending memory at seen, unless seen is null.
+//
 //export goScopeEnd
 func goScopeEnd(group, stream C.uint64_t, seen *C.int64_t) C.int {
 	return guard(func() error {
-		value, err := library.ScopeEnd(uint64(group), uintptr(stream))
-		if err == nil && seen != nil {
-			*seen = C.int64_t(value)
+		pendingCount, err := library.ScopeEnd(uint64(group), uintptr(stream))
+		if err != nil {
+			return err
 		}
-		return err
+		if seen != nil {
+			*seen = C.int64_t(pendingCount)
+		}
+		return nil
 	})
 }
 
