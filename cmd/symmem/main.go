@@ -17,6 +17,7 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
+// run executes a command and returns its exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRootCommand()
 	root.SetArgs(args)
@@ -29,7 +30,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = fmt.Errorf("writing to standard output: %w", out.err)
 	}
 	code := reportError(stderr, cmd, err)
-	if code == exitFailed && err != nil && !out.written && wantsJSON(cmd, args) {
+	couldNotRun := code == exitFailed && err != nil
+	if couldNotRun && !out.written && wantsJSON(cmd, args) {
 		writeFailure(stdout, code, err)
 	}
 	return code
@@ -47,7 +49,8 @@ func reportError(stderr io.Writer, cmd *cobra.Command, err error) int {
 		return exit.code
 	}
 	fmt.Fprintf(stderr, "symmem: %v\n", err)
-	if system := syscall.Errno(0); !errors.As(err, &system) {
+	isSystemError := errors.As(err, new(syscall.Errno))
+	if !isSystemError { // the arguments are wrong
 		fmt.Fprintf(stderr, "Run '%s --help' for its arguments.\n", cmd.CommandPath())
 	}
 	return exitFailed

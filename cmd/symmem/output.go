@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// writeReport writes a report as JSON, or calls text to write it as text.
 func writeReport(w io.Writer, asJSON bool, report any, text func(io.Writer) error) error {
 	if asJSON {
 		return writeJSON(w, report)
@@ -59,7 +60,12 @@ func wantsJSON(cmd *cobra.Command, args []string) bool {
 	if err != nil || slices.Contains(args, "--"+childRankFlag) {
 		return false
 	}
-	return jsonFlag || slices.Contains(args, "--json") && cmd.Name() != "launch"
+	if jsonFlag {
+		return true
+	}
+	// The flag is not set if an earlier argument is invalid. An argument of launch can belong to the
+	// program that it starts.
+	return slices.Contains(args, "--json") && cmd.Name() != "launch"
 }
 
 // failure is encoded as the JSON output of a command that could not run.
@@ -68,9 +74,11 @@ type failure struct {
 	Code  int    `json:"code"`
 }
 
+// writeFailure writes the JSON output of a command that could not run. It ignores a failed write,
+// because the error is also printed on standard error.
 func writeFailure(w io.Writer, code int, err error) {
-	// A failed write is ignored, because the error is also printed on standard error.
-	if text, encodeErr := json.Marshal(failure{err.Error(), code}); encodeErr == nil {
+	text, encodeErr := json.Marshal(failure{Error: err.Error(), Code: code})
+	if encodeErr == nil {
 		_, _ = w.Write(append(text, '\n'))
 	}
 }

@@ -36,19 +36,22 @@ func execPinned(args []string) error {
 	if err != nil {
 		return fmt.Errorf("finding the command: %w", err)
 	}
-	rank, err := strconv.Atoi(os.Getenv("LOCAL_RANK"))
+	value := os.Getenv("LOCAL_RANK")
+	rank, err := strconv.Atoi(value)
 	if err != nil || rank < 0 {
-		return fmt.Errorf("LOCAL_RANK is %q, which is not a rank", os.Getenv("LOCAL_RANK"))
+		return fmt.Errorf("LOCAL_RANK is %q, which is not a rank", value)
 	}
 	// The thread that calls exec becomes the new process's thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	processors, err := sys.Affinity()
+	processors, err := sys.Affinity() // has at least one processor
 	if err != nil {
 		return err
 	}
-	if err := sys.SetAffinity(processors[rank%len(processors)]); err != nil {
+	processor := processors[rank%len(processors)]
+	if err := sys.SetAffinity(processor); err != nil {
 		return err
 	}
-	return fmt.Errorf("starting %s: %w", path, syscall.Exec(path, args, os.Environ()))
+	err = syscall.Exec(path, args, os.Environ()) // does not return on success
+	return fmt.Errorf("starting %s: %w", path, err)
 }

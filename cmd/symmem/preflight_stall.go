@@ -17,6 +17,8 @@ type stallWatch struct {
 	longest  time.Duration // between ticks
 }
 
+// startStallWatch starts a goroutine that ticks until stop is called. The first interval starts at
+// begin.
 func startStallWatch(begin time.Time) (w *stallWatch, stop func()) {
 	w = &stallWatch{lastTick: begin}
 	done := make(chan struct{})
@@ -33,7 +35,11 @@ func startStallWatch(begin time.Time) (w *stallWatch, stop func()) {
 			}
 		}
 	})
-	return w, func() { close(done); ticking.Wait() }
+	stop = func() {
+		close(done)
+		ticking.Wait()
+	}
+	return w, stop
 }
 
 func (w *stallWatch) tick(now time.Time) {
@@ -43,7 +49,8 @@ func (w *stallWatch) tick(now time.Time) {
 	w.lastTick = now
 }
 
-// longestStall includes the time since the last tick.
+// longestStall returns the longest time between two ticks. It counts as a tick as well, so the
+// result includes the time since the last tick.
 func (w *stallWatch) longestStall(now time.Time) time.Duration {
 	w.tick(now)
 	w.mu.Lock()

@@ -15,7 +15,7 @@ import (
 const envProgress = "SYMMEM_PROGRESS"
 
 const (
-	progressPrefix = "progress: "
+	progressPrefix = "progress: " // begins each progress line
 	progressEvery  = 100 * time.Millisecond
 )
 
@@ -24,7 +24,8 @@ const (
 func progressLines(w io.Writer, unit string) func(done, all int) {
 	var next time.Time
 	return func(done, all int) {
-		if now := time.Now(); now.After(next) {
+		now := time.Now()
+		if now.After(next) {
 			next = now.Add(progressEvery)
 			fmt.Fprintf(w, "%s%d of %d %s\n", progressPrefix, done, all, unit)
 		}
@@ -35,10 +36,10 @@ func progressLines(w io.Writer, unit string) func(done, all int) {
 // lines. Each Write must contain whole lines.
 type progressCounter struct {
 	terminal io.Writer
-	shown    bool
+	isShown  bool // the last line of the terminal is the counter
 }
 
-const clearLine = "\r\x1b[K"
+const clearLine = "\r\x1b[K" // moves the cursor to the beginning of the line and clears the line
 
 // Write implements io.Writer.
 func (p *progressCounter) Write(b []byte) (int, error) {
@@ -48,10 +49,10 @@ func (p *progressCounter) Write(b []byte) (int, error) {
 		if isProgress {
 			text = string(bytes.TrimSuffix(line, []byte("\n")))
 		}
-		if p.shown {
+		if p.isShown {
 			text = clearLine + text
 		}
-		p.shown = isProgress
+		p.isShown = isProgress
 		if _, err := io.WriteString(p.terminal, text); err != nil {
 			return 0, err
 		}
@@ -59,10 +60,11 @@ func (p *progressCounter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// end clears the counter if it is shown.
 func (p *progressCounter) end() {
-	if p.shown {
+	if p.isShown {
 		_, _ = io.WriteString(p.terminal, clearLine)
-		p.shown = false
+		p.isShown = false
 	}
 }
 

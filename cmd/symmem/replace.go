@@ -9,11 +9,17 @@ import (
 )
 
 // outputKind is a kind of file that a command writes.
-type outputKind struct{ name, beginning, flag string }
+type outputKind struct {
+	name      string // for errors, with an article
+	beginning string // with which each file of this kind begins
+	flag      string // how the user can name another file
+}
 
 var (
-	htmlPage   = outputKind{"a page", "<!doctype html>", "--output, or - for standard output"}
-	zipArchive = outputKind{"an archive", "PK", "--perfetto"}
+	htmlPage = outputKind{
+		name: "a page", beginning: "<!doctype html>", flag: "--output, or - for standard output",
+	}
+	zipArchive = outputKind{name: "an archive", beginning: "PK", flag: "--perfetto"}
 )
 
 // checkReplaced returns an error if writing path would replace an input, or a file that is not of
@@ -30,7 +36,8 @@ func checkReplaced(path string, inputs []string, kind outputKind) error {
 		return fmt.Errorf("%s is not a regular file: name another with %s", path, kind.flag)
 	}
 	for _, input := range inputs {
-		if info, err := os.Stat(input); err == nil && os.SameFile(info, existing) {
+		inputInfo, err := os.Stat(input)
+		if err == nil && os.SameFile(inputInfo, existing) {
 			return fmt.Errorf("%s is an input: name another file with %s", path, kind.flag)
 		}
 	}
@@ -38,13 +45,15 @@ func checkReplaced(path string, inputs []string, kind outputKind) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", kind.name, err)
 	}
-	if beginning != "" && !strings.HasPrefix(beginning, kind.beginning) {
+	isEmpty := beginning == ""
+	if !isEmpty && !strings.HasPrefix(beginning, kind.beginning) {
 		return fmt.Errorf("%s is not %s, so it is not replaced: name another file with %s", path,
 			kind.name, kind.flag)
 	}
 	return nil
 }
 
+// readBeginning returns the first 32 bytes of a file, or all of them if there are fewer.
 func readBeginning(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -53,7 +62,8 @@ func readBeginning(file string) (string, error) {
 	defer f.Close()
 	b := make([]byte, 32)
 	n, err := io.ReadFull(f, b)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+	isShort := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	if err != nil && !isShort {
 		return "", err
 	}
 	return string(b[:n]), nil

@@ -18,23 +18,31 @@ const maxSize = 4 << 40
 
 // String formats the number in the largest unit that divides it.
 func (s *size) String() string {
-	n, unit := int64(*s), ""
+	n := int64(*s)
+	unit := ""
 	for i := range sizeUnits {
 		if n == 0 || n%1024 != 0 {
 			break
 		}
-		n, unit = n/1024, sizeUnits[i:i+1]
+		n /= 1024
+		unit = sizeUnits[i : i+1]
 	}
 	return strconv.FormatInt(n, 10) + unit
 }
 
 // Set parses a number with an optional unit.
 func (s *size) Set(text string) error {
-	digits := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(text), "B"), "I")
+	digits := strings.ToUpper(text)
+	digits = strings.TrimSuffix(digits, "B")
+	digits = strings.TrimSuffix(digits, "I")
 	factor := int64(1)
-	if last := len(digits) - 1; last >= 0 {
-		if power := strings.IndexByte(sizeUnits, digits[last]); power >= 0 {
-			digits, factor = digits[:last], 1<<(10*(power+1))
+	for i := range sizeUnits {
+		factorOfUnit := int64(1) << (10 * (i + 1))
+		number, hasUnit := strings.CutSuffix(digits, sizeUnits[i:i+1])
+		if hasUnit {
+			digits = number
+			factor = factorOfUnit
+			break
 		}
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
@@ -52,9 +60,10 @@ func (s *size) Set(text string) error {
 // Type returns the placeholder for the value in help texts.
 func (s *size) Type() string { return "size" }
 
+// sizeFlags holds the flags of a range of sizes to measure.
 type sizeFlags struct {
 	first, last size
-	factor      int64
+	factor      int64 // ratio of consecutive sizes
 }
 
 // sizes returns the sizes from first to last. Each size is factor times the previous one.
@@ -68,7 +77,8 @@ func (f *sizeFlags) sizes() ([]int64, error) {
 		return nil, fmt.Errorf("--factor is %d, but must be 2 or more", f.factor)
 	}
 	sizes := []int64{first}
-	for s := first; s <= last/f.factor; {
+	s := first
+	for s <= last/f.factor { // s*f.factor cannot overflow
 		s *= f.factor
 		sizes = append(sizes, s)
 	}
