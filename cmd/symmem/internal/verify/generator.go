@@ -6,14 +6,15 @@ import "math/rand/v2"
 // that the placement has to choose between free blocks.
 type generator struct {
 	random          *rand.Rand
-	sizes           []int64 // in elements
-	maxLiveElements int64
-	live            []liveBlock
-	liveElements    int64 // of all live blocks
+	sizes           []int64     // in elements
+	maxLiveElements int64       // maximum of liveElements
+	live            []liveBlock // blocks that were allocated and not freed yet
+	liveElements    int64       // of all live blocks
 }
 
+// liveBlock is a buffer of a program.
 type liveBlock struct {
-	slot     int
+	slot     int // number of the buffer in the program
 	elements int64
 }
 
@@ -24,28 +25,34 @@ const (
 	minChurnElements = 256 << 10
 )
 
+// newGenerator returns a generator for cases with this number of elements.
 func newGenerator(seed uint64, elements int64) *generator {
 	largest := max(elements, minChurnElements)
+	const churnStream = 0x636875726e // "churn": other random numbers than those of other uses of seed
 	return &generator{
-		random:          rand.New(rand.NewPCG(seed, 0x636875726e)),
+		random:          rand.New(rand.NewPCG(seed, churnStream)),
 		sizes:           []int64{largest / 4, largest / 2, largest},
 		maxLiveElements: maxLargestBlocks * largest,
 	}
 }
 
-// step draws the next event, which allocates or frees the returned block.
-func (g *generator) step(slot int) (block liveBlock, allocated bool) {
+// step draws the next event and returns its block. If isAlloc is true, the event allocates the
+// block, whose slot is the given one. Otherwise, the event frees the block.
+func (g *generator) step(slot int) (block liveBlock, isAlloc bool) {
 	elements := g.sizes[g.random.IntN(len(g.sizes))]
 	shouldAlloc := g.random.IntN(20) < 11 // more often than not, so that memory fills up
-	if len(g.live) == 0 || shouldAlloc && g.liveElements+elements <= g.maxLiveElements {
+	hasSpace := g.liveElements+elements <= g.maxLiveElements
+	if len(g.live) == 0 || (shouldAlloc && hasSpace) {
 		block = liveBlock{slot: slot, elements: elements}
 		g.live = append(g.live, block)
 		g.liveElements += elements
 		return block, true
 	}
-	return g.release(g.random.IntN(len(g.live))), false
+	index := g.random.IntN(len(g.live))
+	return g.release(index), false
 }
 
+// release removes the live block at an index, and returns it. The last block takes its place.
 func (g *generator) release(index int) liveBlock {
 	block := g.live[index]
 	last := len(g.live) - 1
@@ -55,9 +62,11 @@ func (g *generator) release(index int) liveBlock {
 	return block
 }
 
+// drawLiveBlock draws one of the live blocks. It returns false if there are none.
 func (g *generator) drawLiveBlock() (block liveBlock, ok bool) {
 	if len(g.live) == 0 {
 		return liveBlock{}, false
 	}
-	return g.live[g.random.IntN(len(g.live))], true
+	index := g.random.IntN(len(g.live))
+	return g.live[index], true
 }

@@ -14,10 +14,11 @@ func openGroups(
 ) ([]*symmem.Group, error) {
 	groups := []*symmem.Group{world}
 	for group := 1; group < count; group++ {
-		var g *symmem.Group
+		var g *symmem.Group // stays nil if this rank is not a member
 		var err error
 		if isMember(group, world.Rank(), world.Size()) {
-			g, err = world.Split(ctx, 0, world.Rank())
+			const color = 0 // all members are in one group
+			g, err = world.Split(ctx, color, world.Rank())
 		} else {
 			err = world.SkipSplit(ctx)
 		}
@@ -29,11 +30,19 @@ func openGroups(
 	return groups, nil
 }
 
+// isMember reports whether a group of a world with this number of ranks contains a rank. A group
+// other than the world consists of consecutive ranks, where rank 0 follows the last rank.
 func isMember(group, rank, ranks int) bool {
-	first := (group - 1) % ranks
-	return group == 0 || (rank-first+ranks)%ranks < ranks/2+1
+	if group == 0 {
+		return true
+	}
+	firstMember := (group - 1) % ranks
+	memberCount := ranks/2 + 1
+	distance := (rank - firstMember + ranks) % ranks // from the first member
+	return distance < memberCount
 }
 
+// membersOf returns the ranks of a group in ascending order.
 func membersOf(group, ranks int) []int {
 	var members []int
 	for rank := range ranks {

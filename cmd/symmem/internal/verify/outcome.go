@@ -8,10 +8,11 @@ import (
 	"symmem"
 )
 
+// outcome says how the run ended on a rank.
 type outcome int
 
-// The outcomes are in ascending order of severity. When a rank is lost, for example, others time
-// out.
+// The outcomes are in ascending order of severity: causes follow their effects. For example, when a
+// rank is lost, other ranks are late, because they wait for it.
 const (
 	succeeded outcome = iota
 	groupAborted
@@ -21,24 +22,26 @@ const (
 	ranksDiverged
 )
 
+// rankResult holds the results of one rank. The ranks exchange them as JSON.
 type rankResult struct {
 	Rank       int                     `json:"rank"`
 	Outcome    outcome                 `json:"outcome"`
-	Text       string                  `json:"text"`
-	Divergence *symmem.DivergenceError `json:"divergence"`
-	Findings   []finding               `json:"findings"`
+	Text       string                  `json:"text"`       // of the error that ended the run, or ""
+	Divergence *symmem.DivergenceError `json:"divergence"` // nil unless ranks diverged
+	Findings   []finding               `json:"findings"`   // one for each case of the program
 	Norms      normFindings            `json:"norms"`
 	Paths      map[string]string       `json:"paths"` // reason for each path that was taken
 }
 
+// setOutcome sets the fields about err, the error that ended the run, or nil.
 func (r *rankResult) setOutcome(err error) {
 	r.Outcome = outcomeOf(err)
 	if err == nil {
 		return
 	}
 	r.Text = err.Error()
-	if errors.As(err, &r.Divergence) {
-		r.Text = r.Divergence.Error()
+	if errors.As(err, &r.Divergence) { // sets r.Divergence
+		r.Text = r.Divergence.Error() // without the texts of errors that wrap it
 	}
 }
 
