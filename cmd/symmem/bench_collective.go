@@ -69,11 +69,11 @@ type collectiveFlags struct {
 	rankFlags
 	config bench.CollectiveOptions
 	sizeFlags
-	sizeList   []string
-	operations []string
-	buffers    string
-	check      string
-	prove      proof.Prover
+	sizeList   []string     // replaces sizeFlags unless it is empty
+	operations []string     // names
+	buffers    string       // one of buffersNames
+	check      string       // a check level, or "both"
+	prove      proof.Prover // checks which kernels of NCCL ran, with --prove
 }
 
 // parseUnscaledOp parses the name of a reduction without a factor.
@@ -86,8 +86,13 @@ func parseUnscaledOp(name string) (symmem.ReduceOp, error) {
 }
 
 func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
-	f := &collectiveFlags{benchFlags: shared, sizeFlags: sizeFlags{first: 8, last: 64 << 20}}
-	f.config.Path, f.config.DataType, f.config.ReduceOp = symmem.PathWindow, symmem.Float32, symmem.Sum
+	const firstSize, lastSize = 8, 64 << 20 // in bytes
+	f := &collectiveFlags{
+		benchFlags: shared, sizeFlags: sizeFlags{first: firstSize, last: lastSize},
+	}
+	f.config.Path = symmem.PathWindow
+	f.config.DataType = symmem.Float32
+	f.config.ReduceOp = symmem.Sum
 	cmd := &cobra.Command{
 		Use:     "collective",
 		Short:   "Measure collectives, in the columns of nccl-tests",
@@ -145,9 +150,11 @@ func (f *collectiveFlags) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&c.InPlace, "in-place", true, "also measure in place")
 }
 
+// parse checks the values of flags, and completes the configuration.
 func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	c := &f.config
-	if c.Plan, err = f.parsePlan(); err != nil {
+	c.Plan, err = f.parsePlan()
+	if err != nil {
 		return err
 	}
 	if err := chooseBackend(&f.backend); err != nil {
@@ -163,7 +170,8 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	if err := f.parseSizes(); err != nil {
 		return err
 	}
-	if err := f.checkRanks(1); err != nil {
+	const minRanks = 1
+	if err := f.checkRanks(minRanks); err != nil {
 		return err
 	}
 	switch {
@@ -182,6 +190,8 @@ var buffersNames = []string{"symmetric", "any"}
 
 const maxGraphCalls = 10_000
 
+// parsePaths checks the flags about paths, buffers and graphs. hasPath reports whether the user set
+// --path.
 func (f *collectiveFlags) parsePaths(hasPath bool) error {
 	c := &f.config
 	if c.Compare && !hasPath {
@@ -204,6 +214,7 @@ func (f *collectiveFlags) parsePaths(hasPath bool) error {
 	return nil
 }
 
+// parseSizes sets the sizes to those of --sizes or, if the flag is not set, of the range.
 func (f *collectiveFlags) parseSizes() (err error) {
 	c := &f.config
 	if len(f.sizeList) == 0 {
@@ -227,7 +238,8 @@ func (f *collectiveFlags) parseSizes() (err error) {
 // --worlds.
 func (f *collectiveFlags) parseNames(hasWorlds bool) (err error) {
 	c := &f.config
-	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {
+	c.Operations, err = bench.ParseOperations(f.operations)
+	if err != nil {
 		return err
 	}
 	if f.check == "both" {
@@ -252,9 +264,9 @@ func (f *collectiveFlags) runRank(
 	if err := f.prove.Start(); err != nil {
 		return err
 	}
-	defer f.prove.Close(&err)
-	var probe *bench.Probe
-	if world.Rank == 0 { // meanwhile, the other ranks wait
+	defer f.prove.Close(&err) // joins its error to err
+	var probe *bench.Probe    // nil measures nothing
+	if world.Rank == 0 {      // the other ranks wait for it in measure
 		probe = bench.NewProbe()
 	}
 	before, err := probe.RoundTrip()
@@ -271,39 +283,47 @@ func (f *collectiveFlags) runRank(
 	fmt.Fprintf(table.Writer,
 		"# symmem bench collective: %d ranks, %s path, check %s, round trip %.0f ns\n",
 		world.Size, f.config.Path, f.check, before)
-	rep, wrong, err := f.measure(ctx, table)
+	rep, wrongCount, err := f.measure(ctx, table)
 	if err != nil {
-		rep.Error, rep.RoundTrip = err.Error(), report.NewTrips(before, before)
-		return errors.Join(err, f.finish(out, table, rep))
+		rep.Error = err.Error()
+		rep.RoundTrip = report.NewTrips(before, before) // the second one was not measured
+		finishErr := f.finish(out, table, rep)
+		return errors.Join(err, finishErr)
 	}
-	after, err := probe.RoundTrip()
+	after, probeErr := probe.RoundTrip()
 	rep.RoundTrip = report.NewTrips(before, after)
-	err = errors.Join(err, f.prove.Write(table.Writer, "# "))
-	if err := errors.Join(err, f.finish(out, table, rep)); err != nil {
+	proofErr := f.prove.Write(table.Writer, "# ")
+	finishErr := f.finish(out, table, rep)
+	if err := errors.Join(probeErr, proofErr, finishErr); err != nil {
 		return err
 	}
-	if wrong > 0 && world.Rank == 0 {
-		return exitWith(exitWrong, fmt.Errorf("wrong elements: %.0f", wrong))
+	if world.Rank != 0 {
+		return nil
 	}
-	if missed := rep.DescribeOverLimit(); f.enforce && len(missed) > 0 && world.Rank == 0 {
-		return exitWith(exitWrong, errors.New(strings.Join(missed, "; ")))
+	if wrongCount > 0 {
+		return exitWith(exitWrong, fmt.Errorf("wrong elements: %.0f", wrongCount))
+	}
+	missedLimits := rep.DescribeOverLimit()
+	if f.enforce && len(missedLimits) > 0 {
+		return exitWith(exitWrong, errors.New(strings.Join(missedLimits, "; ")))
 	}
 	return nil
 }
 
 // measure measures the rows and writes them. It returns their report and the number of wrong
-// elements.
+// elements. After an error, the report contains the rows so far.
 func (f *collectiveFlags) measure(
 	ctx context.Context, table *bench.NCCLTests,
-) (rep *report.Report, wrong float64, err error) {
+) (rep *report.Report, wrongCount float64, err error) {
 	c := &f.config
 	rep = bench.NewReport("collective")
 	err = c.Run(ctx, func(r *bench.Row) error {
 		for _, result := range r.Results {
-			if result != nil {
-				rep.Results = append(rep.Results, *result)
-				wrong += result.Figures["wrong"]
+			if result == nil { // the row has no such result
+				continue
 			}
+			rep.Results = append(rep.Results, *result)
+			wrongCount += result.Figures["wrong"]
 		}
 		f.prove.AddCall(r.Operation.Name, r.Count, c.DataType.Size())
 		return table.WriteRow(c, r)
@@ -311,7 +331,7 @@ func (f *collectiveFlags) measure(
 	if c.Compare {
 		rep.SetWorst()
 	}
-	return rep, wrong, err
+	return rep, wrongCount, err
 }
 
 // finish writes the JSON report, or the text that follows the rows.

@@ -24,7 +24,8 @@ var trialSizes = []struct {
 // elementBytes is the size of a float32, the type that trials reduce.
 const elementBytes = 4
 
-// trial runs all-reduces on this rank and measures them. All ranks of the world run it together.
+// trial runs all-reduces on this rank, checks the sums and measures the times. All ranks of the
+// world run it together. It tries each path, which is an implementation of the all-reduce.
 type trial struct {
 	rt              *symmem.Runtime        // nil until openRuntime succeeds
 	buffer          symmem.Buffer          // registered; has the largest of trialSizes
@@ -50,9 +51,10 @@ func runTrial(
 		t.result.Error = err.Error()
 		return t.result
 	}
-	if world.Rank == 0 && t.usesNCCL() { // the ranks have finished all other work
-		var err error
-		if t.rankZeroResults.Copies, err = doctor.MeasureCopies(world.LocalRank); err != nil {
+	if world.Rank == 0 && t.usesNCCL() { // all ranks have finished the all-reduces
+		copies, err := doctor.MeasureCopies(world.LocalRank)
+		t.rankZeroResults.Copies = copies
+		if err != nil {
 			t.rankZeroResults.CopyProblem = err.Error()
 		}
 	}
@@ -61,8 +63,8 @@ func runTrial(
 
 func (t *trial) usesNCCL() bool { return t.rt.Device().Backend == "nccl" }
 
-// hiddenDeadline hides the deadline of a context, which still ends at the deadline. symmem limits
-// each wait to Options.Timeout only if the context has no deadline.
+// hiddenDeadline is a context that ends at its deadline, but returns no deadline. Only without a
+// deadline, symmem limits each wait to Options.Timeout.
 type hiddenDeadline struct{ context.Context }
 
 func (hiddenDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
@@ -70,18 +72,26 @@ func (hiddenDeadline) Deadline() (deadline time.Time, ok bool) { return time.Tim
 // run runs the trial and stores its results in t.
 func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) (err error) {
 	if backend != "host" {
-		if t.recorder, err = proof.Start(); err != nil {
+		t.recorder, err = proof.Start()
+		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, t.recorder.Close()) }()
+		defer func() {
+			closeErr := t.recorder.Close()
+			err = errors.Join(err, closeErr)
+		}()
 	}
 	if err := t.openRuntime(ctx, backend, timeout); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.rt.Close()) }()
+	defer func() {
+		closeErr := t.rt.Close()
+		err = errors.Join(err, closeErr)
+	}()
 	t.rankZeroResults.Source = t.rt.Source()
 	t.rankZeroResults.Device = t.rt.Device().Name
-	if t.rt.Rank() == 0 && t.recorder != nil && t.usesNCCL() { // the other ranks have no log
+	hasLog := t.rt.Rank() == 0 && t.recorder != nil && t.usesNCCL() // only rank 0 has a log
+	if hasLog {
 		t.rankZeroResults.IsLogRequested = true
 		t.rankZeroResults.LogProblem = t.recorder.Problem()
 	}
@@ -101,13 +111,16 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	return t.afterCalls(ctx)
 }
 
+// recordWindowProblem stores why NCCL did not use windows (registered memory), if its log says so.
 func (t *trial) recordWindowProblem() (err error) {
-	if t.rankZeroResults.IsLogRequested && t.rankZeroResults.LogProblem == "" && t.rt.Size() > 1 {
+	hasLog := t.rankZeroResults.IsLogRequested && t.rankZeroResults.LogProblem == ""
+	if hasLog && t.rt.Size() > 1 {
 		t.rankZeroResults.WindowProblem, err = t.recorder.WhyNoWindows()
 	}
 	return err
 }
 
+// openRuntime opens symmem within t.openTimeout.
 func (t *trial) openRuntime(
 	ctx context.Context, backend string, timeout time.Duration,
 ) (err error) {
@@ -122,6 +135,7 @@ func (t *trial) openRuntime(
 	return err
 }
 
+// runAllCalls all-reduces each size on each path.
 func (t *trial) runAllCalls(ctx context.Context) error {
 	for _, choice := range t.pathsToTry() {
 		if err := t.rt.World().SetPath(ctx, choice); err != nil {
@@ -144,14 +158,16 @@ func (t *trial) pathsToTry() []symmem.PathChoice {
 	return choices
 }
 
+// registerBuffer allocates the buffer and registers it with the world.
 func (t *trial) registerBuffer(ctx context.Context) error {
-	bytes := trialSizes[len(trialSizes)-1].bytes
+	bytes := trialSizes[len(trialSizes)-1].bytes // the last size is the largest
 	pool, err := t.rt.NewPool(symmem.PoolOptions{Domain: t.rt.World(), FirstSegment: bytes})
 	if err != nil {
 		return err
 	}
-	err = pool.With(ctx, t.rt.World(), func(s *symmem.Scope) (err error) {
-		t.buffer, err = s.Alloc(bytes)
+	err = pool.With(ctx, t.rt.World(), func(s *symmem.Scope) error {
+		buffer, err := s.Alloc(bytes)
+		t.buffer = buffer
 		return err
 	})
 	t.result.WindowCount = t.rt.World().Stats().Windows
@@ -180,15 +196,17 @@ func (t *trial) runCall(
 		return err
 	}
 	t.recordKernel(&call, earlierLaunches)
-	if call.Microseconds, err = t.measureMicroseconds(ctx, memory, repeats); err != nil {
+	call.Microseconds, err = t.measureMicroseconds(ctx, memory, repeats)
+	if err != nil {
 		return err
 	}
 	t.result.Calls = append(t.result.Calls, call)
 	return nil
 }
 
+// repeatAllReduce all-reduces the memory in place several times, and waits for the last result.
 func (t *trial) repeatAllReduce(ctx context.Context, m symmem.Memory, times int) error {
-	var defaultStream *symmem.Stream // nil
+	var defaultStream *symmem.Stream // nil stands for it
 	count := m.Bytes() / elementBytes
 	for range times {
 		err := t.rt.World().AllReduce(ctx, m, m, count, symmem.Float32, symmem.Sum, defaultStream)
@@ -228,15 +246,17 @@ func (t *trial) checkSums(ctx context.Context, m symmem.Memory, c *doctor.TrialC
 func (t *trial) measureMicroseconds(
 	ctx context.Context, memory symmem.Memory, repeats int,
 ) (float64, error) {
-	if err := t.rt.DefaultStream().Fill(memory, 0); err != nil {
+	const zero = 0
+	if err := t.rt.DefaultStream().Fill(memory, zero); err != nil {
 		return 0, err
 	}
-	if err := t.repeatAllReduce(ctx, memory, repeats); err != nil {
+	if err := t.repeatAllReduce(ctx, memory, repeats); err != nil { // the warm-up
 		return 0, err
 	}
 	start := time.Now()
 	err := t.repeatAllReduce(ctx, memory, repeats)
-	return float64(time.Since(start).Nanoseconds()) / 1e3 / float64(repeats), err
+	microseconds := float64(time.Since(start).Nanoseconds()) / 1e3
+	return microseconds / float64(repeats), err
 }
 
 // countLaunches returns the number of kernel launches in NCCL's log, or 0 if it cannot be read.
@@ -262,9 +282,12 @@ func (t *trial) recordKernel(c *doctor.TrialCall, earlierLaunches int) {
 		t.rankZeroResults.LogProblem = err.Error()
 		return
 	}
-	collective := proof.CollectiveOf(c.Operation, c.Bytes/elementBytes, elementBytes)
-	kernels := log[earlierLaunches:].KernelsOf(collective)
+	elements := c.Bytes / elementBytes
+	collective := proof.CollectiveOf(c.Operation, elements, elementBytes)
+	newLaunches := log[earlierLaunches:]
+	kernels := newLaunches.KernelsOf(collective)
 	if kernels.Logged {
-		c.Kernel, c.UsedWindows = kernels.Description, kernels.Windowed
+		c.Kernel = kernels.Description
+		c.UsedWindows = kernels.Windowed
 	}
 }
