@@ -13,13 +13,15 @@ const unixScheme = "unix:"
 
 // splitAddress splits an address into a network and an address for package net.
 func splitAddress(address string) (network, addr string, err error) {
-	if name, ok := strings.CutPrefix(address, unixScheme); ok {
+	name, isUnix := strings.CutPrefix(address, unixScheme)
+	if isUnix {
 		if name == "" || name == "@" {
 			return "", "", fmt.Errorf("address %q has no name", address)
 		}
 		return "unix", name, nil
 	}
-	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil || port == "" {
 		return "", "", fmt.Errorf("address %q is neither host:port nor unix:@name", address)
 	}
 	return "tcp", address, nil
@@ -28,9 +30,11 @@ func splitAddress(address string) (network, addr string, err error) {
 // Token is a secret that a client sends to a server. Its String method hides it from logs.
 type Token string
 
-// User keys start with a slash, so they cannot have this prefix.
+// tokenKey is the prefix of the key by which a client sends its token. Keys of users start with a
+// slash (see userKey), so they cannot have this prefix.
 const tokenKey = "symmem/token/"
 
+// maxTokenBytes limits the length of a token, and thus the first requests that a server accepts.
 const maxTokenBytes = 1 << 10
 
 // NewToken returns a random token of 128 bits.
@@ -47,18 +51,24 @@ func (t Token) String() string {
 // GoString hides the secret from the format %#v.
 func (t Token) GoString() string { return t.String() }
 
+// query returns the request that sends the token: a CHECK for a key that contains it. Servers of
+// PyTorch, which know no tokens, answer it like other requests.
 func (t Token) query() *request {
 	return &request{query: queryCheck, keys: []string{tokenKey + string(t)}}
 }
 
-// matches compares in constant time.
+// matches reports whether r sends this token. It compares in constant time, so that the time does
+// not help to guess the token.
 func (t Token) matches(r *request) bool {
 	if r.query != queryCheck || len(r.keys) != 1 {
 		return false
 	}
-	return subtle.ConstantTimeCompare([]byte(r.keys[0]), []byte(tokenKey+string(t))) == 1
+	received := []byte(r.keys[0])
+	expected := []byte(tokenKey + string(t))
+	return subtle.ConstantTimeCompare(received, expected) == 1
 }
 
+// validate returns ErrTooLarge if the token is too long.
 func (t Token) validate() error {
 	if len(t) > maxTokenBytes {
 		return fmt.Errorf("token of %d bytes (at most %d): %w",

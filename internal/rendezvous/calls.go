@@ -3,12 +3,14 @@ package rendezvous
 import (
 	"context"
 	"fmt"
+	"strings"
 )
 
-// userKey returns the key in the server's table, to which PyTorch's clients also add a slash.
+// userKey returns the key under which the server stores a user's key. It starts with a slash,
+// because PyTorch's clients add one, too.
 func userKey(key string) string { return "/" + key }
 
-// fullKeys returns the keys in the server's table for keys of c.
+// fullKeys returns the keys under which the server stores keys of c.
 func (c *Client) fullKeys(keys ...string) []string {
 	full := make([]string, len(keys))
 	for i, key := range keys {
@@ -17,7 +19,7 @@ func (c *Client) fullKeys(keys ...string) []string {
 	return full
 }
 
-// call sends a request and calls readReply to read the reply.
+// call sends a request, which must have a key, and calls readReply to read the reply.
 func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) error) error {
 	err := r.checkSize()
 	if err == nil {
@@ -26,12 +28,13 @@ func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) 
 	return c.wrapError(r, err)
 }
 
-// wrapError adds the query and its first key to the error of a request, if it is not nil.
+// wrapError adds the query and its first key to the error of a request. It returns nil if err is
+// nil.
 func (c *Client) wrapError(r *request, err error) error {
 	if err == nil {
 		return nil
 	}
-	key := r.keys[0][1:] // without the slash of userKey
+	key := strings.TrimPrefix(r.keys[0], userKey(""))
 	others := ""
 	if len(r.keys) > 1 {
 		others = fmt.Sprintf(" and %d more keys", len(r.keys)-1)
@@ -45,7 +48,8 @@ func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.fullKeys(key), values: [][]byte{value}}
 	err := r.checkSize()
 	if err == nil {
-		b, readReply := appendPing(r.encode(nil)) // SET has no reply.
+		// SET has no reply. The reply to a PING confirms that the server has handled the SET.
+		b, readReply := appendPing(r.encode(nil))
 		err = c.roundTrip(ctx, b, readReply)
 	}
 	return c.wrapError(r, err)
@@ -66,12 +70,12 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 
 // readValue reads a reply that consists of one value.
 func readValue(d *decoder) ([]byte, error) {
-	d.remainingBytes = maxRequestBytes // Earlier replies may have reduced it.
+	d.remainingBytes = maxRequestBytes // Earlier replies on the connection have reduced it.
 	return d.readField("value", maxValueBytes)
 }
 
-// Add adds delta to the decimal number stored under key, or to 0, and returns the sum. If the
-// value is not a number, the server closes the connection.
+// Add adds delta to the decimal number stored under key and returns the sum. A missing key counts
+// as 0. If the value is not a number, the server closes the connection.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
 	r := &request{query: queryAdd, keys: c.fullKeys(key), number: delta}
 	err = c.call(ctx, r, func(d *decoder) (err error) {
@@ -109,7 +113,7 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	return c.wrapError(r, err)
 }
 
-// wait waits for keys in the server's table.
+// wait is Wait for the results of fullKeys.
 func (c *Client) wait(ctx context.Context, keys []string) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
@@ -117,13 +121,16 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 	if err != nil {
 		return err
 	}
-	return c.releaseLink(l, l.wait(ctx, keys))
+	err = l.wait(ctx, keys)
+	return c.releaseLink(l, err)
 }
 
-// Peek returns the value of key without waiting, and whether the key is set.
+// Peek returns the value of key without waiting, and whether the key is set. If the key is not set,
+// the value is meaningless.
 func (c *Client) Peek(ctx context.Context, key string) (value []byte, isSet bool, err error) {
-	// Unlike GET, this CompareSet distinguishes a missing key, for which it returns noValue, from an
-	// empty value. It never changes the store. No key has the value noValue.
+	// CompareSet returns noValue if the key is missing. GET would not distinguish a missing key from
+	// an empty value. This CompareSet never changes the store: it replaces noValue by noValue.
+	// No key has the value noValue.
 	noValue := []byte("?")
 	value, err = c.CompareSet(ctx, key, noValue, noValue)
 	isSet = err == nil && string(value) != string(noValue)

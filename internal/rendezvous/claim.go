@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// processID distinguishes this process from others in greetings.
+// processID is a random text that distinguishes this process from others in greetings.
 var processID = rand.Text()
 
 // RankTakenError means that another process has claimed the same rank of the job.
@@ -28,20 +28,25 @@ func (e *RankTakenError) Error() string {
 		e.Rank, e.OtherProcess)
 }
 
-// rankTakenAnswer is the server's answer to a greeting if another process has claimed the rank. A
-// description of that process follows it.
+// rankTakenAnswer starts the server's answer to a greeting if another process has claimed the rank.
+// A description of that process follows it.
 const rankTakenAnswer = "the rank is taken: "
 
-// claimTimeout limits how long a rank that is taken is claimed again. Until then, the server
-// should have noticed if the other process has exited.
+// claimTimeout limits how long a process tries to claim a rank that is taken. If the process with
+// the claim has exited, the server notices this within claimTimeout.
 const claimTimeout = 2 * time.Second
 
-// rankClaim identifies a rank that a connection has claimed. job is a World.jobPrefix.
+// claimPause is the mean pause between two attempts to claim a rank.
+const claimPause = maxBackoff / 10
+
+// rankClaim identifies a rank that a process has claimed. Its connection to the store holds the
+// claim, so the claim ends with the process.
 type rankClaim struct {
-	job  string
+	job  string // a World.jobPrefix
 	rank int
 }
 
+// describeProcess returns a description of this process for users.
 func describeProcess() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), cmp.Or(hostName(), "an unknown machine"))
 }
@@ -52,10 +57,12 @@ func hostName() string {
 	return name
 }
 
-// sendGreeting sends a greeting (see greetingKey), which claims the rank unless it is a probe. If
-// another process has claimed the rank, sendGreeting retries until claimTimeout, and then returns
-// a RankTakenError. recordsEnds reports whether the server is symmem's, which records the ends of
-// ranks.
+// sendGreeting sends a greeting, by which a process claims its rank. A greeting that is a probe
+// only asks whether the rank is claimed. If another process has claimed the rank, sendGreeting
+// retries until claimTimeout. It then returns a RankTakenError.
+//
+// recordsEnds reports whether the server records the ends of ranks. symmem's server does, but
+// PyTorch's does not.
 func sendGreeting(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err error) {
 	encoded, err := json.Marshal(g)
 	if err != nil {
@@ -63,6 +70,7 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (recordsEnds bool,
 	}
 	end := time.Now().Add(claimTimeout)
 	for {
+		// PyTorch's server answers with the expected value, which is encoded, and changes nothing.
 		answer, err := c.CompareSet(ctx, greetingKey, encoded, encoded)
 		if err != nil {
 			return false, err
@@ -71,24 +79,30 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (recordsEnds bool,
 		if !isTaken {
 			return string(answer) == greetingAnswer, nil
 		}
-		if time.Now().After(end) || !sleepWithJitter(ctx, maxBackoff/10) {
+		isLate := time.Now().After(end)
+		if isLate || !sleepWithJitter(ctx, claimPause) { // ctx may be done first.
 			return false, &RankTakenError{Rank: g.Rank, OtherProcess: otherProcess}
 		}
 	}
 }
 
-// claimRank claims this rank on a new connection, until the returned client is closed. Only the
-// process with the claim may increment the rank's call counter.
+// claimRank claims this rank on a new connection. The claim lasts until the returned client is
+// closed. Only the process with the claim may count a call of Connect for the rank.
 func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
-	_, err := sendGreeting(ctx, c, w.greeting(w.jobPrefix(), ""))
+	_, err := sendGreeting(ctx, c, w.greeting(w.jobPrefix(), unknownPrefix))
 	if err != nil {
-		return nil, errors.Join(err, c.Close())
+		closeErr := c.Close()
+		return nil, errors.Join(err, closeErr)
 	}
 	return c, nil
 }
 
-// greeting returns the greeting of this process. keyPrefix is "" before Connect has determined it.
+// unknownPrefix stands for a key prefix in greetings before Connect has determined it.
+const unknownPrefix = ""
+
+// greeting returns the greeting of this process. keyPrefix is the prefix of the world's keys in the
+// store, or unknownPrefix.
 func (w *World) greeting(job, keyPrefix string) greeting {
 	return greeting{
 		KeyPrefix: keyPrefix, Rank: w.Rank, Job: job, Process: processID,
@@ -97,7 +111,7 @@ func (w *World) greeting(job, keyPrefix string) greeting {
 }
 
 // checkUnclaimed returns a RankTakenError if another process has claimed this rank in the store at
-// the endpoint. Otherwise, or if there is no such store, it returns nil.
+// the endpoint. It returns nil if the rank is free or if the job has no store there.
 func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout+time.Second)
 	defer cancel()
@@ -106,36 +120,39 @@ func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 		return nil // The job has no store at the endpoint.
 	}
 	_, err = sendGreeting(ctx, c, w.probeGreeting())
+	_ = c.Close()
 	var taken *RankTakenError
-	if errors.As(errors.Join(err, c.Close()), &taken) {
+	if errors.As(err, &taken) {
 		return taken
 	}
-	return nil
+	return nil // The rank is free, or the store has failed.
 }
 
 // probeGreeting returns a greeting that asks whether the rank is claimed, but does not claim it.
 func (w *World) probeGreeting() greeting {
-	g := w.greeting(w.jobPrefix(), "")
+	g := w.greeting(w.jobPrefix(), unknownPrefix)
 	g.IsProbe = true
 	return g
 }
 
-// attemptPrefix returns the prefix of the job's keys in the store since its latest restart.
+// attemptPrefix returns the prefix of the job's keys in the store. It changes when the launcher
+// restarts the ranks.
 func (w *World) attemptPrefix() string {
 	return fmt.Sprintf("symmem/%s/%d", cmp.Or(w.RunID, "none"), w.Restart)
 }
 
-// jobPrefix returns a prefix that also contains the number of ranks. It identifies the job.
+// jobPrefix returns a prefix that identifies the job: attemptPrefix and the number of ranks.
 func (w *World) jobPrefix() string { return fmt.Sprintf("%s/%d", w.attemptPrefix(), w.Size) }
 
-// sizeKey returns the key under which a rank stores its WORLD_SIZE. The key does not contain the
-// size, so that ranks with different sizes find it.
+// sizeKey returns the key under which a rank stores its number of ranks, WORLD_SIZE. The key does
+// not contain this number, so that ranks with a different one find it.
 func (w *World) sizeKey(rank int) string {
 	return fmt.Sprintf("%s/size of %d", w.attemptPrefix(), rank)
 }
 
 // describeSizeMismatch returns the end of an error message about an absent rank that has a
-// different WORLD_SIZE, or "" if there is none.
+// different WORLD_SIZE than this rank. It returns "" if no absent rank is known to have one. It
+// also works after the end of ctx.
 func (w *World) describeSizeMismatch(ctx context.Context, c *Client, absent []int) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()

@@ -7,8 +7,8 @@ import (
 )
 
 // closingMark is the last thing that the store sends to ranks that have sent a greeting, if rank 0
-// leaves. It needs no request, so a rank that was stopped for so long that it missed the
-// announcement (IsStoreClosing) receives it when it continues.
+// leaves. The store sends it without a request. A rank whose process was stopped may miss the
+// announcement (IsStoreClosing), but it receives the mark when it continues.
 const closingMark = "\xffthe store closes"
 
 // errLeft means that the store has sent closingMark.
@@ -22,9 +22,11 @@ type tailReader struct {
 
 func (t *tailReader) Read(b []byte) (int, error) {
 	n, err := t.r.Read(b)
-	t.tail = append(t.tail, b[max(0, n-len(closingMark)):n]...)
-	if extra := len(t.tail) - len(closingMark); extra > 0 {
-		t.tail = append(t.tail[:0], t.tail[extra:]...)
+	lastBytes := b[max(0, n-len(closingMark)):n]
+	t.tail = append(t.tail, lastBytes...)
+	extraBytes := len(t.tail) - len(closingMark)
+	if extraBytes > 0 {
+		t.tail = append(t.tail[:0], t.tail[extraBytes:]...) // keeps only the end
 	}
 	return n, err
 }
@@ -32,8 +34,9 @@ func (t *tailReader) Read(b []byte) (int, error) {
 // drainTimeout bounds the time to read what a closed connection has received.
 const drainTimeout = 100 * time.Millisecond
 
-// hasClosingMark reports whether what a failed connection has received ends with closingMark.
-func (l *link) hasClosingMark() bool {
+// drainToClosingMark reads what a failed connection has received, and reports whether this ends
+// with closingMark. The connection cannot be used afterwards.
+func (l *link) drainToClosingMark() bool {
 	_ = l.conn.SetReadDeadline(time.Now().Add(drainTimeout))
 	_, _ = io.Copy(io.Discard, io.LimitReader(l.decoder.r, maxValueBytes))
 	return string(l.tail.tail) == closingMark

@@ -12,29 +12,34 @@ import (
 
 // AbsentError means that some ranks did not call Connect in time.
 type AbsentError struct {
-	Ranks []int // ranks that are absent, as far as known
+	Ranks []int // ranks that are known to be absent
 	Size  int   // number of ranks of the world
 	Err   error // reason, such as the end of the context or an EndedError
 }
 
 func (e *AbsentError) Error() string {
-	const limit = 16
-	ranks, suffix := e.Ranks, ""
-	if len(ranks) > limit {
-		ranks, suffix = ranks[:limit], fmt.Sprintf(" and %d more", len(ranks)-limit)
+	const maxListed = 16 // more numbers would hide the reason
+	listed := e.Ranks
+	suffix := ""
+	if len(e.Ranks) > maxListed {
+		listed = e.Ranks[:maxListed]
+		suffix = fmt.Sprintf(" and %d more", len(e.Ranks)-maxListed)
 	}
-	return fmt.Sprintf("of %d ranks, ranks %v%s did not arrive: %v", e.Size, ranks, suffix, e.Err)
+	return fmt.Sprintf("of %d ranks, ranks %v%s did not arrive: %v", e.Size, listed, suffix, e.Err)
 }
 
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// Connect connects to a world's store and waits until all ranks have called Connect. It returns a
-// client of the store, and the Member that the caller must close, which closes the client too. If
-// ctx is canceled first, or after DefaultTimeout if ctx has no deadline, it returns an
-// AbsentError.
+// Connect connects to the store of a job and waits until all ranks of the job have called Connect.
+// It returns a client of the store and a Member. The caller must close the Member, which also
+// closes the client.
 //
-// The n-th calls of all ranks form one world, with different keys than other worlds. After an
-// error, all ranks should leave and restart with a different World.Restart.
+// It returns an AbsentError if some ranks do not call Connect before ctx is canceled. If ctx has no
+// deadline, it waits up to DefaultTimeout.
+//
+// The n-th calls of all ranks belong together: they form a world, whose keys in the store differ
+// from those of other worlds. After an error, all ranks should leave and restart with a different
+// World.Restart.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.describeProblem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -49,13 +54,13 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// maxEarlyCloses is the number of new connections that a store may close before the handshake has
-// ended until the client gives up. A store that shuts down closes a new connection once. A store
-// that requires a different token closes every new connection.
+// maxEarlyCloses limits how often the client tries again after the store has closed a new
+// connection during the handshake. A store that shuts down does this about once. A store that
+// requires a different token does it always.
 const maxEarlyCloses = 3
 
-// connect is Connect without a default timeout. It retries after ErrLost, because the store may be
-// the closing store of an earlier call.
+// connect is Connect without a default timeout. It retries after ErrLost: the lost store may have
+// been that of an earlier call, which was about to close.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
 		endpoint, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
@@ -68,38 +73,47 @@ func connect(ctx context.Context, w World) (*Member, error) {
 		return nil, context.Cause(ctx) // This rank is late itself, so it must not blame others.
 	}
 	earlyCloseCount := 0
-	hasLostStore := false // an attempt lost its connection to the store
-	call := func(ctx context.Context) (*Member, error) { return connectOnce(ctx, w) }
-	m, err := callWithRetries(ctx, call, func(err error) bool {
-		isLost, isClosedEarly := errors.Is(err, ErrLost), errors.Is(err, errClosedEarly)
-		hasLostStore = hasLostStore || isLost || isClosedEarly
+	hasLostStore := false // an attempt has lost its connection to the store
+	connectToWorld := func(ctx context.Context) (*Member, error) { return connectOnce(ctx, w) }
+	shouldRetry := func(err error) bool {
+		isLost := errors.Is(err, ErrLost)
+		isClosedEarly := errors.Is(err, errClosedEarly)
+		if isLost || isClosedEarly {
+			hasLostStore = true
+		}
 		if isClosedEarly {
 			earlyCloseCount++
 		}
-		return isLost || isClosedEarly && earlyCloseCount <= maxEarlyCloses
-	})
-	if hasLostStore && ctx.Err() != nil && w.Route.Kind == RouteServe && w.Rank != 0 {
+		mayBeClosing := isClosedEarly && earlyCloseCount <= maxEarlyCloses
+		return isLost || mayBeClosing
+	}
+	m, err := callWithRetries(ctx, connectToWorld, shouldRetry)
+	isServedByOther := w.Route.Kind == RouteServe && w.Rank != 0
+	if hasLostStore && ctx.Err() != nil && isServedByOther {
 		err = explainLostStore(err, &w)
 	}
 	return m, err
 }
 
-// explainLostStore returns an AbsentError about the end of rank 0 if err means that its store is
-// lost or missing. Otherwise, it returns err. This rank must have lost a connection to that store
-// before.
+// explainLostStore is called at the end of a connect during which rank 0's store was lost. If err
+// only means that the store is lost or missing, it returns an AbsentError about the end of rank 0.
+// It returns other errors unchanged.
 func explainLostStore(err error, w *World) error {
+	if errors.As(err, new(*EndedError)) {
+		return err // It already names the rank.
+	}
 	var absent *AbsentError
-	switch {
-	case errors.As(err, new(*EndedError)):
-		return err
-	case errors.As(err, &absent) && slices.Equal(absent.Ranks, []int{0}):
-	case absent == nil && (errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly)):
-	default:
+	isAbsentError := errors.As(err, &absent)
+	isMissing := isAbsentError && slices.Equal(absent.Ranks, []int{0})
+	isLost := !isAbsentError && (errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly))
+	if !isMissing && !isLost {
 		return err
 	}
-	// Only a rank that has sent a greeting learns whether rank 0 ended or left.
+	// The store reports only to ranks that have sent a greeting whether rank 0 ended or left. This
+	// rank has not sent one.
 	end := &EndedError{Rank: 0, Description: storeRankEnded + " or left"}
-	return &AbsentError{Ranks: []int{0}, Size: w.Size, Err: fmt.Errorf("%w: %w", end, err)}
+	reason := fmt.Errorf("%w: %w", end, err)
+	return &AbsentError{Ranks: []int{0}, Size: w.Size, Err: reason}
 }
 
 // connectOnce opens the store and joins the world, without retries.
@@ -109,9 +123,10 @@ func connectOnce(ctx context.Context, w World) (*Member, error) {
 		return nil, err
 	}
 	if err := m.joinAndAwait(ctx); err != nil {
-		return nil, errors.Join(err, m.Close())
+		closeErr := m.Close()
+		return nil, errors.Join(err, closeErr)
 	}
-	if m.service != nil {
+	if m.service != nil { // This process serves the store, until the other ranks set these keys.
 		leaveKeys := m.otherRanksKeys(leftKey)
 		for i := range leaveKeys {
 			leaveKeys[i] = m.keyPrefix + "/" + leaveKeys[i]
@@ -121,9 +136,9 @@ func connectOnce(ctx context.Context, w World) (*Member, error) {
 	return m, nil
 }
 
-// listenAddress returns the address at which rank 0 listens if the other ranks connect to address:
-// the port on all network interfaces, because the host name may belong to none of them (in
-// Kubernetes, for example). It returns the addresses of Unix sockets and loopback unchanged.
+// listenAddress returns the address at which rank 0 listens if the other ranks connect to address.
+// For TCP, it is the same port on all network interfaces. The host name of address may belong to
+// none of them, for example in Kubernetes. Unix sockets and loopback addresses stay unchanged.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
@@ -137,8 +152,9 @@ func listenAddress(address string) string {
 	return net.JoinHostPort("", port)
 }
 
-// closeTimeout limits Member.Close.
+// closeTimeout limits Member.Close, which on rank 0 waits for the other ranks.
 const closeTimeout = 30 * time.Second
 
-// lateRequestTimeout bounds requests that may continue after the caller's deadline.
+// lateRequestTimeout bounds requests that may continue after the caller's deadline. A running store
+// answers much sooner.
 const lateRequestTimeout = 2 * time.Second

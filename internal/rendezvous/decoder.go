@@ -8,17 +8,16 @@ import (
 	"io"
 )
 
-// decoder reads the requests and replies of the store's protocol. It allocates memory only for
-// bytes that have arrived, so that a forged length cannot exhaust memory.
+// decoder reads the requests and replies of the store's protocol. It allocates more than 64 KiB
+// only for bytes that have arrived, so that a wrong length cannot exhaust memory.
 type decoder struct {
 	r    *bufio.Reader
-	peer string // address of the peer, for errors
-	// remainingBytes is the maximum length of the keys and values of the current request that have
-	// not been read.
+	peer string // address of the other side, for errors
+	// remainingBytes is how many bytes of keys and values the current request may still contain.
 	remainingBytes int
 }
 
-// newDecoder returns a decoder for a connection with a peer, whose address appears in errors.
+// newDecoder returns a decoder for a connection with a peer. The peer's address appears in errors.
 func newDecoder(r io.Reader, peer string) *decoder {
 	return &decoder{r: bufio.NewReader(r), peer: peer, remainingBytes: maxRequestBytes}
 }
@@ -28,8 +27,8 @@ func (d *decoder) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %w: %s", d.peer, ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// readRequest reads a request with keys and values of at most maxBytes. It returns io.EOF if the
-// connection was closed between requests.
+// readRequest reads a request whose keys and values have at most maxBytes in total. It returns
+// io.EOF if the connection was closed between two requests.
 func (d *decoder) readRequest(maxBytes int) (*request, error) {
 	b, err := d.r.ReadByte()
 	if err != nil {
@@ -54,7 +53,7 @@ func unexpectedEOF(err error) error {
 	return err
 }
 
-// readFields reads the fields of r, which the query's format lists.
+// readFields reads the fields that format lists into r.
 func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 	if format.hasNonce {
 		r.nonce, err = d.readU32()
@@ -80,7 +79,7 @@ func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 	return err
 }
 
-// readEntry reads a key and its values.
+// readEntry appends a key and its values to r.
 func (d *decoder) readEntry(r *request, valueCount int) error {
 	key, err := d.readField("key", maxKeyBytes)
 	if err != nil {
@@ -111,12 +110,14 @@ func (d *decoder) readU64() (uint64, error) {
 	return binary.LittleEndian.Uint64(b[:]), err
 }
 
+// readNumber reads a signed number in two's complement.
 func (d *decoder) readNumber() (int64, error) {
 	n, err := d.readU64()
 	return int64(n), err
 }
 
-// readLength reads a length or count. The name describes it in the error if it is over the limit.
+// readLength reads a length or count. If it is over the limit, the error contains name, for example
+// "number of keys".
 func (d *decoder) readLength(name string, limit uint64) (uint64, error) {
 	n, err := d.readU64()
 	if err == nil && n > limit {
@@ -125,13 +126,13 @@ func (d *decoder) readLength(name string, limit uint64) (uint64, error) {
 	return n, err
 }
 
-// readField reads a key or value, as name says, of at most limit bytes.
-func (d *decoder) readField(name string, limit uint64) ([]byte, error) {
-	n, err := d.readLength("length of a "+name, limit)
+// readField reads a field of at most limit bytes. kind is "key" or "value" and appears in errors.
+func (d *decoder) readField(kind string, limit uint64) ([]byte, error) {
+	n, err := d.readLength("length of a "+kind, limit)
 	if err != nil {
 		return nil, err
 	}
-	// The bytes of the length count too, which bounds the number of empty fields.
+	// The bytes of the length count too. Otherwise, the number of empty fields would be unlimited.
 	const lengthBytes = 8
 	d.remainingBytes -= int(n) + lengthBytes
 	if d.remainingBytes < 0 {
@@ -142,13 +143,13 @@ func (d *decoder) readField(name string, limit uint64) ([]byte, error) {
 
 // readBytes reads exactly n bytes.
 func (d *decoder) readBytes(n int64) ([]byte, error) {
-	const maxPrealloc = 64 << 10 // bytes that are allocated before they arrive
+	const maxPrealloc = 64 << 10 // This much may be allocated before the bytes arrive.
 	if n <= maxPrealloc {
 		b := make([]byte, n)
 		_, err := io.ReadFull(d.r, b)
 		return b, unexpectedEOF(err)
 	}
-	var buf bytes.Buffer
+	var buf bytes.Buffer // grows while the bytes arrive
 	_, err := io.CopyN(&buf, d.r, n)
 	return buf.Bytes(), unexpectedEOF(err)
 }

@@ -19,20 +19,21 @@ type Endpoint struct {
 	Token   Token
 }
 
-// The pause between attempts to connect starts at firstBackoff and doubles up to maxBackoff.
+// The pause between two attempts to connect starts at firstBackoff and doubles up to maxBackoff.
 const (
 	firstBackoff = 10 * time.Millisecond
 	maxBackoff   = 500 * time.Millisecond
 )
 
-// Dial connects to a store. It retries until ctx is done, or until DefaultTimeout if ctx has no
-// deadline. It does not retry after ErrToken, ErrProtocol and PeerError. The caller must close the
-// client.
+// Dial connects to a store. The caller must close the client. Dial retries until ctx is done, or
+// until DefaultTimeout if ctx has no deadline. After ErrToken, ErrProtocol or a PeerError, it
+// returns at once.
 func Dial(ctx context.Context, endpoint Endpoint) (*Client, error) {
 	return dial(ctx, endpoint, uint32(os.Geteuid()))
 }
 
-// dial is Dial for a store that the user with the given ID must serve.
+// dial is Dial for a store whose process must belong to the user uid. It checks this only for Unix
+// sockets.
 func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	network, addr, err := splitAddress(endpoint.Address)
 	if err != nil {
@@ -49,37 +50,43 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 			return nil, err
 		}
 		sys.CloseInForks(conn)
-		if err := checkPeer(conn, endpoint.Address, uid); err != nil {
-			return nil, errors.Join(err, conn.Close())
+		err = checkPeer(conn, endpoint.Address, uid)
+		if err != nil {
+			closeErr := conn.Close()
+			return nil, errors.Join(err, closeErr)
 		}
-		return handshake(ctx, conn, endpoint)
+		return handshake(ctx, conn, endpoint) // closes conn after an error
 	}
 	wasLost := false // an attempt failed because the store ended
-	first, err := callWithRetries(ctx, dialOnce, func(err error) bool {
-		wasLost = wasLost || errors.Is(err, ErrLost)
+	firstLink, err := callWithRetries(ctx, dialOnce, func(err error) bool {
+		if errors.Is(err, ErrLost) {
+			wasLost = true
+		}
 		return isTransient(err)
 	})
-	if wasLost && err != nil && !errors.Is(err, ErrLost) {
-		err = fmt.Errorf("%w; an earlier attempt: %w", err, ErrLost)
-	}
 	if err != nil {
+		if wasLost && !errors.Is(err, ErrLost) {
+			err = fmt.Errorf("%w; an earlier attempt: %w", err, ErrLost)
+		}
 		return nil, fmt.Errorf("connecting to the store at %s: %w", endpoint.Address, err)
 	}
 	// Further connections have fewer retries, because the store is known to exist.
-	c := newClient(endpoint.Address, func(ctx context.Context) (*link, error) {
-		earlyCloseCount := 0
+	dialAgain := func(ctx context.Context) (*link, error) {
+		closeCount := 0
 		return callWithRetries(ctx, dialOnce, func(err error) bool {
+			if !isClosed(err) {
+				return isBusy(err)
+			}
 			// The server may have closed this connection because it had too many others that were
 			// not authenticated yet.
-			if isClosed(err) {
-				earlyCloseCount++
-			}
-			isEarlyClose := isClosed(err) && earlyCloseCount <= maxEarlyCloses
-			return isBusy(err) || isEarlyClose
+			closeCount++
+			return closeCount <= maxEarlyCloses
 		})
-	})
-	c.addLink(first)
-	return c, c.releaseLink(first, nil)
+	}
+	c := newClient(endpoint.Address, dialAgain)
+	c.addLink(firstLink)
+	err = c.releaseLink(firstLink, nil) // nil, because no other goroutine has c yet
+	return c, err
 }
 
 // isTransient reports whether another attempt to connect may succeed after err.
@@ -88,17 +95,19 @@ func isTransient(err error) bool {
 		!errors.As(err, new(*PeerError))
 }
 
-// isBusy reports whether a connection failed because the accept queue of a running server is full.
+// isBusy reports whether an attempt to connect failed because a running server has not yet accepted
+// earlier connections.
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
-// callWithRetries repeats call until it succeeds, shouldRetry returns false for its error, or ctx
-// is done. It pauses before each repetition.
+// callWithRetries repeats call until it succeeds or shouldRetry returns false for its error. It
+// pauses before each repetition. It returns an error if ctx is done during a pause.
 func callWithRetries[T any](
 	ctx context.Context,
 	call func(context.Context) (*T, error),
 	shouldRetry func(error) bool,
 ) (*T, error) {
-	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
+	pause := firstBackoff
+	for {
 		result, err := call(ctx)
 		if err == nil || !shouldRetry(err) {
 			return result, err
@@ -106,11 +115,12 @@ func callWithRetries[T any](
 		if !sleepWithJitter(ctx, pause) {
 			return nil, fmt.Errorf("%w; the last attempt: %w", context.Cause(ctx), err)
 		}
+		pause = min(2*pause, maxBackoff)
 	}
 }
 
-// sleepWithJitter sleeps for a random time between half and one and a half of pause, so that ranks
-// do not all connect at once. It returns false if ctx is done first.
+// sleepWithJitter sleeps for a random time between 0.5 and 1.5 times pause, so that not all ranks
+// connect at once. It returns false if ctx is done first.
 func sleepWithJitter(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))
 }

@@ -6,10 +6,11 @@ import (
 	"strconv"
 )
 
-// environment looks up variables and records them for error messages.
+// environment looks up environment variables. It records them, because error messages list all
+// variables that have led to the error.
 type environment struct {
 	lookup    func(string) (string, bool) // like os.LookupEnv
-	source    Source                      // of the world that is read, for error messages
+	source    Source                      // launcher whose variables are read, for error messages
 	variables []Variable                  // looked up so far
 }
 
@@ -51,14 +52,15 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
-// launcherVariables describes how a launcher passes ranks to processes. A launcher sets all four
-// variables or none.
+// launcherVariables describes the environment variables by which a launcher passes ranks to
+// processes. The launcher sets all four variables.
 type launcherVariables struct {
 	source Source
-	names  [4]string // of the variables for rank, size, local rank and local size
-	advice string    // for users if only some variables are set
+	names  [4]string // variables of rank, size, local rank and local size, in this order
+	advice string    // part of the error message if only some variables are set
 }
 
+// launchers lists the launchers in the order in which Discover tries them.
 var launchers = []launcherVariables{
 	{
 		source: SourceTorchrun,
@@ -95,20 +97,26 @@ func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	return w, nil
 }
 
-// discoverRanks returns this process's World without a route, from the options or the variables of
-// a launcher. Without either, the World has one rank.
+// discoverRanks returns this process's World, which describes the ranks of the job, without a
+// route. It uses the options if they are set, and otherwise the variables of a launcher. Without
+// both, the World has one rank.
 func discoverRanks(lookup func(string) (string, bool), o Options) (World, error) {
-	if o.Size != 0 || o.Rank != 0 || o.LocalRank != 0 || o.LocalSize != 0 {
+	hasRank := o.Rank != 0 || o.Size != 0
+	hasLocalRank := o.LocalRank != 0 || o.LocalSize != 0
+	if hasRank || hasLocalRank {
 		return worldFromOptions(o)
 	}
 	slurmEnvironment := &environment{lookup: lookup, source: SourceSlurm}
 	isSlurmTask := isInSlurmStep(slurmEnvironment)
 	for i := range launchers {
-		e := &environment{lookup: lookup, source: launchers[i].source}
-		if w, isFound, err := launchers[i].readRanks(e, isSlurmTask); isFound || err != nil {
+		launcher := &launchers[i]
+		e := &environment{lookup: lookup, source: launcher.source}
+		w, isFound, err := launcher.readRanks(e, isSlurmTask)
+		if isFound || err != nil {
 			return w, err
 		}
 	}
+	// Slurm comes last, because its task can be another launcher that has started this process.
 	if isSlurmTask {
 		return worldFromSlurm(slurmEnvironment)
 	}
@@ -127,7 +135,8 @@ func worldFromOptions(o Options) (World, error) {
 			return World{}, errors.New("finding this rank by options: the local " +
 				"rank is set, but the local size is not set")
 		}
-		w.LocalRank, w.LocalSize = w.Rank, w.Size
+		w.LocalRank = w.Rank
+		w.LocalSize = w.Size
 	}
 	if problem := w.describeProblem(); problem != "" {
 		return World{}, fmt.Errorf("finding this rank by options: %s", problem)
@@ -140,34 +149,40 @@ func worldFromOptions(o Options) (World, error) {
 func (l *launcherVariables) readRanks(
 	e *environment, isSlurmTask bool,
 ) (w World, isFound bool, err error) {
-	const firstLocal = 2      // index in l.names of the local rank
-	count, localCount := 0, 0 // numbers of variables that are set: all, and only the local ones
+	const localIndex = 2 // l.names[localIndex:] are the variables of local rank and local size.
+	setCount := 0
+	isLocalSet := false // at least one of these two variables is set
 	for i, name := range l.names {
 		if e.value(name) == "" {
 			continue
 		}
-		count++
-		if i >= firstLocal {
-			localCount++
+		setCount++
+		if i >= localIndex {
+			isLocalSet = true
 		}
 	}
-	switch {
-	case count == 0:
+	if setCount == 0 {
 		return World{}, false, nil
-	case l.source == SourceMPICH && isSlurmTask && localCount == 0:
-		// srun sets PMI_RANK and PMI_SIZE too.
+	}
+	// For its tasks, Slurm's srun sets MPICH's variables of rank and size, too, but not of local
+	// rank and size.
+	isSetBySlurm := l.source == SourceMPICH && isSlurmTask && !isLocalSet
+	if isSetBySlurm {
 		return World{}, false, nil
-	case count < len(l.names):
+	}
+	if setCount < len(l.names) {
 		return World{}, false, e.errorf("only some of the variables are set; %s", l.advice)
 	}
+	// A new environment, so that errors list each variable once.
 	w, err = l.parseWorld(&environment{lookup: e.lookup, source: l.source})
 	return w, true, err
 }
 
-// parseWorld returns the World that the launcher's variables describe, all of which must be set.
+// parseWorld returns the World that the launcher's variables describe. All of them must be set.
 func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 	w := World{Source: l.source}
-	for i, field := range [...]*int{&w.Rank, &w.Size, &w.LocalRank, &w.LocalSize} {
+	fields := [...]*int{&w.Rank, &w.Size, &w.LocalRank, &w.LocalSize} // in the order of l.names
+	for i, field := range fields {
 		n, err := e.number(l.names[i])
 		if err != nil {
 			return World{}, err
@@ -181,7 +196,8 @@ func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 	return w, err
 }
 
-// readJobName sets the RunID and Restart of w if its launcher has variables for them.
+// readJobName sets the RunID and Restart of w if its launcher has variables for them. Together,
+// they distinguish the job from others.
 func readJobName(e *environment, w *World) (err error) {
 	switch w.Source {
 	case SourceTorchrun:
@@ -195,6 +211,7 @@ func readJobName(e *environment, w *World) (err error) {
 			w.RunID = e.value("OMPI_MCA_ess_base_jobid")
 		}
 	case SourceLaunch, SourceOptions, SourceMPICH, SourceSlurm, SourceOneProcess:
+		// MPICH has no such variables. The other sources are not in launchers.
 	}
 	return err
 }

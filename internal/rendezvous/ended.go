@@ -9,36 +9,42 @@ import (
 	"time"
 )
 
-// All worlds share the numbered keys under endsKey, so that every rank can wait for the next key.
+// endsKey is the prefix of the keys under which the server reports the ends of ranks: endKey(0),
+// endKey(1) and so on. All worlds share them. A rank waits for the key after those that it has
+// read.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
-// A greeting is a COMPARE_SET of greetingKey, after which this key is still missing. PyTorch's
-// server returns the expected value instead of greetingAnswer.
+// A client sends a greeting as a COMPARE_SET of greetingKey. The server answers greetingAnswer, and
+// does not set the key. PyTorch's server returns the expected value instead, and does not set the
+// key either.
 const (
 	greetingKey    = "symmem-greeting"
 	greetingAnswer = "ends are told"
 )
 
+// maxGreetingBytes limits the length of an encoded greeting, which has a few hundred bytes.
 const maxGreetingBytes = 4 << 10
 
-// greeting identifies the rank that a connection represents.
+// greeting identifies the rank that a connection represents. A world is the set of ranks that
+// connect together.
 type greeting struct {
-	KeyPrefix   string `json:"world"` // of the world, or "" if unknown
-	Rank        int    `json:"rank"`
-	Job         string `json:"job,omitempty"`
-	Process     string `json:"process,omitempty"`
-	Description string `json:"place,omitempty"`
-	IsProbe     bool   `json:"probe,omitempty"` // asks only whether the rank is claimed
+	KeyPrefix   string `json:"world"`             // prefix of the world's keys, or "" if unknown
+	Rank        int    `json:"rank"`              // number of the rank
+	Job         string `json:"job,omitempty"`     // World.jobPrefix
+	Process     string `json:"process,omitempty"` // processID
+	Description string `json:"place,omitempty"`   // of the process, for users
+	IsProbe     bool   `json:"probe,omitempty"`   // asks only whether the rank is claimed
 }
 
+// rankEnd is a report of the server about the end of a rank.
 type rankEnd struct {
-	KeyPrefix   string `json:"world,omitempty"` // of the world, or "" from a launcher
-	Rank        int    `json:"rank"`
-	Description string `json:"how"`
-	HasLeft     bool   `json:"left,omitempty"`
-	Reason      string `json:"why,omitempty"`
+	KeyPrefix   string `json:"world,omitempty"` // as in greeting, or "" from a launcher
+	Rank        int    `json:"rank"`            // number of the rank
+	Description string `json:"how"`             // for users
+	HasLeft     bool   `json:"left,omitempty"`  // the rank has announced that it leaves
+	Reason      string `json:"why,omitempty"`   // given by the rank, if it has left
 	// IsStoreClosing announces that the store will close normally. The other fields are then zero.
 	IsStoreClosing bool `json:"closing,omitempty"`
 }
@@ -46,9 +52,9 @@ type rankEnd struct {
 // EndedError means that a rank has ended or left.
 type EndedError struct {
 	Rank        int
-	Description string
-	HasLeft     bool
-	Reason      string
+	Description string // for users; contains the number of the rank
+	HasLeft     bool   // the rank has announced that it leaves
+	Reason      string // given by the rank, if it has left
 }
 
 func (e *EndedError) Error() string { return e.Description }
@@ -67,14 +73,15 @@ func (s *Server) recordEnd(e rankEnd) {
 		return // impossible for strings and numbers
 	}
 	key := userKey(endKey(s.endCount))
-	r := &request{query: querySet, keys: []string{key}, values: [][]byte{value}}
 	s.endCount++
-	_ = s.applyRequest(0, r)
+	const fromServer clientID = 0 // IDs of clients start at 1.
+	r := &request{query: querySet, keys: []string{key}, values: [][]byte{value}}
+	_ = s.applyRequest(fromServer, r) // A SET does not fail.
 }
 
-// announceClosing waits up to flushTimeout until all watchers have read the announcement.
-// Otherwise, they would report the end of rank 0. Watchers that do not read it in time, because
-// their processes are stopped, receive closingMark from Close.
+// announceClosing announces to all watchers, which are connections of other ranks, that the store
+// will close. Otherwise, they would report the end of rank 0. It waits up to flushTimeout until the
+// watchers have disconnected. Watchers of stopped processes receive closingMark from Close.
 func (s *Server) announceClosing() {
 	s.mu.Lock()
 	s.isClosing = true
@@ -82,21 +89,21 @@ func (s *Server) announceClosing() {
 	s.mu.Unlock()
 	timeout := time.After(flushTimeout)
 	for {
-		hasWatchers, ended := s.watchers()
-		if !hasWatchers {
+		isWatched, sessionEnded := s.watchers()
+		if !isWatched {
 			return
 		}
 		select {
-		case <-ended:
+		case <-sessionEnded:
 		case <-timeout:
 			return
 		}
 	}
 }
 
-// watchers reports whether a remote rank has sent a greeting and is still connected. The channel is
-// closed when the next session ends.
-func (s *Server) watchers() (bool, <-chan struct{}) {
+// watchers returns whether another process has sent a greeting and is still connected. In this
+// case, it also returns a channel that is closed when a remote session ends.
+func (s *Server) watchers() (isWatched bool, sessionEnded <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sess := range s.sessions {
@@ -107,31 +114,36 @@ func (s *Server) watchers() (bool, <-chan struct{}) {
 	return false, nil
 }
 
-// handleGreeting answers r if it is a greeting. The caller must hold s.mu.
+// handleGreeting answers r if it is a greeting. Otherwise, it returns false. The caller must hold
+// s.mu.
 func (s *Server) handleGreeting(from clientID, r *request) bool {
 	sess := s.sessions[from]
 	if sess == nil || r.query != queryCompareSet || r.keys[0] != userKey(greetingKey) {
 		return false
 	}
+	encoded := r.values[0] // A COMPARE_SET has two values.
 	g := &greeting{}
-	if len(r.values[0]) > maxGreetingBytes || json.Unmarshal(r.values[0], g) != nil {
+	if len(encoded) > maxGreetingBytes || json.Unmarshal(encoded, g) != nil {
 		return false
 	}
-	key := rankClaim{job: g.Job, rank: g.Rank}
-	if other := s.sessions[s.claims[key]]; other != nil && other.greeting.Process != g.Process {
+	claim := rankClaim{job: g.Job, rank: g.Rank}
+	other := s.sessions[s.claims[claim]] // nil if the rank is free
+	isTaken := other != nil && other.greeting.Process != g.Process
+	if isTaken {
 		sess.outbox.post(appendField(nil, rankTakenAnswer+other.greeting.Description))
 		return true
 	}
 	if !g.IsProbe {
 		sess.greeting = g
 		if g.Job != "" {
-			s.claims[key] = sess.id
+			s.claims[claim] = sess.id
 		}
 	}
 	sess.outbox.post(appendField(nil, greetingAnswer))
 	return true
 }
 
+// connectedRanks returns the ranks of a world that are still connected, in ascending order.
 func (s *Server) connectedRanks(keyPrefix string) (ranks []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,23 +156,27 @@ func (s *Server) connectedRanks(keyPrefix string) (ranks []int) {
 	return ranks
 }
 
-// recordSessionEnd must be called with s.mu held.
+// recordSessionEnd gives up the claim of a session that has ended, and records the end of its rank.
+// It has no effect for a session without a greeting. The caller must hold s.mu.
 func (s *Server) recordSessionEnd(sess *session) {
 	g := sess.greeting
 	if g == nil || s.isClosed {
 		return
 	}
-	if key := (rankClaim{job: g.Job, rank: g.Rank}); s.claims[key] == sess.id {
-		delete(s.claims, key)
+	claim := rankClaim{job: g.Job, rank: g.Rank}
+	if s.claims[claim] == sess.id {
+		delete(s.claims, claim)
 	}
 	if g.KeyPrefix == "" {
-		return
+		return // The rank has not joined a world yet.
 	}
 	e := rankEnd{KeyPrefix: g.KeyPrefix, Rank: g.Rank}
 	name := "rank " + strconv.Itoa(g.Rank)
-	var reason []byte
-	if reason, e.HasLeft = s.table.values[userKey(g.KeyPrefix+"/"+leftKey(g.Rank))]; e.HasLeft {
-		e.Description, e.Reason = name+" has left", string(reason[:min(len(reason), MaxReasonBytes)])
+	reason, hasLeft := s.table.values[userKey(g.KeyPrefix+"/"+leftKey(g.Rank))]
+	if hasLeft {
+		e.HasLeft = true
+		e.Description = name + " has left"
+		e.Reason = string(reason[:min(len(reason), MaxReasonBytes)])
 	} else {
 		e.Description = "the connection of " + name + " (" + g.Description + ") to the store has ended"
 	}
@@ -173,11 +189,12 @@ func (m *Member) isFatalToConnect(ctx context.Context, e *EndedError) bool {
 	if e.Rank == 0 && !e.HasLeft && m.watcher.hasLostStore() {
 		return true
 	}
-	if _, ready, err := m.store.Peek(ctx, readyKey); err != nil || ready {
-		return false
+	_, isReady, err := m.store.Peek(ctx, readyKey)
+	if err != nil || isReady {
+		return false // All ranks have joined before, or the store is lost.
 	}
-	_, left, err := m.store.Peek(ctx, leftKey(e.Rank))
-	return err == nil && !left
+	_, hasLeft, err := m.store.Peek(ctx, leftKey(e.Rank))
+	return err == nil && !hasLeft
 }
 
 const (
@@ -188,26 +205,28 @@ const (
 )
 
 // Guard returns a context that is canceled soon after one of the given ranks has ended or left, or
-// the store was lost together with rank 0. The cause is an EndedError. If symmem does not serve the
-// store, the context is not canceled. The caller must call stop.
+// after the store was lost together with rank 0. The cause is an EndedError. If symmem does not
+// serve the store, ranks that end do not cancel the context. The caller must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
 ) (guarded context.Context, stop func()) {
 	return m.guard(ctx, rankEndGrace, m.endMatcher(ranks))
 }
 
+// endMatcher returns a function that reports whether an EndedError is about one of the given ranks,
+// or about the loss of the store together with rank 0.
 func (m *Member) endMatcher(ranks []int) func(context.Context, *EndedError) bool {
-	set := map[int]bool{}
-	for _, r := range ranks {
-		set[r] = true
+	isWanted := map[int]bool{}
+	for _, rank := range ranks {
+		isWanted[rank] = true
 	}
 	return func(_ context.Context, e *EndedError) bool {
-		return set[e.Rank] || e.Rank == 0 && m.watcher.hasLostStore()
+		return isWanted[e.Rank] || (e.Rank == 0 && m.watcher.hasLostStore())
 	}
 }
 
-// guard cancels the context when delay has passed since the end of a rank for which isFatal returns
-// true.
+// guard returns a context that is canceled when delay has passed since the end of a rank for which
+// isFatal returns true.
 func (m *Member) guard(
 	ctx context.Context, delay time.Duration, isFatal func(context.Context, *EndedError) bool,
 ) (guarded context.Context, stop func()) {
@@ -218,11 +237,15 @@ func (m *Member) guard(
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if e := m.watcher.awaitEnd(guarded, delay, isFatal); e != nil {
-			cancel(e)
+		ended := m.watcher.awaitEnd(guarded, delay, isFatal)
+		if ended != nil {
+			cancel(ended)
 		}
 	}()
-	return guarded, func() { cancel(nil); <-done }
+	return guarded, func() {
+		cancel(nil)
+		<-done
+	}
 }
 
 // AwaitEnded returns the errors of the given ranks that have ended, and of rank 0 if the store is
@@ -253,18 +276,20 @@ func (m *Member) AwaitEnded(
 	}
 }
 
-// explainError waits briefly, because the report of the end of a rank may arrive later than err.
+// explainError returns an AbsentError about the rank whose end has caused err. It returns err if
+// there is no such rank. It waits briefly, because the report of the end may arrive later than err.
 func (m *Member) explainError(err error) error {
-	var (
-		absent *AbsentError
-		ended  *EndedError
-	)
+	if m.watcher == nil {
+		return err
+	}
+	var absent *AbsentError
+	var ended *EndedError
 	switch {
-	case m.watcher == nil:
 	case errors.As(err, &absent):
 		ctx, cancel := context.WithTimeout(context.Background(), launcherDelay)
 		defer cancel()
-		ended = m.watcher.awaitEnd(ctx, 0, func(_ context.Context, e *EndedError) bool {
+		const noDelay = 0
+		ended = m.watcher.awaitEnd(ctx, noDelay, func(_ context.Context, e *EndedError) bool {
 			return !e.HasLeft && slices.Contains(absent.Ranks, e.Rank)
 		})
 	case errors.Is(err, ErrLost), errors.Is(err, errClosedEarly):
@@ -276,10 +301,12 @@ func (m *Member) explainError(err error) error {
 	return &AbsentError{Ranks: []int{ended.Rank}, Size: m.world.Size, Err: ended}
 }
 
+// endedError returns an AbsentError about the rank whose end has canceled a context from guard. It
+// returns nil if ctx is not canceled or has another cause.
 func (m *Member) endedError(ctx context.Context) error {
-	e, ok := errors.AsType[*EndedError](context.Cause(ctx))
-	if !ok {
+	ended, isEnded := errors.AsType[*EndedError](context.Cause(ctx))
+	if !isEnded {
 		return nil
 	}
-	return &AbsentError{Ranks: []int{e.Rank}, Size: m.world.Size, Err: e}
+	return &AbsentError{Ranks: []int{ended.Rank}, Size: m.world.Size, Err: ended}
 }

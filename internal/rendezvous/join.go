@@ -9,7 +9,7 @@ import (
 )
 
 // openStore sets m.client to a client of the store that m.world.Route selects. With RouteServe,
-// rank 0 serves the store and also sets m.service, and the other ranks wait for it.
+// rank 0 also serves the store.
 func (m *Member) openStore(ctx context.Context) (err error) {
 	route := m.world.Route
 	switch {
@@ -17,64 +17,92 @@ func (m *Member) openStore(ctx context.Context) (err error) {
 		m.client = NewLocal()
 		return nil
 	case route.Kind == RouteServe && m.world.Rank == 0:
-		if m.service, err = joinService(ctx, route.Endpoint, &m.world); err == nil {
+		m.service, err = joinService(ctx, route.Endpoint, &m.world)
+		if err == nil {
 			m.client = m.service.server.Client()
 		}
 		return err
-	}
-	if route.Kind == RouteServe {
-		findAbsent := func(context.Context) []int { return []int{0} }
-		defer reportLateRanks(ctx, m.world.ReportAbsent, findAbsent)()
+	case route.Kind == RouteServe:
+		return m.dialRankZero(ctx)
 	}
 	m.client, err = Dial(ctx, route.Endpoint)
-	if err != nil && ctx.Err() != nil && route.Kind == RouteServe {
-		return &AbsentError{Ranks: []int{0}, Size: m.world.Size, Err: err}
-	}
-	if m.client != nil && route.Kind == RouteServe {
-		m.client.serverRankPlus1 = 1 // rank 0 serves the store
-	}
 	return err
 }
 
-// joinAndAwait joins the world and waits for the other ranks. Its error lists the absent ranks.
-// Rank 0 publishes them to the other ranks.
+// dialRankZero sets m.client to a client of the store that rank 0 serves. It waits until rank 0
+// does so. At the end of ctx, it returns an AbsentError about rank 0.
+func (m *Member) dialRankZero(ctx context.Context) error {
+	findAbsent := func(context.Context) []int { return []int{0} }
+	stopReports := reportLateRanks(ctx, m.world.ReportAbsent, findAbsent)
+	defer stopReports()
+	client, err := Dial(ctx, m.world.Route.Endpoint)
+	if err != nil && ctx.Err() != nil {
+		return &AbsentError{Ranks: []int{0}, Size: m.world.Size, Err: err}
+	}
+	if err != nil {
+		return err
+	}
+	client.serverRankPlus1 = 1 // The server's rank is 0.
+	m.client = client
+	return nil
+}
+
+// joinAndAwait joins the world, which is the set of ranks that connect together, and waits for the
+// other ranks. After a timeout, it returns an AbsentError with the ranks that have not joined. On
+// rank 0, it also publishes the list of absent ranks, even if the list is empty.
 func (m *Member) joinAndAwait(ctx context.Context) error {
 	err := m.join(ctx)
 	if err == nil {
 		err = m.awaitRanks(ctx)
 	}
 	if err != nil {
-		err = m.explainError(err)
+		err = m.explainError(err) // names a rank whose end has caused err
+		err = m.explainTimeout(ctx, err)
 	}
-	isTimeout := err != nil && ctx.Err() != nil && !errors.As(err, new(*EndedError))
-	if isTimeout && m.store != nil {
-		if absent := m.findAbsent(ctx); len(absent) > 0 {
-			err = &AbsentError{
-				Ranks: absent, Size: m.world.Size,
-				Err: fmt.Errorf("%w%s%s", context.Cause(ctx), m.describeJoinedRanks(ctx),
-					m.world.describeSizeMismatch(ctx, m.client, absent)),
-			}
-		}
-	}
-	var absentErr *AbsentError
-	hasAbsent := errors.As(err, &absentErr)
-	canPublish := err == nil || hasAbsent
-	if m.world.Rank != 0 || !canPublish {
+	if m.world.Rank != 0 {
 		return err
 	}
+	var absentErr *AbsentError
+	if err != nil && !errors.As(err, &absentErr) {
+		return err // The absent ranks are not known.
+	}
 	var absent []int
-	if hasAbsent {
+	if absentErr != nil {
 		absent = absentErr.Ranks
 	}
-	return errors.Join(err, m.publishReady(ctx, absent))
+	// m.store is not nil: there is no AbsentError before join has set it.
+	publishErr := m.publishReady(ctx, absent)
+	return errors.Join(err, publishErr)
 }
 
-// awaitRanks waits until all ranks have joined. Rank 0 waits for the others, which wait for rank 0
-// to publish the result. It returns early if a rank that has not left has ended.
+// explainTimeout returns an AbsentError with the ranks that have not joined, if err is due to the
+// end of ctx. It returns err unchanged if another rank's end has caused it, or if no rank is known
+// to be absent.
+func (m *Member) explainTimeout(ctx context.Context, err error) error {
+	isTimeout := ctx.Err() != nil && !errors.As(err, new(*EndedError))
+	if !isTimeout || m.store == nil {
+		return err
+	}
+	absent := m.findAbsent(ctx)
+	if len(absent) == 0 {
+		return err
+	}
+	// Each of these two texts begins with "; " or is empty.
+	joined := m.describeJoinedRanks(ctx)
+	mismatch := m.world.describeSizeMismatch(ctx, m.client, absent)
+	reason := fmt.Errorf("%w%s%s", context.Cause(ctx), joined, mismatch)
+	return &AbsentError{Ranks: absent, Size: m.world.Size, Err: reason}
+}
+
+// awaitRanks waits until all ranks have joined. Rank 0 waits for the other ranks. The others wait
+// until rank 0 publishes that all have joined. If a rank ends without leaving first, awaitRanks
+// returns an error at once.
 func (m *Member) awaitRanks(ctx context.Context) (err error) {
-	guardedCtx, stop := m.guard(ctx, launcherDelay, m.isFatalToConnect)
-	defer stop()
-	defer reportLateRanks(ctx, m.world.ReportAbsent, m.findAbsent)()
+	// guardedCtx is also canceled when a rank ends without leaving.
+	guardedCtx, stopGuard := m.guard(ctx, launcherDelay, m.isFatalToConnect)
+	defer stopGuard()
+	stopReports := reportLateRanks(ctx, m.world.ReportAbsent, m.findAbsent)
+	defer stopReports()
 	if m.world.Rank == 0 {
 		err = m.store.Wait(guardedCtx, m.otherRanksKeys(joinedKey)...)
 	} else {
@@ -89,48 +117,53 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	return err
 }
 
-// join determines the key prefix of this call and announces this rank. Aborting a request would
-// close the connection, which this rank needs to find absent ranks. A request may therefore
-// continue for lateRequestTimeout after the deadline.
+// join determines the key prefix of this world and announces this rank.
+//
+// A request may continue for lateRequestTimeout after the deadline of ctx. Aborting it would close
+// the connection, which this rank still needs to find absent ranks.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel := extend(ctx, lateRequestTimeout)
+	ctx, cancel := extend(ctx, lateRequestTimeout) // moves the deadline
 	defer cancel()
 	jobPrefix := m.world.jobPrefix()
-	var watchClient *Client
+	var watchClient *Client // nil if this rank is the only one
 	if m.world.Size > 1 {
 		var err error
-		if watchClient, err = m.world.claimRank(ctx, m.client); err != nil {
-			return err
-		}
-	}
-	// Each rank counts its calls of Connect. The count is the same on all ranks, and so is the
-	// prefix.
-	call, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", jobPrefix, m.world.Rank), 1)
-	if err != nil {
-		if watchClient != nil {
-			err = errors.Join(err, watchClient.Close())
-		}
-		return err
-	}
-	m.keyPrefix = fmt.Sprintf("%s/%d", jobPrefix, call)
-	m.store = WithPrefix(m.client, m.keyPrefix)
-	if watchClient != nil {
-		m.watcher, err = startEndWatcher(ctx, m, watchClient)
+		watchClient, err = m.world.claimRank(ctx, m.client)
 		if err != nil {
 			return err
 		}
-		size := strconv.Itoa(m.world.Size)
-		if err := m.client.Set(ctx, m.world.sizeKey(m.world.Rank), []byte(size)); err != nil {
+	}
+	// Each rank counts its calls of Connect. The n-th calls of all ranks belong together and have
+	// the same prefix.
+	countKey := fmt.Sprintf("%s/turn/%d", jobPrefix, m.world.Rank)
+	callNumber, err := m.client.Add(ctx, countKey, 1)
+	if err != nil {
+		if watchClient != nil {
+			closeErr := watchClient.Close()
+			err = errors.Join(err, closeErr)
+		}
+		return err
+	}
+	m.keyPrefix = fmt.Sprintf("%s/%d", jobPrefix, callNumber)
+	m.store = WithPrefix(m.client, m.keyPrefix)
+	if watchClient != nil {
+		m.watcher, err = startEndWatcher(ctx, m, watchClient) // owns watchClient from here on
+		if err != nil {
+			return err
+		}
+		size := []byte(strconv.Itoa(m.world.Size))
+		err = m.client.Set(ctx, m.world.sizeKey(m.world.Rank), size)
+		if err != nil {
 			return err
 		}
 	}
 	return m.store.Set(ctx, joinedKey(m.world.Rank), []byte(hostName()))
 }
 
-// otherRanksKeys returns the keys of all ranks except 0, which calls it.
+// otherRanksKeys returns a key for each rank except 0. Only rank 0 calls it.
 func (m *Member) otherRanksKeys(key func(rank int) string) []string {
 	keys := make([]string, 0, m.world.Size)
 	for rank := 1; rank < m.world.Size; rank++ {
@@ -139,7 +172,8 @@ func (m *Member) otherRanksKeys(key func(rank int) string) []string {
 	return keys
 }
 
-// publishReady stores the list of absent ranks, which is empty if all have joined, under readyKey.
+// publishReady stores the list of absent ranks under readyKey, such as "1,3". The empty list means
+// that all ranks have joined.
 func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	numbers := make([]string, len(absent))
 	for i, rank := range absent {
@@ -150,8 +184,8 @@ func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	return m.store.Set(ctx, readyKey, []byte(strings.Join(numbers, ",")))
 }
 
-// awaitReady waits for the list of absent ranks from rank 0. It returns an error unless the list
-// is empty.
+// awaitReady waits for the list of absent ranks from rank 0. It returns an AbsentError if the list
+// is not empty.
 func (m *Member) awaitReady(ctx context.Context) error {
 	if err := m.store.Wait(ctx, readyKey); err != nil {
 		return err
@@ -160,17 +194,19 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	readCtx, cancel := extend(ctx, lateRequestTimeout)
 	defer cancel()
 	value, err := m.store.Get(readCtx, readyKey)
-	if err != nil || len(value) == 0 {
+	if err != nil {
 		return err
 	}
-	return &AbsentError{
-		Ranks: parseRanks(string(value)), Size: m.world.Size,
-		Err: fmt.Errorf("rank 0 gave up waiting%s", m.describeJoinedRanks(ctx)),
+	if len(value) == 0 {
+		return nil // All ranks have joined.
 	}
+	absent := parseRanks(string(value))
+	reason := fmt.Errorf("rank 0 gave up waiting%s", m.describeJoinedRanks(ctx))
+	return &AbsentError{Ranks: absent, Size: m.world.Size, Err: reason}
 }
 
-// findAbsent lists the other ranks that have not joined. It ignores the end of ctx, because it
-// serves to explain a timeout.
+// findAbsent lists the other ranks that are known not to have joined. It also works after the end
+// of ctx, because it serves to explain a timeout.
 func (m *Member) findAbsent(ctx context.Context) (ranks []int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()
@@ -178,7 +214,8 @@ func (m *Member) findAbsent(ctx context.Context) (ranks []int) {
 		if rank == m.world.Rank {
 			continue
 		}
-		if _, joined, err := m.store.Peek(ctx, joinedKey(rank)); err == nil && !joined {
+		_, hasJoined, err := m.store.Peek(ctx, joinedKey(rank))
+		if err == nil && !hasJoined {
 			ranks = append(ranks, rank)
 		}
 	}
@@ -195,17 +232,20 @@ func parseRanks(list string) (ranks []int) {
 	return ranks
 }
 
-// maxMachines is the number of machines that describeJoinedRanks lists.
+// maxMachines is the number of machines that describeJoinedRanks lists. It keeps the error message
+// readable.
 const maxMachines = 16
 
 // describeJoinedRanks returns the end of an error message that lists the joined ranks on each
-// machine, or "" if all ranks are on one machine. It ignores the end of ctx, like findAbsent.
+// machine, such as `; arrived: ranks [0 1] on "host"`. It returns "" if all ranks are on one
+// machine. It also works after the end of ctx.
 func (m *Member) describeJoinedRanks(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()
-	var machines []string
-	ranks := map[string][]int{} // by machine
+	var machines []string // in the order of their lowest ranks
+	ranks := map[string][]int{}
 	for rank := range m.world.Size {
+		// The value of joinedKey is the name of the rank's machine, or "" if it is unknown.
 		value, hasJoined, err := m.store.Peek(ctx, joinedKey(rank))
 		machine := string(value)
 		if err != nil || !hasJoined || machine == "" {
@@ -216,7 +256,8 @@ func (m *Member) describeJoinedRanks(ctx context.Context) string {
 		}
 		ranks[machine] = append(ranks[machine], rank)
 	}
-	if len(machines) == 0 || len(machines) == 1 && m.world.LocalSize == m.world.Size {
+	isOneMachine := m.world.LocalSize == m.world.Size
+	if len(machines) == 0 || (len(machines) == 1 && isOneMachine) {
 		return ""
 	}
 	text := "; arrived:"

@@ -12,44 +12,44 @@ import (
 	"time"
 )
 
-// link is a connection of a Client. It is used by one request at a time.
+// link is a connection of a Client to the server. Only one request at a time uses it.
 type link struct {
 	conn    net.Conn
-	decoder *decoder
-	tail    *tailReader // records the last bytes that decoder has read
+	decoder *decoder    // reads the replies from conn
+	tail    *tailReader // keeps the last bytes that decoder has read from conn
 	// isIncomplete is set while the reply to a request has not been read completely. A link that
 	// remains incomplete must be closed.
 	isIncomplete bool
-	// isAuthenticated is set after the first answer to a query for which the server may require a
-	// token.
+	// isAuthenticated is set after the server has answered a query that may require a token.
 	isAuthenticated bool
 }
 
 // pastDeadline makes all I/O of a connection return immediately.
 var pastDeadline = time.Unix(1, 0)
 
-// cancelTimeout limits the exchange of CANCEL_WAIT.
+// cancelTimeout limits the exchange of CANCEL_WAIT, which a running server answers at once.
 const cancelTimeout = 2 * time.Second
 
-// guard makes all I/O of the link fail when ctx is done. The caller must call release, after which
-// I/O works again.
+// guard makes all I/O of the link fail when ctx is done. The caller must call release. After
+// release, I/O works again.
 func (l *link) guard(ctx context.Context) (release func()) {
-	done := make(chan struct{})
+	hasExpired := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		defer close(done)
+		defer close(hasExpired)
 		_ = l.conn.SetDeadline(pastDeadline)
 	})
 	return func() {
-		if !stop() {
-			<-done
+		isStopped := stop()
+		if !isStopped { // The function above has started. It sets the deadline.
+			<-hasExpired
 			_ = l.conn.SetDeadline(time.Time{})
 		}
 	}
 }
 
-// exchange sends the encoded requests in b and calls readReply to read the replies. It returns the
-// cause of a canceled ctx, ErrLost if the connection has ended, or ErrProtocol or ErrToken from
-// readReply.
+// exchange sends the encoded requests in b and calls readReply to read the replies. If ctx is done
+// first, it returns the cause of ctx. If the connection has ended, it returns ErrLost. ErrProtocol
+// and ErrToken come from readReply.
 func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()
@@ -60,7 +60,8 @@ func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) 
 		err = readReply(l.decoder)
 	}
 	if err == nil {
-		l.isAuthenticated, l.isIncomplete = true, false
+		l.isIncomplete = false
+		l.isAuthenticated = true
 		return nil
 	}
 	if written == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
@@ -71,12 +72,15 @@ func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) 
 
 // explainError returns the error of an exchange whose I/O failed with err.
 func (l *link) explainError(ctx context.Context, err error) error {
+	isExpired := errors.Is(err, os.ErrDeadlineExceeded) // guard sets the deadline.
+	isProtocolError := errors.Is(err, ErrProtocol)
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
+	case isExpired && ctx.Err() != nil:
 		return context.Cause(ctx)
-	case (isClosed(err) || errors.Is(err, ErrProtocol)) && l.hasClosingMark():
+	case (isClosed(err) || isProtocolError) && l.drainToClosingMark():
+		// A closing store sends a mark without a request, so the mark looks like a wrong reply.
 		return fmt.Errorf("%w: %w", ErrLost, errLeft)
-	case errors.Is(err, ErrProtocol), errors.Is(err, ErrToken):
+	case isProtocolError || errors.Is(err, ErrToken):
 		return err
 	case !l.isAuthenticated && isClosed(err):
 		return fmt.Errorf("%w: %w: %w", ErrToken, errClosedEarly, err)
@@ -96,13 +100,15 @@ func isClosed(err error) bool {
 		errors.Is(err, io.ErrClosedPipe)
 }
 
+// newLink returns a link for a new connection. It counts as authenticated, because the handshake
+// requires no token.
 func newLink(conn net.Conn, peer string) *link {
 	tail := &tailReader{r: conn}
 	return &link{conn: conn, decoder: newDecoder(tail, peer), tail: tail, isAuthenticated: true}
 }
 
-// handshake sends VALIDATE and the token on a new connection, and waits for the answers. It closes
-// the connection if it fails.
+// handshake sends VALIDATE and the token on a new connection, and waits for the answers. If this
+// fails, it closes the connection.
 func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
 	l := newLink(conn, endpoint.Address)
 	err := l.sendHandshake(ctx)
@@ -120,44 +126,53 @@ func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, er
 
 // sendHandshake sends VALIDATE, which has no answer, and a PING, which has one.
 func (l *link) sendHandshake(ctx context.Context) error {
-	// Old LibUV servers of PyTorch close the connection unless VALIDATE arrives in one packet.
-	b := (&request{query: queryValidate, nonce: protocolMagic}).encode(nil)
-	b, readReply := appendPing(b)
+	// Both are sent at once: old LibUV servers of PyTorch close the connection unless VALIDATE
+	// arrives in one packet.
+	validate := request{query: queryValidate, nonce: protocolMagic}
+	b, readReply := appendPing(validate.encode(nil))
 	return l.exchange(ctx, b, readReply)
 }
 
-// appendPing appends a PING to the queries in b. readReply reads its answer, which confirms that
-// the server has handled the queries.
+// appendPing appends a PING to the queries in b. readReply reads the answer to the PING. The answer
+// confirms that the server has handled all of the queries.
 func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
 	nonce := rand.Uint32()
-	b = (&request{query: queryPing, nonce: nonce}).encode(b)
-	return b, func(d *decoder) error {
+	ping := request{query: queryPing, nonce: nonce}
+	readReply = func(d *decoder) error {
 		got, err := d.readU32()
 		if err == nil && got != nonce {
 			return d.errorf("PING %#08x was answered with %#08x", nonce, got)
 		}
 		return err
 	}
+	return ping.encode(b), readReply
 }
 
-// authenticate sends the token. It returns ErrToken if the server requires another one.
+// authenticate sends the token. It returns ErrToken if the server requires a different token.
 func (l *link) authenticate(ctx context.Context, token Token) error {
-	return l.exchange(ctx, token.query().encode(nil), func(d *decoder) error {
-		b, err := d.readU8()
-		switch {
-		case err == nil && b == replyNotReady:
-			return ErrToken
-		case err == nil && b != replyReady:
-			return d.errorf("the token was answered with %#02x", b)
-		case err != nil && isClosed(err):
+	return l.exchange(ctx, token.query().encode(nil), readTokenAnswer)
+}
+
+// readTokenAnswer reads the answer to a token, which has one byte.
+func readTokenAnswer(d *decoder) error {
+	answer, err := d.readU8()
+	if err != nil {
+		if isClosed(err) {
 			return fmt.Errorf("%w: %w: %w", ErrToken, errClosedEarly, err)
 		}
 		return err
-	})
+	}
+	switch answer {
+	case replyReady:
+		return nil
+	case replyNotReady:
+		return ErrToken
+	}
+	return d.errorf("the token was answered with %#02x", answer)
 }
 
-// wait blocks until the keys are set. If ctx is done first, wait sends CANCEL_WAIT, so that the
-// link remains usable, and returns the cause of ctx.
+// wait blocks until the keys are set. If ctx is done first, wait returns the cause of ctx. It then
+// also sends CANCEL_WAIT, so that the link remains usable.
 func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
 	isSent := false
@@ -165,8 +180,9 @@ func (l *link) wait(ctx context.Context, keys []string) error {
 		isSent = true
 		return readWaitAnswer(d)
 	})
+	isCanceled := err != nil && ctx.Err() != nil
 	isLinkUsable := !errors.Is(err, ErrLost) && !errors.Is(err, ErrProtocol)
-	if err != nil && ctx.Err() != nil && isSent && isLinkUsable {
+	if isCanceled && isSent && isLinkUsable {
 		return l.cancelWait(ctx)
 	}
 	return err
@@ -174,28 +190,29 @@ func (l *link) wait(ctx context.Context, keys []string) error {
 
 // readWaitAnswer reads the answer to WAIT, which has one byte.
 func readWaitAnswer(d *decoder) error {
-	b, err := d.readU8()
-	if err == nil && b != replyWaitOver {
-		return d.errorf("WAIT was answered with %#02x", b)
+	answer, err := d.readU8()
+	if err == nil && answer != replyWaitOver {
+		return d.errorf("WAIT was answered with %#02x", answer)
 	}
 	return err
 }
 
-// cancelWait sends CANCEL_WAIT and returns the cause of ctx. It returns nil if the keys were set
-// before the server received the cancellation, because the server has then answered the WAIT.
+// cancelWait sends CANCEL_WAIT after a WAIT and returns the cause of ctx. If the server answered
+// the WAIT before it received the cancellation, the keys are set and cancelWait returns nil.
 func (l *link) cancelWait(ctx context.Context) error {
 	cancelCtx, release := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer release()
 	isWaitOver := false
 	r := request{query: queryCancelWait}
 	err := l.exchange(cancelCtx, r.encode(nil), func(d *decoder) error {
-		b, err := d.readU8()
-		if err == nil && b == replyWaitOver {
+		answer, err := d.readU8()
+		if err == nil && answer == replyWaitOver {
+			// This is the answer to the WAIT. The answer to CANCEL_WAIT follows it.
 			isWaitOver = true
-			b, err = d.readU8()
+			answer, err = d.readU8()
 		}
-		if err == nil && b != replyCanceled {
-			return d.errorf("CANCEL_WAIT was answered with %#02x", b)
+		if err == nil && answer != replyCanceled {
+			return d.errorf("CANCEL_WAIT was answered with %#02x", answer)
 		}
 		return err
 	})

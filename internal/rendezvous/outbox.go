@@ -5,16 +5,18 @@ import (
 	"sync"
 )
 
-// The server stops reading a client's requests while more bytes of replies are pending. A single
-// reply may be larger.
+// outboxLimit is the number of bytes of pending replies above which the server stops to read
+// requests of the client. A single reply may be larger.
 const outboxLimit = 1 << 20
 
+// outbox holds the replies to a client until drain has written them. A client that does not read
+// its replies therefore does not block the server.
 type outbox struct {
 	mu      sync.Mutex
-	changed sync.Cond
+	changed sync.Cond // signals changes of the fields below
 	// pending and isClosed are guarded by mu.
-	pending  []byte
-	isClosed bool
+	pending  []byte // replies that have not been written
+	isClosed bool   // close was called, or a write has failed
 }
 
 func newOutbox() *outbox {
@@ -23,6 +25,7 @@ func newOutbox() *outbox {
 	return o
 }
 
+// post adds a reply. It never waits. After close, it has no effect.
 func (o *outbox) post(b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -32,6 +35,7 @@ func (o *outbox) post(b []byte) {
 	}
 }
 
+// awaitSpace waits until the pending replies do not exceed outboxLimit, or the outbox is closed.
 func (o *outbox) awaitSpace() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -62,7 +66,8 @@ func (o *outbox) drain(w io.Writer) {
 	}
 }
 
-// next waits for replies. It returns nil if the outbox is closed and empty.
+// next waits for replies, removes all of them and returns them. It returns nil if the outbox is
+// closed and empty.
 func (o *outbox) next() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()

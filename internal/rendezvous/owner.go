@@ -10,9 +10,10 @@ import (
 	"strings"
 )
 
-// checkAddressOwner finds out which user's process uses the address of a store that this user,
-// uid, wants to serve. It returns an error if it is another user's, because waiting would not
-// help. Otherwise, it returns advice for an error message.
+// checkAddressOwner is called if an address at which rank 0 wants to serve a store is in use. It
+// finds out which user's process uses the address. uid is the user of this process. For another
+// user, it returns an error, because waiting would not help. For the same user, or if the user is
+// unknown, it returns advice for an error message.
 func checkAddressOwner(
 	ctx context.Context, endpoint Endpoint, uid uint32,
 ) (advice string, err error) {
@@ -29,9 +30,10 @@ func checkAddressOwner(
 	}
 	switch {
 	case isKnown && owner != uid:
+		ownerErr := &PeerError{Addr: endpoint.Address, UID: owner, Want: uid}
 		return "", fmt.Errorf("another user's process uses the address of this job's store: %w; give "+
 			"the job another MASTER_PORT or run id, or start it by symmem launch, whose store "+
-			"has a random address", &PeerError{Addr: endpoint.Address, UID: owner, Want: uid})
+			"has a random address", ownerErr)
 	case network == "unix":
 		return "another job of this user has the same MASTER_PORT or run id and has not ended", nil
 	case isKnown:
@@ -41,8 +43,8 @@ func checkAddressOwner(
 	return "this process cannot find out which process uses the address", nil
 }
 
-// ownerOfSocket returns the user whose process listens on a Unix socket. It reports false if it
-// cannot connect to the socket. uid is this user.
+// ownerOfSocket returns the user whose process listens on a Unix socket. isKnown is false if it
+// cannot connect to the socket. uid is the user of this process.
 func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, isKnown bool) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", addr)
@@ -50,18 +52,19 @@ func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, 
 		return 0, false
 	}
 	defer conn.Close()
-	var peerErr *PeerError
-	switch err := checkPeer(conn, addr, uid); {
-	case errors.As(err, &peerErr):
-		return peerErr.UID, true
-	case err == nil:
+	err = checkPeer(conn, addr, uid)
+	if err == nil {
 		return uid, true
 	}
-	return 0, false
+	var peerErr *PeerError
+	if errors.As(err, &peerErr) {
+		return peerErr.UID, true
+	}
+	return 0, false // The socket's options could not be read.
 }
 
-// ownerOfPort returns the user whose process listens on the port of addr on this machine, and
-// whether there is one.
+// ownerOfPort returns the user whose process listens on the port of addr on this machine. isKnown
+// is false if none does, or if the kernel's tables cannot be read.
 func ownerOfPort(addr string) (owner uint32, isKnown bool) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -84,20 +87,31 @@ func ownerOfPort(addr string) (owner uint32, isKnown bool) {
 	return 0, false
 }
 
-// listenerUID returns the user whose process listens on a port, and whether there is one. table
-// has the format of /proc/net/tcp.
+// listenerUID returns the user whose process listens on a port. isKnown is false if none does.
+// table has the format of /proc/net/tcp, in which each socket has a line such as
+//
+//	0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000 ...
 func listenerUID(table string, port uint64) (uid uint32, isKnown bool) {
-	const localAddress, state, owner = 1, 3, 7 // indices of fields
-	const listenState = "0A"
+	const (
+		addressField = 1 // local address and port, in hexadecimal
+		stateField   = 3
+		ownerField   = 7    // user ID, in decimal
+		listenState  = "0A" // the kernel's TCP_LISTEN
+	)
 	suffix := fmt.Sprintf(":%04X", port)
 	for line := range strings.Lines(table) {
 		fields := strings.Fields(line)
-		if len(fields) <= owner || fields[state] != listenState ||
-			!strings.HasSuffix(fields[localAddress], suffix) {
+		if len(fields) <= ownerField {
 			continue
 		}
-		if uid, err := strconv.ParseUint(fields[owner], 10, 32); err == nil {
-			return uint32(uid), true
+		hasPort := strings.HasSuffix(fields[addressField], suffix)
+		isListening := fields[stateField] == listenState
+		if !hasPort || !isListening {
+			continue
+		}
+		owner, err := strconv.ParseUint(fields[ownerField], 10, 32)
+		if err == nil {
+			return uint32(owner), true
 		}
 	}
 	return 0, false

@@ -7,17 +7,18 @@ import (
 	"symmem/internal/sys"
 )
 
-// checkPeer returns a PeerError if conn is a Unix socket of a process that does not run as user
-// uid.
+// checkPeer returns a PeerError if the process at the other end of a Unix socket does not run as
+// the user uid. It does not check other connections.
 func checkPeer(conn net.Conn, addr string, uid uint32) error {
-	unix, ok := conn.(*net.UnixConn)
-	if !ok {
+	unixConn, isUnix := conn.(*net.UnixConn)
+	if !isUnix {
 		return nil
 	}
-	switch peer, err := sys.PeerOf(unix); {
-	case err != nil:
+	peer, err := sys.PeerOf(unixConn)
+	if err != nil {
 		return fmt.Errorf("%s: %w", addr, err)
-	case peer.UID != int(uid):
+	}
+	if peer.UID != int(uid) {
 		return &PeerError{Addr: addr, UID: uint32(peer.UID), Want: uid}
 	}
 	return nil

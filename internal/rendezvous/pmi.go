@@ -21,30 +21,33 @@ type pmiClient struct {
 	r    *bufio.Reader
 }
 
+// errPMI means that the process manager has sent an error or something unexpected.
 var errPMI = errors.New("PMI failed")
 
 const (
 	pmiLineBytes = 4096           // maximum length of a line
 	pmiKey       = "symmem-store" // key under which rank 0 stores the endpoint
-	pmiMinBytes  = 60             // length that the process manager must allow for keys and values
+	// pmiMinBytes is the length that the process manager must allow for keys and values. The value
+	// of pmiKey has 53 bytes.
+	pmiMinBytes = 60
 )
 
-// pmiResult caches an endpoint, because PMI allows one exchange for each descriptor, but a program
-// can call Connect several times.
+// pmiResult caches an endpoint. A program can call Connect several times, but PMI allows only one
+// exchange for each descriptor.
 type pmiResult struct {
 	sync.Mutex
-	isKnown  bool
+	isKnown  bool // endpoint is set
 	endpoint Endpoint
 }
 
 // pmiResults holds a *pmiResult for each descriptor.
 var pmiResults sync.Map
 
-// pmiEndpoint returns the endpoint that rank 0, the leader, chooses for all ranks. All ranks must
-// call it. fd is connected to the process manager, and pmiEndpoint does not close it.
+// pmiEndpoint returns the address and token that rank 0, the leader, chooses for the store. All
+// ranks must call it. fd is connected to the process manager. It stays open.
 func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 	entry, _ := pmiResults.LoadOrStore(fd, &pmiResult{})
-	result := entry.(*pmiResult)
+	result := entry.(*pmiResult) // pmiResults holds nothing else.
 	result.Lock()
 	defer result.Unlock()
 	if result.isKnown {
@@ -59,13 +62,17 @@ func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("finding the store by PMI: %w", err)
 	}
-	result.endpoint, result.isKnown = endpoint, true
+	result.endpoint = endpoint
+	result.isKnown = true
 	return endpoint, nil
 }
 
 // pmiExchange exchanges the endpoint over conn, and fails when ctx is done.
 func pmiExchange(ctx context.Context, conn net.Conn, isLeader bool) (Endpoint, error) {
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(pastDeadline) })()
+	stop := context.AfterFunc(ctx, func() {
+		_ = conn.SetDeadline(pastDeadline) // ends reads and writes
+	})
+	defer stop()
 	p := &pmiClient{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
 	endpoint, err := p.exchangeEndpoint(isLeader)
 	if err != nil && ctx.Err() != nil {
@@ -74,7 +81,7 @@ func pmiExchange(ctx context.Context, conn net.Conn, isLeader bool) (Endpoint, e
 	return endpoint, err
 }
 
-// openPMIConn returns a connection that uses a duplicate of fd.
+// openPMIConn returns a connection that uses a duplicate of fd. Closing it leaves fd open.
 func openPMIConn(fd int) (net.Conn, error) {
 	duplicate, err := syscall.Dup(fd)
 	if err != nil {
@@ -83,15 +90,15 @@ func openPMIConn(fd int) (net.Conn, error) {
 	syscall.CloseOnExec(duplicate)
 	file := os.NewFile(uintptr(duplicate), "PMI_FD")
 	defer file.Close()
-	conn, err := net.FileConn(file)
+	conn, err := net.FileConn(file) // duplicates the descriptor once more
 	if err != nil {
 		return nil, fmt.Errorf("using descriptor %d of PMI_FD: %w", fd, err)
 	}
 	return conn, nil
 }
 
-// exchangeEndpoint stores a random socket name and token on rank 0, and reads them on all ranks
-// after a barrier.
+// exchangeEndpoint returns a random socket name and token. Rank 0, the leader, chooses and stores
+// them. After a barrier, all ranks read them.
 func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
 	spaceName, err := p.openSpace()
 	if err != nil {
@@ -107,12 +114,13 @@ func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
 	if _, err := p.request("barrier_in", "barrier_out"); err != nil {
 		return Endpoint{}, err
 	}
-	reply, err := p.request(fmt.Sprintf("get kvsname=%s key=%s", spaceName, pmiKey), "get_result")
+	get := fmt.Sprintf("get kvsname=%s key=%s", spaceName, pmiKey)
+	reply, err := p.request(get, "get_result")
 	if err != nil {
 		return Endpoint{}, err
 	}
-	name, token, isValid := strings.Cut(reply["value"], "-")
-	if !isValid || name == "" || token == "" {
+	name, token, _ := strings.Cut(reply["value"], "-")
+	if name == "" || token == "" {
 		return Endpoint{}, fmt.Errorf("%w: rank 0 stored %q", errPMI, reply["value"])
 	}
 	_, err = p.request("finalize", "finalize_ack")
@@ -129,7 +137,8 @@ func (p *pmiClient) openSpace() (spaceName string, err error) {
 		return "", err
 	}
 	for _, name := range []string{"keylen_max", "vallen_max"} {
-		if n, err := strconv.Atoi(limits[name]); err != nil || n < pmiMinBytes {
+		limit, err := strconv.Atoi(limits[name])
+		if err != nil || limit < pmiMinBytes {
 			return "", fmt.Errorf("%w: %s is %q, want at least %d",
 				errPMI, name, limits[name], pmiMinBytes)
 		}
@@ -144,8 +153,9 @@ func (p *pmiClient) openSpace() (spaceName string, err error) {
 	return space["kvsname"], nil
 }
 
-// request sends a line without "cmd=" and returns the fields of the reply. It fails unless the
-// reply's command is replyCommand and its field rc, if present, is 0.
+// request sends a command with its fields, such as "get_maxes", and returns the fields of the
+// reply. It returns errPMI if the reply's command is not replyCommand, or if the reply has a field
+// rc (return code) other than 0.
 func (p *pmiClient) request(line, replyCommand string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {
@@ -162,7 +172,8 @@ func (p *pmiClient) request(line, replyCommand string) (map[string]string, error
 	if fields["cmd"] != replyCommand {
 		return nil, fmt.Errorf("%w: %s got the reply %q", errPMI, command, reply)
 	}
-	if rc, ok := fields["rc"]; ok && rc != "0" {
+	rc, hasCode := fields["rc"]
+	if hasCode && rc != "0" {
 		return nil, fmt.Errorf("%w: %s got an error: rc=%q msg=%q",
 			errPMI, command, rc, fields["msg"])
 	}

@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// query identifies the operation that a request asks for, and is its first byte. The protocol is
-// that of PyTorch's TCPStore, which torch/csrc/distributed/c10d/TCPStoreBackend.hpp and the LibUV
-// server of PyTorch define.
+// query is the first byte of a request and identifies the operation. The protocol is that of
+// PyTorch's TCPStore. It is defined by TCPStoreBackend.hpp and the LibUV server, in
+// torch/csrc/distributed/c10d.
 type query byte
 
-// The queries. Every server since PyTorch 2.4 supports those up to queryPing, except queryAppend.
-// The client sends no others.
+// The queries. The client sends only those up to queryPing, without queryAppend. Every server since
+// PyTorch 2.4 supports them.
 const (
 	queryValidate query = iota
 	querySet
@@ -32,18 +32,20 @@ const (
 	queryQueueLen
 	queryListKeys
 	queryBarrier
-	queryCount
+	queryCount // number of queries
 )
 
 // Limits of requests. PyTorch's LibUV server has the same limits except maxRequestBytes.
 const (
-	maxKeyBytes     = 8 << 10
-	maxValueBytes   = 8 << 20
-	maxKeys         = 128 << 10
-	maxRequestBytes = 256 << 20 // all keys and values of a request
+	maxKeyBytes   = 8 << 10   // length of a key
+	maxValueBytes = 8 << 20   // length of a value
+	maxKeys       = 128 << 10 // number of keys of a request
+	// maxRequestBytes limits the total length of the keys and values of a request.
+	maxRequestBytes = 256 << 20
 )
 
-// protocolMagic is the nonce of VALIDATE, by which a server recognizes clients.
+// protocolMagic is the number in VALIDATE, the first request of each client. A server closes
+// connections with a different number.
 const protocolMagic uint32 = 0x3C85F7CE
 
 // Replies of one byte.
@@ -54,15 +56,15 @@ const (
 	replyCanceled = 1 // to CANCEL_WAIT, even if the WAIT was answered before
 )
 
-// requestFormat lists the fields after the query byte in this order: nonce, number of keys, each
-// key with its values, number.
+// requestFormat says which fields follow the query byte. Their order is: nonce, number of keys,
+// each key with its values, number.
 type requestFormat struct {
-	name       string // of the query
-	hasNonce   bool   // there is a uint32
-	hasCount   bool   // the number of keys is in the request, as a uint64
+	name       string // of the query, for errors
+	hasNonce   bool   // the request contains a nonce, a uint32
+	hasCount   bool   // the request contains the number of its keys, a uint64
 	keyCount   int    // number of keys unless hasCount is set
 	valueCount int    // number of values of each key
-	hasNumber  bool   // there is an int64
+	hasNumber  bool   // the request contains a number, an int64
 }
 
 var requestFormats = [queryCount]requestFormat{
@@ -94,12 +96,13 @@ func (q query) String() string {
 	return fmt.Sprintf("query %d", byte(q))
 }
 
+// request is a decoded request. Fields that are not in its requestFormat are zero.
 type request struct {
 	query  query
 	nonce  uint32   // protocolMagic for VALIDATE, or a number that the answer to PING repeats
-	keys   []string // in the server's table, see userKey
-	values [][]byte // requestFormat.valueCount values for each key
-	number int64    // delta of ADD, or number of ranks of BARRIER
+	keys   []string // keys of the server's table, which start with a slash (see userKey)
+	values [][]byte // requestFormat.valueCount values for each key, in the order of the keys
+	number int64    // number to add for ADD, or number of ranks for BARRIER
 }
 
 // encode appends the bytes of the request to b.
@@ -112,11 +115,13 @@ func (r *request) encode(b []byte) []byte {
 	if format.hasCount {
 		b = binary.LittleEndian.AppendUint64(b, uint64(len(r.keys)))
 	}
-	for i, key := range r.keys {
+	values := r.values // of the current and later keys
+	for _, key := range r.keys {
 		b = appendField(b, key)
-		for _, value := range r.values[i*format.valueCount : (i+1)*format.valueCount] {
+		for _, value := range values[:format.valueCount] {
 			b = appendField(b, value)
 		}
+		values = values[format.valueCount:]
 	}
 	if format.hasNumber {
 		b = appendNumber(b, r.number)
@@ -124,8 +129,8 @@ func (r *request) encode(b []byte) []byte {
 	return b
 }
 
-// checkSize returns ErrTooLarge if a server would close the connection because of the request's
-// size.
+// checkSize returns ErrTooLarge if the request exceeds a limit. A server would close the connection
+// instead.
 func (r *request) checkSize() error {
 	if len(r.keys) > maxKeys {
 		return fmt.Errorf("%d keys, at most %d are allowed: %w", len(r.keys), maxKeys, ErrTooLarge)
@@ -152,7 +157,7 @@ func (r *request) checkSize() error {
 	return nil
 }
 
-// appendField appends the length of a key or value, and its bytes.
+// appendField appends a key or value: its length as a uint64, and its bytes.
 func appendField[T string | []byte](b []byte, field T) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(field)))
 	return append(b, field...)

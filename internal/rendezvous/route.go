@@ -16,12 +16,14 @@ const (
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// chooseRoute sets w.Route, and w.Source if symmem launch has started this process. All ranks must
-// make the same choice, so chooseRoute uses only variables that are the same for all ranks, and
-// whether all ranks run on one machine.
+// chooseRoute sets w.Route, which describes how this rank reaches the store of its job. If symmem
+// launch has started this process, it also sets w.Source.
+//
+// All ranks must make the same choice. Therefore, chooseRoute uses only variables that are the same
+// for all ranks, and whether all ranks run on one machine.
 func chooseRoute(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
-		return nil // The zero Route is that of a world of one rank.
+		return nil // The zero Route is RouteLocal, a store inside this process.
 	}
 	token := o.Token
 	if token == "" {
@@ -41,6 +43,7 @@ func chooseRoute(e *environment, o Options, w *World) error {
 		return nil
 	}
 	if w.Source == SourceTorchrun && e.value("TORCHELASTIC_USE_AGENT_STORE") == "True" {
+		// torchrun serves a store. It requires no token, because it is PyTorch's TCPStore.
 		address, err := masterAddress(e)
 		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address}}
 		return err
@@ -65,26 +68,26 @@ func routeToAddress(address string, token Token, w *World) error {
 	return nil
 }
 
-// routeOnOneMachine sets the route for ranks of one machine: a Unix socket, whose name the ranks
-// derive from the name of the job. MPICH does not name jobs, so its ranks receive the socket's
-// name by PMI.
+// routeOnOneMachine sets the route for ranks of one machine. They use a Unix socket, whose name
+// they derive from the name of the job. MPICH does not name jobs. Its ranks receive the socket's
+// name by PMI, the protocol of its process manager.
 func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
 		w.Route = Route{Kind: RoutePMI, FD: fd}
 		return err
 	}
-	jobIdentity := []string{w.RunID, strconv.Itoa(w.Restart)}
-	if w.Source == SourceTorchrun || w.Source == SourceOptions {
+	jobIdentity := []string{w.RunID, strconv.Itoa(w.Restart)} // the same texts on all ranks
+	usesMasterAddress := w.Source == SourceTorchrun || w.Source == SourceOptions
+	if usesMasterAddress {
 		port := e.value("MASTER_PORT")
-		if port == "" && (w.RunID == "" || w.RunID == "none") {
+		hasRunID := w.RunID != "" && w.RunID != "none" // "none" is torchrun's default.
+		if port == "" && !hasRunID {
 			return e.errorf("the ranks of this job have no common name for their store: "+
 				"set MASTER_PORT, a run id, or %s", EnvStore)
 		}
 		jobIdentity = append(jobIdentity, e.value("MASTER_ADDR"), port)
-	}
-	hasAddress := len(jobIdentity) > 2 // MASTER_ADDR and MASTER_PORT
-	if w.RunID == "" && !hasAddress {
+	} else if w.RunID == "" {
 		return e.errorf("the launcher did not set a name for the job: set %s", EnvStore)
 	}
 	address := privateSocketAddress(w.Source, os.Geteuid(), jobIdentity)
@@ -92,15 +95,16 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 	return nil
 }
 
-// privateSocketAddress returns the address of a user's Unix socket for a job. It contains a hash
-// of jobIdentity, because the name of a socket has at most 107 bytes.
+// privateSocketAddress returns the address of a user's Unix socket for a job. The address contains
+// a hash of jobIdentity, because the name of a socket has at most 107 bytes.
 func privateSocketAddress(source Source, uid int, jobIdentity []string) string {
 	jobName := string(source) + "\x00" + strings.Join(jobIdentity, "\x00")
 	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(jobName)))
 }
 
-// routeAcrossMachines sets the route for ranks of several machines: TCP to the master's address.
-// It requires a token, because processes of other jobs can reach the address.
+// routeAcrossMachines sets the route for ranks of several machines. They use TCP, with the address
+// in MASTER_ADDR and MASTER_PORT. The store requires a token, because processes of other jobs can
+// reach this address.
 func routeAcrossMachines(e *environment, token Token, w *World) error {
 	address, err := masterAddress(e)
 	if err != nil {
@@ -116,12 +120,14 @@ func routeAcrossMachines(e *environment, token Token, w *World) error {
 
 // masterAddress returns "MASTER_ADDR:MASTER_PORT" with the values of these variables.
 func masterAddress(e *environment) (string, error) {
-	host, port := e.value("MASTER_ADDR"), e.value("MASTER_PORT")
+	host := e.value("MASTER_ADDR")
+	port := e.value("MASTER_PORT")
 	if host == "" || port == "" {
 		return "", e.errorf("the store needs MASTER_ADDR and MASTER_PORT, or %s", EnvStore)
 	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return "", e.errorf("MASTER_PORT is not a port number")
+	portNumber, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || portNumber == 0 {
+		return "", e.errorf("MASTER_PORT is not a port number") // errorf adds the value.
 	}
 	return net.JoinHostPort(host, port), nil
 }

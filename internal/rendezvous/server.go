@@ -12,7 +12,11 @@ import (
 	"symmem/internal/sys"
 )
 
-// Server serves a store over the protocol of PyTorch's TCPStore. It is safe for concurrent use.
+// Server serves a store, which is a table of keys and values for the ranks of a job. The protocol
+// is that of PyTorch's TCPStore. A Server is safe for concurrent use.
+//
+// Each connection has a session. A session is remote if a listener has accepted its connection,
+// and open if its client has sent the required token.
 type Server struct {
 	// These fields do not change.
 	listener   net.Listener   // nil if only this process can reach the server
@@ -23,9 +27,9 @@ type Server struct {
 
 	mu sync.Mutex
 	// mu guards all fields below.
-	table           *table
+	table           *table // the stored keys and values
 	sessions        map[clientID]*session
-	claims          map[rankClaim]clientID // session that has claimed the rank
+	claims          map[rankClaim]clientID // session of the process that runs the rank
 	lastID          clientID               // ID of the newest session
 	remoteCount     int                    // number of open remote sessions
 	endCount        int                    // number of calls of recordEnd
@@ -33,13 +37,14 @@ type Server struct {
 	remoteEnded     chan struct{}          // closed and replaced whenever remoteCount decreases
 	isClosing       bool                   // announceClosing was called
 	isClosed        bool                   // Close was called
-	// onAcceptError handles the first error of Accept that the user can fix.
+	// onAcceptError handles the first error of Accept that the user can fix. It is nil afterwards.
 	onAcceptError func(error)
-	authTimeout   time.Duration // the constant authTimeout, except in tests
+	authTimeout   time.Duration // the constant authTimeout; tests set a shorter one
 }
 
-// Listen serves a new store at address, which is "host:port" or "unix:@name". On TCP, it requires
-// a token. On a Unix socket, it refuses clients of other users. The caller must close the server.
+// Listen serves a new store at address, which is "host:port" or "unix:@name". On TCP, the server
+// requires a token. On a Unix socket, it refuses clients of other users. The caller must close the
+// server.
 func Listen(address string, token Token) (*Server, error) {
 	network, addr, err := splitAddress(address)
 	if err != nil {
@@ -66,7 +71,7 @@ func Listen(address string, token Token) (*Server, error) {
 	return s, nil
 }
 
-// newServer returns a server without a listener.
+// newServer returns a server without a listener. Only Client can connect to it.
 func newServer(address string, token Token) *Server {
 	return &Server{
 		address:       address,
@@ -84,16 +89,19 @@ func newServer(address string, token Token) *Server {
 // Address returns the server's address, with the port that Listen has chosen.
 func (s *Server) Address() string { return s.address }
 
-// Client returns a client in this process. It needs no token and does not delay Drain.
+// Client returns a client in this process. It needs no token, and Drain does not wait for it.
 func (s *Server) Client() *Client {
-	return newClient(s.address, func(ctx context.Context) (*link, error) {
+	dial := func(ctx context.Context) (*link, error) {
 		clientEnd, serverEnd := net.Pipe()
 		const isRemote = false
 		if !s.startSession(serverEnd, isRemote) {
-			return nil, errors.Join(ErrLost, clientEnd.Close(), serverEnd.Close())
+			_ = clientEnd.Close() // Closing a pipe never fails.
+			_ = serverEnd.Close()
+			return nil, ErrLost
 		}
 		return handshake(ctx, clientEnd, Endpoint{Address: s.address})
-	})
+	}
+	return newClient(s.address, dial)
 }
 
 // acceptClients accepts connections until the listener is closed.
@@ -110,19 +118,25 @@ func (s *Server) acceptClients() {
 			continue
 		}
 		sys.CloseInForks(conn)
+		// An error concerns only this client, which notices that its connection is closed.
+		err = checkPeer(conn, s.address, s.uid)
+		if err == nil {
+			err = sys.DetectSilence(conn)
+		}
 		const isRemote = true
-		if checkPeer(conn, s.address, s.uid) != nil || sys.DetectSilence(conn) != nil ||
-			!s.startSession(conn, isRemote) {
+		isServed := err == nil && s.startSession(conn, isRemote)
+		if !isServed {
 			conn.Close()
 		}
 	}
 }
 
-// acceptPause is the pause after an error of Accept.
+// acceptPause is the pause after an error of Accept, which may persist. It keeps acceptClients from
+// using a whole CPU core.
 const acceptPause = 10 * time.Millisecond
 
-// startSession serves a connection, which the session closes. It returns false, and leaves the
-// connection open, if the server is closed.
+// startSession starts the goroutines that serve a connection and close it in the end. If the server
+// is closed, it returns false and leaves the connection open.
 func (s *Server) startSession(conn net.Conn, isRemote bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +151,10 @@ func (s *Server) startSession(conn net.Conn, isRemote bool) bool {
 		s.addUnauthenticated(sess)
 	}
 	s.goroutines.Go(sess.run)
-	s.goroutines.Go(func() { sess.outbox.drain(conn); conn.Close() })
+	s.goroutines.Go(func() {
+		sess.outbox.drain(conn) // returns when the session has ended
+		conn.Close()
+	})
 	return true
 }
 
@@ -156,8 +173,8 @@ func (s *Server) endSession(sess *session) {
 	}
 }
 
-// endSilentSessions closes all connections to machines that do not answer. Otherwise, the server
-// would detect such machines one after another.
+// endSilentSessions closes all connections to machines that do not answer. Without it, the server
+// would detect the connections of one silent machine one after another.
 func (s *Server) endSilentSessions() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,14 +189,15 @@ func (s *Server) endSilentSessions() {
 func (s *Server) handleRequest(from clientID, r *request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.handleGreeting(from, r) {
+	wasGreeting := s.handleGreeting(from, r)
+	if wasGreeting {
 		return nil
 	}
 	return s.applyRequest(from, r)
 }
 
-// applyRequest applies a request to the table and sends the replies, some of which may end waits
-// of other clients. The caller must hold s.mu.
+// applyRequest applies a request to the table and sends the replies. Some replies may go to other
+// clients that waited for a key. The caller must hold s.mu.
 func (s *Server) applyRequest(from clientID, r *request) error {
 	replies, err := s.table.apply(from, r)
 	for _, reply := range replies {
@@ -190,8 +208,9 @@ func (s *Server) applyRequest(from clientID, r *request) error {
 	return err
 }
 
-// Drain stops listening and waits until all authenticated clients in other processes have
-// disconnected or ctx is done. The server still serves connected clients.
+// Drain stops listening and waits until all authenticated clients of other processes have
+// disconnected. Meanwhile, the server serves these clients. Drain returns an error if ctx is done
+// first.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()
@@ -228,7 +247,8 @@ func (s *Server) Close() error {
 	wasClosed := s.isClosed
 	s.isClosed = true
 	for _, sess := range s.sessions {
-		_ = sess.conn.SetDeadline(pastDeadline) // ends reads, and writes until the next line
+		// End a read or write that is blocked, and then allow the last replies to be written.
+		_ = sess.conn.SetDeadline(pastDeadline)
 		_ = sess.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 		if s.isClosing && sess.isRemote && sess.greeting != nil {
 			sess.outbox.post([]byte(closingMark))
@@ -237,7 +257,8 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.goroutines.Wait()
-	if wasClosed || errors.Is(err, net.ErrClosed) {
+	hasDrained := errors.Is(err, net.ErrClosed) // Drain has closed the listener.
+	if wasClosed || hasDrained {
 		return nil
 	}
 	return err

@@ -11,15 +11,16 @@ import (
 	"time"
 )
 
-// service shares a server among all members in this process. The last member to leave closes it.
+// service shares one server among all members of this process. A member is the result of a call of
+// Connect, and a process can call it several times. The last member to leave closes the server.
 type service struct {
 	endpoint Endpoint
 	server   *Server
 
 	// Guarded by services.mu:
 	memberCount int // number of members that have joined and not left
-	// leaveKeys has an element for each world that all ranks have joined. It lists the keys that the
-	// other ranks set when they leave the world.
+	// leaveKeys has an element for each call of Connect in which all ranks have connected. The
+	// element lists the keys that the other ranks set when they leave.
 	leaveKeys [][]string
 }
 
@@ -29,25 +30,32 @@ var services = struct {
 	byAddress map[string]*service // by Endpoint.Address
 }{byAddress: map[string]*service{}}
 
-// joinService returns the service at an endpoint, which it opens if this process has none, and
-// counts a new member. While another process uses the address, joinService retries, because that
-// process may be rank 0 of an earlier run. It returns an error if that process has claimed rank 0
-// of this job.
+// joinService adds a member to the service at an endpoint and returns the service. It opens the
+// service if this process has none there.
+//
+// While another process uses the address, joinService retries. That process may be rank 0 of an
+// earlier run, which is about to end. joinService returns an error if it belongs to another user,
+// or if it has claimed rank 0 of this job.
 func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	hasWarned := false
-	var lastCheck time.Time
-	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
+	var lastClaimCheck time.Time
+	pause := firstBackoff
+	for {
 		s, err := findOrOpenService(endpoint)
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
 			return s, err
 		}
 		advice, ownerErr := checkAddressOwner(ctx, endpoint, uint32(os.Geteuid()))
-		if ownerErr == nil && time.Since(lastCheck) > claimTimeout {
-			ownerErr = checkUnclaimed(ctx, endpoint, w)
-			lastCheck = time.Now()
-		}
 		if ownerErr != nil {
 			return nil, ownerErr
+		}
+		// The check can take claimTimeout, so it is not part of each attempt.
+		if time.Since(lastClaimCheck) > claimTimeout {
+			claimErr := checkUnclaimed(ctx, endpoint, w)
+			if claimErr != nil {
+				return nil, claimErr
+			}
+			lastClaimCheck = time.Now()
 		}
 		if !hasWarned {
 			hasWarned = true
@@ -57,10 +65,12 @@ func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, er
 		if !sleepWithJitter(ctx, pause) {
 			return nil, fmt.Errorf("%w: %w; %s", context.Cause(ctx), err, advice)
 		}
+		pause = min(2*pause, maxBackoff)
 	}
 }
 
-// findOrOpenService is joinService without retries.
+// findOrOpenService is joinService without retries. It returns EADDRINUSE if another process uses
+// the address.
 func findOrOpenService(endpoint Endpoint) (*service, error) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
@@ -81,15 +91,15 @@ func findOrOpenService(endpoint Endpoint) (*service, error) {
 	return s, nil
 }
 
-// addWorld adds a world that all ranks have joined.
+// addWorld adds an element to s.leaveKeys, after all ranks have connected.
 func (s *service) addWorld(leaveKeys []string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
 	s.leaveKeys = append(s.leaveKeys, leaveKeys)
 }
 
-// removeMember removes a member and reports whether it was the last one. For the last one, it also
-// returns leaveKeys, and removes s from services, so that the next member opens a new service.
+// removeMember removes a member. isLast is true if it was the last one. In this case, removeMember
+// also returns s.leaveKeys, and removes s from services so that the next member opens a new one.
 func (s *service) removeMember() (isLast bool, leaveKeys [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

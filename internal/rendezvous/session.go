@@ -8,24 +8,27 @@ import (
 	"symmem/internal/sys"
 )
 
-// session serves one connection of a Server. run reads requests on one goroutine, and outbox.drain
-// writes replies on another.
+// session serves one connection of a Server. It has two goroutines: run reads requests, and
+// outbox.drain writes replies.
 type session struct {
 	server   *Server
 	id       clientID
 	conn     net.Conn
-	isRemote bool // accepted by the listener, and not a connection of Server.Client
-	outbox   *outbox
+	isRemote bool    // The listener has accepted it. False for connections of Server.Client.
+	outbox   *outbox // replies that have not been written
 
 	// Guarded by server.mu:
 	isOpen   bool      // the client has sent VALIDATE and the required token
-	greeting *greeting // sent by the client, or nil
+	greeting *greeting // describes the client's rank; nil before the client has sent it
 }
 
 const (
-	authTimeout  = 5 * time.Second // from the connection until the session is open
-	flushTimeout = time.Second     // for writing the last replies
-	// maxAuthBytes limits a request before the session is open.
+	// authTimeout limits the time from accepting the connection until the session is open.
+	authTimeout = 5 * time.Second
+	// flushTimeout limits the time for writing the last replies.
+	flushTimeout = time.Second
+	// maxAuthBytes limits a request before the session is open. The longest is the check of the
+	// token.
 	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
 
@@ -41,8 +44,8 @@ func (s *session) run() {
 	if sys.IsSilence(err) { // The client's machine no longer answers.
 		s.server.endSilentSessions()
 	}
-	// Writing the last replies needs a deadline: the client may never read them, and Server.Close,
-	// which waits for this session, can no longer interrupt it.
+	// The client may never read the last replies, so writing them needs a deadline. Server.Close
+	// waits for the writes, but cannot interrupt them: it no longer knows this session.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.outbox.close()
 }
@@ -82,18 +85,20 @@ func (s *session) receiveHandshake(d *decoder) error {
 	return s.authenticate(d)
 }
 
-// authenticate waits for the token. A PING may precede it, as part of the handshake.
+// authenticate waits for the token, which the client sends as a CHECK of a special key. Each PING
+// before the token is answered, because it is part of the handshake.
 func (s *session) authenticate(d *decoder) error {
 	for {
 		r, err := d.readRequest(maxAuthBytes)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
+		}
+		switch {
 		case s.server.token.matches(r):
 			s.outbox.post([]byte{replyReady})
 			return nil
 		case r.query == queryCheck:
-			s.outbox.post([]byte{replyNotReady})
+			s.outbox.post([]byte{replyNotReady}) // The token is wrong.
 			return errUnauthenticated
 		case r.query != queryPing:
 			return errUnauthenticated

@@ -1,22 +1,25 @@
 package rendezvous
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 )
 
-// firstReservedStep is the lowest step ID that Slurm reserves for processes that are not ranks,
-// such as sbatch scripts, in which SLURM_PROCID is 0.
+// firstReservedStep is the lowest of the step IDs that Slurm reserves for processes that are not
+// ranks. An sbatch script, for example, also has SLURM_PROCID, but its step ID is reserved.
 const firstReservedStep = 0xfffffff0
 
-// isInSlurmStep reports whether this process is a rank that srun has started.
+// isInSlurmStep reports whether this process is a rank that srun has started. A step is the set of
+// ranks that one srun starts. Slurm calls ranks tasks, and machines nodes.
 func isInSlurmStep(e *environment) bool {
 	id, err := strconv.ParseUint(e.value("SLURM_STEP_ID"), 10, 64)
 	return err == nil && id < firstReservedStep
 }
 
-// worldFromSlurm returns the World that the variables of a Slurm step describe. It prefers the
-// size of the step to the size of the job, because a job can run many steps.
+// worldFromSlurm returns the World that the variables of a Slurm step describe: the rank of this
+// process and the number of ranks. It prefers the size of the step to the size of the job, because
+// a job can run many steps.
 func worldFromSlurm(e *environment) (World, error) {
 	e.variables = nil // Errors list only the variables that are read from here on.
 	job := e.value("SLURM_JOB_ID")
@@ -28,15 +31,14 @@ func worldFromSlurm(e *environment) (World, error) {
 	if e.value(sizeName) == "" {
 		sizeName = "SLURM_NTASKS"
 	}
-	var errs [4]error
-	w.Rank, errs[0] = e.number("SLURM_PROCID")
-	w.LocalRank, errs[1] = e.number("SLURM_LOCALID")
-	w.Size, errs[2] = e.number(sizeName)
-	w.LocalSize, errs[3] = slurmLocalSize(e, w.Size)
-	for _, err := range errs {
-		if err != nil {
-			return World{}, err
-		}
+	var rankErr, localRankErr, sizeErr, localSizeErr error
+	w.Rank, rankErr = e.number("SLURM_PROCID")
+	w.LocalRank, localRankErr = e.number("SLURM_LOCALID")
+	w.Size, sizeErr = e.number(sizeName)
+	w.LocalSize, localSizeErr = slurmLocalSize(e, w.Size)
+	err := cmp.Or(rankErr, localRankErr, sizeErr, localSizeErr) // the first error
+	if err != nil {
+		return World{}, err
 	}
 	if problem := w.describeProblem(); problem != "" {
 		return World{}, e.errorf("%s", problem)
@@ -60,9 +62,11 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 	return n, nil
 }
 
-// tasksOnNode returns the number of tasks on a node, as the value of SLURM_STEP_TASKS_PER_NODE
-// lists it. For example, "4(x2),3" means 4 tasks on each of nodes 0 and 1, and 3 on node 2.
+// tasksOnNode returns the number of tasks on the node with the given index. list is the value of
+// SLURM_STEP_TASKS_PER_NODE. For example, "4(x2),3" means 4 tasks on each of nodes 0 and 1, and 3
+// on node 2.
 func tasksOnNode(list string, node int) (tasks int, isValid bool) {
+	nodesBefore := 0 // number of nodes in earlier items
 	for item := range strings.SplitSeq(list, ",") {
 		number, repetition, isRepeated := strings.Cut(item, "(x")
 		n, err := strconv.Atoi(number)
@@ -71,16 +75,16 @@ func tasksOnNode(list string, node int) (tasks int, isValid bool) {
 		}
 		nodeCount := 1 // number of nodes with n tasks
 		if isRepeated {
-			digits, isClosed := strings.CutSuffix(repetition, ")")
+			digits, hasEnd := strings.CutSuffix(repetition, ")")
 			nodeCount, err = strconv.Atoi(digits)
-			if err != nil || !isClosed || nodeCount < 1 {
+			if err != nil || !hasEnd || nodeCount < 1 {
 				return 0, false
 			}
 		}
-		if node < nodeCount {
+		if node-nodesBefore < nodeCount {
 			return n, true
 		}
-		node -= nodeCount // relative to the next item
+		nodesBefore += nodeCount
 	}
 	return 0, false
 }

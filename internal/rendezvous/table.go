@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,7 +13,8 @@ import (
 // clientID identifies a connection of a server. It is never reused.
 type clientID uint64
 
-// reply is an answer to a client's request, which may be an earlier one.
+// reply contains the bytes to send to a client. A request of one client can cause replies to
+// others: a SET of a key answers each WAIT for that key.
 type reply struct {
 	to    clientID
 	bytes []byte
@@ -21,13 +23,13 @@ type reply struct {
 // table holds a store's state and computes the replies to requests. It does no I/O and has no
 // lock.
 //
-// Like PyTorch's LibUV server, it answers other queries of a waiting client. A second wait is an
-// error, because the client could not distinguish the two answers.
+// While a client waits, the table answers its other requests, as PyTorch's LibUV server does. A
+// second wait is an error, because the client could not distinguish the two answers.
 type table struct {
 	values         map[string][]byte    // by key
-	queues         map[string][][]byte  // by key; never empty
+	queues         map[string][][]byte  // by key; an empty queue is deleted
 	barriers       map[string]*barrier  // by key
-	waiterByClient map[clientID]*waiter // clients that have not been answered
+	waiterByClient map[clientID]*waiter // clients whose wait has not been answered
 	// waitersByKey lists the waiters for each missing key in the order of their requests.
 	waitersByKey map[string][]*waiter
 	replies      []reply // result of apply, reused by the next call
@@ -36,14 +38,14 @@ type table struct {
 // waiter is a client that waits for keys or at a barrier.
 type waiter struct {
 	client      clientID
-	missingKeys map[string]bool // nil at a barrier
-	barrier     *barrier        // nil if it waits for keys
+	missingKeys map[string]bool // keys that it waits for; nil at a barrier
+	barrier     *barrier        // barrier that it waits at; nil if it waits for keys
 }
 
-// barrier counts the clients that have arrived at it. It is never reset, so each use needs a new
-// key.
+// barrier counts the clients that have arrived at it. The count is never reset, so each use needs
+// a new key.
 type barrier struct {
-	arrivalCount int64
+	arrivalCount int64      // includes clients that have disconnected
 	clients      []clientID // clients that wait for others to arrive
 }
 
@@ -75,6 +77,9 @@ func (t *table) apply(from clientID, r *request) ([]reply, error) {
 }
 
 // dispatch processes a request and appends the answers to t.replies.
+//
+// The decoder has checked that r.keys and r.values have the lengths that requestFormats lists for
+// the query. Their indices are therefore in range.
 func (t *table) dispatch(from clientID, r *request) error {
 	switch r.query {
 	case querySet, queryMultiSet:
@@ -82,7 +87,9 @@ func (t *table) dispatch(from clientID, r *request) error {
 			t.set(key, r.values[i])
 		}
 	case queryCompareSet:
-		t.answer(from, appendField(nil, t.compareSet(r.keys[0], r.values[0], r.values[1])))
+		expected, desired := r.values[0], r.values[1]
+		current := t.compareSet(r.keys[0], expected, desired)
+		t.answer(from, appendField(nil, current))
 	case queryAdd:
 		return t.add(from, r.keys[0], r.number)
 	case queryAppend:
@@ -124,7 +131,7 @@ func (t *table) answerQuery(from clientID, r *request) {
 	case queryNumKeys:
 		b = appendNumber(b, int64(len(t.values)))
 	case queryPing:
-		b = (&request{query: queryPing, nonce: r.nonce}).encode(b)[1:] // only the nonce
+		b = binary.LittleEndian.AppendUint32(b, r.nonce)
 	case queryQueueLen:
 		b = appendNumber(b, int64(len(t.queues[r.keys[0]])))
 	case queryListKeys:
@@ -133,12 +140,12 @@ func (t *table) answerQuery(from clientID, r *request) {
 			b = appendField(b, key)
 		}
 	}
-	// A MULTI_GET without keys has an empty answer.
 	t.answer(from, b)
 }
 
+// answer adds a reply, which apply returns.
 func (t *table) answer(to clientID, b []byte) {
-	if len(b) > 0 {
+	if len(b) > 0 { // A MULTI_GET without keys has an empty answer.
 		t.replies = append(t.replies, reply{to: to, bytes: b})
 	}
 }
@@ -149,39 +156,44 @@ func (t *table) isMissing(key string) bool {
 	return !exists && len(t.queues[key]) == 0
 }
 
+// set stores a value and ends the waits for its key.
 func (t *table) set(key string, value []byte) {
 	t.values[key] = value
 	t.wakeWaiters(key)
 }
 
-// compareSet sets key to desired if its value is expected, and returns the answer. See
-// Client.CompareSet.
+// compareSet sets key to desired if its value equals expected. A missing key equals an empty
+// expected value. compareSet returns the value of key afterwards, or expected if key is still
+// missing.
 func (t *table) compareSet(key string, expected, desired []byte) []byte {
 	current, exists := t.values[key]
-	switch {
-	case !exists && len(expected) > 0:
-		return expected
-	case exists && !bytes.Equal(current, expected):
+	if exists && !bytes.Equal(current, expected) {
 		return current
+	}
+	if !exists && len(expected) > 0 {
+		return expected
 	}
 	t.set(key, desired)
 	return desired
 }
 
-// add adds delta to the number under key and answers with the sum.
+// add adds delta to the number under key, or to 0 if the key is missing. It answers with the sum,
+// which wraps around if it overflows.
 func (t *table) add(from clientID, key string, delta int64) error {
+	sum := delta
 	if current, exists := t.values[key]; exists {
 		number, err := strconv.ParseInt(string(current), 10, 64)
 		if err != nil {
 			return fmt.Errorf("%w: %q", errNotANumber, key)
 		}
-		delta += number
+		sum += number
 	}
-	t.answer(from, appendNumber(nil, delta))
-	t.set(key, strconv.AppendInt(nil, delta, 10))
+	t.answer(from, appendNumber(nil, sum))
+	t.set(key, strconv.AppendInt(nil, sum, 10))
 	return nil
 }
 
+// appendValue appends value to the value of key, or to an empty value if the key is missing.
 func (t *table) appendValue(key string, value []byte) error {
 	newValue := slices.Concat(t.values[key], value)
 	if len(newValue) > maxValueBytes {
@@ -191,30 +203,29 @@ func (t *table) appendValue(key string, value []byte) error {
 	return nil
 }
 
-// delete removes a key and answers with the number of keys that it removed.
+// delete removes a key and answers with the number of keys that it removed, 0 or 1.
 func (t *table) delete(from clientID, key string) {
-	_, exists := t.values[key]
-	delete(t.values, key)
-	deletedCount := int64(0)
-	if exists {
+	var deletedCount int64
+	if _, exists := t.values[key]; exists {
 		deletedCount = 1
 	}
+	delete(t.values, key)
 	t.answer(from, appendNumber(nil, deletedCount))
 }
 
 // push appends a value to the queue under key.
 func (t *table) push(key string, value []byte) {
 	t.queues[key] = append(t.queues[key], value)
-	// Wake only one client, because only one can pop the value.
+	// End the wait of only one client, because only one can pop the value.
 	if waiters := t.waitersByKey[key]; len(waiters) > 0 {
 		first := waiters[0]
 		t.removeWaiter(first, key)
-		t.removeMissing(first, key)
+		t.removeMissingKey(first, key)
 	}
 }
 
-// pop answers with the length of the queue under key and, if it is not empty, its first value,
-// which it removes.
+// pop removes the first value of the queue under key. It answers with the length that the queue
+// had, followed by the removed value unless the queue was empty.
 func (t *table) pop(from clientID, key string) {
 	queue := t.queues[key]
 	b := appendNumber(nil, int64(len(queue)))

@@ -2,15 +2,16 @@ package rendezvous
 
 import "slices"
 
-// startWait answers a client when all keys exist, which may be at once. It returns errSecondWait
-// if the client is already waiting.
+// startWait handles a WAIT, which is answered when all keys exist. If they exist already, it
+// answers at once. It returns errSecondWait if the client is already waiting.
 func (t *table) startWait(from clientID, keys []string) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
 	}
 	w := &waiter{client: from, missingKeys: map[string]bool{}}
 	for _, key := range keys {
-		if t.isMissing(key) && !w.missingKeys[key] {
+		isRepeated := w.missingKeys[key] // A WAIT may list a key twice.
+		if t.isMissing(key) && !isRepeated {
 			w.missingKeys[key] = true
 			t.waitersByKey[key] = append(t.waitersByKey[key], w)
 		}
@@ -23,18 +24,19 @@ func (t *table) startWait(from clientID, keys []string) error {
 	return nil
 }
 
-// wakeWaiters ends the waits for a key that has been set, except waits for other missing keys.
+// wakeWaiters is called when a key has been set. It ends the waits for this key that wait for no
+// other missing key.
 func (t *table) wakeWaiters(key string) {
 	waiters := t.waitersByKey[key]
 	delete(t.waitersByKey, key)
 	for _, w := range waiters {
-		t.removeMissing(w, key)
+		t.removeMissingKey(w, key)
 	}
 }
 
-// removeMissing removes a key that now exists from a wait, and ends the wait if no other key is
-// missing.
-func (t *table) removeMissing(w *waiter, key string) {
+// removeMissingKey removes a key that now exists from w.missingKeys. If no other key is missing, it
+// ends the wait and answers the client. The caller removes w from t.waitersByKey.
+func (t *table) removeMissingKey(w *waiter, key string) {
 	delete(w.missingKeys, key)
 	if len(w.missingKeys) > 0 {
 		return
@@ -43,9 +45,10 @@ func (t *table) removeMissing(w *waiter, key string) {
 	t.answer(w.client, []byte{replyWaitOver})
 }
 
-// removeWaiter removes a wait that has ended from the waiters for a key.
+// removeWaiter removes w from the waiters for a key.
 func (t *table) removeWaiter(w *waiter, key string) {
-	remaining := slices.DeleteFunc(t.waitersByKey[key], func(x *waiter) bool { return x == w })
+	isRemoved := func(other *waiter) bool { return other == w }
+	remaining := slices.DeleteFunc(t.waitersByKey[key], isRemoved)
 	if len(remaining) == 0 {
 		delete(t.waitersByKey, key)
 	} else {
@@ -53,9 +56,9 @@ func (t *table) removeWaiter(w *waiter, key string) {
 	}
 }
 
-// arriveAtBarrier records that a client has arrived at the barrier with the given key. When
-// rankCount clients have arrived, it answers all of them. Later arrivals are answered at once. It
-// returns errSecondWait if the client is already waiting.
+// arriveAtBarrier records that a client has arrived at the barrier with the given key. The arrival
+// of client number rankCount answers all clients that have arrived. Later arrivals are answered at
+// once. It returns errSecondWait if the client is already waiting.
 func (t *table) arriveAtBarrier(from clientID, key string, rankCount int64) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
@@ -91,7 +94,7 @@ func (t *table) endWait(client clientID) {
 		t.removeWaiter(w, key)
 	}
 	if w.barrier != nil {
-		w.barrier.clients = slices.DeleteFunc(w.barrier.clients,
-			func(c clientID) bool { return c == client })
+		isRemoved := func(other clientID) bool { return other == client }
+		w.barrier.clients = slices.DeleteFunc(w.barrier.clients, isRemoved)
 	}
 }

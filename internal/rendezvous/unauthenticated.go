@@ -9,7 +9,8 @@ import (
 )
 
 // maxUnauthenticated is the maximum number of connections that have not sent the token yet. Ranks
-// authenticate within a millisecond, and retry if their connection is closed.
+// send it within a millisecond, so a higher limit would only serve other programs. A rank retries
+// if its connection is closed.
 const maxUnauthenticated = 128
 
 // unauthenticatedLimit returns the limit of unauthenticated connections for this process.
@@ -21,29 +22,34 @@ func unauthenticatedLimit() int {
 	return unauthenticatedLimitFor(limit.Cur)
 }
 
-// unauthenticatedLimitFor returns the limit for a process that may open the given number of
-// descriptors: a quarter of it, but at least 4 and at most maxUnauthenticated.
-func unauthenticatedLimitFor(descriptors uint64) int {
-	return int(min(maxUnauthenticated, max(4, descriptors/4)))
+// unauthenticatedLimitFor returns the limit for a process that may open descriptorLimit files. It
+// is a quarter of descriptorLimit, but at least 4 and at most maxUnauthenticated. The other
+// descriptors remain for ranks.
+func unauthenticatedLimitFor(descriptorLimit uint64) int {
+	return int(min(maxUnauthenticated, max(4, descriptorLimit/4)))
 }
 
-// addUnauthenticated adds a session and closes the oldest unauthenticated one if the limit is
-// exceeded. The caller must hold s.mu.
+// addUnauthenticated adds a session, which serves one connection of a client. If there are too many
+// unauthenticated sessions afterwards, it closes the oldest. The caller must hold s.mu.
 func (s *Server) addUnauthenticated(sess *session) {
 	s.unauthenticated = append(s.unauthenticated, sess)
 	if len(s.unauthenticated) > unauthenticatedLimit() {
-		_ = s.unauthenticated[0].conn.Close()
+		oldest := s.unauthenticated[0]
+		_ = oldest.conn.Close() // ends the session
 		s.unauthenticated = s.unauthenticated[1:]
 	}
 }
 
-// removeUnauthenticated removes a session that is open or has ended. The caller must hold s.mu.
+// removeUnauthenticated removes a session that has sent the token or has ended. It has no effect
+// if addUnauthenticated has removed the session. The caller must hold s.mu.
 func (s *Server) removeUnauthenticated(sess *session) {
-	isSame := func(other *session) bool { return other == sess }
-	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, isSame)
+	isRemoved := func(other *session) bool { return other == sess }
+	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, isRemoved)
 }
 
-// openSession opens a session after the handshake, and removes the deadline for the handshake.
+// openSession is called after a session's handshake, which includes the token. It removes the
+// deadline for the handshake. From here on, Drain waits for the client if it is remote, which means
+// that it is in another process.
 func (s *Server) openSession(sess *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,11 +61,13 @@ func (s *Server) openSession(sess *session) error {
 		s.removeUnauthenticated(sess)
 		s.remoteCount++
 	}
-	return sess.conn.SetReadDeadline(time.Time{})
+	noDeadline := time.Time{}
+	return sess.conn.SetReadDeadline(noDeadline)
 }
 
-// OnAcceptError sets a function that the server calls, on another goroutine, with the first error
-// of accepting connections that the user can fix. By default, the server logs a warning.
+// OnAcceptError sets a function that the server calls if it cannot accept a connection and the user
+// can fix this. The server calls it at most once, on another goroutine. By default, the server
+// logs a warning.
 func (s *Server) OnAcceptError(handle func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,11 +84,12 @@ func (s *Server) reportAcceptError(err error) {
 	handle := s.onAcceptError
 	s.onAcceptError = nil
 	s.mu.Unlock()
-	if handle != nil {
+	if handle != nil { // This is the first error.
 		handle(err)
 	}
 }
 
+// warnAcceptError is the default of OnAcceptError.
 func warnAcceptError(err error) {
 	slog.Warn("symmem: the store cannot accept the connection of a rank: raise the limit of open "+
 		"files (ulimit -n) of the process that serves it", "error", err)

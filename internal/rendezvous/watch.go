@@ -10,61 +10,75 @@ import (
 	"time"
 )
 
-// endWatcher records which other ranks of a world have ended. When its separate connection to the
-// store is closed, the server records that this rank has ended.
+// endWatcher records which other ranks of a world have ended. A world is the set of ranks that
+// have connected together.
+//
+// The watcher uses a connection to the store that nothing else uses. When this connection closes,
+// the server records that this rank has ended.
 type endWatcher struct {
-	client    *Client // of the separate connection
-	keyPrefix string  // of the world
+	client    *Client // uses only the watcher's connection
+	keyPrefix string  // prefix of the world's keys in the store
 	rank      int     // this rank
-	storeRank int     // rank that serves the store, or -1
+	storeRank int     // rank that serves the store, or -1 if no rank does
 
-	cancelWait context.CancelFunc // ends run, without closing the connection
-	cancelAll  context.CancelFunc // releases the context of run
+	cancelWait context.CancelFunc // makes run return, without closing the connection
+	cancelAll  context.CancelFunc // releases the timer of run's context; called by run
 	done       chan struct{}      // closed when run returns
 
 	mu          sync.Mutex         // guards the fields below
-	ends        map[int]*endReport // by rank
+	ends        map[int]*endReport // by rank; nil for ranks without a report
 	isStoreLost bool               // the connection has ended, or the store has announced its end
-	changed     chan struct{}      // closed and replaced when a field above changes
+	changed     chan struct{}      // closed and replaced when ends or isStoreLost changes
 }
 
-// endReport is the most precise report of the end of a rank so far.
+// endReport describes the end of a rank. A more precise report may replace it.
 type endReport struct {
 	*EndedError
 	firstReport    time.Time // when the first report about the rank arrived
-	isFromLauncher bool      // reported by a launcher, which is more precise than the server
+	isFromLauncher bool      // a launcher knows the exit status, so its report is more precise
 }
 
-// startEndWatcher sends a greeting over c and starts an endWatcher, which takes ownership of c. It
-// returns nil, and closes c, if the server does not record which ranks have ended.
+// unlimitedTime is a timeout that never expires. It prevents the client from adding its default
+// deadline to calls.
+const unlimitedTime = 100 * 365 * 24 * time.Hour
+
+// startEndWatcher takes ownership of c, sends a greeting over it and starts an endWatcher. If the
+// server does not record which ranks have ended, it closes c and returns nil without an error.
 func startEndWatcher(ctx context.Context, m *Member, c *Client) (*endWatcher, error) {
 	w := &endWatcher{
-		client: c, keyPrefix: m.keyPrefix, rank: m.world.Rank,
-		storeRank: -1, ends: map[int]*endReport{},
-		changed: make(chan struct{}), done: make(chan struct{}),
+		client:    c,
+		keyPrefix: m.keyPrefix,
+		rank:      m.world.Rank,
+		storeRank: -1,
+		ends:      map[int]*endReport{},
+		changed:   make(chan struct{}),
+		done:      make(chan struct{}),
 	}
-	if k := m.world.Route.Kind; k == RouteServe || k == RoutePMI {
+	kind := m.world.Route.Kind
+	isServedByRank := kind == RouteServe || kind == RoutePMI
+	if isServedByRank {
 		w.storeRank = 0
 	}
-	recordsEnds, err := sendGreeting(ctx, c, m.world.greeting(m.world.jobPrefix(), m.keyPrefix))
+	g := m.world.greeting(m.world.jobPrefix(), m.keyPrefix)
+	recordsEnds, err := sendGreeting(ctx, c, g)
 	if err != nil || !recordsEnds {
-		return nil, errors.Join(err, c.Close())
+		closeErr := c.Close()
+		return nil, errors.Join(err, closeErr)
 	}
-	ctx, w.cancelAll = context.WithDeadline(context.Background(), time.Now().Add(unlimitedTime))
-	waitCtx, cancel := context.WithCancel(ctx)
-	w.cancelWait = cancel
-	go w.run(ctx, waitCtx)
+	runCtx, cancelAll := context.WithTimeout(context.Background(), unlimitedTime)
+	w.cancelAll = cancelAll
+	waitCtx, cancelWait := context.WithCancel(runCtx)
+	w.cancelWait = cancelWait
+	go w.run(runCtx, waitCtx)
 	return w, nil
 }
-
-// unlimitedTime prevents calls of the client from adding the default deadline.
-const unlimitedTime = 100 * 365 * 24 * time.Hour
 
 // run reads the server's reports until the store ends or waitCtx is canceled. It uses waitCtx only
 // for waits, because canceling any other request closes the connection.
 func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	defer close(w.done)
 	defer w.cancelAll()
+	// The server stores its reports under endKey(0), endKey(1) and so on.
 	for n := 0; ; n++ {
 		err := w.client.Wait(waitCtx, endKey(n))
 		if waitCtx.Err() != nil {
@@ -75,38 +89,50 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 			value, err = w.client.Get(ctx, endKey(n))
 		}
 		if err != nil {
-			w.markStoreLost(errors.Is(err, errLeft))
+			hasLeft := errors.Is(err, errLeft)
+			w.markStoreLost(hasLeft)
 			return
 		}
 		var e rankEnd
-		switch {
-		case json.Unmarshal(value, &e) != nil: // A malformed report is ignored.
-		case e.IsStoreClosing:
-			w.markStoreLost(true)
-			_ = w.client.Close() // The server waits for it.
-			return
-		case e.KeyPrefix == "":
-			// The launcher reports the exit of a process, but not whether its rank left before.
-			var reason []byte
-			reason, e.HasLeft, _ = WithPrefix(w.client, w.keyPrefix).Peek(ctx, leftKey(e.Rank))
-			if e.HasLeft {
-				e.Reason = string(reason)
-			}
-			w.recordEnd(e)
-		case e.KeyPrefix == w.keyPrefix:
-			w.recordEnd(e)
+		if json.Unmarshal(value, &e) != nil {
+			continue // A malformed report is ignored.
 		}
+		if e.IsStoreClosing {
+			const hasLeft = true
+			w.markStoreLost(hasLeft)
+			_ = w.client.Close() // The closing server waits until its clients disconnect.
+			return
+		}
+		w.handleReport(ctx, e)
 	}
 }
 
-// recordEnd records a report about another rank. It keeps the first report about each rank, but a
-// launcher's report replaces the server's.
+// handleReport records a report, unless it is about a rank of another world.
+func (w *endWatcher) handleReport(ctx context.Context, e rankEnd) {
+	isFromLauncher := e.KeyPrefix == ""
+	if !isFromLauncher && e.KeyPrefix != w.keyPrefix {
+		return
+	}
+	if isFromLauncher {
+		// The launcher reports the exit of a process, but not whether its rank left before. If Peek
+		// fails, the rank counts as not having left.
+		reason, hasLeft, _ := WithPrefix(w.client, w.keyPrefix).Peek(ctx, leftKey(e.Rank))
+		e.HasLeft = hasLeft
+		if hasLeft {
+			e.Reason = string(reason)
+		}
+	}
+	w.recordEnd(e)
+}
+
+// recordEnd records a report about another rank, and ignores reports about this rank. The first
+// report about a rank stays, except that a launcher's report replaces the server's.
 func (w *endWatcher) recordEnd(e rankEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	previous := w.ends[e.Rank]
 	isFromLauncher := e.KeyPrefix == ""
-	isMorePrecise := previous == nil || isFromLauncher && !previous.isFromLauncher
+	isMorePrecise := previous == nil || (isFromLauncher && !previous.isFromLauncher)
 	if e.Rank == w.rank || !isMorePrecise {
 		return
 	}
@@ -114,10 +140,11 @@ func (w *endWatcher) recordEnd(e rankEnd) {
 		EndedError: &EndedError{
 			Rank: e.Rank, Description: e.Description, HasLeft: e.HasLeft, Reason: e.Reason,
 		},
+		firstReport:    time.Now(),
 		isFromLauncher: isFromLauncher,
 	}
-	end.firstReport = time.Now()
 	if previous != nil {
+		// The new report may lack what the previous one says about leaving.
 		end.firstReport = previous.firstReport
 		end.HasLeft = previous.HasLeft || e.HasLeft
 		end.Reason = cmp.Or(e.Reason, previous.Reason)
@@ -132,10 +159,11 @@ func (w *endWatcher) notifyChange() {
 	w.changed = make(chan struct{})
 }
 
+// storeRankEnded describes the end of the rank that served the store. It is always rank 0.
 const storeRankEnded = "rank 0, which served the store, has ended"
 
 // markStoreLost records the end of the store and, if a rank served it, the end of that rank.
-// hasLeft must be set if the store has announced that it closes.
+// hasLeft means that the store has announced that it closes.
 func (w *endWatcher) markStoreLost(hasLeft bool) {
 	w.mu.Lock()
 	w.isStoreLost = true
@@ -152,9 +180,9 @@ func (w *endWatcher) markStoreLost(hasLeft bool) {
 	}
 }
 
-// endOfStore returns the end of the rank that served the store, after an error of another
-// connection. It waits up to rankEndGrace until the watcher loses its connection too. It returns
-// nil if it does not, or if the store closed normally.
+// endOfStore explains an error of another connection: it returns the end of the rank that served
+// the store. First it waits up to rankEndGrace for the end of the watcher's connection. It returns
+// nil if that connection is still open afterwards, or if the store closed normally.
 func (w *endWatcher) endOfStore() *EndedError {
 	select {
 	case <-w.done:
@@ -162,13 +190,15 @@ func (w *endWatcher) endOfStore() *EndedError {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	end := w.ends[w.storeRank]
-	if !w.isStoreLost || end == nil || end.HasLeft {
+	end := w.ends[w.storeRank] // nil if storeRank is -1
+	hasEnded := w.isStoreLost && end != nil && !end.HasLeft
+	if !hasEnded {
 		return nil
 	}
 	return end.EndedError
 }
 
+// hasLostStore reports whether the watcher's connection or the store has ended.
 func (w *endWatcher) hasLostStore() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -188,17 +218,24 @@ func (w *endWatcher) reports() ([]*endReport, <-chan struct{}) {
 	return reports, w.changed
 }
 
-// awaitEnd waits until a rank for which isFatal returns true has ended, and delay has passed since
-// the first report. It returns nil if ctx is done first.
+// awaitEnd waits for the end of a rank for which isFatal returns true. When delay has passed since
+// the first report about the rank, awaitEnd returns the most precise report. It returns nil if ctx
+// is done first. isFatal can use ctx for requests to the store.
 func (w *endWatcher) awaitEnd(
 	ctx context.Context, delay time.Duration, isFatal func(context.Context, *EndedError) bool,
 ) *EndedError {
 	for {
 		reports, changed := w.reports()
 		for _, end := range reports {
-			if isFatal(ctx, end.EndedError) && sleep(ctx, time.Until(end.firstReport.Add(delay))) {
-				return w.endOf(end.Rank)
+			if !isFatal(ctx, end.EndedError) {
+				continue
 			}
+			hasSlept := sleep(ctx, time.Until(end.firstReport.Add(delay)))
+			if !hasSlept {
+				return nil // ctx is done.
+			}
+			// A more precise report may have arrived meanwhile.
+			return w.endOf(end.Rank)
 		}
 		select {
 		case <-changed:
@@ -208,6 +245,7 @@ func (w *endWatcher) awaitEnd(
 	}
 }
 
+// endOf returns the most precise report about a rank, which must have ended.
 func (w *endWatcher) endOf(rank int) *EndedError {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -229,8 +267,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// announceLeave sets this rank's leftKey to the reason over the watcher's connection, after run
-// has ended.
+// announceLeave stores the reason under this rank's leftKey, which means that the rank has left.
+// It uses the watcher's connection, so it first makes run return.
 func (w *endWatcher) announceLeave(ctx context.Context, reason []byte) error {
 	w.cancelWait()
 	select {

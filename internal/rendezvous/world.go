@@ -6,29 +6,33 @@ import (
 	"time"
 )
 
-// World describes the ranks of a job before they communicate, and this process's rank.
+// World describes the ranks of a job and this process's rank among them. It is known before the
+// ranks communicate.
 type World struct {
 	// Rank is the number of this process's rank, from 0. Size is the number of ranks.
 	Rank, Size int
 	// LocalRank and LocalSize count only the ranks of this machine.
 	LocalRank, LocalSize int
-	Source               Source
+	Source               Source // where the numbers above come from
 	// RunID is the launcher's name for the job, or "". Restart counts the launcher's restarts.
 	RunID   string
 	Restart int
-	Route   Route
-	// ReportAbsent, if set, is called repeatedly during Connect, never concurrently, with the ranks
-	// that have not joined, in ascending order. It returns the time until the next call, or a
-	// negative time for none. In the first call, before the wait, absent is empty and waited is 0.
+	Route   Route // how to reach the store
+	// ReportAbsent, if not nil, is called repeatedly during Connect, but never concurrently. absent
+	// lists the ranks that have not joined, in ascending order. waited is the time since the first
+	// call, which precedes the wait and has an empty list. ReportAbsent returns the time until its
+	// next call, or a negative time if there must be no next call.
 	ReportAbsent func(absent []int, waited time.Duration) time.Duration
-	// ReportConnected, if set, is called in the same way while the server waits for ranks to leave.
+	// ReportConnected, if not nil, is called in the same way while rank 0, which serves the store,
+	// waits for other ranks to leave. connected lists the ranks that have not left.
 	ReportConnected func(connected []int, waited time.Duration) time.Duration
 }
 
 // Source identifies where this process's rank comes from.
 type Source string
 
-// The sources of ranks. Discover tries those up to SourceOneProcess in this order.
+// The sources of ranks. Discover tries them in this order, except SourceLaunch, which it derives
+// from the address of the store.
 const (
 	SourceOptions    Source = "options"
 	SourceTorchrun   Source = "torchrun"
@@ -47,7 +51,8 @@ type Route struct {
 	Kind RouteKind
 	// Endpoint is set for RouteJoin and RouteServe.
 	Endpoint Endpoint
-	// FD is connected to MPICH's process manager. It is set for RoutePMI. The caller closes it.
+	// FD is set for RoutePMI. It is a descriptor that is connected to MPICH's process manager.
+	// Connect does not close it.
 	FD int
 }
 
@@ -61,8 +66,8 @@ const (
 	RouteJoin
 	// RouteServe is a store that rank 0 serves at an endpoint that all ranks know.
 	RouteServe
-	// RoutePMI is a store of rank 0 on a socket whose name MPICH's process manager sends to the
-	// others.
+	// RoutePMI is a store that rank 0 serves on a Unix socket. The other ranks receive the socket's
+	// name from MPICH's process manager, over the protocol PMI.
 	RoutePMI
 )
 
@@ -80,11 +85,11 @@ func (k RouteKind) String() string {
 	return fmt.Sprintf("route %d", int(k))
 }
 
-// Options describes the ranks and overrides the environment.
+// Options overrides the environment variables. Its zero value overrides nothing.
 type Options struct {
-	// If Size is 0, the environment determines the ranks.
+	// If these four fields are 0, the environment determines the ranks.
 	Rank, Size int
-	// If LocalSize is 0, all ranks run on this machine.
+	// If only LocalSize and LocalRank are 0, all ranks run on this machine.
 	LocalRank, LocalSize int
 	// Address is the address at which rank 0 serves the store. "host:port" requires a Token. If
 	// Address is empty, the environment determines the route.
@@ -106,6 +111,8 @@ type EnvironmentError struct {
 	Reason    string
 }
 
+// Error returns a text such as "finding this rank by torchrun: REASON (RANK="0", WORLD_SIZE is not
+// set)".
 func (e *EnvironmentError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "finding this rank by %s: %s (", e.Source, e.Reason)
@@ -123,10 +130,11 @@ func (e *EnvironmentError) Error() string {
 	return b.String()
 }
 
-// maxWorldSize is the maximum number of ranks.
+// maxWorldSize is the maximum number of ranks. A larger number is certainly a mistake.
 const maxWorldSize = 1 << 20
 
-// describeProblem returns a text about the first invalid number of ranks, or "".
+// describeProblem returns a text about the first invalid field among Rank, Size, LocalRank and
+// LocalSize. It returns "" if all are valid.
 func (w *World) describeProblem() string {
 	switch {
 	case w.Size < 1 || w.Size > maxWorldSize:
