@@ -9,28 +9,32 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// environ returns s.Env with the rank's variables, which replace those of an outer launcher.
+// environ returns s.Env with the rank's variables. They replace those that an outer launcher has
+// set, such as torchrun.
 func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
-	own := s.variables(rank, store)
-	env := slices.DeleteFunc(slices.Clone(s.Env), func(entry string) bool {
+	rankVariables := s.variables(rank, store)
+	isRemoved := func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
-		_, isOwn := own[name]
-		return isOwn || name == "TORCHELASTIC_ERROR_FILE"
-	})
+		_, isReplaced := rankVariables[name]
+		return isReplaced || name == "TORCHELASTIC_ERROR_FILE" // a file of an outer torchrun
+	}
+	env := slices.DeleteFunc(slices.Clone(s.Env), isRemoved)
 	// Without OMP_NUM_THREADS, OpenMP would start a thread per core in each rank.
 	isThreadCount := func(entry string) bool { return strings.HasPrefix(entry, "OMP_NUM_THREADS=") }
 	if s.Ranks > 1 && !slices.ContainsFunc(env, isThreadCount) {
 		env = append(env, "OMP_NUM_THREADS=1")
 	}
-	for name, value := range own {
+	for name, value := range rankVariables {
 		env = append(env, name+"="+value)
 	}
 	slices.Sort(env)
 	return env
 }
 
-// With TORCHELASTIC_USE_AGENT_STORE=False, rank 0 of a PyTorch program opens a store on
-// MASTER_PORT.
+// variables returns the variables of torchrun, and those of the store that the launcher serves.
+//
+// The store of TORCHELASTIC_USE_AGENT_STORE is another one. As it is not used, rank 0 of a PyTorch
+// program opens a store on MASTER_PORT.
 func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string {
 	size := strconv.Itoa(s.Ranks)
 	return map[string]string{
@@ -54,4 +58,5 @@ func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string 
 	}
 }
 
+// prefix returns the prefix of the output lines of a rank.
 func prefix(rank int) string { return fmt.Sprintf("[%d] ", rank) }

@@ -8,13 +8,15 @@ import (
 	"symmem/internal/sys"
 )
 
-// exitWatcher reports ranks in the order of their exits, which goroutines would not keep. When a
-// rank is lost, others fail within a millisecond, so only the order identifies it.
+// exitWatcher reports ranks in the order in which their processes exit. A goroutine for each rank
+// would not keep this order. When a rank is lost, others fail within a millisecond, so only the
+// order identifies the lost one.
 type exitWatcher struct {
-	epoll   int
-	watched map[int]*os.File // pidfds by rank
+	epoll   int              // descriptor from epoll_create1(2)
+	watched map[int]*os.File // descriptors of the processes by rank, see sys.Pidfd
 }
 
+// newExitWatcher returns an exitWatcher, which the caller must close.
 func newExitWatcher() (*exitWatcher, error) {
 	epoll, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 	if err != nil {
@@ -30,37 +32,46 @@ func (w *exitWatcher) add(number, pid int) error {
 		return fmt.Errorf("watching rank %d: %w", number, err)
 	}
 	w.watched[number] = process
-	event, fd := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(number)}, int(process.Fd())
-	if err := syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_ADD, fd, &event); err != nil {
+	// The kernel returns the field Fd with each event. It need not be a descriptor.
+	event := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(number)}
+	err = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_ADD, int(process.Fd()), &event)
+	if err != nil {
 		return fmt.Errorf("watching rank %d: %w", number, err)
 	}
 	return nil
 }
 
-// waitForExits returns after the last exit.
+// waitForExits calls report for each exit, and returns after the last one.
 func (w *exitWatcher) waitForExits(report func(rank int)) error {
+	const noTimeout = -1
 	for len(w.watched) > 0 {
 		var events [64]syscall.EpollEvent
-		n, err := syscall.EpollWait(w.epoll, events[:], -1)
-		if err != nil && err != syscall.EINTR {
+		eventCount, err := syscall.EpollWait(w.epoll, events[:], noTimeout)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("watching the ranks: %w", err)
 		}
-		for _, event := range events[:max(n, 0)] {
-			w.forget(int(event.Fd))
-			report(int(event.Fd))
+		for _, event := range events[:eventCount] {
+			number := int(event.Fd)
+			w.forget(number)
+			report(number)
 		}
 	}
 	return nil
 }
 
-// Closing a pidfd does not remove it from the epoll set, because a child that was just forked may
-// have a copy.
+// forget removes a rank. It removes the process's descriptor from the epoll set before it closes
+// the descriptor. Closing is not sufficient, because a child that was just forked may have a copy.
 func (w *exitWatcher) forget(number int) {
-	_ = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_DEL, int(w.watched[number].Fd()), nil)
-	_ = w.watched[number].Close()
+	process := w.watched[number]
+	_ = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_DEL, int(process.Fd()), nil)
+	_ = process.Close()
 	delete(w.watched, number)
 }
 
+// close releases all descriptors.
 func (w *exitWatcher) close() {
 	for number := range w.watched {
 		w.forget(number)

@@ -10,9 +10,11 @@ import (
 )
 
 const (
-	// maxPending is the maximum number of buffered bytes. A longer line is written in parts.
+	// maxPending is the maximum number of bytes of a line that are buffered. A longer line is
+	// written in parts.
 	maxPending = 1 << 20
-	// unterminatedDelay is the time after which a line without an end, such as a prompt, is written.
+	// unterminatedDelay is the time after which a line without an end, such as a prompt, is
+	// written. The rest of a line usually follows sooner.
 	unterminatedDelay = 100 * time.Millisecond
 )
 
@@ -21,8 +23,8 @@ const (
 type sink struct {
 	// All sinks of one Run share mu, because they may write to the same terminal.
 	mu     *sync.Mutex
-	delay  time.Duration // see unterminatedDelay
-	errors chan<- error  // receives the first error
+	delay  time.Duration // unterminatedDelay; tests set a different one
+	errors chan<- error  // receives the first error; its buffer has space for the error
 
 	// Guarded by mu:
 	w   io.Writer // the destination
@@ -31,14 +33,16 @@ type sink struct {
 	unfinishedWriter *lineWriter
 }
 
-// write writes b on a new line.
+// write writes a message of the launcher on a new line.
 func (s *sink) write(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.endUnfinishedLineLocked(nil, b)
+	var launcher *lineWriter // nil, because the message comes from no rank
+	s.endUnfinishedLineLocked(launcher, b)
 	s.writeLocked(b)
 }
 
+// firstError returns the first error of the destination, or nil.
 func (s *sink) firstError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,16 +61,19 @@ func (s *sink) writeLocked(b []byte) {
 	}
 }
 
-// endUnfinishedLineLocked writes a newline if text, which writer writes next, would otherwise
-// continue the line of another lineWriter. It writes none between a progress bar and text that
-// begins with \r, because the text then replaces the progress bar.
-func (s *sink) endUnfinishedLineLocked(writer *lineWriter, text []byte) {
+// endUnfinishedLineLocked is called before next writes text, which must not be empty. If the text
+// would continue the line of another lineWriter, it writes a newline.
+//
+// The exception is a progress bar followed by text that begins with \r. The text replaces the
+// progress bar, so no newline is needed.
+func (s *sink) endUnfinishedLineLocked(next *lineWriter, text []byte) {
 	last := s.unfinishedWriter
-	if last == nil || last == writer {
+	if last == nil || last == next {
 		return
 	}
 	s.unfinishedWriter = nil
-	if !last.isProgressBar || text[0] != '\r' {
+	replacesBar := last.isProgressBar && text[0] == '\r'
+	if !replacesBar {
 		last.isProgressBar = false
 		s.writeLocked([]byte{'\n'})
 	}
@@ -78,21 +85,22 @@ func isSameOutput(a, b io.Writer) bool {
 	if isPointer && a == b {
 		return true
 	}
-	f, isFileA := a.(interface{ Stat() (os.FileInfo, error) })
-	g, isFileB := b.(interface{ Stat() (os.FileInfo, error) })
+	type statter interface{ Stat() (os.FileInfo, error) } // implemented by *os.File
+	fileA, isFileA := a.(statter)
+	fileB, isFileB := b.(statter)
 	if !isFileA || !isFileB {
 		return false
 	}
-	first, err := f.Stat()
-	second, otherErr := g.Stat()
-	return err == nil && otherErr == nil && os.SameFile(first, second)
+	infoA, errA := fileA.Stat()
+	infoB, errB := fileB.Stat()
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
-// lineWriter forwards one output of a rank: complete lines at once, and others after a delay. It
-// is safe for concurrent use and never returns an error.
+// lineWriter forwards one output of a rank to a sink. It forwards complete lines at once, and a
+// line without an end after a delay. It is safe for concurrent use. Write never returns an error.
 type lineWriter struct {
 	sink   *sink
-	prefix string
+	prefix string // put at the start of each line, such as "[3] "; may be empty
 	// sink.mu guards the following fields.
 
 	// pending is the unwritten part of the current line. An earlier part has been written if
@@ -100,25 +108,29 @@ type lineWriter struct {
 	pending       []byte
 	isProgressBar bool        // the current line contains a carriage return
 	timer         *time.Timer // calls writeAfterDelay; nil unless it is running
-	batch         []byte      // bytes of the next write to the sink
+	batch         []byte      // collects the bytes of one write to the sink; reused
 }
 
-// Write adds output of the rank. It passes all lines that b completes to the sink in one write,
-// and keeps the rest for later.
+// Write adds output of the rank. It passes all lines that b completes to the sink in one write. It
+// keeps the rest for later.
 func (l *lineWriter) Write(b []byte) (int, error) {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
-	for rest := b; len(rest) > 0; {
+	rest := b
+	for len(rest) > 0 {
 		text, after, isComplete := bytes.Cut(rest, []byte{'\n'})
-		if free := maxPending - len(l.pending); len(text) > free {
-			text, after, isComplete = rest[:free], rest[free:], false
+		freeBytes := maxPending - len(l.pending)
+		isTooLong := len(text) > freeBytes
+		if isTooLong {
+			text = rest[:freeBytes]
+			after = rest[freeBytes:]
+			isComplete = false
 		}
 		l.pending = append(l.pending, text...)
-		switch {
-		case isComplete:
+		if isComplete {
 			l.addPendingLineLocked()
-		case len(after) > 0:
-			l.writePendingLocked()
+		} else if isTooLong {
+			l.writePendingLocked() // makes room, so that the next round makes progress
 		}
 		rest = after
 	}
@@ -137,26 +149,30 @@ func (l *lineWriter) writeAfterDelay() {
 	l.writePendingLocked()
 }
 
-// writePendingLocked writes the pending part of an unterminated line, except a trailing carriage
-// return, because a newline may follow.
+// writePendingLocked writes the pending part of an unterminated line. It keeps a trailing carriage
+// return: if a newline follows, the two end the line together.
 func (l *lineWriter) writePendingLocked() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
 		return
 	}
 	l.addTextLocked(text)
-	l.pending = l.pending[:copy(l.pending, l.pending[len(text):])]
+	keptBytes := copy(l.pending, l.pending[len(text):]) // 0 or 1
+	l.pending = l.pending[:keptBytes]
 	l.writeBatchLocked()
 	l.sink.unfinishedWriter = l
 }
 
-// addPendingLineLocked moves l.pending to l.batch and ends the line.
+// addPendingLineLocked moves l.pending to l.batch and ends the line. The caller must call
+// writeBatchLocked before it unlocks mu.
 func (l *lineWriter) addPendingLineLocked() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
+	lineEnd := l.pending[len(text):] // "\r" or empty
 	l.addTextLocked(text)
-	l.batch = append(l.batch, l.pending[len(text):]...)
+	l.batch = append(l.batch, lineEnd...)
 	l.batch = append(l.batch, '\n')
-	l.pending, l.isProgressBar = l.pending[:0], false
+	l.pending = l.pending[:0]
+	l.isProgressBar = false
 	l.stopTimerLocked()
 	if l.sink.unfinishedWriter == l {
 		l.sink.unfinishedWriter = nil
@@ -167,7 +183,9 @@ func (l *lineWriter) addPendingLineLocked() {
 // and after each carriage return.
 func (l *lineWriter) addTextLocked(text []byte) {
 	first, rest, hasReturn := bytes.Cut(text, []byte{'\r'})
-	if l.sink.unfinishedWriter != l && (len(first) > 0 || !hasReturn) {
+	isLineStart := l.sink.unfinishedWriter != l
+	startsWithReturn := len(first) == 0 && hasReturn // The loop adds the prefix.
+	if isLineStart && !startsWithReturn {
 		l.batch = append(l.batch, l.prefix...)
 	}
 	l.batch = append(l.batch, first...)
@@ -189,6 +207,8 @@ func (l *lineWriter) writeBatchLocked() {
 	}
 }
 
+// stopTimerLocked stops the timer. If writeAfterDelay has already been called, it waits for mu. It
+// then writes the pending part earlier than necessary, which does no harm.
 func (l *lineWriter) stopTimerLocked() {
 	if l.timer != nil {
 		l.timer.Stop()

@@ -6,17 +6,16 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 )
 
-// maxOutputWait limits the wait for a rank's output after its exit. Processes outside its process
-// group may keep the output open.
+// maxOutputWait limits the wait for the end of a rank's output after its exit. A daemon that the
+// rank has started may keep the output open forever.
 const maxOutputWait = 2 * time.Second
 
-// rank is a process of the job.
+// rank is a process of the job. Its number identifies it among the processes of the job, from 0.
 type rank struct {
 	// Immutable after start.
 	number         int
@@ -27,11 +26,14 @@ type rank struct {
 	isReaped bool // set before the process ID can be reused; guarded by mu
 }
 
-// start starts the process with a copy of stdin, or empty input if stdin is nil. The caller must
-// be locked to a thread, because the kernel kills the process when that thread exits.
+// start starts the process. Its standard input is a copy of stdin, or empty if stdin is nil. The
+// caller must be locked to a thread (see runtime.LockOSThread), because the kernel kills the
+// process when that thread exits.
 func (r *rank) start(stdin io.Reader) error {
-	r.cmd.Stdout, r.cmd.Stderr = r.stdout, r.stderr
+	r.cmd.Stdout = r.stdout
+	r.cmd.Stderr = r.stderr
 	r.cmd.WaitDelay = maxOutputWait
+	// The process gets its own process group, so that signal also reaches its children.
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var stdinPipe io.WriteCloser
 	if stdin != nil {
@@ -54,25 +56,28 @@ func (r *rank) start(stdin io.Reader) error {
 	return nil
 }
 
-// signal sends a signal to the rank's process group, unless the rank was reaped.
+// signal sends a signal to the rank's process group. It has no effect after the rank was reaped.
 func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.isReaped {
-		_ = syscall.Kill(-r.cmd.Process.Pid, s) // fails only if the group is already empty
+		processGroup := -r.cmd.Process.Pid // A negative number means a group.
+		_ = syscall.Kill(processGroup, s)  // fails only if the group is already empty
 	}
 }
 
-// cleanUp kills the rest of an exited rank's process group, reaps the rank, and waits up to
-// maxOutputWait for its output. It kills before it reaps, because the ID of the group can be
-// reused when the rank was reaped. exitIndex counts the exits of all ranks.
+// cleanUp is called after a rank's process has exited. It kills the rest of the process group,
+// reaps the process, and waits up to maxOutputWait for its output. exitIndex is the position of
+// this exit in the order of all exits.
+//
+// It kills before it reaps, because the ID of the group can be reused when the process was reaped.
 func (r *rank) cleanUp(exitIndex int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
 	r.isReaped = true
 	r.mu.Unlock()
-	// Wait returns the process state or an output error, which the sinks keep. After Wait, no
-	// goroutine copies output.
+	// Ignore the error of Wait: the exit code follows below, and the sinks keep errors of output.
+	// After Wait, no goroutine copies output.
 	_ = r.cmd.Wait()
 	r.stdout.flush()
 	r.stderr.flush()
@@ -85,9 +90,11 @@ func (r *rank) cleanUp(exitIndex int) Exit {
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The state follows the process name, which is in parentheses and may contain any character.
-	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
-	if err == nil && strings.HasPrefix(state, "T") {
+	// The text is "PID (NAME) STATE ...". The name may contain any character, even parentheses.
+	nameEnd := bytes.LastIndexByte(stat, ')')
+	const stoppedState = " T"
+	isStopped := err == nil && bytes.HasPrefix(stat[nameEnd+1:], []byte(stoppedState))
+	if isStopped {
 		return fmt.Sprintf("rank %d, process %d, stopped", r.number, pid)
 	}
 	return fmt.Sprintf("rank %d, process %d", r.number, pid)
@@ -97,9 +104,10 @@ func (r *rank) describe() string {
 func (r *rank) describeExit() Exit {
 	state := r.cmd.ProcessState
 	e := Exit{Rank: r.number, PID: state.Pid(), Code: state.ExitCode()}
-	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+	status, isKnown := state.Sys().(syscall.WaitStatus)
+	if isKnown && status.Signaled() {
 		e.Signal = status.Signal()
-		e.Code = 128 + int(e.Signal)
+		e.Code = 128 + int(e.Signal) // as in shells
 	}
 	return e
 }

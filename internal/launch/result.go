@@ -21,8 +21,8 @@ type Exit struct {
 	PID  int `json:"pid"`
 	// Code is the exit code or, as in shells, 128 + Signal.
 	Code      int            `json:"code"`
-	Signal    syscall.Signal `json:"signal,omitempty"` // that killed the rank, or 0
-	exitIndex int
+	Signal    syscall.Signal `json:"signal,omitempty"` // signal that killed the rank, or 0
+	exitIndex int            // position of this exit in the order of all exits
 }
 
 func (e Exit) String() string {

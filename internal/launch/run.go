@@ -19,14 +19,16 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Run starts the ranks and returns when all of them have exited. Failed ranks are not an error of
-// Run. A Result without ranks means that no process is running.
+// Run starts the processes of a job, which are called ranks. It returns when all of them have
+// exited. Ranks that fail are not an error of Run. If Run could not start the ranks, it kills those
+// that it has started, and returns an error and a Result without Exits.
 //
-// When ctx is done, Run kills all ranks and returns the cause of ctx with a complete Result. An
-// error while writing the output comes with a complete Result as well. If the reader of an output
-// pipe has closed it, the ranks get SIGTERM and Result.Signal is SIGPIPE.
+// When ctx is done, Run kills all ranks and returns the cause of ctx. If Run cannot write the
+// output, it returns an error after the ranks have exited. In both cases, the Result is complete.
+// If the reader of an output pipe has closed it, the ranks get SIGTERM and Result.Signal is
+// SIGPIPE.
 func Run(ctx context.Context, spec Spec) (Result, error) {
-	path, err := spec.validate()
+	path, err := spec.complete()
 	if err != nil {
 		return Result{FirstFailed: -1}, fmt.Errorf("launching: %w", err)
 	}
@@ -48,28 +50,33 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	return j.run(ctx)
 }
 
+// limitAdvice is part of error messages about too many open files.
 const limitAdvice = "raise the limit of open files (ulimit -n)"
 
+// reportAcceptError prints an error of the store's server.
 func (j *job) reportAcceptError(err error) {
-	j.stderr.write(fmt.Appendf(nil, "symmem: the launcher cannot accept the connections of its "+
-		"ranks: %v: %s\n", err, limitAdvice))
+	message := fmt.Appendf(nil, "symmem: the launcher cannot accept the connections of its "+
+		"ranks: %v: %s\n", err, limitAdvice)
+	j.stderr.write(message)
 }
 
+// job holds the state of a call of Run.
 type job struct {
-	// Immutable after run.
+	// These fields do not change while the ranks are running.
 	spec        *Spec
-	ranks       []*rank
-	stdout      *sink
-	stderr      *sink // the same as stdout if isSameOutput
-	sinkErrors  <-chan error
-	exits       chan Exit
-	store       *rendezvous.Server
-	supervisor  *supervisor
-	releaseFork chan struct{}
+	ranks       []*rank            // by number
+	stdout      *sink              // destination of the ranks' standard output
+	stderr      *sink              // the same as stdout if both write to the same file
+	sinkErrors  <-chan error       // receives the first error of each sink
+	exits       chan Exit          // receives the exit of each rank
+	store       *rendezvous.Server // by which the ranks find each other
+	supervisor  *supervisor        // decides which signals the ranks get
+	releaseFork chan struct{}      // closed to end the thread that has started the ranks
 }
 
+// newJob returns a job without ranks.
 func newJob(s *Spec, store *rendezvous.Server) *job {
-	sinkErrors := make(chan error, 2) // one error per sink
+	sinkErrors := make(chan error, 2) // A sink sends at most one error, so it never waits.
 	delay := cmp.Or(s.lineDelay, unterminatedDelay)
 	stdout := &sink{mu: &sync.Mutex{}, delay: delay, errors: sinkErrors, w: s.Stdout}
 	stderr := stdout
@@ -88,24 +95,30 @@ func newJob(s *Spec, store *rendezvous.Server) *job {
 	}
 }
 
+// addRank adds a rank, which runs the program at path. It does not start the rank.
 func (j *job) addRank(number int, path string, store rendezvous.Endpoint) {
 	cmd := &exec.Cmd{
 		Path: path,
 		Args: j.spec.Command,
 		Env:  j.spec.environ(number, store),
 	}
-	r := &rank{number: number, cmd: cmd}
-	r.stdout, r.stderr = &lineWriter{sink: j.stdout}, &lineWriter{sink: j.stderr}
+	linePrefix := ""
 	if !j.spec.OmitPrefix {
-		r.stdout.prefix, r.stderr.prefix = prefix(number), prefix(number)
+		linePrefix = prefix(number)
 	}
-	j.ranks = append(j.ranks, r)
+	j.ranks = append(j.ranks, &rank{
+		number: number,
+		cmd:    cmd,
+		stdout: &lineWriter{sink: j.stdout, prefix: linePrefix},
+		stderr: &lineWriter{sink: j.stderr, prefix: linePrefix},
+	})
 }
 
+// run starts the ranks and waits until all have exited.
 func (j *job) run(ctx context.Context) (Result, error) {
 	signals := j.spec.Signals
 	if signals == nil {
-		processSignals := make(chan os.Signal, 8)
+		processSignals := make(chan os.Signal, 8) // signal.Notify drops signals if it is full.
 		signal.Notify(processSignals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 		defer signal.Stop(processSignals)
 		signals = processSignals
@@ -124,16 +137,19 @@ func (j *job) run(ctx context.Context) (Result, error) {
 	err := j.supervise(ctx, signals)
 	result := j.supervisor.result()
 	for _, s := range j.sinks() {
-		switch sinkErr := s.firstError(); {
+		sinkErr := s.firstError()
+		switch {
 		case errors.Is(sinkErr, syscall.EPIPE):
 			result.Signal = cmp.Or(result.Signal, syscall.SIGPIPE)
 		case sinkErr != nil:
-			err = errors.Join(err, fmt.Errorf("writing the output of the ranks: %w", sinkErr))
+			writeErr := fmt.Errorf("writing the output of the ranks: %w", sinkErr)
+			err = errors.Join(err, writeErr)
 		}
 	}
 	return result, err
 }
 
+// sinks returns the one or two different sinks.
 func (j *job) sinks() []*sink {
 	if j.stdout == j.stderr {
 		return []*sink{j.stdout}
@@ -154,6 +170,7 @@ func (j *job) start() error {
 	return <-started
 }
 
+// fork starts all ranks. After an error, none is running.
 func (j *job) fork() error {
 	watcher, err := newExitWatcher()
 	if err != nil {
@@ -164,12 +181,14 @@ func (j *job) fork() error {
 		if i == 0 {
 			stdin = j.spec.Stdin
 		}
-		if err = r.start(stdin); err != nil {
-			j.killRanks(i)
+		err = r.start(stdin)
+		if err != nil {
+			j.killRanks(j.ranks[:i])
 			break
 		}
-		if err = watcher.add(i, r.cmd.Process.Pid); err != nil {
-			j.killRanks(i + 1)
+		err = watcher.add(i, r.cmd.Process.Pid)
+		if err != nil {
+			j.killRanks(j.ranks[:i+1])
 			break
 		}
 	}
@@ -181,32 +200,37 @@ func (j *job) fork() error {
 	return nil
 }
 
-func (j *job) killRanks(n int) {
-	for _, r := range j.ranks[:n] {
-		r.cleanUp(0)
+// killRanks kills ranks after another rank could not be started.
+func (j *job) killRanks(started []*rank) {
+	const unusedIndex = 0 // There is no Result.
+	for _, r := range started {
+		r.cleanUp(unusedIndex)
 	}
 }
 
-// reap sends the exit of each rank to j.exits. Ranks have a goroutine each, so that they do not
-// delay each other.
+// reap sends the exit of each rank to j.exits. It cleans up each rank on a separate goroutine, so
+// that one does not delay the others.
 func (j *job) reap(watcher *exitWatcher) {
 	defer watcher.close()
+	cleanUp := func(number, exitIndex int) { j.exits <- j.ranks[number].cleanUp(exitIndex) }
 	exitIndex := 0
 	err := watcher.waitForExits(func(number int) {
 		exitIndex++
-		go func(exitIndex int) { j.exits <- j.ranks[number].cleanUp(exitIndex) }(exitIndex)
+		go cleanUp(number, exitIndex)
 	})
 	if err != nil {
-		// Only a corrupt descriptor table causes this error.
+		// Only a corrupt descriptor table causes this error. Kill the ranks that are still running.
 		for number := range watcher.watched {
-			go func() { j.exits <- j.ranks[number].cleanUp(exitIndex + 1) }()
+			go cleanUp(number, exitIndex+1)
 		}
 	}
 }
 
+// supervise waits until all ranks have exited, and carries out the orders of the supervisor
+// meanwhile. It returns the cause of ctx if ctx is done first.
 func (j *job) supervise(ctx context.Context, signals <-chan os.Signal) error {
 	timer := time.NewTimer(time.Hour)
-	timer.Stop()
+	timer.Stop() // until an order starts it
 	defer timer.Stop()
 	var err error
 	cancellation := ctx.Done()
@@ -216,9 +240,10 @@ func (j *job) supervise(ctx context.Context, signals <-chan os.Signal) error {
 		case e := <-j.exits:
 			j.store.RecordExit(e.Rank, e.String())
 			o = j.supervisor.handleExit(e)
-		case s := <-signals:
-			if s, ok := s.(syscall.Signal); ok {
-				o = j.supervisor.handleSignal(s)
+		case received := <-signals:
+			number, isNumber := received.(syscall.Signal)
+			if isNumber {
+				o = j.supervisor.handleSignal(number)
 			}
 		case sinkErr := <-j.sinkErrors:
 			if errors.Is(sinkErr, syscall.EPIPE) {
@@ -227,7 +252,8 @@ func (j *job) supervise(ctx context.Context, signals <-chan os.Signal) error {
 		case <-timer.C:
 			o = j.supervisor.handleTimeout()
 		case <-cancellation:
-			cancellation, err = nil, context.Cause(ctx)
+			cancellation = nil // Select this case only once.
+			err = context.Cause(ctx)
 			o = j.supervisor.kill()
 		}
 		j.carryOut(o, timer)
@@ -235,12 +261,14 @@ func (j *job) supervise(ctx context.Context, signals <-chan os.Signal) error {
 	return err
 }
 
+// carryOut starts the timer, prints the message and sends the signal of an order.
 func (j *job) carryOut(o order, timer *time.Timer) {
 	if o.wait > 0 {
 		timer.Reset(o.wait)
 	}
 	if o.message != "" {
-		j.stderr.write([]byte("symmem: " + o.message + " (" + j.runningRanks() + ")\n"))
+		line := "symmem: " + o.message + " (" + j.runningRanks() + ")\n"
+		j.stderr.write([]byte(line))
 	}
 	if o.signal == 0 {
 		return
@@ -254,6 +282,7 @@ func (j *job) carryOut(o order, timer *time.Timer) {
 	}
 }
 
+// runningRanks describes the ranks that have not exited.
 func (j *job) runningRanks() string {
 	var descriptions []string
 	for i, r := range j.ranks {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Spec describes a job. All fields except Ranks and Command are optional.
+// Spec describes a job, whose processes are called ranks. All fields except Ranks and Command are
+// optional.
 type Spec struct {
 	Ranks   int      // number of processes to start, from 1 to 4096
 	Command []string // program, which is looked up in PATH, and its arguments
@@ -25,15 +26,15 @@ type Spec struct {
 	Stdout, Stderr io.Writer
 	// OmitPrefix omits the prefix "[rank] " of output lines.
 	OmitPrefix bool
-	MasterPort int    // MASTER_PORT, by default a free port
+	MasterPort int    // value of MASTER_PORT for the ranks, by default a free port
 	RunID      string // name of the job, by default random
-	// Grace is the time in which other ranks can report the first failure before they get SIGTERM, by
-	// default 10 s. Negative means none.
+	// Grace is the time from the first failure of a rank to SIGTERM for the others, by default
+	// 10 s. In this time, they can report the failure. Negative means none.
 	Grace time.Duration
-	// TermWait is the time from SIGTERM to SIGKILL, by default 5 s. Negative means none.
+	// TermWait is the time from this SIGTERM to SIGKILL, by default 5 s. Negative means none.
 	TermWait time.Duration
-	// KillDelay is the time from a SIGTERM to the launcher until SIGKILL, by default 10 s. Negative
-	// means no SIGKILL.
+	// KillDelay is the time until SIGKILL after the launcher itself received SIGTERM, by default
+	// 10 s. Negative means no SIGKILL.
 	KillDelay time.Duration
 	// Signals delivers the signals to forward, by default this process's SIGINT, SIGTERM, SIGHUP and
 	// SIGQUIT.
@@ -43,10 +44,10 @@ type Spec struct {
 }
 
 const (
-	maxRanks         = 4096
-	defaultGrace     = 10 * time.Second
-	defaultTermWait  = 5 * time.Second
-	defaultKillDelay = 10 * time.Second
+	maxRanks         = 4096             // more processes would hardly fit on one machine
+	defaultGrace     = 10 * time.Second // for Grace
+	defaultTermWait  = 5 * time.Second  // for TermWait
+	defaultKillDelay = 10 * time.Second // for KillDelay
 )
 
 // Errors for an invalid Spec.
@@ -55,23 +56,27 @@ var (
 	ErrNoCommand = errors.New("no command to start")
 )
 
-func (s *Spec) validate() (path string, err error) {
+// complete checks s and sets the defaults of its fields. It returns the path of the program.
+func (s *Spec) complete() (path string, err error) {
 	if s.Ranks < 1 || s.Ranks > maxRanks {
 		return "", fmt.Errorf("%w, not %d", ErrRankCount, s.Ranks)
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return "", ErrNoCommand
 	}
-	if path, err = exec.LookPath(s.Command[0]); err != nil {
+	path, err = exec.LookPath(s.Command[0])
+	if err != nil {
 		return "", fmt.Errorf("finding the command: %w", err)
 	}
-	if s.MasterPort, err = choosePort(s.MasterPort); err != nil {
+	s.MasterPort, err = choosePort(s.MasterPort)
+	if err != nil {
 		return "", err
 	}
 	s.setDefaults()
 	return path, nil
 }
 
+// setDefaults sets the defaults of fields that are zero, except MasterPort, RunID and Signals.
 func (s *Spec) setDefaults() {
 	if s.Env == nil {
 		s.Env = os.Environ()
@@ -100,5 +105,6 @@ func choosePort(port int) (int, error) {
 		return 0, fmt.Errorf("picking a port: %w", err)
 	}
 	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	address := l.Addr().(*net.TCPAddr) // Listeners of "tcp" have such an address.
+	return address.Port, nil
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// supervisor is a state machine that decides when the ranks get which signals. Its methods handle
-// events and return the orders that Run executes. It has these phases:
+// supervisor is a state machine that decides when the ranks get which signals. It does no I/O: its
+// methods handle events, and return orders that Run executes. It has these phases:
 //
 //	running      Some ranks are running, and none has failed.
 //	grace        A rank has failed. The others have time to print what they know about it.
@@ -18,10 +18,16 @@ import (
 //
 // Other signals are forwarded and do not change the phase.
 type supervisor struct {
-	phase       phase
-	gracePeriod time.Duration // from the first failure to SIGTERM; none unless positive
-	termWait    time.Duration // from SIGTERM to SIGKILL after a failure; none unless positive
-	killDelay   time.Duration // from a SIGTERM to the launcher until SIGKILL; 0 or less: no SIGKILL
+	phase phase
+	// gracePeriod is the time from the first failure to SIGTERM. Unless it is positive, there is no
+	// grace period.
+	gracePeriod time.Duration
+	// termWait is the time from SIGTERM to SIGKILL after a failure. Unless it is positive, ranks get
+	// SIGKILL without SIGTERM.
+	termWait time.Duration
+	// killDelay is the time from a SIGTERM to the launcher until SIGKILL. Unless it is positive, the
+	// ranks get no SIGKILL.
+	killDelay time.Duration
 
 	runningCount   int            // number of ranks that have not exited
 	interruptCount int            // number of SIGINTs that the launcher received
@@ -31,9 +37,11 @@ type supervisor struct {
 	firstFailed    int            // rank whose process failed first, or -1
 }
 
-// announceDelay is the time from a failure to the message about the running ranks.
+// announceDelay is the time from a failure to the message about the running ranks. Usually, they
+// exit sooner.
 const announceDelay = 2 * time.Second
 
+// phase is a phase of a supervisor, whose comment describes them. They are in order.
 type phase int
 
 const (
@@ -47,85 +55,110 @@ const (
 
 // order lists the next steps of Run. The zero value requires nothing.
 type order struct {
-	signal  syscall.Signal // sent to the running ranks, or 0
-	wait    time.Duration  // after which Run calls handleTimeout, unless it is 0
-	message string         // printed, or ""
+	signal syscall.Signal // sent to the running ranks, or 0
+	// wait is the time after which Run calls handleTimeout. If it is 0, an earlier wait continues.
+	wait    time.Duration
+	message string // printed, or ""
 }
 
+// newSupervisor returns the supervisor of a job that has just started.
 func newSupervisor(s *Spec) *supervisor {
 	return &supervisor{
-		gracePeriod: s.Grace, termWait: s.TermWait, killDelay: s.KillDelay, runningCount: s.Ranks,
-		exits:     make([]Exit, s.Ranks),
-		hasExited: make([]bool, s.Ranks), firstFailed: -1,
+		phase:        phaseRunning,
+		gracePeriod:  s.Grace,
+		termWait:     s.TermWait,
+		killDelay:    s.KillDelay,
+		runningCount: s.Ranks,
+		exits:        make([]Exit, s.Ranks),
+		hasExited:    make([]bool, s.Ranks),
+		firstFailed:  -1,
 	}
 }
 
 // handleExit records the exit of a rank. The first failure starts the grace period.
 func (s *supervisor) handleExit(e Exit) order {
-	s.exits[e.Rank], s.hasExited[e.Rank] = e, true
+	s.exits[e.Rank] = e
+	s.hasExited[e.Rank] = true
 	s.runningCount--
 	hasFailed := e.Code != 0
-	// Exits can be handled in another order than that in which the processes ended.
-	if hasFailed && (s.firstFailed < 0 || e.exitIndex < s.exits[s.firstFailed].exitIndex) {
-		s.firstFailed = e.Rank
-	}
-	switch {
-	case s.runningCount == 0:
-		s.phase = phaseDone
-	case hasFailed && s.phase == phaseRunning:
-		s.phase = phaseGrace
-		if s.gracePeriod > announceDelay {
-			return order{wait: announceDelay}
+	if hasFailed {
+		// Exits can be handled in another order than that in which the processes ended.
+		isFirst := s.firstFailed < 0 || e.exitIndex < s.exits[s.firstFailed].exitIndex
+		if isFirst {
+			s.firstFailed = e.Rank
 		}
-		return s.delayTimeout(s.gracePeriod)
 	}
-	return order{}
+	if s.runningCount == 0 {
+		s.phase = phaseDone
+		return order{}
+	}
+	if !hasFailed || s.phase != phaseRunning {
+		return order{}
+	}
+	s.phase = phaseGrace
+	if s.gracePeriod > announceDelay {
+		return order{wait: announceDelay}
+	}
+	return s.waitOrHandleTimeout(s.gracePeriod)
 }
 
-// announceRunning returns the message about the running ranks, and waits for the rest of the grace
-// period.
+// announceRunning returns an order to print the message about the running ranks, and to wait for
+// the rest of the grace period.
 func (s *supervisor) announceRunning() order {
 	s.phase = phaseAnnounced
 	rest := s.gracePeriod - announceDelay
-	return order{wait: rest, message: fmt.Sprintf(
+	message := fmt.Sprintf(
 		"%v; other ranks are still running: they get SIGTERM in %v and SIGKILL %v later",
-		s.exits[s.firstFailed], rest, max(s.termWait, 0))}
+		s.exits[s.firstFailed], rest, max(s.termWait, 0))
+	return order{wait: rest, message: message}
 }
 
 // handleTimeout starts the next phase after the wait of an order.
 func (s *supervisor) handleTimeout() order {
 	switch s.phase {
-	case phaseGrace, phaseAnnounced:
-		if s.phase == phaseGrace && s.gracePeriod > announceDelay {
+	case phaseGrace:
+		if s.gracePeriod > announceDelay {
 			return s.announceRunning()
 		}
-		s.phase = phaseTerminating
-		o := s.delayTimeout(s.termWait)
-		isKilling := s.phase == phaseKilling // without a wait, only SIGKILL is sent
-		if !isKilling {
-			o.signal, o.message = syscall.SIGTERM, "sending SIGTERM to the remaining ranks"
-		}
-		return o
+		return s.terminate()
+	case phaseAnnounced:
+		return s.terminate()
 	case phaseTerminating:
 		o := s.kill()
 		o.message = "sending SIGKILL to the remaining ranks"
 		return o
-	case phaseRunning, phaseKilling, phaseDone:
+	case phaseRunning, phaseKilling, phaseDone: // There is nothing to wait for.
 	}
 	return order{}
 }
 
-// delayTimeout returns an order to wait. If wait is not positive, it handles the timeout at once.
-func (s *supervisor) delayTimeout(wait time.Duration) order {
+// terminate returns an order to send SIGTERM, and SIGKILL later. Without a time between the two, it
+// returns an order to send only SIGKILL.
+func (s *supervisor) terminate() order {
+	s.phase = phaseTerminating
+	o := s.waitOrHandleTimeout(s.termWait)
+	isKilling := s.phase == phaseKilling // The timeout has been handled.
+	if !isKilling {
+		o.signal = syscall.SIGTERM
+		o.message = "sending SIGTERM to the remaining ranks"
+	}
+	return o
+}
+
+// waitOrHandleTimeout returns an order to wait. If wait is not positive, it calls handleTimeout at
+// once and returns its order. This may change the phase.
+func (s *supervisor) waitOrHandleTimeout(wait time.Duration) order {
 	if wait <= 0 {
 		return s.handleTimeout()
 	}
 	return order{wait: wait}
 }
 
-// handleSignal forwards a signal that the launcher received. A second SIGINT kills the ranks, and
-// SIGTERM starts killDelay. For SIGPIPE, handleSignal sends SIGTERM instead, because the ranks do
-// not notice that the reader of the launcher's output is gone.
+// handleSignal forwards a signal that the launcher received to the ranks. A second SIGINT kills the
+// ranks. After SIGTERM, they have killDelay to exit.
+//
+// For SIGPIPE, it sends SIGTERM instead. SIGPIPE means that the reader of the launcher's output is
+// gone, which the ranks would not notice.
 func (s *supervisor) handleSignal(received syscall.Signal) order {
 	if s.firstSignal == 0 {
 		s.firstSignal = received
@@ -141,7 +174,9 @@ func (s *supervisor) handleSignal(received syscall.Signal) order {
 	if s.interruptCount > 1 {
 		return s.kill()
 	}
-	if received == syscall.SIGTERM && s.killDelay > 0 && s.phase < phaseTerminating {
+	isTerminating := s.phase >= phaseTerminating
+	startsKillDelay := received == syscall.SIGTERM && !isTerminating && s.killDelay > 0
+	if startsKillDelay {
 		s.phase = phaseTerminating
 		return order{signal: received, wait: s.killDelay}
 	}
@@ -157,7 +192,8 @@ func (s *supervisor) kill() order {
 	return order{signal: syscall.SIGKILL}
 }
 
-// result returns the state for Run's caller. Its code is that of the rank that failed first, or 0.
+// result returns the result of Run. Its exit code is that of the rank that failed first, or 0 if
+// none failed.
 func (s *supervisor) result() Result {
 	r := Result{Exits: s.exits, FirstFailed: s.firstFailed, Signal: s.firstSignal}
 	if s.firstFailed >= 0 {
