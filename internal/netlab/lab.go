@@ -16,15 +16,16 @@ import (
 // Config describes the network that New builds.
 type Config struct {
 	Machines   int    // number of machines, from 1 to 200
-	Interfaces int    // number of interfaces of each machine; 0 means 1
+	Interfaces int    // number of network interfaces of each machine; 0 means 1
 	IPv6       bool   // use IPv6 addresses instead of IPv4
-	Seed       uint64 // of the generator of random delays and losses
+	Seed       uint64 // determines the random delays and losses
 	// ClockStep is how far the monotonic clock of machine i+1 is ahead of that of machine i.
 	ClockStep time.Duration
 }
 
-// Lab is a network of simulated machines, each a network namespace, which a router in this process
-// connects. Its methods are safe for concurrent use.
+// Lab is a network of simulated machines. Each machine is a network namespace of the kernel. A
+// router in this process forwards the packets between machines. The methods of a Lab are safe for
+// concurrent use.
 type Lab struct {
 	Machines []*Machine // read-only
 	router   *router
@@ -39,7 +40,8 @@ func New(t testing.TB, cfg Config) *Lab {
 		t.Skip(err)
 	}
 	l := &Lab{router: newRouter(cfg.Seed), closed: make(chan struct{})}
-	l.router.tasks.Go(func() { l.router.watchStalls(l.closed) })
+	watchStalls := func() { l.router.watchStalls(l.closed) }
+	l.router.tasks.Go(watchStalls)
 	t.Cleanup(l.close)
 	hostsPath := filepath.Join(t.TempDir(), "hosts")
 	if err := os.WriteFile(hostsPath, cfg.hostsFile(), 0o644); err != nil {
@@ -47,10 +49,11 @@ func New(t testing.TB, cfg Config) *Lab {
 	}
 	for i := range cfg.Machines {
 		m, err := newMachine(i, &cfg, hostsPath)
-		if err == nil {
-			l.Machines = append(l.Machines, m)
-			err = m.addInterfaces(l.router, &cfg)
+		if err != nil {
+			t.Fatalf("machine %d of the lab: %v", i, err)
 		}
+		l.Machines = append(l.Machines, m) // From here on, close closes the machine.
+		err = m.addInterfaces(l.router, &cfg)
 		if err != nil {
 			t.Fatalf("machine %d of the lab: %v", i, err)
 		}
@@ -59,7 +62,7 @@ func New(t testing.TB, cfg Config) *Lab {
 }
 
 // checkSupported returns an error unless this process can create network namespaces and TUN
-// devices.
+// devices. A TUN device is a network interface whose packets a process reads and writes.
 func checkSupported() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("network namespaces need root: %w", errors.ErrUnsupported)
@@ -73,6 +76,7 @@ func checkSupported() error {
 	return nil
 }
 
+// close kills the processes on all machines and waits for the router's goroutines.
 func (l *Lab) close() {
 	close(l.closed)
 	for _, m := range l.Machines {
@@ -81,30 +85,44 @@ func (l *Lab) close() {
 	l.router.tasks.Wait()
 }
 
-// LongestStall returns the longest time for which a busy host may have delayed packets. After a
-// long stall, tests should not judge how fast ranks reacted.
+// LongestStall returns the longest time for which the host did not run this process, because it
+// was busy. Packets may have been delayed for this time. After a long stall, tests should not judge
+// how fast the processes on the machines reacted.
 func (l *Lab) LongestStall() time.Duration { return time.Duration(l.router.longestStall.Load()) }
 
 // DroppedPackets returns the number of packets that the kernel dropped because this process did
 // not read them in time. Machines whose counters cannot be read count as 0.
 func (l *Lab) DroppedPackets() (packets uint64) {
 	for _, m := range l.Machines {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", m.Thread))
-		for line := range strings.Lines(string(text)) {
-			name, counters, _ := strings.Cut(line, ":")
-			const txDropped = 11 // index of the column
-			fields := strings.Fields(counters)
-			if !strings.HasPrefix(strings.TrimSpace(name), "net") || len(fields) <= txDropped {
-				continue
-			}
-			n, _ := strconv.ParseUint(fields[txDropped], 10, 64)
-			packets += n
+		table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", m.Thread))
+		if err == nil {
+			packets += droppedPackets(string(table))
 		}
 	}
 	return packets
 }
 
-// SetAll sets the delays, losses and other properties of the links between all machines.
+// droppedPackets returns the number of dropped packets of a machine's interfaces, which are called
+// net0, net1 and so on. table has the format of /proc/net/dev.
+func droppedPackets(table string) (packets uint64) {
+	const txDropped = 11 // column of packets that were not transmitted
+	for line := range strings.Lines(table) {
+		name, counters, _ := strings.Cut(line, ":")
+		isInterface := strings.HasPrefix(strings.TrimSpace(name), "net")
+		columns := strings.Fields(counters)
+		if !isInterface || len(columns) <= txDropped {
+			continue
+		}
+		count, err := strconv.ParseUint(columns[txDropped], 10, 64)
+		if err == nil {
+			packets += count
+		}
+	}
+	return packets
+}
+
+// SetAll sets the delays, losses and other properties of the links between all machines. A link
+// leads from one machine to another.
 func (l *Lab) SetAll(link Link) {
 	for src := range l.Machines {
 		for dst := range l.Machines {
@@ -138,31 +156,33 @@ func (l *Lab) CutInterface(machine, number int) {
 	l.router.ports[address].isCut = true
 }
 
-// TranslateAddress puts a machine behind NAT. TCP connections from its first interface appear to
-// come from the public IPv4 address.
+// TranslateAddress puts a machine behind a network address translation (NAT). TCP connections from
+// its first interface appear to come from the public IPv4 address.
 func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	private := l.Machines[machine].Addresses[0]
 	l.router.mu.Lock()
 	defer l.router.mu.Unlock()
-	l.router.translations[machine] = addressPair{private, public}
+	l.router.translations[machine] = addressPair{private: private, public: public}
 	l.router.ports[public] = l.router.ports[private]
 }
 
-// hostsFile returns the /etc/hosts of all machines, with the address of each one's first
-// interface.
+// hostsFile returns the text of /etc/hosts on all machines. It maps the name of each machine to the
+// address of its first interface.
 func (cfg *Config) hostsFile() []byte {
 	text := []byte("127.0.0.1 localhost\n")
+	const firstInterface = 0
 	for i := range cfg.Machines {
-		text = fmt.Appendf(text, "%v %s\n", cfg.address(i, 0), machineName(i))
+		text = fmt.Appendf(text, "%v %s\n", cfg.address(i, firstInterface), machineName(i))
 	}
 	return text
 }
 
-// address returns the address of an interface. Interfaces with the same number are in one subnet.
+// address returns the address of a machine's interface with the given number, counted from 0.
+// Interfaces with the same number are in one subnet, for example 10.77.0.0/24.
 func (cfg *Config) address(machine, number int) netip.Addr {
-	text := "10." + strconv.Itoa(77+number) + ".0." + strconv.Itoa(machine+1)
+	text := fmt.Sprintf("10.%d.0.%d", 77+number, machine+1)
 	if cfg.IPv6 {
-		text = "fd77:" + strconv.Itoa(number) + "::" + strconv.FormatInt(int64(machine+1), 16)
+		text = fmt.Sprintf("fd77:%d::%x", number, machine+1)
 	}
 	return netip.MustParseAddr(text)
 }

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Machine is a simulated machine. Its methods are safe for concurrent use.
+// Machine is a simulated machine. It consists of a thread in new namespaces of the kernel, in which
+// the thread sees its own network, host name and clock. Its methods are safe for concurrent use.
 type Machine struct {
 	Name      string       // host name
 	Addresses []netip.Addr // address of each interface, by its number
@@ -20,15 +21,17 @@ type Machine struct {
 
 	index   int         // in Lab.Machines
 	calls   chan func() // functions that runThread calls on the machine's thread
-	devices []*os.File  // TUN device of each interface
+	devices []*os.File  // TUN device of each interface, from which the router reads its packets
 }
 
 // newMachine returns a machine without interfaces.
 func newMachine(index int, cfg *Config, hostsPath string) (*Machine, error) {
 	m := &Machine{Name: machineName(index), index: index, calls: make(chan func())}
 	ready := make(chan error)
-	go m.runThread(ready, time.Duration(index)*cfg.ClockStep, hostsPath)
-	return m, <-ready
+	clockOffset := time.Duration(index) * cfg.ClockStep
+	go m.runThread(ready, clockOffset, hostsPath)
+	err := <-ready
+	return m, err
 }
 
 // machineName returns a name such as node-a, or node-a1 for the second machine with this letter.
@@ -40,9 +43,11 @@ func machineName(index int) string {
 	return name
 }
 
-// runThread creates the machine's namespaces and calls the functions in m.calls on one thread,
-// until m.calls is closed. Its goroutine stays locked to the thread, which therefore exits when
-// runThread returns. The kernel then kills the processes that the thread has started.
+// runThread creates the machine's namespaces and sends the result to ready. It then calls the
+// functions in m.calls on its thread, until m.calls is closed.
+//
+// It does not unlock the thread, so the thread exits when runThread returns. The kernel then kills
+// the processes that the thread has started.
 func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hostsPath string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()
@@ -56,9 +61,11 @@ func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hosts
 	}
 }
 
-const cloneNewTime = 0x80 // CLONE_NEWTIME of linux/sched.h
+// cloneNewTime is CLONE_NEWTIME of linux/sched.h, which package syscall lacks.
+const cloneNewTime = 0x80
 
 // enterNamespaces moves this thread to new namespaces with the machine's name, hosts and clock.
+// hostsPath is the file to use as /etc/hosts.
 func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) error {
 	const namespaces = syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS
 	if err := syscall.Unshare(namespaces); err != nil {
@@ -79,9 +86,13 @@ func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) e
 	if err := syscall.Unshare(cloneNewTime); err != nil {
 		return fmt.Errorf("creating a time namespace: %w", err)
 	}
+	// Each line of the file contains a clock, and its offset in seconds and nanoseconds. The offset
+	// applies to the thread's child processes.
 	path := fmt.Sprintf("/proc/%d/timens_offsets", syscall.Gettid())
-	offsets := fmt.Appendf(nil, "monotonic %[1]d 0\nboottime %[1]d 0\n", int64(clockOffset.Seconds()))
-	return os.WriteFile(path, offsets, 0)
+	seconds := int64(clockOffset.Seconds())
+	offsets := fmt.Appendf(nil, "monotonic %d 0\nboottime %d 0\n", seconds, seconds)
+	const unusedMode = 0 // The file exists.
+	return os.WriteFile(path, offsets, unusedMode)
 }
 
 // Do calls f on a thread of the machine. Processes that f starts run on the machine.
@@ -111,40 +122,54 @@ func (m *Machine) Run(name string, args ...string) error {
 	})
 }
 
+// addInterfaces enables the loopback interface. It then adds the interfaces that cfg requires, and
+// connects them to the router.
 func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	if err := m.Run("ip", "link", "set", "lo", "up"); err != nil {
 		return err
 	}
 	for number := range max(1, cfg.Interfaces) {
-		name, address := "net"+strconv.Itoa(number), cfg.address(m.index, number)
-		var device *os.File
-		err := m.Do(func() (err error) {
-			device, err = openTUN(name)
-			return err
-		})
-		if err != nil {
+		if err := m.addInterface(r, cfg, number); err != nil {
 			return err
 		}
-		m.devices, m.Addresses = append(m.devices, device), append(m.Addresses, address)
-		prefixLength := "/24"
-		if cfg.IPv6 {
-			prefixLength = "/64"
-		}
-		arguments := []string{"addr", "add", address.String() + prefixLength, "dev", name}
-		if cfg.IPv6 {
-			arguments = append(arguments, "nodad")
-		}
-		if err := m.Run("ip", arguments...); err != nil {
-			return err
-		}
-		if err := m.Run("ip", "link", "set", name, "up", "mtu", "1400"); err != nil {
-			return err
-		}
-		r.attachPort(&port{machine: m.index, device: device}, []netip.Addr{address})
 	}
 	return nil
 }
 
+// addInterface adds the interface with the given number, counted from 0.
+func (m *Machine) addInterface(r *router, cfg *Config, number int) error {
+	name := "net" + strconv.Itoa(number)
+	address := cfg.address(m.index, number)
+	var device *os.File
+	err := m.Do(func() (err error) {
+		device, err = openTUN(name)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	m.devices = append(m.devices, device)
+	m.Addresses = append(m.Addresses, address)
+	prefixLength := "/24"
+	if cfg.IPv6 {
+		prefixLength = "/64"
+	}
+	arguments := []string{"addr", "add", address.String() + prefixLength, "dev", name}
+	if cfg.IPv6 {
+		// Without nodad, the kernel would look for duplicates before it uses the address.
+		arguments = append(arguments, "nodad")
+	}
+	if err := m.Run("ip", arguments...); err != nil {
+		return err
+	}
+	if err := m.Run("ip", "link", "set", name, "up", "mtu", "1400"); err != nil {
+		return err
+	}
+	r.attachPort(&port{machine: m.index, device: device}, []netip.Addr{address})
+	return nil
+}
+
+// close ends the machine's thread, which kills its processes, and removes its interfaces.
 func (m *Machine) close() {
 	close(m.calls)
 	for _, d := range m.devices {
