@@ -8,14 +8,15 @@ import (
 
 // Affinity returns the processors on which the calling thread may run, in ascending order.
 func Affinity() ([]int, error) {
+	const thisThread = 0
 	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
+	if err := unix.SchedGetaffinity(thisThread, &set); err != nil {
 		return nil, fmt.Errorf("reading the processors of this thread: %w", err)
 	}
 	var processors []int
-	for cpu := 0; len(processors) < set.Count(); cpu++ {
-		if set.IsSet(cpu) {
-			processors = append(processors, cpu)
+	for processor := 0; len(processors) < set.Count(); processor++ {
+		if set.IsSet(processor) {
+			processors = append(processors, processor)
 		}
 	}
 	return processors, nil
@@ -27,6 +28,7 @@ func SetAffinity(processor int) error {
 	return bind(unix.Gettid(), processor)
 }
 
+// bind binds a thread of this process to one processor.
 func bind(thread, processor int) error {
 	var set unix.CPUSet
 	set.Set(processor)

@@ -34,18 +34,21 @@ func CreateFile(path string, bytes int64) (*os.File, error) {
 	default:
 		err = fmt.Errorf("allocating a file of %d bytes in %s: %w", bytes, folder, err)
 	}
-	return nil, errors.Join(err, f.Close(), os.Remove(path))
+	closeErr := f.Close()
+	removeErr := os.Remove(path)
+	return nil, errors.Join(err, closeErr, removeErr)
 }
 
 // LockFile locks a file until it is closed. It returns ErrLocked if another open file holds the
-// lock, and nil if the filesystem does not support locks (ENOLCK on NFS).
+// lock. If the filesystem does not support locks, it returns nil without a lock.
 func LockFile(f *os.File) error {
 	err := repeatInterrupted(func() error {
 		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	})
+	isUnsupported := errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) ||
+		errors.Is(err, unix.ENOLCK) // NFS returns ENOLCK.
 	switch {
-	case err == nil, errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS),
-		errors.Is(err, unix.ENOLCK):
+	case err == nil || isUnsupported:
 		return nil
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return ErrLocked
@@ -53,9 +56,11 @@ func LockFile(f *os.File) error {
 	return fmt.Errorf("locking %s: %w", f.Name(), err)
 }
 
+// repeatInterrupted repeats a system call while signals interrupt it.
 func repeatInterrupted(call func() error) error {
 	for {
-		if err := call(); !errors.Is(err, unix.EINTR) {
+		err := call()
+		if !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}

@@ -8,17 +8,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketInodes is indexed by file descriptor. Forked children close the sockets with these inodes.
+// socketInodes contains the inode number of each socket, indexed by its file descriptor. Forked
+// children close the sockets with these numbers. It is nil in programs that do not fork.
 var socketInodes []uint64
 
-// SetSocketTable sets the table that CloseInForks fills. It must precede the first socket.
+// SetSocketTable sets the table that CloseInForks fills. Call it before the first socket is opened.
 func SetSocketTable(table []uint64) { socketInodes = table }
 
 // CloseInForks makes forked children close a socket, so that the other end notices when this
-// process exits. Closed sockets stay in the table, because inode numbers are not reused.
+// process exits. A socket that was closed stays in the table. This does no harm, because inode
+// numbers are not reused.
 func CloseInForks(socket io.Closer) {
-	c, ok := socket.(syscall.Conn)
-	if !ok || socketInodes == nil {
+	c, hasDescriptor := socket.(syscall.Conn)
+	if !hasDescriptor || socketInodes == nil {
 		return
 	}
 	raw, err := c.SyscallConn()

@@ -9,15 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a range of addresses: a reservation, which has no memory, or shared memory.
+// Mapping is a range of addresses. It is either shared memory, or a reservation, which has no
+// memory but keeps the addresses from other uses.
 type Mapping struct {
 	base  unsafe.Pointer // nil after Close or Keep
 	bytes int64
 	// inReservation is set for a range of MapAt. Close then reserves the addresses again, because
 	// other memory could otherwise be mapped there.
 	inReservation bool
-	origin        origin // stack of the creator
+	// origin is the stack of the creator with the build tag invariants, and otherwise empty.
+	origin origin
 }
+
+// noFile is the descriptor for mappings of no file.
+const noFile = -1
 
 // ErrUnmapped is returned by a second Close. With the build tag invariants, Close panics.
 var ErrUnmapped = errors.New("the mapping is already closed")
@@ -25,16 +30,18 @@ var ErrUnmapped = errors.New("the mapping is already closed")
 // Reserve reserves a range of addresses without memory. The first address is a multiple of align,
 // which must be a power of two.
 func Reserve(bytes, align int64) (*Mapping, error) {
-	reserved, err := mmap(nil, bytes+align, unix.PROT_NONE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
+	const noExtraFlags = 0
+	reserved, err := reserveAddresses(nil, bytes+align, noExtraFlags)
 	if err != nil {
 		return nil, fmt.Errorf("reserving %d bytes of addresses: %w", bytes, err)
 	}
-	skippedBytes := int64(-uintptr(reserved) & uintptr(align-1))
+	// Unmap what precedes the first multiple of align, and what follows the range.
+	skippedBytes := int64(-uintptr(reserved) & uintptr(align-1)) // up to this multiple
 	base := unsafe.Add(reserved, skippedBytes)
-	unmap(reserved, skippedBytes)
+	unmap(reserved, skippedBytes) // After a failure, these addresses only stay reserved.
 	unmap(unsafe.Add(base, bytes), align-skippedBytes)
-	return newMapping(base, bytes, false), nil
+	const inReservation = false
+	return newMapping(base, bytes, inReservation), nil
 }
 
 // Map maps part of a shared file for reading and writing, at an address aligned to PageSize.
@@ -43,16 +50,19 @@ func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := mapFixed(m.base, f, offset, bytes); err != nil {
-		if reserveAgain(m.base, bytes) {
-			err = errors.Join(err, m.Close())
-		}
-		return nil, err
+	err = mapFixed(m.base, f, offset, bytes)
+	if err == nil {
+		return m, nil
 	}
-	return m, nil
+	isReserved := reserveAgain(m.base, bytes)
+	if isReserved {
+		closeErr := m.Close()
+		err = errors.Join(err, closeErr)
+	}
+	return nil, err
 }
 
-// MapAt maps the first bytes of a shared file over a part of the reservation m, which begins at
+// MapAt maps the first bytes of a shared file over the part of the reservation m that begins at
 // offset. The new Mapping must be closed before m.
 func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error) {
 	if offset < 0 || bytes <= 0 || offset+bytes > m.bytes {
@@ -60,21 +70,24 @@ func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error)
 			offset, offset+bytes, m.bytes, unix.EINVAL)
 	}
 	base := unsafe.Add(m.base, offset)
-	if err := mapFixed(base, f, 0, bytes); err != nil {
+	const fileOffset = 0
+	if err := mapFixed(base, f, fileOffset, bytes); err != nil {
 		reserveAgain(base, bytes)
 		return nil, err
 	}
-	return newMapping(base, bytes, true), nil
+	const inReservation = true
+	return newMapping(base, bytes, inReservation), nil
 }
 
-// newMapping returns a Mapping, which it records as open (see OpenMappings).
+// newMapping returns a Mapping and records it as open (see OpenMappings).
 func newMapping(base unsafe.Pointer, bytes int64, inReservation bool) *Mapping {
 	m := &Mapping{base: base, bytes: bytes, inReservation: inReservation}
 	m.origin.record(m)
 	return m
 }
 
-// mapFixed maps a part of a file at base, and replaces what is mapped there.
+// mapFixed maps a part of a file at base, and replaces what is mapped there. After an error, the
+// range may be unmapped.
 func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	_, err := mmap(base, bytes, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED, int(f.Fd()), offset)
@@ -86,13 +99,21 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// reserveAgain reserves a range after a failed mmap, which may have unmapped the range. It returns
-// false if another thread may have mapped other memory there meanwhile. The caller must then
-// neither use nor unmap the range.
+// reserveAgain reserves a range after a failed mapFixed, which may have unmapped the range. It
+// returns false if another thread may have mapped other memory there meanwhile. The caller must
+// then neither use nor unmap the range.
 func reserveAgain(base unsafe.Pointer, bytes int64) bool {
-	_, err := mmap(base, bytes, unix.PROT_NONE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, -1, 0)
+	_, err := reserveAddresses(base, bytes, unix.MAP_FIXED_NOREPLACE)
 	return err == nil
+}
+
+// reserveAddresses maps a range without memory. Without extraFlags, the kernel chooses the address,
+// which the function returns.
+func reserveAddresses(
+	address unsafe.Pointer, bytes int64, extraFlags int,
+) (unsafe.Pointer, error) {
+	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE | extraFlags
+	return mmap(address, bytes, unix.PROT_NONE, flags, noFile, 0)
 }
 
 // Base returns the first address.
@@ -123,18 +144,19 @@ func (m *Mapping) Protect(allowAccess bool) error {
 	return nil
 }
 
-// Shrink shortens a reservation to a size, rounded up to a multiple of PageSize.
+// Shrink shortens a reservation to a size, rounded up to a multiple of PageSize. It does nothing if
+// the reservation is not longer, or is closed.
 func (m *Mapping) Shrink(bytes int64) error {
-	bytes = (bytes + PageSize - 1) &^ (PageSize - 1)
-	if m.base == nil || bytes >= m.bytes {
+	newBytes := (bytes + PageSize - 1) &^ (PageSize - 1)
+	if m.base == nil || newBytes >= m.bytes {
 		return nil
 	}
-	if bytes <= 0 || m.inReservation {
-		return fmt.Errorf("shrinking %d bytes to %d: %w", m.bytes, bytes, unix.EINVAL)
+	if newBytes <= 0 || m.inReservation {
+		return fmt.Errorf("shrinking %d bytes to %d: %w", m.bytes, newBytes, unix.EINVAL)
 	}
-	removedBytes := m.bytes - bytes
-	m.bytes = bytes
-	return unmap(unsafe.Add(m.base, bytes), removedBytes)
+	removedBytes := m.bytes - newBytes
+	m.bytes = newBytes
+	return unmap(unsafe.Add(m.base, newBytes), removedBytes)
 }
 
 // Keep leaves the range mapped until the process exits. The Mapping must not be used afterwards.
@@ -155,17 +177,19 @@ func (m *Mapping) Close() error {
 	if !m.inReservation {
 		return unmap(base, m.bytes)
 	}
-	_, err := mmap(base, m.bytes, unix.PROT_NONE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED, -1, 0)
+	// MAP_FIXED replaces the shared memory in one step, so that no other memory gets there.
+	_, err := reserveAddresses(base, m.bytes, unix.MAP_FIXED)
 	return err
 }
 
+// mmap is the system call of this name.
 func mmap(
 	address unsafe.Pointer, bytes int64, prot, flags, fd int, offset int64,
 ) (unsafe.Pointer, error) {
 	return unix.MmapPtr(fd, offset, address, uintptr(bytes), prot, flags)
 }
 
+// unmap is munmap, but accepts an empty range.
 func unmap(base unsafe.Pointer, bytes int64) error {
 	if bytes == 0 {
 		return nil
@@ -176,7 +200,8 @@ func unmap(base unsafe.Pointer, bytes int64) error {
 	return nil
 }
 
-// IsReadable reports whether the byte at an address is readable, or the check is not permitted.
+// IsReadable reports whether the byte at an address of this process is readable. It also returns
+// true if the system does not permit this check.
 func IsReadable(address uintptr) bool {
 	var buffer [1]byte
 	local := []unix.Iovec{{Base: &buffer[0], Len: 1}}
@@ -185,21 +210,21 @@ func IsReadable(address uintptr) bool {
 	return !errors.Is(err, unix.EFAULT)
 }
 
-// FreePages frees all pages inside a range of shared memory, in all processes, and returns the
-// number of freed bytes. The pages then contain zeros.
+// FreePages frees the pages that lie completely in a range of shared memory, and returns the number
+// of freed bytes. All processes that map the pages then read zeros.
 func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
-	page := uintptr(os.Getpagesize())
-	skippedBytes := -uintptr(base) & (page - 1)
-	if bytes < int64(skippedBytes) {
+	pageBytes := int64(os.Getpagesize())
+	skippedBytes := int64(-uintptr(base) & uintptr(pageBytes-1)) // up to the first page boundary
+	if bytes < skippedBytes {
 		return 0, nil
 	}
-	size := (bytes - int64(skippedBytes)) &^ int64(page-1)
-	if size == 0 {
+	freedBytes := (bytes - skippedBytes) &^ (pageBytes - 1)
+	if freedBytes == 0 {
 		return 0, nil
 	}
-	pages := unsafe.Slice((*byte)(unsafe.Add(base, skippedBytes)), size)
+	pages := unsafe.Slice((*byte)(unsafe.Add(base, skippedBytes)), freedBytes)
 	if err := unix.Madvise(pages, unix.MADV_REMOVE); err != nil {
-		return 0, fmt.Errorf("freeing %d bytes of shared memory: %w", size, err)
+		return 0, fmt.Errorf("freeing %d bytes of shared memory: %w", freedBytes, err)
 	}
-	return size, nil
+	return freedBytes, nil
 }

@@ -18,8 +18,8 @@ func Memfd(name string, bytes int64) (*os.File, error) {
 	return memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
 
-// HugeMemfd is like Memfd, but the file consists of huge pages from the pool that
-// /proc/sys/vm/nr_hugepages sizes. bytes must be a multiple of PageSize.
+// HugeMemfd is like Memfd, but the file consists of huge pages. They come from a pool, whose size
+// is set by /proc/sys/vm/nr_hugepages. bytes must be a multiple of PageSize.
 func HugeMemfd(name string, bytes int64) (*os.File, error) {
 	f, err := memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
 	if err != nil {
@@ -33,6 +33,7 @@ func HugeMemfd(name string, bytes int64) (*os.File, error) {
 	return f, nil
 }
 
+// memfd creates a file with memfd_create and sets its size.
 func memfd(name string, bytes int64, flags int) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, flags)
 	if err != nil {
@@ -46,10 +47,14 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// tryMapping maps the file and unmaps it again, which fails if there are too few huge pages. The
-// kernel chooses the address, because a failed mmap at a fixed address could unmap other memory.
+// tryMapping maps the file and unmaps it again. It fails if there are too few huge pages.
+// Otherwise, they stay reserved for the file.
+//
+// The kernel chooses the address, because a failed mmap at a fixed address could unmap other
+// memory.
 func tryMapping(f *os.File, bytes int64) error {
-	base, err := mmap(nil, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, int(f.Fd()), 0)
+	const protection = unix.PROT_READ | unix.PROT_WRITE
+	base, err := mmap(nil, bytes, protection, unix.MAP_SHARED, int(f.Fd()), 0)
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes of huge pages: %w", bytes, err)
 	}
@@ -65,8 +70,9 @@ func FileSize(f *os.File) (int64, error) {
 	return status.Size, nil
 }
 
-// SealSize makes the file's size final. Otherwise, a process could truncate the file, and accesses
-// to its mappings would raise SIGBUS. SealSize fails for huge pages on older kernels.
+// SealSize makes the size of a file of Memfd final. Without this, a process could truncate the
+// file, and other processes would get SIGBUS when they access its memory. SealSize fails for files
+// of huge pages on older kernels.
 func SealSize(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	if err != nil {
@@ -84,8 +90,9 @@ func Discard(f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// Refill allocates the huge pages of the first bytes of a file after Discard has freed them. If it
-// fails, it frees all of them. It does nothing for a file without huge pages.
+// Refill allocates the huge pages of the first bytes of a file again, after Discard has freed them.
+// If there are too few pages, it frees those that it has allocated, and returns an error. It does
+// nothing for a file of normal pages, whose pages are allocated by the first access.
 func Refill(f *os.File, bytes int64) error {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
@@ -98,11 +105,17 @@ func Refill(f *os.File, bytes int64) error {
 	return allocatePages(f, bytes)
 }
 
+// allocatePages allocates the pages of the first bytes of a file, or none of them after an error.
 func allocatePages(f *os.File, bytes int64) error {
-	if err := allocateFile(f, 0, 0, bytes); err != nil {
+	const (
+		allocate = 0 // mode of fallocate
+		offset   = 0 // start of the range
+	)
+	if err := allocateFile(f, allocate, offset, bytes); err != nil {
 		err = fmt.Errorf("allocating %d bytes of huge pages: %w", bytes, err)
 		// The kernel keeps the pages that it allocated before the failure.
-		return errors.Join(err, Discard(f, 0, bytes))
+		discardErr := Discard(f, offset, bytes)
+		return errors.Join(err, discardErr)
 	}
 	return nil
 }
@@ -110,8 +123,8 @@ func allocatePages(f *os.File, bytes int64) error {
 // fallocate is a variable so that tests can replace it.
 var fallocate = unix.Fallocate
 
-// allocateFile repeats fallocate while signals interrupt it. The Go runtime sends signals to
-// preempt goroutines.
+// allocateFile is fallocate, which frees or allocates a part of a file according to mode. It
+// repeats the call while signals interrupt it. The Go runtime sends signals to preempt goroutines.
 func allocateFile(f *os.File, mode uint32, offset, bytes int64) error {
 	for {
 		err := fallocate(int(f.Fd()), mode, offset, bytes)

@@ -10,13 +10,16 @@ import (
 	"sync"
 )
 
+// origin is the stack that created a mapping: the addresses of the callers, with zeros at the end.
 type origin [24]uintptr
 
+// openMappings holds all mappings that are not closed.
 var openMappings struct {
 	sync.Mutex
-	all map[*Mapping]bool
+	all map[*Mapping]bool // nil before the first mapping
 }
 
+// record records that m has been opened. newMapping must call it.
 func (o *origin) record(m *Mapping) {
 	runtime.Callers(4, o[:]) // skips Callers, record, newMapping and its caller
 	openMappings.Lock()
@@ -27,12 +30,14 @@ func (o *origin) record(m *Mapping) {
 	openMappings.all[m] = true
 }
 
+// forget records that m is not open any more.
 func (*origin) forget(m *Mapping) {
 	openMappings.Lock()
 	defer openMappings.Unlock()
 	delete(openMappings.all, m)
 }
 
+// reportSecondClose panics, because a mapping is closed that is not open.
 func (o *origin) reportSecondClose() {
 	panic("sys: a mapping is closed twice; it was created at\n" + o.String())
 }
@@ -41,11 +46,11 @@ func (o *origin) String() string {
 	var text strings.Builder
 	frames := runtime.CallersFrames(o[:])
 	for {
-		f, more := frames.Next()
-		if f.Function != "" {
-			fmt.Fprintf(&text, "\t%s %s:%d\n", f.Function, f.File, f.Line)
+		frame, hasMore := frames.Next()
+		if frame.Function != "" {
+			fmt.Fprintf(&text, "\t%s %s:%d\n", frame.Function, frame.File, frame.Line)
 		}
-		if !more {
+		if !hasMore {
 			return text.String()
 		}
 	}
@@ -57,8 +62,8 @@ func OpenMappings() []string {
 	defer openMappings.Unlock()
 	var list []string
 	for m := range openMappings.all {
-		list = append(list,
-			fmt.Sprintf("%d bytes at %#x, mapped at\n%s", m.bytes, m.Address(), &m.origin))
+		description := fmt.Sprintf("%d bytes at %#x, mapped at\n%s", m.bytes, m.Address(), &m.origin)
+		list = append(list, description)
 	}
 	slices.Sort(list)
 	return list

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pidfd opens a descriptor of a process (see pidfd_open(2)), which becomes readable when the
-// process exits. If the process ID is reused later, the descriptor does not refer to the new
-// process.
+// Pidfd opens a descriptor of a process (see pidfd_open(2)). The descriptor becomes readable when
+// the process exits. It never refers to a later process with the same ID.
 func Pidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -20,17 +19,19 @@ func Pidfd(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// AwaitEnd blocks until the process of a Pidfd has exited, or returns an error if pidfd is closed
+// AwaitEnd blocks until the process of a Pidfd has exited. It returns an error if pidfd is closed
 // or its read deadline passes.
 //
-// AwaitEnd uses the runtime's poller instead of a blocking system call, because the Go runtime's
-// monitor uses a processor while a thread is blocked in a system call.
+// It waits by the Go runtime's poller. While a thread is blocked in a system call instead, a
+// background thread of the runtime uses CPU time.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("watching a process: %w", err)
 	}
-	if err := raw.Read(isReadable); err != nil {
+	// Read waits for the poller until isReadable returns true.
+	err = raw.Read(isReadable)
+	if err != nil {
 		return fmt.Errorf("watching a process: %w", err)
 	}
 	return nil
@@ -49,26 +50,29 @@ func HasEnded(pidfd *os.File) bool {
 
 // isReadable reports whether a descriptor is readable now.
 func isReadable(fd uintptr) bool {
-	const timeout = 0
+	const timeout = 0 // do not wait
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	readableCount, err := unix.Poll(fds, timeout)
-	for err == unix.EINTR {
-		readableCount, err = unix.Poll(fds, timeout)
+	for {
+		readableCount, err := unix.Poll(fds, timeout)
+		if err != unix.EINTR { // A signal has not interrupted the call.
+			return err == nil && readableCount > 0
+		}
 	}
-	return err == nil && readableCount > 0
 }
 
-// IsStopped reports whether a signal such as SIGSTOP or a debugger has stopped a process. It
+// IsStopped reports whether a debugger or a signal such as SIGSTOP has stopped a process. It
 // returns false if the state is unknown.
 func IsStopped(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return false
 	}
-	// The state follows the program's name in parentheses, which may itself contain parentheses.
-	// T means stopped by a signal, and t by a debugger.
-	state := b[bytes.LastIndexByte(b, ')')+1:]
-	return bytes.HasPrefix(state, []byte(" T")) || bytes.HasPrefix(state, []byte(" t"))
+	// The text is "PID (NAME) STATE ...". The name may contain parentheses, too.
+	nameEnd := bytes.LastIndexByte(stat, ')')
+	state := stat[nameEnd+1:]
+	isStoppedBySignal := bytes.HasPrefix(state, []byte(" T"))
+	isStoppedByDebugger := bytes.HasPrefix(state, []byte(" t"))
+	return isStoppedBySignal || isStoppedByDebugger
 }
 
 // Memory returns the size of the machine's memory and swap space in bytes.
@@ -77,7 +81,9 @@ func Memory() (int64, error) {
 	if err := unix.Sysinfo(&info); err != nil {
 		return 0, fmt.Errorf("reading the size of memory: %w", err)
 	}
-	return int64(info.Totalram+info.Totalswap) * int64(info.Unit), nil
+	units := int64(info.Totalram + info.Totalswap)
+	unitBytes := int64(info.Unit)
+	return units * unitBytes, nil
 }
 
 // BootID returns a random ID that the kernel chooses when the machine boots. It is the same in all
@@ -86,19 +92,19 @@ func BootID() (string, error) { return readID("/proc/sys/kernel/random/boot_id")
 
 // readID returns the ID in a file, without white space around it.
 func readID(path string) (string, error) {
-	b, err := os.ReadFile(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("reading the machine's boot ID: %w", err)
 	}
-	id := strings.TrimSpace(string(b))
+	id := strings.TrimSpace(string(text))
 	if id == "" {
 		return "", fmt.Errorf("reading the machine's boot ID: %s is empty", path)
 	}
 	return id, nil
 }
 
-// Namespace returns an identifier of the namespace that this process is in, such as
-// "net:[4026531840]" for the kind "net".
+// Namespace returns an identifier of this process's namespace of a kind. For the kind "net", this
+// is a text such as "net:[4026531840]".
 func Namespace(kind string) (string, error) {
 	id, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {
@@ -109,9 +115,9 @@ func Namespace(kind string) (string, error) {
 
 // Monotonic returns the machine's monotonic clock in nanoseconds, or 0 after an error.
 func Monotonic() uint64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return 0
 	}
-	return uint64(ts.Nano())
+	return uint64(now.Nano())
 }

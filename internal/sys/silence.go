@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -14,31 +15,33 @@ const (
 	// SilenceLimit is the time after which a TCP connection fails because the other machine's
 	// kernel does not answer.
 	SilenceLimit = 5 * time.Second
-	// probeInterval is the time between probes of an idle connection, and the longest time between
-	// transmissions of the same data.
+	// probeInterval is the time between probes of an idle connection. It is also the longest time
+	// after which data that was not acknowledged is sent again.
 	probeInterval = time.Second
-	tcpRTOMaxMs   = 44 // TCP_RTO_MAX_MS of linux/tcp.h, since Linux 6.15
+	// tcpRTOMaxMs is the socket option TCP_RTO_MAX_MS of linux/tcp.h, since Linux 6.15.
+	tcpRTOMaxMs = 44
 )
 
-// keepAlive makes the kernel probe an idle connection, and end it after SilenceLimit without an
-// answer.
+// keepAlive makes the kernel send probes on an idle connection, and end the connection after
+// SilenceLimit without an answer.
 var keepAlive = net.KeepAliveConfig{
-	Enable: true, Idle: probeInterval, Interval: probeInterval,
-	Count: int(SilenceLimit / probeInterval),
+	Enable:   true,
+	Idle:     probeInterval,
+	Interval: probeInterval,
+	Count:    int(SilenceLimit / probeInterval), // of probes without an answer
 }
 
-// Dialer returns a dialer for Unix sockets, and for TCP connections that fail after SilenceLimit
-// without an answer of the other machine.
+// Dialer returns a dialer for TCP and Unix sockets. Its TCP connections fail after SilenceLimit
+// without an answer of the other machine, as after DetectSilence.
 func Dialer() *net.Dialer {
-	return &net.Dialer{
-		KeepAliveConfig: keepAlive,
-		Control: func(network, _ string, conn syscall.RawConn) error {
-			if network[:3] != "tcp" {
-				return nil
-			}
-			return limitSilence(conn)
-		},
+	control := func(network, _ string, conn syscall.RawConn) error {
+		isTCP := strings.HasPrefix(network, "tcp") // such as "tcp4"
+		if !isTCP {
+			return nil
+		}
+		return limitSilence(conn)
 	}
+	return &net.Dialer{KeepAliveConfig: keepAlive, Control: control}
 }
 
 // DetectSilence makes a TCP connection fail after SilenceLimit without an answer of the other
@@ -58,18 +61,19 @@ func DetectSilence(conn net.Conn) error {
 	return limitSilence(rawConn)
 }
 
-// limitSilence makes a connection fail if sent data is not acknowledged within SilenceLimit. While
-// data is not acknowledged, the kernel sends no probes.
+// limitSilence makes a connection fail if sent data is not acknowledged within SilenceLimit. It
+// complements keepAlive: while data is not acknowledged, the kernel sends no probes.
 func limitSilence(conn syscall.RawConn) error {
+	limitMs := int(SilenceLimit / time.Millisecond)
+	intervalMs := int(probeInterval / time.Millisecond)
 	var setErr error
-	err := conn.Control(func(fd uintptr) {
-		setErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT,
-			int(SilenceLimit/time.Millisecond))
+	controlErr := conn.Control(func(fd uintptr) {
+		setErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, limitMs)
 		// Older kernels do not have this option, and retransmit less often.
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, tcpRTOMaxMs,
-			int(probeInterval/time.Millisecond))
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, tcpRTOMaxMs, intervalMs)
 	})
-	return errors.Join(err, os.NewSyscallError("setsockopt", setErr))
+	// NewSyscallError returns nil if setErr is nil.
+	return errors.Join(controlErr, os.NewSyscallError("setsockopt", setErr))
 }
 
 // Silence describes whether the machine at the other end of a TCP connection answers.
@@ -78,14 +82,14 @@ type Silence int
 const (
 	// Answering means that the machine has answered recently.
 	Answering Silence = iota
-	// Suspect means that a probe or its answer is lost or late.
+	// Suspect means that the machine has not answered a probe yet. Either packet may be lost.
 	Suspect
 	// Silent means that the machine has not answered for almost SilenceLimit.
 	Silent
 )
 
-// SilenceOf returns whether the machine at the other end of a connection answers. It returns
-// Answering if the connection is closed or does not use TCP.
+// SilenceOf returns how long ago the machine at the other end of a connection answered, in one of
+// three steps. It returns Answering if the connection is closed or does not use TCP.
 func SilenceOf(conn net.Conn) Silence {
 	tcpConn, isTCP := conn.(*net.TCPConn)
 	if !isTCP {
@@ -95,30 +99,30 @@ func SilenceOf(conn net.Conn) Silence {
 	if err != nil {
 		return Answering
 	}
-	var silence time.Duration
-	err = rawConn.Control(func(fd uintptr) {
+	var silence time.Duration // since the last answer; 0 if it cannot be read
+	controlErr := rawConn.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err == nil {
 			silence = time.Duration(info.Last_ack_recv) * time.Millisecond
 		}
 	})
+	const (
+		// The first probe is sent after probeInterval. Its answer may take half as long.
+		suspectAfter = probeInterval + probeInterval/2
+		// Four probes are lost. After the fifth, the kernel ends the connection.
+		silentAfter = SilenceLimit - probeInterval/2
+	)
 	switch {
-	case err != nil || silence < 3*probeInterval/2:
+	case controlErr != nil || silence < suspectAfter:
 		return Answering
-	case silence < SilenceLimit-probeInterval/2:
+	case silence < silentAfter:
 		return Suspect
 	}
-	return Silent // Four probes are lost. After the fifth, the kernel ends the connection.
+	return Silent
 }
 
 // IsSilence reports whether err means that the other machine did not answer.
 func IsSilence(err error) bool {
-	for _, errno := range []syscall.Errno{
-		syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN,
-	} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
+	return errors.Is(err, syscall.ETIMEDOUT) || errors.Is(err, syscall.EHOSTUNREACH) ||
+		errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTDOWN)
 }

@@ -11,8 +11,8 @@ import (
 
 // Peer identifies the process at the other end of a Unix socket.
 type Peer struct {
-	PID int
-	UID int
+	PID int // process ID
+	UID int // ID of the process's user
 }
 
 // PeerOf returns the process that opened the other end of a connection.
@@ -23,19 +23,19 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	}
 	var cred *unix.Ucred
 	var credErr error
-	err = raw.Control(func(fd uintptr) {
+	controlErr := raw.Control(func(fd uintptr) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
-	if err := errors.Join(err, credErr); err != nil {
+	err = errors.Join(controlErr, credErr)
+	if err != nil {
 		return Peer{}, fmt.Errorf("reading peer credentials: %w", err)
 	}
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// SendFile sends a message and, unless f is nil, the descriptor of f with it. The caller must
-// still close f.
+// SendFile sends a message, with the descriptor of f unless f is nil. It does not close f.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
-	var control []byte
+	var control []byte // ancillary data of the message, which contains the descriptor
 	if f != nil {
 		control = unix.UnixRights(int(f.Fd()))
 	}
@@ -45,11 +45,14 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	return nil
 }
 
-// ReceiveFile receives a message of exactly len(message) bytes and the file whose descriptor was
-// sent with it. The file is nil if the message has no descriptor. It is an error if the message
-// has several descriptors. The error is EMFILE if this process has no free descriptor.
+// ReceiveFile fills message with a message of exactly its length. It returns the file whose
+// descriptor was sent with the message, or nil if none was sent. It returns an error if several
+// descriptors were sent, and EMFILE if this process has no free descriptor.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
-	const maxDescriptors, descriptorBytes = 4, 4 // more than one, to detect several descriptors
+	const (
+		maxDescriptors  = 4 // more than one, to detect several descriptors
+		descriptorBytes = 4
+	)
 	control := make([]byte, unix.CmsgSpace(maxDescriptors*descriptorBytes))
 	n, controlBytes, flags, _, err := c.ReadMsgUnix(message, control)
 	if err != nil {
@@ -59,7 +62,9 @@ func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f == nil && flags&unix.MSG_CTRUNC != 0 {
+	isTruncated := flags&unix.MSG_CTRUNC != 0
+	if f == nil && isTruncated {
+		// The kernel could not create a descriptor, because the process has too many.
 		return nil, fmt.Errorf("receiving a descriptor: %w", unix.EMFILE)
 	}
 	if n != len(message) {
@@ -72,8 +77,8 @@ func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	return f, nil
 }
 
-// parseFile returns the file for the descriptor in control data, or nil if there is none. It
-// closes the descriptors if there are several.
+// parseFile returns the file for the descriptor in the ancillary data of a message, or nil if there
+// is none. If there are several descriptors, it closes them and returns an error.
 func parseFile(control []byte) (*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -87,16 +92,16 @@ func parseFile(control []byte) (*os.File, error) {
 		}
 		fds = append(fds, received...)
 	}
-	if len(fds) == 1 {
+	switch len(fds) {
+	case 0:
+		return nil, nil
+	case 1:
 		unix.CloseOnExec(fds[0])
 		return os.NewFile(uintptr(fds[0]), "received"), nil
 	}
 	for _, fd := range fds {
 		unix.Close(fd)
 	}
-	if len(fds) > 1 {
-		return nil, fmt.Errorf("receiving a descriptor: the message has %d descriptors, want 1",
-			len(fds))
-	}
-	return nil, nil
+	return nil, fmt.Errorf("receiving a descriptor: the message has %d descriptors, want 1",
+		len(fds))
 }
