@@ -7,34 +7,42 @@ import (
 	"sync/atomic"
 )
 
-// Gate counts the calls of a resource, so that its owner can wait for them before it closes the
-// resource. A call begins with Enter and ends with Leave. After Close, Enter returns false, and
-// Empty reports whether all calls have ended. The zero Gate is open. A Gate must not be copied.
+// Gate counts the running calls that use a resource. A call begins with Enter and ends with Leave.
+// To destroy the resource, first Close the gate, after which Enter returns false. Then wait until
+// Empty reports that all calls have ended. The zero Gate is open. A Gate must not be copied.
 //
-// A Gate can be biased towards the goroutine that calls Enter most often, its owner. The owner
-// counts its calls with plain stores in its own word, and other goroutines in an atomic word.
-// Close withdraws the bias and makes every processor execute a memory barrier. Then either the
-// owner has seen the withdrawal or Close sees the owner's count.
+// A goroutine that calls Enter gateOwnerThreshold times in a row becomes the owner of the Gate.
+// The Gate is biased towards the owner, which means that its calls are faster. The owner counts
+// its calls by plain stores to bias.busy. Other goroutines count theirs in an atomic variable.
+//
+// Close ends the bias and makes every processor execute a memory barrier. The owner increments busy
+// before it checks that the bias still exists. After the barrier, there are therefore two cases:
+// the owner has seen that the bias has ended, or Close sees busy.
 type Gate struct {
-	bias          atomic.Pointer[bias]
-	unbiasedCount atomic.Int64   // calls of other goroutines, plus closedUnit for each Close
-	lastUnbiased  atomic.Uintptr // goroutine of the last call in unbiasedCount
-	repeatCount   atomic.Int32   // consecutive calls by lastUnbiased
+	bias          atomic.Pointer[bias] // nil if the gate has no bias
+	unbiasedCount atomic.Int64         // calls not counted by a bias, plus closedUnit for each Close
+	lastUnbiased  atomic.Uintptr       // goroutine of the last call in unbiasedCount
+	repeatCount   atomic.Int32         // consecutive calls by lastUnbiased
 
 	biasMu     sync.Mutex // held while the bias changes; its holder acquires no other lock
-	latestBias *bias      // guarded by biasMu; remains after its withdrawal
+	latestBias *bias      // stays after the bias has ended; guarded by biasMu
 }
 
-// Pass is the result of Gate.Enter, for Gate.Leave. Its bias is nil if unbiasedCount has the call.
-type Pass struct{ bias *bias }
+// Pass is a result of Gate.Enter. The caller passes it to Gate.Leave.
+type Pass struct {
+	bias *bias // bias that counts the call, or nil if unbiasedCount does
+}
 
 const (
-	closedUnit         = 1 << 32 // larger than any number of simultaneous calls
-	gateOwnerThreshold = 1000    // consecutive calls after which a goroutine becomes the owner
+	// closedUnit marks a closed gate in unbiasedCount. It is larger than any number of simultaneous
+	// calls.
+	closedUnit = 1 << 32
+	// gateOwnerThreshold is high, because ending a bias takes a few microseconds.
+	gateOwnerThreshold = 1000
 )
 
 // Enter begins a call, or returns false if the gate is closed. The same goroutine must call Leave.
-// Calls can be nested.
+// A goroutine can begin a call during another one.
 func (g *Gate) Enter() (Pass, bool) {
 	if p := g.EnterAs(Self()); p != (Pass{}) {
 		return p, true
@@ -42,19 +50,19 @@ func (g *Gate) Enter() (Pass, bool) {
 	return g.enterUnbiased()
 }
 
-// EnterAs is a faster Enter that Go can inline. Unless me, the running goroutine, is the owner, it
-// returns the zero Pass, and the caller must call Enter.
+// EnterAs is a faster Enter for the owner, which Go's compiler can inline. me must be the running
+// goroutine. If me is not the owner, EnterAs returns the zero Pass, and the caller must call Enter.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
 	if b == nil || b.owner != uintptr(me) {
 		return Pass{}
 	}
 	b.busy++
-	if g.bias.Load() != b { // The bias was withdrawn meanwhile.
+	if g.bias.Load() != b { // Another goroutine has ended the bias meanwhile.
 		b.busy--
 		return Pass{}
 	}
-	return Pass{b}
+	return Pass{bias: b}
 }
 
 // Goroutine identifies a running goroutine.
@@ -63,7 +71,7 @@ type Goroutine uintptr
 // Self returns the running goroutine.
 func Self() Goroutine { return Goroutine(goroutine()) }
 
-// Leave ends a call.
+// Leave ends a call. It also works after the gate was closed or the bias has ended.
 func (g *Gate) Leave(p Pass) {
 	if p.bias != nil {
 		p.bias.busy--
@@ -75,11 +83,13 @@ func (g *Gate) Leave(p Pass) {
 // enterUnbiased is Enter for a goroutine that is not the owner. It makes the goroutine the owner
 // after gateOwnerThreshold consecutive calls.
 func (g *Gate) enterUnbiased() (Pass, bool) {
-	if g.unbiasedCount.Add(1) >= closedUnit {
-		g.unbiasedCount.Add(-1)
+	count := g.unbiasedCount.Add(1)
+	if count >= closedUnit {
+		g.unbiasedCount.Add(-1) // The gate is closed.
 		return Pass{}, false
 	}
-	if me := goroutine(); me != g.lastUnbiased.Load() {
+	me := goroutine()
+	if me != g.lastUnbiased.Load() {
 		g.lastUnbiased.Store(me)
 		g.repeatCount.Store(0)
 	} else if g.repeatCount.Add(1) == gateOwnerThreshold {
@@ -89,8 +99,8 @@ func (g *Gate) enterUnbiased() (Pass, bool) {
 	return Pass{}, true
 }
 
-// setOwner biases the gate towards a goroutine. It does nothing if the gate is closed or another
-// goroutine changes the bias. If the owner so far is in a call, it remains the owner.
+// setOwner biases the gate towards a goroutine. It does nothing if the gate is closed, or if
+// another goroutine is changing the bias. If the current owner is in a call, it stays the owner.
 func (g *Gate) setOwner(owner uintptr) {
 	if !canBarrier() || !g.biasMu.TryLock() {
 		return
@@ -99,21 +109,26 @@ func (g *Gate) setOwner(owner uintptr) {
 	if g.Closed() {
 		return
 	}
-	g.withdraw()
-	isIdle := g.latestBias == nil || atomic.LoadUint32(&g.latestBias.busy) == 0
-	if isIdle {
+	g.endBias()
+	if g.isOwnerIdle() {
 		g.latestBias = &bias{owner: owner}
 	}
 	g.bias.Store(g.latestBias)
 }
 
-// withdraw ends the bias. Then this goroutine can read the owner's calls from latestBias.busy. The
-// caller must hold biasMu.
-func (g *Gate) withdraw() {
+// endBias ends the bias. Afterwards, latestBias.busy counts all running calls of the owner, and no
+// more are added. The caller must hold biasMu.
+func (g *Gate) endBias() {
 	if g.bias.Load() != nil {
 		g.bias.Store(nil)
 		barrier()
 	}
+}
+
+// isOwnerIdle reports whether the latest owner is in no call, or there has been no owner. The
+// caller must hold biasMu, after endBias.
+func (g *Gate) isOwnerIdle() bool {
+	return g.latestBias == nil || atomic.LoadUint32(&g.latestBias.busy) == 0
 }
 
 // Close closes the gate, without waiting for calls. It may be called several times. The gate opens
@@ -122,7 +137,7 @@ func (g *Gate) Close() {
 	g.unbiasedCount.Add(closedUnit)
 	g.biasMu.Lock()
 	defer g.biasMu.Unlock()
-	g.withdraw()
+	g.endBias()
 }
 
 // Open undoes one Close.
@@ -131,10 +146,10 @@ func (g *Gate) Open() { g.unbiasedCount.Add(-closedUnit) }
 // Closed reports whether the gate is closed.
 func (g *Gate) Closed() bool { return g.unbiasedCount.Load() >= closedUnit }
 
-// Empty reports whether all calls have ended. The gate must be closed.
+// Empty reports whether all calls have ended. Call it only after Close.
 func (g *Gate) Empty() bool {
 	g.biasMu.Lock()
 	defer g.biasMu.Unlock()
-	return g.unbiasedCount.Load()%closedUnit == 0 &&
-		(g.latestBias == nil || atomic.LoadUint32(&g.latestBias.busy) == 0)
+	unbiasedCalls := g.unbiasedCount.Load() % closedUnit
+	return unbiasedCalls == 0 && g.isOwnerIdle()
 }

@@ -7,12 +7,13 @@ import "sync/atomic"
 // Gate counts the calls between Enter and Leave. After Close, Enter returns false, and Empty
 // reports whether all calls have ended. The zero Gate is open.
 type Gate struct {
-	calls atomic.Int64 // plus closedUnit for each Close
+	calls atomic.Int64 // number of running calls, plus closedUnit for each Close
 }
 
-// Pass is the result of Gate.Enter, for Gate.Leave.
+// Pass is a result of Gate.Enter. The caller passes it to Gate.Leave.
 type Pass struct{}
 
+// closedUnit marks a closed gate. It is larger than any number of simultaneous calls.
 const closedUnit = 1 << 32
 
 // Enter begins a call, or returns false if the gate is closed. Leave ends it.
@@ -45,5 +46,5 @@ func (g *Gate) Open() { g.calls.Add(-closedUnit) }
 // Closed reports whether the gate is closed.
 func (g *Gate) Closed() bool { return g.calls.Load() >= closedUnit }
 
-// Empty reports whether all calls have ended. The gate must be closed.
+// Empty reports whether all calls have ended. Call it only after Close.
 func (g *Gate) Empty() bool { return g.calls.Load()%closedUnit == 0 }

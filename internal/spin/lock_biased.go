@@ -13,25 +13,30 @@ import (
 // Lock is a mutual exclusion lock that one goroutine acquires often and others acquire rarely. The
 // zero Lock is unlocked. A Lock must not be copied, and its holder must not acquire it again.
 //
-// A goroutine that acquires the lock lockOwnerThreshold times in a row becomes its owner, and the
-// lock is biased. The owner acquires it by a plain store to busy. Any other goroutine ends the
-// bias: it sets held by a compare-and-swap, clears bias, makes every processor that runs this
-// process execute a memory barrier (membarrier(2)), and waits until busy is 0. The owner sets busy
-// before it checks bias, so after the barrier either the owner has seen that bias is nil, or the
-// other goroutine sees busy. A TryLock that sees busy restores bias before it clears held. Each
-// bias is a new variable, so that a former owner cannot disturb the next one.
+// A goroutine that acquires the lock lockOwnerThreshold times in a row becomes its owner. From
+// then on, the lock is biased towards the owner, which acquires the lock by a plain store to
+// bias.busy. Any other goroutine first ends the bias, in these steps:
+//
+//  1. It sets held by a compare-and-swap.
+//  2. It sets Lock.bias to nil.
+//  3. It makes every processor that runs this process execute a memory barrier (membarrier(2)).
+//  4. It waits until bias.busy is 0. TryLock restores Lock.bias and clears held instead.
+//
+// The owner sets busy before it checks that the bias still exists. After the barrier, there are
+// therefore two cases: the owner has seen that the bias has ended, or the other goroutine sees
+// busy. Each bias is a new variable, so that a former owner cannot disturb the next one.
 //
 // Waiting goroutines yield and then sleep briefly, so Unlock does not wake them. Without
 // membarrier(2), the lock never has a bias.
 type Lock struct {
-	bias        atomic.Pointer[bias]
-	heldBias    *bias   // bias with which the holder has the lock; nil if the holder set held
-	held        uint32  // 1 if a goroutine holds the lock without a bias, or waits for the owner
-	repeatCount uint32  // consecutive acquisitions by lastHolder; guarded by held
-	lastHolder  uintptr // goroutine that set held last; guarded by held
+	bias        atomic.Pointer[bias] // nil if the lock has no bias
+	heldBias    *bias                // bias with which the holder has the lock; nil if it set held
+	held        uint32               // 1 if a goroutine holds the lock without a bias or ends a bias
+	repeatCount uint32               // consecutive acquisitions by lastHolder; guarded by held
+	lastHolder  uintptr              // goroutine that set held last; guarded by held
 }
 
-// bias is the bias of a Lock or a Gate towards a goroutine.
+// bias gives its owner, a goroutine, faster access to a Lock or a Gate.
 type bias struct {
 	owner uintptr         // the goroutine
 	busy  uint32          // number of the owner's calls in the Gate; for a Lock, 0 or 1
@@ -41,22 +46,22 @@ type bias struct {
 const (
 	// lockOwnerThreshold is high, because ending a bias takes a few microseconds.
 	lockOwnerThreshold = 200
-	// A waiting goroutine yields yieldRounds times and then sleeps. After every sleepsPerStep
-	// sleeps, the length of a sleep doubles, up to maxDoublings times.
-	yieldRounds   = 100
-	firstSleep    = 50 * time.Microsecond
+	// yieldRounds is how often a waiting goroutine yields before it sleeps.
+	yieldRounds = 100
+	firstSleep  = 50 * time.Microsecond // length of the first sleep
+	// The length of a sleep doubles after every sleepsPerStep sleeps, up to maxDoublings times.
 	sleepsPerStep = 20
 	maxDoublings  = 4
 )
 
-// goroutine returns a value that identifies the running goroutine.
+// goroutine returns a value that identifies the running goroutine. It is written in assembler.
 func goroutine() uintptr
 
 // Lock acquires the lock.
 //
-// Lock and Unlock write busy with plain stores: Go's compiler keeps stores in program order, and
-// moves no load past a later store, an atomic load or a call. amd64 makes stores visible in that
-// order, after all earlier loads.
+// Lock and Unlock write busy with plain stores, which are sufficient for two reasons. Go's compiler
+// keeps stores in program order, and moves no load past a later store, an atomic load or a call.
+// amd64 makes stores visible in program order, after all earlier loads.
 func (l *Lock) Lock() {
 	if b := l.bias.Load(); b != nil {
 		if b.owner == goroutine() && l.lockBiased(b) {
@@ -71,16 +76,17 @@ func (l *Lock) Lock() {
 func (l *Lock) TryLock() bool {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
 		if b.busy != 0 {
-			return false
+			return false // This goroutine already holds the lock.
 		}
 		if l.lockBiased(b) {
 			return true
 		}
 	}
-	if !atomic.CompareAndSwapUint32(&l.held, 0, 1) {
+	hasSetHeld := atomic.CompareAndSwapUint32(&l.held, 0, 1)
+	if !hasSetHeld {
 		return false
 	}
-	b := l.withdraw()
+	b := l.endBias()
 	isFree := b == nil || atomic.LoadUint32(&b.busy) == 0
 	if isFree {
 		l.heldBias = nil
@@ -91,8 +97,8 @@ func (l *Lock) TryLock() bool {
 	return false
 }
 
-// lockBiased acquires the lock with a bias, whose owner calls it. It returns false if another
-// goroutine ends the bias.
+// lockBiased acquires the lock for the owner of b, which must be the running goroutine. It returns
+// false if another goroutine has ended the bias.
 func (l *Lock) lockBiased(b *bias) bool {
 	b.busy = 1
 	if l.bias.Load() != b {
@@ -120,18 +126,19 @@ func (l *Lock) lockUnbiased() {
 	for round := 0; !atomic.CompareAndSwapUint32(&l.held, 0, 1); round++ {
 		pause(round)
 	}
-	if b := l.withdraw(); b != nil {
+	if b := l.endBias(); b != nil {
 		for round := 0; atomic.LoadUint32(&b.busy) != 0; round++ {
 			pause(round)
 		}
 	}
-	if l.heldBias != nil {
+	if l.heldBias != nil { // Usually it is nil, and no store is necessary.
 		l.heldBias = nil
 	}
 }
 
-// withdraw ends the bias and returns it, or nil if there was none. The caller must have set held.
-func (l *Lock) withdraw() *bias {
+// endBias ends the bias and returns it, or nil if there was none. The caller must have set held.
+// After endBias, the caller sees whether the owner holds the lock.
+func (l *Lock) endBias() *bias {
 	b := l.bias.Load()
 	if b != nil {
 		l.bias.Store(nil)
@@ -140,14 +147,19 @@ func (l *Lock) withdraw() *bias {
 	return b
 }
 
-// unlockUnbiased clears held. Before, it creates a bias towards this goroutine if it has acquired
-// the lock often enough.
+// unlockUnbiased releases the lock of a goroutine that has set held. If the goroutine has acquired
+// the lock often enough, it first becomes the owner.
 func (l *Lock) unlockUnbiased() {
-	if me := goroutine(); me != l.lastHolder {
-		l.lastHolder, l.repeatCount = me, 0
-	} else if l.repeatCount++; l.repeatCount == lockOwnerThreshold && canBarrier() {
+	me := goroutine()
+	if me != l.lastHolder {
+		l.lastHolder = me
 		l.repeatCount = 0
-		l.bias.Store(&bias{owner: me})
+	} else {
+		l.repeatCount++
+		if l.repeatCount == lockOwnerThreshold && canBarrier() {
+			l.repeatCount = 0
+			l.bias.Store(&bias{owner: me})
+		}
 	}
 	StoreRelease32(&l.held, 0)
 }
@@ -158,25 +170,26 @@ func pause(round int) {
 		runtime.Gosched()
 		return
 	}
-	time.Sleep(firstSleep << min((round-yieldRounds)/sleepsPerStep, maxDoublings))
+	doublings := min((round-yieldRounds)/sleepsPerStep, maxDoublings)
+	time.Sleep(firstSleep << doublings)
 }
 
-// The number of the system call membarrier, and its commands MEMBARRIER_CMD_PRIVATE_EXPEDITED and
-// MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED.
 const (
-	membarrierCall      = 324
-	membarrierExpedited = 1 << 3
-	membarrierRegister  = 1 << 4
+	membarrierCall      = 324    // number of the system call membarrier
+	membarrierExpedited = 1 << 3 // MEMBARRIER_CMD_PRIVATE_EXPEDITED
+	membarrierRegister  = 1 << 4 // MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED
 )
 
-// canBarrier registers this process for barrier, and reports whether the kernel supports that.
+// canBarrier registers this process for barrier, and reports whether the kernel supports barrier.
+// Later calls return the result of the first.
 var canBarrier = sync.OnceValue(func() bool {
 	_, _, errno := syscall.RawSyscall(membarrierCall, membarrierRegister, 0, 0)
 	return errno == 0
 })
 
-// barrier makes every running thread of this process execute a full memory barrier. It panics on
-// errors, which would break mutual exclusion.
+// barrier makes every running thread of this process execute a full memory barrier. It panics after
+// an error, because mutual exclusion would not work without the barrier. After canBarrier has
+// returned true, no error is expected.
 func barrier() {
 	_, _, errno := syscall.RawSyscall(membarrierCall, membarrierExpedited, 0, 0)
 	if errno != 0 {
