@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// FloorPercent is the smallest difference that can change the path. A smaller difference can
-// disappear with the next version of the software.
+// FloorPercent is the smallest difference of times, in percent, that can change the path, which is
+// the way to run a collective. A smaller difference can disappear with the next version of the
+// software.
 const FloorPercent = 2.0
 
 // DeriveMethod describes Derive to users.
@@ -23,34 +24,47 @@ type comparison struct {
 	preferred, alternative Path // preferred is chosen if the points of a size disagree
 	// microseconds returns the times of both paths at a point.
 	microseconds func(Point) (preferred, alternative float64)
-	// isStrict is set if alternative is chosen only where it is faster at every point, even if it
-	// was chosen at the previous size.
+	// isStrict is set if alternative is chosen only for sizes at which it is faster at every point.
+	// Otherwise, it can also remain chosen because it was faster at a smaller size.
 	isStrict bool
 }
 
+// windowComparison returns the comparison of the plain and the window path. The window path needs
+// buffers in windows, which is memory that the backend has registered.
 func windowComparison(defaultPath Path) comparison {
 	return comparison{
-		startPath: defaultPath, preferred: Plain, alternative: Window,
+		startPath:    defaultPath,
+		preferred:    Plain,
+		alternative:  Window,
 		microseconds: func(p Point) (plain, window float64) { return p.PlainUS, p.WindowUS },
 	}
 }
 
+// directComparison is the comparison for the direct path, in which kernels access the memory of
+// other ranks.
 var directComparison = comparison{
-	startPath: NotDirect, preferred: NotDirect, alternative: Direct,
+	startPath:    NotDirect,
+	preferred:    NotDirect,
+	alternative:  Direct,
 	microseconds: func(p Point) (notDirect, direct float64) { return p.NotDirectUS(), p.DirectUS },
 }
 
+// twoLevelComparison is the comparison for the two-level path, which replaces the direct path for
+// groups on several machines.
 var twoLevelComparison = comparison{
-	startPath: NotDirect, preferred: NotDirect, alternative: TwoLevel,
-	microseconds: func(p Point) (notDirect, twoLevel float64) {
-		return p.NotDirectUS(), p.TwoLevelUS
-	},
-	isStrict: true,
+	startPath:    NotDirect,
+	preferred:    NotDirect,
+	alternative:  TwoLevel,
+	microseconds: func(p Point) (notDirect, twoLevel float64) { return p.NotDirectUS(), p.TwoLevelUS },
+	isStrict:     true,
 }
 
 func (p Point) hasTwoLevel() bool { return p.TwoLevelUS > 0 }
 
-// NotDirectUS returns the time of the faster of the plain and the window path.
+func (p Point) lacksTwoLevel() bool { return !p.hasTwoLevel() }
+
+// NotDirectUS returns the time of the faster of the plain and the window path. WindowUS is 0 if the
+// window path was not measured.
 func (p Point) NotDirectUS() float64 {
 	if p.WindowUS == 0 {
 		return p.PlainUS
@@ -58,20 +72,24 @@ func (p Point) NotDirectUS() float64 {
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// Derive derives a rule from measured times. If calls.Memory is empty, the rule chooses between
-// the plain and the window path, and otherwise between NotDirect and the direct or two-level path.
-// points can contain a size twice: in place and out of place.
+// Derive derives a rule from measured times. A rule has steps, each of which gives the path up to a
+// size. points can contain a size twice: in place and out of place.
+//
+// If calls.Memory is empty, the rule chooses between the plain and the window path. Otherwise, it
+// chooses between the direct path and NotDirect, which leaves the choice to another rule. If the
+// two-level path was measured, it takes the place of the direct path.
 //
 // The path changes if the new path is faster by more than the noise and FloorPercent. If the
 // points of a size disagree, plain has precedence over window, and NotDirect over direct. The
 // two-level path must be faster at every point where it is chosen.
 func Derive(calls Calls, defaultPath Path, points []Point) Rule {
-	c := windowComparison(defaultPath)
+	var c comparison
 	switch {
 	case calls.Memory == "":
+		c = windowComparison(defaultPath)
 	case slices.ContainsFunc(points, Point.hasTwoLevel):
 		c = twoLevelComparison
-		points = slices.DeleteFunc(slices.Clone(points), func(p Point) bool { return !p.hasTwoLevel() })
+		points = slices.DeleteFunc(slices.Clone(points), Point.lacksTwoLevel)
 	default:
 		c = directComparison
 	}
@@ -83,12 +101,11 @@ type pointsOfSize []Point
 
 // groupBySize returns the points of each size, in ascending order of sizes.
 func groupBySize(points []Point) (sizes []pointsOfSize) {
-	sorted := slices.SortedStableFunc(slices.Values(points), func(a, b Point) int {
-		return cmp.Compare(a.Bytes, b.Bytes)
-	})
-	for _, p := range sorted {
-		if n := len(sizes); n > 0 && sizes[n-1].bytes() == p.Bytes {
-			sizes[n-1] = append(sizes[n-1], p)
+	compareSizes := func(a, b Point) int { return cmp.Compare(a.Bytes, b.Bytes) }
+	for _, p := range slices.SortedStableFunc(slices.Values(points), compareSizes) {
+		last := len(sizes) - 1 // -1 for the first point
+		if last >= 0 && sizes[last].bytes() == p.Bytes {
+			sizes[last] = append(sizes[last], p)
 		} else {
 			sizes = append(sizes, pointsOfSize{p})
 		}
@@ -96,9 +113,13 @@ func groupBySize(points []Point) (sizes []pointsOfSize) {
 	return sizes
 }
 
-// deriveSteps returns the steps of a rule, which has at least one step.
+// deriveSteps returns the steps of a rule, at least one. The last step has no MaxBytes, because it
+// covers all larger sizes.
 func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
-	path := c.startPath
+	if len(sizes) == 0 {
+		return []Step{{Path: c.startPath}}
+	}
+	path := c.startPath // of the previous size
 	for i, points := range sizes {
 		nextPath := c.choosePath(points, path)
 		switch {
@@ -112,36 +133,38 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 		last := &steps[len(steps)-1]
 		last.Measured = append(last.Measured, points...)
 	}
-	if len(steps) == 0 {
-		steps = []Step{{Path: c.startPath}}
-	}
 	return steps
 }
 
 func (p pointsOfSize) bytes() Size { return p[0].Bytes }
 
-// choosePath returns the path for a size, or previous, the path of the next smaller size, if no
-// path is faster. If the points disagree, it returns c.preferred, because a table must not slow
-// calls down.
+// choosePath returns the path for the points of a size. previous is the path of the next smaller
+// size. It stays if no path is faster. If the points disagree, choosePath returns c.preferred,
+// because a table must not slow calls down.
 func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	path := previous
 	for _, p := range points {
-		switch fasterPath := c.fasterPath(p); {
-		case fasterPath == c.preferred, c.isStrict && fasterPath == "":
+		fasterPath := c.fasterPath(p)
+		lacksAdvantage := c.isStrict && fasterPath == neitherPath
+		if fasterPath == c.preferred || lacksAdvantage {
 			return c.preferred
-		case fasterPath == c.alternative:
+		}
+		if fasterPath == c.alternative {
 			path = c.alternative
 		}
 	}
 	return path
 }
 
-// logRatio returns a positive number if the alternative is faster, and a negative one otherwise.
+// logRatio compares the times of both paths at a point. It is positive if the alternative is
+// faster, and negative if the preferred path is. Equally large factors, such as twice as fast and
+// half as fast, differ only in the sign.
 func (c comparison) logRatio(p Point) float64 {
 	preferred, alternative := c.microseconds(p)
 	return math.Log(preferred / alternative)
 }
 
+// meanLogRatio returns the mean of logRatio.
 func (c comparison) meanLogRatio(points pointsOfSize) float64 {
 	sum := 0.0
 	for _, p := range points {
@@ -150,36 +173,43 @@ func (c comparison) meanLogRatio(points pointsOfSize) float64 {
 	return sum / float64(len(points))
 }
 
-// fasterPath returns the faster path at a point, or "" if the difference is within the noise or
-// FloorPercent.
+// neitherPath is the result of fasterPath if no path is faster.
+const neitherPath Path = ""
+
+// fasterPath returns the faster path at a point. It returns neitherPath if the difference is within
+// the noise or FloorPercent.
 func (c comparison) fasterPath(p Point) Path {
 	margin := math.Log1p(max(p.NoisePercent, FloorPercent) / 100)
-	switch logRatio := c.logRatio(p); {
+	logRatio := c.logRatio(p)
+	switch {
 	case logRatio > margin:
 		return c.alternative
 	case logRatio < -margin:
 		return c.preferred
-	default:
-		return ""
 	}
+	return neitherPath
 }
 
-// thresholdBetween returns the largest size that takes the path of the lower points. It is the
-// size at which the interpolated logarithm of the ratio is 0, rounded down to a quarter of a power
-// of two.
+// thresholdBetween is called for neighboring sizes with different paths. It returns the largest
+// size that takes the path of the lower points. It estimates the size at which both paths are
+// equally fast, and rounds it down to a readable number.
 func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
-	lowRatio, highRatio := c.meanLogRatio(lower), c.meanLogRatio(upper)
-	low, high := lower.bytes(), upper.bytes()
-	if lowRatio*highRatio >= 0 {
-		return low
+	lowRatio := c.meanLogRatio(lower)
+	highRatio := c.meanLogRatio(upper)
+	low := lower.bytes()
+	high := upper.bytes()
+	haveSameSign := lowRatio*highRatio >= 0
+	if haveSameSign {
+		return low // On average, the same path is faster at both sizes.
 	}
+	// Interpolate linearly between the logarithms of the sizes.
 	fraction := math.Abs(lowRatio) / (math.Abs(lowRatio) + math.Abs(highRatio))
 	crossing := float64(low) * math.Pow(float64(high)/float64(low), fraction)
 	return min(max(roundDownToQuarter(crossing), low), high-1)
 }
 
 // roundDownToQuarter rounds down to a multiple of a quarter of the largest power of two that is
-// not larger than bytes.
+// not larger than bytes. For example, it rounds 23 down to 20, a multiple of 16/4.
 func roundDownToQuarter(bytes float64) Size {
 	whole := Size(bytes)
 	quarter := Size(1)

@@ -8,7 +8,8 @@ import (
 	"regexp"
 )
 
-// formatText explains the format to users who open a file with a table.
+// formatText explains the format to users who open a file with a table. A table contains the rules
+// by which symmem chooses the path of each collective.
 const formatText = "A collective whose larger buffer has up to up_to bytes takes the path of " +
 	"that step; the last step covers all larger sizes. otherwise is the path of calls without a " +
 	"rule. Rules with memory decide first, whether a call on symmetric or on any buffers takes " +
@@ -23,11 +24,12 @@ type file struct {
 	*Table
 }
 
-// Encode replaces each lineEnd in a foldableObject by a space. A foldableObject is a JSON object
-// on several lines without nested objects or lists.
 var (
+	// foldableObject matches a JSON object on several lines without nested objects or lists. Encode
+	// puts such an object on one line.
 	foldableObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
-	lineEnd        = regexp.MustCompile(`\n\s*`)
+	// lineEnd matches the end of a line and the indentation of the next.
+	lineEnd = regexp.MustCompile(`\n\s*`)
 )
 
 // Encode returns the table as JSON. Equal tables have the same encoding.
@@ -37,20 +39,20 @@ func (t *Table) Encode() ([]byte, error) {
 	}
 	sortedTable := *t
 	sortedTable.Rules = sorted(t.Rules)
-	content := file{Version, formatText, &sortedTable}
-	indented, err := json.MarshalIndent(content, "", "  ")
+	content := file{Version: Version, About: formatText, Table: &sortedTable}
+	const noPrefix, indent = "", "  "
+	indented, err := json.MarshalIndent(content, noPrefix, indent)
 	if err != nil {
 		return nil, fmt.Errorf("encoding a tuning table: %w", err)
 	}
-	folded := foldableObject.ReplaceAllFunc(indented, func(object []byte) []byte {
-		return lineEnd.ReplaceAll(object, []byte(" "))
-	})
+	fold := func(object []byte) []byte { return lineEnd.ReplaceAll(object, []byte(" ")) }
+	folded := foldableObject.ReplaceAllFunc(indented, fold)
 	return append(folded, '\n'), nil
 }
 
-// version is the part of a file that Decode reads first.
+// version is the part of a file that Decode reads first, because the other fields depend on it.
 type version struct {
-	Version *int `json:"version"` // nil without a version
+	Version *int `json:"version"` // nil if the document has no version
 }
 
 // Decode returns the table in a JSON document from Encode. It rejects other versions, unknown
@@ -58,12 +60,12 @@ type version struct {
 func Decode(encoded []byte) (*Table, error) {
 	var format version
 	if err := json.Unmarshal(encoded, &format); err != nil {
-		return nil, addLineNumber(encoded, -1, err)
+		return nil, addLineNumber(encoded, unknownOffset, err)
 	}
-	switch {
-	case format.Version == nil:
+	if format.Version == nil {
 		return nil, errors.New("this is not a tuning table: it has no version")
-	case *format.Version != Version:
+	}
+	if *format.Version != Version {
 		return nil, fmt.Errorf("version is %d, but this program reads %d: run symmem tune again",
 			*format.Version, Version)
 	}
@@ -79,8 +81,12 @@ func Decode(encoded []byte) (*Table, error) {
 	return decoded.Table, nil
 }
 
-// addLineNumber adds the line of a decoding error to err. For errors without a position, it uses
-// the offset in bytes, unless offset is negative.
+// unknownOffset is the offset of an error whose position is not known.
+const unknownOffset int64 = -1
+
+// addLineNumber adds the line of a decoding error to err. If err does not contain a position, the
+// line is that of offset, in bytes from the start of encoded. If offset is also unknownOffset,
+// addLineNumber returns err unchanged.
 func addLineNumber(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError
@@ -90,9 +96,10 @@ func addLineNumber(encoded []byte, offset int64, err error) error {
 	case errors.As(err, &wrongType):
 		offset = wrongType.Offset
 	}
-	if offset < 0 {
+	if offset == unknownOffset {
 		return err
 	}
-	offset = min(offset, int64(len(encoded)))
-	return fmt.Errorf("line %d: %w", 1+bytes.Count(encoded[:offset], []byte("\n")), err)
+	before := encoded[:min(offset, int64(len(encoded)))]
+	line := 1 + bytes.Count(before, []byte("\n"))
+	return fmt.Errorf("line %d: %w", line, err)
 }

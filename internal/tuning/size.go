@@ -11,10 +11,16 @@ import (
 // Size is a number of bytes.
 type Size int64
 
+// sizeUnits lists the units from the largest to the smallest. "B", the suffix of all, is the last.
 var sizeUnits = []struct {
 	name  string
 	bytes Size
-}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
+}{
+	{name: "GiB", bytes: 1 << 30},
+	{name: "MiB", bytes: 1 << 20},
+	{name: "KiB", bytes: 1 << 10},
+	{name: "B", bytes: 1},
+}
 
 // String uses the largest unit that divides the size, for example 1792KiB or 100B.
 func (s Size) String() string {
@@ -23,18 +29,19 @@ func (s Size) String() string {
 			return strconv.FormatInt(int64(s/u.bytes), 10) + u.name
 		}
 	}
-	return "0B"
+	return "0B" // The last unit, 1, divides every other size.
 }
 
 // ParseSize parses the format of String.
 func ParseSize(text string) (Size, error) {
 	for _, u := range sizeUnits {
-		digits, found := strings.CutSuffix(text, u.name)
-		if !found {
+		digits, hasUnit := strings.CutSuffix(text, u.name)
+		if !hasUnit {
 			continue
 		}
 		n, err := strconv.ParseInt(digits, 10, 64)
-		if err != nil || n < 0 || n > math.MaxInt64/int64(u.bytes) {
+		wouldOverflow := n > math.MaxInt64/int64(u.bytes)
+		if err != nil || n < 0 || wouldOverflow {
 			break
 		}
 		return Size(n) * u.bytes, nil

@@ -28,10 +28,10 @@ const (
 	NotDirect Path = "other"
 )
 
-// Shape describes a group.
+// Shape describes a group of ranks.
 type Shape struct {
-	Ranks    int `json:"ranks,omitempty"`
-	Machines int `json:"machines,omitempty"`
+	Ranks    int `json:"ranks,omitempty"`    // number of ranks
+	Machines int `json:"machines,omitempty"` // number of machines on which they run
 }
 
 // String returns a description such as "16 ranks on 2 machines".
@@ -47,11 +47,11 @@ func (s Shape) String() string {
 
 // Table chooses the paths of collectives. It is safe for concurrent use if it is not modified.
 type Table struct {
-	Device   string `json:"device"`
-	Library  string `json:"library"`
-	Date     string `json:"date"`
-	Source   string `json:"source"`
-	DataType string `json:"data_type,omitempty"`
+	Device   string `json:"device"`              // name of the GPUs
+	Library  string `json:"library"`             // of collectives, with its version
+	Date     string `json:"date"`                // of the measurement
+	Source   string `json:"source"`              // how the table was made, for users
+	DataType string `json:"data_type,omitempty"` // of the measured calls
 	// DefaultPath is the path of calls without a rule: plain or window.
 	DefaultPath Path `json:"otherwise"`
 	// Rules has at most one rule for each operation, shape and memory.
@@ -74,7 +74,7 @@ type Step struct {
 	Measured []Point `json:"measured,omitempty"`
 }
 
-// Point holds the times of the paths at one size, measured alternately.
+// Point holds the times of the paths at one size. The paths were measured in turns.
 type Point struct {
 	Bytes Size `json:"bytes"`
 	// InPlace is set if input and output had the same buffer.
@@ -137,14 +137,15 @@ func (t *Table) Measured(calls Calls) (points []Point) {
 // Choose returns the path of a call, Plain or Window, and the reason. It does not allocate.
 func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason) {
 	reason := t.find(Calls{Operation: operation, Shape: group}, bytes)
-	if reason.step < 0 {
+	if !reason.HasRule() {
 		return t.DefaultPath, reason
 	}
 	return reason.rule.Steps[reason.step].Path, reason
 }
 
 // ChooseDirect returns Direct, TwoLevel or NotDirect for a call that supports all paths.
-// isSymmetric must be set if both buffers are in windows. ChooseDirect does not allocate.
+// isSymmetric means that both buffers are in windows, which is registered memory. ChooseDirect does
+// not allocate.
 func (t *Table) ChooseDirect(
 	operation string, bytes int64, isSymmetric bool, group Shape,
 ) (Path, Reason) {
@@ -153,11 +154,14 @@ func (t *Table) ChooseDirect(
 		call.Memory = Symmetric
 	}
 	reason := t.find(call, bytes)
-	if reason.step < 0 {
+	if !reason.HasRule() {
+		// Look for a general rule, which has neither operation nor shape. The reason still names
+		// the call.
 		general := t.find(Calls{Memory: call.Memory}, bytes)
-		reason.rule, reason.step = general.rule, general.step
+		reason.rule = general.rule
+		reason.step = general.step
 	}
-	if reason.step < 0 {
+	if !reason.HasRule() {
 		return NotDirect, reason
 	}
 	return reason.rule.Steps[reason.step].Path, reason
@@ -165,24 +169,26 @@ func (t *Table) ChooseDirect(
 
 // CanUseTwoLevel reports whether the table chooses the two-level path for any call of a group.
 func (t *Table) CanUseTwoLevel(group Shape) bool {
+	isTwoLevel := func(s Step) bool { return s.Path == TwoLevel }
 	return slices.ContainsFunc(t.Rules, func(r Rule) bool {
-		return r.Shape == group && slices.ContainsFunc(r.Steps, func(s Step) bool {
-			return s.Path == TwoLevel
-		})
+		return r.Shape == group && slices.ContainsFunc(r.Steps, isTwoLevel)
 	})
 }
 
+// find finds the rule for exactly these calls, and its step for a size.
 func (t *Table) find(call Calls, bytes int64) Reason {
-	reason := Reason{table: t, call: call, step: -1}
+	reason := Reason{table: t, call: call, step: noStep}
 	for i := range t.Rules {
 		r := &t.Rules[i]
 		if r.Calls != call {
 			continue
 		}
 		reason.rule = r
-		for s := range r.Steps {
-			if limit := int64(r.Steps[s].MaxBytes); bytes <= limit || limit == 0 {
-				reason.step = s
+		for step := range r.Steps {
+			limit := int64(r.Steps[step].MaxBytes)
+			isLast := limit == 0
+			if isLast || bytes <= limit {
+				reason.step = step
 				return reason
 			}
 		}
@@ -190,18 +196,22 @@ func (t *Table) find(call Calls, bytes int64) Reason {
 	return reason
 }
 
+// noStep is the step of a Reason if no rule covers the call.
+const noStep = -1
+
 // Reason records why a path was chosen.
 type Reason struct {
 	table *Table
-	rule  *Rule
-	step  int // in rule.Steps, or -1 if no rule covers the call
-	call  Calls
+	rule  *Rule // nil if no rule covers the call
+	step  int   // index in rule.Steps, or noStep
+	call  Calls // the call for which the path was chosen
 }
 
 // HasRule reports whether a rule determined the path.
-func (r Reason) HasRule() bool { return r.step >= 0 }
+func (r Reason) HasRule() bool { return r.step != noStep }
 
-// String describes the rule and the limits of its step as part of a sentence.
+// String returns a part of a sentence, such as "the built-in table of NVIDIA H200 says window up to
+// 64KiB for AllReduce on 4 ranks".
 func (r Reason) String() string {
 	switch {
 	case r.HasRule():
@@ -216,6 +226,7 @@ func (r Reason) String() string {
 		r.table.Name(), r.call, r.table.DefaultPath)
 }
 
+// text returns the path as part of a sentence.
 func (p Path) text() string {
 	if p == NotDirect {
 		return "another path than direct"
@@ -223,18 +234,20 @@ func (p Path) text() string {
 	return string(p)
 }
 
+// sizeText describes the sizes that a step covers.
 func (r *Rule) sizeText(step int) string {
-	last := r.Steps[step].MaxBytes
+	limit := r.Steps[step].MaxBytes
+	isFirst := step == 0
+	isLast := limit == 0
 	switch {
-	case step == 0 && last == 0:
+	case isFirst && isLast:
 		return "at every size"
-	case step == 0:
-		return fmt.Sprintf("up to %v", last)
-	case last == 0:
+	case isFirst:
+		return fmt.Sprintf("up to %v", limit)
+	case isLast:
 		return fmt.Sprintf("above %v", r.Steps[step-1].MaxBytes)
-	default:
-		return fmt.Sprintf("above %v and up to %v", r.Steps[step-1].MaxBytes, last)
 	}
+	return fmt.Sprintf("above %v and up to %v", r.Steps[step-1].MaxBytes, limit)
 }
 
 // String returns a description such as "AllReduce on 4 ranks: window at every size".
@@ -246,26 +259,27 @@ func (r *Rule) String() string {
 	return fmt.Sprintf("%v: %s", r.Calls, strings.Join(parts, ", "))
 }
 
-// Digest returns a hash of everything that affects choices.
+// Digest returns a hash of everything that affects choices. Ranks compare it to find out whether
+// they have the same table.
 func (t *Table) Digest() uint64 {
 	decisive := Table{DefaultPath: t.DefaultPath, Rules: sorted(t.WithoutTimes().Rules)}
 	h := fnv.New64a()
-	_ = json.NewEncoder(h).Encode(&decisive) // impossible for names and integers
+	_ = json.NewEncoder(h).Encode(&decisive) // never fails for names and integers
 	return h.Sum64()
 }
 
-// sorted never returns nil, which JSON would encode as null.
+// sorted returns a sorted copy. It never returns nil, which JSON would encode as null.
 func sorted(rules []Rule) []Rule {
-	rules = append([]Rule{}, rules...)
-	slices.SortFunc(rules, func(a, b Rule) int {
+	copied := append([]Rule{}, rules...)
+	slices.SortFunc(copied, func(a, b Rule) int {
 		return cmp.Or(strings.Compare(a.Operation, b.Operation),
 			cmp.Compare(a.Machines, b.Machines), cmp.Compare(a.Ranks, b.Ranks),
 			strings.Compare(string(a.Memory), string(b.Memory)))
 	})
-	return rules
+	return copied
 }
 
-// General returns the general rules.
+// General returns the general rules, which cover all calls without a specific rule.
 func (t *Table) General() []Rule {
 	var general []Rule
 	for _, r := range t.Rules {
@@ -279,23 +293,25 @@ func (t *Table) General() []Rule {
 // WithoutTimes returns a copy of the table without measured times.
 func (t *Table) WithoutTimes() *Table {
 	result := *t
-	result.DataType, result.Rules = "", slices.Clone(t.Rules)
+	result.DataType = ""
+	result.Rules = slices.Clone(t.Rules)
 	for i := range result.Rules {
 		r := &result.Rules[i]
-		r.Steps = slices.Clone(r.Steps)
-		for s := range r.Steps {
-			r.Steps[s].Measured = nil
+		r.Steps = slices.Clone(r.Steps) // The steps of t must not change.
+		for step := range r.Steps {
+			r.Steps[step].Measured = nil
 		}
 	}
 	return &result
 }
 
-// Replace returns a copy in which the given rules replace the rules for the same calls.
+// Replace returns a copy to which the given rules are added. They replace rules for the same calls.
 func (t *Table) Replace(rules ...Rule) *Table {
-	result := *t
-	result.Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(old Rule) bool {
+	isReplaced := func(old Rule) bool {
 		return slices.ContainsFunc(rules, func(r Rule) bool { return r.Calls == old.Calls })
-	})
+	}
+	result := *t
+	result.Rules = slices.DeleteFunc(slices.Clone(t.Rules), isReplaced)
 	result.Rules = append(result.Rules, rules...)
 	return &result
 }
