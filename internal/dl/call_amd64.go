@@ -7,9 +7,11 @@ import (
 	"unsafe"
 )
 
+// directArguments is the maximum number of arguments of a call without purego.
 const directArguments = maxPrepared
 
-// stepFailed marks the status of a failed step. Libraries return no status with this bit.
+// stepFailed is a bit that the assembly code sets in the status of a failed step. Libraries return
+// no status with this bit.
 const stepFailed = 1 << 30
 
 // results holds result variables for reuse. They cannot be on the stack, which may move if C calls
@@ -26,7 +28,8 @@ func cgocall(function uintptr, argument unsafe.Pointer) int32
 // callABI0 is the address of the function in call_amd64.s.
 var callABI0 uintptr
 
-// callDirectly takes about half the time of callWithPurego.
+// callDirectly is Call for at most directArguments arguments. It takes about half the time of
+// callWithPurego.
 func callDirectly(s Symbol, args []uintptr) uintptr {
 	result := results.Get().(*uintptr)
 	f := frame{function: uintptr(s), result: uintptr(unsafe.Pointer(result))}
@@ -37,9 +40,11 @@ func callDirectly(s Symbol, args []uintptr) uintptr {
 	return value
 }
 
+// callForStatus calls the step and the function of f. It returns the results of CallAfterStep.
 func callForStatus(f *frame) (status int32, ok bool) {
 	status = cgocall(callABI0, unsafe.Pointer(f))
-	if f.step != 0 && status&stepFailed != 0 {
+	hasStepFailed := f.step != 0 && status&stepFailed != 0
+	if hasStepFailed {
 		return status &^ stepFailed, false
 	}
 	return status, true

@@ -25,13 +25,15 @@ type Library struct {
 	path   string // see Path
 }
 
-// Open opens the first of the named shared objects that can be loaded. If a library of that name
-// has already been loaded, Open returns it instead of a second copy.
+// Open opens the first of the named shared objects that can be loaded. A name is a path or a file
+// name such as "libcuda.so.1". If a library of that name has already been loaded, Open returns it
+// instead of a second copy.
 func Open(names ...string) (*Library, error) {
 	var errs []error
 	for _, name := range names {
-		if l, ok := FindLoaded(name); ok {
-			return l, nil
+		loaded, isLoaded := FindLoaded(name)
+		if isLoaded {
+			return loaded, nil
 		}
 		handle, err := open(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 		if err == nil {
@@ -46,7 +48,7 @@ func Open(names ...string) (*Library, error) {
 }
 
 // FindLoaded returns the shared object with the given name if the process has already loaded it.
-func FindLoaded(name string) (l *Library, ok bool) {
+func FindLoaded(name string) (l *Library, isLoaded bool) {
 	handle, err := open(name, purego.RTLD_NOW|rtldNoload)
 	if err != nil {
 		return nil, false
@@ -54,7 +56,8 @@ func FindLoaded(name string) (l *Library, ok bool) {
 	return newLibrary(handle, name), true
 }
 
-// open calls dlopen. It locks the thread, because dlerror returns the last error of the thread.
+// open calls dlopen. The goroutine must stay on its thread: after a failure, Dlopen calls dlerror,
+// which returns the last error of the thread.
 func open(name string, mode int) (uintptr, error) {
 	if name == "" {
 		// For an empty name, dlopen would return the main program.
@@ -65,32 +68,43 @@ func open(name string, mode int) (uintptr, error) {
 	return purego.Dlopen(name, mode)
 }
 
+// newLibrary returns a Library for a handle from open.
 func newLibrary(handle uintptr, name string) *Library {
 	return &Library{handle: handle, name: name, path: pathOf(handle, name)}
 }
 
 // pathOf returns the result of Library.Path.
 func pathOf(handle uintptr, name string) string {
-	dlinfo, ok := FindDefault("dlinfo")
-	if !ok {
+	path := loaderPath(handle)
+	if path == "" {
 		return name
 	}
-	entry := NewCell(uintptr(0))
-	failed := int32(dlinfo.Call(handle, rtldLinkMap, entry.Address())) != 0
-	address := entry.Take()
-	if failed || address == 0 {
-		return name
-	}
-	// struct link_map of C begins with the load address and a pointer to the path.
-	linkMap := Load[[2]uintptr](address)
-	path := GoString(linkMap[1])
-	if target, err := filepath.EvalSymlinks(path); err == nil {
+	target, err := filepath.EvalSymlinks(path)
+	if err == nil {
 		path = target
 	}
-	if absolute, err := filepath.Abs(path); err == nil && path != "" {
-		return absolute
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return name
 	}
-	return name
+	return absolute
+}
+
+// loaderPath returns the path in the loader's list of libraries, or "" if it is unknown.
+func loaderPath(handle uintptr) string {
+	dlinfo, exists := FindDefault("dlinfo")
+	if !exists {
+		return ""
+	}
+	cell := NewCell(uintptr(0)) // dlinfo stores the address of a struct link_map here.
+	status := int32(dlinfo.Call(handle, rtldLinkMap, cell.Address()))
+	linkMapAddress := cell.Take()
+	if status != 0 || linkMapAddress == 0 {
+		return ""
+	}
+	// struct link_map of C begins with the load address and a pointer to the path.
+	linkMap := Load[[2]uintptr](linkMapAddress)
+	return GoString(linkMap[1])
 }
 
 // Path returns the absolute path of the library's file, without symbolic links. If the path is
@@ -100,12 +114,15 @@ func (l *Library) Path() string { return l.path }
 // Name returns the name with which the library was opened.
 func (l *Library) Name() string { return l.name }
 
-// Find returns a function that the library or one of its dependencies exports.
+// Find returns a function that the library or one of its dependencies exports, or false if there is
+// none.
 func (l *Library) Find(name string) (Symbol, bool) { return find(l.handle, name) }
 
-// FindDefault returns a function of a library that every program loads, such as libc.
+// FindDefault returns a function of a library that every program loads, such as libc. It returns
+// false if there is none.
 func FindDefault(name string) (Symbol, bool) { return find(purego.RTLD_DEFAULT, name) }
 
+// find calls dlsym. The goroutine must stay on its thread, as in open.
 func find(handle uintptr, name string) (Symbol, bool) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

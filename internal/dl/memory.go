@@ -9,42 +9,46 @@ import (
 // cellBytes is the maximum size of a value in a Cell.
 const cellBytes = 128
 
-// cellMemory is the memory of a Cell. Its alignment, 8 bytes, is sufficient for all numbers.
+// cellMemory is the memory of a Cell. Its elements make its alignment 8 bytes, which is sufficient
+// for all numbers.
 type cellMemory [cellBytes / 8]uint64
 
+// unusedCells holds *cellMemory for reuse, so that calls of C do not allocate.
 var unusedCells = sync.Pool{New: func() any { return new(cellMemory) }}
 
-// Cell holds a value that C reads or writes, in heap memory.
+// Cell holds a value that C reads or writes, in heap memory. A variable on the stack could move
+// while C uses it.
 //
 // T must contain no Go pointers, because the garbage collector does not see pointers in a cell.
-type Cell[T any] struct{ address *cellMemory }
+type Cell[T any] struct{ memory *cellMemory }
 
 // NewCell returns a cell that holds value. It panics if value has more than 128 bytes.
 func NewCell[T any](value T) Cell[T] {
 	if unsafe.Sizeof(value) > cellBytes {
 		panic("dl: the value is larger than a cell")
 	}
-	c := Cell[T]{unusedCells.Get().(*cellMemory)}
+	c := Cell[T]{memory: unusedCells.Get().(*cellMemory)}
 	*c.value() = value
 	return c
 }
 
-func (c Cell[T]) value() *T { return (*T)(unsafe.Pointer(c.address)) }
+// value returns a pointer to the value in the cell.
+func (c Cell[T]) value() *T { return (*T)(unsafe.Pointer(c.memory)) }
 
 // Address returns the address of the value.
-func (c Cell[T]) Address() uintptr { return uintptr(unsafe.Pointer(c.address)) }
+func (c Cell[T]) Address() uintptr { return uintptr(unsafe.Pointer(c.memory)) }
 
-// Take returns the value and releases the cell. It must be called once, when C no longer uses the
-// memory.
+// Take returns the value and releases the cell. Call it exactly once, after the last use of the
+// memory by C.
 func (c Cell[T]) Take() T {
 	value := *c.value()
-	unusedCells.Put(c.address)
+	unusedCells.Put(c.memory)
 	return value
 }
 
-// AddressOf seems to store its argument in escapedPointer, so that the compiler allocates the
-// variable in heap memory, which does not move. The compiler cannot know that alwaysFalse is never
-// set.
+// AddressOf uses these variables to force its argument into heap memory. It seems to store a
+// pointer in escapedPointer, because the compiler cannot know that alwaysFalse is never set. The
+// compiler therefore allocates the variable in heap memory, which does not move.
 var (
 	alwaysFalse    bool
 	escapedPointer unsafe.Pointer
@@ -67,13 +71,13 @@ func CString(s string) *byte {
 	return &b[0]
 }
 
-// pointerTo converts an address of C memory. It avoids the direct conversion, which go vet
-// rejects.
+// pointerTo converts an address of C memory to a pointer. It reads the bits of the address as a
+// pointer, because go vet rejects a direct conversion.
 func pointerTo(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }
 
-// Bytes returns C memory as a slice, without a copy. It is valid until C frees the memory.
+// Bytes returns C memory as a slice, without a copy. The slice is valid until C frees the memory.
 func Bytes(address uintptr, length int) []byte {
 	return unsafe.Slice((*byte)(pointerTo(address)), length)
 }

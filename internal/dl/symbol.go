@@ -13,11 +13,12 @@ const MaxArguments = 32
 // Symbol is the address of a C function. It stays valid until the process exits.
 type Symbol uintptr
 
-// purego needs argument lists in heap memory.
+// argumentLists holds argument lists for reuse. purego needs them in heap memory.
 var argumentLists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 
-// Call returns the 64-bit result register, of which only the bits of the result's type are
-// meaningful. It panics if there are more than MaxArguments arguments.
+// Call calls the function and returns the 64-bit result register. Only the bits of the result's
+// type are meaningful, for example the lower 32 for an int. Call panics if there are more than
+// MaxArguments arguments.
 //
 // The arguments must be integers or addresses. Addresses of Go memory must come from a Cell or
 // AddressOf.
@@ -28,6 +29,7 @@ func (s Symbol) Call(args ...uintptr) uintptr {
 	return callWithPurego(s, args)
 }
 
+// callWithPurego is Call for any number of arguments and any processor.
 func callWithPurego(s Symbol, args []uintptr) uintptr {
 	if len(args) > MaxArguments {
 		panic("dl: too many arguments")
@@ -39,16 +41,17 @@ func callWithPurego(s Symbol, args []uintptr) uintptr {
 	return result
 }
 
-// Step is a C call that must precede another one, for example to make a CUDA context current.
-// Function returns 0 on success. The zero Step does nothing.
+// Step is a C call that must precede another one, for example to make a CUDA context current. The
+// zero Step does nothing.
 type Step struct {
-	Function Symbol
-	Argument uintptr
+	Function Symbol  // returns 0 on success; 0 in the zero Step
+	Argument uintptr // the only argument of Function
+	// NewError returns an error for a status of Function other than 0.
 	NewError func(status int32) error
 }
 
-// CallAfterStep calls step and then s, which returns a 32-bit status, on the same thread. If step
-// fails, it returns step's status and false.
+// CallAfterStep calls step and then s on the same thread. It returns the 32-bit status that s
+// returns, and true. If step fails, it does not call s, and returns the status of step and false.
 //
 // The preconditions are those of Call. A status must not be negative or have bit 30 set. step must
 // not call back into Go.
@@ -63,15 +66,19 @@ func (s Symbol) CallAfterStep(step *Step, args ...uintptr) (status int32, ok boo
 	return callAfterWithPurego(uintptr(step.Function), step.Argument, s, args)
 }
 
+// callAfterWithPurego is CallAfterStep for any number of arguments and any processor. step is the
+// address of a function, or 0.
 func callAfterWithPurego(
 	step, argument uintptr, s Symbol, args []uintptr,
 ) (status int32, ok bool) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if step != 0 {
-		if status := int32(callWithPurego(Symbol(step), []uintptr{argument})); status != 0 {
-			return status, false
+		stepStatus := int32(callWithPurego(Symbol(step), []uintptr{argument}))
+		if stepStatus != 0 {
+			return stepStatus, false
 		}
 	}
-	return int32(callWithPurego(s, args)), true
+	status = int32(callWithPurego(s, args))
+	return status, true
 }

@@ -4,14 +4,15 @@ import (
 	"fmt"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
 	"symmem/internal/dl"
 )
 
-// recorder is the C part of a Recorder. Each recorded function calls record. The other functions
-// implement the methods of Recorder.
+// recorder is the C part of a Recorder. Each recorded function calls record. The functions whose
+// names begin with recorder_ implement the methods of Recorder.
 const recorder = `
 #include <stddef.h>
 #include <stdint.h>
@@ -23,17 +24,19 @@ static struct last_call {
 	int64_t args[16];
 	unsigned char memory[16][256];
 } last_call;
+/* By argument: bytes to write to its memory (SetOutput), and how many to record (RecordMemory). */
 static struct { unsigned char bytes[256]; size_t length; } outputs[16];
 static size_t memory_lengths[16];
-static int result;
+static int result; /* of all functions */
 
 static int record(const char *name, int count, int64_t *args) {
 	strcpy(last_call.name, name);
 	last_call.count = count;
 	for (int i = 0; i < count; i++) {
+		void *memory = (void *)args[i]; /* used only if the argument is a pointer */
 		last_call.args[i] = args[i];
-		if (memory_lengths[i]) memcpy(last_call.memory[i], (void *)args[i], memory_lengths[i]);
-		if (outputs[i].length) memcpy((void *)args[i], outputs[i].bytes, outputs[i].length);
+		if (memory_lengths[i]) memcpy(last_call.memory[i], memory, memory_lengths[i]);
+		if (outputs[i].length) memcpy(memory, outputs[i].bytes, outputs[i].length);
 	}
 	return result;
 }
@@ -52,28 +55,35 @@ void recorder_reset(void) {
 void *recorder_last_call(void) { return &last_call; }
 `
 
-// declaration matches a declaration such as "int f(int a, void *b)". Its groups are the type, the
-// name and the parameters.
-var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
+// declarationPattern matches a declaration such as "int f(int a, void *b)". Its groups are the
+// type, the name and the parameters.
+var declarationPattern = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
 // Source returns the C code of a shared object that records calls of the declared functions. All
-// functions must return int and have at most 16 parameters. Each declaration must start on a new
-// line, and may continue after ",\n\t". prelude declares the C types of the parameters.
+// functions must return int and have at most 16 parameters. prelude declares the C types of the
+// parameters.
+//
+// Each declaration must start on a new line. It may continue on the next line, if the first line
+// ends with a comma and the next one begins with a tab.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var code strings.Builder
 	code.WriteString(recorder + prelude)
-	for line := range strings.Lines(strings.ReplaceAll(declarations, ",\n\t", ", ")) {
-		if line = strings.TrimSpace(line); line == "" {
+	joinedLines := strings.ReplaceAll(declarations, ",\n\t", ", ") // one declaration per line
+	for line := range strings.Lines(joinedLines) {
+		declaration := strings.TrimSpace(line)
+		if declaration == "" {
 			continue
 		}
-		parts := declaration.FindStringSubmatch(line)
-		if parts == nil {
-			t.Fatalf("%q is not a function declaration", line)
+		groups := declarationPattern.FindStringSubmatch(declaration)
+		if groups == nil {
+			t.Fatalf("%q is not a function declaration", declaration)
 		}
-		name, params := parts[2], parts[3]
-		fmt.Fprintf(&code, "%s {\n\tint64_t args[] = {%s};\n\treturn record(\"%s\", %d, args);\n}\n",
-			line, castArguments(params), name, countParams(params))
+		name := groups[2]
+		params := groups[3]
+		// The function passes its name and its arguments to record.
+		const format = "%s {\n\tint64_t args[] = {%s};\n\treturn record(\"%s\", %d, args);\n}\n"
+		fmt.Fprintf(&code, format, declaration, castArguments(params), name, countParams(params))
 	}
 	return code.String()
 }
@@ -86,18 +96,19 @@ func countParams(params string) int {
 	return strings.Count(params, ",") + 1
 }
 
-// castArguments returns C expressions that convert the parameters to int64_t, or "0" if there are
-// none, because a C array cannot be empty.
+// castArguments returns C expressions that convert the parameters to int64_t. For example, it
+// returns "(int64_t)a, (int64_t)b" for "int a, void *b".
 func castArguments(params string) string {
 	if countParams(params) == 0 {
-		return "0"
+		return "0" // A C array cannot be empty.
 	}
-	var all []string
-	for p := range strings.SplitSeq(params, ",") {
-		fields := strings.FieldsFunc(p, func(r rune) bool { return r == ' ' || r == '*' })
-		all = append(all, "(int64_t)"+fields[len(fields)-1])
+	isSeparator := func(r rune) bool { return r == ' ' || r == '*' }
+	var casts []string
+	for param := range strings.SplitSeq(params, ",") {
+		words := strings.FieldsFunc(param, isSeparator) // the type and the name
+		casts = append(casts, "(int64_t)"+words[len(words)-1])
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(casts, ", ")
 }
 
 // Recorder accesses a shared object built from the code that Source returns.
@@ -116,9 +127,11 @@ type lastCall struct {
 
 // Call is a recorded call.
 type Call struct {
-	Name   string
-	Args   []int64       // truncated to the declared types
-	Memory [16][256]byte // by argument; zero except for those that RecordMemory has selected
+	Name string  // of the function
+	Args []int64 // truncated to the declared types
+	// Memory contains the memory to which each argument pointed. It is zero for arguments for which
+	// RecordMemory was not called.
+	Memory [16][256]byte
 }
 
 // Open opens the shared object at a path and calls Reset.
@@ -128,37 +141,45 @@ func Open(t testing.TB, path string) *Recorder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Recorder{t, library}
+	r := &Recorder{t: t, library: library}
 	r.Reset()
 	return r
 }
 
+// call calls a function of the C part.
 func (r *Recorder) call(name string, args ...uintptr) uintptr {
 	r.t.Helper()
-	symbol, ok := r.library.Find(name)
-	if !ok {
+	symbol, exists := r.library.Find(name)
+	if !exists {
 		r.t.Fatalf("the recorder has no %s", name)
 	}
 	return symbol.Call(args...)
 }
 
 // Reset deletes the last call and all settings.
-func (r *Recorder) Reset() { r.t.Helper(); r.call("recorder_reset") }
+func (r *Recorder) Reset() {
+	r.t.Helper()
+	r.call("recorder_reset")
+}
 
 // SetResult sets the value that all functions return.
-func (r *Recorder) SetResult(code int) { r.t.Helper(); r.call("recorder_result", uintptr(code)) }
+func (r *Recorder) SetResult(code int) {
+	r.t.Helper()
+	r.call("recorder_result", uintptr(code))
+}
 
-// SetOutput makes functions write bytes, at most 256, to the memory to which an argument points.
-// index counts arguments from 0.
+// SetOutput makes functions write bytes to the memory to which an argument points. index counts
+// arguments from 0. The number of bytes must be from 1 to 256.
 func (r *Recorder) SetOutput(index int, bytes []byte) {
 	r.t.Helper()
-	copied := append([]byte(nil), bytes...)
-	r.call("recorder_output", uintptr(index), dl.AddressOf(&copied[0]), uintptr(len(copied)))
+	copied := slices.Clone(bytes)
+	address := dl.AddressOf(&copied[0])
+	r.call("recorder_output", uintptr(index), address, uintptr(len(copied)))
 	runtime.KeepAlive(copied)
 }
 
-// RecordMemory makes functions record the given number of bytes, at most 256, to which an argument
-// points.
+// RecordMemory makes functions record bytes of the memory to which an argument points. index counts
+// arguments from 0. bytes is how many are recorded, at most 256.
 func (r *Recorder) RecordMemory(index, bytes int) {
 	r.t.Helper()
 	r.call("recorder_memory", uintptr(index), uintptr(bytes))
@@ -167,7 +188,7 @@ func (r *Recorder) RecordMemory(index, bytes int) {
 // LastCall returns the last call.
 func (r *Recorder) LastCall() Call {
 	r.t.Helper()
-	call := dl.Load[lastCall](r.call("recorder_last_call"))
-	name, _, _ := strings.Cut(string(call.name[:]), "\x00")
-	return Call{name, call.args[:call.count:call.count], call.memory}
+	last := dl.Load[lastCall](r.call("recorder_last_call")) // a copy
+	name, _, _ := strings.Cut(string(last.name[:]), "\x00")
+	return Call{Name: name, Args: last.args[:last.count:last.count], Memory: last.memory}
 }
