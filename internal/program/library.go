@@ -9,15 +9,16 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Library imitates another GPU library in the process, such as PyTorch. It calls CUDA directly.
+// Library imitates another GPU library in the process, such as PyTorch. It calls CUDA directly, so
+// that a test program can mix calls of symmem with those of the other library.
 type Library struct {
 	Streams []*symmem.Stream // the library's streams, which the Runtime has adopted
 
 	gpu           *cuda.Driver     // uses the device's primary context in each call
-	captureMode   cuda.CaptureMode // global, or thread-local on several machines
+	captureMode   cuda.CaptureMode // zero means global
 	device        cuda.Device
-	streamHandles []cuda.Stream // handles of Streams
-	interop       symmem.Interop
+	streamHandles []cuda.Stream  // handles of Streams, and of a stream that could not be adopted
+	interop       symmem.Interop // of the Runtime
 }
 
 // NewLibrary returns a library with streamCount streams on the GPU of rt.
@@ -36,13 +37,17 @@ func NewLibrary(rt *symmem.Runtime, streamCount int) (l *Library, err error) {
 		return nil, err
 	}
 	l.gpu = gpu.InContext(primary)
-	if rt.World().Stats().Tuning.Machines > 1 {
-		// The defect nccl.CapturesInvalidated can invalidate captures in global mode.
+	machineCount := rt.World().Stats().Tuning.Machines
+	if machineCount > 1 {
+		// A defect of NCCL can invalidate captures in global mode (see nccl.CapturesInvalidated).
 		l.captureMode = cuda.CaptureThreadLocal
 	}
 	for range streamCount {
-		if err := l.addStream(rt); err != nil {
-			return nil, errors.Join(fmt.Errorf("creating streams of another library: %w", err), l.Close())
+		err := l.addStream(rt)
+		if err != nil {
+			err = fmt.Errorf("creating streams of another library: %w", err)
+			closeErr := l.Close()
+			return nil, errors.Join(err, closeErr)
 		}
 	}
 	return l, nil
@@ -55,47 +60,54 @@ func (l *Library) addStream(rt *symmem.Runtime) error {
 		return err
 	}
 	l.streamHandles = append(l.streamHandles, handle)
-	s, err := rt.Interop().AdoptStream(uintptr(handle))
+	stream, err := rt.Interop().AdoptStream(uintptr(handle))
 	if err != nil {
 		return err
 	}
-	l.Streams = append(l.Streams, s)
+	l.Streams = append(l.Streams, stream)
 	return nil
 }
 
-// Close destroys the streams. The Runtime must have been closed.
+// Close destroys the streams. Call it after Runtime.Close.
 func (l *Library) Close() error {
 	var errs []error
 	for _, handle := range l.streamHandles {
-		errs = append(errs, l.gpu.StreamDestroy(handle))
+		destroyErr := l.gpu.StreamDestroy(handle)
+		errs = append(errs, destroyErr)
 	}
-	return errors.Join(append(errs, l.device.ReleasePrimary())...)
+	releaseErr := l.device.ReleasePrimary()
+	errs = append(errs, releaseErr)
+	return errors.Join(errs...)
 }
 
 // Memory allocates memory with cuMemAllocAsync on the first stream, and waits until the memory is
-// usable. The caller must call free, which frees the memory on the same stream.
+// usable. If free is not nil, the caller must call it, even after an error. It frees the memory on
+// the same stream.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	stream := l.streamHandles[0]
 	address, err := l.gpu.MemAllocAsync(bytes, stream)
 	if err != nil {
-		return m, nil, err
+		return symmem.Memory{}, nil, err
 	}
 	free = func() error { return l.gpu.MemFreeAsync(address, stream) }
-	m, err = l.interop.Memory(address, bytes)
-	return m, free, errors.Join(err, l.gpu.StreamSynchronize(stream))
+	m, memoryErr := l.interop.Memory(address, bytes)
+	waitErr := l.gpu.StreamSynchronize(stream)
+	return m, free, errors.Join(memoryErr, waitErr)
 }
 
 // LibraryGraph is a graph captured by a Library.
 type LibraryGraph struct {
 	library    *Library
-	captured   cuda.Graph
-	executable cuda.GraphExec
+	captured   cuda.Graph     // 0 if the capture has failed
+	executable cuda.GraphExec // 0 if the capture has failed
 }
 
-// Capture captures the work that record queues on the given streams of the library. Like a capture
-// of PyTorch, it begins on the first stream, from which the others fork and which they join at the
-// end, and uses CUDA's global mode unless the ranks are on several machines.
+// Capture captures the work that record queues on the given streams of the library. The capture
+// begins on the first stream. The other streams fork from it at the beginning and join it at the
+// end, as in a capture of PyTorch. Like PyTorch, Capture uses CUDA's global mode, unless the ranks
+// are on several machines.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
+	// A capture must end on the thread on which it began.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	firstStream := cuda.Stream(streams[0].Handle())
@@ -104,33 +116,40 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 	}
 	var recordErr error
 	for _, s := range streams[1:] {
-		recordErr = errors.Join(recordErr, l.addWait(cuda.Stream(s.Handle()), firstStream))
+		forkErr := l.addWait(cuda.Stream(s.Handle()), firstStream)
+		recordErr = errors.Join(recordErr, forkErr)
 	}
 	if recordErr == nil {
 		recordErr = record()
 	}
+	// Even after an error, end the capture properly. It would otherwise remain active.
 	for _, s := range streams[1:] {
-		recordErr = errors.Join(recordErr, l.addWait(firstStream, cuda.Stream(s.Handle())))
+		joinErr := l.addWait(firstStream, cuda.Stream(s.Handle()))
+		recordErr = errors.Join(recordErr, joinErr)
 	}
-	captured, err := l.gpu.EndCapture(firstStream)
+	captured, endErr := l.gpu.EndCapture(firstStream)
 	g := &LibraryGraph{library: l, captured: captured}
-	if err == nil && recordErr == nil {
+	err := errors.Join(recordErr, endErr)
+	if err == nil {
 		g.executable, err = l.gpu.GraphInstantiate(captured)
 	}
-	if err := errors.Join(recordErr, err); err != nil {
-		return nil, errors.Join(err, g.Close())
+	if err != nil {
+		closeErr := g.Close()
+		return nil, errors.Join(err, closeErr)
 	}
 	return g, nil
 }
 
-// addWait makes stream waiter wait for the work queued on stream awaited so far.
+// addWait makes the stream waiter wait for the work that has been queued on the stream awaited.
 func (l *Library) addWait(waiter, awaited cuda.Stream) error {
 	event, err := l.gpu.EventCreate(cuda.EventDisableTiming)
 	if err != nil {
 		return err
 	}
-	return errors.Join(l.gpu.EventRecord(event, awaited), l.gpu.StreamWaitEvent(waiter, event),
-		l.gpu.EventDestroy(event))
+	recordErr := l.gpu.EventRecord(event, awaited)
+	waitErr := l.gpu.StreamWaitEvent(waiter, event)
+	destroyErr := l.gpu.EventDestroy(event) // CUDA destroys it after the wait.
+	return errors.Join(recordErr, waitErr, destroyErr)
 }
 
 // Launch queues the graph on one of the library's streams.
@@ -140,12 +159,12 @@ func (g *LibraryGraph) Launch(s *symmem.Stream) error {
 
 // Close destroys the graph.
 func (g *LibraryGraph) Close() error {
-	var errs []error
+	var executableErr, capturedErr error
 	if g.executable != 0 {
-		errs = append(errs, g.library.gpu.GraphExecDestroy(g.executable))
+		executableErr = g.library.gpu.GraphExecDestroy(g.executable)
 	}
 	if g.captured != 0 {
-		errs = append(errs, g.library.gpu.GraphDestroy(g.captured))
+		capturedErr = g.library.gpu.GraphDestroy(g.captured)
 	}
-	return errors.Join(errs...)
+	return errors.Join(executableErr, capturedErr)
 }
