@@ -17,26 +17,30 @@ import (
 	"symmem/internal/sys"
 )
 
-// Environment variables of NVIDIA's Multi-Process Service (MPS).
+// Environment variables of NVIDIA's Multi-Process Service (MPS). Its daemon lets several processes
+// use a GPU at the same time.
 const (
 	// PipeVariable names the folder in which a daemon listens.
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
-	logVariable  = "CUDA_MPS_LOG_DIRECTORY" // the folder of a daemon's logs
-	// devicesVariable lists GPUs. A daemon offers only those to its clients, and numbers them from
-	// 0.
+	// logVariable names the folder for a daemon's logs.
+	logVariable = "CUDA_MPS_LOG_DIRECTORY"
+	// devicesVariable lists GPUs. A daemon offers only these GPUs to its clients, for which it
+	// numbers them from 0.
 	devicesVariable = "CUDA_VISIBLE_DEVICES"
 )
 
 // controlProgram is part of NVIDIA's driver. It starts and stops daemons.
 const controlProgram = "nvidia-cuda-mps-control"
 
-// controlTimeout limits the start or end of a daemon.
+// controlTimeout limits the start or end of a daemon, which usually takes less than a second.
 const controlTimeout = 20 * time.Second
 
-// IsRunning reports whether CUDA would try to connect to a daemon in this environment, because the
-// daemon's folder exists. It does not detect that the daemon was killed.
+// IsRunning reports whether CUDA would try to connect to a daemon in this environment. It looks for
+// a file that the daemon creates, so it does not notice if the daemon was killed.
 func IsRunning(getenv func(string) string) bool {
-	_, err := os.Stat(filepath.Join(cmp.Or(getenv(PipeVariable), "/tmp/nvidia-mps"), "control"))
+	const defaultFolder = "/tmp/nvidia-mps"
+	folder := cmp.Or(getenv(PipeVariable), defaultFolder)
+	_, err := os.Stat(filepath.Join(folder, "control"))
 	return err == nil
 }
 
@@ -67,25 +71,36 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting the Multi-Process Service: %w", err)
 	}
-	d := &Daemon{controlPath: path, folder: folder}
-	d.hasDevices = slices.ContainsFunc(env, func(entry string) bool {
-		return strings.HasPrefix(entry, devicesVariable+"=")
-	})
-	d.controlEnv = append(removeVariables(env, PipeVariable, logVariable),
-		PipeVariable+"="+folder, logVariable+"="+folder)
-	if err := d.runControl(ctx, "", "-d"); err != nil {
-		err = fmt.Errorf("starting the Multi-Process Service: %w", err)
-		if d.openProcess() == nil {
-			return nil, errors.Join(err, os.RemoveAll(folder))
-		}
-		return nil, errors.Join(err, d.Close()) // the daemon is running despite the error
+	isDevices := func(entry string) bool { return strings.HasPrefix(entry, devicesVariable+"=") }
+	controlEnv := removeVariables(env, PipeVariable, logVariable)
+	controlEnv = append(controlEnv, PipeVariable+"="+folder, logVariable+"="+folder)
+	d := &Daemon{
+		controlPath: path,
+		controlEnv:  controlEnv,
+		folder:      folder,
+		hasDevices:  slices.ContainsFunc(env, isDevices),
 	}
-	return d, nil
+	const noInput = ""
+	err = d.runControl(ctx, noInput, "-d")
+	if err == nil {
+		return d, nil
+	}
+	err = fmt.Errorf("starting the Multi-Process Service: %w", err)
+	var cleanupErr error
+	if process := d.openProcess(); process != nil {
+		_ = process.Close()
+		cleanupErr = d.Close() // The daemon is running despite the error.
+	} else {
+		cleanupErr = os.RemoveAll(folder)
+	}
+	return nil, errors.Join(err, cleanupErr)
 }
 
-// runControl runs the control program, and waits up to controlTimeout for its exit. An error
-// contains the program's output. The output goes to a file, because a daemon that the program
-// starts inherits it, and would keep a pipe open.
+// runControl runs the control program with a standard input, and waits up to controlTimeout for its
+// exit. An error contains the program's output.
+//
+// The output goes to a file instead of a pipe. A daemon that the program starts inherits the file,
+// and would keep a pipe open.
 func (d *Daemon) runControl(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -95,52 +110,61 @@ func (d *Daemon) runControl(ctx context.Context, input string, args ...string) e
 	}
 	defer output.Close()
 	cmd := exec.CommandContext(ctx, d.controlPath, args...)
-	cmd.Env, cmd.Stdin = d.controlEnv, strings.NewReader(input)
-	cmd.Stdout, cmd.Stderr = output, output
-	cmd.WaitDelay = time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not kill the daemon
-	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		text, _ := os.ReadFile(output.Name())
-		return fmt.Errorf("%s: %w: %s", controlProgram, err, strings.TrimSpace(string(text)))
+	cmd.Env = d.controlEnv
+	cmd.Stdin = strings.NewReader(input)
+	cmd.Stdout = output
+	cmd.Stderr = output
+	cmd.WaitDelay = time.Second                           // for copying the input, after the exit
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not kill the daemon.
+	err = cmd.Run()
+	// ErrWaitDelay means that the program has succeeded, but that its input was not copied in time.
+	hasSucceeded := err == nil || errors.Is(err, exec.ErrWaitDelay)
+	if hasSucceeded {
+		return nil
 	}
-	return nil
+	text, _ := os.ReadFile(output.Name())
+	return fmt.Errorf("%s: %w: %s", controlProgram, err, strings.TrimSpace(string(text)))
 }
 
-// Variables returns environment variables for a process that uses the daemon. If the daemon has a
-// list of visible GPUs, the process can use the first gpuCount of them.
+// Variables returns environment variables for a process that uses the daemon. If the daemon offers
+// only some GPUs, the process can use the first gpuCount of these.
 func (d *Daemon) Variables(gpuCount int) map[string]string {
 	variables := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
 	if d.hasDevices {
-		ordinals := make([]string, gpuCount)
-		for i := range ordinals {
-			ordinals[i] = fmt.Sprint(i)
+		numbers := make([]string, gpuCount)
+		for i := range numbers {
+			numbers[i] = strconv.Itoa(i)
 		}
-		variables[devicesVariable] = strings.Join(ordinals, ",")
+		variables[devicesVariable] = strings.Join(numbers, ",")
 	}
 	return variables
 }
 
-// Close stops the daemon and removes its folder. All clients must have exited.
+// Close stops the daemon and removes its folder. Call it after all clients have exited.
 func (d *Daemon) Close() error {
 	process := d.openProcess()
 	if process != nil {
 		defer process.Close()
 	}
-	if err := d.runControl(context.Background(), "quit\n"); err != nil {
+	err := d.runControl(context.Background(), "quit\n")
+	if err != nil {
 		return fmt.Errorf("stopping the Multi-Process Service in %s: %w", d.folder, err)
 	}
 	if process == nil {
 		return os.RemoveAll(d.folder)
 	}
 	// The control program may return while the daemon is still running and writing to the folder.
-	err := process.SetReadDeadline(time.Now().Add(controlTimeout))
-	if err = errors.Join(err, sys.AwaitEnd(process)); err != nil {
+	deadlineErr := process.SetReadDeadline(time.Now().Add(controlTimeout))
+	waitErr := sys.AwaitEnd(process)
+	err = errors.Join(deadlineErr, waitErr)
+	if err != nil {
 		return fmt.Errorf("waiting for the Multi-Process Service in %s to stop: %w", d.folder, err)
 	}
 	return os.RemoveAll(d.folder)
 }
 
-// openProcess returns a pidfd of the daemon, or nil if the daemon has exited.
+// openProcess returns a descriptor of the daemon's process (see sys.Pidfd). It returns nil if the
+// daemon has exited or has not written its process ID.
 func (d *Daemon) openProcess() *os.File {
 	text, err := os.ReadFile(filepath.Join(d.folder, controlProgram+".pid"))
 	if err != nil {
@@ -159,8 +183,9 @@ func (d *Daemon) openProcess() *os.File {
 
 // removeVariables returns a copy of env without the given variables.
 func removeVariables(env []string, names ...string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
+	isRemoved := func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		return slices.Contains(names, name)
-	})
+	}
+	return slices.DeleteFunc(slices.Clone(env), isRemoved)
 }
