@@ -3,9 +3,13 @@
 //
 //	go run ./internal/house/idiom [-n 50] [-tests] FOLDER OTHER...
 //
-// FOLDER is the tree to judge. Each OTHER is a checkout of a well-known project. The columns are
-// the z-score of the log-odds ratio, the number of occurrences in FOLDER and in all OTHER trees,
-// and the word.
+// FOLDER is the tree to judge. Each OTHER is a checkout of a well-known project. The columns of the
+// output are:
+//
+//   - a score, which is high for words that are typical of FOLDER
+//   - the number of occurrences in FOLDER
+//   - the number of occurrences in all OTHER trees
+//   - the word or pair
 package main
 
 import (
@@ -25,49 +29,62 @@ import (
 )
 
 func main() {
-	n := flag.Int("n", 50, "number of words and pairs")
+	wordCount := flag.Int("n", 50, "number of words and pairs")
 	includeTests := flag.Bool("tests", false, "read test files too")
 	flag.Parse()
 	if flag.NArg() < 2 {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := run(os.Stdout, *n, *includeTests, flag.Arg(0), flag.Args()[1:]); err != nil {
+	folder := flag.Arg(0)
+	others := flag.Args()[1:]
+	err := run(os.Stdout, *wordCount, *includeTests, folder, others)
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "idiom:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out io.Writer, n int, includeTests bool, folder string, others []string) error {
-	ours, theirs := counts{}, counts{}
+// run writes a line for each of the wordCount most typical words and pairs of folder.
+func run(out io.Writer, wordCount int, includeTests bool, folder string, others []string) error {
+	ours := counts{}
 	if err := ours.read(os.DirFS(folder), includeTests); err != nil {
 		return err
 	}
+	theirs := counts{}
 	for _, other := range others {
 		if err := theirs.read(os.DirFS(other), includeTests); err != nil {
 			return err
 		}
 	}
-	for _, w := range compare(ours, theirs, n) {
+	for _, w := range compare(ours, theirs, wordCount) {
 		fmt.Fprintf(out, "%7.1f %6d %6d  %s\n", w.score, w.ours, w.theirs, w.text)
 	}
 	return nil
 }
 
-// counts holds the occurrences of words and of pairs of adjacent words.
+// counts holds the number of occurrences of each word and of each pair of adjacent words.
 type counts map[string]int
 
-// wordPattern matches no names with capitals or digits after the first letter.
+// wordPattern matches words of comments. It does not match names such as "WalkDir" or "x2", which
+// have a capital or a digit after the first letter.
 var wordPattern = regexp.MustCompile(`\b[A-Za-z][a-z]*(?:'[a-z]+)?\b`)
 
+// read adds the comments of all Go files in a tree.
 func (c counts) read(tree fs.FS, includeTests bool) error {
-	return fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
+	return fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
 			return err
-		case d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
-			return fs.SkipDir
-		case d.IsDir() || path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") && !includeTests:
+		}
+		if entry.IsDir() {
+			isHidden := strings.HasPrefix(entry.Name(), ".") && name != "."
+			if isHidden || entry.Name() == "testdata" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		isTest := strings.HasSuffix(name, "_test.go")
+		if path.Ext(name) != ".go" || (isTest && !includeTests) {
 			return nil
 		}
 		source, err := fs.ReadFile(tree, name)
@@ -85,19 +102,19 @@ func (c counts) read(tree fs.FS, includeTests bool) error {
 	})
 }
 
-// add counts the words of a text, and the pairs of words within its sentences.
+// add counts the words of a text. It also counts pairs of adjacent words, unless punctuation
+// separates them.
 func (c counts) add(text string) {
-	for sentence := range strings.FieldsFuncSeq(text, func(r rune) bool {
-		return strings.ContainsRune(".,:;()[]`\"", r)
-	}) {
-		last := ""
-		for _, w := range wordPattern.FindAllString(sentence, -1) {
-			w = strings.ToLower(w)
-			c[w]++
-			if last != "" {
-				c[last+" "+w]++
+	isPunctuation := func(r rune) bool { return strings.ContainsRune(".,:;()[]`\"", r) }
+	for part := range strings.FieldsFuncSeq(text, isPunctuation) {
+		previous := ""
+		for _, match := range wordPattern.FindAllString(part, -1) {
+			word := strings.ToLower(match)
+			c[word]++
+			if previous != "" {
+				c[previous+" "+word]++
 			}
-			last = w
+			previous = word
 		}
 	}
 }
@@ -105,30 +122,45 @@ func (c counts) add(text string) {
 // scoredWord is a word or a pair of words.
 type scoredWord struct {
 	text         string
-	score        float64
-	ours, theirs int
+	score        float64 // see compare
+	ours, theirs int     // numbers of occurrences
 }
 
-// compare returns the words that are most typical of ours. The prior of the log-odds ratio is half
-// an occurrence.
-func compare(ours, theirs counts, n int) []scoredWord {
+// compare returns the wordCount words that are most typical of ours, with the highest score first.
+//
+// The score of a word is the z-score of its log-odds ratio: how much more frequent the word is in
+// ours, in units of the standard deviation. Half an occurrence is added to each count. This gives
+// words that are missing in theirs a score, too.
+func compare(ours, theirs counts, wordCount int) []scoredWord {
 	var all []scoredWord
-	total, other := ours.total(), theirs.total()
+	ourTotal := ours.total()
+	theirTotal := theirs.total()
 	for text, count := range ours {
-		a, b := float64(count)+0.5, float64(theirs[text])+0.5
-		odds := math.Log(a/(total-a)) - math.Log(b/(other-b))
-		all = append(all, scoredWord{text, odds / math.Sqrt(1/a+1/b), count, theirs[text]})
+		ourCount := float64(count) + 0.5
+		theirCount := float64(theirs[text]) + 0.5
+		ourOdds := ourCount / (ourTotal - ourCount)
+		theirOdds := theirCount / (theirTotal - theirCount)
+		logOddsRatio := math.Log(ourOdds) - math.Log(theirOdds)
+		deviation := math.Sqrt(1/ourCount + 1/theirCount)
+		all = append(all, scoredWord{
+			text:   text,
+			score:  logOddsRatio / deviation,
+			ours:   count,
+			theirs: theirs[text],
+		})
 	}
 	slices.SortFunc(all, func(a, b scoredWord) int {
 		return cmp.Or(cmp.Compare(b.score, a.score), strings.Compare(a.text, b.text))
 	})
-	return all[:min(n, len(all))]
+	return all[:min(wordCount, len(all))]
 }
 
+// total returns the sum of all counts plus 1. Because of the 1, it is larger than any count to
+// which compare has added a half.
 func (c counts) total() float64 {
 	sum := 0
-	for _, n := range c {
-		sum += n
+	for _, count := range c {
+		sum += count
 	}
 	return float64(sum) + 1
 }

@@ -28,6 +28,7 @@ func main() {
 	}
 }
 
+// run writes the number of lines of each folder of a tree, and their sum.
 func run(tree fs.FS, out io.Writer) error {
 	counts, err := countByFolder(tree)
 	if err != nil {
@@ -45,18 +46,26 @@ func run(tree fs.FS, out io.Writer) error {
 // countByFolder returns the number of lines in each folder with Go code.
 func countByFolder(tree fs.FS) (map[string]int, error) {
 	counts := map[string]int{}
-	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
+	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
 			return err
-		case d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
-			return fs.SkipDir
-		case d.IsDir() || path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go"):
+		}
+		if entry.IsDir() {
+			isHidden := strings.HasPrefix(entry.Name(), ".") && name != "."
+			if isHidden || entry.Name() == "testdata" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
 			return nil
 		}
 		source, err := fs.ReadFile(tree, name)
+		if err != nil {
+			return err
+		}
 		counts[path.Dir(name)] += countLines(source)
-		return err
+		return nil
 	})
 	return counts, err
 }
@@ -64,10 +73,12 @@ func countByFolder(tree fs.FS) (map[string]int, error) {
 // countLines returns the number of lines that contain a token or a part of a token.
 func countLines(source []byte) int {
 	set := token.NewFileSet()
-	file := set.AddFile("", set.Base(), len(source))
+	const fileName = "" // only for errors
+	file := set.AddFile(fileName, set.Base(), len(source))
+	const skipComments scanner.Mode = 0
 	var s scanner.Scanner
-	s.Init(file, source, nil, 0) // ignore errors and comments
-	lines := map[int]bool{}      // numbers of lines with a token
+	s.Init(file, source, nil, skipComments) // nil ignores errors.
+	lines := map[int]bool{}                 // numbers of lines with a token
 	for {
 		pos, kind, text := s.Scan()
 		if kind == token.EOF {
@@ -76,9 +87,10 @@ func countLines(source []byte) int {
 		if kind == token.SEMICOLON && text == "\n" {
 			continue // added by the scanner at the end of a line
 		}
-		first := file.Line(pos)
-		for i := range strings.Count(text, "\n") + 1 {
-			lines[first+i] = true
+		firstLine := file.Line(pos)
+		lineCount := strings.Count(text, "\n") + 1 // more than 1 for a raw string on several lines
+		for i := range lineCount {
+			lines[firstLine+i] = true
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,11 +15,11 @@ import (
 
 // event is a line of the output of go test -json (see go doc test2json).
 type event struct {
-	Action     string
-	Package    string
-	ImportPath string // of build output
-	Test       string // empty for the package
-	Output     string
+	Action     string // such as "run", "output" or "pass"
+	Package    string // empty for events of a build
+	ImportPath string // package of a build
+	Test       string // empty for events of the package
+	Output     string // part of the output, for the action "output"
 }
 
 // testID identifies a test, or a package if test is empty.
@@ -31,18 +32,25 @@ func (id testID) String() string {
 	return id.pkg + " " + id.test
 }
 
-// A benchmark that passed, or a test that was running when its process crashed, has no outcome.
+// noOutcome is the outcome of a test after its start. It stays if the process crashes during the
+// test. It also stays for a benchmark that passes, because go test reports no end of it.
 const noOutcome = "run"
 
-// tally counts subtests instead of their parents. Subtests without a name count as their parent.
+// tally records the outcomes of tests. It counts subtests instead of their parents, except subtests
+// without a name.
 type tally struct {
-	outcome map[testID]string
-	output  map[testID][]byte
-	parents map[testID]bool
+	outcomes map[testID]string // noOutcome, or the action of the last event
+	outputs  map[testID][]byte
+	parents  map[testID]bool // tests with named subtests
 }
 
+// run reads the events of go test from in, and writes the failed tests and a summary to out.
 func run(in io.Reader, out io.Writer) (hasFailed bool, err error) {
-	t := tally{map[testID]string{}, map[testID][]byte{}, map[testID]bool{}}
+	t := tally{
+		outcomes: map[testID]string{},
+		outputs:  map[testID][]byte{},
+		parents:  map[testID]bool{},
+	}
 	lines := json.NewDecoder(in)
 	for {
 		var e event
@@ -61,43 +69,45 @@ func run(in io.Reader, out io.Writer) (hasFailed bool, err error) {
 // unnamedSubtest matches the names that go test gives to subtests without a name.
 var unnamedSubtest = regexp.MustCompile(`^#[0-9]+$`)
 
+// add records an event.
 func (t *tally) add(e *event) {
-	id := testID{e.Package, e.Test}
-	if e.Package == "" {
-		id.pkg = e.ImportPath
-	}
+	id := testID{pkg: cmp.Or(e.Package, e.ImportPath), test: e.Test}
 	switch e.Action {
 	case "run":
-		t.outcome[id] = noOutcome
+		t.outcomes[id] = noOutcome
 	case "output", "build-output":
-		t.output[id] = append(t.output[id], e.Output...)
+		t.outputs[id] = append(t.outputs[id], e.Output...)
 	case "pass", "fail", "skip", "build-fail":
-		t.outcome[id] = e.Action
+		t.outcomes[id] = e.Action
 		parent := path.Dir(id.test)
-		if parent != "." && !unnamedSubtest.MatchString(path.Base(id.test)) {
-			t.parents[testID{id.pkg, parent}] = true
+		isSubtest := parent != "."
+		if isSubtest && !unnamedSubtest.MatchString(path.Base(id.test)) {
+			t.parents[testID{pkg: id.pkg, test: parent}] = true
 		}
 	}
 }
 
+// report writes the failed tests and a summary. hasFailed is also true if no test has run.
 func (t *tally) report(out io.Writer) (hasFailed bool, err error) {
-	counts := map[string]int{}
-	for _, id := range slices.SortedFunc(maps.Keys(t.outcome), compareIDs) {
-		outcome := t.outcome[id]
+	if len(t.outcomes) == 0 {
+		return true, errors.New("no test has run")
+	}
+	counts := map[string]int{} // by outcome
+	for _, id := range slices.SortedFunc(maps.Keys(t.outcomes), compareIDs) {
+		outcome := t.outcomes[id]
 		if t.isCounted(id) {
 			counts[outcome]++
 		}
-		switch {
-		case strings.HasSuffix(outcome, "fail"):
+		isFailure := strings.HasSuffix(outcome, "fail") // "fail" or "build-fail"
+		if isFailure {
 			hasFailed = true
-			fmt.Fprintf(out, "FAILED %v\n%s\n", id, t.output[id])
-		case outcome == noOutcome && t.outcome[testID{id.pkg, ""}] == "fail" &&
-			!strings.HasPrefix(id.test, "Benchmark"):
-			fmt.Fprintf(out, "NO END %v\n%s\n", id, t.output[id])
+			fmt.Fprintf(out, "FAILED %v\n%s\n", id, t.outputs[id])
+			continue
 		}
-	}
-	if len(t.outcome) == 0 {
-		return true, errors.New("no test has run")
+		isBenchmark := strings.HasPrefix(id.test, "Benchmark")
+		if outcome == noOutcome && !isBenchmark && t.hasPackageFailed(id.pkg) {
+			fmt.Fprintf(out, "NO END %v\n%s\n", id, t.outputs[id])
+		}
 	}
 	if counts["skip"] > 0 {
 		fmt.Fprintf(out, "%d skipped\n", counts["skip"])
@@ -107,7 +117,7 @@ func (t *tally) report(out io.Writer) (hasFailed bool, err error) {
 }
 
 // isCounted reports whether the outcome of id is included in the counts. A package is counted only
-// if it crashed.
+// if it has crashed.
 func (t *tally) isCounted(id testID) bool {
 	if id.test == "" {
 		return t.hasCrashed(id.pkg)
@@ -115,13 +125,19 @@ func (t *tally) isCounted(id testID) bool {
 	return !t.parents[id] && !unnamedSubtest.MatchString(path.Base(id.test))
 }
 
+// hasPackageFailed reports whether go test has reported the failure of a package.
+func (t *tally) hasPackageFailed(pkg string) bool {
+	return t.outcomes[testID{pkg: pkg}] == "fail"
+}
+
 // hasCrashed reports whether a package failed although none of its tests did.
 func (t *tally) hasCrashed(pkg string) bool {
-	if t.outcome[testID{pkg, ""}] != "fail" {
+	if !t.hasPackageFailed(pkg) {
 		return false
 	}
-	for id, outcome := range t.outcome {
-		if id.pkg == pkg && id.test != "" && outcome == "fail" {
+	for id, outcome := range t.outcomes {
+		isTest := id.pkg == pkg && id.test != ""
+		if isTest && outcome == "fail" {
 			return false
 		}
 	}
