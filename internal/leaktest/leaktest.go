@@ -16,8 +16,8 @@ import (
 // TestRunner runs tests and returns the exit code. It is usually a *testing.M.
 type TestRunner interface{ Run() int }
 
-// Watch returns a TestRunner that runs tests. If all tests pass but leave resources open that were
-// not open when Watch was called, Run prints these resources and returns 1.
+// Watch returns a TestRunner whose Run runs the tests and checks for leaks. A leak is a resource
+// that was not open when Watch was called, and is still open after the tests.
 func Watch(tests TestRunner) TestRunner {
 	return &leakCheckedTests{tests: tests, openBefore: countResources()}
 }
@@ -25,10 +25,11 @@ func Watch(tests TestRunner) TestRunner {
 // leakCheckedTests is the TestRunner that Watch returns.
 type leakCheckedTests struct {
 	tests      TestRunner
-	openBefore map[string]int // countResources before the tests
+	openBefore map[string]int // result of countResources before the tests
 }
 
-// Run runs the tests and, if all pass, checks for leaks. It returns 1 if there are any.
+// Run runs the tests. If all pass, it checks for leaks. It prints them and returns 1 if there are
+// any. If a test fails, Run returns the exit code of the tests.
 func (l *leakCheckedTests) Run() int {
 	code := l.tests.Run()
 	if code != 0 {
@@ -38,40 +39,51 @@ func (l *leakCheckedTests) Run() int {
 	for _, resource := range leaks {
 		fmt.Fprintln(os.Stderr, "the tests have not closed:", resource)
 	}
-	return min(len(leaks), 1)
+	if len(leaks) > 0 {
+		return 1
+	}
+	return 0
 }
 
-// The time in which resources must be closed after the tests, and the interval of the checks. The
-// time is long, because a server may notice the end of a connection late.
 const (
+	// closeTimeout is the time in which resources must be closed after the tests. It is long,
+	// because a server may notice the end of a connection late.
 	closeTimeout = 10 * time.Second
+	// pollInterval is the time between two checks.
 	pollInterval = 10 * time.Millisecond
 )
 
 // findLeaks returns descriptions of the resources that are open, but were not open before the
 // tests. It waits up to closeTimeout until there are none.
 func (l *leakCheckedTests) findLeaks() []string {
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	for begin := time.Now(); ; <-ticker.C {
-		var leaks []string
-		for resource, count := range countResources() {
-			for range count - l.openBefore[resource] {
-				leaks = append(leaks, resource)
-			}
-		}
+	begin := time.Now()
+	for {
+		leaks := l.currentLeaks()
 		if len(leaks) == 0 || time.Since(begin) > closeTimeout {
-			slices.Sort(leaks)
 			return leaks
 		}
+		time.Sleep(pollInterval)
 	}
+}
+
+// currentLeaks is findLeaks without waiting.
+func (l *leakCheckedTests) currentLeaks() []string {
+	var leaks []string
+	for resource, count := range countResources() {
+		leakCount := count - l.openBefore[resource] // negative if the tests have closed some
+		for range leakCount {
+			leaks = append(leaks, resource)
+		}
+	}
+	slices.Sort(leaks)
+	return leaks
 }
 
 // countResources returns the number of open resources by description.
 func countResources() map[string]int {
 	resources := map[string]int{}
-	for _, origin := range sys.OpenMappings() {
-		resources["a mapping created by this stack:\n"+origin]++
+	for _, mapping := range sys.OpenMappings() { // empty without the build tag "invariants"
+		resources["a mapping created by this stack:\n"+mapping]++
 	}
 	countDescriptors(resources)
 	countMappings(resources)
@@ -89,9 +101,13 @@ func countDescriptors(resources map[string]int) {
 	}
 	for _, e := range entries {
 		target, err := os.Readlink(folder + "/" + e.Name())
-		if err != nil || strings.HasPrefix(target, "/proc/") ||
-			strings.HasPrefix(target, "anon_inode:[event") {
-			continue // opened by ReadDir or by the Go runtime
+		if err != nil {
+			continue // ReadDir has closed its descriptor meanwhile.
+		}
+		isInProc := strings.HasPrefix(target, "/proc/") // also opened by ReadDir
+		isOfRuntime := strings.HasPrefix(target, "anon_inode:[event")
+		if isInProc || isOfRuntime {
+			continue
 		}
 		resources[fmt.Sprintf("descriptor %s, %s", e.Name(), target)]++
 	}
@@ -101,15 +117,22 @@ func countDescriptors(resources map[string]int) {
 func countMappings(resources map[string]int) {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
-		resources[err.Error()]++
+		resources[err.Error()]++ // reported as a leak
 		return
 	}
 	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		const addresses, file = 0, 5 // indices of fields in /proc/self/maps
+	// The fields of a line are: addresses, access, offset, device, inode, file.
+	const fileIndex = 5
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
-		if len(fields) > file && strings.HasPrefix(fields[file], "/memfd:symmem") {
-			resources[fmt.Sprintf("memory of %s at %s", fields[file], fields[addresses])]++
+		if len(fields) <= fileIndex {
+			continue // memory without a file
+		}
+		addresses := fields[0]
+		file := fields[fileIndex]
+		if strings.HasPrefix(file, "/memfd:symmem") {
+			resources[fmt.Sprintf("memory of %s at %s", file, addresses)]++
 		}
 	}
 }
