@@ -9,12 +9,13 @@ import (
 	"symmem/internal/spin"
 )
 
-// Mutex is a sync.Mutex whose Lock panics if the goroutine holds a lock that must be acquired
-// after it, according to the ranks of their classes. Its address identifies it among the held
-// locks.
+// Mutex is a sync.Mutex that checks the order in which a goroutine acquires locks. The class C of a
+// lock has a rank, and locks with lower ranks must be acquired first. Lock panics if the goroutine
+// already holds a lock that must be acquired later.
 type Mutex[C Class] struct{ lock sync.Mutex }
 
-// Lock acquires the lock.
+// Lock acquires the lock. The address of m identifies the lock among those that the goroutine
+// holds.
 func (m *Mutex[C]) Lock() { lock[C](&m.lock, unsafe.Pointer(m)) }
 
 // TryLock acquires the lock if it is free, and reports whether it did.
@@ -41,8 +42,8 @@ func (s *Spin[C]) Unlock() {
 	s.lock.Unlock()
 }
 
-// RWMutex is a sync.RWMutex with the checks of Mutex. A second RLock by a goroutine panics,
-// because it deadlocks if a writer is waiting.
+// RWMutex is a sync.RWMutex with the checks of Mutex. RLock also panics if the goroutine already
+// holds the lock, because this would deadlock if a writer waited between the two calls.
 type RWMutex[C Class] struct{ lock sync.RWMutex }
 
 // Lock acquires the lock for writing.
@@ -69,8 +70,8 @@ func (m *RWMutex[C]) RUnlock() {
 	m.lock.RUnlock()
 }
 
-// lock checks the order, acquires l and records it among the goroutine's locks. The check precedes
-// the acquisition, because a violation could deadlock.
+// lock checks the order, acquires l and records it among the goroutine's locks. address identifies
+// the lock. The check comes first, because acquiring l in a wrong order could deadlock.
 func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	var class C
 	rank := class.Rank()
@@ -79,8 +80,8 @@ func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	recordLock(rank, address, maxFrames)
 }
 
-// tryLock records a lock if a call of its TryLock returned true, and returns isAcquired. It does
-// not check the order, because TryLock cannot deadlock.
+// tryLock is called after the TryLock of a lock. It records the lock if TryLock has acquired it,
+// and returns isAcquired. It does not check the order, because TryLock cannot deadlock.
 func tryLock[C Class](isAcquired bool, address unsafe.Pointer) bool {
 	if isAcquired {
 		var class C
@@ -90,9 +91,9 @@ func tryLock[C Class](isAcquired bool, address unsafe.Pointer) bool {
 }
 
 // AssertMayWait panics if the goroutine holds a lock that must not be held during a wait for
-// another process. It must precede each wait.
+// another process. Call it before each such wait.
 func AssertMayWait() { checkWait() }
 
-// AssertUnlocked panics if the goroutine holds any lock. It must precede each call of a user's
-// function, which can acquire any lock.
+// AssertUnlocked panics if the goroutine holds any lock. Call it before each call of a user's
+// function, because the function may call back and acquire any lock.
 func AssertUnlocked() { checkUnlocked() }

@@ -12,33 +12,39 @@ import (
 )
 
 const (
+	// shardCount is the number of parts into which the goroutines are divided. Each part has a
+	// mutex, so that goroutines rarely wait for each other.
 	shardCount = 64
 	// maxHolders limits the goroutines in a shard that hold locks. It is fixed, because Lock must
 	// not allocate.
 	maxHolders = 64
-	maxLocks   = 32 // for each goroutine
-	maxFrames  = 5  // for each stack; recording them takes most of the time of Lock
+	// maxLocks limits the locks that a goroutine holds.
+	maxLocks = 32
+	// maxFrames limits the length of a stack. Recording stacks takes most of the time of Lock.
+	maxFrames = 5
 	// tryFrames is small, because goroutines may poll with TryLock.
 	tryFrames = 2
 )
 
+// stack contains the addresses of the callers of Lock, without Lock. Unused elements are 0.
 type stack [maxFrames]uintptr
 
+// heldLock is a lock that a goroutine holds.
 type heldLock struct {
-	lock  unsafe.Pointer
+	lock  unsafe.Pointer // address that identifies the lock
 	rank  Rank
-	stack stack
+	stack stack // where the lock was acquired
 }
 
 // holder lists a goroutine's locks in the order in which it acquired them.
 type holder struct {
-	goroutine uintptr
+	goroutine uintptr // see current
 	lockCount int
-	locks     [maxLocks]heldLock
+	locks     [maxLocks]heldLock // the first lockCount are in use
 }
 
-// shard is ignored by the race detector, which would otherwise assume that the shard's mutex
-// synchronizes unrelated goroutines.
+// shard contains the holders of some goroutines. The race detector must ignore it. Otherwise, it
+// would assume that the mutex synchronizes unrelated goroutines, and would miss races.
 type shard struct {
 	mu          sync.Mutex
 	holderCount int
@@ -46,17 +52,22 @@ type shard struct {
 }
 
 var (
+	// goroutines holds the locks of all goroutines.
 	goroutines [shardCount]shard
 	// seenInOrder holds, for each pair of Orders, a stack that acquired a lock with the second
 	// Order while it held a lock with the first.
 	seenInOrder [MaxOrder + 1][MaxOrder + 1]atomic.Pointer[stack]
 )
 
+// shardOf returns the shard of a goroutine. The multiplication, a Fibonacci hash, distributes
+// goroutines evenly.
 func shardOf(goroutine uintptr) *shard {
-	return &goroutines[uint64(goroutine)*0x9e3779b97f4a7c15>>32%shardCount]
+	hash := uint64(goroutine) * 0x9e3779b97f4a7c15
+	return &goroutines[(hash>>32)%shardCount]
 }
 
-// The caller must hold s.mu.
+// findHolder returns the holder of a goroutine, or nil if the goroutine holds no lock. The caller
+// must hold s.mu.
 //
 //go:norace
 func (s *shard) findHolder(goroutine uintptr) *holder {
@@ -68,6 +79,8 @@ func (s *shard) findHolder(goroutine uintptr) *holder {
 	return nil
 }
 
+// checkOrder panics if the running goroutine must not acquire a lock with this rank and address.
+//
 //go:norace
 func checkOrder(rank Rank, lock unsafe.Pointer) {
 	if rank.Order < 1 || rank.Order > MaxOrder {
@@ -78,7 +91,9 @@ func checkOrder(rank Rank, lock unsafe.Pointer) {
 	}
 }
 
-// findConflict returns a held lock that this goroutine must release before it acquires lock.
+// findConflict returns a held lock because of which the running goroutine must not acquire lock.
+// found is false if there is none. For locks without a conflict, it records the order in
+// seenInOrder.
 //
 //go:norace
 func findConflict(rank Rank, lock unsafe.Pointer) (held heldLock, found bool) {
@@ -100,17 +115,19 @@ func findConflict(rank Rank, lock unsafe.Pointer) (held heldLock, found bool) {
 	for i := range h.lockCount {
 		other := &h.locks[i]
 		isSameClass := other.rank.Order == rank.Order
-		if other.rank.Order > rank.Order || isSameClass && !rank.AllowsSeveral {
+		if other.rank.Order > rank.Order || (isSameClass && !rank.AllowsSeveral) {
 			return *other, true
 		}
-		if seen := &seenInOrder[other.rank.Order][rank.Order]; seen.Load() == nil {
+		seen := &seenInOrder[other.rank.Order][rank.Order]
+		if seen.Load() == nil {
 			seen.Store(captureStack())
 		}
 	}
 	return heldLock{}, false
 }
 
-// recordLock records the lock and the top of the stack.
+// recordLock records that the running goroutine has acquired a lock, with the first frameCount
+// frames of its stack. It panics if there are too many holders or locks.
 //
 //go:norace
 func recordLock(rank Rank, lock unsafe.Pointer, frameCount int) {
@@ -122,18 +139,21 @@ func recordLock(rank Rank, lock unsafe.Pointer, frameCount int) {
 	defer s.mu.Unlock()
 	h := s.findHolder(goroutine)
 	if h == nil {
+		// Use the first holder that is not in use, which may exist from an earlier use.
 		h = s.holders[s.holderCount]
 		if h == nil {
 			h = &holder{}
 			s.holders[s.holderCount] = h
 		}
-		h.goroutine, h.lockCount = goroutine, 0
+		h.goroutine = goroutine
+		h.lockCount = 0
 		s.holderCount++
 	}
 	entry := &h.locks[h.lockCount]
-	entry.lock, entry.rank = lock, rank
-	n := runtime.Callers(callersOfLock, entry.stack[:frameCount])
-	clear(entry.stack[n:])
+	entry.lock = lock
+	entry.rank = rank
+	recordedCount := runtime.Callers(callersOfLock, entry.stack[:frameCount])
+	clear(entry.stack[recordedCount:])
 	h.lockCount++
 }
 
@@ -141,12 +161,18 @@ func recordLock(rank Rank, lock unsafe.Pointer, frameCount int) {
 // and Lock.
 const callersOfLock = 4
 
+// captureStack returns the stack of the caller of Lock, if findConflict calls it.
 func captureStack() *stack {
 	var s stack
+	// The frames to skip are those of runtime.Callers, captureStack, findConflict, checkOrder, lock
+	// and Lock.
 	runtime.Callers(callersOfLock+2, s[:])
 	return &s
 }
 
+// release removes a lock from those of its holder, which is usually the running goroutine. Go
+// permits another goroutine to unlock a mutex. It panics if nothing holds the lock.
+//
 //go:norace
 func release(lock unsafe.Pointer) {
 	disableRaceDetector()
@@ -163,34 +189,43 @@ func release(lock unsafe.Pointer) {
 	panic("ranked: Unlock of a lock that is not held")
 }
 
-// remove tries the running goroutine first.
+// remove removes a lock from one of its holders, and returns false if the shard has none. Several
+// goroutines can hold a lock for reading, so it tries the running goroutine first.
 //
 //go:norace
 func (s *shard) remove(lock unsafe.Pointer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	goroutine := current()
-	for pass := range 2 {
+	for _, triesSelf := range [2]bool{true, false} {
 		for i := range s.holderCount {
 			h := s.holders[i]
-			if (h.goroutine == goroutine) == (pass == 0) && h.remove(lock) {
-				if h.lockCount == 0 {
-					s.holderCount--
-					s.holders[i], s.holders[s.holderCount] = s.holders[s.holderCount], h
-				}
-				return true
+			isSelf := h.goroutine == goroutine
+			if isSelf != triesSelf || !h.remove(lock) {
+				continue
 			}
+			if h.lockCount == 0 {
+				// Swap h with the last holder in use.
+				s.holderCount--
+				s.holders[i] = s.holders[s.holderCount]
+				s.holders[s.holderCount] = h
+			}
+			return true
 		}
 	}
 	return false
 }
 
+// remove removes a lock, and returns false if the goroutine does not hold the lock. It looks for
+// the latest locks first, because locks are usually released in reverse order.
+//
 //go:norace
 func (h *holder) remove(lock unsafe.Pointer) bool {
 	for i := h.lockCount - 1; i >= 0; i-- {
 		if h.locks[i].lock != lock {
 			continue
 		}
+		// Not copy, which would report the accesses to the race detector.
 		for ; i < h.lockCount-1; i++ {
 			h.locks[i] = h.locks[i+1]
 		}
@@ -200,6 +235,8 @@ func (h *holder) remove(lock unsafe.Pointer) bool {
 	return false
 }
 
+// checkWait is AssertMayWait.
+//
 //go:norace
 func checkWait() {
 	if lock, found := findHeld(func(r *Rank) bool { return !r.CanWait }); found {
@@ -208,6 +245,8 @@ func checkWait() {
 	}
 }
 
+// checkUnlocked is AssertUnlocked.
+//
 //go:norace
 func checkUnlocked() {
 	if lock, found := findHeld(func(*Rank) bool { return true }); found {
@@ -216,6 +255,8 @@ func checkUnlocked() {
 	}
 }
 
+// findHeld returns the first lock of the running goroutine whose rank fulfills a condition.
+//
 //go:norace
 func findHeld(condition func(*Rank) bool) (lock heldLock, found bool) {
 	disableRaceDetector()
@@ -236,6 +277,7 @@ func findHeld(condition func(*Rank) bool) (lock heldLock, found bool) {
 	return heldLock{}, false
 }
 
+// orderError returns the text of checkOrder's panic. held is the lock that the goroutine holds.
 func orderError(held heldLock, rank Rank, lock unsafe.Pointer) string {
 	var text strings.Builder
 	if held.lock == lock {
@@ -245,24 +287,27 @@ func orderError(held heldLock, rank Rank, lock unsafe.Pointer) string {
 			rank.Order, held.rank.Name, held.rank.Order)
 	}
 	fmt.Fprintf(&text, ".\n%s was acquired at\n%s", held.rank.Name, held.stack)
+	// The frames to skip are those of runtime.Callers, orderError, checkOrder, lock and Lock.
 	var here stack
 	runtime.Callers(callersOfLock+1, here[:])
 	fmt.Fprintf(&text, "%s is requested at\n%s", rank.Name, here)
-	if other := seenInOrder[rank.Order][held.rank.Order].Load(); other != nil {
-		fmt.Fprintf(&text, "in the right order they were acquired at\n%s", other)
+	rightOrder := seenInOrder[rank.Order][held.rank.Order].Load()
+	if rightOrder != nil {
+		fmt.Fprintf(&text, "in the right order they were acquired at\n%s", rightOrder)
 	}
 	return text.String()
 }
 
+// String returns a line for each frame.
 func (s stack) String() string {
 	var text strings.Builder
 	frames := runtime.CallersFrames(s[:])
 	for {
-		f, more := frames.Next()
-		if f.Function != "" {
-			fmt.Fprintf(&text, "\t%s %s:%d\n", f.Function, f.File, f.Line)
+		frame, hasMore := frames.Next()
+		if frame.Function != "" { // It is empty for a stack without frames.
+			fmt.Fprintf(&text, "\t%s %s:%d\n", frame.Function, frame.File, frame.Line)
 		}
-		if !more {
+		if !hasMore {
 			return text.String()
 		}
 	}
