@@ -1,4 +1,6 @@
-// Package ranklist formats lists of ranks for errors and reports.
+// Package ranklist formats lists of ranks for errors and reports. A rank is the number of a process
+// in the world, which contains all processes of a job. In a group, which contains some of them, it
+// has another number.
 package ranklist
 
 import (
@@ -16,39 +18,45 @@ func Ranks(ranks []int) string {
 	return "ranks " + Spans(ranks)
 }
 
-// Spans formats ascending numbers as a list of spans, such as "0-2,5".
+// Spans formats ascending numbers as a list of spans, such as "0-2,5" for 0, 1, 2, 5.
 func Spans(numbers []int) string {
 	var b strings.Builder
-	for i := 0; i < len(numbers); {
-		end := i
-		for end+1 < len(numbers) && numbers[end+1] == numbers[end]+1 {
-			end++
+	first := 0 // index of the first number of the span
+	for first < len(numbers) {
+		last := first
+		for last+1 < len(numbers) && numbers[last+1] == numbers[last]+1 {
+			last++
 		}
-		if i > 0 {
+		if first > 0 {
 			b.WriteByte(',')
 		}
-		b.WriteString(strconv.Itoa(numbers[i]))
-		if end > i {
-			fmt.Fprintf(&b, "-%d", numbers[end])
+		b.WriteString(strconv.Itoa(numbers[first]))
+		if last > first {
+			fmt.Fprintf(&b, "-%d", numbers[last])
 		}
-		i = end + 1
+		first = last + 1
 	}
 	return b.String()
 }
 
 // RanksOf formats world ranks together with their numbers in a group, as in "world rank 5 (rank 2
-// of the group)". members lists the group's world ranks. If members is empty or all numbers are
-// the same in the group and the world, RanksOf returns Ranks(world).
+// of the group)". members lists the group's world ranks. The index of a rank is its number in the
+// group.
+//
+// If members is empty, or if all members have the same number in the group as in the world, RanksOf
+// returns Ranks(world). It omits the numbers in the group if they are the same for the given ranks,
+// or if some of these are not members.
 func RanksOf(world, members []int) string {
 	if NumberedAsWorld(members) || len(world) == 0 {
 		return Ranks(world)
 	}
-	group := make([]int, len(world)) // -1 for ranks that are not members
-	for i, r := range world {
-		group[i] = slices.Index(members, r)
+	const notMember = -1
+	group := make([]int, len(world)) // numbers in the group, or notMember
+	for i, rank := range world {
+		group[i] = slices.Index(members, rank)
 	}
 	text := "world " + Ranks(world)
-	areAllMembers := !slices.Contains(group, -1)
+	areAllMembers := !slices.Contains(group, notMember)
 	if slices.Equal(group, world) || !areAllMembers {
 		return text
 	}
@@ -63,18 +71,21 @@ func RanksOn(world, members []int, machines map[int]string) string {
 	ranksByName := map[string][]int{}
 	for _, rank := range world {
 		name, isKnown := machines[rank]
-		if isKnown && ranksByName[name] == nil {
+		if !isKnown {
+			continue
+		}
+		if ranksByName[name] == nil {
 			machineNames = append(machineNames, name)
 		}
-		if isKnown {
-			ranksByName[name] = append(ranksByName[name], rank)
-		}
+		ranksByName[name] = append(ranksByName[name], rank)
 	}
-	switch {
-	case len(machineNames) == 0:
+	if len(machineNames) == 0 {
 		return text
-	case len(ranksByName[machineNames[0]]) == len(world): // all ranks are on one machine
-		return text + " on " + machineNames[0]
+	}
+	firstName := machineNames[0]
+	areAllOnFirst := len(ranksByName[firstName]) == len(world)
+	if areAllOnFirst {
+		return text + " on " + firstName
 	}
 	parts := make([]string, len(machineNames))
 	for i, name := range machineNames {
@@ -83,11 +94,11 @@ func RanksOn(world, members []int, machines map[int]string) string {
 	return text + " (" + strings.Join(parts, ", ") + ")"
 }
 
-// NumberedAsWorld reports whether every rank has the same number in a group as in the world.
-// members lists the group's world ranks.
+// NumberedAsWorld reports whether every member of a group has the same number in the group as in
+// the world. members lists the group's world ranks, as in RanksOf.
 func NumberedAsWorld(members []int) bool {
-	for group, world := range members {
-		if group != world {
+	for groupRank, worldRank := range members {
+		if groupRank != worldRank {
 			return false
 		}
 	}
