@@ -12,13 +12,15 @@ import (
 	"time"
 )
 
-// Variable is the environment variable for the address of NCCL's RAS subsystem.
 const (
+	// Variable is the environment variable for the address of NCCL's RAS subsystem, which reports
+	// the state of a job ("reliability, availability and serviceability").
 	Variable       = "NCCL_RAS_ADDR"
-	defaultAddress = "localhost:28028"
+	defaultAddress = "localhost:28028" // NCCL's default
 )
 
-// A response takes about 400 bytes for each rank of each communicator.
+// maxResponse is the maximum length of a response in bytes. A response takes about 400 bytes for
+// each rank of each communicator.
 const maxResponse = 64 << 20
 
 // Address returns the address on which NCCL listens for RAS clients.
@@ -36,33 +38,45 @@ func QueryStatus(ctx context.Context, address string) (*Status, error) {
 	return status, nil
 }
 
+// preparations lists the commands to send before a query, and the beginning of the response to
+// each.
+var preparations = []struct{ command, response string }{
+	{command: "CLIENT PROTOCOL 2", response: "SERVER PROTOCOL "},
+	{command: "TIMEOUT 1", response: "OK"}, // in seconds
+	{command: "SET FORMAT json", response: "OK"},
+}
+
+// exchange is QueryStatus without a text for errors.
 func exchange(ctx context.Context, address string) (*Status, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	answer := bufio.NewReader(io.LimitReader(conn, maxResponse))
-	for _, q := range []struct{ line, prefix string }{
-		{"CLIENT PROTOCOL 2", "SERVER PROTOCOL "}, {"TIMEOUT 1", "OK"}, {"SET FORMAT json", "OK"},
-	} {
-		if _, err := fmt.Fprintf(conn, "%s\n", q.line); err != nil {
+	stop := context.AfterFunc(ctx, func() {
+		pastDeadline := time.Unix(1, 0)
+		_ = conn.SetDeadline(pastDeadline) // ends reads and writes
+	})
+	defer stop()
+	responses := bufio.NewReader(io.LimitReader(conn, maxResponse))
+	for _, p := range preparations {
+		if _, err := fmt.Fprintf(conn, "%s\n", p.command); err != nil {
 			return nil, err
 		}
-		got, err := answer.ReadString('\n')
+		response, err := responses.ReadString('\n')
 		if err != nil {
 			return nil, err
 		}
-		if !strings.HasPrefix(got, q.prefix) {
-			return nil, fmt.Errorf("%s: unexpected response %.60q", q.line, got)
+		if !strings.HasPrefix(response, p.response) {
+			return nil, fmt.Errorf("%s: unexpected response %.60q", p.command, response)
 		}
 	}
 	if _, err := fmt.Fprintln(conn, "VERBOSE STATUS"); err != nil {
 		return nil, err
 	}
 	var status Status
-	if err := json.NewDecoder(answer).Decode(&status); err != nil {
+	if err := json.NewDecoder(responses).Decode(&status); err != nil {
 		return nil, err
 	}
 	return &status, nil

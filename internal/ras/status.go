@@ -8,37 +8,43 @@ import (
 	"strings"
 )
 
-// Status is NCCL's report on all communicators of a job.
+// Status is NCCL's report on all communicators of a job. A communicator is a group of ranks that
+// run collectives together.
 type Status struct {
 	Communicators []Communicator `json:"communicators"`
 }
 
-// Communicator contains the ranks of a communicator that answered NCCL's query.
+// Communicator describes a communicator.
 type Communicator struct {
-	Name  string `json:"hash"` // as returned by ID
-	Size  int    `json:"size"` // number of ranks
-	Ranks []Rank `json:"ranks"`
+	Name  string `json:"hash"`  // as returned by ID
+	Size  int    `json:"size"`  // number of ranks
+	Ranks []Rank `json:"ranks"` // only those that have answered NCCL's query
 }
 
-// Rank holds the number of collectives of each kind that a rank has launched.
+// Rank describes the collectives that a rank has launched.
 type Rank struct {
-	Rank   int               `json:"rank"`
-	Counts map[string]uint64 `json:"collective_counts"`
+	Rank   int               `json:"rank"`              // number in the communicator
+	Counts map[string]uint64 `json:"collective_counts"` // by kind, such as "AllReduce"
 }
 
-// ID returns NCCL's name for a communicator: a hash of its unique ID. The hash function is NCCL's.
+// ID returns NCCL's name for a communicator: a hash of its unique ID. The hash function is that of
+// NCCL, with the same constants.
 func ID(uniqueID []byte) string {
-	a, b := uint64(1)^uint64(len(uniqueID)), uint64(1)
-	for ; len(uniqueID) > 0; uniqueID = uniqueID[min(8, len(uniqueID)):] {
+	const wordBytes = 8
+	a := uint64(1) ^ uint64(len(uniqueID))
+	b := uint64(1)
+	rest := uniqueID
+	for len(rest) > 0 {
 		a += b
 		b ^= a
 		a ^= a >> 31
 		a *= 0x9de62bbc8cef3ce3
 		b ^= b >> 32
 		b *= 0x485cd6311b599e79
-		var word [8]byte
-		copy(word[:], uniqueID)
+		var word [wordBytes]byte
+		copied := copy(word[:], rest) // The last word may be incomplete.
 		a += binary.LittleEndian.Uint64(word[:])
+		rest = rest[copied:]
 	}
 	a ^= a >> 31
 	a *= 0xbac3bd562846de6b
@@ -53,32 +59,35 @@ var collectiveNames = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatte
 
 // DescribeDifferences lists the counts that differ between a communicator's ranks, for example
 // "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It returns "" if no counts differ, or if no
-// communicator has this ID and size. format formats a list of ranks.
+// communicator has this ID and size. format formats a list of ranks, such as "ranks 0,2-3".
 func (s *Status) DescribeDifferences(id string, size int, format func(ranks []int) string) string {
-	index := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
-		return c.Name == id && c.Size == size
-	})
+	isWanted := func(c Communicator) bool { return c.Name == id && c.Size == size }
+	index := slices.IndexFunc(s.Communicators, isWanted)
 	if index < 0 {
 		return ""
 	}
+	communicator := &s.Communicators[index]
 	var differences []string
 	for _, collective := range collectiveNames {
-		if text := s.Communicators[index].describeDifference(collective, format); text != "" {
-			differences = append(differences, collective+": "+text)
+		difference := communicator.describeDifference(collective, format)
+		if difference != "" {
+			differences = append(differences, collective+": "+difference)
 		}
 	}
 	return strings.Join(differences, "; ")
 }
 
-// describeDifference lists the ranks by their counts of one collective, or returns "" if all ranks
-// have the same count. It ignores invalid ranks, because the report is not trusted.
+// describeDifference lists the counts of one collective and the ranks with each count. It returns
+// "" if all ranks have the same count. It ignores invalid ranks, because the report comes from
+// another process and may be wrong.
 func (c *Communicator) describeDifference(
 	collective string, format func(ranks []int) string,
 ) string {
 	ranksByCount := map[uint64][]int{}
 	for _, r := range c.Ranks {
-		if r.Rank >= 0 && r.Rank < c.Size {
-			count := r.Counts[collective]
+		isValid := r.Rank >= 0 && r.Rank < c.Size
+		if isValid {
+			count := r.Counts[collective] // 0 if the rank has launched none
 			ranksByCount[count] = append(ranksByCount[count], r.Rank)
 		}
 	}
@@ -87,8 +96,9 @@ func (c *Communicator) describeDifference(
 	}
 	var parts []string
 	for _, count := range slices.Sorted(maps.Keys(ranksByCount)) {
-		slices.Sort(ranksByCount[count])
-		parts = append(parts, fmt.Sprintf("%d by %s", count, format(ranksByCount[count])))
+		ranks := ranksByCount[count]
+		slices.Sort(ranks)
+		parts = append(parts, fmt.Sprintf("%d by %s", count, format(ranks)))
 	}
 	return strings.Join(parts, ", ")
 }
