@@ -47,17 +47,23 @@ func run(args []string, in io.Reader) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	switch {
-	case flags.NArg() == 0 && *check:
-		return checkPages(*folder)
-	case flags.NArg() == 0:
+	if flags.NArg() == 0 {
+		if *check {
+			return checkPages(*folder)
+		}
 		return writePages(*folder)
-	case flags.Arg(0) == "add" && flags.NArg() >= 2 && !*check:
-		return addResult(*folder, flags.Arg(1), flags.Args()[2:], in)
+	}
+	isAdd := flags.Arg(0) == "add" && flags.NArg() >= 2
+	if isAdd && !*check {
+		name := flags.Arg(1)
+		addFlags := flags.Args()[2:]
+		return addResult(*folder, name, addFlags, in)
 	}
 	return errors.New("usage: measurements [--folder DIR] [--check | add NAME [FLAGS]]")
 }
 
+// addResult writes the result file with the given name. It reads the output of a benchmark from in.
+// args are flags that describe the run.
 func addResult(folder, name string, args []string, in io.Reader) error {
 	var origin results.Run
 	flags := flag.NewFlagSet("measurements add", flag.ContinueOnError)

@@ -13,10 +13,12 @@ import (
 	"symmem/bench/results"
 )
 
-// generatedTable matches a table with the comments around it. It captures the result file's name.
+// generatedTable matches a table of a page, with the comments around it. Its group is the name of
+// the result file.
 var generatedTable = regexp.MustCompile(`(?s)<!-- results/([\w.-]+)\.json -->\n.*?<!-- end -->`)
 
-// readTables returns the tables of a folder's result files as Markdown, by name.
+// readTables returns the tables of the result files as Markdown, by the names of the files. folder
+// is docs/measurements.
 func readTables(folder string) (map[string]string, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "results", "*.json"))
 	if err != nil {
@@ -36,12 +38,13 @@ func readTables(folder string) (map[string]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		tables[strings.TrimSuffix(filepath.Base(file), ".json")] = table
+		name := strings.TrimSuffix(filepath.Base(file), ".json")
+		tables[name] = table
 	}
 	return tables, nil
 }
 
-// regenerate returns the texts of the pages by path, with the old and with new tables.
+// regenerate returns the texts of all pages by path: before as they are, and after with new tables.
 func regenerate(folder string) (before, after map[string]string, err error) {
 	tables, err := readTables(folder)
 	if err != nil {
@@ -51,42 +54,56 @@ func regenerate(folder string) (before, after map[string]string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	before, after = map[string]string{}, map[string]string{}
+	before = map[string]string{}
+	after = map[string]string{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, nil, err
 		}
-		before[file] = string(text)
-		after[file] = generatedTable.ReplaceAllStringFunc(string(text), func(old string) string {
-			name := generatedTable.FindStringSubmatch(old)[1]
-			table, exists := tables[name]
-			if !exists {
-				err = fmt.Errorf("%s: missing result file results/%s.json", file, name)
-			}
-			return fmt.Sprintf("<!-- results/%[1]s.json -->\n%s\n"+
-				"[Result file](results/%[1]s.json)\n<!-- end -->", name, table)
-		})
+		newText, err := replaceTables(string(text), tables)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("%s: %w", file, err)
 		}
+		before[file] = string(text)
+		after[file] = newText
 	}
 	return before, after, nil
 }
 
+// replaceTables returns the text of a page with the tables that it names. It returns an error if a
+// table is missing.
+func replaceTables(text string, tables map[string]string) (string, error) {
+	var err error
+	newText := generatedTable.ReplaceAllStringFunc(text, func(old string) string {
+		name := generatedTable.FindStringSubmatch(old)[1]
+		file := "results/" + name + ".json"
+		table, exists := tables[name]
+		if !exists {
+			err = fmt.Errorf("missing result file %s", file)
+		}
+		return "<!-- " + file + " -->\n" + table + "\n[Result file](" + file + ")\n<!-- end -->"
+	})
+	return newText, err
+}
+
+// writePages writes the pages whose tables have changed.
 func writePages(folder string) error {
 	before, after, err := regenerate(folder)
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for file, text := range after {
 		if text != before[file] {
-			err = errors.Join(err, os.WriteFile(file, []byte(text), 0o644))
+			writeErr := os.WriteFile(file, []byte(text), 0o644)
+			errs = append(errs, writeErr)
 		}
 	}
-	return err
+	return errors.Join(errs...)
 }
 
+// checkPages returns an error about the first page, by path, that writePages would change.
 func checkPages(folder string) error {
 	before, after, err := regenerate(folder)
 	if err != nil {

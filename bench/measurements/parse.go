@@ -16,24 +16,34 @@ import (
 
 // parseOutput parses the output of "symmem bench --json" or "go test -bench".
 func parseOutput(text []byte) (*results.Result, error) {
-	if strings.HasPrefix(strings.TrimSpace(string(text)), "{") {
+	isJSON := strings.HasPrefix(strings.TrimSpace(string(text)), "{")
+	if isJSON {
 		return parseReport(text)
 	}
 	return parseBenchmarks(string(text))
 }
 
+// tableBuilder builds a table whose columns become known row by row.
 type tableBuilder struct {
-	columns []string // names, in order of first appearance
-	rows    []map[string]any
+	columns []string         // names, in the order of their first cells
+	rows    []map[string]any // cells by name of the column
 }
 
-func (t *tableBuilder) addCell(name string, value any) {
-	if !slices.Contains(t.columns, name) {
-		t.columns = append(t.columns, name)
+// startRow adds an empty row.
+func (t *tableBuilder) startRow() {
+	t.rows = append(t.rows, map[string]any{})
+}
+
+// addCell adds a cell to the last row.
+func (t *tableBuilder) addCell(column string, value any) {
+	if !slices.Contains(t.columns, column) {
+		t.columns = append(t.columns, column)
 	}
-	t.rows[len(t.rows)-1][name] = value
+	lastRow := t.rows[len(t.rows)-1]
+	lastRow[column] = value
 }
 
+// result returns the table, in which cells that were not added are nil.
 func (t *tableBuilder) result() (*results.Result, error) {
 	if len(t.rows) == 0 {
 		return nil, errors.New("the output contains no results")
@@ -49,6 +59,7 @@ func (t *tableBuilder) result() (*results.Result, error) {
 	return r, nil
 }
 
+// parseReport parses a report of "symmem bench --json". Each result becomes a row.
 func parseReport(text []byte) (*results.Result, error) {
 	var decoded report.Report
 	if err := json.Unmarshal(text, &decoded); err != nil {
@@ -57,48 +68,59 @@ func parseReport(text []byte) (*results.Result, error) {
 	t := &tableBuilder{}
 	for i := range decoded.Results {
 		r := &decoded.Results[i]
-		t.rows = append(t.rows, map[string]any{})
+		t.startRow()
 		t.addCell("name", r.Name)
-		for _, name := range slices.Sorted(maps.Keys(r.Params)) {
-			t.addCell(name, toCell(r.Params[name]))
+		for _, param := range slices.Sorted(maps.Keys(r.Params)) {
+			t.addCell(param, toCell(r.Params[param]))
 		}
 		t.addCell("ns", r.Median)
 		t.addCell("p10 ns", r.P10)
 		t.addCell("p90 ns", r.P90)
-		if r.Baseline != nil {
+		if r.Baseline != nil { // The other fields of the baseline are then set, too.
+			ratio := strconv.FormatFloat(*r.Ratio, 'f', 2, 64)
 			t.addCell(*r.Baseline+", ns", *r.BaselineMedian)
-			t.addCell("ratio", json.Number(strconv.FormatFloat(*r.Ratio, 'f', 2, 64)))
+			t.addCell("ratio", json.Number(ratio))
 		}
-		for _, name := range slices.Sorted(maps.Keys(r.Figures)) {
-			t.addCell(name, r.Figures[name])
+		for _, figure := range slices.Sorted(maps.Keys(r.Figures)) {
+			t.addCell(figure, r.Figures[figure])
 		}
 	}
 	return t.result()
 }
 
+// toCell returns a number unchanged, and other values as text.
 func toCell(value any) any {
-	if number, isNumber := value.(float64); isNumber {
+	number, isNumber := value.(float64)
+	if isNumber {
 		return number
 	}
 	return fmt.Sprint(value)
 }
 
 var (
+	// benchmarkLine matches a line such as "BenchmarkAlloc-8  1000  52 ns/op  0 allocs/op". Its
+	// groups are the name, the number of processors, and the values with their units.
 	benchmarkLine = regexp.MustCompile(`(?m)^Benchmark(\S+?)(-\d+)?\s+\d+\s+(.*)$`)
-	valueAndUnit  = regexp.MustCompile(`(\S+)\s+(\S+)`)
+	// valueAndUnit matches a value with its unit, such as "52 ns/op".
+	valueAndUnit = regexp.MustCompile(`(\S+)\s+(\S+)`)
 )
 
+// parseBenchmarks parses the output of "go test -bench". Each benchmark becomes a row.
 func parseBenchmarks(text string) (*results.Result, error) {
 	t := &tableBuilder{}
 	for _, line := range benchmarkLine.FindAllStringSubmatch(text, -1) {
-		t.rows = append(t.rows, map[string]any{})
-		t.addCell("benchmark", line[1])
-		for _, pair := range valueAndUnit.FindAllStringSubmatch(line[3], -1) {
-			value, unit := pair[1], pair[2]
-			if _, err := strconv.ParseFloat(value, 64); err != nil {
-				return nil, fmt.Errorf("%s: %q is not a number", line[1], value)
+		benchmark := line[1]
+		values := line[3]
+		t.startRow()
+		t.addCell("benchmark", benchmark)
+		for _, pair := range valueAndUnit.FindAllStringSubmatch(values, -1) {
+			value := pair[1]
+			unit := pair[2]
+			_, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %q is not a number", benchmark, value)
 			}
-			t.addCell(unit, json.Number(value))
+			t.addCell(unit, json.Number(value)) // keeps all digits
 		}
 	}
 	return t.result()

@@ -9,51 +9,62 @@ import (
 	"strings"
 )
 
-// Summary summarizes times in nanoseconds per operation.
+// Summary summarizes the times of a measurement, in nanoseconds per operation. A measurement has
+// several batches. Each batch runs the operation several times and yields one time, the mean.
 type Summary struct {
 	Median  float64 `json:"ns_per_op"`
 	Min     float64 `json:"min_ns"`
-	P10     float64 `json:"p10_ns"`
-	P90     float64 `json:"p90_ns"`
-	Batches int     `json:"batches"`
+	P10     float64 `json:"p10_ns"`  // 10th percentile
+	P90     float64 `json:"p90_ns"`  // 90th percentile
+	Batches int     `json:"batches"` // number of batches
 }
 
-// Summarize summarizes the times of batches, in nanoseconds per operation.
+// Summarize summarizes the times of batches, in nanoseconds per operation. Without any, it returns
+// the zero Summary.
 func Summarize(times []float64) Summary {
-	sorted := slices.Sorted(slices.Values(times))
-	n := len(sorted)
+	n := len(times)
 	if n == 0 {
 		return Summary{}
 	}
+	sorted := slices.Sorted(slices.Values(times))
+	last := n - 1
 	return Summary{
-		Median: sorted[n/2], Min: sorted[0], P10: sorted[n/10], P90: sorted[n-1-n/10], Batches: n,
+		Median:  sorted[n/2],
+		Min:     sorted[0],
+		P10:     sorted[n/10],
+		P90:     sorted[last-n/10],
+		Batches: n,
 	}
 }
 
-// Result holds one measurement and its baseline (a measurement to compare it with), which may be
-// missing.
+// Result holds one measurement. It can have a baseline, which is another measurement to compare it
+// with.
 type Result struct {
-	Name   string         `json:"name"`
-	Params map[string]any `json:"params"`
+	Name   string         `json:"name"`   // of the operation
+	Params map[string]any `json:"params"` // parameters of the operation, such as "bytes"
+	// Summary contains the times.
 	Summary
+	// AllocsPerOp is the number of allocations by Go per operation.
 	AllocsPerOp float64 `json:"allocs_per_op"`
 	// Baseline is the name of the baseline. Baseline, BaselineMedian and Ratio are nil without one.
 	Baseline       *string  `json:"baseline"`
 	BaselineMedian *float64 `json:"baseline_ns_per_op"`
-	Ratio          *float64 `json:"ratio"` // BaselineMedian divided by Median
-	// Limit is the longest permitted median in nanoseconds, or 0.
+	Ratio          *float64 `json:"ratio"` // BaselineMedian divided by Median, or 0 if Median is 0
+	// Limit is the longest permitted median in nanoseconds. 0 means no limit.
 	Limit float64 `json:"bar_ns,omitempty"`
 	// Figures holds other numbers by name.
 	Figures map[string]float64 `json:"counts,omitempty"`
 }
 
 // CompareTo sets the baseline and computes the ratio.
-func (r *Result) CompareTo(name string, s Summary) {
+func (r *Result) CompareTo(name string, baseline Summary) {
 	ratio := 0.0
 	if r.Median > 0 {
-		ratio = s.Median / r.Median
+		ratio = baseline.Median / r.Median
 	}
-	r.Baseline, r.BaselineMedian, r.Ratio = &name, &s.Median, &ratio
+	r.Baseline = &name
+	r.BaselineMedian = &baseline.Median
+	r.Ratio = &ratio
 }
 
 // IsOverLimit reports whether the median exceeds the limit.
@@ -61,19 +72,20 @@ func (r *Result) IsOverLimit() bool { return r.Limit > 0 && r.Median > r.Limit }
 
 // Machine describes the machine on which a report was made.
 type Machine struct {
-	Go         string `json:"go"`
-	Arch       string `json:"arch"`
-	Processors int    `json:"processors"`
+	Go         string `json:"go"`         // version of Go
+	Arch       string `json:"arch"`       // GOARCH
+	Processors int    `json:"processors"` // number of processors
 }
 
 // Report holds all results of a benchmark run.
 type Report struct {
-	Bench   string   `json:"bench"`
+	Bench   string   `json:"bench"` // name of the benchmark
 	Machine Machine  `json:"machine"`
 	Results []Result `json:"results"`
-	// Worst has the lowest ratio in a comparison of paths, or is nil.
+	// Worst names the result with the lowest ratio. It is nil unless SetWorst has found one.
 	Worst *Worst `json:"worst,omitempty"`
-	// RoundTrip is nil if it was not measured.
+	// RoundTrip is the time of a message between two processors and back. It is nil if it was not
+	// measured.
 	RoundTrip *Trips `json:"round_trip,omitempty"`
 	// Error is the reason why the run stopped early, or "".
 	Error string `json:"error,omitempty"`
@@ -82,21 +94,27 @@ type Report struct {
 // Worst names the result with the lowest ratio.
 type Worst struct {
 	Ratio float64 `json:"ratio"`
-	Name  string  `json:"name"`
+	Name  string  `json:"name"` // such as "all_reduce of 8 bytes in-place"
 }
 
 // New returns a report without results.
 func New(name string, m Machine) *Report {
-	return &Report{Bench: name, Machine: m, Results: []Result{}}
+	noResults := []Result{} // not nil, which JSON would encode as null
+	return &Report{Bench: name, Machine: m, Results: noResults}
 }
 
-// SetWorst sets Worst to the result with the lowest ratio.
+// SetWorst sets Worst to the result with the lowest ratio, if any result has a ratio.
 func (r *Report) SetWorst() {
 	for i := range r.Results {
 		result := &r.Results[i]
-		if result.Ratio != nil && (r.Worst == nil || *result.Ratio < r.Worst.Ratio) {
-			r.Worst = &Worst{Ratio: *result.Ratio, Name: fmt.Sprintf("%s of %v bytes %s",
-				result.Name, result.Params["bytes"], result.Variant())}
+		if result.Ratio == nil {
+			continue
+		}
+		isWorse := r.Worst == nil || *result.Ratio < r.Worst.Ratio
+		if isWorse {
+			name := fmt.Sprintf("%s of %v bytes %s",
+				result.Name, result.Params["bytes"], result.Variant())
+			r.Worst = &Worst{Ratio: *result.Ratio, Name: name}
 		}
 	}
 }
@@ -113,9 +131,11 @@ func (r *Result) Variant() string {
 func (r *Report) DescribeOverLimit() []string {
 	var messages []string
 	for i := range r.Results {
-		if result := &r.Results[i]; result.IsOverLimit() {
-			messages = append(messages, fmt.Sprintf("%s: %s, the limit is %s",
-				result.Label(), Duration(result.Median), Duration(result.Limit)))
+		result := &r.Results[i]
+		if result.IsOverLimit() {
+			message := fmt.Sprintf("%s: %s, the limit is %s",
+				result.Label(), Duration(result.Median), Duration(result.Limit))
+			messages = append(messages, message)
 		}
 	}
 	return messages
@@ -131,26 +151,28 @@ func (r *Result) Label() string {
 	return b.String()
 }
 
-// Duration formats a time in nanoseconds with about three digits and a unit.
+// Duration formats a time in nanoseconds with about three digits and a unit, such as "1.25 ms".
 func Duration(ns float64) string {
-	for _, unit := range []struct {
-		ns   float64
-		name string
-	}{{1e9, "s"}, {1e6, "ms"}, {1e3, "us"}} {
-		if ns >= unit.ns {
-			return formatDigits(ns/unit.ns) + " " + unit.name
-		}
+	switch {
+	case ns >= 1e9:
+		return formatDigits(ns/1e9) + " s"
+	case ns >= 1e6:
+		return formatDigits(ns/1e6) + " ms"
+	case ns >= 1e3:
+		return formatDigits(ns/1e3) + " us"
 	}
 	return formatDigits(ns) + " ns"
 }
 
-func formatDigits(v float64) string {
+// formatDigits formats a number with three digits, or with more if it is at least 1000. The bounds
+// take rounding into account: 9.996 becomes 10.0 and not 10.00.
+func formatDigits(number float64) string {
+	decimals := 2
 	switch {
-	case v >= 99.95:
-		return strconv.FormatFloat(v, 'f', 0, 64)
-	case v >= 9.995:
-		return strconv.FormatFloat(v, 'f', 1, 64)
-	default:
-		return strconv.FormatFloat(v, 'f', 2, 64)
+	case number >= 99.95:
+		decimals = 0
+	case number >= 9.995:
+		decimals = 1
 	}
+	return strconv.FormatFloat(number, 'f', decimals, 64)
 }

@@ -11,37 +11,39 @@ import (
 	"strings"
 )
 
-// Result holds a table of measurements and the runs that produced it.
+// Result holds a table of measurements and describes the runs that produced it.
 type Result struct {
 	Runs    []Run    `json:"runs"`
 	Columns []string `json:"columns"` // names with units
-	// Rows contains a cell for each column. A cell is a number, a string, null, or a list of these,
-	// which Markdown joins with " / ".
+	// Rows contains a cell for each column. A cell is a number, a string, null, or a list of these.
+	// Markdown joins the elements of a list with " / ".
 	Rows [][]any `json:"rows"`
 }
 
-// Run describes a run. Only Machine and Date are required.
+// Run describes a run of a command that measures. Only Machine and Date are required.
 type Run struct {
-	Part      string `json:"part,omitempty"` // of the table, or ""
+	Part      string `json:"part,omitempty"` // part of the table, or "" for the whole table
 	Machine   string `json:"machine"`
-	Libraries string `json:"libraries,omitempty"` // with versions
+	Libraries string `json:"libraries,omitempty"` // names and versions
 	Date      string `json:"date"`                // such as 2026-11-20
-	Commit    string `json:"commit,omitempty"`
+	Commit    string `json:"commit,omitempty"`    // of symmem
 	Command   string `json:"command,omitempty"`
 }
 
 // Read decodes a result file. It rejects unknown fields and rows with missing or extra cells.
 func Read(text []byte) (*Result, error) {
 	r := &Result{}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	d.UseNumber() // preserve all digits
-	if err := d.Decode(r); err != nil {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	decoder.UseNumber() // preserves all digits
+	if err := decoder.Decode(r); err != nil {
 		return nil, err
 	}
-	return r, r.validate()
+	err := r.validate()
+	return r, err
 }
 
+// validate returns an error about the first field that is missing or not valid.
 func (r *Result) validate() error {
 	if len(r.Runs) == 0 || len(r.Columns) == 0 || len(r.Rows) == 0 {
 		return errors.New("runs, columns and rows must not be empty")
@@ -57,7 +59,8 @@ func (r *Result) validate() error {
 				i, len(row), len(r.Columns))
 		}
 		for _, cell := range row {
-			if _, err := formatCell(cell); err != nil {
+			_, err := formatCell(cell)
+			if err != nil {
 				return fmt.Errorf("row %d: %w", i, err)
 			}
 		}
@@ -65,7 +68,8 @@ func (r *Result) validate() error {
 	return nil
 }
 
-// Encode encodes a result file, one line for each row.
+// Encode encodes a result file as JSON. Each row of the table is on one line, so that differences
+// between files are readable.
 func (r *Result) Encode() ([]byte, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
@@ -74,8 +78,9 @@ func (r *Result) Encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var indented bytes.Buffer
-	if err := json.Indent(&indented, runs, "  ", "  "); err != nil {
+	const prefix, indent = "  ", "  "
+	var indentedRuns bytes.Buffer
+	if err := json.Indent(&indentedRuns, runs, prefix, indent); err != nil {
 		return nil, err
 	}
 	columns, err := encodeLine(r.Columns)
@@ -90,16 +95,18 @@ func (r *Result) Encode() ([]byte, error) {
 		}
 		rows[i] = "    " + string(line)
 	}
-	return fmt.Appendf(nil, "{\n  \"runs\": %s,\n  \"columns\": %s,\n  \"rows\": [\n%s\n  ]\n}\n",
-		indented.Bytes(), columns, strings.Join(rows, ",\n")), nil
+	const format = "{\n  \"runs\": %s,\n  \"columns\": %s,\n  \"rows\": [\n%s\n  ]\n}\n"
+	text := fmt.Appendf(nil, format, indentedRuns.Bytes(), columns, strings.Join(rows, ",\n"))
+	return text, nil
 }
 
-// encodeLine does not escape <, > and &.
+// encodeLine returns value as JSON on one line. Unlike json.Marshal, it does not escape <, > and &,
+// so that they are readable.
 func encodeLine(value any) ([]byte, error) {
 	var out bytes.Buffer
-	e := json.NewEncoder(&out)
-	e.SetEscapeHTML(false)
-	err := e.Encode(value)
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(value) // adds a newline
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
 }
 
@@ -109,7 +116,7 @@ func (r *Result) Markdown() (string, error) {
 	writeLine := func(cells []string) {
 		out.WriteString("|")
 		for _, cell := range cells {
-			if cell != "" {
+			if cell != "" { // An empty cell is only a space.
 				out.WriteString(" " + strings.ReplaceAll(cell, "|", `\|`))
 			}
 			out.WriteString(" |")
@@ -132,6 +139,8 @@ func (r *Result) Markdown() (string, error) {
 	return out.String(), nil
 }
 
+// formatCell returns a cell as text for Markdown, or an error if the type of the cell is not
+// allowed.
 func formatCell(cell any) (string, error) {
 	switch cell := cell.(type) {
 	case nil:
@@ -141,7 +150,8 @@ func formatCell(cell any) (string, error) {
 	case json.Number:
 		return cell.String(), nil
 	case float64:
-		return strconv.FormatFloat(cell, 'f', -1, 64), nil
+		const allDigits = -1
+		return strconv.FormatFloat(cell, 'f', allDigits, 64), nil
 	case []any:
 		parts := make([]string, len(cell))
 		for i, part := range cell {

@@ -24,6 +24,7 @@ import (
 	"symmem/bench/report"
 )
 
+// config holds the arguments of the command. parseFlags describes its fields.
 type config struct {
 	oldFolder, newFolder string
 	pairs                int
@@ -34,24 +35,28 @@ type config struct {
 	minRatio             float64
 }
 
+// errSlower means that a ratio is below minRatio.
 var errSlower = errors.New("the new checkout is slower")
 
 func main() {
 	c, err := parseFlags(os.Args[1:], os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return // parseFlags has printed the usage.
+	}
 	if err == nil {
 		err = c.run(context.Background(), os.Stdout, os.Stderr)
 	}
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-	case errors.Is(err, errSlower):
-		fmt.Fprintf(os.Stderr, "against: %v\n", err)
-		os.Exit(1)
-	case err != nil:
-		fmt.Fprintf(os.Stderr, "against: %v\n", err)
-		os.Exit(2)
+	if err == nil {
+		return
 	}
+	fmt.Fprintf(os.Stderr, "against: %v\n", err)
+	if errors.Is(err, errSlower) {
+		os.Exit(1)
+	}
+	os.Exit(2)
 }
 
+// parseFlags parses the arguments of the command. It prints the usage if they are not valid.
 func parseFlags(args []string, stderr io.Writer) (*config, error) {
 	c := &config{}
 	flags := flag.NewFlagSet("against", flag.ContinueOnError)
@@ -74,17 +79,23 @@ func parseFlags(args []string, stderr io.Writer) (*config, error) {
 		flags.Usage()
 		return nil, errors.New("expected two folders and at least one pair")
 	}
-	c.oldFolder, c.newFolder = flags.Arg(0), flags.Arg(1)
+	c.oldFolder = flags.Arg(0)
+	c.newFolder = flags.Arg(1)
 	return c, nil
 }
 
+// run builds both checkouts, measures them in turns and writes a table to stdout. It returns
+// errSlower if a ratio is below c.minRatio.
 func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 	folder, err := os.MkdirTemp("", "against-")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	var programs [2]string
+	defer func() {
+		removeErr := os.RemoveAll(folder)
+		err = errors.Join(err, removeErr)
+	}()
+	var programs [2]string // of the old and the new checkout
 	for i, source := range []string{c.oldFolder, c.newFolder} {
 		programs[i] = filepath.Join(folder, strconv.Itoa(i), "symmem")
 		if err := buildProgram(ctx, source, programs[i]); err != nil {
@@ -93,36 +104,51 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 	}
 	t := newTable()
 	for pair := range c.pairs {
-		for _, i := range [2]int{pair % 2, 1 - pair%2} {
-			if err := c.measure(ctx, programs[i], i, t); err != nil {
-				return err
-			}
+		// Neither checkout is always the first of a pair.
+		first := pair % 2
+		second := 1 - first
+		if err := c.measure(ctx, programs[first], first, t); err != nil {
+			return err
+		}
+		if err := c.measure(ctx, programs[second], second, t); err != nil {
+			return err
 		}
 		fmt.Fprintf(stderr, "%d of %d pairs\n", pair+1, c.pairs)
 	}
 	if err := t.write(stdout); err != nil {
 		return err
 	}
-	if slow := t.slowerThan(c.minRatio); len(slow) > 0 {
+	slow := t.slowerThan(c.minRatio)
+	if len(slow) > 0 {
 		return fmt.Errorf("%w: %v", errSlower, slow)
 	}
 	return nil
 }
 
+// buildProgram builds the command of the checkout in the folder source.
 func buildProgram(ctx context.Context, source, program string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/symmem")
 	cmd.Dir = source
-	if output, err := cmd.CombinedOutput(); err != nil {
+	output, err := cmd.CombinedOutput()
+	if err != nil {
 		return fmt.Errorf("building %s: %w\n%s", source, err, output)
 	}
 	return nil
 }
 
+// measure runs a program and adds its results to t. index is 0 for the old checkout, and 1 for the
+// new one.
 func (c *config) measure(ctx context.Context, program string, index int, t *table) error {
 	r, err := runBench(ctx, program, []string{
-		"collective", "--ranks", strconv.Itoa(c.ranks), "--ops", c.operations, "--sizes", c.sizes,
-		"--in-place=false", "--check", "every", "--batches", strconv.Itoa(c.batches),
-		"--backend", "host", "--json",
+		"collective",
+		"--ranks", strconv.Itoa(c.ranks),
+		"--ops", c.operations,
+		"--sizes", c.sizes,
+		"--in-place=false",
+		"--check", "every",
+		"--batches", strconv.Itoa(c.batches),
+		"--backend", "host",
+		"--json",
 	})
 	if err != nil {
 		return err
@@ -133,10 +159,13 @@ func (c *config) measure(ctx context.Context, program string, index int, t *tabl
 	return nil
 }
 
+// runBench runs "symmem bench" and returns its report.
 func runBench(ctx context.Context, program string, args []string) (*report.Report, error) {
-	cmd := exec.CommandContext(ctx, program, append([]string{"bench"}, args...)...)
+	benchArgs := append([]string{"bench"}, args...)
+	cmd := exec.CommandContext(ctx, program, benchArgs...)
 	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Stdout = &stdout
+	cmd.Stderr = &stderr
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("%v: %w\n%s", cmd.Args, err, &stderr)
 	}

@@ -8,45 +8,56 @@ import (
 	"symmem/bench/results"
 )
 
+// table collects the times of both programs. A benchmark is a collective with a size.
 type table struct {
-	names []string          // in order of appearance
+	names []string          // of the benchmarks, in order of appearance
 	times map[string]*times // by name
 }
 
-// times holds a benchmark's nanoseconds: of the old program at index 0, of the new one at index 1.
+// times holds the times of a benchmark in nanoseconds, one for each run of a program. The old
+// program has index 0, and the new program index 1.
 type times [2][]float64
 
 func newTable() *table { return &table{times: map[string]*times{}} }
 
-// add requires index 0 for a result of the old program and index 1 for the new program.
+// add adds the result of a run. index is that of the program in times.
 func (t *table) add(index int, r *report.Result) {
 	name := fmt.Sprintf("%s, %v bytes", r.Name, r.Params["bytes"])
 	if t.times[name] == nil {
-		t.names, t.times[name] = append(t.names, name), &times{}
+		t.times[name] = &times{}
+		t.names = append(t.names, name)
 	}
 	t.times[name][index] = append(t.times[name][index], r.Median)
 }
 
+// ratios returns the old time divided by the new time for each pair of runs.
 func (t *times) ratios() (ratios []float64) {
-	for i := range min(len(t[0]), len(t[1])) {
-		if t[1][i] > 0 {
-			ratios = append(ratios, t[0][i]/t[1][i])
+	oldTimes, newTimes := t[0], t[1]
+	for i := range min(len(oldTimes), len(newTimes)) {
+		if newTimes[i] > 0 {
+			ratios = append(ratios, oldTimes[i]/newTimes[i])
 		}
 	}
 	return ratios
 }
 
+// write writes the table as Markdown.
 func (t *table) write(out io.Writer) error {
 	r := results.Result{Columns: []string{
 		"figure", "old, ns", "new, ns", "old over new", "10th to 90th percentile", "pairs",
 	}}
 	for _, name := range t.names {
 		oldAndNew := t.times[name]
+		oldTime := report.Summarize(oldAndNew[0]).Median
+		newTime := report.Summarize(oldAndNew[1]).Median
 		ratios := report.Summarize(oldAndNew.ratios())
 		r.Rows = append(r.Rows, []any{
-			name, fmt.Sprintf("%.1f", report.Summarize(oldAndNew[0]).Median),
-			fmt.Sprintf("%.1f", report.Summarize(oldAndNew[1]).Median), fmt.Sprintf("%.3f", ratios.Median),
-			fmt.Sprintf("%.3f to %.3f", ratios.P10, ratios.P90), float64(ratios.Batches),
+			name,
+			fmt.Sprintf("%.1f", oldTime),
+			fmt.Sprintf("%.1f", newTime),
+			fmt.Sprintf("%.3f", ratios.Median),
+			fmt.Sprintf("%.3f to %.3f", ratios.P10, ratios.P90),
+			float64(ratios.Batches), // the number of ratios
 		})
 	}
 	text, err := r.Markdown()
@@ -57,9 +68,11 @@ func (t *table) write(out io.Writer) error {
 	return err
 }
 
+// slowerThan describes the benchmarks whose median ratio is below minRatio.
 func (t *table) slowerThan(minRatio float64) (slowBenchmarks []string) {
 	for _, name := range t.names {
-		if ratio := report.Summarize(t.times[name].ratios()).Median; ratio < minRatio {
+		ratio := report.Summarize(t.times[name].ratios()).Median
+		if ratio < minRatio {
 			slowBenchmarks = append(slowBenchmarks, fmt.Sprintf("%s: %.3f", name, ratio))
 		}
 	}

@@ -48,14 +48,19 @@ func run(args []string, in io.Reader, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		return writeResults(launches, args[2], results.Run{
-			Machine: os.Getenv("MACHINE"), Libraries: os.Getenv("LIBRARIES"),
-			Date: os.Getenv("DATE"), Commit: os.Getenv("COMMIT"), Command: os.Getenv("COMMAND"),
-		})
+		origin := results.Run{
+			Machine:   os.Getenv("MACHINE"),
+			Libraries: os.Getenv("LIBRARIES"),
+			Date:      os.Getenv("DATE"),
+			Commit:    os.Getenv("COMMIT"),
+			Command:   os.Getenv("COMMAND"),
+		}
+		return writeResults(launches, args[2], origin)
 	}
 	return errUsage
 }
 
+// readFile reads the rows of a file.
 func readFile(file string) (*launchResults, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -69,17 +74,23 @@ func readFile(file string) (*launchResults, error) {
 	return launches, nil
 }
 
+// printRows prints a row for each result of a report, except those of calls in place, which other
+// libraries do not measure.
 func printRows(label string, in io.Reader, out io.Writer) error {
 	var decoded report.Report
 	if err := json.NewDecoder(in).Decode(&decoded); err != nil {
 		return fmt.Errorf("decoding a report: %w", err)
 	}
+	const nsPerMicrosecond = 1e3
 	for _, r := range decoded.Results {
 		if r.Params["in_place"] == true {
 			continue
 		}
-		_, err := fmt.Fprintf(out, "%s,%v,%s,%.0f,%.4f,%.4f,%.4f\n", label, r.Params["ranks"],
-			r.Name, r.Params["bytes"], r.Median/1e3, r.P10/1e3, r.P90/1e3)
+		median := r.Median / nsPerMicrosecond
+		p10 := r.P10 / nsPerMicrosecond
+		p90 := r.P90 / nsPerMicrosecond
+		_, err := fmt.Fprintf(out, "%s,%v,%s,%.0f,%.4f,%.4f,%.4f\n",
+			label, r.Params["ranks"], r.Name, r.Params["bytes"], median, p10, p90)
 		if err != nil {
 			return fmt.Errorf("writing rows: %w", err)
 		}

@@ -16,15 +16,17 @@ import (
 	"symmem/bench/results"
 )
 
+// A label names the program that was measured. Labels other than these two are peers, which are
+// other libraries such as MPI.
 const (
 	ownLabel   = "symmem"
-	limitLabel = "limit" // of a plain C program; other labels are peers (other libraries)
+	limitLabel = "limit" // a C program without checks, whose times can hardly be reached (limit.c)
 )
 
 // rowKey is the same in all rows that are compared with each other.
 type rowKey struct {
 	ranks, bytes int
-	mode         string // see report.Trips
+	mode         string // how far the processors were from each other, see report.Trips
 	operation    string
 }
 
@@ -33,12 +35,16 @@ func compareKeys(a, b rowKey) int {
 		cmp.Compare(a.operation, b.operation), cmp.Compare(a.bytes, b.bytes))
 }
 
+// launchResults holds the results of all launches. A launch is one run of a program, and its result
+// is a median of many calls.
 type launchResults struct {
-	medians map[rowKey]map[string][]float64 // in microseconds, by key and label
+	// medians holds a time in microseconds for each launch, by key and label.
+	medians map[rowKey]map[string][]float64
 	// droppedCount counts rows of launches during which the machine was busy or the mode changed.
 	droppedCount int
 }
 
+// The columns of a row.
 const (
 	columnLabel = iota
 	columnRanks
@@ -49,13 +55,20 @@ const (
 	columnP90
 	columnTripBefore
 	columnTripAfter
-	columnCount
+	columnCount // number of columns
 )
 
+// numericColumns lists the columns of numbers that add uses.
+var numericColumns = []int{
+	columnRanks, columnBytes, columnMedian, columnTripBefore, columnTripAfter,
+}
+
+// readRows reads rows in the format that the comment of this command describes.
 func readRows(in io.Reader) (*launchResults, error) {
 	launches := &launchResults{medians: map[rowKey]map[string][]float64{}}
 	r := csv.NewReader(in)
-	r.Comment, r.FieldsPerRecord = '#', columnCount
+	r.Comment = '#'
+	r.FieldsPerRecord = columnCount
 	for {
 		record, err := r.Read()
 		if err == io.EOF {
@@ -65,22 +78,21 @@ func readRows(in io.Reader) (*launchResults, error) {
 			return nil, err
 		}
 		if err := launches.add(record); err != nil {
-			line, _ := r.FieldPos(0)
+			line, _ := r.FieldPos(columnLabel)
 			return nil, fmt.Errorf("line %d: %w", line, err)
 		}
 	}
 }
 
+// add adds a row, or drops it if its time is not reliable.
 func (l *launchResults) add(record []string) error {
-	var numbers [columnCount]float64
-	for _, i := range []int{
-		columnRanks, columnBytes, columnMedian, columnTripBefore, columnTripAfter,
-	} {
-		n, err := strconv.ParseFloat(record[i], 64)
+	var numbers [columnCount]float64 // by column
+	for _, column := range numericColumns {
+		number, err := strconv.ParseFloat(record[column], 64)
 		if err != nil {
 			return err
 		}
-		numbers[i] = n
+		numbers[column] = number
 	}
 	roundTrips := report.NewTrips(numbers[columnTripBefore], numbers[columnTripAfter])
 	if roundTrips.Mode == "mixed" || roundTrips.Mode == "busy" {
@@ -88,8 +100,10 @@ func (l *launchResults) add(record []string) error {
 		return nil
 	}
 	key := rowKey{
-		ranks: int(numbers[columnRanks]), bytes: int(numbers[columnBytes]),
-		mode: roundTrips.Mode, operation: record[columnOperation],
+		ranks:     int(numbers[columnRanks]),
+		bytes:     int(numbers[columnBytes]),
+		mode:      roundTrips.Mode,
+		operation: record[columnOperation],
 	}
 	if l.medians[key] == nil {
 		l.medians[key] = map[string][]float64{}
@@ -99,29 +113,40 @@ func (l *launchResults) add(record []string) error {
 	return nil
 }
 
+// section contains the table of an operation, a mode and a number of ranks. The table has a row for
+// each size.
 type section struct {
-	rowKey
+	key   rowKey // without bytes
 	table *results.Result
 }
 
+// sectionOf returns the key of the section that contains the rows with this key.
+func (k rowKey) sectionOf() rowKey {
+	k.bytes = 0
+	return k
+}
+
+// sections returns all tables.
 func (l *launchResults) sections() []section {
 	var sections []section
-	var labels []string
+	var labels []string // columns of the last section
 	for _, key := range slices.SortedFunc(maps.Keys(l.medians), compareKeys) {
-		sectionKey := key
-		sectionKey.bytes = 0
-		if len(sections) == 0 || sections[len(sections)-1].rowKey != sectionKey {
-			labels = l.labels(sectionKey)
-			columns := append([]string{"bytes"}, labels...)
-			columns = append(columns, "best peer", "its time over ours", "the limit's over ours")
-			sections = append(sections, section{sectionKey, &results.Result{Columns: columns}})
+		last := len(sections) - 1 // -1 before the first section
+		if last < 0 || sections[last].key != key.sectionOf() {
+			labels = l.labels(key.sectionOf())
+			columns := slices.Concat([]string{"bytes"}, labels,
+				[]string{"best peer", "its time over ours", "the limit's over ours"})
+			table := &results.Result{Columns: columns}
+			sections = append(sections, section{key: key.sectionOf(), table: table})
+			last++
 		}
-		r := sections[len(sections)-1].table
-		r.Rows = append(r.Rows, tableRow(key, labels, l.medians[key]))
+		table := sections[last].table
+		table.Rows = append(table.Rows, tableRow(key, labels, l.medians[key]))
 	}
 	return sections
 }
 
+// printTables writes all tables as Markdown.
 func printTables(l *launchResults, out io.Writer) error {
 	for _, s := range l.sections() {
 		text, err := s.table.Markdown()
@@ -129,7 +154,7 @@ func printTables(l *launchResults, out io.Writer) error {
 			return err
 		}
 		_, err = fmt.Fprintf(out, "\n### %s, %d ranks, %s: median in us (launches)\n\n%s",
-			s.operation, s.ranks, s.mode, text)
+			s.key.operation, s.key.ranks, s.key.mode, text)
 		if err != nil {
 			return err
 		}
@@ -140,6 +165,7 @@ func printTables(l *launchResults, out io.Writer) error {
 	return err
 }
 
+// writeResults writes each table as a result file. origin says where the rows come from.
 func writeResults(l *launchResults, folder string, origin results.Run) error {
 	for _, s := range l.sections() {
 		s.table.Runs = []results.Run{origin}
@@ -147,8 +173,8 @@ func writeResults(l *launchResults, folder string, origin results.Run) error {
 		if err != nil {
 			return err
 		}
-		operation := strings.ReplaceAll(s.operation, "_", "-")
-		name := fmt.Sprintf("host-%s-%d-%s.json", operation, s.ranks, s.mode)
+		operation := strings.ReplaceAll(s.key.operation, "_", "-")
+		name := fmt.Sprintf("host-%s-%d-%s.json", operation, s.key.ranks, s.key.mode)
 		if err := os.WriteFile(filepath.Join(folder, name), text, 0o644); err != nil {
 			return err
 		}
@@ -156,50 +182,60 @@ func writeResults(l *launchResults, folder string, origin results.Run) error {
 	return nil
 }
 
+// labels returns the labels that the rows of a section have, with ownLabel and limitLabel first.
 func (l *launchResults) labels(section rowKey) []string {
-	labelSet := map[string]bool{}
+	peers := map[string]bool{}
 	for key, medians := range l.medians {
-		key.bytes = 0
-		if key != section {
+		if key.sectionOf() != section {
 			continue
 		}
 		for label := range medians {
-			labelSet[label] = true
+			peers[label] = true
 		}
 	}
-	delete(labelSet, ownLabel)
-	delete(labelSet, limitLabel)
-	return append([]string{ownLabel, limitLabel}, slices.Sorted(maps.Keys(labelSet))...)
+	delete(peers, ownLabel)
+	delete(peers, limitLabel)
+	labels := []string{ownLabel, limitLabel}
+	return append(labels, slices.Sorted(maps.Keys(peers))...)
 }
 
+// tableRow returns the cells of a row. launchMedians holds the medians of the launches by label.
 func tableRow(key rowKey, labels []string, launchMedians map[string][]float64) []any {
-	times := map[string]float64{}
+	times := map[string]float64{} // by label; the median of the medians
 	for label, medians := range launchMedians {
 		times[label] = report.Summarize(medians).Median
 	}
 	cells := []any{float64(key.bytes)}
 	for _, label := range labels {
-		if launchCount := len(launchMedians[label]); launchCount > 0 {
+		launchCount := len(launchMedians[label])
+		if launchCount > 0 {
 			cells = append(cells, fmt.Sprintf("%.4g (%d)", times[label], launchCount))
 		} else {
 			cells = append(cells, "-")
 		}
 	}
-	peer := bestPeer(times)
-	cells = append(cells, peer)
-	for _, referenceTime := range []float64{times[peer], times[limitLabel]} {
-		if ownTime := times[ownLabel]; ownTime > 0 && referenceTime > 0 {
-			cells = append(cells, fmt.Sprintf("%.2f", referenceTime/ownTime))
-		} else {
-			cells = append(cells, nil)
-		}
-	}
-	return cells
+	peer := bestPeer(times) // "" without a peer, which has no time
+	ownTime := times[ownLabel]
+	return append(cells, peer,
+		ratioCell(times[peer], ownTime), ratioCell(times[limitLabel], ownTime))
 }
 
+// ratioCell returns a cell with the ratio of two times, or an empty cell if a time is missing.
+func ratioCell(otherTime, ownTime float64) any {
+	if otherTime <= 0 || ownTime <= 0 {
+		return nil
+	}
+	return fmt.Sprintf("%.2f", otherTime/ownTime)
+}
+
+// bestPeer returns the label of the fastest peer, or "" if there is none.
 func bestPeer(times map[string]float64) (best string) {
 	for _, label := range slices.Sorted(maps.Keys(times)) {
-		if label != ownLabel && label != limitLabel && (best == "" || times[label] < times[best]) {
+		isPeer := label != ownLabel && label != limitLabel
+		if !isPeer {
+			continue
+		}
+		if best == "" || times[label] < times[best] {
 			best = label
 		}
 	}
