@@ -13,24 +13,29 @@ const maxNameBytes = 32
 // Call holds the properties of a collective, Send or Recv that must be the same on all ranks. It
 // must not be changed once an Event refers to it.
 type Call struct {
+	// Operation, Path, DataType and ReduceOp are names, such as "AllReduce", "window" (how the call
+	// runs), "float32" and "sum". DataType and ReduceOp are empty if the operation has none.
 	Operation, Path, DataType, ReduceOp string
-	// Root is a group rank, for a Send or Recv that of the peer, or -1.
+	// Root is the group rank of the root or, in a Send or Recv, of the peer. It is -1 in operations
+	// without a root.
 	Root int
-	// Count is the number of elements, the total if parts may differ in size.
+	// Count is the number of elements. If parts may differ in size, it is their total.
 	Count uint64
-	// Counts is the [CountsText] of parts that may differ in size.
+	// Counts is the [CountsText] of parts that may differ in size. It is empty in other calls.
 	Counts string
-	// List describes all calls of a list, in the first call of a list that runs as one collective.
+	// List is empty except in the first call of a list of calls that run as one collective. There,
+	// it describes all calls of the list.
 	List string
-	// Pools are ids. Segments are numbers in their pools, or -1 outside windows. Offsets are in bytes
-	// from the start of the segment.
+	// Pools are ids. Segments (parts of a pool that were mapped at once) are numbers in their pools.
+	// They are -1 if the buffer is in no window: the group has not registered its segment. Offsets
+	// are in bytes from the start of the segment.
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
 	// Ticket is the number of the call in the group, from 1, or 0 if it is unknown.
 	Ticket uint64
-	// Capture is the number of the capture of the call, and CaptureCall the number of the call in it.
-	// Both count from 1, and are 0 outside captures.
+	// Capture is the number of the stream capture that contains the call, and CaptureCall is the
+	// number of the call in that capture. Both count from 1, and are 0 outside captures.
 	Capture, CaptureCall uint64
 	// Bytes is the size of the larger buffer. Bytes and Digest are not encoded or printed.
 	Bytes  int64
@@ -59,51 +64,59 @@ func (c *Call) String() string { return string(c.AppendText(nil, Names{})) }
 func (c *Call) AppendText(dst []byte, n Names) []byte {
 	dst = append(dst, c.Operation...)
 	if c.ReduceOp != "" {
-		dst = append(append(dst, ' '), c.ReduceOp...)
+		dst = append(dst, ' ')
+		dst = append(dst, c.ReduceOp...)
 	}
 	if c.DataType != "" {
 		dst = fmt.Appendf(dst, " of %d %s", c.Count, c.DataType)
 	}
 	if c.Counts != "" {
-		dst = append(append(dst, ", counts "...), c.Counts...)
+		dst = append(dst, ", counts "...)
+		dst = append(dst, c.Counts...)
 	}
 	if c.Root >= 0 {
 		role := ", root "
 		if c.Operation == "Send" || c.Operation == "Recv" {
 			role = ", peer "
 		}
-		dst = strconv.AppendInt(append(dst, role...), int64(c.Root), 10)
+		dst = append(dst, role...)
+		dst = strconv.AppendInt(dst, int64(c.Root), 10)
 		if n.Renumbered {
 			dst = append(dst, " of the group"...)
 		}
 	}
-	dst = append(append(dst, ", path "...), c.Path...)
+	dst = append(dst, ", path "...)
+	dst = append(dst, c.Path...)
 	if c.SendSegment >= 0 {
-		dst = n.appendPool(append(dst, ", send "...), c.SendPool)
+		dst = append(dst, ", send "...)
+		dst = n.appendPool(dst, c.SendPool)
 		dst = appendSegmentAndOffset(dst, c.SendSegment, c.SendOffset)
 	}
 	if c.RecvSegment >= 0 {
-		dst = n.appendPool(append(dst, ", receive "...), c.RecvPool)
+		dst = append(dst, ", receive "...)
+		dst = n.appendPool(dst, c.RecvPool)
 		dst = appendSegmentAndOffset(dst, c.RecvSegment, c.RecvOffset)
 	}
 	if c.Capture != 0 {
 		dst = fmt.Appendf(dst, ", call %d of capture %d", c.CaptureCall, c.Capture)
 	}
 	if c.List != "" {
-		dst = append(append(append(dst, ", first of the list ("...), c.List...), ')')
+		dst = append(dst, ", first of the list ("...)
+		dst = append(dst, c.List...)
+		dst = append(dst, ')')
 	}
 	if c.Ticket > 0 {
-		dst = strconv.AppendUint(append(dst, ", collective "...), c.Ticket, 10)
+		dst = append(dst, ", collective "...)
+		dst = strconv.AppendUint(dst, c.Ticket, 10)
 	}
 	return dst
 }
 
-// AppendCall appends the encoding of a call. Names are cut to 32 bytes, Counts and
-// List to 1024.
+// AppendCall appends the encoding of a call: names, then numbers as words of 64 bits, then Counts
+// and List. Names are cut to 32 bytes, and Counts and List to 1024. DecodeCall reads the same order.
 func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
-		name = name[:min(len(name), maxNameBytes)]
-		dst = append(binary.LittleEndian.AppendUint64(dst, uint64(len(name))), name...)
+		dst = appendEncodedText(dst, name, maxNameBytes)
 	}
 	for _, word := range [...]uint64{
 		uint64(int64(c.Root)), c.Count, uint64(c.SendOffset), uint64(c.RecvOffset),
@@ -113,13 +126,20 @@ func AppendCall(dst []byte, c *Call) []byte {
 		dst = binary.LittleEndian.AppendUint64(dst, word)
 	}
 	for _, text := range [...]string{c.Counts, c.List} {
-		text = text[:min(len(text), maxTextBytes)]
-		dst = append(binary.LittleEndian.AppendUint64(dst, uint64(len(text))), text...)
+		dst = appendEncodedText(dst, text, maxTextBytes)
 	}
 	return dst
 }
 
-// CountsText formats at most 32 counts, and a digest of all if there are more.
+// appendEncodedText appends the length of a text, which it cuts to maxBytes, and the text.
+func appendEncodedText(dst []byte, text string, maxBytes int) []byte {
+	text = text[:min(len(text), maxBytes)]
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(len(text)))
+	return append(dst, text...)
+}
+
+// CountsText formats counts, such as "4 4 8". If there are more than 32, it formats the first 32,
+// and adds their number and a digest of all.
 func CountsText(counts []int64) string {
 	const maxCounts = 32
 	var text []byte
@@ -142,25 +162,34 @@ const maxTextBytes = 1024
 
 // DecodeCall decodes the output of [AppendCall], which must fill b. Errors wrap [ErrMalformed].
 func DecodeCall(b []byte) (*Call, error) {
-	r, c := callReader{rest: b}, &Call{}
+	r := callReader{rest: b}
+	c := &Call{}
 	for _, name := range [...]*string{&c.Operation, &c.Path, &c.DataType, &c.ReduceOp} {
 		*name = r.readText(maxNameBytes)
 	}
-	c.Root, c.Count = int(int64(r.readUint64())), r.readUint64()
-	c.SendOffset, c.RecvOffset = int64(r.readUint64()), int64(r.readUint64())
-	c.SendSegment, c.RecvSegment = int32(r.readUint64()), int32(r.readUint64())
-	c.SendPool, c.RecvPool, c.Ticket = r.readUint64(), r.readUint64(), r.readUint64()
-	c.Capture, c.CaptureCall = r.readUint64(), r.readUint64()
-	c.Counts, c.List = r.readText(maxTextBytes), r.readText(maxTextBytes)
+	c.Root = int(int64(r.readUint64()))
+	c.Count = r.readUint64()
+	c.SendOffset = int64(r.readUint64())
+	c.RecvOffset = int64(r.readUint64())
+	c.SendSegment = int32(r.readUint64())
+	c.RecvSegment = int32(r.readUint64())
+	c.SendPool = r.readUint64()
+	c.RecvPool = r.readUint64()
+	c.Ticket = r.readUint64()
+	c.Capture = r.readUint64()
+	c.CaptureCall = r.readUint64()
+	c.Counts = r.readText(maxTextBytes)
+	c.List = r.readText(maxTextBytes)
 	if r.failed || len(r.rest) > 0 {
 		return nil, fmt.Errorf("decoding a call of %d bytes: %w", len(b), ErrMalformed)
 	}
 	return c, nil
 }
 
-// callReader returns zero values after a failure.
+// callReader reads the parts of an encoded Call. After a failure, it returns zero values, so that
+// only the end of DecodeCall must check for failures.
 type callReader struct {
-	rest   []byte
+	rest   []byte // not read yet; nil after a failure
 	failed bool
 }
 
@@ -175,12 +204,12 @@ func (r *callReader) readUint64() uint64 {
 }
 
 func (r *callReader) readText(maxBytes int) string {
-	n := r.readUint64()
-	if n > uint64(min(maxBytes, len(r.rest))) {
+	length := r.readUint64() // 0 after a failure
+	if length > uint64(min(maxBytes, len(r.rest))) {
 		r.failed, r.rest = true, nil
 		return ""
 	}
-	text := string(r.rest[:n])
-	r.rest = r.rest[n:]
+	text := string(r.rest[:length])
+	r.rest = r.rest[length:]
 	return text
 }

@@ -5,7 +5,8 @@ import "fmt"
 // Kind classifies an event.
 type Kind uint8
 
-// Events of a pool's history. Ranks exchange these values, so they must not change.
+// Events of a pool's history: the requests that ranks compare, and their effects. Ranks exchange
+// these values, so they must not change.
 const (
 	KindSegment Kind = iota + 1 // mapping of a segment at the next free offset of the pool
 	KindAlloc                   // allocation of a block
@@ -17,11 +18,12 @@ const (
 	KindReserve                 // reservation of memory
 	KindNote                    // number that the caller has recorded
 
-	kindHistoryEnd
+	kindHistoryEnd // the next constants begin here
 )
 
-// Other events of a pool, which ranks do not compare. Name is the id of the group of a registration
-// or a scope, and is empty for a scope that registers nothing.
+// Other events of a pool, which ranks do not compare. Event.Name is the id of the group of a
+// registration or a scope. It is empty for a scope that registers nothing. (At the end of a scope,
+// a group registers new segments.)
 const (
 	KindUse     Kind = iota + kindHistoryEnd // use of a block by another stream
 	KindRelease                              // unmapping of a segment
@@ -40,7 +42,7 @@ const (
 // Events of a group.
 const (
 	KindCollective Kind = iota + kindPoolEnd // submission of a collective, Send or Recv
-	KindInteger                              // comparison or combination of integers on the CPU
+	KindInteger                              // comparison or combination of the ranks' integers
 	KindFlag                                 // the same for Booleans
 	KindFloat                                // the same for floats
 	KindText                                 // the same for strings
@@ -93,8 +95,10 @@ func (k Kind) InHistory() bool { return k > 0 && k < kindHistoryEnd }
 // IsGroupEvent reports whether events of kind k belong to a group, not to a pool.
 func (k Kind) IsGroupEvent() bool { return k >= kindPoolEnd && k < kindEnd }
 
+// isPlacement reports whether events of kind k place memory. Their Size may exceed Requested.
 func (k Kind) isPlacement() bool {
 	return k == KindSegment || k == KindAlloc || k == KindReserve
 }
 
+// isFree reports whether events of kind k end an allocation.
 func (k Kind) isFree() bool { return k == KindFree || k == KindPark || k == KindDefer }

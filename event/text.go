@@ -23,42 +23,59 @@ func (e Event) String() string {
 //
 // The error is always nil, as required by encoding.TextAppender.
 func (e Event) AppendText(dst []byte) ([]byte, error) {
+	isScopeEvent := e.Kind >= KindScopeBegin && e.Kind <= KindScopeAbandon
 	switch {
 	case e.Kind == KindCollective && e.Call != nil:
 		return e.Call.AppendText(dst, Names{}), nil
 	case e.Kind == KindFault:
-		return append(append(dst, "fault: "...), e.Text...), nil
+		dst = append(dst, "fault: "...)
+		return append(dst, e.Text...), nil
+	case e.Kind == KindStep:
+		return e.appendStep(dst), nil
 	case e.Kind.IsGroupEvent():
-		return e.appendGroupEvent(dst), nil
-	case e.Kind >= KindScopeBegin && e.Kind <= KindScopeAbandon:
-		return e.appendGroupName(append(dst, e.Kind.String()...), " of"), nil
+		return e.appendValue(dst), nil
+	case isScopeEvent:
+		dst = append(dst, e.Kind.String()...)
+		return e.appendGroupName(dst, " of"), nil
+	default:
+		dst = e.appendPoolEvent(dst)
+		return e.appendGroupName(dst, " with"), nil
 	}
-	return e.appendGroupName(e.appendPoolEvent(dst), " with"), nil
 }
 
+// appendGroupName appends the preposition and e.Name, the id of a group, such as " with group
+// world". If the event has no group, it appends nothing.
 func (e *Event) appendGroupName(dst []byte, preposition string) []byte {
 	if e.Name == "" {
 		return dst
 	}
-	return append(append(append(dst, preposition...), " group "...), e.Name...)
+	dst = append(dst, preposition...)
+	dst = append(dst, " group "...)
+	return append(dst, e.Name...)
 }
 
-func (e *Event) appendGroupEvent(dst []byte) []byte {
-	if e.Kind == KindStep {
-		if e.Name != "" {
-			dst = append(dst, "step "...)
-		}
-		dst = append(append(dst, e.Text...), ", after "...)
-		dst = strconv.AppendUint(dst, e.Collectives, 10)
-		if e.Collectives == 1 {
-			return append(dst, " collective"...)
-		}
-		return append(dst, " collectives"...)
-	}
+// appendStep appends the text of a KindStep.
+func (e *Event) appendStep(dst []byte) []byte {
 	if e.Name != "" {
-		dst = append(strconv.AppendQuote(dst, e.Name), ": "...)
+		dst = append(dst, "step "...)
 	}
-	dst = append(append(dst, e.Operation...), " of "...)
+	dst = append(dst, e.Text...)
+	dst = append(dst, ", after "...)
+	dst = strconv.AppendUint(dst, e.Collectives, 10)
+	if e.Collectives == 1 {
+		return append(dst, " collective"...)
+	}
+	return append(dst, " collectives"...)
+}
+
+// appendValue appends the text of an event that compares or combines values.
+func (e *Event) appendValue(dst []byte) []byte {
+	if e.Name != "" {
+		dst = strconv.AppendQuote(dst, e.Name)
+		dst = append(dst, ": "...)
+	}
+	dst = append(dst, e.Operation...)
+	dst = append(dst, " of "...)
 	switch e.Kind {
 	case KindFlag:
 		return strconv.AppendBool(dst, e.Value != 0)
@@ -71,49 +88,63 @@ func (e *Event) appendGroupEvent(dst []byte) []byte {
 	}
 }
 
-// appendFloat appends ".0" if the number would otherwise look like an integer.
+// appendFloat appends the shortest text of a float. It appends ".0" if the number would otherwise
+// look like an integer.
 func appendFloat(dst []byte, value float64) []byte {
 	begin := len(dst)
 	dst = strconv.AppendFloat(dst, value, 'g', -1, 64)
-	if !bytes.ContainsAny(dst[begin:], ".eIN") {
+	text := dst[begin:]
+	const notInInteger = ".eIN" // a point, an exponent, Inf or NaN
+	if !bytes.ContainsAny(text, notInInteger) {
 		dst = append(dst, ".0"...)
 	}
 	return dst
 }
 
+// appendPoolEvent appends the text of a pool's event, without the name of a group.
 func (e *Event) appendPoolEvent(dst []byte) []byte {
-	dst = append(append(dst, e.Kind.String()...), ' ')
+	dst = append(dst, e.Kind.String()...)
+	dst = append(dst, ' ')
 	dst = strconv.AppendInt(dst, e.Size, 10)
-	if e.Kind == KindNote && e.Segment == -1 && e.Offset == 0 && e.Stream == 0 {
-		return strconv.AppendInt(append(dst, " of kind "...), e.Requested, 10)
+	hasNoPlace := e.Segment == -1 && e.Offset == 0
+	isPlainNote := e.Kind == KindNote && hasNoPlace && e.Stream == 0
+	if isPlainNote { // Size is the number, and Requested its kind
+		dst = append(dst, " of kind "...)
+		return strconv.AppendInt(dst, e.Requested, 10)
 	}
 	dst = append(dst, " B ("...)
-	omittedBytes := int64(0) // the requested size that the text omits
+	omittedBytes := int64(0) // the text omits a requested size with this value
 	if e.Kind.isPlacement() {
 		omittedBytes = e.Size
 	}
 	if e.Requested != omittedBytes {
-		dst = strconv.AppendInt(append(dst, "asked "...), e.Requested, 10)
+		dst = append(dst, "asked "...)
+		dst = strconv.AppendInt(dst, e.Requested, 10)
 		dst = append(dst, " B, "...)
 	}
-	dst = strconv.AppendUint(append(dst, "stream "...), uint64(e.Stream), 10)
+	dst = append(dst, "stream "...)
+	dst = strconv.AppendUint(dst, uint64(e.Stream), 10)
 	dst = append(dst, ')')
-	if e.Segment == -1 && e.Offset == 0 {
+	if hasNoPlace {
 		return dst
 	}
 	preposition := " at"
 	if e.Kind.isPlacement() {
 		preposition = " ->"
 	}
-	return appendSegmentAndOffset(append(dst, preposition...), e.Segment, e.Offset)
+	dst = append(dst, preposition...)
+	return appendSegmentAndOffset(dst, e.Segment, e.Offset)
 }
 
+// appendSegmentAndOffset appends a place in a pool, such as " segment 2 offset 0x100000".
 func appendSegmentAndOffset(dst []byte, segment int32, offset int64) []byte {
-	dst = strconv.AppendInt(append(dst, " segment "...), int64(segment), 10)
+	dst = append(dst, " segment "...)
+	dst = strconv.AppendInt(dst, int64(segment), 10)
 	dst = append(dst, " offset "...)
-	if offset < 0 {
+	if offset < 0 { // only in malformed events
 		dst = append(dst, '-')
 		offset = -offset
 	}
-	return strconv.AppendUint(append(dst, "0x"...), uint64(offset), 16)
+	dst = append(dst, "0x"...)
+	return strconv.AppendUint(dst, uint64(offset), 16)
 }
