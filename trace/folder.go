@@ -16,9 +16,12 @@ import (
 // FileName returns the name of a rank's trace in its folder.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
-var usedPaths sync.Map
+// usedPaths is the set of paths of the traces that this process has created. Several worlds in one
+// process can have the same ranks, so their traces need different names.
+var usedPaths sync.Map // string -> true
 
-// choosePath creates the folder and returns an unused path in it.
+// choosePath creates the folder. It returns a path in the folder that this process has not used,
+// and adds the path to usedPaths.
 func choosePath(folder string, rank int) (string, error) {
 	folder, err := filepath.Abs(folder)
 	if err == nil {
@@ -27,32 +30,39 @@ func choosePath(folder string, rank int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("creating the folder of traces: %w", err)
 	}
-	if info, err := os.Lstat(folder); err != nil || !info.IsDir() {
-		return "", errors.Join(err, fmt.Errorf("the folder of traces, %s, is not a directory", folder))
+	info, err := os.Lstat(folder) // refuses symbolic links
+	if err != nil || !info.IsDir() {
+		notFolderErr := fmt.Errorf("the folder of traces, %s, is not a directory", folder)
+		return "", errors.Join(err, notFolderErr)
 	}
 	path := filepath.Join(folder, FileName(rank))
-	for number := 2; ; number++ {
-		if _, exists := usedPaths.LoadOrStore(path, true); !exists {
+	nextNumber := 2
+	for {
+		if _, isUsed := usedPaths.LoadOrStore(path, true); !isUsed {
 			return path, nil
 		}
-		path = filepath.Join(folder, fmt.Sprintf("world%d-%s", number, FileName(rank)))
+		path = filepath.Join(folder, fmt.Sprintf("world%d-%s", nextNumber, FileName(rank)))
+		nextNumber++
 	}
 }
 
+// temporaryCount makes the results of temporaryName distinct.
 var temporaryCount atomic.Uint64
 
+// temporaryName returns an unused name in the folder of path.
 func temporaryName(path string) string {
 	folder, name := filepath.Split(path)
 	host, _ := os.Hostname() // processes on different hosts may have the same id
-	return filepath.Join(folder,
-		fmt.Sprintf(".%s.%s.%d.%d", name, host, os.Getpid(), temporaryCount.Add(1)))
+	number := temporaryCount.Add(1)
+	temporary := fmt.Sprintf(".%s.%s.%d.%d", name, host, os.Getpid(), number)
+	return filepath.Join(folder, temporary)
 }
 
-// moveIntoPlace renames temporary, which this process has locked, to path. A file at path gets the
-// suffix ".old"; if another process has locked it, moveIntoPlace returns an error.
+// moveIntoPlace renames temporary, which this process has locked, to path. An existing file at path
+// gets the suffix ".old". If another process has locked that file, moveIntoPlace returns an error.
 func moveIntoPlace(temporary, path string) error {
 	for {
-		err := os.Link(temporary, path)
+		err := os.Link(temporary, path) // unlike a rename, it does not replace a file
 		if err == nil {
 			return os.Remove(temporary)
 		}
@@ -65,14 +75,19 @@ func moveIntoPlace(temporary, path string) error {
 	}
 }
 
-// lockWait is how long a lock may outlive a killed process. Linux keeps the lock while another
-// process, such as a monitor, reads /proc/PID/maps.
-const lockWait, lockPoll = time.Second, 5 * time.Millisecond
+const (
+	// lockWait is how long a lock may outlive a killed process. Linux keeps the lock while another
+	// process, such as a monitor, reads /proc/PID/maps.
+	lockWait = time.Second
+	lockPoll = 5 * time.Millisecond // how often to try again during lockWait
+)
 
-// addOldSuffix returns an error if another process has locked the file, and does nothing if another
-// process replaces the file.
+// addOldSuffix renames the file at path to path.old. If another process is writing the file, it
+// returns an error. If another process replaces the file meanwhile, it does nothing.
 func addOldSuffix(path string) error {
-	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
+	info, err := os.Lstat(path)
+	isRegular := err == nil && info.Mode().IsRegular()
+	if isRegular { // others, such as symbolic links, are renamed without a lock
 		f, err := os.OpenFile(path, os.O_RDWR, 0) // NFS locks only files that are open for writing
 		if errors.Is(err, os.ErrPermission) {
 			f, err = os.Open(path)
@@ -80,24 +95,27 @@ func addOldSuffix(path string) error {
 		if err != nil {
 			return fmt.Errorf("keeping the older trace: %w", err)
 		}
-		defer f.Close()
+		defer f.Close() // after the rename, because it releases the lock
 		err = awaitLock(f)
-		switch {
-		case errors.Is(err, sys.ErrLocked):
+		if errors.Is(err, sys.ErrLocked) {
 			return fmt.Errorf("process %d is writing %s: use a different folder for each job",
 				processIDOf(f), path)
-		case err != nil:
+		}
+		if err != nil {
 			return fmt.Errorf("keeping the older trace: %w", err)
-		case !isFileAt(f, path):
-			return nil
+		}
+		if !isFileAt(f, path) {
+			return nil // another process has replaced the file
 		}
 	}
-	if err := os.Rename(path, path+".old"); err != nil && !errors.Is(err, os.ErrNotExist) {
+	err = os.Rename(path, path+".old")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("keeping the older trace: %w", err)
 	}
 	return nil
 }
 
+// isFileAt reports whether path still refers to the open file f.
 func isFileAt(f *os.File, path string) bool {
 	open, err := f.Stat()
 	if err != nil {
@@ -124,8 +142,10 @@ func awaitLock(f *os.File) error {
 	}
 }
 
+// processIDOf returns the id of the process that has created the trace in f. If the file is too
+// short, it returns 0.
 func processIDOf(f *os.File) uint32 {
 	var b [4]byte
-	_, _ = f.ReadAt(b[:], offsetProcess) // 0 if the file is too short
+	_, _ = f.ReadAt(b[:], offsetProcess) // leaves b zero after an error
 	return binary.LittleEndian.Uint32(b[:])
 }

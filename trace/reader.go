@@ -244,7 +244,7 @@ func (d *decoder) text(n uint64) string {
 }
 
 func (d *decoder) source(head uint64) string {
-	if n := head >> sourceShift & (1<<16 - 1); n != omittedSourceNumber {
+	if n := head >> sourceShift & mask16; n != omittedSourceNumber {
 		return d.text(n)
 	}
 	return "?"
@@ -269,7 +269,7 @@ func (d *decoder) decode(head uint64, first, rest payload) {
 
 // poolOf returns the pool and its domain's group.
 func (d *decoder) poolOf(head uint64) (pool uint64, group string) {
-	if source := head>>sourceShift&(1<<16-1) + 1; source != d.latest {
+	if source := head>>sourceShift&mask16 + 1; source != d.latest {
 		number, group, ok := strings.Cut(d.source(head), "\x00")
 		if !ok {
 			group = "?" // the text did not fit
@@ -282,10 +282,10 @@ func (d *decoder) poolOf(head uint64) (pool uint64, group string) {
 
 func (d *decoder) decodeGroup(head uint64, first, rest payload) {
 	r := &d.event
-	r.Group, r.Number = d.source(head), first.a&(1<<32-1)|rest.a<<32
+	r.Group, r.Number = d.source(head), first.a&mask32|rest.a<<32
 	r.Stream, r.Name = uint32(first.a>>32), d.text(rest.a>>32)
 	r.Time = d.log.Start.Add(time.Duration(first.b))
-	description := d.text(first.c & (1<<32 - 1))
+	description := d.text(first.c & mask32)
 	if r.Kind == event.KindCollective {
 		r.Call, r.Digest, r.Bytes = description, rest.b, int64(rest.c)
 		return

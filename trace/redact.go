@@ -10,8 +10,9 @@ import (
 )
 
 // Redact removes the name of the machine, call sites, file paths and stacks from the trace in b. It
-// keeps other texts, such as the names of groups and values, but may remove words that follow a
-// path, because paths may contain spaces. Errors wrap ErrFormat; b may then be partly redacted.
+// keeps other texts, such as the names of groups and values. It may remove words that follow a
+// path, because paths may contain spaces. Errors wrap ErrFormat. After an error, b may be partly
+// redacted.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)
@@ -28,60 +29,73 @@ func Redact(b []byte) error {
 	if err != nil {
 		return err
 	}
-	isUsed := make([]bool, len(texts))
-	for n := range h.capacity {
-		redactRecord(b[headerBytes+n*recordBytes:][:recordBytes], isUsed)
+	isUsed := make([]bool, len(texts)) // by text number
+	for i := range h.capacity {
+		record := b[headerBytes+i*recordBytes:][:recordBytes]
+		redactRecord(record, isUsed)
 	}
 	textSpace := make([]byte, 0, h.usedTextBytes)
-	for n, text := range texts[1:] {
-		if !isUsed[n+1] {
+	for number, text := range texts {
+		if number == 0 {
+			continue // the empty text, which is not in the file
+		}
+		if !isUsed[number] {
 			text = "" // only call sites refer to the text
 		}
 		text = withoutPaths(text)
-		textSpace = append(binary.LittleEndian.AppendUint16(textSpace, uint16(len(text))), text...)
+		textSpace = binary.LittleEndian.AppendUint16(textSpace, uint16(len(text)))
+		textSpace = append(textSpace, text...)
 	}
 	clear(b[offsetHost : offsetHost+maxHostBytes])
 	clear(b[textsOffset:])
-	copy(b[textsOffset:], textSpace)
+	copy(b[textsOffset:], textSpace) // not longer than before
 	binary.LittleEndian.PutUint64(b[offsetUsed:], uint64(len(textSpace)))
 	return nil
 }
 
-// redactRecord removes a record's call site, and sets isUsed for the other texts that it refers to.
+// redactRecord removes a record's call site. For each other text that the record refers to, it sets
+// the text's element of isUsed. The comment on payload in layout.go shows where the numbers of
+// texts are.
 func redactRecord(b []byte, isUsed []bool) {
-	readUint64, writeUint64 := binary.LittleEndian.Uint64, binary.LittleEndian.PutUint64
-	head := readUint64(b)
-	if head == 0 || uint8(head>>kindShift) == 0 {
-		clear(b[8:]) // the record is unused or incomplete
+	const offsetA, offsetC = 8, 24 // the words of the payload, after the head
+	head := binary.LittleEndian.Uint64(b)
+	kind := event.Kind(head >> kindShift)
+	if kind == 0 { // the record is unused or incomplete
+		clear(b[offsetA:])
 		return
 	}
-	markUsed := func(n uint64) {
-		if n < uint64(len(isUsed)) {
-			isUsed[n] = true
+	markUsed := func(textNumber uint64) {
+		if textNumber < uint64(len(isUsed)) {
+			isUsed[textNumber] = true
 		}
 	}
-	markUsed(head >> sourceShift & (1<<16 - 1))
-	isGroup := event.Kind(head >> kindShift).IsGroupEvent()
-	lastWord := readUint64(b[24:])
+	sourceNumber := head >> sourceShift & mask16
+	markUsed(sourceNumber)
+	a := binary.LittleEndian.Uint64(b[offsetA:])
+	c := binary.LittleEndian.Uint64(b[offsetC:])
+	isSecond := head&isSecondFlag != 0
 	switch {
-	case head&isSecondFlag != 0 && isGroup:
-		markUsed(readUint64(b[8:]) >> 32)
-	case head&isSecondFlag != 0:
-		markUsed(lastWord >> 32)
+	case isSecond && kind.IsGroupEvent():
+		markUsed(a >> 32) // the name
+	case isSecond:
+		markUsed(c >> 32) // the name
 	default:
-		if isGroup {
-			markUsed(lastWord & (1<<32 - 1))
+		withoutSite := c & mask32
+		if kind.IsGroupEvent() {
+			markUsed(withoutSite) // the text of the event
 		}
-		writeUint64(b[24:], lastWord&(1<<32-1))
+		binary.LittleEndian.PutUint64(b[offsetC:], withoutSite)
 	}
 }
 
-// Paths may contain spaces, so pathPattern also matches the text that follows an unquoted path.
-// fileNamePattern matches file names that are followed by a line number.
 var (
+	// quotedPathPattern matches a quote and a path, without the quote at the end.
 	quotedPathPattern = regexp.MustCompile(`"~?/(?:[^"\\]|\\.)*|'~?/(?:[^'\\]|\\.)*`)
-	pathPattern       = regexp.MustCompile(`(^|[^\w/"'])~?/[^\s":][^"]*`)
-	fileNamePattern   = regexp.MustCompile(`[\w./~+-]+\.\w{1,4}:\d+`)
+	// pathPattern matches an unquoted path and the character before it. Paths may contain spaces,
+	// so the match extends to the next quote or to the end.
+	pathPattern = regexp.MustCompile(`(^|[^\w/"'])~?/[^\s":][^"]*`)
+	// fileNamePattern matches file names that are followed by a line number.
+	fileNamePattern = regexp.MustCompile(`[\w./~+-]+\.\w{1,4}:\d+`)
 )
 
 // withoutPaths replaces the paths in the first line with question marks. It drops the other lines,
@@ -89,9 +103,10 @@ var (
 func withoutPaths(text string) string {
 	text, _, _ = strings.Cut(text, "\n")
 	text = quotedPathPattern.ReplaceAllStringFunc(text, func(path string) string {
-		return path[:1] + "?"
+		quote := path[:1]
+		return quote + "?"
 	})
-	const separator = ": " // ends a path
+	const separator = ": " // ends a path, so it is replaced in each part
 	parts := strings.Split(text, separator)
 	for i := range parts {
 		parts[i] = pathPattern.ReplaceAllString(parts[i], "$1?")

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -38,17 +39,17 @@ type Writer struct {
 	path             string
 	file             *os.File // locked while the trace is being written
 	mapping          *sys.Mapping
-	bytes            []byte
-	indexMask        uint64
-	claimedCount     *atomic.Uint64 // records claimed for events
+	bytes            []byte         // the whole file: the header, records, and texts
+	indexMask        uint64         // capacity minus 1: index&indexMask is a place in the file
+	claimedCount     *atomic.Uint64 // records claimed for events; in the header of the file
 	start            time.Time
 	populateRequests chan struct{} // for populateChunks
 	done             chan struct{} // closed when populateChunks returns
 
 	mu            sync.Mutex
 	textNumbers   map[string]uint32 // guarded by mu
-	usedTextBytes uint64            // guarded by mu
-	textSpace     []byte
+	usedTextBytes uint64            // in textSpace; guarded by mu
+	textSpace     []byte            // the part of bytes for texts
 }
 
 // Create creates the trace of a rank in a folder, and the folder if necessary. An existing trace
@@ -59,7 +60,8 @@ type Writer struct {
 // Create allocates all disk blocks of the file, so that a full disk causes an error here rather
 // than a SIGBUS later.
 func Create(folder string, o Options) (*Writer, error) {
-	if o.Records < 0 || o.Records > maxRecords || o.Rank < 0 || o.Size < 1 {
+	hasValidRecords := o.Records >= 0 && o.Records <= maxRecords
+	if !hasValidRecords || o.Rank < 0 || o.Size < 1 {
 		return nil, fmt.Errorf("creating a trace of rank %d of %d with %d records: out of range",
 			o.Rank, o.Size, o.Records)
 	}
@@ -76,10 +78,12 @@ func Create(folder string, o Options) (*Writer, error) {
 	return w, nil
 }
 
-// create locks a temporary file before it moves the file to path.
+// create creates the file and maps it. It creates a temporary file, and moves that to path when it
+// is locked and complete.
 func create(path string, o Options) (*Writer, error) {
+	requestedRecords := uint64(cmp.Or(o.Records, defaultRecords))
 	records := uint64(minRecords)
-	for records < uint64(o.Records) || o.Records == 0 && records < defaultRecords {
+	for records < requestedRecords {
 		records *= 2
 	}
 	textBytes := max(records*recordBytes/recordToTextRatio, minTextBytes)
@@ -93,7 +97,8 @@ func create(path string, o Options) (*Writer, error) {
 		path: path, file: f, indexMask: records - 1, start: time.Now(), textNumbers: map[string]uint32{},
 		populateRequests: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	if err = sys.LockFile(f); err == nil {
+	err = sys.LockFile(f)
+	if err == nil {
 		w.mapping, err = sys.Map(f, 0, size)
 	}
 	if err == nil {
@@ -101,21 +106,26 @@ func create(path string, o Options) (*Writer, error) {
 		w.textSpace = w.bytes[headerBytes+records*recordBytes:]
 		w.claimedCount = (*atomic.Uint64)(unsafe.Pointer(&w.bytes[offsetNext]))
 		w.writeHeader(o, records, textBytes)
-		w.mapping.Populate(0, headerBytes+min(chunkBytes, int64(records*recordBytes)))
+		firstChunkBytes := min(chunkBytes, int64(records*recordBytes))
+		w.mapping.Populate(0, headerBytes+firstChunkBytes)
 		err = moveIntoPlace(temporary, path)
 	}
 	if err != nil {
-		return nil, errors.Join(err, w.release(), os.Remove(temporary))
+		releaseErr := w.release()
+		removeErr := os.Remove(temporary)
+		return nil, errors.Join(err, releaseErr, removeErr)
 	}
 	return w, nil
 }
 
+// release unmaps and closes the file.
 func (w *Writer) release() error {
-	var err error
-	if w.mapping != nil {
-		err = w.mapping.Close()
+	var unmapErr error
+	if w.mapping != nil { // nil if create has failed
+		unmapErr = w.mapping.Close()
 	}
-	return errors.Join(err, w.file.Close())
+	closeErr := w.file.Close()
+	return errors.Join(unmapErr, closeErr)
 }
 
 // Close unmaps the file. No Source may be used afterwards.
@@ -146,16 +156,19 @@ func (w *Writer) writeHeader(o Options, records, textBytes uint64) {
 }
 
 const (
-	// Pages of chunkRecords records are populated (made writable) in advance, because a page fault
-	// takes microseconds.
+	// The pages of the file are populated (made writable) in advance, in chunks of chunkRecords
+	// records, because a page fault takes microseconds.
 	chunkRecords = 1 << 15
 	chunkBytes   = chunkRecords * recordBytes
 	// populateAhead is the number of chunks to populate in advance.
 	populateAhead = 2
-	// populateStep is small because each system call locks the address space.
+	// populateStep is the number of bytes per system call. It is small because each system call
+	// locks the address space.
 	populateStep = 64 << 10
 )
 
+// requestPopulation makes populateChunks populate the chunks after the current one. It never waits:
+// if a request is pending already, that one suffices.
 func (w *Writer) requestPopulation() {
 	select {
 	case w.populateRequests <- struct{}{}:
@@ -163,21 +176,26 @@ func (w *Writer) requestPopulation() {
 	}
 }
 
+// populateChunks handles requests until Close.
 func (w *Writer) populateChunks() {
 	defer close(w.done)
 	for range w.populateRequests {
 		chunk := w.claimedCount.Load() / chunkRecords
 		for i := range uint64(populateAhead) {
-			first := (chunk + 1 + i) * chunkRecords & w.indexMask * recordBytes
-			end := min(first+chunkBytes, (w.indexMask+1)*recordBytes)
-			for at := first; at < end; at += populateStep {
-				w.mapping.Populate(int64(headerBytes+at), int64(min(populateStep, end-at)))
+			firstRecord := (chunk + 1 + i) * chunkRecords & w.indexMask
+			begin := firstRecord * recordBytes
+			end := min(begin+chunkBytes, (w.indexMask+1)*recordBytes)
+			for offset := begin; offset < end; offset += populateStep {
+				size := min(populateStep, end-offset)
+				w.mapping.Populate(int64(headerBytes+offset), int64(size))
 			}
 		}
 	}
 }
 
-// textNumber adds a new text to the file. Numbers begin at 1; the empty text has number 0.
+// textNumber returns the number by which records refer to a text. If the text is new, it first adds
+// the text to the file. Numbers begin at 1, and the empty text has number 0. If there is no space,
+// the result is omittedTextNumber.
 func (w *Writer) textNumber(s string) uint32 {
 	if s == "" {
 		return 0
@@ -185,27 +203,32 @@ func (w *Writer) textNumber(s string) uint32 {
 	s = s[:min(len(s), maxTextBytes)]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n, ok := w.textNumbers[s]; ok {
-		return n
+	if number, isKnown := w.textNumbers[s]; isKnown {
+		return number
 	}
-	if w.usedTextBytes+2+uint64(len(s)) > uint64(len(w.textSpace)) {
+	const lengthBytes = 2 // a text is preceded by its length
+	needed := lengthBytes + uint64(len(s))
+	if w.usedTextBytes+needed > uint64(len(w.textSpace)) {
 		omittedCount := binary.LittleEndian.Uint64(w.bytes[offsetLost:])
 		binary.LittleEndian.PutUint64(w.bytes[offsetLost:], omittedCount+1)
 		return omittedTextNumber
 	}
-	n := uint32(len(w.textNumbers)) + 1
-	w.textNumbers[strings.Clone(s)] = n // s may be part of a longer string
-	at := w.textSpace[w.usedTextBytes:]
-	binary.LittleEndian.PutUint16(at, uint16(len(s)))
-	copy(at[2:], s)
-	w.usedTextBytes += 2 + uint64(len(s))
+	number := uint32(len(w.textNumbers)) + 1
+	w.textNumbers[strings.Clone(s)] = number // a copy, because s may be part of a longer string
+	free := w.textSpace[w.usedTextBytes:]
+	binary.LittleEndian.PutUint16(free, uint16(len(s)))
+	copy(free[lengthBytes:], s)
+	w.usedTextBytes += needed
+	// Last, so that readers find only complete texts.
 	binary.LittleEndian.PutUint64(w.bytes[offsetUsed:], w.usedTextBytes)
-	return n
+	return number
 }
 
+// maxTextBytes limits the length of a text, which must fit into 16 bits.
 const maxTextBytes = 4096
 
-// sourceBits returns the bits of a record's head for a pool or group.
+// sourceBits returns the bits of a record's head for the pool or group that text names.
 func (w *Writer) sourceBits(text string) uint64 {
-	return uint64(min(w.textNumber(text), omittedSourceNumber)) << sourceShift
+	number := min(w.textNumber(text), omittedSourceNumber) // must fit into 16 bits
+	return uint64(number) << sourceShift
 }
