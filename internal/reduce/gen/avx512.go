@@ -2,8 +2,8 @@ package main
 
 import "fmt"
 
-// avx512 generates code for the AVX-512 subsets F, BW, VL and DQ, and for BMI2. As everywhere in
-// Go assembly, the destination is the last operand.
+// avx512 generates code for the AVX-512 subsets F, BW, VL and DQ, and for BMI2. Its methods are
+// documented by instructionSet. In Go assembly, the destination is the last operand.
 type avx512 struct{}
 
 // Predicates of VCMP. Two lanes are unordered if either of them is a NaN.
@@ -18,7 +18,9 @@ func (avx512) hasMasks() bool             { return true }
 func (avx512) cleanUpInstruction() string { return "" }
 func (avx512) registerName(i int) string  { return zmm(i) }
 
-// zmm returns the name of vector register i. The package comment in main.go lists the registers.
+// zmm returns the name of vector register i. Registers 0 to 7 are accumulators, and 8 to 11 are
+// scratch. 12 to 14 hold the constants from loadConstants, and 15 the operand from loadOperand. They
+// are Z16 to Z31, because these need no VZEROUPPER before the return.
 func zmm(i int) string { return fmt.Sprintf("Z%d", 16+i) }
 
 // lowerHalf returns the name of the lower half of vector register i.
@@ -41,27 +43,37 @@ func (avx512) loadConstants(p *program, k kernel) {
 	}
 }
 
+// broadcastLane returns the suffix of VPBROADCAST for a lane of an accumulator of floats.
+func broadcastLane(k kernel) string {
+	if k.element.size == 8 {
+		return "Q" // 64 bits
+	}
+	return "D" // 32 bits
+}
+
 func (avx512) loadOperand(p *program, k kernel, address string) {
-	suffix := map[bool]string{true: "Q", false: "D"}[k.element.size == 8]
-	p.emit("VPBROADCAST"+suffix, address, zmm(15))
+	p.emit("VPBROADCAST"+broadcastLane(k), address, zmm(15))
 }
 
 // jumpIfNotFinite subtracts each accumulator from itself, which gives 0 in finite lanes and a NaN
 // in others. It combines the differences with OR, which preserves NaNs.
 func (avx512) jumpIfNotFinite(p *program, k kernel, units int, label string) {
+	all, next := zmm(8), zmm(9)
 	for i := range k.registers(units) {
+		acc := zmm(i)
 		if i == 0 {
-			p.emit("VSUB"+k.element.laneSuffix, zmm(i), zmm(i), zmm(8))
+			p.emit("VSUB"+k.element.laneSuffix, acc, acc, all)
 			continue
 		}
-		p.emit("VSUB"+k.element.laneSuffix, zmm(i), zmm(i), zmm(9))
-		p.emit("VPORD", zmm(9), zmm(8), zmm(8))
+		p.emit("VSUB"+k.element.laneSuffix, acc, acc, next)
+		p.emit("VPORD", next, all, all)
 	}
-	p.emit("VCMP"+k.element.laneSuffix, compareUnordered, zmm(8), zmm(8), "K2")
+	p.emit("VCMP"+k.element.laneSuffix, compareUnordered, all, all, "K2")
 	p.emit("KORTESTW", "K2", "K2") // clears the zero flag if a bit is set
 	p.emit("JNE", label)
 }
 
+// loadVector loads a unit. In masked access, it sets the elements outside the mask in K1 to 0.
 func (avx512) loadVector(p *program, k kernel, address, register string, mode access) {
 	move := fmt.Sprintf("VMOVDQU%d", 8*k.element.size)
 	if mode == accessMasked {
@@ -71,32 +83,37 @@ func (avx512) loadVector(p *program, k kernel, address, register string, mode ac
 	p.emit(move, address, register)
 }
 
-// loadAsFloat32 converts a unit of 16-bit floats to float32 in two registers. The low register
-// gets the first half of the Float16 elements, or the even BFloat16 elements, which needs no
+// loadAsFloat32 converts a unit of 16-bit floats to float32 in two registers. The low register gets
+// the first half of the Float16 elements. For BFloat16, it gets the even elements, which needs no
 // shuffle.
 func (s avx512) loadAsFloat32(p *program, k kernel, address string, low, high int, mode access) {
+	const unit = 11 // a scratch register
+	source := address
 	if mode == accessMasked {
-		s.loadVector(p, k, address, zmm(11), mode)
-		address = zmm(11)
+		s.loadVector(p, k, address, zmm(unit), mode)
+		source = zmm(unit)
 	}
 	switch {
 	case k.element.name == "BFloat16":
-		p.emit("VPANDD", address, zmm(12), zmm(high))
-		p.emit("VPSLLD", "$16", address, zmm(low))
+		oddMask := zmm(12)
+		p.emit("VPANDD", source, oddMask, zmm(high))
+		p.emit("VPSLLD", "$16", source, zmm(low))
 	case mode == accessMasked:
-		p.emit("VCVTPH2PS", lowerHalf(11), zmm(low))
-		p.emit("VEXTRACTI64X4", "$1", zmm(11), lowerHalf(11))
-		p.emit("VCVTPH2PS", lowerHalf(11), zmm(high))
+		p.emit("VCVTPH2PS", lowerHalf(unit), zmm(low))
+		p.emit("VEXTRACTI64X4", "$1", zmm(unit), lowerHalf(unit)) // moves the upper half
+		p.emit("VCVTPH2PS", lowerHalf(unit), zmm(high))
 	default:
-		p.emit("VCVTPH2PS", address, zmm(low))
-		p.emit("VCVTPH2PS", addBytes(address, 32), zmm(high))
+		const halfBytes = 32
+		p.emit("VCVTPH2PS", source, zmm(low))
+		p.emit("VCVTPH2PS", addBytes(source, halfBytes), zmm(high))
 	}
 }
 
 func (s avx512) load(p *program, k kernel, unit int, address string, mode access) {
 	if k.element.is16Bit {
-		s.loadAsFloat32(p, k, address, 2*unit, 2*unit+1, mode)
-		multiply(p, s, k, 2*unit, 2*unit+1)
+		low, high := 2*unit, 2*unit+1
+		s.loadAsFloat32(p, k, address, low, high, mode)
+		multiply(p, s, k, low, high)
 		return
 	}
 	s.loadVector(p, k, address, zmm(unit), mode)
@@ -104,63 +121,86 @@ func (s avx512) load(p *program, k kernel, unit int, address string, mode access
 }
 
 func (s avx512) combine(p *program, k kernel, unit int, address string, mode access) {
+	const low, high = 8, 9 // scratch registers
 	switch {
 	case k.element.is16Bit:
-		s.loadAsFloat32(p, k, address, 8, 9, mode)
-		multiply(p, s, k, 8, 9)
-		s.lanes(p, k, zmm(8), 2*unit)
-		s.lanes(p, k, zmm(9), 2*unit+1)
+		s.loadAsFloat32(p, k, address, low, high, mode)
+		multiply(p, s, k, low, high)
+		s.combineLanes(p, k, zmm(low), 2*unit)
+		s.combineLanes(p, k, zmm(high), 2*unit+1)
 	case mode == accessMasked || needsRegister(k):
-		s.loadVector(p, k, address, zmm(8), mode)
-		multiply(p, s, k, 8)
-		s.lanes(p, k, zmm(8), unit)
+		s.loadVector(p, k, address, zmm(low), mode)
+		multiply(p, s, k, low)
+		s.combineLanes(p, k, zmm(low), unit)
 	default:
-		s.lanes(p, k, address, unit)
+		s.combineLanes(p, k, address, unit)
 	}
 }
 
 // needsRegister reports whether combine must load elements into a register first, because the
 // operation changes them or reads them twice.
 func needsRegister(k kernel) bool {
-	isMinOrMax := k.operation.name == "Min" || k.operation.name == "Max"
+	isFloatMinOrMax := k.element.isFloat &&
+		(k.operation.name == "Min" || k.operation.name == "Max")
 	isByteProduct := k.operation.name == "Prod" && k.element.size == 1
-	return k.operation.isScaled || isByteProduct || (isMinOrMax && k.element.isFloat)
+	return k.operation.isScaled || isByteProduct || isFloatMinOrMax
 }
 
-// lanes emits code that combines accumulator acc, as the left operand, with another operand.
-func (avx512) lanes(p *program, k kernel, operand string, acc int) {
+// combineLanes emits code that combines an accumulator, as the left operand, with another operand
+// in memory or in a register. If needsRegister is true, the code may change the operand.
+func (s avx512) combineLanes(p *program, k kernel, operand string, accumulator int) {
+	acc := zmm(accumulator)
+	isMinOrMax := k.operation.name == "Min" || k.operation.name == "Max"
 	switch {
-	case k.element.isFloat && (k.operation.name == "Min" || k.operation.name == "Max"):
-		// rangeControl selects the minimum (0) or maximum (1). Adding 4 to it orders -0 before +0.
-		// If a lane has a NaN, its operands are added, so that the result is a NaN.
-		rangeControl := map[string]string{"Min": "$4", "Max": "$5"}[k.operation.name]
-		p.emit("VCMP"+k.element.laneSuffix, compareUnordered, operand, zmm(acc), "K2")
-		p.emit("VRANGE"+k.element.laneSuffix, rangeControl, operand, zmm(acc), zmm(10))
-		p.emit("VADD"+k.element.laneSuffix, operand, zmm(acc), "K2", zmm(10))
-		p.emit("VMOVAPS", zmm(10), zmm(acc))
+	case k.element.isFloat && isMinOrMax:
+		s.minOrMax(p, k, operand, acc)
 	case k.operation.name == "Prod" && k.element.size == 1:
-		// Register 10 gets the products of the even bytes, and acc those of the odd bytes. The last
-		// instruction computes acc OR (register 10 AND NOT mask). Its constant is the truth table.
-		p.emit("VPMULLW", operand, zmm(acc), zmm(10))
-		p.emit("VPSRLW", "$8", zmm(acc), zmm(acc))
-		p.emit("VPANDD", operand, zmm(12), operand)
-		p.emit("VPMULLW", operand, zmm(acc), zmm(acc))
-		p.emit("VPTERNLOGD", "$0xF4", zmm(12), zmm(10), zmm(acc))
+		s.multiplyBytes(p, operand, acc)
 	default:
-		p.emit(k.instruction("D"), operand, zmm(acc), zmm(acc))
+		p.emit(k.instruction("D"), operand, acc, acc)
 	}
+}
+
+// minOrMax computes the minimum or maximum of floats. If a lane has a NaN, its operands are added,
+// so that the result is a NaN.
+func (avx512) minOrMax(p *program, k kernel, operand, acc string) {
+	// rangeControl selects the minimum (0) or maximum (1). Adding 4 to it orders -0 before +0.
+	rangeControl := "$4"
+	if k.operation.name == "Max" {
+		rangeControl = "$5"
+	}
+	result, hasNaN := zmm(10), "K2"
+	p.emit("VCMP"+k.element.laneSuffix, compareUnordered, operand, acc, hasNaN)
+	p.emit("VRANGE"+k.element.laneSuffix, rangeControl, operand, acc, result)
+	p.emit("VADD"+k.element.laneSuffix, operand, acc, hasNaN, result)
+	p.emit("VMOVAPS", result, acc)
+}
+
+// multiplyBytes multiplies integers of 8 bits, for which there is no instruction. It multiplies
+// lanes of 16 bits: once for the even bytes, and once, after a shift, for the odd bytes. The last
+// instruction computes acc OR (evenProducts AND NOT oddMask). Its constant is the truth table.
+func (avx512) multiplyBytes(p *program, operand, acc string) {
+	evenProducts, oddMask := zmm(10), zmm(12)
+	p.emit("VPMULLW", operand, acc, evenProducts)
+	p.emit("VPSRLW", "$8", acc, acc)
+	p.emit("VPANDD", operand, oddMask, operand)
+	p.emit("VPMULLW", operand, acc, acc)
+	p.emit("VPTERNLOGD", "$0xF4", oddMask, evenProducts, acc)
 }
 
 // jumpIfNaN compares pairs of accumulators. A bit of K2 is set if its lane is ordered in all
 // pairs.
 func (avx512) jumpIfNaN(p *program, k kernel, units int, label string) {
 	n := k.registers(units)
-	testInstruction := map[bool]string{true: "KORTESTB", false: "KORTESTW"}[k.element.size == 8]
+	testInstruction := "KORTESTW" // 16 lanes of 32 bits
+	if k.element.size == 8 {
+		testInstruction = "KORTESTB" // 8 lanes of 64 bits
+	}
 	for i := 0; i < n; i += 2 {
-		left, right := zmm(i), zmm(min(i+1, n-1))
+		left, right := zmm(i), zmm(min(i+1, n-1)) // the last may have no partner
 		if i == 0 {
 			p.emit("VCMP"+k.element.laneSuffix, compareOrdered, left, right, "K2")
-		} else {
+		} else { // the first K2 is a mask: the other bits of the second become 0
 			p.emit("VCMP"+k.element.laneSuffix, compareOrdered, left, right, "K2", "K2")
 		}
 	}
@@ -169,12 +209,13 @@ func (avx512) jumpIfNaN(p *program, k kernel, units int, label string) {
 }
 
 func (avx512) replaceNaNs(p *program, k kernel, units int) {
-	lane := map[bool]string{true: "Q", false: "D"}[k.element.size == 8]
+	canonicalNaN, isNaN := zmm(8), "K2"
 	p.emit("MOVQ", fmt.Sprintf("$%#x", k.canonicalNaN()), "R14")
-	p.emit("VPBROADCAST"+lane, "R14", zmm(8))
+	p.emit("VPBROADCAST"+broadcastLane(k), "R14", canonicalNaN)
 	for i := range k.registers(units) {
-		p.emit("VCMP"+k.element.laneSuffix, compareUnordered, zmm(i), zmm(i), "K2")
-		p.emit("VMOVA"+k.element.laneSuffix, zmm(8), "K2", zmm(i))
+		acc := zmm(i)
+		p.emit("VCMP"+k.element.laneSuffix, compareUnordered, acc, acc, isNaN)
+		p.emit("VMOVA"+k.element.laneSuffix, canonicalNaN, isNaN, acc)
 	}
 }
 
@@ -188,21 +229,24 @@ func (avx512) packAccumulators(p *program, k kernel, unit int) {
 		p.emit("VINSERTI64X4", "$1", lowerHalf(high), zmm(low), zmm(low))
 	case "BFloat16":
 		// Adding 0x7FFF plus the lowest bit that is kept rounds to nearest even.
-		for _, acc := range []int{low, high} {
-			p.emit("VPSRLD", "$16", zmm(acc), zmm(8))
-			p.emit("VPANDD", zmm(13), zmm(8), zmm(8))
-			p.emit("VPADDD", zmm(14), zmm(8), zmm(8))
-			p.emit("VPADDD", zmm(8), zmm(acc), zmm(acc))
+		oddMask, one, constant0x7FFF := zmm(12), zmm(13), zmm(14)
+		addend := zmm(8)
+		for _, i := range []int{low, high} {
+			acc := zmm(i)
+			p.emit("VPSRLD", "$16", acc, addend)
+			p.emit("VPANDD", one, addend, addend)
+			p.emit("VPADDD", constant0x7FFF, addend, addend)
+			p.emit("VPADDD", addend, acc, acc)
 		}
 		p.emit("VPSRLD", "$16", zmm(low), zmm(low))
-		p.emit("VPTERNLOGD", "$0xF8", zmm(12), zmm(high), zmm(low)) // low OR (high AND mask)
+		p.emit("VPTERNLOGD", "$0xF8", oddMask, zmm(high), zmm(low)) // low OR (high AND oddMask)
 	}
 }
 
 func (avx512) store(p *program, k kernel, unit int, address string, mode access) {
 	register, move := zmm(unit), fmt.Sprintf("VMOVDQU%d", 8*k.element.size)
 	if k.element.is16Bit {
-		register = zmm(2 * unit)
+		register = zmm(2 * unit) // packAccumulators has filled it
 	}
 	switch mode {
 	case accessMasked:

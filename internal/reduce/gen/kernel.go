@@ -78,6 +78,7 @@ func (k kernel) symbol(set instructionSet) string {
 	return strings.ToLower(k.operation.name) + name + set.setName() + "<>(SB)"
 }
 
+// registers returns the number of accumulators of the given number of units.
 func (k kernel) registers(units int) int {
 	if k.element.is16Bit {
 		return 2 * units

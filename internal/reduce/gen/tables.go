@@ -13,7 +13,7 @@ type element struct {
 type operation struct {
 	name string
 	// integers and floats are names of instructions without the suffix for the type. Types without
-	// such an instruction need a case in the method lanes.
+	// such an instruction need a case in the method combineLanes.
 	integers, floats string
 	isBitwise        bool // all integers have the same instruction
 	isScaled         bool // every source, a float, is multiplied by vector register 15
@@ -50,12 +50,17 @@ var (
 
 func (e element) isUnsigned() bool { return strings.HasPrefix(e.name, "Uint") }
 
+// exists reports whether the operation is defined for the element: bitwise operations are only for
+// integers, and the scaled sum is only for floats.
 func (k kernel) exists() bool {
-	return !(k.operation.isBitwise && k.element.isFloat) && !(k.operation.isScaled &&
-		!k.element.isFloat)
+	if k.operation.isBitwise {
+		return !k.element.isFloat
+	}
+	return k.element.isFloat || !k.operation.isScaled
 }
 
-// Bitwise instructions get the given suffix.
+// instruction returns the instruction that combines two vectors. A bitwise instruction gets the
+// given suffix.
 func (k kernel) instruction(bitwiseSuffix string) string {
 	name := k.operation.integers
 	if k.element.isFloat {
@@ -67,8 +72,10 @@ func (k kernel) instruction(bitwiseSuffix string) string {
 	if k.operation.isBitwise {
 		return name + bitwiseSuffix
 	}
-	if k.operation.dependsOnSign {
-		name += map[bool]string{true: "U", false: "S"}[k.element.isUnsigned()]
+	if k.operation.dependsOnSign && k.element.isUnsigned() {
+		name += "U"
+	} else if k.operation.dependsOnSign {
+		name += "S"
 	}
 	return name + k.element.laneSuffix
 }
