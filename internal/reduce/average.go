@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// division describes how a kernel divides or multiplies a sum before it rounds the result. The
-// assembly depends on its layout.
+// division describes how a kernel (assembly that reduces a range of elements) divides or multiplies
+// a sum before it rounds the result. The assembly depends on its layout.
 type division struct {
 	operand uint64 // bits of the divisor or factor, from operandBits
 	// stopOffset is the byte offset of the first block that has an infinite or NaN sum. The kernel
@@ -18,12 +18,13 @@ type division struct {
 
 type divisionMode uint8
 
-// The modes are flags of kernels. With stopAtInfinity, which is combined with multiplySum or
-// divideSum, a kernel stops at a block with an infinite or NaN sum.
+// The modes are flags of kernels. Flag 1 is flagStream.
 const (
-	noDivision     divisionMode = 0
-	multiplySum    divisionMode = 2
-	divideSum      divisionMode = 4
+	noDivision  divisionMode = 0
+	multiplySum divisionMode = 2
+	divideSum   divisionMode = 4
+	// stopAtInfinity is combined with multiplySum or divideSum. It makes a kernel stop at a block
+	// with an infinite or NaN sum, so that meanOf can compute the means of the block.
 	stopAtInfinity divisionMode = 8
 )
 
@@ -37,7 +38,8 @@ func newDivision(t DataType, terms *averageTerms) division {
 		operand, mode = 1/operand, multiplySum
 	}
 	// Sums of Float16 elements do not overflow in float32 unless they are rounded to Float16.
-	if t != Float16 || terms.isRounded {
+	canOverflow := t != Float16 || terms.isRounded
+	if canOverflow {
 		mode |= stopAtInfinity
 	}
 	return division{mode: mode, operand: operandBits(t, operand)}
@@ -63,7 +65,7 @@ func operandOf[T float32 | float64](bits uint64) T {
 
 // averageTerms describes the sources of an average, from which meanOf can compute sums again.
 type averageTerms struct {
-	t         DataType
+	t         DataType // of the elements in srcs
 	srcs      []unsafe.Pointer
 	first     int  // index of the job's first element in each source
 	isTree    bool // sums are computed pairwise, in a binary tree of the sources
@@ -74,11 +76,14 @@ type averageTerms struct {
 // NaN, it scales the elements down and adds them again, so that they do not overflow.
 func meanOf[T float32 | float64](terms *averageTerms, sum T, i int) T {
 	n := T(len(terms.srcs))
-	if difference := sum - sum; difference == 0 { //nolint:gocritic // It is NaN unless sum is finite.
+	difference := sum - sum //nolint:gocritic // It is NaN unless sum is finite.
+	isFinite := difference == 0
+	if isFinite {
 		return sum / n
 	}
-	// The scale is 1 divided by the next power of two that is at least n.
-	scale := 1 / T(int(1)<<bits.Len(uint(len(terms.srcs)-1)))
+	// The scale is exact: it is 1 divided by the smallest power of two that is at least n.
+	powerOfTwo := 1 << bits.Len(uint(len(terms.srcs)-1))
+	scale := 1 / T(powerOfTwo)
 	return scaledSum(terms, terms.srcs, terms.first+i, scale) / (n * scale)
 }
 
@@ -87,20 +92,21 @@ func meanOf[T float32 | float64](terms *averageTerms, sum T, i int) T {
 func scaledSum[T float32 | float64](
 	terms *averageTerms, srcs []unsafe.Pointer, i int, scale T,
 ) T {
-	if half := len(srcs) / 2; terms.isTree && half > 0 {
+	if terms.isTree && len(srcs) > 1 {
+		half := len(srcs) / 2
 		left := scaledSum(terms, srcs[:half], i, scale)
-		sum := left + scaledSum(terms, srcs[half:], i, scale)
+		right := scaledSum(terms, srcs[half:], i, scale)
 		if terms.isRounded {
-			return roundTo(terms.t, sum)
+			return roundTo(terms.t, left+right)
 		}
-		return sum
+		return left + right
 	}
 	var sum T
-	for r, src := range srcs {
+	for index, src := range srcs {
 		// The conversion prevents a fused addition.
 		product := T(loadElement[T](terms.t, src, i) * scale) //nolint:unconvert // See above.
-		if r == 0 {
-			sum = product
+		if index == 0 {
+			sum = product // not 0+product, which would turn -0 into +0
 		} else {
 			sum += product
 		}
@@ -133,19 +139,20 @@ func roundTo[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers averages the first size bytes. It divides the sums of each block while they are
-// in the L1 cache.
+// averageIntegers averages the first size bytes, in blocks that fit into the L1 cache. It sums a
+// block into the first destination, divides there, and copies the block to other destinations.
 func averageIntegers[T integer](j job, size int) {
 	const blockBytes = 4 << 10
-	dsts := j.dsts
-	j.dsts = dsts[:1]
+	divisor := T(len(j.terms.srcs))
+	firstDst, otherDsts := j.dsts[0], j.dsts[1:]
+	j.dsts = j.dsts[:1] // j is a copy of the caller's job
 	for from := 0; from < size; from += blockBytes {
 		to := min(from+blockBytes, size)
-		j.reduceStrides(from, to, false) // without streaming, because the block is read again
-		first := unsafe.Add(dsts[0], from)
-		divideIntegers(first, to-from, T(len(j.terms.srcs)))
-		for _, dst := range dsts[1:] {
-			Copy(unsafe.Add(dst, from), first, to-from, Hint{})
+		j.reduceStrides(from, to, cached) // not streamed, because the block is read again
+		block := unsafe.Add(firstDst, from)
+		divideIntegers(block, to-from, divisor)
+		for _, dst := range otherDsts {
+			Copy(unsafe.Add(dst, from), block, to-from, Hint{})
 		}
 	}
 }

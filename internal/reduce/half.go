@@ -21,19 +21,20 @@ const (
 // Float16Value converts a binary16 number to float32. A signaling NaN becomes quiet.
 func Float16Value(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16
-	exponent, mantissa := uint32(h>>10)&0x1F, uint32(h)&0x3FF
+	exponent := uint32(h>>10) & 0x1F
+	fraction := uint32(h) & 0x3FF
 	switch {
-	case exponent == 0x1F && mantissa != 0:
+	case exponent == 0x1F && fraction != 0: // a NaN
 		return math.Float32frombits(
-			sign | float32Infinity | float32QuietBit | mantissa<<float16Excess)
+			sign | float32Infinity | float32QuietBit | fraction<<float16Excess)
 	case exponent == 0x1F:
 		return math.Float32frombits(sign | float32Infinity)
 	case exponent == 0: // zero or subnormal: a multiple of 2^-24
-		magnitude := float32(mantissa) * (1.0 / (1 << 24))
+		magnitude := float32(fraction) * (1.0 / (1 << 24)) // exact
 		return math.Float32frombits(sign | math.Float32bits(magnitude))
 	}
 	exponent += float32Bias - float16Bias
-	return math.Float32frombits(sign | exponent<<23 | mantissa<<float16Excess)
+	return math.Float32frombits(sign | exponent<<23 | fraction<<float16Excess)
 }
 
 // Float16Bits rounds f to the nearest binary16, with ties to even. Overflow gives infinity.
@@ -47,12 +48,14 @@ func Float16Bits(f float32) uint16 {
 	case magnitude >= (float32Bias+16)<<23: // 2^16 and above, including infinity
 		return sign | float16Infinity
 	case magnitude < (float32Bias-14)<<23: // below 2^-14, the smallest normal number
-		// Adding 0.5 leaves the number of units of 2^-24 in the low bits, rounded to nearest even.
+		// A subnormal is a number of units of 2^-24, which is also the unit of the last place of a
+		// float32 from 0.5 to 1. Adding 0.5 therefore rounds to nearest even, and leaves the number
+		// of units in the low bits.
 		sum := math.Float32frombits(magnitude) + 0.5
 		return sign | uint16(math.Float32bits(sum)-math.Float32bits(0.5))
 	}
-	// Adding 0xFFF plus the lowest bit that is kept rounds to nearest even. It may carry into the
-	// exponent, even up to infinity, which gives the correct result.
+	// Adding 0xFFF plus the lowest bit that is kept rounds to nearest even. The sum may carry into
+	// the exponent, even up to infinity. That is the correct result.
 	rebiased := magnitude - (float32Bias-float16Bias)<<23
 	lowestKept := rebiased >> float16Excess & 1
 	return sign | uint16((rebiased+0xFFF+lowestKept)>>float16Excess)
@@ -82,15 +85,19 @@ func Float8Bits(f float32) uint8 {
 		biasDifference = 120 << 3   // exponent biases 127 and 7, above 3 bits of fraction
 	)
 	bits := math.Float32bits(f)
-	sign, magnitude := uint8(bits>>24&0x80), bits&0x7FFFFFFF
+	sign := uint8(bits >> 24 & 0x80)
+	magnitude := bits & 0x7FFFFFFF
 	switch {
 	case f != f: // a NaN
 		return 0x7F
 	case magnitude >= largestFloat8:
 		return sign | 0x7E
 	case magnitude < smallestNormal: // subnormal: a multiple of 2^-9
-		return sign | uint8(math.RoundToEven(math.Abs(float64(f))*512))
+		units := math.RoundToEven(math.Abs(float64(f)) * 512)
+		return sign | uint8(units) // 8 units are the smallest normal number
 	}
+	// As in Float16Bits: round to nearest even, and convert the bias of the exponent.
 	lowestKept := magnitude >> 20 & 1
-	return sign | uint8((magnitude+0x7FFFF+lowestKept)>>20-biasDifference)
+	rounded := (magnitude + 0x7FFFF + lowestKept) >> 20
+	return sign | uint8(rounded-biasDifference)
 }

@@ -11,23 +11,27 @@ const (
 	levelAVX512                    // AVX-512 F, BW, VL and DQ, and BMI2
 )
 
-// reduceRange reduces the bytes in [from, to). If stream is set, stores bypass the caches, and the
-// range must consist of whole cache lines.
+// reduceRange reduces the bytes in [from, to) with the active level: by a kernel (assembly) or the
+// portable code. If stream is set, stores bypass the caches, and the range must consist of whole
+// cache lines.
 func (j *job) reduceRange(from, to int, stream bool) {
 	if activeLevel == levelPortable {
 		portableExact(j, from, to)
 		return
 	}
 	vectorEnd := to
-	if activeLevel == levelAVX2 {
-		vectorEnd = from + (to-from)&^(vectorBytes-1)
+	if activeLevel == levelAVX2 { // its kernels process only whole vectors
+		wholeVectorsBytes := (to - from) &^ (vectorBytes - 1)
+		vectorEnd = from + wholeVectorsBytes
 	}
-	for from < vectorEnd {
-		j.division.stopOffset = vectorEnd
-		j.runKernel(from, vectorEnd, stream)
-		from = j.division.stopOffset // vectorEnd unless the kernel has stopped
-		if from < vectorEnd {
-			from = j.reduceStoppedBlock(vectorEnd)
+	begin := from
+	for begin < vectorEnd {
+		begin = j.runKernel(begin, vectorEnd, stream)
+		hasStopped := begin < vectorEnd
+		if hasStopped {
+			end := min(begin+stoppedBlockBytes, vectorEnd)
+			portableExact(j, begin, end)
+			begin = end
 		}
 	}
 	if vectorEnd < to {
@@ -35,19 +39,15 @@ func (j *job) reduceRange(from, to int, stream bool) {
 	}
 }
 
-// stoppedBlockBytes limits how many bytes the portable code computes after a kernel has stopped.
+// stoppedBlockBytes is how many bytes the portable code computes after a kernel has stopped. The
+// kernel then continues.
 const stoppedBlockBytes = 512
 
-// reduceStoppedBlock reduces the block at which a kernel has stopped, and returns the offset at
-// which the kernel can continue.
-func (j *job) reduceStoppedBlock(to int) int {
-	end := min(j.division.stopOffset+stoppedBlockBytes, to)
-	portableExact(j, j.division.stopOffset, end)
-	return end
-}
-
-// runKernel runs the kernel of the active level for the bytes in [from, to).
-func (j *job) runKernel(from, to int, stream bool) {
+// runKernel runs the kernel of the active level for the bytes in [from, to). It returns the offset
+// up to which the kernel has stored results. In an average, a kernel can stop before to, at an
+// infinite or NaN sum, whose mean only the portable code can compute.
+func (j *job) runKernel(from, to int, stream bool) (storedEnd int) {
+	j.division.stopOffset = to // the kernel changes it if it stops
 	flags := uint64(j.division.mode)
 	if stream {
 		flags |= flagStream
@@ -56,21 +56,23 @@ func (j *job) runKernel(from, to int, stream bool) {
 	if activeLevel == levelAVX512 {
 		reduceAVX512(kernelIndex(j.op, j.dataType), dsts, len(j.dsts), srcs, len(j.srcs), from, to,
 			flags, &j.division)
-		return
+	} else {
+		reduceAVX2(kernelIndex(j.op, j.dataType), dsts, len(j.dsts), srcs, len(j.srcs), from, to,
+			flags, &j.division)
 	}
-	reduceAVX2(kernelIndex(j.op, j.dataType), dsts, len(j.dsts), srcs, len(j.srcs), from, to,
-		flags, &j.division)
+	return j.division.stopOffset
 }
 
 const vectorBytes = 32 // of AVX2
 
 type vector [vectorBytes]byte
 
-// smallSourceCount is the number of sources up to which reduceTail uses a smaller buffer, which
-// takes less time to clear.
+// smallSourceCount is the number of sources up to which reduceTail uses a smaller buffer. A smaller
+// buffer takes less time to clear.
 const smallSourceCount = 8
 
-// reduceTail reduces the bytes in [from, to), which are less than a vector of AVX2.
+// reduceTail reduces the bytes in [from, to), which are less than a vector of AVX2. It runs the
+// AVX2 kernel.
 func (j *job) reduceTail(from, to int) {
 	if len(j.srcs) <= smallSourceCount {
 		reducePadded[[smallSourceCount]vector, [smallSourceCount]unsafe.Pointer](j, from, to)
@@ -91,21 +93,26 @@ func reducePadded[
 		copy(buffer[i][:], elements[byte](src, from, to))
 		srcs[i] = unsafe.Pointer(&buffer[i])
 	}
-	dst := srcs[0]
-	tailDivision := division{operand: j.division.operand, stopOffset: vectorBytes}
-	reduceAVX2(kernelIndex(j.op, j.dataType), &dst, 1, &srcs[0], len(j.srcs), 0, vectorBytes,
+	// The kernel overwrites the first source with the result.
+	result := &buffer[0]
+	kernelDst := unsafe.Pointer(result)
+	const begin, end = 0, vectorBytes
+	tailDivision := division{operand: j.division.operand, stopOffset: end}
+	reduceAVX2(kernelIndex(j.op, j.dataType), &kernelDst, 1, &srcs[0], len(j.srcs), begin, end,
 		uint64(j.division.mode), &tailDivision)
-	if tailDivision.stopOffset < vectorBytes {
+	hasStopped := tailDivision.stopOffset < end
+	if hasStopped {
 		portableExact(j, from, to)
 		return
 	}
 	for _, dst := range j.dsts {
-		copy(elements[byte](dst, from, to), buffer[0][:])
+		copy(elements[byte](dst, from, to), result[:])
 	}
 }
 
 // kernelIndex returns the index of a kernel in the tables of the assembly.
 func kernelIndex(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
-// flagStream makes a kernel bypass the caches. The other flags of kernels are a divisionMode.
+// flagStream makes a kernel bypass the caches. The other flags of kernels, from 2 on, are a
+// divisionMode.
 const flagStream = 1

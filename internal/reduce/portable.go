@@ -5,8 +5,9 @@ import (
 	"unsafe"
 )
 
-// batchLength is the number of elements that the portable code reads from all sources before it
-// writes them to the destinations, one of which may be a source.
+// batchLength is the number of elements that the portable code combines in a buffer before it
+// writes them to the destinations. It does not write earlier, because a destination can be a
+// source.
 const batchLength = 64
 
 // canonicalNaN32 and canonicalNaN64 replace all NaNs in results. Rounding canonicalNaN32 to a
@@ -20,7 +21,8 @@ type integer interface {
 	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
-// portable reduces the bytes [from, to) of the sources without vector instructions.
+// portable reduces the bytes [from, to) of the sources without vector instructions. from and to
+// must be multiples of the element size.
 func portable(j *job, from, to int) {
 	switch j.dataType {
 	case Float32:
@@ -57,28 +59,32 @@ func elements[T any](p unsafe.Pointer, from, to int) []T {
 		// p+from may be the end of a Go slice. The garbage collector reports pointers past the end.
 		return nil
 	}
-	return unsafe.Slice((*T)(unsafe.Add(p, from)), (to-from)/int(unsafe.Sizeof(zero)))
+	first := (*T)(unsafe.Add(p, from))
+	count := (to - from) / int(unsafe.Sizeof(zero))
+	return unsafe.Slice(first, count)
 }
 
+// reduceIntegers is portable for integers.
 func reduceIntegers[T integer](j *job, from, to int) {
 	var buffer [batchLength]T
 	batchBytes := batchLength * int(unsafe.Sizeof(buffer[0]))
-	for ; from < to; from += batchBytes {
-		end := min(from+batchBytes, to)
-		acc := buffer[:copy(buffer[:], elements[T](j.srcs[0], from, end))]
+	for begin := from; begin < to; begin += batchBytes {
+		end := min(begin+batchBytes, to)
+		count := copy(buffer[:], elements[T](j.srcs[0], begin, end))
+		acc := buffer[:count]
 		for _, src := range j.srcs[1:] {
-			combine(j.op, acc, elements[T](src, from, end))
+			combine(j.op, acc, elements[T](src, begin, end))
 		}
 		for _, dst := range j.dsts {
-			copy(elements[T](dst, from, end), acc)
+			copy(elements[T](dst, begin, end), acc)
 		}
 	}
 }
 
 // combine combines each element of acc, as the left operand, with that of src.
 func combine[T Number](op Op, acc, src []T) {
-	src = src[:len(acc)]
-	if op == Sum { // The most frequent operation avoids the switch in Combine.
+	src = src[:len(acc)] // the loops then need no checks of indexes
+	if op == Sum {       // the most frequent operation avoids the switch in Combine
 		for i, x := range src {
 			acc[i] += x
 		}
@@ -89,7 +95,7 @@ func combine[T Number](op Op, acc, src []T) {
 	}
 }
 
-// combineFloats is like combine, but first multiplies src by the factor of a scaled sum.
+// combineFloats is like combine. In a scaled sum, it multiplies the elements of src by the factor.
 func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	if j.op != opScaledSum {
 		combine(j.op, acc, src)
@@ -112,41 +118,47 @@ func scaleElements[T float32 | float64](j *job, acc []T) {
 	}
 }
 
+// reduceFloats is portable for Float32 and Float64.
 func reduceFloats[T float32 | float64](j *job, from, to int, canonicalNaN T) {
 	var buffer [batchLength]T
-	batchBytes := batchLength * int(unsafe.Sizeof(buffer[0]))
-	for ; from < to; from += batchBytes {
-		end := min(from+batchBytes, to)
-		acc := buffer[:copy(buffer[:], elements[T](j.srcs[0], from, end))]
+	elementBytes := int(unsafe.Sizeof(buffer[0]))
+	batchBytes := batchLength * elementBytes
+	for begin := from; begin < to; begin += batchBytes {
+		end := min(begin+batchBytes, to)
+		count := copy(buffer[:], elements[T](j.srcs[0], begin, end))
+		acc := buffer[:count]
 		scaleElements(j, acc)
 		for _, src := range j.srcs[1:] {
-			combineFloats(j, acc, elements[T](src, from, end))
+			combineFloats(j, acc, elements[T](src, begin, end))
 		}
-		finishElements(j, acc, from/int(unsafe.Sizeof(canonicalNaN)), canonicalNaN)
+		finishElements(j, acc, begin/elementBytes, canonicalNaN)
 		for _, dst := range j.dsts {
-			copy(elements[T](dst, from, end), acc)
+			copy(elements[T](dst, begin, end), acc)
 		}
 	}
 }
 
-// reduceHalves reduces 16-bit floats as float32, and rounds only the result.
+// reduceHalves is portable for 16-bit floats. It combines them as float32, and rounds only the
+// result.
 func reduceHalves(j *job, from, to int) {
-	var buffer, values32 [batchLength]float32
-	var values16 [batchLength]uint16
-	for ; from < to; from += 2 * batchLength {
-		end := min(from+2*batchLength, to)
-		acc, out := buffer[:(end-from)/2], values16[:(end-from)/2]
-		toFloat32(j.dataType, acc, elements[uint16](j.srcs[0], from, end))
+	const elementBytes = 2
+	const batchBytes = elementBytes * batchLength
+	var accBuffer, nextBuffer [batchLength]float32
+	var outBuffer [batchLength]uint16
+	for begin := from; begin < to; begin += batchBytes {
+		end := min(begin+batchBytes, to)
+		count := (end - begin) / elementBytes
+		acc, next, out := accBuffer[:count], nextBuffer[:count], outBuffer[:count]
+		toFloat32(j.dataType, acc, elements[uint16](j.srcs[0], begin, end))
 		scaleElements(j, acc)
 		for _, src := range j.srcs[1:] {
-			next := values32[:len(acc)]
-			toFloat32(j.dataType, next, elements[uint16](src, from, end))
+			toFloat32(j.dataType, next, elements[uint16](src, begin, end))
 			combineFloats(j, acc, next)
 		}
-		finishElements(j, acc, from/2, canonicalNaN32)
+		finishElements(j, acc, begin/elementBytes, canonicalNaN32)
 		to16Bits(j.dataType, out, acc)
 		for _, dst := range j.dsts {
-			copy(elements[uint16](dst, from, end), out)
+			copy(elements[uint16](dst, begin, end), out)
 		}
 	}
 }
@@ -173,8 +185,8 @@ func to16Bits(t DataType, dst []uint16, src []float32) {
 	}
 }
 
-// finishElements divides the sums of an average, and makes NaNs canonical. first is the index of
-// acc[0] in the job's range.
+// finishElements divides the sums of an average, and replaces all NaNs. acc[0] is the element with
+// the index first in the job's sources.
 func finishElements[T float32 | float64](j *job, acc []T, first int, canonicalNaN T) {
 	for i, result := range acc {
 		if j.division.mode != noDivision {

@@ -8,8 +8,9 @@ const (
 	// MaxDestinations limits the destinations of one call.
 	MaxDestinations = 64
 
-	// The Go runtime cannot preempt a kernel, so a call computes only strideBytes of a destination,
-	// in tens of microseconds for two sources, and milliseconds for 64 sources outside the cache.
+	// strideBytes limits the bytes of a destination that one call of a kernel (assembly) computes,
+	// because the Go runtime cannot preempt a kernel. A call takes tens of microseconds for two
+	// sources, and milliseconds for 64 sources outside the cache.
 	strideBytes = 256 << 10
 
 	lineBytes = 64 // size of a cache line
@@ -30,16 +31,19 @@ type Hint struct {
 func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	checkArguments(op, t, dsts, srcs, count)
 	size := count * t.Size()
-	if activeLevel != levelAVX512 || hint.Stream || len(srcs) == 1 || size > strideBytes {
+	fitsOneKernel := len(srcs) > 1 && size <= strideBytes
+	if activeLevel != levelAVX512 || hint.Stream || !fitsOneKernel {
 		reduceAny(op, t, dsts, srcs, size, hint)
 		return
 	}
-	// Creating a job takes longer than reducing a few hundred bytes.
+	// Run the kernel without a job: creating a job takes longer than reducing a few hundred bytes.
+	const from, noFlags = 0, 0
 	reduceAVX512(kernelIndex(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
-		len(srcs), 0, size, 0, nil)
+		len(srcs), from, size, noFlags, nil)
 }
 
-// reduceAny is not inlined, so that the stack frame of Reduce stays small.
+// reduceAny is Reduce for all sizes, hints and instructions. It is not inlined, so that the stack
+// frame of Reduce stays small.
 //
 //go:noinline
 func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hint) {
@@ -78,7 +82,8 @@ func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	j.average(count*t.Size(), hint)
 }
 
-// average runs the job for the first size bytes, as an average of j.terms.
+// average runs the job for the first size bytes, and divides the sums by the number of j.terms. If
+// a sum of floats overflows, it computes the mean from j.terms, which may differ from j.srcs.
 func (j *job) average(size int, hint Hint) {
 	switch j.dataType {
 	case Float32, Float64, Float16, BFloat16:
@@ -108,6 +113,7 @@ func checkArguments(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 	if !op.Accepts(t) {
 		panic("reduce: invalid operation or data type")
 	}
+	// 0-1 becomes a huge number, so that one comparison suffices.
 	if uint(len(srcs)-1) >= MaxSources || uint(len(dsts)-1) >= MaxDestinations {
 		panic("reduce: number of sources or destinations out of range")
 	}
@@ -122,27 +128,34 @@ type job struct {
 	dataType DataType
 	dsts     []unsafe.Pointer
 	srcs     []unsafe.Pointer
-	division division     // of an average; for opScaledSum, operand is the factor
-	terms    averageTerms // only for averages
+	division division     // of an average; for opScaledSum, division.operand is the factor
+	terms    averageTerms // the elements to average; only for averages
 }
+
+// Values of parameters that say whether stores bypass the caches.
+const (
+	cached   = false
+	streamed = true
+)
 
 // run executes the job for the first size bytes. With Hint.Stream, it bypasses the caches for the
 // whole cache lines of each destination.
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
-		j.reduceStrides(0, size, false)
+		j.reduceStrides(0, size, cached)
 		return
 	}
-	headBytes := int(-uintptr(j.dsts[0]) % lineBytes)
-	streamEnd := headBytes + (size-headBytes)&^(lineBytes-1)
-	j.reduceStrides(0, headBytes, false)
-	j.reduceStrides(headBytes, streamEnd, true)
-	fence()
-	j.reduceStrides(streamEnd, size, false)
+	streamBegin := int(-uintptr(j.dsts[0]) % lineBytes) // offset of the first whole line
+	streamBytes := (size - streamBegin) &^ (lineBytes - 1)
+	streamEnd := streamBegin + streamBytes
+	j.reduceStrides(0, streamBegin, cached)
+	j.reduceStrides(streamBegin, streamEnd, streamed)
+	fence() // other processors must see these stores before later ones
+	j.reduceStrides(streamEnd, size, cached)
 }
 
-// canStream reports whether all destinations contain a whole cache line, and their first ones
-// begin at the same element.
+// canStream reports whether all destinations contain a whole cache line, and their first whole
+// lines begin at the same element.
 func (j *job) canStream(size int) bool {
 	first := uintptr(j.dsts[0])
 	for _, dst := range j.dsts[1:] {
@@ -156,10 +169,8 @@ func (j *job) canStream(size int) bool {
 // reduceStrides executes the job for the bytes [from, to) in parts of at most strideBytes. If
 // stream is set, from and to must be at boundaries of cache lines of the destinations.
 func (j *job) reduceStrides(from, to int, stream bool) {
-	for ; to-from > strideBytes; from += strideBytes {
-		j.reduceRange(from, from+strideBytes, stream)
-	}
-	if from < to {
-		j.reduceRange(from, to, stream)
+	for begin := from; begin < to; begin += strideBytes {
+		end := min(begin+strideBytes, to)
+		j.reduceRange(begin, end, stream)
 	}
 }

@@ -33,20 +33,21 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	checkArguments(tr.Op, tr.DataType, dsts, srcs, count)
 	isPowerOfTwo := len(srcs)&(len(srcs)-1) == 0
 	requiresSum := tr.IsAverage || tr.IsScaled
-	if !isPowerOfTwo || requiresSum && tr.Op != Sum {
+	hasWrongOp := requiresSum && tr.Op != Sum
+	if !isPowerOfTwo || hasWrongOp {
 		panic("reduce: the number of sources must be a power of two, and an average or scaled " +
 			"reduction must be a sum")
 	}
-	switch {
-	case len(srcs) == 1 && tr.IsScaled:
-		ScaledSum(tr.DataType, dsts, srcs, count, tr.Factor, Hint{})
-		return
-	case len(srcs) == 1:
-		Reduce(tr.Op, tr.DataType, dsts, srcs, count, Hint{})
+	if len(srcs) == 1 { // there is nothing to combine, and an average divides by 1
+		if tr.IsScaled {
+			ScaledSum(tr.DataType, dsts, srcs, count, tr.Factor, Hint{})
+		} else {
+			Reduce(tr.Op, tr.DataType, dsts, srcs, count, Hint{})
+		}
 		return
 	}
-	var out treeBuffer
-	acc := unsafe.Pointer(&out)
+	var accBuffer treeBuffer
+	acc := unsafe.Pointer(&accBuffer)
 	size := count * tr.DataType.Size()
 	for from := 0; from < size; from += treeBlock {
 		to := min(from+treeBlock, size)
@@ -63,9 +64,9 @@ func (tr *Tree) usesFloat32() bool {
 	return (tr.DataType == Float16 || tr.DataType == BFloat16) && !tr.IsRounded
 }
 
-// accumulatorType returns the type in which elements are combined, and the size that elements of
-// the given total size have in this type.
-func (tr *Tree) accumulatorType(bytes int) (DataType, int) {
+// accumulatorType returns the type in which elements are combined. accBytes is the total size in
+// this type of elements that have the given total size in the sources.
+func (tr *Tree) accumulatorType(bytes int) (t DataType, accBytes int) {
 	if tr.usesFloat32() {
 		return Float32, 2 * bytes
 	}
@@ -75,48 +76,55 @@ func (tr *Tree) accumulatorType(bytes int) (DataType, int) {
 // combineSources stores the combination of the sources' bytes [from, to) in acc, in the type of
 // accumulatorType.
 func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
-	t, bytes := tr.accumulatorType(to - from)
 	if len(srcs) == 1 {
 		tr.loadSource(acc, unsafe.Add(srcs[0], from), to-from)
 		return
 	}
-	var rightHalf treeBuffer
+	var rightBuffer treeBuffer
+	right := unsafe.Pointer(&rightBuffer)
 	half := len(srcs) / 2
 	tr.combineSources(acc, srcs[:half], from, to)
-	tr.combineSources(unsafe.Pointer(&rightHalf), srcs[half:], from, to)
-	dsts, pair := [1]unsafe.Pointer{acc}, [2]unsafe.Pointer{acc, unsafe.Pointer(&rightHalf)}
-	Reduce(tr.Op, t, dsts[:], pair[:], bytes/t.Size(), Hint{})
+	tr.combineSources(right, srcs[half:], from, to)
+	t, accBytes := tr.accumulatorType(to - from)
+	dsts, pair := [1]unsafe.Pointer{acc}, [2]unsafe.Pointer{acc, right}
+	Reduce(tr.Op, t, dsts[:], pair[:], accBytes/t.Size(), Hint{})
 }
 
 // loadSource converts size bytes of src to the type of accumulatorType, scales them if IsScaled is
 // set, and stores them in acc.
 func (tr *Tree) loadSource(acc, src unsafe.Pointer, size int) {
-	t, bytes := tr.accumulatorType(size)
+	t, accBytes := tr.accumulatorType(size)
+	converted := src
 	if tr.usesFloat32() {
-		toFloat32(tr.DataType, elements[float32](acc, 0, bytes), elements[uint16](src, 0, size))
-		src = acc
+		toFloat32(tr.DataType, elements[float32](acc, 0, accBytes), elements[uint16](src, 0, size))
+		converted = acc
 	}
-	dsts, srcs := [1]unsafe.Pointer{acc}, [1]unsafe.Pointer{src}
-	switch {
-	case tr.IsScaled:
-		ScaledSum(t, dsts[:], srcs[:], bytes/t.Size(), tr.Factor, Hint{})
-	case src != acc:
-		Copy(acc, src, bytes, Hint{})
+	if tr.IsScaled {
+		dsts, srcs := [1]unsafe.Pointer{acc}, [1]unsafe.Pointer{converted}
+		ScaledSum(t, dsts[:], srcs[:], accBytes/t.Size(), tr.Factor, Hint{})
+	} else if converted != acc {
+		Copy(acc, converted, accBytes, Hint{})
 	}
 }
 
 // finishBlock divides the sums in acc if IsAverage is set, and converts them to DataType in place.
+// acc contains the combination of the sources' bytes [from, to).
 func (tr *Tree) finishBlock(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
-	t, bytes := tr.accumulatorType(to - from)
+	t, accBytes := tr.accumulatorType(to - from)
 	if tr.IsAverage {
-		accOnly := [1]unsafe.Pointer{acc}
-		j := job{op: Sum, dataType: t, dsts: accOnly[:], srcs: accOnly[:], terms: averageTerms{
+		// The only source of this job is the sum. Its terms are the original sources, for means
+		// whose sum has overflowed.
+		terms := averageTerms{
 			t: tr.DataType, srcs: srcs, first: from / tr.DataType.Size(), isTree: true,
 			isRounded: tr.IsRounded,
-		}}
-		j.average(bytes, Hint{})
+		}
+		accOnly := [1]unsafe.Pointer{acc}
+		j := job{op: Sum, dataType: t, dsts: accOnly[:], srcs: accOnly[:], terms: terms}
+		j.average(accBytes, Hint{})
 	}
 	if tr.usesFloat32() {
-		to16Bits(tr.DataType, elements[uint16](acc, 0, to-from), elements[float32](acc, 0, bytes))
+		// In place is safe: an element of 16 bits never lies behind the float32 it is made of.
+		sums, rounded := elements[float32](acc, 0, accBytes), elements[uint16](acc, 0, to-from)
+		to16Bits(tr.DataType, rounded, sums)
 	}
 }

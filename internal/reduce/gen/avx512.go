@@ -19,8 +19,8 @@ func (avx512) cleanUpInstruction() string { return "" }
 func (avx512) registerName(i int) string  { return zmm(i) }
 
 // zmm returns the name of vector register i. Registers 0 to 7 are accumulators, and 8 to 11 are
-// scratch. 12 to 14 hold the constants from loadConstants, and 15 the operand from loadOperand. They
-// are Z16 to Z31, because these need no VZEROUPPER before the return.
+// scratch. 12 to 14 hold the constants from loadConstants, and 15 the operand from loadOperand.
+// They are Z16 to Z31, because these need no VZEROUPPER before the return.
 func zmm(i int) string { return fmt.Sprintf("Z%d", 16+i) }
 
 // lowerHalf returns the name of the lower half of vector register i.
