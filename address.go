@@ -10,8 +10,9 @@ import (
 	"symmem/internal/ranked"
 )
 
+// memoryAt returns memory that belongs to no pool, so no pool records its uses.
 func memoryAt(address uintptr, bytes int64) Memory {
-	start := *(*unsafe.Pointer)(unsafe.Pointer(&address))
+	start := *(*unsafe.Pointer)(unsafe.Pointer(&address)) // vet refuses unsafe.Pointer(address)
 	return Memory{start: start, extent: newExtent(bytes, untracked)}
 }
 
@@ -35,7 +36,8 @@ func (r *poolRanges) find(address uintptr) *Pool {
 	ranges := r.all()
 	for i := range ranges {
 		candidate := &ranges[i]
-		if address-candidate.base < candidate.bytes { // wraps around if the address is below base
+		offset := address - candidate.base // wraps around to a huge value below base
+		if offset < candidate.bytes {
 			return candidate.pool
 		}
 	}
@@ -50,17 +52,22 @@ func (r *poolRanges) all() []poolRange {
 	return nil
 }
 
-// set changes a pool's range, or removes it if bytes is 0. The caller must hold Runtime.mu.
+// set changes a pool's range to the first bytes of its arena (its address range). If bytes is 0, it
+// removes the pool. The caller must hold Runtime.mu, so that no concurrent set is lost.
 func (r *poolRanges) set(p *Pool, bytes int64) {
-	list := slices.DeleteFunc(slices.Clone(r.all()), func(r poolRange) bool { return r.pool == p })
+	list := slices.DeleteFunc(slices.Clone(r.all()), func(old poolRange) bool {
+		return old.pool == p
+	})
 	if bytes > 0 {
-		list = append(list, poolRange{p.segments.arena.Address(), uintptr(bytes), p})
+		base := p.segments.arena.Address()
+		list = append(list, poolRange{base: base, bytes: uintptr(bytes), pool: p})
 	}
 	r.list.Store(&list)
 }
 
-// addresses finds a pool's live buffers by address. It builds its index at the first lookup, and
-// then updates the index at each allocation and free.
+// addresses finds a pool's live buffers (allocated and not freed) by address. It builds its index
+// at the first lookup, and from then on updates the index at each allocation and free. A pool
+// without lookups thus pays nothing for the index.
 type addresses struct {
 	mu      *ranked.Spin[poolMu]
 	pool    *Pool
@@ -72,9 +79,10 @@ type addresses struct {
 
 // memory returns the range [address, address+bytes) of a live buffer. The caller must not free the
 // buffer while the range is in use, because the pool does not record uses of the returned Memory.
+// In a closed pool, the Memory has no pool.
 func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 	a.mu.Lock()
-	b, isFound := a.indexOrBuild().find(address)
+	b, isFound := a.builtIndex().find(address)
 	closed := a.heap.segments.closed
 	a.mu.Unlock()
 	if !isFound {
@@ -89,7 +97,8 @@ func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 		return memoryAt(address, bytes), nil
 	}
 	m := b.memory
-	m.start, m.extent = unsafe.Add(m.start, offset), newExtent(bytes, untracked)
+	m.start = unsafe.Add(m.start, offset)
+	m.extent = newExtent(bytes, untracked)
 	return m, nil
 }
 
@@ -97,19 +106,19 @@ func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 func (a *addresses) buffer(address uintptr) (Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	b, isFound := a.indexOrBuild().find(address)
+	b, isFound := a.builtIndex().find(address)
 	if !isFound {
 		return Buffer{}, newFreedError(address)
 	}
 	return b, nil
 }
 
-// findAndRemove removes the live buffer that begins at the address from the index and returns it.
-// If there is none, the error is ErrDoubleFree.
+// findAndRemove removes the live buffer that begins at the address from the index and returns it,
+// for a caller that then frees it. If there is none, the error is ErrDoubleFree.
 func (a *addresses) findAndRemove(address uintptr) (Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	index := a.indexOrBuild()
+	index := a.builtIndex()
 	b, isFound := index.find(address)
 	if !isFound || b.Address() != address {
 		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrDoubleFree)
@@ -121,12 +130,12 @@ func (a *addresses) findAndRemove(address uintptr) (Buffer, error) {
 func (a *addresses) countLive() (buffers int, bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	index := a.indexOrBuild()
+	index := a.builtIndex()
 	return index.count, index.bytes
 }
 
-// indexOrBuild returns the index, and builds it in the first call. The caller must hold mu.
-func (a *addresses) indexOrBuild() *addressIndex {
+// builtIndex returns the index. The first call builds it. The caller must hold mu.
+func (a *addresses) builtIndex() *addressIndex {
 	if !a.isBuilt {
 		a.build()
 	}
@@ -135,10 +144,11 @@ func (a *addresses) indexOrBuild() *addressIndex {
 
 func (a *addresses) build() {
 	for _, b := range a.heap.liveBlocks() {
-		a.index.insert(Buffer{Memory{
+		memory := Memory{
 			pool: a.pool, handle: b.Handle, start: a.heap.segments.blockStart(b.Block),
 			extent: newExtent(b.Size, b.Stream),
-		}})
+		}
+		a.index.insert(Buffer{memory})
 	}
 	a.isBuilt = true
 	a.events.active = true // from now on, Alloc and Free call recordAlloc and recordFree
@@ -156,20 +166,24 @@ func (a *addresses) recordFree(b alloc.Block) {
 	if !a.isBuilt {
 		return
 	}
-	buffer, isFound := a.index.find(uintptr(a.heap.segments.blockStart(b)))
-	if isFound && buffer.memory.handle == b.Handle {
+	start := uintptr(a.heap.segments.blockStart(b))
+	buffer, isFound := a.index.find(start)
+	isInIndex := isFound && buffer.memory.handle == b.Handle // not after findAndRemove
+	if isInIndex {
 		a.index.remove(buffer)
 	}
 }
 
-// addressIndex holds the live buffers in address order. Pool.mu guards it.
+// addressIndex holds the live buffers in address order. It is a list of short sorted chunks, so
+// that an insertion moves few buffers. Pool.mu guards it.
 type addressIndex struct {
-	chunks     [][]Buffer // none is empty, unless it is the only one
+	chunks     [][]Buffer // in address order; none is empty, unless it is the only one
 	emptyChunk []Buffer   // left over from a removal, for the next split; or nil
-	count      int        // of all buffers
-	bytes      int64      // of all buffers
+	count      int        // number of all buffers
+	bytes      int64      // total size of all buffers
 }
 
+// maxChunkBuffers is the capacity of each chunk.
 const maxChunkBuffers = 128
 
 // find returns the buffer that contains the address, and false if there is none.
@@ -178,8 +192,12 @@ func (a *addressIndex) find(address uintptr) (Buffer, bool) {
 		return Buffer{}, false
 	}
 	chunk := a.chunks[a.findChunk(address)]
-	i := countStartingUpTo(chunk, address) - 1
-	if i < 0 || address-chunk[i].Address() >= uintptr(chunk[i].Size()) {
+	i := countStartingUpTo(chunk, address) - 1 // the last buffer that starts at or before address
+	if i < 0 {
+		return Buffer{}, false
+	}
+	offset := address - chunk[i].Address()
+	if offset >= uintptr(chunk[i].Size()) {
 		return Buffer{}, false
 	}
 	return chunk[i], true
@@ -188,9 +206,11 @@ func (a *addressIndex) find(address uintptr) (Buffer, bool) {
 // findChunk returns the index of the last chunk that begins at or before an address. If there is
 // none, it returns 0.
 func (a *addressIndex) findChunk(address uintptr) int {
+	// Chunks from high on begin behind the address. Chunk low does not, unless low is 0.
 	low, high := 0, len(a.chunks)
 	for high-low > 1 {
-		if middle := (low + high) / 2; a.chunks[middle][0].Address() <= address {
+		middle := (low + high) / 2
+		if a.chunks[middle][0].Address() <= address {
 			low = middle
 		} else {
 			high = middle
@@ -199,10 +219,12 @@ func (a *addressIndex) findChunk(address uintptr) int {
 	return low
 }
 
+// countStartingUpTo returns how many buffers of a sorted chunk start at or before an address.
 func countStartingUpTo(chunk []Buffer, address uintptr) int {
 	low, high := 0, len(chunk)
 	for low < high {
-		if middle := (low + high) / 2; chunk[middle].Address() <= address {
+		middle := (low + high) / 2
+		if chunk[middle].Address() <= address {
 			low = middle + 1
 		} else {
 			high = middle
@@ -221,7 +243,8 @@ func (a *addressIndex) insert(b Buffer) {
 		chunkIndex = a.findChunk(b.Address())
 	}
 	chunk := a.chunks[chunkIndex]
-	a.chunks[chunkIndex] = slices.Insert(chunk, countStartingUpTo(chunk, b.Address()), b)
+	position := countStartingUpTo(chunk, b.Address())
+	a.chunks[chunkIndex] = slices.Insert(chunk, position, b)
 	a.count++
 	a.bytes += b.Size()
 }
@@ -234,19 +257,23 @@ func (a *addressIndex) split(chunkIndex int) {
 		newChunk = make([]Buffer, 0, maxChunkBuffers)
 	}
 	chunk := a.chunks[chunkIndex]
-	a.chunks[chunkIndex] = chunk[:maxChunkBuffers/2]
-	a.chunks = slices.Insert(a.chunks, chunkIndex+1, append(newChunk, chunk[maxChunkBuffers/2:]...))
+	firstHalf, secondHalf := chunk[:maxChunkBuffers/2], chunk[maxChunkBuffers/2:]
+	newChunk = append(newChunk, secondHalf...)
+	a.chunks[chunkIndex] = firstHalf
+	a.chunks = slices.Insert(a.chunks, chunkIndex+1, newChunk)
 }
 
 // remove requires that b is in the index.
 func (a *addressIndex) remove(b Buffer) {
 	chunkIndex := a.findChunk(b.Address())
-	i := countStartingUpTo(a.chunks[chunkIndex], b.Address()) - 1
-	a.chunks[chunkIndex] = slices.Delete(a.chunks[chunkIndex], i, i+1)
+	chunk := a.chunks[chunkIndex]
+	i := countStartingUpTo(chunk, b.Address()) - 1
+	chunk = slices.Delete(chunk, i, i+1)
+	a.chunks[chunkIndex] = chunk
 	a.count--
 	a.bytes -= b.Size()
-	if len(a.chunks[chunkIndex]) == 0 && len(a.chunks) > 1 {
-		a.emptyChunk = a.chunks[chunkIndex]
+	if len(chunk) == 0 && len(a.chunks) > 1 {
+		a.emptyChunk = chunk
 		a.chunks = slices.Delete(a.chunks, chunkIndex, chunkIndex+1)
 	}
 }

@@ -61,7 +61,7 @@ func (i Interop) ForgetStream(s *Stream) {
 }
 
 func (s *Stream) forget(end func(driver.AdoptedStream) error) error {
-	s.rt.captures.updateAdopted(s, false)
+	s.rt.captures.updateAdopted(s, s.rt.captures.removeAdopted)
 	return end(s.adopted)
 }
 

@@ -16,16 +16,18 @@ import (
 	"symmem/internal/ranked"
 )
 
-// history gives access to a pool's ledger while the pool continues to allocate.
+// history gives access to a pool's ledger (the list of its events, which ranks compare) while the
+// pool continues to allocate.
 type history struct {
 	mu     *ranked.Spin[poolMu]
-	id     uint64
-	domain *Group
+	id     uint64 // of the pool, the same on all ranks
+	domain *Group // the group whose ranks share the pool; nil if the pool has no domain
 	ledger *ledger.Ledger
 	events *poolEvents
 }
 
-// with includes the segments that this rank is about to register.
+// with returns the history for a comparison. pending lists the segments that this rank is about to
+// register, which the comparison includes.
 func (h *history) with(pending []*segment) agreement.Ledger {
 	var list agreement.Pending
 	for _, s := range pending {
@@ -34,6 +36,7 @@ func (h *history) with(pending []*segment) agreement.Ledger {
 	return agreement.Ledger{ID: h.id, Source: h, Pending: list}
 }
 
+// Snapshot returns the ledger's length and digests, for comparisons.
 func (h *history) Snapshot() ledger.Snapshot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,14 +56,17 @@ func (h *history) EventAt(position uint64) (event.Event, bool) {
 	defer h.mu.Unlock()
 	e, isKnown := h.ledger.EventAt(position)
 	if isKnown {
-		h.events.setCommon(&e, h.ledger.Load(position, &e))
+		site := h.ledger.Load(position, &e)
+		h.events.setCommon(&e, site)
 	}
 	return e, isKnown
 }
 
-// recordAgreed records that histories agree up to a position, unless g lacks ranks of the domain.
+// recordAgreed records up to which position the ranks of a group agree. It does nothing if the
+// group lacks ranks of the domain.
 func (h *history) recordAgreed(agreed []agreement.AgreedPrefix, g *roster) {
-	if h.domain == nil || !g.contains(&h.domain.roster) {
+	isWholeDomain := h.domain != nil && g.contains(&h.domain.roster)
+	if !isWholeDomain {
 		return
 	}
 	h.mu.Lock()
@@ -83,10 +89,12 @@ type comparison struct {
 	agreed      atomic.Uint64 // comparisons without a difference
 }
 
+// pools lists the open pools that the group can use, in the same order on all ranks.
 func (c *comparison) pools() []*Pool {
 	var all []*Pool
 	for _, p := range c.rt.registry.allPools() {
-		if p.domain != nil && p.domain.contains(&c.roster) && !p.isClosed() {
+		canUse := p.domain != nil && p.domain.contains(&c.roster)
+		if canUse && !p.isClosed() {
 			all = append(all, p)
 		}
 	}
@@ -94,6 +102,7 @@ func (c *comparison) pools() []*Pool {
 	return all
 }
 
+// histories lists the histories of pools.
 func (c *comparison) histories() []agreement.Ledger {
 	var all []agreement.Ledger
 	for _, p := range c.pools() {
@@ -102,7 +111,9 @@ func (c *comparison) histories() []agreement.Ledger {
 	return all
 }
 
-// sharedHistories omits pools that some rank may not have created or closed yet.
+// sharedHistories lists the histories that all ranks have, for a comparison in the background. The
+// ranks exchange the ids of their pools. It omits pools that some rank has not created yet, or has
+// closed already, and pools whose layout may differ after a fault.
 func (c *comparison) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
 ) ([]agreement.Ledger, error) {
@@ -112,29 +123,34 @@ func (c *comparison) sharedHistories(
 			own = append(own, p.history.with(nil))
 		}
 	}
-	payload := make([]byte, 0, 8*len(own))
+	const idBytes = 8
+	ownIDs := make([]byte, 0, idBytes*len(own))
 	for _, l := range own {
-		payload = binary.LittleEndian.AppendUint64(payload, l.ID)
+		ownIDs = binary.LittleEndian.AppendUint64(ownIDs, l.ID)
 	}
-	payloads, err := exchange(ctx, payload)
+	idsByRank, err := exchange(ctx, ownIDs)
 	if err != nil {
 		return nil, err
 	}
-	ranks, rankCounts := 0, map[uint64]int{}
-	for _, ids := range payloads {
+	answeringRanks := 0
+	rankCounts := map[uint64]int{} // how many ranks have a pool, by id
+	for _, ids := range idsByRank {
 		if ids != nil {
-			ranks++
+			answeringRanks++
 		}
-		for ; len(ids) >= 8; ids = ids[8:] {
+		for len(ids) >= idBytes {
 			rankCounts[binary.LittleEndian.Uint64(ids)]++
+			ids = ids[idBytes:]
 		}
 	}
-	return slices.DeleteFunc(own, func(l agreement.Ledger) bool {
-		return rankCounts[l.ID] < ranks
-	}), nil
+	shared := slices.DeleteFunc(own, func(l agreement.Ledger) bool {
+		return rankCounts[l.ID] < answeringRanks
+	})
+	return shared, nil
 }
 
-// agree must be called at the same point of all ranks' programs, with Group.mu held.
+// agree compares ledgers exactly. If they or the tags differ, the group fails. All ranks must call
+// it at the same point of their programs. The caller must hold Group.mu.
 func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement.Ledger) error {
 	if err := c.life.cause(ctx); err != nil {
 		return err
@@ -148,26 +164,28 @@ func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement
 	return c.recordOutcome(outcome)
 }
 
-// exchangeOn uses a lane, an independent sequence of exchanges.
+// exchangeOn returns an Exchange on a lane: an independent sequence of exchanges.
 func (c *comparison) exchangeOn(lane driver.Lane) agreement.Exchange {
 	return func(ctx context.Context, payload []byte) ([][]byte, error) {
 		return c.comm.Exchange(ctx, lane, payload)
 	}
 }
 
+// run completes the configuration with the group, and runs the comparison.
 func (c *comparison) run(
-	ctx context.Context, exchange agreement.Exchange, a agreement.Config,
+	ctx context.Context, exchange agreement.Exchange, config agreement.Config,
 ) (*agreement.Outcome, error) {
-	a.Rank, a.Ranks, a.Group, a.Names = c.rank, len(c.ranks), c.id, c.names()
-	machine, err := agreement.New(a)
+	config.Rank, config.Ranks = c.rank, len(c.ranks)
+	config.Group, config.Names = c.id, c.names()
+	machine, err := agreement.New(config)
 	if err != nil {
 		return nil, err
 	}
 	return agreement.Run(ctx, exchange, machine)
 }
 
-// recordOutcome makes the group fail if the ranks differ, and waits until they agree on the cause,
-// because some rank may not have received the outcome.
+// recordOutcome makes the group fail if the ranks differ. It then waits until they agree on the
+// cause, because some rank may not have received the outcome, and returns the cause.
 func (c *comparison) recordOutcome(outcome *agreement.Outcome) error {
 	if err := c.divergence(outcome); err != nil {
 		c.comm.Abort(err)
@@ -177,6 +195,7 @@ func (c *comparison) recordOutcome(outcome *agreement.Outcome) error {
 	return nil
 }
 
+// recordAgreed records a comparison without a difference.
 func (c *comparison) recordAgreed(outcome *agreement.Outcome) {
 	c.agreed.Add(1)
 	for _, p := range c.rt.registry.allPools() {
@@ -184,7 +203,8 @@ func (c *comparison) recordAgreed(outcome *agreement.Outcome) {
 	}
 }
 
-// checkInBackground finds divergences even if the program never registers again.
+// checkInBackground compares histories regularly until the group ends. It thus finds divergences
+// even if the program never registers again.
 func (c *comparison) checkInBackground() {
 	timer := time.NewTicker(c.rt.opts.CheckInterval)
 	defer timer.Stop()
@@ -195,11 +215,13 @@ func (c *comparison) checkInBackground() {
 			return
 		}
 		if err := c.compareInBackground(); err != nil {
-			return
+			return // the group has failed or was closed, and the program's calls return why
 		}
 	}
 }
 
+// compareInBackground compares the parts of histories that all ranks have recorded already. If they
+// differ, the group fails.
 func (c *comparison) compareInBackground() error {
 	exchange := c.exchangeOn(driver.LaneBackground)
 	ledgers, err := c.sharedHistories(c.life.ctx, exchange)
@@ -226,7 +248,8 @@ func (c *comparison) compareInBackground() error {
 // startInBackground starts comparisons if the check level requires them. They continue if this
 // rank's level changes, because the other ranks wait for it.
 func (c *comparison) startInBackground() {
-	if c.rt.Check() != CheckRegistration || c.rt.opts.CheckInterval <= 0 || len(c.ranks) < 2 {
+	isEnabled := c.rt.Check() == CheckRegistration && c.rt.opts.CheckInterval > 0
+	if !isEnabled || len(c.ranks) < 2 {
 		return
 	}
 	c.state.Lock()
@@ -237,25 +260,27 @@ func (c *comparison) startInBackground() {
 	}
 }
 
+// names makes texts contain world ranks and the names of pools.
 func (c *comparison) names() agreement.Names {
 	return agreement.Names{Members: c.ranks, Pool: c.rt.registry.poolName}
 }
 
 // agreeOnCaptures returns an ErrCapturing that names the ranks on which a capture has prevented a
-// step. The caller must hold Group.mu.
+// step, or nil if there are none. refusal is the ErrCapturing of this rank, or nil. The caller must
+// hold Group.mu.
 func agreeOnCaptures(ctx context.Context, g *Group, refusal error) error {
-	var own []byte
+	var own []byte // empty if this rank does not refuse
 	if refusal != nil {
-		own = []byte{1}
+		own = []byte{1} // any byte
 	}
 	payloads, err := g.comm.Exchange(ctx, driver.LaneControl, own)
 	if err != nil {
 		return g.life.awaitFault(err)
 	}
 	var capturingRanks []int
-	for r, payload := range payloads {
+	for groupRank, payload := range payloads {
 		if len(payload) > 0 {
-			capturingRanks = append(capturingRanks, g.ranks[r])
+			capturingRanks = append(capturingRanks, g.ranks[groupRank])
 		}
 	}
 	if len(capturingRanks) > 0 {

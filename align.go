@@ -12,9 +12,10 @@ import (
 	"symmem/internal/ranked"
 )
 
-// aligner makes the ranks of a group place buffers identically again after a fault. When a group
-// fails, one rank may have made requests that another rank never makes. A fault therefore marks
-// pools suspect, and the ranks realign suspect pools before they next compare histories.
+// aligner makes the ranks of a group place buffers identically again after a fault (an error that
+// makes a group fail). When a group fails, one rank may have made requests that another rank never
+// makes. A fault therefore marks pools suspect. The ranks realign suspect pools before they next
+// compare histories (the pools' lists of requests).
 type aligner struct {
 	roster
 	rt         *Runtime
@@ -26,25 +27,30 @@ type aligner struct {
 // suspicion records whether a pool is suspect: after a fault, it may place buffers differently on
 // other ranks. mu guards the fields from isRaised on.
 type suspicion struct {
-	mu           *ranked.Spin[poolMu]
+	mu *ranked.Spin[poolMu]
+	// domain is the group whose ranks make the same requests to the pool; nil if there is none.
 	domain       *Group
-	isRaised     bool
-	failedGroups map[*lifetime]bool // their faults made the pool suspect
-	alignedRanks []int              // world ranks with which this rank has realigned the pool
+	isRaised     bool               // the pool is suspect
+	failedGroups map[*lifetime]bool // a set; the faults of these groups made the pool suspect
+	alignedRanks []int              // world ranks with which this rank has realigned the pool since
 	// blocksBeforeFault lists the blocks that were live when isRaised was set.
 	blocksBeforeFault []alloc.View
-	// rebuilds counts the realignments, each of which drops all reservations.
+	// rebuilds counts the realignments. Each of them drops all reservations of memory.
 	rebuilds int
 	// outsideGroups contains the full ids of groups that use the pool but have ranks outside its
 	// domain.
 	outsideGroups map[string]bool
 }
 
-// isRaisedFor reports whether the pool is suspect for a group. It is not if this rank has
-// realigned the pool with all other ranks of the group. The caller must hold mu.
+// isRaisedFor reports whether the pool is suspect for a group: it is suspect, and this rank has not
+// yet realigned it with some other rank of the group. The caller must hold mu.
 func (s *suspicion) isRaisedFor(g *roster) bool {
-	return s.isRaised && slices.ContainsFunc(g.ranks, func(r int) bool {
-		return r != g.ranks[g.rank] && !slices.Contains(s.alignedRanks, r)
+	if !s.isRaised {
+		return false
+	}
+	ownRank := g.ranks[g.rank]
+	return slices.ContainsFunc(g.ranks, func(rank int) bool {
+		return rank != ownRank && !slices.Contains(s.alignedRanks, rank)
 	})
 }
 
@@ -99,11 +105,14 @@ func (s *suspicion) recordRealigned(g *roster) {
 			delete(s.failedGroups, failedGroup)
 		}
 	}
-	switch {
-	case len(s.failedGroups) > 0: // another fault remains
-	case g.contains(&s.domain.roster):
-		s.isRaised, s.alignedRanks, s.blocksBeforeFault = false, nil, nil
-	default:
+	if len(s.failedGroups) > 0 {
+		return // another fault, not yet repaired, keeps the pool suspect
+	}
+	isWholeDomain := g.contains(&s.domain.roster)
+	if isWholeDomain {
+		s.isRaised = false
+		s.alignedRanks, s.blocksBeforeFault = nil, nil
+	} else {
 		s.alignedRanks = slices.Clone(g.ranks)
 	}
 }
@@ -111,9 +120,10 @@ func (s *suspicion) recordRealigned(g *roster) {
 // alignedCall is a call of all ranks of a group that compares histories of pools.
 type alignedCall struct {
 	tag string // names the call, so that the comparison fails if ranks make different calls
-	// A pool is realigned if some rank suspects it or if needsAlign returns true on some rank.
+	// pools lists the pools that may need a realignment: each that some rank suspects, and each for
+	// which needsAlign returns true on some rank.
 	pools      []*Pool
-	needsAlign func(*Pool) bool          // may be nil; nil after a realignment
+	needsAlign func(*Pool) bool          // may be nil; set to nil after a realignment
 	ledgers    func() []agreement.Ledger // returns the histories to compare; may be nil
 }
 
@@ -121,11 +131,12 @@ type alignedCall struct {
 // goroutines change the pools concurrently.
 const maxRealignments = 3
 
-// realignFlag in agreement.Config.Flags asks all ranks for a realignment.
+// realignFlag in agreement.Config.Flags asks all ranks for a realignment. It is the only flag.
 const realignFlag = 1
 
 // alignAndCompare compares histories of pools, after the ranks have realigned the pools that need
-// it. The caller must hold Group.mu.
+// it. One comparison does both: if some rank sets realignFlag, all ranks realign the pools and
+// compare again. The caller must hold Group.mu.
 func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
 	for range maxRealignments {
 		if err := a.life.cause(ctx); err != nil {
@@ -139,12 +150,13 @@ func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
 		if err != nil {
 			return a.life.awaitFault(err)
 		}
-		switch {
-		case outcome.Flags != 0:
-		case len(config.Ledgers) == 0 && a.rt.Check() == CheckOff:
-			return a.divergence(outcome)
-		default:
-			return a.comparison.recordOutcome(outcome)
+		isRealignAsked := outcome.Flags != 0 // by some rank
+		if !isRealignAsked {
+			hasCompared := len(config.Ledgers) > 0 || a.rt.Check() != CheckOff
+			if hasCompared {
+				return a.comparison.recordOutcome(outcome)
+			}
+			return a.divergence(outcome) // it does not make the group fail, and nothing is recorded
 		}
 		if err := a.realign(ctx, c); err != nil {
 			return a.life.awaitFault(err)
@@ -166,11 +178,14 @@ func (c *alignedCall) ledgersToCompare() []agreement.Ledger {
 }
 
 func (c *alignedCall) shouldAlign(g *roster, p *Pool) bool {
-	return p.suspicion.isSuspectFor(g) || c.needsAlign != nil && c.needsAlign(p)
+	if p.suspicion.isSuspectFor(g) {
+		return true
+	}
+	return c.needsAlign != nil && c.needsAlign(p)
 }
 
-// realignError says why pools could not be realigned. All ranks return the same one, and the group
-// remains usable.
+// realignError is the reason why pools could not be realigned. It does not make the group fail.
+// All ranks return the same one.
 type realignError struct{ error }
 
 func (e *realignError) Unwrap() error { return e.error }
@@ -189,9 +204,9 @@ func (a *aligner) hasSuspectPools() bool {
 	})
 }
 
-// realignNewGroup realigns the pools of a new group if hasSuspectPools is true, which must be the
-// same on all ranks. It ignores a realignError, because the first call that uses the pools tries
-// again.
+// realignNewGroup realigns the pools of a new group if hasSuspectPools is true. hasSuspectPools
+// must be the same on all ranks. realignNewGroup ignores a realignError, because the first call
+// that uses the pools tries again.
 func (a *aligner) realignNewGroup(ctx context.Context, hasSuspectPools bool) error {
 	if !hasSuspectPools {
 		return nil

@@ -23,15 +23,16 @@ type rankInventory struct {
 
 // poolInventory is the state of a pool on one rank.
 type poolInventory struct {
-	Pool     uint64
+	Pool     uint64 // id, the same on all ranks
 	Wanted   bool   // a realignment is necessary
 	Position uint64 // number of events in the pool's history
 	Start    uint64 // lowest position at which the rank's history can restart
 	alloc.Inventory
 }
 
-// realign exchanges inventories and gives the pools of the call the same layout on all ranks. If
-// pools cannot be changed, it returns the same realignError on all ranks.
+// realign exchanges inventories and gives the pools of the call the same layout on all ranks. It
+// is for pools whose layout may differ after a fault (an error that makes a group fail). If pools
+// cannot be changed, it returns the same realignError on all ranks.
 func (a *aligner) realign(ctx context.Context, c *alignedCall) error {
 	ownInventory := a.takeInventory(ctx, c)
 	payload, err := json.Marshal(ownInventory)
@@ -42,42 +43,48 @@ func (a *aligner) realign(ctx context.Context, c *alignedCall) error {
 	if err != nil {
 		return err
 	}
-	all := make([]rankInventory, len(payloads))
-	for r := range payloads {
-		if err := json.Unmarshal(payloads[r], &all[r]); err != nil {
-			return fmt.Errorf("decoding the pool inventory of rank %d: %w", a.ranks[r], err)
+	byRank := make([]rankInventory, len(payloads))
+	for i := range payloads {
+		if err := json.Unmarshal(payloads[i], &byRank[i]); err != nil {
+			return fmt.Errorf("decoding the pool inventory of rank %d: %w", a.ranks[i], err)
 		}
 	}
-	return a.realignWith(ctx, all, c.pools)
+	return a.realignWith(ctx, byRank, c.pools)
 }
 
 // exchangeInParts exchanges payloads of any size, in chunks, and returns the payloads of all
-// ranks. The first byte of a chunk is 1 if another chunk of the rank follows, and otherwise 0.
+// ranks. The first byte of a chunk shows whether another chunk of the rank follows.
 func exchangeInParts(
 	ctx context.Context, exchange agreement.Exchange, payload []byte,
 ) (payloads [][]byte, err error) {
-	for hasMore := true; hasMore; {
-		chunk := payload[:min(len(payload), driver.MaxPayload-1)]
-		payload = payload[len(chunk):]
-		header := []byte{0}
+	const lastChunk, moreChunks = 0, 1
+	for {
+		part := payload[:min(len(payload), driver.MaxPayload-1)]
+		payload = payload[len(part):]
+		ownChunk := []byte{lastChunk}
 		if len(payload) > 0 {
-			header[0] = 1
+			ownChunk[0] = moreChunks
 		}
-		chunks, err := exchange(ctx, append(header, chunk...))
+		ownChunk = append(ownChunk, part...)
+		chunks, err := exchange(ctx, ownChunk)
 		if err != nil {
 			return nil, err
 		}
-		hasMore = false
-		payloads = append(payloads, make([][]byte, len(chunks)-len(payloads))...)
-		for r, chunk := range chunks {
+		if payloads == nil {
+			payloads = make([][]byte, len(chunks))
+		}
+		hasMore := false
+		for i, chunk := range chunks {
 			if len(chunk) == 0 {
-				return nil, invalid("rank %d of the group sent an empty part of its inventory", r)
+				return nil, invalid("rank %d of the group sent an empty part of its inventory", i)
 			}
-			hasMore = hasMore || chunk[0] == 1
-			payloads[r] = append(payloads[r], chunk[1:]...)
+			hasMore = hasMore || chunk[0] == moreChunks
+			payloads[i] = append(payloads[i], chunk[1:]...)
+		}
+		if !hasMore {
+			return payloads, nil
 		}
 	}
-	return payloads, nil
 }
 
 // takeInventory waits for this rank's queued work and lists the blocks of the call's pools. It
@@ -85,24 +92,24 @@ func exchangeInParts(
 func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInventory {
 	ctx, cancel := context.WithTimeout(ctx, a.limit.Get())
 	defer cancel()
-	inventories := rankInventory{Capturing: a.rt.captures.isAnyCapturing(nil)}
-	marks := make([]alloc.Mark, len(c.pools))
+	own := rankInventory{Capturing: a.rt.captures.isAnyCapturing(nil)}
+	marks := make([]alloc.Mark, len(c.pools)) // the work up to here is complete after the drain
 	for i, p := range c.pools {
 		marks[i] = p.uses.mark()
 	}
-	switch err := a.rt.streams.drain(ctx); {
-	case errors.Is(err, ErrCapturing):
-		inventories.Capturing = true
-	case err != nil:
-		inventories.Trouble = err.Error()
+	drainErr := a.rt.streams.drain(ctx)
+	if errors.Is(drainErr, ErrCapturing) {
+		own.Capturing = true
+	} else if drainErr != nil {
+		own.Trouble = drainErr.Error()
 	}
 	for _, other := range a.rt.registry.allGroups() {
 		if other.life.fault.Load() == faultReturned {
-			inventories.Faults = append(inventories.Faults, other.key)
+			own.Faults = append(own.Faults, other.key)
 		}
 	}
-	if inventories.Capturing || inventories.Trouble != "" {
-		return inventories
+	if own.Capturing || own.Trouble != "" {
+		return own
 	}
 	for i, p := range c.pools {
 		inventory, err := p.realigner.takeInventory(marks[i])
@@ -110,35 +117,37 @@ func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInvento
 			continue
 		}
 		if err != nil {
-			inventories.Trouble = err.Error()
+			own.Trouble = err.Error()
 		}
 		inventory.Wanted = c.shouldAlign(&a.roster, p)
-		inventories.Pools = append(inventories.Pools, inventory)
+		own.Pools = append(own.Pools, inventory)
 	}
-	return inventories
+	return own
 }
 
-// realignWith realigns pools according to the inventories of all ranks.
-func (a *aligner) realignWith(ctx context.Context, all []rankInventory, pools []*Pool) error {
-	if err := a.checkAllReady(all); err != nil {
+// realignWith realigns pools according to the inventories of all ranks. All ranks take the same
+// decisions, because they have the same inventories.
+func (a *aligner) realignWith(ctx context.Context, byRank []rankInventory, pools []*Pool) error {
+	if err := a.checkAllReady(byRank); err != nil {
 		for _, p := range pools {
 			p.realigner.markSuspect(nil) // every rank does this, so that the next call tries again
 		}
 		return err
 	}
-	a.resolveFaults(all)
+	a.resolveFaults(byRank)
 	var errs []error
 	var changedPools []*Pool
 	removedSegments := map[*Pool][]*segment{}
 	for _, p := range pools {
-		inventories := collectInventories(p.id, all)
+		inventories := collectInventories(p.id, byRank)
 		if inventories == nil {
 			continue
 		}
-		p.realigner.markSuspect(nil)
+		p.realigner.markSuspect(nil) // until rebuild succeeds
 		layout, conflict := alloc.CommonLayout(allocInventories(inventories))
 		if conflict != nil {
-			errs = append(errs, &realignError{a.newConflictError(p, conflict)})
+			conflictErr := a.newConflictError(p, conflict)
+			errs = append(errs, &realignError{conflictErr})
 			continue
 		}
 		removedSegments[p] = p.realigner.rebuild(&a.roster, layout, inventories)
@@ -146,22 +155,23 @@ func (a *aligner) realignWith(ctx context.Context, all []rankInventory, pools []
 			changedPools = append(changedPools, p)
 		}
 	}
-	if len(changedPools) == 0 {
-		return errors.Join(errs...)
+	if len(changedPools) > 0 {
+		unmapErr := a.unmapRemoved(ctx, changedPools, removedSegments)
+		errs = append(errs, unmapErr)
 	}
-	return errors.Join(append(errs, a.unmapRemoved(ctx, changedPools, removedSegments))...)
+	return errors.Join(errs...)
 }
 
 // checkAllReady returns an error if some rank cannot change its pools.
-func (a *aligner) checkAllReady(all []rankInventory) error {
-	for r, inventory := range all {
-		switch {
-		case inventory.Capturing:
+func (a *aligner) checkAllReady(byRank []rankInventory) error {
+	for i, inventory := range byRank {
+		if inventory.Capturing {
 			return &realignError{fmt.Errorf("realigning pools after a fault: rank %d: %w",
-				a.ranks[r], ErrCapturing)}
-		case inventory.Trouble != "":
+				a.ranks[i], ErrCapturing)}
+		}
+		if inventory.Trouble != "" {
 			return &realignError{fmt.Errorf("realigning pools after a fault: rank %d: %s",
-				a.ranks[r], inventory.Trouble)}
+				a.ranks[i], inventory.Trouble)}
 		}
 	}
 	return nil
@@ -169,9 +179,9 @@ func (a *aligner) checkAllReady(all []rankInventory) error {
 
 // resolveFaults records that the faults in the inventories are repaired, except for a fault of
 // this group.
-func (a *aligner) resolveFaults(all []rankInventory) {
+func (a *aligner) resolveFaults(byRank []rankInventory) {
 	for _, failed := range a.rt.registry.allGroups() {
-		for _, inventory := range all {
+		for _, inventory := range byRank {
 			if failed.fullID != a.fullID && slices.Contains(inventory.Faults, failed.key) {
 				failed.life.resolve()
 			}
@@ -181,16 +191,16 @@ func (a *aligner) resolveFaults(all []rankInventory) {
 
 // collectInventories returns the inventories of a pool on all ranks. If no rank wants a
 // realignment of the pool, or some rank lacks the pool, it returns nil.
-func collectInventories(pool uint64, all []rankInventory) []poolInventory {
+func collectInventories(poolID uint64, byRank []rankInventory) []poolInventory {
 	var inventories []poolInventory
 	isWanted := false
-	for _, inventory := range all {
-		i := slices.IndexFunc(inventory.Pools, func(s poolInventory) bool { return s.Pool == pool })
+	for _, rank := range byRank {
+		i := slices.IndexFunc(rank.Pools, func(p poolInventory) bool { return p.Pool == poolID })
 		if i < 0 {
 			return nil
 		}
-		inventories = append(inventories, inventory.Pools[i])
-		isWanted = isWanted || inventory.Pools[i].Wanted
+		inventories = append(inventories, rank.Pools[i])
+		isWanted = isWanted || rank.Pools[i].Wanted
 	}
 	if !isWanted {
 		return nil
@@ -200,17 +210,19 @@ func collectInventories(pool uint64, all []rankInventory) []poolInventory {
 
 func allocInventories(inventories []poolInventory) []alloc.Inventory {
 	var all []alloc.Inventory
-	for _, s := range inventories {
-		all = append(all, s.Inventory)
+	for _, inventory := range inventories {
+		all = append(all, inventory.Inventory)
 	}
 	return all
 }
 
-// hasRemovedSegment reports whether the layout retires a segment that is mapped on some rank.
+// hasRemovedSegment reports whether the layout retires a segment that is mapped on some rank. The
+// layout has an element for each segment of each rank.
 func hasRemovedSegment(layout alloc.Arrangement, inventories []poolInventory) bool {
-	for _, s := range inventories {
-		for ordinal, extent := range s.Segments {
-			if extent.Bytes > 0 && layout.Segments[ordinal].Bytes == 0 {
+	for _, inventory := range inventories {
+		for ordinal, extent := range inventory.Segments {
+			isMapped := extent.Bytes > 0
+			if isMapped && layout.Segments[ordinal].Bytes == 0 {
 				return true
 			}
 		}
@@ -218,36 +230,40 @@ func hasRemovedSegment(layout alloc.Arrangement, inventories []poolInventory) bo
 	return false
 }
 
-// unmapRemoved unmaps segments only after all ranks have deregistered them, because other ranks
-// may read them until then.
+// unmapRemoved deregisters and unmaps segments. It unmaps them only after all ranks have
+// deregistered them, because other ranks may read them until then.
 func (a *aligner) unmapRemoved(
 	ctx context.Context, pools []*Pool, removedSegments map[*Pool][]*segment,
 ) error {
 	var errs []error
 	for _, p := range pools {
-		errs = append(errs, p.realigner.deregisterReleasing())
+		deregisterErr := p.realigner.deregisterReleasing()
+		errs = append(errs, deregisterErr)
 	}
 	if _, err := a.comm.Exchange(ctx, driver.LaneControl, nil); err != nil {
-		return errors.Join(append(errs, err)...)
+		errs = append(errs, err)
+		return errors.Join(errs...)
 	}
 	for _, p := range pools {
-		errs = append(errs, p.segments.endEach(removedSegments[p], p.segments.release))
+		unmapErr := p.segments.endEach(removedSegments[p], p.segments.release)
+		errs = append(errs, unmapErr)
 	}
 	return errors.Join(errs...)
 }
 
+// newConflictError returns a DivergenceError that describes which ranks have which live buffers.
 func (a *aligner) newConflictError(p *Pool, c *alloc.Conflict) error {
 	d := &DivergenceError{
 		Group: a.id, Members: slices.Clone(a.ranks), Kind: DivergedPlacement,
 		Pool: p.rt.registry.poolName(p.id), PoolID: p.id, Deviant: []int{}, Why: "live block",
 	}
-	for r, event := range c.Descriptions {
+	for groupRank, event := range c.Descriptions {
 		i := slices.IndexFunc(d.Sides, func(s Side) bool { return s.Event == event })
 		if i < 0 {
 			i = len(d.Sides)
 			d.Sides = append(d.Sides, Side{Event: event})
 		}
-		d.Sides[i].Ranks = append(d.Sides[i].Ranks, a.ranks[r])
+		d.Sides[i].Ranks = append(d.Sides[i].Ranks, a.ranks[groupRank])
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "group %s: after a fault, ranks have different live buffers in %s", a.id, d.Pool)

@@ -14,31 +14,39 @@ type Buffer struct{ memory Memory }
 
 // Memory is a range of memory: part of a Buffer, or memory that symmem does not own.
 type Memory struct { // four words, the most that the compiler keeps in registers
-	pool   *Pool // nil for memory that symmem does not own
-	handle alloc.Handle
+	pool   *Pool          // nil for memory that symmem does not own
+	handle alloc.Handle   // identifies the block of the Buffer; zero without a pool
 	start  unsafe.Pointer // keeps a Go slice reachable
 	extent extent
 }
 
-// extent contains a length in bytes, the number of the Buffer's stream (or untracked), and
-// hostFlag.
+// extent packs three values into one word. From the highest bit on, it contains hostFlag, a length
+// in bytes, and the number of the Buffer's stream (or untracked).
 type extent uint64
 
 const (
 	streamNumberBits = 16
-	maxStreams       = 1<<streamNumberBits - 1
+	maxStreams       = 1<<streamNumberBits - 1      // streams have the numbers below it
 	maxExtentBytes   = 1<<(63-streamNumberBits) - 1 // largest length
 	// untracked stands for the stream of memory whose uses the pool does not record.
 	untracked alloc.Stream = maxStreams
 	hostFlag  extent       = 1 << 63 // marks the memory of a Go slice
 )
 
+// newExtent requires 0 <= bytes <= maxExtentBytes.
 func newExtent(bytes int64, stream alloc.Stream) extent {
 	return extent(bytes)<<streamNumberBits | extent(stream)
 }
 
-func (e extent) bytes() int64         { return int64(e &^ hostFlag >> streamNumberBits) }
-func (e extent) stream() alloc.Stream { return alloc.Stream(e & (1<<streamNumberBits - 1)) }
+func (e extent) bytes() int64 {
+	withoutFlag := e &^ hostFlag
+	return int64(withoutFlag >> streamNumberBits)
+}
+
+func (e extent) stream() alloc.Stream {
+	const streamMask = 1<<streamNumberBits - 1
+	return alloc.Stream(e & streamMask)
+}
 
 // isOnOtherStream reports whether the pool must record a use of the memory on the current stream.
 func (e extent) isOnOtherStream(current alloc.Stream) bool {
@@ -65,6 +73,7 @@ func (b Buffer) Offset() int64 {
 	return offset
 }
 
+// segmentAndOffset returns -1 and 0 for the zero Buffer, and after Free.
 func (b Buffer) segmentAndOffset() (segment int, offset int64) {
 	if b.memory.pool == nil {
 		return -1, 0
@@ -87,7 +96,7 @@ func (b Buffer) Memory() Memory { return b.memory }
 // Pool.Close, no queued work may use a freed buffer, because freeing the last buffer of a segment
 // unmaps the segment.
 func (b Buffer) Free() error {
-	return b.memory.pool.free(b)
+	return b.memory.pool.free(b) // free accepts a nil pool
 }
 
 // UseOn records that a stream uses the buffer. Collectives, Copy and Fill record their uses
@@ -116,28 +125,34 @@ func (b Buffer) UseOn(s *Stream) error {
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
+	const noStream = 0 // never read, because the Memory has no pool
 	return Memory{
-		start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, 0) | hostFlag,
+		start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, noStream) | hostFlag,
 	}
 }
 
 // Slice returns the range [offset, offset+bytes) of the memory, or ErrOutOfRange.
 func (m Memory) Slice(offset, bytes int64) (Memory, error) {
-	if offset < 0 || bytes < 0 || offset > m.Bytes() || bytes > m.Bytes()-offset {
+	isNegative := offset < 0 || bytes < 0
+	isTooLong := offset > m.Bytes() || bytes > m.Bytes()-offset // the sum could overflow
+	if isNegative || isTooLong {
 		return Memory{}, fmt.Errorf("slicing [%d, %d+%d) of %d bytes: %w",
 			offset, offset, bytes, m.Bytes(), ErrOutOfRange)
 	}
 	if bytes > 0 {
-		// The garbage collector rejects a pointer past the end of a Go slice.
+		// An empty range keeps its start: at the end of a Go slice, the garbage collector would
+		// reject a pointer past the slice.
 		m.start = unsafe.Add(m.start, offset)
 	}
-	m.extent = newExtent(bytes, m.extent.stream()) | m.extent&hostFlag
+	flag := m.extent & hostFlag
+	m.extent = newExtent(bytes, m.extent.stream()) | flag
 	return m, nil
 }
 
 // Address returns the address of the first byte.
 func (m Memory) Address() uintptr { return uintptr(m.start) }
 
+// isTracked reports whether a pool records the uses of the memory.
 func (m Memory) isTracked() bool { return m.pool != nil && m.extent.stream() != untracked }
 
 // Pool returns the memory's pool, or nil.
@@ -157,13 +172,14 @@ func View[T Element](b Buffer) ([]T, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("viewing the zero buffer: %w", ErrForeign)
 	}
-	_, err := b.memory.pool.blockOf(b.memory)
-	if err = cmp.Or(err, b.memory.pool.checkOpen()); err != nil {
+	_, blockErr := b.memory.pool.blockOf(b.memory)
+	if err := cmp.Or(blockErr, b.memory.pool.checkOpen()); err != nil {
 		return nil, fmt.Errorf("viewing a buffer: %w", err)
 	}
 	if !b.memory.pool.rt.device.Info().Addressable {
 		return nil, fmt.Errorf("viewing device memory: %w", ErrUnsupported)
 	}
 	var zero T
-	return unsafe.Slice((*T)(b.memory.start), b.Size()/int64(unsafe.Sizeof(zero))), nil
+	count := b.Size() / int64(unsafe.Sizeof(zero))
+	return unsafe.Slice((*T)(b.memory.start), count), nil
 }

@@ -10,8 +10,10 @@ import (
 	"symmem/internal/ranked"
 )
 
-// captures prevents registrations of memory during captures of streams, because a registration
-// would invalidate a capture. mu guards the fields from ownCaptureCount on.
+// captures keeps registrations of memory and captures of streams apart: a registration during a
+// capture would invalidate the capture. While a stream is captured, registrations are refused.
+// While a registration is in progress, new captures wait. mu guards the fields from
+// ownCaptureCount on.
 type captures struct {
 	mu              *ranked.Mutex[runtimeMu]
 	timeout         time.Duration // limits waits for registrations
@@ -23,10 +25,10 @@ type captures struct {
 	registrationsDone chan struct{} // closed when registrationCount becomes 0; nil while it is 0
 }
 
-// sharedCaptures is the set of *captures of this process's worlds on GPUs, because a registration
-// in one world would invalidate a capture in another. Worlds of OpenLocal are not in it: their
-// ranks stand for separate processes.
-var sharedCaptures sync.Map
+// sharedCaptures is the set of *captures of this process's worlds on GPUs. (A world is what one
+// call of Open has opened.) The set exists because a registration in one world would invalidate a
+// capture in another. Worlds of OpenLocal are not in it: their ranks stand for separate processes.
+var sharedCaptures sync.Map // *captures -> nil
 
 // sharedCapturesLock is held while a registration or a capture begins in one of these worlds.
 var sharedCapturesLock ranked.Mutex[sharedCapturesMu]
@@ -47,16 +49,17 @@ func (c *captures) runWithoutCapture(
 ) error {
 	isCapturing, release := c.delayCaptures()
 	defer release()
-	ownState := []byte{0}
+	const notCapturing, capturing = 0, 1 // the messages of the exchange, of one byte
+	ownState := []byte{notCapturing}
 	if isCapturing {
-		ownState[0] = 1
+		ownState[0] = capturing
 	}
 	states, err := exchange(ctx, ownState)
 	if err != nil {
 		return err
 	}
 	for _, state := range states {
-		if len(state) == 1 && state[0] == 1 {
+		if len(state) == 1 && state[0] == capturing {
 			return ErrCapturing
 		}
 	}
@@ -66,18 +69,11 @@ func (c *captures) runWithoutCapture(
 // delayCaptures begins a registration: it makes new captures wait until release is called.
 // isCapturing is true if this rank is already capturing a stream.
 func (c *captures) delayCaptures() (isCapturing bool, release func()) {
-	c.addRegistration()
-	return c.isAnyCapturing(nil), func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.registrationCount--
-		if c.registrationCount == 0 {
-			close(c.registrationsDone)
-			c.registrationsDone = nil
-		}
-	}
+	c.addRegistration() // first, so that no capture begins after the query
+	return c.isAnyCapturing(nil), c.removeRegistration
 }
 
+// addRegistration counts a registration that begins.
 func (c *captures) addRegistration() {
 	if c.isShared() {
 		sharedCapturesLock.Lock()
@@ -91,9 +87,20 @@ func (c *captures) addRegistration() {
 	}
 }
 
+// removeRegistration ends a registration. After the last one, it wakes the waiting captures.
+func (c *captures) removeRegistration() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.registrationCount--
+	if c.registrationCount == 0 {
+		close(c.registrationsDone)
+		c.registrationsDone = nil
+	}
+}
+
 // isAnyCapturing reports whether this rank is capturing a stream. current is the stream of the
-// call, or nil. Adopted streams outside c.adopted are not queried, because their owners may have
-// destroyed them.
+// call, or nil. Of other libraries' streams, it queries only current and those in c.adopted: the
+// owners of others may have destroyed them.
 func (c *captures) isAnyCapturing(current *Stream) bool {
 	if c.isWorldCapturing(current) {
 		return true
@@ -101,30 +108,37 @@ func (c *captures) isAnyCapturing(current *Stream) bool {
 	if !c.isShared() {
 		return false
 	}
-	for other := range sharedCaptures.Range {
-		if other := other.(*captures); other != c && other.isWorldCapturing(nil) {
+	for key := range sharedCaptures.Range {
+		other := key.(*captures)
+		if other != c && other.isWorldCapturing(nil) {
 			return true
 		}
 	}
 	return false
 }
 
-// isWorldCapturing is isAnyCapturing for the streams of this world only.
+// isWorldCapturing is isAnyCapturing for the streams of this world only. It also removes streams
+// whose captures have ended from c.adopted.
 func (c *captures) isWorldCapturing(current *Stream) bool {
 	c.mu.Lock()
-	hasOwn, adopted := c.ownCaptureCount > 0, c.adopted
+	hasOwnCapture := c.ownCaptureCount > 0
+	adopted := c.adopted
 	c.mu.Unlock()
-	if hasOwn || current != nil && current.isCapturing() {
+	if hasOwnCapture {
+		return true
+	}
+	if current != nil && current.isCapturing() {
 		return true
 	}
 	for _, s := range adopted {
 		if s.isCapturing() {
 			return true
 		}
-		const isListed = true
-		c.updateAdopted(s, !isListed)
-		if s.isCapturing() { // a call may just have begun to use the stream
-			c.updateAdopted(s, isListed)
+		c.updateAdopted(s, c.removeAdopted)
+		// A new capture may have begun since the query. Its beginAdopted had no effect if it came
+		// before the removal, so query again.
+		if s.isCapturing() {
+			c.updateAdopted(s, c.addAdopted)
 			return true
 		}
 	}
@@ -145,27 +159,30 @@ func (c *captures) end() {
 
 // beginAdopted waits for registrations in progress, and then adds s to the adopted streams.
 func (c *captures) beginAdopted(operation string, s *Stream) error {
-	return c.runAfterRegistrations(operation, func() { c.setAdopted(s, true) })
+	return c.runAfterRegistrations(operation, func() { c.addAdopted(s) })
 }
 
-// updateAdopted is setAdopted for callers that do not hold mu.
-func (c *captures) updateAdopted(s *Stream, isListed bool) {
+// updateAdopted calls addAdopted or removeAdopted with mu held.
+func (c *captures) updateAdopted(s *Stream, update func(*Stream)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.setAdopted(s, isListed)
+	update(s)
 }
 
-// setAdopted adds s to the adopted streams or, if isListed is false, removes it. The caller must
-// hold mu.
-func (c *captures) setAdopted(s *Stream, isListed bool) {
-	if slices.Contains(c.adopted, s) == isListed {
-		return
+// addAdopted adds s to the adopted streams, unless it is there. The caller must hold mu.
+func (c *captures) addAdopted(s *Stream) {
+	if !slices.Contains(c.adopted, s) {
+		c.adopted = append(slices.Clone(c.adopted), s)
 	}
-	list := slices.DeleteFunc(slices.Clone(c.adopted), func(o *Stream) bool { return o == s })
-	if isListed {
-		list = append(list, s)
+}
+
+// removeAdopted removes s from the adopted streams, if it is there. The caller must hold mu.
+func (c *captures) removeAdopted(s *Stream) {
+	if slices.Contains(c.adopted, s) {
+		c.adopted = slices.DeleteFunc(slices.Clone(c.adopted), func(other *Stream) bool {
+			return other == s
+		})
 	}
-	c.adopted = list
 }
 
 func (c *captures) clearAdopted() {
@@ -178,10 +195,10 @@ func (c *captures) clearAdopted() {
 // step with mu held. After the timeout, it returns a TimeoutError, in which operation names the
 // call.
 func (c *captures) runAfterRegistrations(operation string, step func()) error {
-	var expired <-chan time.Time
+	var expired <-chan time.Time // set at the first wait
 	for {
 		done := c.runUnlessRegistering(step)
-		if done == nil {
+		if done == nil { // step has run
 			return nil
 		}
 		if expired == nil {
@@ -199,7 +216,7 @@ func (c *captures) runAfterRegistrations(operation string, step func()) error {
 }
 
 // runUnlessRegistering runs step with mu held and returns nil. If a registration is in progress, it
-// returns a channel that is closed when the registration ends.
+// does not run step, and returns a channel that is closed when the registration ends.
 func (c *captures) runUnlessRegistering(step func()) (registrationsDone <-chan struct{}) {
 	if c.isShared() {
 		sharedCapturesLock.Lock()

@@ -10,9 +10,10 @@ import (
 	"symmem/driver"
 )
 
-// decision is the cause of a fault on which the ranks of a group have agreed.
+// decision is the cause of a fault (an error that makes a group fail) on which the ranks of a group
+// have agreed.
 type decision struct {
-	// Text is the text of the cause. Report.Text may be shorter.
+	// Text is the text of the cause. The error that Report.toError returns may have a shorter text.
 	Text   string `json:"text"`
 	Report report `json:"report"`
 }
@@ -33,7 +34,8 @@ func encodeDecision(cause error) []byte {
 	return encoded
 }
 
-// decide proposes cause and returns the cause that the group has agreed on.
+// decide proposes cause to the group, and returns the cause that the group has agreed on: the
+// proposal of this rank or of another.
 func (inq *inquiry) decide(cause error) error {
 	proposal := encodeDecision(cause)
 	result := inq.comm.Decide(proposal)
@@ -43,18 +45,22 @@ func (inq *inquiry) decide(cause error) error {
 	return inq.adopt(cause, result)
 }
 
-// decisionError returns the cause in an encoded decision. If it and ownCause are mismatches of the
-// same call, decisionError returns ownCause instead, which also describes this rank's call. It
-// also returns ownCause if the decision cannot be decoded.
+// decisionError returns the cause in an encoded decision. If that cause and ownCause are mismatches
+// of the same call, decisionError returns ownCause instead: ownCause also describes this rank's
+// call. It also returns ownCause if the decision cannot be decoded.
 func decisionError(ownCause error, encoded []byte) error {
 	var d decision
-	if json.Unmarshal(encoded, &d) != nil || !d.Report.hasRequiredFields() {
+	decodeErr := json.Unmarshal(encoded, &d)
+	if decodeErr != nil || !d.Report.hasRequiredFields() {
 		return ownCause
 	}
-	var ownMismatch *driver.MismatchError
-	if m := d.Report.Mismatch; m != nil && errors.As(ownCause, &ownMismatch) &&
-		ownMismatch.Number == m.Number && ownMismatch.Launch == m.Launch {
-		return ownCause
+	decided := d.Report.Mismatch // nil if the cause is no mismatch
+	var own *driver.MismatchError
+	if decided != nil && errors.As(ownCause, &own) {
+		isSameCall := own.Number == decided.Number && own.Launch == decided.Launch
+		if isSameCall {
+			return ownCause
+		}
 	}
 	err := d.Report.toError()
 	if err.Error() == d.Text {
@@ -65,7 +71,7 @@ func decisionError(ownCause error, encoded []byte) error {
 
 const reportCheckInterval = 20 * time.Millisecond
 
-// awaitReports waits for the reports of missing ranks, until
+// awaitReports waits for the reports of missing ranks. The wait, which began at begin, ends when
 //   - some rank knows a cause, or the group has agreed on a cause,
 //   - the process of a missing rank has ended, or all missing ranks have left the group, or
 //   - three quarters of the group's timeout have passed.
@@ -77,7 +83,10 @@ func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 		all.waited = time.Since(begin).Round(time.Millisecond)
 		hasDeparted := len(all.lostRanks) > 0 || len(all.leftRanks) == len(all.missingRanks)
 		isLate := all.waited >= inq.limit.Get()*3/4
-		if all.hasCause() || hasDeparted || isLate || inq.comm.Decide(nil) != nil {
+		if all.hasCause() || hasDeparted || isLate {
+			return
+		}
+		if decided := inq.comm.Decide(nil); decided != nil { // asks without a proposal
 			return
 		}
 		time.Sleep(reportCheckInterval)
@@ -95,6 +104,7 @@ func (all *reports) hasCause() bool {
 	return false
 }
 
+// ranksInBoth returns the elements of ranks that others contains, too.
 func ranksInBoth(ranks, others []int) []int {
 	return slices.DeleteFunc(slices.Clone(ranks), func(r int) bool {
 		return !slices.Contains(others, r)

@@ -83,11 +83,11 @@ func (d *DivergenceError) Ranks() map[int]Side {
 }
 
 // divergenceOf returns the divergence in an outcome as a DivergenceError, or nil if the ranks
-// agreed. members maps group ranks to world ranks. If it is nil, they are the same.
+// agreed. members maps group ranks to world ranks. If members is nil, the two are the same.
 func divergenceOf(outcome *agreement.Outcome, group string, members []int) error {
 	source := outcome.Divergence
 	if source == nil {
-		return nil
+		return nil // an error that is nil, not a nil *DivergenceError
 	}
 	d := &DivergenceError{
 		Group: group, Members: slices.Clone(members), Kind: DivergenceKind(source.Kind.String()),
@@ -96,7 +96,7 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 		Absent: worldRanks(source.Absent, members), Why: source.Difference.String(),
 		Message: source.Error(),
 	}
-	if source.Last > source.Position {
+	if source.Last > source.Position { // the position is not known exactly
 		d.Last = source.Last
 	}
 	for _, variant := range source.Variants {
@@ -107,14 +107,16 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 	return d
 }
 
-// worldRanks converts group ranks to sorted world ranks. If members is nil, they are the same.
+// worldRanks converts group ranks to world ranks, in a new sorted list. members maps group ranks to
+// world ranks. If members is nil, the two are the same.
 func worldRanks(groupRanks, members []int) []int {
-	ranks := make([]int, 0, len(groupRanks))
-	for _, r := range groupRanks {
+	ranks := make([]int, 0, len(groupRanks)) // not nil, so that JSON has a list
+	for _, groupRank := range groupRanks {
+		rank := groupRank
 		if members != nil {
-			r = members[r]
+			rank = members[groupRank]
 		}
-		ranks = append(ranks, r)
+		ranks = append(ranks, rank)
 	}
 	slices.Sort(ranks)
 	return ranks

@@ -68,8 +68,8 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// newOutOfMemoryError converts an error of the placement core to an OutOfMemoryError. device is
-// the error of the device, or nil if the pool has reached its capacity.
+// newOutOfMemoryError converts an error of package alloc, which places blocks, to an
+// OutOfMemoryError. device is the error of the device, or nil if the pool has reached its capacity.
 func newOutOfMemoryError(err, device error) error {
 	var allocErr *alloc.OutOfMemoryError
 	if !errors.As(err, &allocErr) {
@@ -129,17 +129,17 @@ func toAbsentError(err error) error {
 	if !errors.As(err, &absent) {
 		return err
 	}
-	return &absentErrorWithText{
-		AbsentError{InCall: "meeting all ranks", Ranks: absent.Ranks, Err: err},
-	}
+	converted := AbsentError{InCall: "meeting all ranks", Ranks: absent.Ranks, Err: err}
+	return &absentErrorWithText{converted}
 }
 
-// absentErrorWithText is an AbsentError with the text of the wrapped error, which names the ranks
-// and the store.
+// absentErrorWithText is an AbsentError with the text of Err, which names the ranks and the store
+// (through which ranks find each other).
 type absentErrorWithText struct{ AbsentError }
 
 func (e *absentErrorWithText) Error() string { return e.Err.Error() }
 
+// As makes errors.As find the AbsentError, whose type differs from that of e.
 func (e *absentErrorWithText) As(target any) bool {
 	if absent, ok := target.(**AbsentError); ok {
 		*absent = &e.AbsentError
@@ -154,7 +154,8 @@ func joinWithoutDuplicates(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
 	for _, err := range splitJoined(errors.Join(errs...)) {
-		if text := err.Error(); !seen[text] {
+		text := err.Error()
+		if !seen[text] {
 			seen[text] = true
 			distinct = append(distinct, err)
 		}
@@ -162,7 +163,8 @@ func joinWithoutDuplicates(errs ...error) error {
 	return errors.Join(distinct...)
 }
 
-// splitJoined undoes errors.Join: it lists the errors that err joins, or err itself.
+// splitJoined undoes errors.Join, also if its arguments were joined errors. If err is no joined
+// error, the result contains only err. For nil, the result is empty.
 func splitJoined(err error) []error {
 	if err == nil {
 		return nil
@@ -171,9 +173,10 @@ func splitJoined(err error) []error {
 	if !ok {
 		return []error{err}
 	}
+	// An error of fmt.Errorf with several %w has the same method, but another text.
 	joinedAgain := errors.Join(joined.Unwrap()...)
 	if joinedAgain == nil || joinedAgain.Error() != err.Error() {
-		return []error{err} // not a result of errors.Join
+		return []error{err}
 	}
 	var all []error
 	for _, part := range joined.Unwrap() {
@@ -182,6 +185,7 @@ func splitJoined(err error) []error {
 	return all
 }
 
+// invalid returns an ErrInvalid with a text.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrInvalid)
 }

@@ -13,12 +13,13 @@ import (
 )
 
 // lifetime records whether and why a group has ended: it was closed, or it has failed. The error
-// that makes a group fail is its fault.
+// that makes a group fail is its fault. First, some rank detects a fault. Then all ranks agree on
+// one cause, which their calls return.
 type lifetime struct {
 	roster
 	rt      *Runtime
 	comm    driver.Communicator
-	inquiry *inquiry
+	inquiry *inquiry // with it, the ranks agree on the cause of a fault
 	events  *groupEvents
 	state   *ranked.Spin[groupState]
 	// ctx is canceled with the reason when the group is closed or its ranks have agreed on the
@@ -50,29 +51,31 @@ const (
 )
 
 // err returns why the group has ended: an ErrClosed, or the cause of its fault. Until the ranks
-// agree on the cause, err returns nil.
+// agree on the cause, err returns nil. Like recordFault, the first err after a fault marks pools
+// suspect.
 func (l *lifetime) err() error { return l.recordFault(context.Cause(l.ctx)) }
 
 // cause is like err, but if this rank has detected a fault, it waits until the ranks agree on the
 // cause or ctx ends.
 func (l *lifetime) cause(ctx context.Context) error {
-	if l.ctx.Err() == nil && l.comm.Cause() != nil {
-		ctx = orBackground(ctx)
-		ranked.AssertMayWait()
-		select {
-		case <-l.ctx.Done():
-		case <-ctx.Done():
-			if l.ctx.Err() == nil {
-				return fmt.Errorf("waiting for the cause of the fault of group %s: %w", l.id,
-					context.Cause(ctx))
-			}
-		}
+	if l.ctx.Err() != nil || l.comm.Cause() == nil {
+		return l.err()
 	}
-	return l.err()
+	ctx = orBackground(ctx)
+	ranked.AssertMayWait()
+	select {
+	case <-l.ctx.Done():
+	case <-ctx.Done():
+	}
+	if l.ctx.Err() != nil {
+		return l.err()
+	}
+	return fmt.Errorf("waiting for the cause of the fault of group %s: %w", l.id,
+		context.Cause(ctx))
 }
 
-// watch regularly checks the peers until the group ends. After a fault, it runs the inquiry in
-// which the ranks agree on the cause.
+// watch regularly checks the peers (the other ranks) until the group ends. After a fault, it lets
+// the ranks agree on the cause.
 func (l *lifetime) watch() {
 	ticker := time.NewTicker(l.peerCheckInterval())
 	defer ticker.Stop()
@@ -83,13 +86,7 @@ func (l *lifetime) watch() {
 			ticker.Reset(l.peerCheckInterval())
 		case <-l.comm.Failed():
 			if l.ctx.Err() == nil {
-				close(l.failing)
-				cause := l.comm.Cause()
-				if !errors.Is(cause, ErrClosed) { // otherwise, this rank has left the group
-					cause = l.inquiry.run(cause)
-				}
-				l.cancel(cause)
-				l.events.recordFault(cause)
+				l.endWithFault()
 			}
 			return
 		case <-l.ctx.Done():
@@ -98,30 +95,52 @@ func (l *lifetime) watch() {
 	}
 }
 
+// endWithFault lets the ranks agree on the cause of the communicator's fault, and ends the group
+// with the cause.
+func (l *lifetime) endWithFault() {
+	close(l.failing)
+	cause := l.comm.Cause()
+	hasLeft := errors.Is(cause, ErrClosed) // this rank closed the communicator: nothing to agree on
+	if !hasLeft {
+		cause = l.inquiry.run(cause)
+	}
+	l.cancel(cause)
+	l.events.recordFault(cause)
+}
+
 const maxPeerCheckInterval = time.Second
 
 // peerCheckInterval is at most a quarter of the timeout, so that idle ranks detect faults in time.
 func (l *lifetime) peerCheckInterval() time.Duration {
-	return min(maxPeerCheckInterval, max(l.limit.Get()/4, time.Millisecond))
+	quarter := l.limit.Get() / 4
+	return min(maxPeerCheckInterval, max(quarter, time.Millisecond))
 }
 
-// awaitFault returns err or, if err is a fault of this group, waits for the cause that the ranks
-// agree on and returns the cause.
+// awaitFault waits if err is a fault of this group: it returns the cause that the ranks agree on.
+// It returns any other err, and nil, at once.
 func (l *lifetime) awaitFault(err error) error {
-	if err == nil || errors.Is(err, driver.ErrInterrupted) || !l.isOwnFault(err) {
-		return err // an interrupted caller must not wait again
+	if err == nil || !l.isOwnFault(err) {
+		return err
+	}
+	if errors.Is(err, driver.ErrInterrupted) {
+		return err // the program has interrupted the call, so it must not wait again
 	}
 	ranked.AssertMayWait()
 	<-l.ctx.Done()
 	return l.err()
 }
 
+// isOwnFault reports whether err is the fault of this group. After a fault of the group, that
+// includes a PeerError (other ranks have failed first), even if it names no owner.
 func (l *lifetime) isOwnFault(err error) bool {
-	return l.comm.Cause() != nil && (lifetimeOf(err) == l || errors.Is(err, driver.ErrFault))
+	if l.comm.Cause() == nil {
+		return false
+	}
+	return lifetimeOf(err) == l || errors.Is(err, driver.ErrFault)
 }
 
-// lifetimeOf returns the lifetime of the group whose fault err is, or nil. A PriorError belongs to
-// the group whose call was skipped.
+// lifetimeOf returns the lifetime of the group whose fault err is. If err is no fault, it returns
+// nil. A PriorError belongs to the group whose call was skipped.
 func lifetimeOf(err error) *lifetime {
 	if err == nil {
 		return nil // errors.As would allocate
@@ -130,15 +149,16 @@ func lifetimeOf(err error) *lifetime {
 	if !errors.As(err, &fault) {
 		return nil
 	}
-	l, _ := fault.Owner.(*lifetime)
+	l, _ := fault.Owner.(*lifetime) // nil if the owner has another type
 	return l
 }
 
-// recordFault returns err: nil, an ErrClosed or a fault. It must be called before a fault is
-// returned to the program. In the first such call, it marks the group's pools suspect, because
-// they may differ between the ranks.
+// recordFault returns err: nil, an ErrClosed or a fault. Call it before a fault is returned to the
+// program. The first call with a fault marks the group's pools suspect: their layout may differ
+// between the ranks.
 func (l *lifetime) recordFault(err error) error {
-	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != faultNotReturned {
+	isFault := err != nil && !errors.Is(err, ErrClosed)
+	if !isFault || l.fault.Load() != faultNotReturned {
 		return err
 	}
 	for _, p := range l.rt.registry.allPools() {
@@ -146,12 +166,12 @@ func (l *lifetime) recordFault(err error) error {
 			p.realigner.markSuspect(l)
 		}
 	}
-	l.fault.CompareAndSwap(faultNotReturned, faultReturned)
+	l.fault.CompareAndSwap(faultNotReturned, faultReturned) // keeps faultRepaired
 	return err
 }
 
-// recordFaultOfCommunicator records a fault that the communicator has detected, and reports
-// whether there is one.
+// recordFaultOfCommunicator records the fault that the communicator has detected. If there is
+// none, it returns false.
 func (l *lifetime) recordFaultOfCommunicator() bool {
 	cause := l.comm.Cause()
 	if cause == nil || errors.Is(cause, ErrClosed) {
@@ -166,7 +186,7 @@ func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAb
 // resolve records that the fault of a group has been repaired. If the group has not failed on this
 // rank yet, resolve makes it fail first.
 func (l *lifetime) resolve() {
-	l.abort()
+	l.abort() // does nothing in a group that has failed
 	_ = l.recordFault(ErrAborted)
 	l.fault.Store(faultRepaired)
 }
@@ -181,15 +201,15 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 	return err
 }
 
-// close ends the group and reports whether it had failed before.
-func (l *lifetime) close() (failed bool) {
+// close ends the group. hadFailed is true if a fault had ended it before.
+func (l *lifetime) close() (hadFailed bool) {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		<-l.ctx.Done() // other ranks may need this one to determine the cause
 		_ = l.recordFault(cause)
 	}
-	failed = l.ctx.Err() != nil
+	hadFailed = l.ctx.Err() != nil
 	l.state.Lock() // no goroutine of the group starts after this
 	defer l.state.Unlock()
-	l.cancel(fmt.Errorf("group %s: %w", l.id, ErrClosed))
-	return failed
+	l.cancel(fmt.Errorf("group %s: %w", l.id, ErrClosed)) // has no effect after a fault
+	return hadFailed
 }

@@ -34,12 +34,13 @@ const envDeterministic = "SYMMEM_DETERMINISTIC"
 // String returns default, any, ranks, tree or rounded-tree.
 func (f Formula) String() string {
 	switch {
-	case f == FormulaDefault:
+	case f == FormulaDefault: // has no driver.Formula
 		return "default"
 	case f < FormulaDefault || f > FormulaRoundedTree:
 		return "Formula(?)"
+	default:
+		return f.driver().String()
 	}
-	return f.driver().String()
 }
 
 // ParseFormula returns the formula that has the given name: one that String returns, 0
@@ -55,12 +56,13 @@ func ParseFormula(name string) (Formula, error) {
 	}
 	f, err := driver.ParseFormula(name)
 	if err != nil {
-		return 0, invalid("%v, default, 0, 1", err)
+		return 0, invalid("%v, default, 0, 1", err) // the text of err ends with a list of names
 	}
-	return FormulaAny + Formula(f), nil
+	return FormulaAny + Formula(f), nil // the reverse of Formula.driver
 }
 
-// driver converts f for the backend. f must not be FormulaDefault.
+// driver converts f for the backend, whose formulas are the same from FormulaAny on. f must not be
+// FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
 // checkFormula returns an error if a group cannot use the formula: the number of ranks does not
@@ -72,18 +74,19 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	if err := f.driver().Fits(ranks); err != nil {
 		return fmt.Errorf("%w (Options.Deterministic, %s): %w", err, envDeterministic, ErrUnsupported)
 	}
-	sum := c.Offer(driver.Call{Operation: driver.AllReduce, DataType: Float32, Count: 1})
-	plainErr := sum.Refusal(driver.PathPlain)
-	directErr := sum.Refusal(driver.PathDirect)
-	if plainErr == nil || directErr == nil {
+	sum := driver.Call{Operation: driver.AllReduce, DataType: Float32, Count: 1}
+	offer := c.Offer(sum) // lists the paths that can run the call
+	plainErr := offer.Refusal(driver.PathPlain)
+	directErr := offer.Refusal(driver.PathDirect)
+	if plainErr == nil || directErr == nil { // one path suffices
 		return nil
 	}
 	return fmt.Errorf("the group cannot be deterministic (Options.Deterministic, %s): "+
 		"plain path: %w; direct path: %w", envDeterministic, plainErr, directErr)
 }
 
-// rejectDeterministic returns an error if the options select a formula. It is called by operations
-// whose reductions NCCL runs, in an order that NCCL chooses.
+// rejectDeterministic returns an error if the options select a formula other than FormulaAny. It is
+// for operations whose reductions NCCL runs, in an order that NCCL chooses.
 func (o *Options) rejectDeterministic(operation string) error {
 	if o.Deterministic == FormulaAny {
 		return nil

@@ -19,8 +19,8 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.LiveBlock(m.handle)
 }
 
-// checkOpen returns an error if the pool is closed or suspended. Calls between enterPools and
-// leave can omit it.
+// checkOpen returns an error if the pool is closed or suspended. It is not necessary between
+// enterPools and leave, because the pool then stays open.
 func (p *Pool) checkOpen() error {
 	if p.calls.Closed() {
 		return callRefusal(p)
@@ -43,11 +43,11 @@ func (p *Pool) free(b Buffer) error {
 		return p.freeSlowly(block, state, err)
 	}
 	p.ledger.AppendWithoutSite(
-		event.KindFree, p.core.Owner(), block.Segment, block.Offset, block.Size, 0)
-	spin.Publish64(&p.frees, p.frees.Load()+1)
+		event.KindFree, p.core.Owner(), block.Segment, block.Offset, block.Size, noRequest)
+	spin.Publish64(&p.frees, p.frees.Load()+1) // p.mu is held, so no increment is lost
 	if p.events.active {
 		p.addresses.recordFree(block)
-		p.events.releaseOne()
+		p.events.releaseOne() // unlocks p.mu
 		return nil
 	}
 	p.mu.Unlock()
@@ -57,32 +57,34 @@ func (p *Pool) free(b Buffer) error {
 // freeSlowly completes a free after core.FreeHandle has returned an error, or a state other than
 // alloc.Free because the memory may still be in use. It unlocks p.mu.
 func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error {
-	defer p.events.release()
+	defer p.events.release() // unlocks p.mu
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
 	p.addresses.recordFree(block)
-	err = p.uses.recordFree(block, state)
+	recordErr := p.uses.recordFree(block, state)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
-	return err
+	return recordErr
 }
 
-// freeAfterClose frees a buffer of a closed pool. It unlocks p.mu.
-func (p *Pool) freeAfterClose(b Buffer) (err error) {
+// freeAfterClose frees a buffer of a closed pool. The caller must hold p.mu, which freeAfterClose
+// unlocks. After the last buffer of a segment, it also unmaps the segment.
+func (p *Pool) freeAfterClose(b Buffer) error {
 	p.mu.Unlock()
 	defer p.events.deliver()
-	endErr := p.segments.end(func() endCalls {
+	var freeErr error
+	unmapErr := p.segments.end(func() unlockedCalls {
 		if len(p.segments.liveBuffers) == 0 {
-			err = errPoolClosed
+			freeErr = errPoolClosed
 			return nil
 		}
-		block, _, freeErr := p.core.FreeHandle(b.memory.handle)
-		if freeErr != nil {
-			err = fmt.Errorf("freeing a buffer: %w", freeErr)
+		block, _, err := p.core.FreeHandle(b.memory.handle)
+		if err != nil {
+			freeErr = fmt.Errorf("freeing a buffer: %w", err)
 			return nil
 		}
 		p.addresses.recordFree(block)
 		return p.segments.recordFree(p.segments.list[block.Segment])
 	})
-	return cmp.Or(err, endErr)
+	return cmp.Or(freeErr, unmapErr)
 }

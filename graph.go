@@ -14,14 +14,16 @@ import (
 // the groups whose collectives it contains.
 type Graph struct {
 	rt   *Runtime
-	work driver.Graph
+	work driver.Graph // nil in a zero Graph
 
 	pools  []*Pool  // pools whose memory the work uses
 	groups []*Group // groups whose collectives the work contains
 
-	mu           ranked.Mutex[graphMu]
-	pinnedMemory []Memory // memory that Close unpins; guarded by mu
-	closed       bool     // guarded by mu
+	mu ranked.Mutex[graphMu]
+	// pinnedMemory is the memory that the work keeps allocated (see Stream.pin). Close unpins it.
+	// Guarded by mu.
+	pinnedMemory []Memory
+	closed       bool // guarded by mu
 }
 
 // BeginCapture starts recording the stream's work instead of running it. Until EndCapture,
@@ -54,7 +56,8 @@ func (s *Stream) beginCapture() error {
 	if err := s.queue.BeginCapture(); err != nil {
 		return err
 	}
-	s.captureStart, s.pinned, s.untracked, s.groups = start, nil, nil, nil
+	s.captureStart = start
+	s.pinned, s.untracked, s.groups = nil, nil, nil
 	s.capturing.Store(true)
 	return nil
 }
@@ -90,7 +93,8 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	g := &Graph{rt: s.rt, work: work, pinnedMemory: s.pinned, pools: s.untracked, groups: s.groups}
 	s.pinned, s.untracked, s.groups = nil, nil, nil
 	if err != nil {
-		return nil, errors.Join(err, g.unpin())
+		unpinErr := g.unpin()
+		return nil, errors.Join(err, unpinErr)
 	}
 	for _, m := range g.pinnedMemory {
 		if !slices.Contains(g.pools, m.pool) {
@@ -109,16 +113,16 @@ func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	if s.capturing.Load() {
 		s.rt.captures.end()
 		s.capturing.Store(false)
-		if errors.Is(err, driver.ErrNotCapturing) {
+		if errors.Is(err, driver.ErrNotCapturing) { // only a closed stream stops capturing early
 			err = fmt.Errorf("ending a capture: the stream has been closed: %w", ErrClosed)
 		}
 	}
 	return work, err
 }
 
-// pin keeps the block of m allocated until the captured graph is closed. It returns false if the
-// stream is not being captured.
-func (s *Stream) pin(m Memory) (bool, error) {
+// pin keeps the block of m allocated until the captured graph is closed. If the stream is not
+// being captured, pin does nothing and returns false.
+func (s *Stream) pin(m Memory) (isCapturing bool, err error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
 	if !s.capturing.Load() {
@@ -129,17 +133,18 @@ func (s *Stream) pin(m Memory) (bool, error) {
 			return true, nil
 		}
 	}
-	err := m.pool.uses.pin(m)
+	err = m.pool.uses.pin(m)
 	if err == nil {
 		s.pinned = append(s.pinned, m)
 	}
 	return true, err
 }
 
-// addUntrackedPool adds a pool to those whose memory the captured graph uses without a pin, if the
-// stream is being captured.
+// addUntrackedPool records that a capture uses memory of a pool without a pin, because nothing
+// records the uses of that memory. If p is nil or the stream is not being captured, it does
+// nothing.
 func (s *Stream) addUntrackedPool(p *Pool) {
-	if p == nil || !s.capturing.Load() { // avoids the lock
+	if p == nil || !s.capturing.Load() { // this first query avoids the lock
 		return
 	}
 	s.pinning.Lock()
@@ -172,7 +177,7 @@ func (g *Graph) Launch(s *Stream) error {
 		if err != nil {
 			return fmt.Errorf("launching a graph: %w", err)
 		}
-		defer use.leave(p, nil)
+		defer use.leave(p, nil) // after the launch
 	}
 	if err := groupRefusals(g.groups); err != nil {
 		return fmt.Errorf("launching a graph: %w", err)
@@ -197,7 +202,9 @@ func (g *Graph) Close() error {
 		return nil
 	}
 	g.closed = true
-	return errors.Join(g.work.Close(), g.unpin())
+	closeErr := g.work.Close()
+	unpinErr := g.unpin()
+	return errors.Join(closeErr, unpinErr)
 }
 
 // unpin unpins the graph's memory. The caller must hold g.mu, unless no other goroutine uses the

@@ -10,7 +10,7 @@ import (
 	"symmem/driver"
 )
 
-// groupSuspender implements Group.Suspend and Group.Resume.
+// groupSuspender implements Group.Suspend and Group.Resume. It is embedded in Group.
 type groupSuspender struct {
 	group *Group
 	// suspendState is poolOpen, poolSuspending, poolSuspended or poolResuming. It changes only while
@@ -18,14 +18,14 @@ type groupSuspender struct {
 	suspendState atomic.Int32
 }
 
-// refusal returns an error if the group refuses calls because it is suspended. After a fault, it
-// returns nil, because calls then return the fault.
+// refusal returns an error if the group refuses calls because it is suspended. After a fault (an
+// error that makes the group fail), it returns nil, because calls then return the fault.
 func (s *groupSuspender) refusal() error {
 	if s.suspendState.Load() == poolOpen || s.hasFailed() {
 		return nil
 	}
 	text := fmt.Sprintf("group %s is suspended: call its Resume on every rank", s.group.id)
-	return &refusalError{text, ErrSuspended}
+	return &refusalError{text: text, kind: ErrSuspended}
 }
 
 func (s *groupSuspender) hasFailed() bool {
@@ -76,7 +76,7 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s.suspendState.Load() != poolOpen {
+	if s.suspendState.Load() != poolOpen { // suspended before
 		return Suspension{}, nil
 	}
 	s.setState(poolSuspending)
@@ -90,7 +90,7 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 		return Suspension{}, err
 	}
 	released, err := comm.Suspend(ctx)
-	s.setState(poolSuspended)
+	s.setState(poolSuspended) // even after an error: the memory may be gone
 	if err == nil {
 		// Wait for the other ranks: the memory is free once all ranks have unmapped it.
 		_, err = g.comm.Exchange(ctx, driver.LaneControl, nil)
@@ -112,8 +112,8 @@ func (s *groupSuspender) prepareSuspend(
 	if isCapturing {
 		return ErrCapturing
 	}
-	limit := workLimit(s.group.limit.Get())
-	if err := awaitAllStreams(ctx, s.group.rt, limit); err != nil {
+	streamsLimit := workLimit(s.group.limit.Get())
+	if err := awaitAllStreams(ctx, s.group.rt, streamsLimit); err != nil {
 		return err
 	}
 	return comm.PrepareSuspend()
@@ -127,7 +127,8 @@ func (s *groupSuspender) compareAndPrepare(
 	if err := s.group.aligner.alignAndCompare(ctx, &alignedCall{tag: tag}); err != nil {
 		return err
 	}
-	return agreeOnRefusal(ctx, s.group, prepare())
+	prepareErr := prepare()
+	return agreeOnRefusal(ctx, s.group, prepareErr)
 }
 
 func (s *groupSuspender) resume(ctx context.Context) error {
@@ -141,7 +142,8 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	prepareNothing := func() error { return nil }
 	err := s.compareAndPrepare(ctx, "resume group", prepareNothing)
 	if err == nil {
-		err = g.life.awaitFault(g.comm.(driver.SuspendableCommunicator).Resume(ctx))
+		comm := g.comm.(driver.SuspendableCommunicator) // suspend has checked the type
+		err = g.life.awaitFault(comm.Resume(ctx))
 	}
 	if err != nil {
 		s.setState(poolSuspended)
@@ -159,13 +161,14 @@ func checkNotSuspended(windows []groupWindow) error {
 		return nil
 	}
 	text := fmt.Sprintf("group %s is suspended: call its Resume first", windows[i].group.id)
-	return &refusalError{text, ErrSuspended}
+	return &refusalError{text: text, kind: ErrSuspended}
 }
 
-// recordGroupInCapture adds a group to those whose calls the stream's capture contains, if there
-// is a capture. The graph checks later that these groups are not suspended.
+// recordGroupInCapture records that the stream's capture contains calls of a group. The graph
+// checks later that the group is not suspended. If the stream is not being captured, it does
+// nothing.
 func recordGroupInCapture(s *Stream, g *Group) {
-	if !s.capturing.Load() { // avoids the lock
+	if !s.capturing.Load() { // this first query avoids the lock
 		return
 	}
 	s.pinning.Lock()
@@ -175,6 +178,7 @@ func recordGroupInCapture(s *Stream, g *Group) {
 	}
 }
 
+// groupRefusals joins the refusals of groups. It returns nil if none is suspended.
 func groupRefusals(groups []*Group) error {
 	var errs []error
 	for _, g := range groups {

@@ -47,16 +47,16 @@ func (rt *Runtime) JoinWith(
 	if err := rt.creation.closedError(); err != nil {
 		return nil, err
 	}
-	rank := slices.Index(ranks, rt.rank)
+	groupRank := slices.Index(ranks, rt.rank) // -1 if ranks does not contain this rank
 	if len(id) > MaxGroupID {
 		return nil, invalid("joining group %.40q...: the id has %d bytes, but at most %d are allowed",
 			id, len(id), MaxGroupID)
 	}
-	if id == "" || rank < 0 {
+	if id == "" || groupRank < 0 {
 		return nil, invalid("joining group %q: the id must not be empty, and the list of ranks %v "+
 			"must include this rank (%d)", id, ranks, rt.rank)
 	}
-	sortedRanks := slices.Sorted(slices.Values(ranks))
+	sortedRanks := slices.Sorted(slices.Values(ranks)) // not empty: it contains this rank
 	areInWorld := sortedRanks[0] >= 0 && sortedRanks[len(sortedRanks)-1] < rt.size
 	areDistinct := len(slices.Compact(sortedRanks)) == len(ranks)
 	if !areInWorld || !areDistinct {
@@ -71,11 +71,14 @@ func (rt *Runtime) JoinWith(
 	err := rt.rankLists.announce(ctx, fullID, ranks, timeout.Get())
 	var g *Group
 	if err == nil {
-		r := roster{fullID: fullID, ranks: slices.Clone(ranks), rank: rank, limit: timeout}
+		r := roster{fullID: fullID, ranks: slices.Clone(ranks), rank: groupRank, limit: timeout}
 		g, err = rt.connect(ctx, r)
 	}
-	if err != nil && !cannotBeRankLoss(err) {
-		err = cmp.Or(rt.rankLists.findDifference(fullID, ranks), err)
+	mayBeLostRank := err != nil && !cannotBeRankLoss(err)
+	if mayBeLostRank {
+		// Ranks with different lists wait for ranks that never come. That looks like a lost rank.
+		difference := rt.rankLists.findDifference(fullID, ranks)
+		err = cmp.Or(difference, err)
 	}
 	if err != nil {
 		return nil, driver.GroupConfig{ID: fullID}.JoinError(err)
@@ -90,9 +93,10 @@ const (
 	splitPrefix  = "/"
 )
 
-// connect creates a group by connecting its ranks. If the process of one of them ends during the
-// call, connect returns a RankLostError.
+// connect creates a group by connecting its ranks, which r lists. If the process of one of these
+// ranks ends during the call, connect returns a RankLostError.
 func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
+	// done ends the call. If Runtime.Close has interrupted it, done changes the error to ErrClosed.
 	ctx, done, err := rt.creation.beginJoin(ctx)
 	if err != nil {
 		return nil, err
@@ -109,13 +113,13 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 	return g, err
 }
 
-// connectUnmonitored is connect without a watch for ranks that end.
+// connectUnmonitored is connect, but does not notice that the process of a rank ends.
 func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, error) {
 	life := newLifetime()
 	config := driver.GroupConfig{
 		ID: r.fullID, Ranks: r.ranks, Rank: r.rank, Timeout: r.limit, Check: rt.Check() == CheckEvery,
 		Strict: !rt.opts.UnorderedMessages, Formula: rt.opts.Deterministic.driver(),
-		Owner: life,
+		Owner: life, // the Owner of faults of the communicator, see lifetimeOf
 	}
 	comm, err := rt.device.Connect(ctx, config)
 	if err != nil {
@@ -131,6 +135,8 @@ func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, er
 	return g, nil
 }
 
+// newGroup returns a group whose ranks comm has connected. It connects the parts of the Group with
+// each other and with life.
 func newGroup(
 	rt *Runtime, config *driver.GroupConfig, comm driver.Communicator, life *lifetime,
 ) *Group {
@@ -153,7 +159,7 @@ func newGroup(
 	g.router = &router{comm: comm, ranks: len(r.ranks)}
 	g.router.choice.Store(int32(rt.opts.Path))
 	g.calls.init(g)
-	g.group = g
+	g.group = g // the field of the embedded groupSuspender
 	g.values = &values{
 		roster: r, rt: rt, comm: comm, life: life, state: state, events: g.events,
 	}
@@ -165,7 +171,7 @@ func newGroup(
 }
 
 // prepareNewGroup compares the ranks' settings, prepares the choice of paths, and realigns suspect
-// pools. All ranks must call it.
+// pools: pools whose layout may differ between ranks after a fault. All ranks must call it.
 func (g *Group) prepareNewGroup(ctx context.Context) error {
 	hasSuspectPools, err := g.agreeOnSettings(ctx)
 	if err != nil {
@@ -180,14 +186,16 @@ func (g *Group) prepareNewGroup(ctx context.Context) error {
 	return g.aligner.realignNewGroup(ctx, hasSuspectPools)
 }
 
-// closeFailed closes a group that could not be created because of err, and returns the error of
-// the creation. If err is the group's fault, the ranks first agree on its cause.
+// closeFailed closes a group that could not be created because of err. If err is the group's
+// fault, the ranks first agree on its cause. The result is that cause or err, joined with the error
+// of the closing.
 func closeFailed(g *Group, err error) error {
 	if g.life.isOwnFault(err) {
 		err = g.life.inquiry.run(g.comm.Cause())
 	}
 	g.life.cancel(err)
-	return errors.Join(err, g.comm.Close())
+	closeErr := g.comm.Close()
+	return errors.Join(err, closeErr)
 }
 
 // agreeOnSettings compares the settings of all ranks. Every rank gets the same error.
@@ -202,11 +210,12 @@ func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err 
 	}}
 	table, err := tuningTableFor(rt.opts.Tuning, rt.device.Info(), len(g.ranks))
 	if err != nil {
-		own.TableError = err.Error()
+		own.TableError = err.Error() // compareSettings returns it on all ranks
 	} else {
 		digest := formatDigest(table)
 		own.Terms = append(own.Terms, setting{
-			"tuning table", digest, fmt.Sprintf("%s (digest %s)", table.Name(), digest),
+			What: "tuning table", Value: digest,
+			Text: fmt.Sprintf("%s (digest %s)", table.Name(), digest),
 		})
 	}
 	encoded, err := json.Marshal(own)
@@ -217,19 +226,21 @@ func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err 
 	if err != nil {
 		return false, err
 	}
-	all := make([]settings, len(encodedSettings))
-	for r, b := range encodedSettings {
-		if err := json.Unmarshal(b, &all[r]); err != nil {
-			return false, invalid("cannot decode the settings of rank %d: %.40q", g.ranks[r], b)
+	byRank := make([]settings, len(encodedSettings))
+	for i, text := range encodedSettings {
+		if err := json.Unmarshal(text, &byRank[i]); err != nil {
+			return false, invalid("cannot decode the settings of rank %d: %.40q", g.ranks[i], text)
 		}
-		hasSuspectPools = hasSuspectPools || all[r].Suspect
+		hasSuspectPools = hasSuspectPools || byRank[i].Suspect
 	}
-	g.router.tuning, g.router.shape = table, groupShape(all)
-	return hasSuspectPools, compareSettings(all, g.ranks)
+	g.router.tuning = table // nil after a TableError; compareSettings then returns an error
+	g.router.shape = groupShape(byRank)
+	return hasSuspectPools, compareSettings(byRank, g.ranks)
 }
 
-// tuningTableFor returns the named table. If name is empty, it returns the table that the command
-// "symmem tune" has written for this device and number of ranks, or else the built-in table.
+// tuningTableFor returns the named table: a file, or BuiltInTuning. If name is empty, it returns
+// the table that the command "symmem tune" has written for this device and number of ranks. If
+// there is none, it returns the built-in table.
 func tuningTableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
 	if name == "" {
 		file, err := TuningFile(info.Name, ranks)

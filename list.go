@@ -1,22 +1,25 @@
 package symmem
 
 import (
-	"cmp"
 	"context"
 	"errors"
 
 	"symmem/driver"
 )
 
+// maxListCalls limits the length of a list. It is more than any program is expected to need.
 const maxListCalls = 1 << 16
 
 // queueList queues a list of calls (Call.More) on a stream, in one launch if the backend can. A
-// nil stream stands for the default stream.
+// nil stream stands for the default stream. The list must not be empty.
 func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) error {
 	if s == nil {
 		s = g.rt.stream
 	}
-	if err := cmp.Or(checkList(g, s, calls), g.refusal()); err != nil {
+	if err := checkList(g, s, calls); err != nil {
+		return err
+	}
+	if err := g.refusal(); err != nil {
 		return err
 	}
 	recordGroupInCapture(s, g)
@@ -32,15 +35,16 @@ func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) er
 	if err != nil {
 		return err
 	}
-	err = launchList(g, s, calls[0], plans)
+	launchErr := launchList(g, s, calls[0], plans)
 	for _, c := range calls {
 		if s.mustRecordUse(c) {
-			s.useAgain(c.send, c.recv)
+			s.useAgain(c.send, c.recv) // planList's record may have been removed before the launch
 		}
 	}
-	return g.life.awaitFault(err)
+	return g.life.awaitFault(launchErr)
 }
 
+// checkList returns an error if the calls cannot be in one list on the stream.
 func checkList(g *Group, s *Stream, calls []*collective) error {
 	if s.rt != g.rt {
 		return invalid("a list of calls on group %s: the stream belongs to another runtime", g.id)
@@ -50,30 +54,34 @@ func checkList(g *Group, s *Stream, calls []*collective) error {
 			maxListCalls)
 	}
 	for _, c := range calls {
-		if c.operation.PointToPoint() || c.operation >= driver.AllReduceRMSNorm {
+		// The operations from AllReduceRMSNorm on have arguments of their own types.
+		isSpecial := c.operation >= driver.AllReduceRMSNorm
+		if c.operation.PointToPoint() || isSpecial {
 			return invalid("%v on group %s: this operation cannot be in a list of calls", c.operation, g.id)
 		}
 	}
 	return nil
 }
 
-// planList returns the plans (prepared calls) of a list. It validates all calls before it prepares
-// the first one.
+// planList returns the plans (prepared calls) of a list, and records the calls' uses of buffers. It
+// validates all calls before it prepares the first one.
 func planList(
 	ctx context.Context, g *Group, s *Stream, calls []*collective,
-) (plans []*collective, err error) {
+) ([]*collective, error) {
 	if err := chooseListPath(&g.calls, calls); err != nil {
 		return nil, err
 	}
-	plans = make([]*collective, len(calls))
+	plans := make([]*collective, len(calls))
 	for i, c := range calls {
 		plans[i] = g.calls.cachedPlan(c)
-		if plans[i] == nil {
-			plans[i], err = g.calls.validatedCopy(c) // not prepared yet
-			if err != nil {
-				return nil, err
-			}
+		if plans[i] != nil {
+			continue
 		}
+		validated, err := g.calls.validatedCopy(c) // its plan field is nil until prepare
+		if err != nil {
+			return nil, err
+		}
+		plans[i] = validated
 	}
 	for _, c := range calls {
 		if s.mustRecordUse(c) && g.life.fault.Load() != faultRepaired {
@@ -95,19 +103,21 @@ func planList(
 	return plans, nil
 }
 
-// chooseListPath makes all calls of a list take the path of the largest call, so that one launch
-// can run all of them. It changes only lists of AllGatherV whose first call does not choose a
-// path.
+// chooseListPath sets the path (the way in which a call runs) of the calls of a list. All take the
+// path of the largest call, so that one launch can run all of them. chooseListPath changes only
+// lists of several AllGatherV whose first call does not choose a path.
 func chooseListPath(planner *planner, calls []*collective) error {
-	if calls[0].choice != PathDefault {
+	if len(calls) == 1 || calls[0].choice != PathDefault {
 		return nil
 	}
-	largest, maxBytes := calls[0], uint64(0)
+	largest := calls[0]
+	maxBytes := uint64(0)
 	for _, c := range calls {
-		if c.operation != OpAllGatherV || len(calls) == 1 || c.splits == nil {
+		if c.operation != OpAllGatherV || c.splits == nil {
 			return nil
 		}
-		if bytes := uint64(c.splits.Total(c.operation)) * uint64(c.dataType.Size()); bytes > maxBytes {
+		bytes := uint64(c.splits.Total(c.operation)) * uint64(c.dataType.Size())
+		if bytes > maxBytes {
 			largest, maxBytes = c, bytes
 		}
 	}
@@ -138,7 +148,7 @@ func chooseListPath(planner *planner, calls []*collective) error {
 }
 
 // launchList launches the plans in one launch if the backend can combine them, and otherwise one
-// by one.
+// by one. It waits for the result if first, the first call of the list, asks for that.
 func launchList(g *Group, s *Stream, first *collective, plans []*collective) error {
 	lister, canList := g.comm.(driver.Lister)
 	if canList && len(plans) > 1 {
@@ -151,13 +161,14 @@ func launchList(g *Group, s *Stream, first *collective, plans []*collective) err
 			for _, p := range plans {
 				p.submit.Count()
 			}
-			combined := *plans[0]
+			combined := *plans[0] // a copy, because plans[0] stays in the cache
 			combined.plan = plan
 			return g.launchOn(s, &combined, first.wait)
 		}
 		if !errors.Is(err, ErrUnsupported) {
 			return err
 		}
+		// The backend cannot combine these plans: launch them one by one.
 	}
 	for _, p := range plans {
 		begin := p.submit.Begin()

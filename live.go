@@ -22,6 +22,7 @@ const (
 	envHTTPToken = "SYMMEM_HTTP_TOKEN" // access token of the web pages; random by default
 )
 
+// checkHTTP checks Options.HTTP.
 func checkHTTP(address string) error {
 	if address == "" {
 		return nil
@@ -37,14 +38,14 @@ type liveView struct {
 	rt       *Runtime
 	openTime time.Time
 	server   *live.Server // nil without Options.HTTP, or if it could not be opened
-	// countsCalls is set if new plans (prepared calls) must count how often they run.
+	// countsCalls is set if new plans (prepared calls) must count and time their runs.
 	countsCalls atomic.Bool
-	// isReady is set once Open has initialized the Runtime, so that snapshots can read it.
+	// isReady is set once Open has initialized the Runtime. Until then, snapshots are almost empty.
 	isReady atomic.Bool
 }
 
-// open creates the socket of this rank's web pages if Options.HTTP is set. If that fails, it logs
-// a warning.
+// open creates the socket of this rank's web pages if Options.HTTP is set. If that fails, it only
+// logs a warning: the Runtime works without the pages.
 func (v *liveView) open(ctx context.Context) {
 	v.openTime = time.Now()
 	if v.rt.opts.HTTP == "" {
@@ -72,14 +73,16 @@ func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	if !canChoose {
 		return rand.Text(), nil
 	}
-	name, err := store.CompareSet(ctx, "live", nil, []byte(rand.Text()))
+	// The first rank's proposal becomes the value of the key "live". All ranks get that value.
+	proposal := []byte(rand.Text())
+	name, err := store.CompareSet(ctx, "live", nil, proposal)
 	if err != nil {
 		return "", fmt.Errorf("agreeing on the name of the job: %w", err)
 	}
 	return string(name), nil
 }
 
-// start starts the server. All ranks must have created their sockets before.
+// start starts the server. Call it after all ranks have created their sockets.
 func (v *liveView) start() {
 	v.isReady.Store(true)
 	if v.server != nil {
@@ -97,9 +100,10 @@ func (v *liveView) close() {
 
 // handler returns a handler for the web pages, and makes plans count calls from now on.
 func (v *liveView) handler() http.Handler {
-	if hadCounted := v.countsCalls.Swap(true); !hadCounted {
+	hadCounted := v.countsCalls.Swap(true)
+	if !hadCounted {
 		for _, g := range v.rt.registry.allGroups() {
-			g.windows.makePlansStale() // existing plans do not count their calls
+			g.windows.makePlansStale() // existing plans do not count: prepare them again
 		}
 	}
 	if v.server != nil {
@@ -108,7 +112,7 @@ func (v *liveView) handler() http.Handler {
 	return live.NewHandler(v.snapshot)
 }
 
-// callClocks measures calls, grouped by operation, path and size.
+// callClocks measures a group's calls, by operation, path (the way in which a call runs) and size.
 type callClocks struct {
 	clocksByKey sync.Map // clockKey -> *clockPair
 }
@@ -119,30 +123,33 @@ type clockKey struct {
 	sizeBits  int // n for sizes in bytes from 1<<(n-1) to 1<<n - 1, and 0 for size 0
 }
 
-// clockPair measures the calls with one clockKey: their submission and, if isTimed is set, their
-// execution by the backend.
+// clockPair measures the calls with one clockKey.
 type clockPair struct {
-	submitClock, runClock driver.CallTimer
-	isTimed               atomic.Bool
+	submitClock driver.CallTimer // times of submissions
+	runClock    driver.CallTimer // times of executions by the backend, if isTimed is set
+	isTimed     atomic.Bool
 }
 
 // addMeters makes a prepared call report its times to the clocks of its key.
 func (c *callClocks) addMeters(call *collective, path driver.Path) {
 	bytes := call.described.Bytes
-	key := clockKey{call.operation, path, bits.Len64(uint64(bytes))}
+	key := clockKey{
+		operation: call.operation, path: path, sizeBits: bits.Len64(uint64(bytes)),
+	}
 	value, _ := c.clocksByKey.LoadOrStore(key, new(clockPair))
 	clocks := value.(*clockPair)
 	call.submit = clocks.submitClock.Meter(bytes)
-	timedPlan, isTimed := call.plan.(driver.Timed)
-	if isTimed && !call.operation.PointToPoint() {
+	timedPlan, canTime := call.plan.(driver.Timed)
+	if canTime && !call.operation.PointToPoint() {
 		timedPlan.SetMeter(clocks.runClock.MeterWithoutBytes(bytes))
 		clocks.isTimed.Store(true)
 	}
 }
 
+// summarize returns the measurements, sorted by key.
 func (c *callClocks) summarize() []live.Calls {
-	summaries := []live.Calls{}
-	c.clocksByKey.Range(func(k, value any) bool {
+	summaries := []live.Calls{} // not nil, so that JSON has a list
+	for k, value := range c.clocksByKey.Range {
 		key, clocks := k.(clockKey), value.(*clockPair)
 		submit := clocks.submitClock.Read()
 		calls := live.Calls{
@@ -157,8 +164,7 @@ func (c *callClocks) summarize() []live.Calls {
 			calls.Run = &run
 		}
 		summaries = append(summaries, calls)
-		return true
-	})
+	}
 	slices.SortFunc(summaries, func(a, b live.Calls) int {
 		return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Path, b.Path),
 			cmp.Compare(a.MinBytes, b.MinBytes))

@@ -57,14 +57,15 @@ const (
 	QuantPerGroup = driver.QuantPerGroup // a computed scale per 128 elements, which divide Hidden
 )
 
-// output returns the memory for the output of a rank: Output or, if Output is missing, the rank's
-// part of Input.
+// output returns the memory for the output of a rank: Output or, if Output is missing, memory in
+// Input. In a ReduceScatterRMSNorm, that is the rank's part of Input.
 func (a *NormArgs) output(o Operation, rank int) (Memory, error) {
+	hasOutput := a.Output.Address() != 0
 	switch {
-	case a.Quant == QuantNone || a.Output.Address() != 0:
+	case hasOutput || a.Quant == QuantNone: // without Quant, a missing Output is an error
 		return a.Output, nil
 	case !a.Type.Valid() || a.Rows < 0 || a.Hidden < 0:
-		return a.Input, nil // Validate returns the error
+		return a.Input, nil // invalid arguments: Validate returns the error
 	case o == driver.ReduceScatterRMSNorm:
 		bytes := a.Rows * a.Hidden * int64(a.Type.Size())
 		return a.Input.Slice(int64(rank)*bytes, bytes)
@@ -80,14 +81,18 @@ func (a *NormArgs) driverNorm() *driver.Norm {
 		Quant: a.Quant, OnlyQuantized: a.Quant != QuantNone && a.Output.Address() == 0,
 		Quantized: a.Quantized.Address(), Scales: a.Scales.Address(), ScaleStrides: a.ScaleStrides,
 	}
-	if norm.Quant.ComputesScales() && norm.ScaleStrides == [2]int64{} {
+	hasNoStrides := norm.ScaleStrides == [2]int64{}
+	if norm.Quant.ComputesScales() && hasNoStrides {
 		norm.ScaleStrides = norm.DefaultScaleStrides()
 	}
 	return norm
 }
 
 // ScaleBytes returns the size in bytes of the memory from the first scale to the last.
-func (a *NormArgs) ScaleBytes() int64 { return a.driverNorm().Spans()[3].Bytes }
+func (a *NormArgs) ScaleBytes() int64 {
+	const scales = 3 // index of Scales in driver.Norm.Spans, see otherBuffers
+	return a.driverNorm().Spans()[scales].Bytes
+}
 
 // otherBuffers returns the tensors except Input and Output, in the order of driver.Norm.Spans.
 func (a *NormArgs) otherBuffers() [4]Memory {
@@ -100,7 +105,7 @@ func runNorm(
 	ctx context.Context, g *Group, o Operation, a NormArgs, s *Stream, choice PathChoice, site uint32,
 	wait bool,
 ) error {
-	if a.Type == Float32 { // the zero value
+	if a.Type == Float32 { // the zero value selects BFloat16
 		a.Type = BFloat16
 	}
 	recv, err := a.output(o, g.rank)
@@ -111,7 +116,8 @@ func runNorm(
 		operation: o, dataType: a.Type, reduceOp: Sum, send: a.Input, recv: recv,
 		count: a.Rows * a.Hidden, choice: choice, site: site, wait: wait,
 	}
-	c.norm = reuseNorm(g.calls.plans[c.planSlot(a.Weight.Address())].Load(), &a)
+	slot := c.planSlot(a.Weight.Address()) // where the plan (prepared call) of an equal call is
+	c.norm = reuseNorm(g.calls.plans[slot].Load(), &a)
 	return g.run(ctx, s, c)
 }
 

@@ -8,7 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// PermutedLayout describes the memory that Permute writes; see [driver.PermutedLayout].
+// PermutedLayout describes the memory that Permute writes. (Permute sorts the rows that Dispatch
+// has received by expert.) See [driver.PermutedLayout].
 type PermutedLayout = driver.PermutedLayout
 
 // DefaultPermuteAlign is the alignment if PermuteArgs.Align is 0.
@@ -22,7 +23,8 @@ func (r Routing) PermutedLayout(ranks int, align int64) PermutedLayout {
 		MaxTokens: r.MaxTokens, TopK: r.TopK, Scales: r.Scales, Experts: r.Experts,
 	}
 	rowBytes := r.Hidden * int64(r.Type.Size())
-	return route.PermutedLayout(ranks, rowBytes, cmp.Or(align, DefaultPermuteAlign))
+	align = cmp.Or(align, DefaultPermuteAlign)
+	return route.PermutedLayout(ranks, rowBytes, align)
 }
 
 // PermuteArgs contains the arguments of Permute and Unpermute. Memory must be aligned to 16 bytes.
@@ -42,71 +44,76 @@ type PermuteArgs struct {
 	Returned Memory
 }
 
-// permute queues a Permute or, if returns is true, an Unpermute. what describes the call in
-// errors. m lists the memory that the call uses. If that is less than three parts, the rest of m
-// is zero.
+// permute queues a Permute or, if isUnpermute is true, an Unpermute. operation names the call in
+// errors. parts lists the memory that the call uses, in the order of driver.Permutation.Spans. If
+// the call uses less than three parts, the rest is zero.
 func permute(
-	g *Group, what string, a *PermuteArgs, returns bool, m [3]Memory, s *Stream,
+	g *Group, operation string, a *PermuteArgs, isUnpermute bool, parts [3]Memory, s *Stream,
 ) error {
 	if s == nil {
 		s = g.rt.stream
 	}
 	if s.rt != g.rt {
-		return invalid("%s on group %s: the stream belongs to another runtime", what, g.id)
+		return invalid("%s on group %s: the stream belongs to another runtime", operation, g.id)
 	}
-	if err := queuePermutation(g, a, returns, m, s); err != nil {
-		return fmt.Errorf("%s on group %s: %w", what, g.id, err)
+	if err := queuePermutation(g, a, isUnpermute, parts, s); err != nil {
+		return fmt.Errorf("%s on group %s: %w", operation, g.id, err)
 	}
 	return nil
 }
 
-func queuePermutation(g *Group, a *PermuteArgs, returns bool, m [3]Memory, s *Stream) error {
+// queuePermutation is permute without the checks of the stream.
+func queuePermutation(
+	g *Group, a *PermuteArgs, isUnpermute bool, parts [3]Memory, s *Stream,
+) error {
 	permuter, ok := g.rt.device.(driver.Permuter)
 	if !ok {
 		return fmt.Errorf("the backend has no permutations: %w", ErrUnsupported)
 	}
 	p := a.driverPermutation(g)
-	if err := p.Validate(returns); err != nil {
+	if err := p.Validate(isUnpermute); err != nil {
 		return err
 	}
-	for i, span := range p.Spans(returns) {
-		if err := g.calls.checkMemory(span.Name, m[i], span.Bytes, Uint8); err != nil {
+	for i, span := range p.Spans(isUnpermute) {
+		if err := g.calls.checkMemory(span.Name, parts[i], span.Bytes, Uint8); err != nil {
 			return err
 		}
 	}
-	use, err := enterPools(m[0].pool, m[1].pool)
+	first, second, third := parts[0], parts[1], parts[2]
+	use, err := enterPools(first.pool, second.pool)
 	if err != nil {
 		return err
 	}
-	defer use.leave(m[0].pool, m[1].pool)
-	third := m[2].pool
-	if third == m[0].pool || third == m[1].pool {
-		third = nil // a second entry would fail if Close has begun
+	defer use.leave(first.pool, second.pool)
+	thirdPool := third.pool
+	if thirdPool == first.pool || thirdPool == second.pool {
+		thirdPool = nil // entered already; a second entry would fail if Close has begun
 	}
-	thirdUse, err := enterPools(third, nil)
+	thirdUse, err := enterPools(thirdPool, nil)
 	if err != nil {
 		return err
 	}
-	defer thirdUse.leave(third, nil)
-	err = errors.Join(s.checkAndUse(m[0], m[1]), s.checkAndUse(m[2], m[2]))
+	defer thirdUse.leave(thirdPool, nil)
+	err = errors.Join(s.checkAndUse(first, second), s.checkAndUse(third, third))
 	if err != nil {
 		return err
 	}
-	defer s.useAgain(m[0], m[1])
-	defer s.useAgain(m[2], m[2])
+	defer s.useAgain(first, second)
+	defer s.useAgain(third, third)
 	queue := permuter.Permute
-	if returns {
+	if isUnpermute {
 		queue = permuter.Unpermute
 	}
 	if err := queue(s.queue, p); err != nil {
 		return err
 	}
-	for _, part := range m {
+	var errs []error
+	for _, part := range parts {
 		if part.isGoMemory() {
-			err = errors.Join(err, s.keepReachable(part, part))
+			errs = append(errs, s.keepReachable(part, part))
 		}
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 func (a *PermuteArgs) driverPermutation(g *Group) *driver.Permutation {

@@ -397,7 +397,7 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	if err != nil {
 		return fmt.Errorf("closing a pool: %w", toTimeoutError(err, p.rt.opts.Timeout))
 	}
-	err = p.segments.end(func() (calls endCalls) {
+	err = p.segments.end(func() (calls unlockedCalls) {
 		if p.segments.closed {
 			return nil
 		}

@@ -15,18 +15,20 @@ import (
 	"symmem/internal/ranked"
 )
 
-// membership is a group's use of a pool.
+// membership is a group's use of a pool: the group registers the pool's segments (parts of its
+// memory that were mapped at once). Each registration creates a window.
 type membership struct {
 	pool    *Pool
 	group   *Group
 	windows map[*segment]driver.Window // guarded by Pool.mu
-	// nextOrdinal is the ordinal after the last registered segment; guarded by Pool.mu.
+	// nextOrdinal is the number after that of the last registered segment. Segments are registered
+	// in the order of their numbers. Guarded by Pool.mu.
 	nextOrdinal int32
 	hasPending  atomic.Bool // segments may have been mapped since the last registration
 }
 
-// setPending makes the group's plans (prepared calls) stale, because they would not register the
-// memory.
+// setPending records that there may be segments to register. It also makes the group's plans
+// (prepared calls) stale, because they would not register the memory.
 func (m *membership) setPending() {
 	m.hasPending.Store(true)
 	m.group.windows.revision.Add(1)
@@ -45,7 +47,8 @@ type registrar struct {
 	events      *poolEvents
 }
 
-// ensureMembership requires that the caller holds mu.
+// ensureMembership returns the group's membership, and creates it in the first call. It returns an
+// ErrInvalid if the group cannot use the pool. The caller must hold mu.
 func (r *registrar) ensureMembership(g *Group) (*membership, error) {
 	if m := r.memberships[g]; m != nil {
 		return m, nil
@@ -58,13 +61,15 @@ func (r *registrar) ensureMembership(g *Group) (*membership, error) {
 		return nil, invalid("group %s has ranks outside the pool's domain %s", g.id, r.domain.id)
 	}
 	m := &membership{pool: r.pool, group: g, windows: map[*segment]driver.Window{}}
-	m.hasPending.Store(r.suspicion.isRaisedFor(&g.roster) ||
-		slices.ContainsFunc(r.segments.list, (*segment).canRegister))
+	hasSegments := slices.ContainsFunc(r.segments.list, (*segment).canRegister)
+	mustRealign := r.suspicion.isRaisedFor(&g.roster) // a registration realigns the pool
+	m.hasPending.Store(hasSegments || mustRealign)
 	r.memberships[g] = m
 	return m, nil
 }
 
-// findMembership requires that the caller does not hold mu.
+// findMembership is ensureMembership for callers that do not hold mu. It accepts any group, and
+// also adds the membership to the group.
 func (r *registrar) findMembership(g *Group) (*membership, error) {
 	if g == nil || g.rt != r.rt {
 		return nil, invalid("the group is nil or belongs to another runtime than the pool")
@@ -84,24 +89,27 @@ func (r *registrar) findMembership(g *Group) (*membership, error) {
 	return m, err
 }
 
-// hasPendingSegments reports whether some segments can be registered. m can be nil.
+// hasPendingSegments reports whether there are segments to register. m is nil if the group has no
+// membership yet.
 func (r *registrar) hasPendingSegments(m *membership) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	first := int32(0)
+	firstOrdinal := int32(0)
 	if m != nil {
-		first = m.nextOrdinal
+		firstOrdinal = m.nextOrdinal
 	}
-	return slices.ContainsFunc(r.segments.list[first:], (*segment).canRegister)
+	return slices.ContainsFunc(r.segments.list[firstOrdinal:], (*segment).canRegister)
 }
 
+// setPending calls setPending for all memberships. The caller must hold mu.
 func (r *registrar) setPending() {
 	for _, m := range r.memberships {
 		m.setPending()
 	}
 }
 
-// registerInCall requires that the caller has called enterPools, so that Close waits.
+// registerInCall registers the pool's pending segments with a group, if there are any. The caller
+// must have called enterPools, so that Close waits.
 func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
 	m, err := r.findMembership(g)
 	if err != nil {
@@ -126,15 +134,17 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 		return err
 	}
 	segments := r.holdPendingSegments(m)
-	defer func() { r.segments.releaseAll(segments) }()
+	defer func() { r.segments.releaseAll(segments) }() // the latest value of segments
 	if len(segments) == 0 && !r.suspicion.isSuspectFor(&g.roster) {
 		return nil
 	}
 	err := g.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: "registration", pools: []*Pool{r.pool},
 		ledgers: func() []agreement.Ledger {
-			r.segments.releaseAll(segments) // after a realignment, the list can be different
-			if segments = r.holdPendingSegments(m); g.rt.Check() == CheckOff {
+			// After a realignment, other segments can be pending.
+			r.segments.releaseAll(segments)
+			segments = r.holdPendingSegments(m)
+			if g.rt.Check() == CheckOff {
 				return nil
 			}
 			return []agreement.Ledger{r.history.with(segments)}
@@ -149,7 +159,8 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 	return err
 }
 
-// registerSegments requires the same segments on all ranks, and that the caller holds Group.mu.
+// registerSegments registers segments, which must be the same on all ranks. During a capture on
+// some rank, all ranks return ErrCapturing instead. The caller must hold Group.mu.
 func (r *registrar) registerSegments(
 	ctx context.Context, m *membership, segments []*segment,
 ) error {
@@ -170,14 +181,18 @@ func (r *registrar) registerSegments(
 	return nil
 }
 
-// holdPendingSegments returns the segments to register. They stay mapped until releaseAll.
+// holdPendingSegments returns the segments to register. They stay mapped until releaseAll. It also
+// resets m.hasPending.
 func (r *registrar) holdPendingSegments(m *membership) []*segment {
+	isAny := func(*segment) bool { return true }
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m.hasPending.Store(false)
-	return r.segments.holdSegments(m.nextOrdinal, func(*segment) bool { return true })
+	return r.segments.holdSegments(m.nextOrdinal, isAny)
 }
 
+// registerSegment registers a segment and adds the window. If the window cannot be added, it
+// deregisters the segment.
 func (r *registrar) registerSegment(ctx context.Context, m *membership, s *segment) error {
 	g := m.group
 	key := driver.SegmentKey{Pool: r.history.id, Ordinal: uint32(s.ordinal)}
@@ -193,14 +208,16 @@ func (r *registrar) registerSegment(ctx context.Context, m *membership, s *segme
 	if err != nil {
 		return errors.Join(err, deregisterErr)
 	}
-	r.segments.reportLater(deregisterErr)
+	r.segments.reportLater(deregisterErr) // a concurrent Trim unmaps the segment: no error
 	return nil
 }
 
-// addWindow returns ErrClosed if the group has been closed. It also adds no window to a segment
-// that a concurrent Trim unmaps. This is no error, because another rank may have added its window
-// before its Trim.
-func (r *registrar) addWindow(m *membership, s *segment, window driver.Window) (bool, error) {
+// addWindow adds a window to the membership and the group. If the group has been closed, it returns
+// ErrClosed. If a concurrent Trim unmaps the segment, it returns false and no error: another rank
+// may have added its window before its Trim.
+func (r *registrar) addWindow(
+	m *membership, s *segment, window driver.Window,
+) (isAdded bool, err error) {
 	g := m.group
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +228,8 @@ func (r *registrar) addWindow(m *membership, s *segment, window driver.Window) (
 	if s.releasing {
 		return false, nil
 	}
-	m.windows[s], m.nextOrdinal = window, s.ordinal+1
+	m.windows[s] = window
+	m.nextOrdinal = s.ordinal + 1
 	g.windows.add(r.pool, s, window)
 	notify(r.rt, func(o *Observer) func(WindowEvent) { return o.Register },
 		WindowEvent{r.segments.newSegmentEvent(s), g})
@@ -219,19 +237,20 @@ func (r *registrar) addWindow(m *membership, s *segment, window driver.Window) (
 	return true, nil
 }
 
-// deregister returns calls that deregister the segment's windows. The caller must hold mu.
-func (r *registrar) deregister(s *segment) endCalls {
-	calls := endCalls{func() error { return deregisterAdopted(r.rt, s) }}
+// deregister removes the segment's windows from all memberships and groups. The caller must hold
+// mu. It must make the returned calls, which deregister the windows, after it has unlocked mu.
+func (r *registrar) deregister(s *segment) unlockedCalls {
+	calls := unlockedCalls{func() error { return deregisterAdopted(r.rt, s) }}
 	compareKeys := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
-	for _, m := range slices.SortedFunc(maps.Values(r.memberships), compareKeys) {
+	inSameOrderOnAllRanks := slices.SortedFunc(maps.Values(r.memberships), compareKeys)
+	for _, m := range inSameOrderOnAllRanks {
 		calls = append(calls, r.deregisterWindow(m, s)...)
 	}
 	return calls
 }
 
-// deregisterWindow returns the call that deregisters a window, if there is one. The caller must
-// hold mu.
-func (r *registrar) deregisterWindow(m *membership, s *segment) endCalls {
+// deregisterWindow is deregister for one membership. If the segment has no window, it does nothing.
+func (r *registrar) deregisterWindow(m *membership, s *segment) unlockedCalls {
 	window := m.windows[s]
 	if window == nil {
 		return nil
@@ -241,11 +260,17 @@ func (r *registrar) deregisterWindow(m *membership, s *segment) endCalls {
 		WindowEvent{r.segments.newSegmentEvent(s), m.group})
 	r.events.recordWindow(event.KindDeregister, s, m.group)
 	m.group.windows.remove(r.pool, s)
-	return endCalls{func() error { return panicIfClosedTwice(window.Deregister()) }}
+	deregister := func() error {
+		err := window.Deregister()
+		return panicIfClosedTwice(err)
+	}
+	return unlockedCalls{deregister}
 }
 
+// dropGroup deregisters the windows of a group that is being closed, and removes its membership.
 func (r *registrar) dropGroup(g *Group) error {
-	return r.segments.end(func() (calls endCalls) {
+	// The function runs with mu held, and the calls that it returns without mu.
+	return r.segments.end(func() (calls unlockedCalls) {
 		delete(r.suspicion.outsideGroups, g.fullID)
 		m := r.memberships[g]
 		if m == nil || r.segments.closed {

@@ -13,7 +13,7 @@ type registry struct {
 	mu *ranked.Mutex[runtimeMu]
 	// context is canceled when Runtime.Close begins. From then on, the lists do not change.
 	context    context.Context
-	world      *Group
+	world      *Group              // the group of all ranks
 	groups     []*Group            // guarded by mu
 	pools      []*Pool             // guarded by mu
 	joinedIDs  map[string]struct{} // ids of all Joins, even failed ones; guarded by mu
@@ -33,8 +33,8 @@ func (r *registry) allGroups() []*Group {
 	return slices.Clone(r.groups)
 }
 
-// addGroup adds a group and starts its goroutines. If Runtime.Close has begun, it only returns the
-// cause of the context's end.
+// addGroup adds a group and starts its goroutines. If Runtime.Close has begun, it returns an error
+// instead.
 func (r *registry) addGroup(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,7 +47,7 @@ func (r *registry) addGroup(g *Group) error {
 	return nil
 }
 
-// claimID marks an id as used by Join. It reports false if a Join has used the id before.
+// claimID marks an id as used by Join. It returns false if a Join has used the id before.
 func (r *registry) claimID(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,8 +61,8 @@ func (r *registry) claimID(id string) bool {
 	return true
 }
 
-// removeGroup removes a closed group, unless Runtime.Close has begun. The group must not have
-// failed, because a realignment of pools needs the faults of failed groups.
+// removeGroup removes a closed group, unless Runtime.Close has begun. Do not call it for a group
+// that has failed: a realignment of pools needs the faults of failed groups.
 func (r *registry) removeGroup(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,14 +71,16 @@ func (r *registry) removeGroup(g *Group) {
 	}
 }
 
-// addPool adds a new pool and gives it its id and its number. Pools without a domain share id 0
-// and have distinct numbers.
+// addPool adds a new pool and gives it its id and its number. The id is the same on all ranks of
+// the pool's domain (the group whose ranks share the pool). Pools without a domain share id 0 and
+// have distinct numbers.
 func (r *registry) addPool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	id := r.nextPoolID(p.domain)
 	number := id
-	if p.domain == nil {
+	isLocal := p.domain == nil
+	if isLocal {
 		number = r.localPools
 		r.localPools++
 	}
@@ -113,10 +115,13 @@ func (r *registry) countPools(domain *Group) int {
 	return count
 }
 
-// poolsPerDomain is the number of distinct ids for the pools of one domain (the group whose ranks
-// share the pools). It is a power of two: the low bits of an id number the domain's pools, and the
-// high bits are those of the group's key.
+// poolsPerDomain is the number of distinct ids for the pools of one domain. It is a power of two:
+// the low bits of an id number the domain's pools, and the high bits are those of the domain's key
+// (a hash of the group's id).
 const poolsPerDomain = 1 << 16
+
+// domainBits returns the high bits of a pool's id or of a group's key.
+func domainBits(idOrKey uint64) uint64 { return idOrKey &^ (poolsPerDomain - 1) }
 
 // nextPoolID returns the id of a domain's next pool, which is the same on all ranks. For the
 // world, the id is the pool's number. The caller must hold mu.
@@ -124,18 +129,18 @@ func (r *registry) nextPoolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0
 	}
-	count := domain.poolCount
+	number := domain.poolCount
 	domain.poolCount++
 	if domain == r.world {
-		return count
+		return number
 	}
-	return domain.key&^(poolsPerDomain-1) | count%poolsPerDomain
+	return domainBits(domain.key) | number%poolsPerDomain
 }
 
 // poolName returns the name of the pool with an id, for messages. If this rank has neither the
 // pool nor its domain, the name contains only the id.
 func (r *registry) poolName(id uint64) string {
-	if id < poolsPerDomain {
+	if id < poolsPerDomain { // a pool of the world
 		return fmt.Sprintf("pool %d", id)
 	}
 	r.mu.Lock()
@@ -146,7 +151,7 @@ func (r *registry) poolName(id uint64) string {
 		}
 	}
 	for _, g := range r.groups {
-		if g.key&^(poolsPerDomain-1) == id&^(poolsPerDomain-1) {
+		if domainBits(g.key) == domainBits(id) {
 			return fmt.Sprintf("pool %d of group %s", id%poolsPerDomain, g.id)
 		}
 	}

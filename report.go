@@ -7,12 +7,13 @@ import (
 	"symmem/driver"
 )
 
-// report describes the failure of a group, for the other ranks.
+// report describes the failure of a group, for the other ranks. The ranks exchange reports to agree
+// on one cause.
 type report struct {
-	Kind string `json:"kind"`
+	Kind string `json:"kind"` // one of the constants below
 	// InCall describes the failed call, or contains the text of a MismatchError.
 	InCall string `json:"doing"`
-	// Of the fields from Lost to Text, the one for the type of the error is set.
+	// Of the fields from Lost to Text, the one that fits the type of the error is set.
 	Lost       *RankLostError   `json:"lost,omitempty"`
 	Late       *TimeoutError    `json:"late,omitempty"`
 	Deadlock   *DeadlockError   `json:"deadlock,omitempty"`
@@ -31,20 +32,20 @@ type report struct {
 	Pending bool `json:"pending,omitempty"`
 	// Suspect is set if a pool's layout may differ between ranks after another group's failure.
 	Suspect bool `json:"suspect,omitempty"`
-	sender  int  // world rank
+	sender  int  // world rank; set by the receiver
 }
 
 // The kinds of reports. Causes come before their possible consequences: a lost rank can make other
 // ranks late.
 const (
-	kindLost     = "lost"
-	kindPrior    = "prior"
-	kindClosed   = "closed"
-	kindDiverged = "diverged"
-	kindMessages = "messages"
-	kindLate     = "late"
-	kindAborted  = "aborted"
-	kindPeer     = "peer"
+	kindLost     = "lost"     // the process of a rank has ended, or has closed its Runtime
+	kindPrior    = "prior"    // a call was skipped after an earlier failure
+	kindClosed   = "closed"   // the rank has left the group
+	kindDiverged = "diverged" // ranks made different calls or requests
+	kindMessages = "messages" // Sends and Recvs do not match
+	kindLate     = "late"     // a timeout
+	kindAborted  = "aborted"  // a call of Abort, or an interrupted wait
+	kindPeer     = "peer"     // other ranks have failed first
 	kindOther    = "other"
 )
 
@@ -59,19 +60,21 @@ func reportOf(cause error) report {
 	}
 	var r report
 	var mismatch *driver.MismatchError
+	// The order of the cases is that of the kinds' constants. An error can match several cases.
+	// errors.As sets the field of r.
 	switch {
 	case errors.As(cause, &r.Lost):
 		r.Kind, r.InCall = kindLost, r.Lost.InCall
 	case errors.As(cause, &r.Divergence):
 		r.Kind, r.InCall = kindDiverged, "agreement"
 	case errors.As(cause, &mismatch):
-		shortened := *mismatch
-		shortened.Call = nil
-		r.Kind, r.InCall, r.Mismatch = kindDiverged, mismatch.Error(), &shortened
+		withoutCall := *mismatch
+		withoutCall.Call = nil
+		r.Kind, r.InCall, r.Mismatch = kindDiverged, mismatch.Error(), &withoutCall
 	case errors.As(cause, &r.Deadlock):
 		r.Kind, r.InCall = kindDiverged, r.Deadlock.InCall
 	case errors.As(cause, &r.Messages):
-		shortened := *r.Messages
+		shortened := *r.Messages // must fit into a message of the exchange
 		shortened.Ends = shortened.Ends[:min(len(shortened.Ends), maxEnds)]
 		r.Kind, r.Messages = kindMessages, &shortened
 	case errors.As(cause, &r.Late):
@@ -92,6 +95,7 @@ func reportOf(cause error) report {
 }
 
 // hasRequiredFields reports whether toError can convert the report, which another rank has sent.
+// It returns false if the field for the report's kind is nil.
 func (r *report) hasRequiredFields() bool {
 	switch r.Kind {
 	case kindPrior:
@@ -104,11 +108,13 @@ func (r *report) hasRequiredFields() bool {
 		return r.Messages != nil
 	case kindPeer:
 		return r.Peer != nil
+	default: // toError needs only texts
+		return true
 	}
-	return true
 }
 
-// toError converts the report to an error like the reported cause.
+// toError converts the report to an error like the reported cause. Call it only if
+// hasRequiredFields returns true.
 func (r *report) toError() error {
 	switch r.Kind {
 	case kindLost:
@@ -134,6 +140,7 @@ func (r *report) toError() error {
 			return &peerReportError{text: r.InCall, err: r.Mismatch}
 		}
 	}
+	// The other kinds have only texts.
 	return errors.New(cmp.Or(r.Text, r.InCall))
 }
 

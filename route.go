@@ -41,7 +41,8 @@ func (r Routing) Layout(ranks int) DispatchLayout {
 // FirstExpert returns the first expert of a rank in a group with the given number of ranks. The
 // rank's experts end before the first expert of the next rank.
 func (r Routing) FirstExpert(ranks, rank int) int {
-	return (&driver.Route{Experts: r.Experts}).FirstExpert(ranks, rank)
+	route := driver.Route{Experts: r.Experts}
+	return route.FirstExpert(ranks, rank)
 }
 
 // RouteArgs contains the arguments of Dispatch and Combine. Tensors must be contiguous. Send and
@@ -85,7 +86,8 @@ func runRoute(
 	if o == driver.Combine {
 		c.dataType = BFloat16
 	}
-	c.routed = reuseRoute(g.calls.plans[c.planSlot(a.IDs.Address())].Load(), &a)
+	slot := c.planSlot(a.IDs.Address()) // where the plan (prepared call) of an equal call is
+	c.routed = reuseRoute(g.calls.plans[slot].Load(), &a)
 	return g.run(ctx, s, c)
 }
 
@@ -99,28 +101,30 @@ func reuseRoute(plan *collective, args *RouteArgs) *RouteArgs {
 	return &route
 }
 
-// locateRoute finds the window of the buffer that peers access, and stores it in the call. The
-// buffer is the receive buffer of a Dispatch or the send buffer of a Combine. The other buffer
-// need not be in a window.
+// locateRoute finds the window (registered segment) of the buffer that peers access, and stores the
+// window in the call. The buffer is the receive buffer of a Dispatch or the send buffer of a
+// Combine. The other buffer need not be in a window.
 func locateRoute(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
 ) (found locations) {
 	if call.Operation == driver.Combine {
-		if entry, inWindow := table.findWindow(call.Send, sendBytes); inWindow {
-			call.SendWindow = entry.window
-			return locations{send: entry, where: "the send buffer lies in a window of the group"}
+		entry, isInWindow := table.findWindow(call.Send, sendBytes)
+		if !isInWindow {
+			return locations{where: "the send buffer is in no window of the group"}
 		}
-		return locations{where: "the send buffer is in no window of the group"}
+		call.SendWindow = entry.window
+		return locations{send: entry, where: "the send buffer lies in a window of the group"}
 	}
-	if entry, inWindow := table.findWindow(call.Recv, recvBytes); inWindow {
-		call.RecvWindow = entry.window
-		return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
+	entry, isInWindow := table.findWindow(call.Recv, recvBytes)
+	if !isInWindow {
+		return locations{where: "the receive buffer is in no window of the group"}
 	}
-	return locations{where: "the receive buffer is in no window of the group"}
+	call.RecvWindow = entry.window
+	return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
 }
 
-// windowBuffers returns the send buffer and the receive buffer of a call. A buffer that need not
-// be in a window is zero. The call registers the other buffers if necessary.
+// windowBuffers returns the send buffer and the receive buffer of a call, for the registration of
+// their memory. In place of a buffer that need not be in a window, it returns the zero Memory.
 func (c *collective) windowBuffers() [2]Memory {
 	switch c.operation {
 	case driver.Dispatch:

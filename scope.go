@@ -21,7 +21,7 @@ import (
 type Scope struct {
 	pool       *Pool       // nil in a zero Scope
 	group      *Group      // nil in a disabled scope
-	membership *membership // nil in a disabled scope
+	membership *membership // the group's use of the pool; nil in a disabled scope or after err
 	err        error       // why the group cannot register the pool's memory, or nil
 	hasEnded   bool
 }
@@ -35,20 +35,22 @@ func (p *Pool) Begin(g *Group) *Scope {
 	return s
 }
 
+// beginGroupScope returns the group's membership in the pool. At the first scope, it creates the
+// membership.
 func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.recording.isActive() {
 		p.events.recordScope(event.KindScopeBegin, g)
 	}
 	if g != nil && g.rt == p.rt {
-		if m := g.windows.membershipOf(p); m != nil {
+		if m := g.windows.membershipOf(p); m != nil { // fast, without a lock
 			return m, nil
 		}
 	}
-	return p.registrar.findMembership(g)
+	return p.registrar.findMembership(g) // returns an error for a nil or unsuitable group
 }
 
-// BeginDisabled opens a scope without a group. It allocates from a pool whose memory is never
-// registered, instead of p.
+// BeginDisabled opens a scope without a group. The scope does not allocate from p, but from a pool
+// of this rank whose memory is never registered.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.recordScope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
@@ -95,7 +97,8 @@ func (s *Scope) End(ctx context.Context) error {
 	if s.pool.rt.recording.isActive() {
 		s.pool.events.recordScope(event.KindScopeEnd, s.group)
 	}
-	if s.membership == nil || !s.membership.hasPending.Load() {
+	hasPending := s.membership != nil && s.membership.hasPending.Load() // segments to register
+	if !hasPending {
 		return nil
 	}
 	return s.pool.registerPending(ctx, s.membership)
@@ -123,7 +126,7 @@ func (p *Pool) With(ctx context.Context, g *Group, run func(*Scope) error) error
 		return invalid("running a nil function in a scope")
 	}
 	s := p.Begin(g)
-	defer s.Abandon()
+	defer s.Abandon() // does nothing after End
 	if err := s.checkUsable(); err != nil {
 		return err
 	}

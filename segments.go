@@ -20,10 +20,11 @@ type segment struct {
 	ordinal int32          // index in segmentTable.list
 	bytes   int64
 	stream  uint32 // number of the stream for which the segment was mapped
-	// releasing is set before unmapping, to prevent a registration; guarded by Pool.mu.
+	// releasing is set when the segment is about to be unmapped. Groups then register it no more.
+	// Guarded by Pool.mu.
 	releasing bool
-	// holdCount is the number of holders, which need the segment mapped: the pool and calls in
-	// progress. Guarded by Pool.mu.
+	// holdCount counts what needs the segment mapped: the pool itself, and calls in progress. When
+	// it becomes 0, the segment is unmapped. Guarded by Pool.mu.
 	holdCount int
 }
 
@@ -33,30 +34,32 @@ func (s *segment) canRegister() bool { return s != nil && !s.releasing }
 
 func compareOrdinals(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 
-// arenaSizes lists sizes of a pool's address range, in the order in which the pool tries to
-// reserve them. The first exceeds a device's memory, because a pool does not reuse addresses. The
+// arenaSizes lists sizes of a pool's address range (its arena) in bytes, in the order in which the
+// pool tries to reserve them. The first, 1 TiB, exceeds any device's memory: a pool never maps a
+// new segment at the addresses of an unmapped one, so it needs more addresses than memory. The
 // others are for processes whose address space is limited (ulimit -v).
 var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
 
+// reserveArena reserves the first of arenaSizes that the system permits, and returns that size.
 func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
-	for _, bytes = range arenaSizes {
-		arena, err = d.NewArena(bytes)
+	for _, size := range arenaSizes {
+		arena, err = d.NewArena(size)
 		if !errors.Is(err, syscall.ENOMEM) {
-			break
+			return arena, size, err
 		}
 	}
-	return arena, bytes, err
+	return nil, 0, err
 }
 
 // segmentTable maps and unmaps a pool's segments. Callers must hold mu, except for those of
-// awaitEnd, end, endEach, lockAndList, releaseAll, reportLater and takeUnreported.
+// awaitEnd, end, endEach, prepareLocked, releaseAll, reportLater and takeUnreported.
 type segmentTable struct {
 	// ending is held during end, to keep calls in order. Unlike mu, it may be held during waits.
 	ending ranked.Mutex[poolEnding]
 	mu     *ranked.Spin[poolMu]
 	list   []*segment // by ordinal; nil if unmapped; guarded by mu
 	closed bool       // Pool.Close has begun to end the segments; guarded by mu
-	// refusing is set while the pool is closed or suspended; guarded by mu.
+	// refusing is set while the pool is closed or suspended: allocations then fail. Guarded by mu.
 	refusing   bool
 	pool       *Pool
 	rt         *Runtime
@@ -64,10 +67,12 @@ type segmentTable struct {
 	arena      driver.Arena
 	arenaBytes int64
 	nextOffset int64 // where in the arena the next segment begins; guarded by mu
-	// liveBuffers counts the buffers of a closed pool that have not been freed. It is nil before
-	// Close. Guarded by mu.
+	// liveBuffers counts, by segment, the buffers of a closed pool that have not been freed. It is
+	// nil before Close. Guarded by mu.
 	liveBuffers map[*segment]int
-	unreported  error // passed to reportLater, for the next Trim or Close; guarded by mu
+	// unreported holds errors from reportLater until the next Trim or Close returns them; guarded
+	// by mu.
+	unreported error
 }
 
 func (t *segmentTable) newSegmentEvent(s *segment) SegmentEvent {
@@ -77,6 +82,7 @@ func (t *segmentTable) newSegmentEvent(s *segment) SegmentEvent {
 }
 
 // mapNext maps memory behind the newest segment. The caller adds the memory to the table with add.
+// If the arena is full, the error is an ErrOutOfMemory.
 func (t *segmentTable) mapNext(bytes int64) (driver.Segment, error) {
 	if bytes > t.arenaBytes-t.nextOffset {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: syscall.ENOMEM}
@@ -84,18 +90,21 @@ func (t *segmentTable) mapNext(bytes int64) (driver.Segment, error) {
 	return t.arena.Map(t.nextOffset, bytes)
 }
 
+// add adds memory that mapNext has mapped. ordinal must be the length of the table's list.
 func (t *segmentTable) add(memory driver.Segment, ordinal int32, bytes int64, stream uint32) {
 	t.nextOffset += bytes
 	address := memory.Address()
+	start := *(*unsafe.Pointer)(unsafe.Pointer(&address)) // vet refuses unsafe.Pointer(address)
 	s := &segment{
-		memory: memory, start: *(*unsafe.Pointer)(unsafe.Pointer(&address)),
-		ordinal: ordinal, bytes: bytes, stream: stream, holdCount: 1,
+		memory: memory, start: start, ordinal: ordinal, bytes: bytes, stream: stream,
+		holdCount: 1, // the pool's
 	}
 	t.list = append(t.list, s)
-	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc },
-		t.newSegmentEvent(s))
+	segmentAlloc := func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc }
+	notify(t.rt, segmentAlloc, t.newSegmentEvent(s))
 }
 
+// blockStart returns the address of a block, whose segment must be mapped.
 func (t *segmentTable) blockStart(b alloc.Block) unsafe.Pointer {
 	return unsafe.Add(t.list[b.Segment].start, b.Offset)
 }
@@ -110,11 +119,12 @@ func (t *segmentTable) mappedSegments() []*segment {
 	return all
 }
 
-// holdSegments keeps segments mapped until a release, and returns them: the segments from ordinal
-// first on that can be registered and that isWanted accepts.
-func (t *segmentTable) holdSegments(first int32, isWanted func(*segment) bool) []*segment {
+// holdSegments adds a hold to segments and returns them. A held segment stays mapped until
+// release. The segments are those from the given ordinal on that can be registered and that
+// isWanted accepts.
+func (t *segmentTable) holdSegments(firstOrdinal int32, isWanted func(*segment) bool) []*segment {
 	var held []*segment
-	for _, s := range t.list[first:] {
+	for _, s := range t.list[firstOrdinal:] {
 		if s.canRegister() && isWanted(s) {
 			s.holdCount++
 			held = append(held, s)
@@ -123,23 +133,25 @@ func (t *segmentTable) holdSegments(first int32, isWanted func(*segment) bool) [
 	return held
 }
 
-// endCalls are functions that end windows, segments or an arena. They call the backend, which can
-// wait for the GPU and for other ranks, and must therefore run without mu.
-type endCalls []func() error
+// unlockedCalls lists functions that end windows (registrations of segments), segments or an
+// arena. They call the backend, which can wait for the GPU and for other ranks. They must
+// therefore run without mu.
+type unlockedCalls []func() error
 
-// end calls list with mu held, and then, without mu, the functions that list has returned. It
-// joins their errors.
-func (t *segmentTable) end(list func() endCalls) error {
+// end ends windows, segments or an arena in two steps. With mu held, it calls prepare, which
+// updates the table. Without mu, it then makes the calls that prepare has returned, and joins
+// their errors.
+func (t *segmentTable) end(prepare func() unlockedCalls) error {
 	t.ending.Lock()
 	defer t.ending.Unlock()
 	var errs []error
-	for _, call := range t.lockAndList(list) {
+	for _, call := range t.prepareLocked(prepare) {
 		errs = append(errs, call())
 	}
 	return errors.Join(errs...)
 }
 
-// awaitEnd waits until no other goroutine is in end, and reports whether the pool is closed.
+// awaitEnd waits until no other goroutine is in end. closed is true if the pool is closed.
 func (t *segmentTable) awaitEnd() (closed bool) {
 	t.ending.Lock()
 	defer t.ending.Unlock()
@@ -148,31 +160,37 @@ func (t *segmentTable) awaitEnd() (closed bool) {
 	return t.closed
 }
 
-func (t *segmentTable) lockAndList(list func() endCalls) endCalls {
+// prepareLocked calls prepare with mu held.
+func (t *segmentTable) prepareLocked(prepare func() unlockedCalls) unlockedCalls {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return list()
+	return prepare()
 }
 
-// endEach calls list for each of the segments that is still mapped, with mu held, and then,
-// without mu, the functions that list has returned.
-func (t *segmentTable) endEach(segments []*segment, list func(*segment) endCalls) error {
-	return t.end(func() (calls endCalls) {
+// endEach is end with one prepare for each segment. It skips segments that are unmapped already.
+func (t *segmentTable) endEach(
+	segments []*segment, prepare func(*segment) unlockedCalls,
+) error {
+	return t.end(func() (calls unlockedCalls) {
 		for _, s := range segments {
-			if t.list[s.ordinal] != nil {
-				calls = append(calls, list(s)...)
+			isMapped := t.list[s.ordinal] != nil
+			if isMapped {
+				calls = append(calls, prepare(s)...)
 			}
 		}
 		return calls
 	})
 }
 
-// releaseAll ends the caller's holds on segments. It unmaps the segments that a concurrent Trim
-// has left to their holders, and keeps errors for the next Trim or Close.
-func (t *segmentTable) releaseAll(held []*segment) { t.reportLater(t.endEach(held, t.release)) }
+// releaseAll ends the caller's holds on segments, and unmaps those without another hold. (A
+// concurrent Trim has ended the pool's hold on these.) It keeps errors for the next Trim or Close.
+func (t *segmentTable) releaseAll(held []*segment) {
+	err := t.endEach(held, t.release)
+	t.reportLater(err)
+}
 
-// reportLater keeps an error for the next Trim or Close. The current call must not return the
-// error if all ranks make this call together, because it would then fail on this rank only.
+// reportLater keeps an error, which may be nil, for the next Trim or Close. It is for calls that
+// all ranks make together: if they returned the error, they would fail on this rank only.
 func (t *segmentTable) reportLater(err error) {
 	if err == nil {
 		return
@@ -182,6 +200,7 @@ func (t *segmentTable) reportLater(err error) {
 	t.unreported = errors.Join(t.unreported, err)
 }
 
+// takeUnreported returns the errors from reportLater, and forgets them.
 func (t *segmentTable) takeUnreported() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,28 +209,33 @@ func (t *segmentTable) takeUnreported() error {
 	return err
 }
 
-// release ends a hold on a segment. After the last hold, it returns a call that unmaps the
-// segment.
-func (t *segmentTable) release(s *segment) endCalls {
+// release ends a hold on a segment. After the last hold, it removes the segment from the table and
+// returns a call that unmaps its memory.
+func (t *segmentTable) release(s *segment) unlockedCalls {
 	s.holdCount--
 	if s.holdCount > 0 {
 		return nil
 	}
-	return endCalls{t.unmap(s)}
+	return unlockedCalls{t.remove(s)}
 }
 
-// unmap removes a segment from the table and returns the call that unmaps its memory.
-func (t *segmentTable) unmap(s *segment) (call func() error) {
-	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree },
-		t.newSegmentEvent(s))
+// remove removes a segment from the table. The caller must later make the returned call, which
+// unmaps the segment's memory.
+func (t *segmentTable) remove(s *segment) (unmap func() error) {
+	segmentFree := func(o *Observer) func(SegmentEvent) { return o.SegmentFree }
+	notify(t.rt, segmentFree, t.newSegmentEvent(s))
 	t.list[s.ordinal] = nil
 	t.events.record(event.Event{
 		Kind: event.KindRelease, Segment: s.ordinal, Size: s.bytes, Stream: s.stream,
 	})
-	return func() error { return panicIfClosedTwice(s.memory.Unmap()) }
+	return func() error {
+		err := s.memory.Unmap()
+		return panicIfClosedTwice(err)
+	}
 }
 
-// panicIfClosedTwice returns err. With the build tag invariants, it panics if err is an ErrClosed.
+// panicIfClosedTwice returns err, the result of closing an object. With the build tag invariants,
+// it panics if err is an ErrClosed, because the object was then closed before.
 func panicIfClosedTwice(err error) error {
 	if invariants.Enabled && errors.Is(err, ErrClosed) {
 		panic("symmem: closed twice: " + err.Error())
@@ -219,15 +243,15 @@ func panicIfClosedTwice(err error) error {
 	return err
 }
 
-// close returns calls that unmap the segments of a closed pool, except for segments with live
-// buffers. live counts the live buffers by segment. Before these calls run, all segments must have
-// been deregistered.
-func (t *segmentTable) close(live map[*segment]int) (calls endCalls) {
+// close removes the segments of a closed pool from the table, except for segments with live
+// buffers. live counts the live buffers by segment. The returned calls unmap the removed segments
+// and, if no segment remains, end the arena. Make them after all segments have been deregistered.
+func (t *segmentTable) close(live map[*segment]int) (calls unlockedCalls) {
 	for _, s := range t.mappedSegments() {
 		if live[s] > 0 {
 			calls = append(calls, s.memory.Keep)
 		} else {
-			calls = append(calls, t.unmap(s))
+			calls = append(calls, t.remove(s))
 		}
 	}
 	if len(live) == 0 {
@@ -235,20 +259,22 @@ func (t *segmentTable) close(live map[*segment]int) (calls endCalls) {
 		return append(calls, t.arena.Close)
 	}
 	t.liveBuffers = live
-	bytes := t.nextOffset
-	t.rt.registry.setUsedAddresses(t.pool, bytes)
-	return append(calls, func() error { return t.arena.Keep(bytes) })
+	usedBytes := t.nextOffset // the arena's addresses up to the end of its last segment
+	t.rt.registry.setUsedAddresses(t.pool, usedBytes)
+	keepUsed := func() error { return t.arena.Keep(usedBytes) }
+	return append(calls, keepUsed)
 }
 
-// recordFree records that a buffer in a segment of a closed pool has been freed. After the last
-// buffer of the segment or of the pool, it returns calls that unmap the segment or end the arena.
-func (t *segmentTable) recordFree(s *segment) endCalls {
+// recordFree records that a buffer in a segment of a closed pool has been freed. After the
+// segment's last buffer, it removes the segment and returns a call that unmaps it. After the
+// pool's last buffer, it also returns a call that ends the arena.
+func (t *segmentTable) recordFree(s *segment) unlockedCalls {
 	t.liveBuffers[s]--
 	if t.liveBuffers[s] > 0 {
 		return nil
 	}
 	delete(t.liveBuffers, s)
-	calls := endCalls{t.unmap(s)}
+	calls := unlockedCalls{t.remove(s)}
 	if len(t.liveBuffers) == 0 {
 		t.rt.registry.setUsedAddresses(t.pool, 0)
 		calls = append(calls, t.arena.Close)

@@ -11,12 +11,15 @@ import (
 	"symmem/internal/live"
 )
 
-// snapshot returns the state of the Runtime, with at most maxEvents events of each pool.
+// snapshot returns the state of the Runtime for the live view (web pages), with at most maxEvents
+// events of each pool.
 func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 	rt := v.rt
+	const unknownGPU = -1
 	snapshot := live.Snapshot{
-		Rank: rt.rank, Size: rt.size, Process: os.Getpid(), Opened: v.openTime.UTC(), GPU: -1,
-		Waits: []live.Wait{}, Groups: []live.Group{}, Pools: []live.Pool{},
+		Rank: rt.rank, Size: rt.size, GPU: unknownGPU,
+		Process: os.Getpid(), Opened: v.openTime.UTC(),
+		Waits: []live.Wait{}, Groups: []live.Group{}, Pools: []live.Pool{}, // not nil, for JSON
 	}
 	if !v.isReady.Load() {
 		return snapshot
@@ -55,19 +58,21 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 		Agreements: stats.Agreements, Paths: stats.Paths, Calls: g.calls.clocks.summarize(),
 	}
 	select {
-	case <-g.life.failing:
+	case <-g.life.failing: // closed: this rank has detected a fault
 		snapshot.State = "failing"
 	default:
 	}
-	if err := g.Err(); err != nil {
+	if err := g.Err(); err != nil { // the ranks have agreed on the cause
 		text := err.Error()
-		snapshot.State, snapshot.Fault = "failed", text[:min(len(text), maxFaultText)]
+		snapshot.State = "failed"
+		snapshot.Fault = text[:min(len(text), maxFaultText)]
 	}
 	inspector, canInspect := g.comm.(driver.Inspector)
 	if !canInspect {
 		return snapshot, nil
 	}
-	inspection, now := inspector.Inspect(), time.Now().UTC()
+	inspection := inspector.Inspect()
+	now := time.Now().UTC()
 	snapshot.Activity = inspection.Activity
 	var waits []live.Wait
 	for _, wait := range inspection.Waits {
@@ -82,26 +87,30 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 
 const (
 	// maxLockWait limits the wait for a pool's lock, because a call can hold the lock while it
-	// waits for other ranks.
+	// waits for other ranks. A page that is 20 ms late still looks live.
 	maxLockWait    = 20 * time.Millisecond
 	lockRetryDelay = time.Millisecond
 )
 
 // snapshotPool returns the state of a pool and its latest events. It holds the pool's lock for
-// about 10 ns per event. If it cannot lock the pool in time, the snapshot only says so.
+// about 10 ns per event. If it cannot lock the pool in time, it returns a snapshot without the
+// state, in which Busy is set.
 func snapshotPool(p *Pool, maxEvents int) live.Pool {
-	snapshot := live.Pool{ID: p.events.outbox.common.Pool % poolsPerDomain}
+	number := p.events.outbox.common.Pool % poolsPerDomain // the number in the domain
+	snapshot := live.Pool{ID: number}
 	if p.domain != nil {
 		snapshot.Domain = p.domain.id
 	}
 	if maxEvents > 0 {
 		snapshot.Recent = make([]live.Placement, 0, maxEvents) // allocated before the lock is held
 	}
-	for start := time.Now(); !p.mu.TryLock(); time.Sleep(lockRetryDelay) {
+	start := time.Now()
+	for !p.mu.TryLock() {
 		if time.Since(start) > maxLockWait {
 			snapshot.Busy = true
 			return snapshot
 		}
+		time.Sleep(lockRetryDelay)
 	}
 	defer p.mu.Unlock()
 	snapshot.PoolStats = live.PoolStats(poolStats(p))
@@ -115,8 +124,10 @@ func addEventsAndWindows(snapshot *live.Pool, p *Pool) {
 	if cap(snapshot.Recent) == 0 {
 		return
 	}
+	// The ledger (the pool's history) keeps the events at the positions from Floor to end-1.
 	end := p.ledger.Position()
-	snapshot.First = max(p.ledger.Floor(), end-min(end, uint64(cap(snapshot.Recent))))
+	count := min(end, uint64(cap(snapshot.Recent)))
+	snapshot.First = max(p.ledger.Floor(), end-count)
 	for position := snapshot.First; position < end; position++ {
 		var e event.Event
 		p.ledger.At(position).Load(&e)

@@ -44,25 +44,28 @@ func (s *suspender) holdSegments() []*segment {
 	return s.segments.holdSegments(firstOrdinal, func(*segment) bool { return true })
 }
 
-// setRefusing makes allocations fail or succeed again. In a closed pool, they always fail.
+// setRefusing makes allocations fail, or succeed again if isRefusing is false. In a closed pool,
+// they always fail.
 func (s *suspender) setRefusing(isRefusing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.segments.refusing = isRefusing || s.segments.closed
 }
 
+// addCloseCalls adds change to the number of Pool.Close calls in progress.
 func (s *suspender) addCloseCalls(change int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closes += change
 }
 
+// awaitStateChange waits until no Suspend or Resume of the pool is in progress.
 func (s *suspender) awaitStateChange(ctx context.Context) error {
-	isChanging := func() bool {
+	hasChanged := func() bool {
 		state := s.state.Load()
-		return state == poolSuspending || state == poolResuming
+		return state != poolSuspending && state != poolResuming
 	}
-	return poll(ctx, func() bool { return !isChanging() })
+	return poll(ctx, hasChanged)
 }
 
 // awaitAllStreams waits for the work on all streams of this rank. After the time limit, it returns
@@ -72,29 +75,32 @@ func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) erro
 	defer cancel()
 	for _, s := range rt.streams.all() {
 		err := s.drain(ctx)
-		switch {
-		case err == nil:
-		case ctx.Err() != nil:
-			text := fmt.Sprintf("stream %d has unfinished work%s: synchronize it first", s.number,
-				describeFirstWait(rt))
-			return &refusalError{text, ErrBusy}
-		default:
+		if err == nil {
+			continue
+		}
+		if ctx.Err() == nil {
 			return fmt.Errorf("stream %d: %w", s.number, err)
 		}
+		text := fmt.Sprintf("stream %d has unfinished work%s: synchronize it first", s.number,
+			describeFirstWait(rt))
+		return &refusalError{text: text, kind: ErrBusy}
 	}
 	return nil
 }
 
-// describeFirstWait describes for which ranks a call waits, in parentheses after a space. If no
-// call waits or the backend cannot list waits, it returns "".
+// describeFirstWait describes a call of this rank that waits for other ranks, such as " (barrier
+// waits for rank 3)". If there is no such call or the backend cannot list waits, it returns "".
 func describeFirstWait(rt *Runtime) string {
 	for _, g := range rt.registry.allGroups() {
 		inspector, ok := g.comm.(driver.Inspector)
 		if !ok {
 			continue
 		}
-		for _, w := range inspector.Inspect().Waits {
-			return fmt.Sprintf(" (%s waits for %s)", w.InCall, driver.RanksOf(w.Ranks, w.Members))
+		waits := inspector.Inspect().Waits
+		if len(waits) > 0 {
+			first := waits[0]
+			ranks := driver.RanksOf(first.Ranks, first.Members)
+			return fmt.Sprintf(" (%s waits for %s)", first.InCall, ranks)
 		}
 	}
 	return ""
@@ -114,7 +120,7 @@ func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 		if isRegistered {
 			text := fmt.Sprintf("memory is registered with communicator %q of another library: detach "+
 				"the communicator first", communicator.name)
-			return &refusalError{text, ErrBusy}
+			return &refusalError{text: text, kind: ErrBusy}
 		}
 	}
 	return nil
@@ -131,8 +137,8 @@ func (e *refusalError) Error() string { return e.text }
 // Unwrap returns the kind.
 func (e *refusalError) Unwrap() error { return e.kind }
 
-// refusalKinds lists the kinds that a refusalMessage can have. Errors of other kinds become the
-// first.
+// refusalKinds lists the kinds that a refusalMessage can have. An error of another kind is sent
+// as the first, ErrBusy.
 var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported, ErrSuspended}
 
 // refusalMessage describes a refusal to the other ranks, encoded as JSON.
@@ -141,38 +147,49 @@ type refusalMessage struct {
 	Kind int // index in refusalKinds
 }
 
-// agreeOnRefusal exchanges the refusals of all ranks; refusal is nil if this rank does not refuse.
-// All ranks return the refusal of the lowest rank that refuses, or nil. The caller must hold
+// agreeOnRefusal exchanges the refusals of all ranks. refusal is nil if this rank does not refuse.
+// All ranks return the refusal of the lowest group rank that refuses, or nil. The caller must hold
 // Group.mu.
 func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
-	var encoded []byte
-	if refusal != nil {
-		message := refusalMessage{Text: refusal.Error()}
-		// The message must fit into a payload. JSON may encode one byte of the text as six bytes.
-		message.Text = message.Text[:min(len(message.Text), driver.MaxPayload/8)]
-		message.Kind = max(0, slices.IndexFunc(refusalKinds, func(kind error) bool {
-			return errors.Is(refusal, kind)
-		}))
-		encoded, _ = json.Marshal(message) // cannot fail for these types
-	}
+	encoded := encodeRefusal(refusal)
 	replies, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return g.life.awaitFault(err)
 	}
-	for rank, reply := range replies {
+	for groupRank, reply := range replies {
 		if len(reply) == 0 {
-			continue
+			continue // this rank does not refuse
 		}
+		rank := g.ranks[groupRank]
 		var message refusalMessage
 		err := json.Unmarshal(reply, &message)
 		if err == nil && (message.Kind < 0 || message.Kind >= len(refusalKinds)) {
 			err = fmt.Errorf("unknown kind %d", message.Kind)
 		}
 		if err != nil {
-			return fmt.Errorf("decoding the refusal of rank %d: %w", g.ranks[rank], err)
+			return fmt.Errorf("decoding the refusal of rank %d: %w", rank, err)
 		}
-		text := fmt.Sprintf("%s: %s", driver.RanksOf([]int{g.ranks[rank]}, g.ranks), message.Text)
-		return &refusalError{text, refusalKinds[message.Kind]}
+		text := fmt.Sprintf("%s: %s", driver.RanksOf([]int{rank}, g.ranks), message.Text)
+		return &refusalError{text: text, kind: refusalKinds[message.Kind]}
 	}
 	return nil
+}
+
+// encodeRefusal encodes a refusalMessage. It returns nil if refusal is nil.
+func encodeRefusal(refusal error) []byte {
+	if refusal == nil {
+		return nil
+	}
+	text := refusal.Error()
+	// The message must fit into a payload. JSON may encode one byte of the text as six bytes.
+	text = text[:min(len(text), driver.MaxPayload/8)]
+	kind := slices.IndexFunc(refusalKinds, func(kind error) bool {
+		return errors.Is(refusal, kind)
+	})
+	if kind < 0 {
+		kind = 0 // stands for other kinds
+	}
+	message := refusalMessage{Text: text, Kind: kind}
+	encoded, _ := json.Marshal(message) // cannot fail for these types
+	return encoded
 }

@@ -20,20 +20,21 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// removedSegments lists the segments that an earlier trim has removed from the core but not
-	// unmapped, because its wait for the streams failed. The next trim unmaps them. Guarded by mu.
+	// removedSegments lists the segments that an earlier trim has removed from the core (the
+	// allocator) but not unmapped, because its wait for the streams failed. The next trim unmaps
+	// them. Guarded by mu.
 	removedSegments []*segment
 }
 
-// trim unmaps segments, but leaves at least minBytes mapped. With a domain, all ranks must call
-// it.
+// trim unmaps segments without buffers, but leaves at least minBytes mapped. If the pool has a
+// domain (a group whose ranks make the same requests), all ranks of the domain must call it.
 func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	if t.pool.Suspended() {
 		return fmt.Errorf("trimming a pool: %w", errPoolSuspended)
 	}
 	domain := t.registrar.domain
 	drainErr := t.streams.drain(ctx)
-	// With a domain, all ranks must return ErrCapturing: see agreeOnCaptures below.
+	// With a domain, an ErrCapturing of this rank must reach all ranks: see agreeOnCaptures below.
 	mustShareError := domain != nil && errors.Is(drainErr, ErrCapturing)
 	if drainErr != nil && !mustShareError {
 		return fmt.Errorf("trimming a pool: %w", drainErr)
@@ -54,24 +55,29 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	if err := agreeOnCaptures(ctx, domain, drainErr); err != nil {
 		return fmt.Errorf("trimming a pool: %w", err)
 	}
-	segments, err := t.takeEmptySegments(ctx, minBytes)
-	err = errors.Join(err, t.segments.endEach(segments, t.registrar.deregister))
-	// Other ranks may read a segment until they have deregistered it.
+	segments, takeErr := t.takeEmptySegments(ctx, minBytes) // no segments after an error
+	deregisterErr := t.segments.endEach(segments, t.registrar.deregister)
+	err = errors.Join(takeErr, deregisterErr)
+	// Wait for the other ranks, even after an error: they may read a segment until they have
+	// deregistered it.
 	if _, waitErr := domain.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
-		return errors.Join(err, domain.life.awaitFault(waitErr))
+		cause := domain.life.awaitFault(waitErr)
+		return errors.Join(err, cause)
 	}
-	return errors.Join(err, t.segments.endEach(segments, t.segments.release))
+	unmapErr := t.segments.endEach(segments, t.segments.release)
+	return errors.Join(err, unmapErr)
 }
 
 func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
-	segments, err := t.takeEmptySegments(ctx, minBytes)
-	return errors.Join(err, t.segments.endEach(segments, t.registrar.deregister),
-		t.segments.endEach(segments, t.segments.release))
+	segments, takeErr := t.takeEmptySegments(ctx, minBytes) // no segments after an error
+	deregisterErr := t.segments.endEach(segments, t.registrar.deregister)
+	unmapErr := t.segments.endEach(segments, t.segments.release)
+	return errors.Join(takeErr, deregisterErr, unmapErr)
 }
 
-// takeEmptySegments removes the segments without buffers from the core and returns them. It then
-// waits for all streams, because another goroutine may have queued work and freed the buffers
-// since the caller's wait. If the wait fails, the next trim unmaps the segments.
+// takeEmptySegments removes the segments without buffers from the core, waits for all streams, and
+// returns the segments. The wait is for work that another goroutine has queued, before it freed
+// the buffers, since the caller's wait. If the wait fails, the next trim unmaps the segments.
 func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*segment, error) {
 	segments := t.removeEmptySegments(minBytes)
 	if len(segments) == 0 {
@@ -94,7 +100,7 @@ func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 	if t.segments.closed {
 		return nil
 	}
-	const noSite = 0
+	const noSite = 0 // the history does not record which code called trim
 	segments := t.removedSegments
 	t.removedSegments = nil
 	for _, trimmed := range t.heap.core.Trim(minBytes) {

@@ -21,7 +21,8 @@ const (
 	envPath   = "SYMMEM_PATH"
 )
 
-// Tuning describes how a group chooses the path of a call: the way in which the call runs.
+// Tuning describes how a group chooses the path of a call: the way in which the call runs. A tuning
+// table contains measurements of the paths. With them, a group chooses a fast path for each call.
 type Tuning struct {
 	// Table is the name of the tuning table, and its file if it has one.
 	Table string `json:"table"`
@@ -44,6 +45,8 @@ func TuningFile(device string, ranks int) (string, error) {
 	return filepath.Join(folder, "symmem", name), nil
 }
 
+// fileNamePart converts the name of a device, such as "NVIDIA H200", to a part of a file's name,
+// such as "nvidia-h200".
 func fileNamePart(device string) string {
 	words := strings.FieldsFunc(strings.ToLower(device), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
@@ -69,10 +72,11 @@ type settings struct {
 	Suspect bool `json:"suspect,omitempty"`
 }
 
-// setting is a term and its value on a rank.
+// setting is a term and its value on a rank. For example, What is "path choice" and Value is
+// "auto".
 type setting struct {
 	What  string `json:"what"`
-	Value string `json:"value"`
+	Value string `json:"value"`          // ranks compare it
 	Text  string `json:"text,omitempty"` // replaces Value in messages, unless it is empty
 }
 
@@ -82,13 +86,15 @@ func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id
 	}
-	host, _ := os.Hostname() // one of the two suffices, so errors do not matter
+	// Either part suffices to distinguish machines, so errors do not matter.
+	host, _ := os.Hostname()
 	bootID, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return host + " " + strings.TrimSpace(string(bootID))
 }
 
 func formatDigest(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
 
+// groupShape counts the ranks of a group and their machines.
 func groupShape(byRank []settings) tuning.Shape {
 	machines := map[string]bool{}
 	for i := range byRank {
@@ -100,33 +106,35 @@ func groupShape(byRank []settings) tuning.Shape {
 // compareSettings returns an error if a rank has no tuning table or the terms differ between
 // ranks. ranks maps group ranks to world ranks.
 func compareSettings(byRank []settings, ranks []int) error {
-	for i := range byRank {
-		if byRank[i].TableError != "" {
-			return invalid("rank %d: %s", ranks[i], byRank[i].TableError)
+	for groupRank := range byRank {
+		if byRank[groupRank].TableError != "" {
+			return invalid("rank %d: %s", ranks[groupRank], byRank[groupRank].TableError)
 		}
 	}
-	for i, term := range byRank[0].Terms {
-		if text := describeDifferences(byRank, ranks, i); text != "" {
+	for termIndex, term := range byRank[0].Terms {
+		text := describeDifferences(byRank, ranks, termIndex)
+		if text != "" {
 			return invalid("ranks differ in their %s: %s", term.What, text)
 		}
 	}
 	return nil
 }
 
-// describeDifferences describes the values of a term and the ranks that have them. If all values
-// are the same, it returns "".
+// describeDifferences describes the values of the term with an index in settings.Terms, such as
+// "rank 0: auto; ranks 1-3: plain". If all values are the same, it returns "".
 func describeDifferences(byRank []settings, ranks []int, termIndex int) string {
 	var distinctTerms []setting
 	ranksByValue := map[string][]int{}
-	for i := range byRank {
-		var term setting
-		if termIndex < len(byRank[i].Terms) {
-			term = byRank[i].Terms[termIndex]
+	for groupRank := range byRank {
+		var term setting // stays empty if a rank with another version sends fewer terms
+		if termIndex < len(byRank[groupRank].Terms) {
+			term = byRank[groupRank].Terms[termIndex]
 		}
-		if ranksByValue[term.Value] == nil {
+		isNew := ranksByValue[term.Value] == nil
+		if isNew {
 			distinctTerms = append(distinctTerms, term)
 		}
-		ranksByValue[term.Value] = append(ranksByValue[term.Value], ranks[i])
+		ranksByValue[term.Value] = append(ranksByValue[term.Value], ranks[groupRank])
 	}
 	if len(distinctTerms) == 1 {
 		return ""

@@ -12,11 +12,12 @@ import (
 )
 
 // useTracker records which streams and graphs use the blocks of a pool. If a block is freed during
-// a use, it is deferred: it becomes free when its uses have ended.
+// a use by another stream, it is deferred: it becomes free when its uses have ended. If it is freed
+// while a graph uses it, it is parked: it stays allocated until the graph is closed.
 type useTracker struct {
 	mu       *ranked.Spin[poolMu]
-	core     *alloc.Core
-	ledger   *ledger.Ledger
+	core     *alloc.Core    // the allocator, which decides when a block is free
+	ledger   *ledger.Ledger // the history that ranks compare
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
@@ -25,12 +26,14 @@ type useTracker struct {
 	useEndEvents map[alloc.StreamPoint]driver.Event
 }
 
-// addUse records that a stream uses a block. It must be called before the work is queued.
+// addUse records that a stream uses a block. Call it before the work is queued.
 func (u *useTracker) addUse(m Memory, s *Stream) error {
 	u.mu.Lock()
-	defer u.events.release()
-	err := errPoolClosed
-	if !u.segments.closed {
+	defer u.events.release() // delivers events, and unlocks mu
+	var err error
+	if u.segments.closed {
+		err = errPoolClosed
+	} else {
 		err = u.core.Use(m.handle, s.number)
 	}
 	if err != nil {
@@ -40,14 +43,15 @@ func (u *useTracker) addUse(m Memory, s *Stream) error {
 	return nil
 }
 
-// renewUse records a use again, in case it was ended after addUse. It must be called after the
-// work of the use has been queued.
+// renewUse records a use again. Call it after the work of the use has been queued: between addUse
+// and that moment, a Synchronize of another goroutine may have ended the use.
 func (u *useTracker) renewUse(m Memory, s *Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.core.RenewUse(m.handle, s.number)
 }
 
+// pin records that a captured graph uses a block.
 func (u *useTracker) pin(m Memory) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -80,35 +84,42 @@ var freeEventKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
-// recordFree records that a block was freed and is now in the given state. The caller must hold
-// mu.
+// noRequest is the requested size in events other than allocations.
+const noRequest = 0
+
+// recordFree records in the history that a block was freed and is now in the given state. If the
+// block was deferred, it also records the ends of its uses. The caller must hold mu.
 func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
-	u.ledger.AppendWithoutSite(freeEventKinds[state], u.core.Owner(), b.Segment, b.Offset, b.Size, 0)
+	kind := freeEventKinds[state]
+	u.ledger.AppendWithoutSite(kind, u.core.Owner(), b.Segment, b.Offset, b.Size, noRequest)
 	if state == alloc.Deferred {
 		return u.recordUseEnds()
 	}
 	return nil
 }
 
-// recordUseEnds records an event on each stream that uses the block that the core has just
-// deferred. The caller must hold mu.
+// recordUseEnds records a device event on each stream that uses the block that the core has just
+// deferred. If an event cannot be recorded, it stores nil and returns an error. The caller must
+// hold mu.
 func (u *useTracker) recordUseEnds() error {
 	var errs []error
 	for _, point := range u.core.EventsToRecord() {
 		useEnd, err := u.streams.find(point.Stream).recordEvent()
-		if err != nil {
-			useEnd = nil
+		if err == nil {
+			u.useEndEvents[point] = useEnd
+			continue
 		}
-		u.useEndEvents[point] = useEnd
-		if err != nil && !errors.Is(err, ErrClosed) { // a closed stream has no unfinished work
+		u.useEndEvents[point] = nil
+		if !errors.Is(err, ErrClosed) { // a closed stream has no unfinished work
 			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// awaitUses makes s wait, on the device, for the last uses of the deferred blocks that the core
-// has just made free for s. A failure of that work does not affect s. The caller must hold mu.
+// awaitUses makes s wait for the last uses of the deferred blocks that the core has just made free
+// for s. The wait is on the device: the caller does not wait. A failure of the work of these uses
+// does not affect s. The caller must hold mu.
 func (u *useTracker) awaitUses(s *Stream) error {
 	for _, point := range u.core.Waits() {
 		if err := u.awaitUse(s, point); err != nil {
@@ -119,10 +130,12 @@ func (u *useTracker) awaitUses(s *Stream) error {
 	return nil
 }
 
+// awaitUse makes s wait for one use, which ends at a point of another stream's work, and forgets
+// the event of the use.
 func (u *useTracker) awaitUse(s *Stream, point alloc.StreamPoint) error {
 	useEnd := u.useEndEvents[point]
 	delete(u.useEndEvents, point)
-	if useEnd == nil {
+	if useEnd == nil { // the use has ended, or its event could not be recorded
 		return nil
 	}
 	return s.queue.WaitIgnoringErrors(useEnd)
@@ -132,10 +145,12 @@ func (u *useTracker) awaitUse(s *Stream, point alloc.StreamPoint) error {
 // caller must hold mu.
 func (u *useTracker) recordReturns() {
 	for _, b := range u.core.ReturnedBlocks() {
-		u.ledger.AppendWithoutSite(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
+		u.ledger.AppendWithoutSite(
+			event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, noRequest)
 	}
 }
 
+// mark returns a position in the sequence of recorded uses: the uses up to now are before it.
 func (u *useTracker) mark() alloc.Mark {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -147,12 +162,14 @@ func (u *useTracker) mark() alloc.Mark {
 func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	switch {
-	case u.segments.closed:
-	case len(u.useEndEvents) == 0:
-		u.core.MarkIdle(s.number, mark)
-	default:
+	if u.segments.closed {
+		return
+	}
+	hasDeferredBlocks := len(u.useEndEvents) > 0
+	if hasDeferredBlocks {
 		u.endUsesBefore(s, mark)
+	} else {
+		u.core.MarkIdle(s.number, mark) // faster
 	}
 }
 

@@ -14,17 +14,18 @@ import (
 	"symmem/driver"
 )
 
-// valueReport describes a rank's call that compares a value or a step. If the calls differ, the
-// ranks exchange their reports. The fields are those of Side.
+// valueReport describes a rank's call that compares a value or a step with the other ranks. If the
+// calls differ, the ranks exchange their reports. The fields are those of Side, which describes a
+// call in a DivergenceError.
 type valueReport struct {
-	Event  string   `json:"event"`
-	Site   string   `json:"site"`
-	Before []string `json:"before"`
+	Event  string   `json:"event"`  // the call and its value
+	Site   string   `json:"site"`   // file and line of the call
+	Before []string `json:"before"` // earlier calls, the latest first
 }
 
 const (
 	maxValueReport = 4096 // bytes of an encoded report
-	maxValueSite   = 512  // bytes of Event and of Site
+	maxValueSite   = 512  // bytes of Event, and bytes of Site
 	maxSides       = 16   // sides of a DivergenceError
 )
 
@@ -40,10 +41,10 @@ func (v *values) failInvalidData(name *valueName, err error) error {
 // exchanges reports, so all ranks must call it. The caller must hold name.mu.
 func (v *values) explainDifference(ctx context.Context, name *valueName, c *valueCall) error {
 	site := c.site
-	if site == 0 {
+	if site == 0 { // was not recorded
 		site = v.rt.sites.callerSite()
 	}
-	words := slices.Clone(name.gathered)
+	words := slices.Clone(name.gathered) // exchangeReports overwrites name.gathered
 	reports, err := v.exchangeReports(ctx, name, valueReport{
 		Event: c.event().String(), Site: v.rt.sites.text(site), Before: v.latestCalls(),
 	})
@@ -71,7 +72,7 @@ func (r valueReport) encode() []byte {
 		if len(r.Before) == 0 {
 			return nil
 		}
-		r.Before = r.Before[:len(r.Before)-1]
+		r.Before = r.Before[:len(r.Before)-1] // the oldest is the last
 	}
 }
 
@@ -80,7 +81,8 @@ func decodeValueReport(encoded []byte) (r valueReport) {
 	if json.Unmarshal(encoded, &r) != nil {
 		return valueReport{}
 	}
-	r.Event, r.Site = replaceUnprintable(r.Event), replaceUnprintable(r.Site)
+	r.Event = replaceUnprintable(r.Event)
+	r.Site = replaceUnprintable(r.Site)
 	r.Before = r.Before[:min(len(r.Before), maxLatestCalls)]
 	for i := range r.Before {
 		r.Before[i] = replaceUnprintable(r.Before[i])
@@ -98,22 +100,22 @@ func replaceUnprintable(text string) string {
 	}, text)
 }
 
-// exchangeReports returns the reports of all ranks. The ranks first exchange the sizes of their
-// encoded reports. Then they repeatedly exchange one piece of each report, until all reports are
-// complete. The caller must hold name.mu.
+// exchangeReports returns the reports of all ranks. Each Gather of the group exchanges only a few
+// words per rank. The ranks therefore first exchange the sizes of their encoded reports. Then they
+// repeatedly exchange one piece of each report, until all reports are complete. The caller must
+// hold name.mu.
 func (v *values) exchangeReports(
 	ctx context.Context, name *valueName, own valueReport,
 ) ([]valueReport, error) {
 	encoded := own.encode()
 	sizes := make([]uint64, len(name.gathered))
 	encodedReports := make([][]byte, len(name.gathered))
-	gather := func(w driver.Words) error {
-		if err := name.gather.Gather(ctx, w, name.gathered); err != nil {
-			return v.life.awaitFault(err)
-		}
-		return nil
+	gather := func(own driver.Words) error { // stores the words of all ranks in name.gathered
+		err := name.gather.Gather(ctx, own, name.gathered)
+		return v.life.awaitFault(err)
 	}
-	if err := gather(driver.Words{uint64(valueReports), uint64(len(encoded))}); err != nil {
+	header := driver.Words{uint64(valueReports), uint64(len(encoded))}
+	if err := gather(header); err != nil {
 		return nil, err
 	}
 	for rank, words := range name.gathered {
@@ -125,13 +127,13 @@ func (v *values) exchangeReports(
 	}
 	const pieceBytes = uint64(len(driver.Words{}) * 8)
 	for offset := uint64(0); offset < slices.Max(sizes); offset += pieceBytes {
-		var words driver.Words
-		var bytes [pieceBytes]byte
-		copy(bytes[:], encoded[min(offset, uint64(len(encoded))):])
-		for i := range words {
-			words[i] = binary.LittleEndian.Uint64(bytes[8*i:])
+		var ownWords driver.Words
+		var piece [pieceBytes]byte // zeros after the end of encoded
+		copy(piece[:], encoded[min(offset, uint64(len(encoded))):])
+		for i := range ownWords {
+			ownWords[i] = binary.LittleEndian.Uint64(piece[8*i:])
 		}
-		if err := gather(words); err != nil {
+		if err := gather(ownWords); err != nil {
 			return nil, err
 		}
 		for rank, words := range name.gathered {
@@ -142,40 +144,44 @@ func (v *values) exchangeReports(
 	}
 	reports := make([]valueReport, len(encodedReports))
 	for rank, padded := range encodedReports {
-		reports[rank] = decodeValueReport(padded[:min(sizes[rank], uint64(len(padded)))])
+		size := min(sizes[rank], uint64(len(padded)))
+		reports[rank] = decodeValueReport(padded[:size])
 	}
 	return reports, nil
 }
 
 // newDivergenceError returns an error with one Side for all ranks that have the same report.
+// wordsByRank describes the call of each rank in a few words, and reports describes it in full.
+// Both are indexed by group rank.
 func (v *values) newDivergenceError(
 	description string, wordsByRank []driver.Words, reports []valueReport,
 ) *DivergenceError {
+	majority, hasMajority := majorityWords(wordsByRank)
 	divergence := &DivergenceError{
 		Group: v.id, Members: slices.Clone(v.ranks), Kind: DivergedValue, Why: "unknown",
 		Deviant: []int{},
 	}
-	for r, words := range wordsByRank {
-		side := Side{
-			Event: eventOf(words).String(), Site: reports[r].Site, Before: reports[r].Before,
+	for groupRank, words := range wordsByRank {
+		worldRank, report := v.ranks[groupRank], reports[groupRank]
+		side := Side{Event: eventOf(words).String(), Site: report.Site, Before: report.Before}
+		if ValueOperation(words[0]).hasText() { // the words contain only a hash of the text
+			side.Event = report.Event
 		}
-		if ValueOperation(words[0]).hasText() {
-			side.Event = reports[r].Event
-		}
-		index := slices.IndexFunc(divergence.Sides, func(s Side) bool {
+		sameSide := slices.IndexFunc(divergence.Sides, func(s Side) bool {
 			return s.Event == side.Event && s.Site == side.Site && slices.Equal(s.Before, side.Before)
 		})
 		switch {
-		case index >= 0:
-			divergence.Sides[index].Ranks = append(divergence.Sides[index].Ranks, v.ranks[r])
+		case sameSide >= 0:
+			ranks := &divergence.Sides[sameSide].Ranks
+			*ranks = append(*ranks, worldRank)
 		case len(divergence.Sides) == maxSides:
-			divergence.Others = append(divergence.Others, v.ranks[r])
+			divergence.Others = append(divergence.Others, worldRank)
 		default:
-			side.Ranks = []int{v.ranks[r]}
+			side.Ranks = []int{worldRank}
 			divergence.Sides = append(divergence.Sides, side)
 		}
-		if majority, hasMajority := majorityWords(wordsByRank); hasMajority && words != majority {
-			divergence.Deviant = append(divergence.Deviant, v.ranks[r])
+		if hasMajority && words != majority {
+			divergence.Deviant = append(divergence.Deviant, worldRank)
 		}
 	}
 	for i := range divergence.Sides {
@@ -186,13 +192,13 @@ func (v *values) newDivergenceError(
 	slices.SortFunc(divergence.Sides, func(a, b Side) int {
 		return cmp.Compare(a.Ranks[0], b.Ranks[0])
 	})
-	divergence.Message = fmt.Sprintf("group %s: ranks differ in %s: %s", v.id, description,
-		v.describeSides(divergence))
+	sides := v.describeSides(divergence)
+	divergence.Message = fmt.Sprintf("group %s: ranks differ in %s: %s", v.id, description, sides)
 	return divergence
 }
 
 // majorityWords returns the words that more than half of the ranks sent, if there is a majority.
-func majorityWords(wordsByRank []driver.Words) (common driver.Words, hasMajority bool) {
+func majorityWords(wordsByRank []driver.Words) (majority driver.Words, hasMajority bool) {
 	counts := map[driver.Words]int{}
 	for _, words := range wordsByRank {
 		counts[words]++
@@ -200,8 +206,11 @@ func majorityWords(wordsByRank []driver.Words) (common driver.Words, hasMajority
 			return words, true
 		}
 	}
-	return common, false
+	return driver.Words{}, false
 }
+
+// describeSides lists which ranks have which call, such as "ranks 0-2 have ... at file.go:7; rank 3
+// has ...".
 
 func (v *values) describeSides(divergence *DivergenceError) string {
 	var texts []string

@@ -21,11 +21,12 @@ type windowTable struct {
 type arenaTable struct {
 	pool         *Pool
 	base         uintptr
-	bytes        uintptr
-	granuleShift uint8 // log2 of a granule's bytes
-	chunks       []*windowChunk
+	bytes        uintptr        // of addresses, of which only some are mapped
+	granuleShift uint8          // log2 of a granule's bytes
+	chunks       []*windowChunk // nil for chunks without windows; chunks at the end may be missing
 }
 
+// A chunk of 512 granules of 2 MiB covers 1 GiB.
 const (
 	chunkShift    = 9 // log2 of chunkGranules
 	chunkGranules = 1 << chunkShift
@@ -34,28 +35,31 @@ const (
 // windowChunk has nil for each granule that lies in no window.
 type windowChunk [chunkGranules]*windowEntry
 
+// windowEntry is a window: the registration of a segment (memory that a pool mapped at once).
 type windowEntry struct {
 	pool    *Pool
 	segment *segment
 	window  driver.Window
 }
 
-// findWindow returns the window in which an address range begins, or nil, and reports whether the
-// whole range lies in that window.
-func (t *windowTable) findWindow(address uintptr, bytes int64) (*windowEntry, bool) {
+// findWindow returns the window in which an address range begins, or nil if it begins in none.
+// isInWindow is true if the whole range lies in that window.
+func (t *windowTable) findWindow(
+	address uintptr, bytes int64,
+) (entry *windowEntry, isInWindow bool) {
 	for i := range t.arenas {
 		arena := &t.arenas[i]
-		offset := address - arena.base // wraps around if the address is below base
+		offset := address - arena.base // wraps around to a huge value below base
 		if offset >= arena.bytes {
 			continue
 		}
 		granule := offset >> arena.granuleShift
 		chunk := granule >> chunkShift
-		if chunk < uintptr(len(arena.chunks)) && arena.chunks[chunk] != nil {
-			entry := arena.chunks[chunk][granule%chunkGranules]
-			return entry, entry.contains(address, bytes)
+		if chunk >= uintptr(len(arena.chunks)) || arena.chunks[chunk] == nil {
+			return nil, false
 		}
-		return nil, false
+		entry = arena.chunks[chunk][granule%chunkGranules]
+		return entry, entry.contains(address, bytes) // entry may be nil
 	}
 	return nil, false
 }
@@ -76,7 +80,7 @@ func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offse
 	return e.pool.id, e.segment.ordinal, int64(address - uintptr(e.segment.start))
 }
 
-// windows holds a group's windows and its memberships in pools.
+// windows holds a group's windows and its memberships. (A membership is a group's use of a pool.)
 type windows struct {
 	mu          *ranked.Spin[groupState] // held to change the fields below
 	table       atomic.Pointer[windowTable]
@@ -122,27 +126,33 @@ func (w *windows) contains(address uintptr, bytes int64) bool {
 	return isInWindow
 }
 
+// add adds the window of a segment that had none.
 func (w *windows) add(p *Pool, s *segment, window driver.Window) {
-	w.setWindow(p, s, &windowEntry{pool: p, segment: s, window: window}, 1)
+	w.setWindow(p, s, &windowEntry{pool: p, segment: s, window: window})
 }
 
-func (w *windows) remove(p *Pool, s *segment) { w.setWindow(p, s, nil, -1) }
+// remove removes the window of a segment that has one.
+func (w *windows) remove(p *Pool, s *segment) { w.setWindow(p, s, nil) }
 
-// setWindow stores an entry, or nil, for all granules of a segment, and adds countChange to the
-// number of windows.
-func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry, countChange int) {
+// setWindow stores an entry for all granules of a segment. If the entry is nil, it removes the
+// segment's entry.
+func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	oldTable := w.table.Load()
-	newTable := &windowTable{
-		arenas: slices.Clone(oldTable.arenas), count: oldTable.count + countChange,
+	newTable := &windowTable{arenas: slices.Clone(oldTable.arenas), count: oldTable.count}
+	if entry != nil {
+		newTable.count++
+	} else {
+		newTable.count--
 	}
 	arenaIndex := slices.IndexFunc(newTable.arenas, func(a arenaTable) bool { return a.pool == p })
 	if arenaIndex < 0 {
 		arenaIndex = len(newTable.arenas)
+		granuleBytes := uint64(p.rt.device.Info().Granularity) // a power of two
 		newTable.arenas = append(newTable.arenas, arenaTable{
 			pool: p, base: p.segments.arena.Address(), bytes: uintptr(p.segments.arenaBytes),
-			granuleShift: uint8(bits.TrailingZeros64(uint64(p.rt.device.Info().Granularity))),
+			granuleShift: uint8(bits.TrailingZeros64(granuleBytes)),
 		})
 	}
 	newTable.arenas[arenaIndex].setGranules(s, entry)
@@ -150,8 +160,8 @@ func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry, countChange
 	w.revision.Add(1)
 }
 
-// dropPool removes a closed pool. The pool's windows must have been removed before. Existing plans
-// become stale, because they may contain the pool's addresses.
+// dropPool removes a closed pool. Call it after the pool's windows have been removed. Existing
+// plans become stale, because they may contain the pool's addresses.
 func (w *windows) dropPool(p *Pool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -178,15 +188,16 @@ func (t *arenaTable) setGranules(s *segment, entry *windowEntry) {
 	for uintptr(len(t.chunks)) <= last>>chunkShift {
 		t.chunks = append(t.chunks, nil)
 	}
-	var chunk *windowChunk
-	for granule := first; granule <= last; granule++ {
-		if index := granule >> chunkShift; chunk == nil || granule%chunkGranules == 0 {
-			chunk = &windowChunk{}
-			if t.chunks[index] != nil {
-				*chunk = *t.chunks[index]
-			}
-			t.chunks[index] = chunk
+	for index := first >> chunkShift; index <= last>>chunkShift; index++ {
+		chunk := &windowChunk{}
+		if t.chunks[index] != nil {
+			*chunk = *t.chunks[index]
 		}
-		chunk[granule%chunkGranules] = entry
+		chunkStart := index << chunkShift // the chunk's first granule
+		chunkEnd := chunkStart + chunkGranules - 1
+		for granule := max(first, chunkStart); granule <= min(last, chunkEnd); granule++ {
+			chunk[granule%chunkGranules] = entry
+		}
+		t.chunks[index] = chunk
 	}
 }

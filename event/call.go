@@ -26,9 +26,9 @@ type Call struct {
 	// List is empty except in the first call of a list of calls that run as one collective. There,
 	// it describes all calls of the list.
 	List string
-	// Pools are ids. Segments (parts of a pool that were mapped at once) are numbers in their pools.
-	// They are -1 if the buffer is in no window: the group has not registered its segment. Offsets
-	// are in bytes from the start of the segment.
+	// Pools are ids. Segments (parts of a pool that were mapped at once) are numbers in their
+	// pools. They are -1 if the buffer is in no window: the group has not registered its segment.
+	// Offsets are in bytes from the start of the segment.
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
@@ -113,7 +113,8 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 }
 
 // AppendCall appends the encoding of a call: names, then numbers as words of 64 bits, then Counts
-// and List. Names are cut to 32 bytes, and Counts and List to 1024. DecodeCall reads the same order.
+// and List. Names are cut to 32 bytes, and Counts and List to 1024. DecodeCall reads the parts in
+// the same order.
 func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
 		dst = appendEncodedText(dst, name, maxNameBytes)
