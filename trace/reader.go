@@ -23,9 +23,11 @@ type Log struct {
 	Start time.Time
 	// Records is sorted, oldest first.
 	Records []Record
-	// Missing is the number of records that newer ones have replaced. An event has one or two.
+	// Missing is the number of records that newer ones have replaced. An event has one or two
+	// records.
 	Missing uint64
-	// IncompleteRecords were being written when the process exited or the file was read.
+	// IncompleteRecords counts the records that were being written when the process exited or the
+	// file was read.
 	IncompleteRecords int
 	// LostTexts counts texts that were omitted because the file was full.
 	LostTexts uint64
@@ -43,6 +45,7 @@ type Record struct {
 	Bytes  int64
 }
 
+// maxTextSpaceBytes is more than a Writer ever uses. A header with more is damaged.
 const maxTextSpaceBytes = 1 << 37
 
 // Read reads a trace. Errors about the contents wrap ErrFormat.
@@ -60,14 +63,16 @@ func Read(r io.Reader) (*Log, error) {
 // keep the pointer.
 func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	begin := make([]byte, headerBytes)
-	if _, err := io.ReadFull(r, begin); err != nil || !IsTrace(begin) {
-		return nil, readError(err, "it has no header")
+	_, readErr := io.ReadFull(r, begin)
+	if readErr != nil || !IsTrace(begin) {
+		return nil, readError(readErr, "it has no header")
 	}
 	h, err := parseHeader(begin)
 	if err != nil {
 		return nil, err
 	}
-	records, err := readPart(r, h.records*recordBytes, (h.capacity-h.records)*recordBytes)
+	unusedRecords := h.capacity - h.records
+	records, err := readPart(r, h.records*recordBytes, unusedRecords*recordBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +80,8 @@ func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n, _ := io.CopyN(io.Discard, r, 1); n > 0 {
+	extraBytes, _ := io.CopyN(io.Discard, r, 1) // io.EOF is expected
+	if extraBytes > 0 {
 		return nil, readError(nil, "it is longer than its header states")
 	}
 	texts, err := parseTexts(textSpace)
@@ -87,23 +93,27 @@ func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	return d.log, nil
 }
 
+// readError returns an error about an incomplete read. If err is nil or the end of the file, it is
+// an ErrFormat with the text.
 func readError(err error, text string) error {
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+	isEnd := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	if err != nil && !isEnd {
 		return fmt.Errorf("reading a trace: %w", err)
 	}
 	return fmt.Errorf("%w: %s", ErrFormat, text)
 }
 
 // readPart returns size bytes and discards skip bytes after them. It allocates memory in steps,
-// because size may be wrong.
+// because size may be wrong: each step at most doubles the memory and adds 64 MiB.
 func readPart(r io.Reader, size, skip uint64) ([]byte, error) {
-	const step = 64 << 20
+	const minStep = 64 << 20
 	var part []byte
 	for uint64(len(part)) < size {
-		n := len(part)
-		part = slices.Grow(part, int(min(size-uint64(n), step+uint64(n))))
-		part = part[:n+int(min(size-uint64(n), step+uint64(n)))]
-		if _, err := io.ReadFull(r, part[n:]); err != nil {
+		oldLength := len(part)
+		step := int(min(size-uint64(oldLength), minStep+uint64(oldLength)))
+		part = slices.Grow(part, step)
+		part = part[:oldLength+step]
+		if _, err := io.ReadFull(r, part[oldLength:]); err != nil {
 			return nil, readError(err, "it is cut off")
 		}
 	}
@@ -119,18 +129,21 @@ func IsTrace(b []byte) bool { return strings.HasPrefix(string(b), magic) }
 // Parse decodes a trace. It does not modify b. Errors wrap ErrFormat.
 func Parse(b []byte) (*Log, error) { return Read(bytes.NewReader(b)) }
 
+// header is the decoded header of a trace. The file has space for capacity records, which are
+// reused in turn. next counts the records written so far, and records those that the file contains.
 type header struct {
 	log                           Log
-	capacity, next, records       uint64 // records is the number in use
+	capacity, next, records       uint64
 	textSpaceBytes, usedTextBytes uint64
 }
 
+// parseHeader decodes the first headerBytes bytes of a trace.
 func parseHeader(b []byte) (*header, error) {
 	get := binary.LittleEndian
-	v := get.Uint32(b[offsetVersion:])
-	if v != version || get.Uint32(b[offsetRecord:]) != recordBytes {
+	fileVersion := get.Uint32(b[offsetVersion:])
+	if fileVersion != version || get.Uint32(b[offsetRecord:]) != recordBytes {
 		return nil, fmt.Errorf("%w: its format has version %d, but only version %d can be read",
-			ErrFormat, v, version)
+			ErrFormat, fileVersion, version)
 	}
 	h := &header{
 		capacity: get.Uint64(b[offsetCapacity:]), next: get.Uint64(b[offsetNext:]),
@@ -142,100 +155,126 @@ func parseHeader(b []byte) (*header, error) {
 			Start: time.Unix(0, int64(get.Uint64(b[offsetStart:]))).UTC(),
 		},
 	}
-	if h.capacity == 0 || h.capacity > maxRecords || h.capacity&(h.capacity-1) != 0 ||
-		get.Uint64(b[offsetTexts:]) != headerBytes+h.capacity*recordBytes ||
-		h.textSpaceBytes > maxTextSpaceBytes || h.usedTextBytes > h.textSpaceBytes {
+	isPowerOfTwo := h.capacity != 0 && h.capacity&(h.capacity-1) == 0
+	isCapacityValid := isPowerOfTwo && h.capacity <= maxRecords // no product below overflows
+	textsOffset := get.Uint64(b[offsetTexts:])
+	areRecordsValid := isCapacityValid && textsOffset == headerBytes+h.capacity*recordBytes
+	areTextsValid := h.textSpaceBytes <= maxTextSpaceBytes && h.usedTextBytes <= h.textSpaceBytes
+	if !areRecordsValid || !areTextsValid {
 		return nil, fmt.Errorf("%w: its header is damaged", ErrFormat)
 	}
 	h.records = min(h.next, h.capacity)
 	return h, nil
 }
 
+// parseTexts returns the texts by number. Text 0 is empty and not in b.
 func parseTexts(b []byte) ([]string, error) {
+	const lengthBytes = 2 // a text is preceded by its length
 	texts := []string{""}
 	for len(b) > 0 {
-		if len(b) < 2 || len(b) < 2+int(binary.LittleEndian.Uint16(b)) {
+		if len(b) < lengthBytes {
 			return nil, fmt.Errorf("%w: text %d is cut off", ErrFormat, len(texts))
 		}
-		n := 2 + int(binary.LittleEndian.Uint16(b))
-		texts = append(texts, string(b[2:n]))
-		b = b[n:]
+		end := lengthBytes + int(binary.LittleEndian.Uint16(b))
+		if len(b) < end {
+			return nil, fmt.Errorf("%w: text %d is cut off", ErrFormat, len(texts))
+		}
+		texts = append(texts, string(b[lengthBytes:end]))
+		b = b[end:]
 	}
 	return texts, nil
 }
 
+// decoder decodes the records of a trace. layout.go describes their format.
 type decoder struct {
 	log      *Log
 	records  []byte
 	capacity uint64
-	texts    []string
-	event    Record
-	// pool and group belong to the source latest, which often repeats.
+	texts    []string // by number
+	event    Record   // the latest, reused
+	// latest is the number of the latest source (of events) plus 1, or 0 if there is none. pool and
+	// group describe this source. They are kept, because the source often repeats.
 	latest uint64
 	pool   uint64
 	group  string
 }
 
-// place is an event's first record and its key for sorting.
-type place struct{ order, number uint64 }
+// place is where an event's first record is, and the event's key for sorting.
+type place struct {
+	order  uint64 // the number of records that had been claimed when the record was written
+	number uint64 // of the record, from 0
+}
 
 // run calls visit for each event. next records have been written so far.
 func (d *decoder) run(next uint64, visit func(*Record)) {
-	for _, p := range d.order(next) {
-		head, words, _ := d.load(p.number)
+	for _, p := range d.sortedPlaces(next) {
+		head, first, _ := d.load(p.number)
 		var rest payload
 		if head&hasSecondFlag != 0 {
 			_, rest, _ = d.load(p.number + 1)
 		}
-		d.decode(head, words, rest)
+		d.decode(head, first, rest)
 		visit(&d.event)
 	}
 }
 
-// order sorts the complete events as they were recorded.
-func (d *decoder) order(next uint64) []place {
+// sortedPlaces lists the places of the complete events in the order in which they were recorded. It
+// also counts missing and incomplete records in the log.
+func (d *decoder) sortedPlaces(next uint64) []place {
 	first := next - min(next, d.capacity)
 	d.log.Missing = first
 	places := make([]place, 0, next-first)
 	for n := first; n < next; n++ {
-		head, _, ok := d.load(n)
+		head, _, isComplete := d.load(n)
+		isSecond := head&isSecondFlag != 0
+		hasKind := uint8(head>>kindShift) != 0 // otherwise, a Source has claimed but not used it
+		lacksSecond := head&hasSecondFlag != 0 && !d.hasSecond(n, next)
 		switch {
-		case !ok || head&hasSecondFlag != 0 && !d.hasSecond(n, next):
+		case !isComplete || lacksSecond:
 			d.log.IncompleteRecords++
-		case head&isSecondFlag != 0:
-			if n == first {
-				d.log.Missing++ // the event's first record has been replaced
-			}
-		case uint8(head>>kindShift) != 0:
-			// order counts the records that had been claimed when this one was written.
-			order := n + 1 + head>>ageShift
-			i := len(places)
-			places = append(places, place{})
-			for ; i > 0 && places[i-1].order > order; i-- {
-				places[i] = places[i-1]
-			}
-			places[i] = place{order, n}
+		case isSecond && n == first:
+			d.log.Missing++ // the event's first record has been replaced
+		case !isSecond && hasKind:
+			age := head >> ageShift
+			places = insertSorted(places, place{order: n + 1 + age, number: n})
 		}
 	}
 	return places
 }
 
-// load counts records from 0. ok is false if the record is incomplete.
-func (d *decoder) load(n uint64) (head uint64, words payload, ok bool) {
-	raw, get := d.records[n%d.capacity*recordBytes:][:recordBytes], binary.LittleEndian
-	head = get.Uint64(raw)
-	words = payload{get.Uint64(raw[8:]), get.Uint64(raw[16:]), get.Uint64(raw[24:])}
-	return head, words, uint32(head) == uint32(n+1)
+// insertSorted inserts p behind the places with the same or a smaller order. It is fast, because
+// few records are written out of order.
+func insertSorted(places []place, p place) []place {
+	i := len(places)
+	places = append(places, p)
+	for i > 0 && places[i-1].order > p.order {
+		places[i] = places[i-1]
+		i--
+	}
+	places[i] = p
+	return places
 }
 
+// load returns record n, counted from 0. isComplete is false if the record was being written.
+func (d *decoder) load(n uint64) (head uint64, p payload, isComplete bool) {
+	get := binary.LittleEndian
+	raw := d.records[n%d.capacity*recordBytes:][:recordBytes]
+	head = get.Uint64(raw)
+	p = payload{a: get.Uint64(raw[8:]), b: get.Uint64(raw[16:]), c: get.Uint64(raw[24:])}
+	writtenNumber := uint32(head) // counted from 1, and cut to 32 bits
+	return head, p, writtenNumber == uint32(n+1)
+}
+
+// hasSecond reports whether the record after n is a complete second record.
 func (d *decoder) hasSecond(n, next uint64) bool {
 	if n+1 >= next {
 		return false
 	}
-	head, _, ok := d.load(n + 1)
-	return ok && head&isSecondFlag != 0
+	head, _, isComplete := d.load(n + 1)
+	return isComplete && head&isSecondFlag != 0
 }
 
+// text returns the text with a number, or "?" if the text was omitted.
 func (d *decoder) text(n uint64) string {
 	if n < uint64(len(d.texts)) {
 		return d.texts[n]
@@ -243,13 +282,16 @@ func (d *decoder) text(n uint64) string {
 	return "?"
 }
 
+// source returns the text that names the pool or group of a record.
 func (d *decoder) source(head uint64) string {
-	if n := head >> sourceShift & mask16; n != omittedSourceNumber {
-		return d.text(n)
+	number := head >> sourceShift & mask16
+	if number == omittedSourceNumber {
+		return "?"
 	}
-	return "?"
+	return d.text(number)
 }
 
+// decode decodes an event into d.event. rest is zero if the event has no second record.
 func (d *decoder) decode(head uint64, first, rest payload) {
 	r := &d.event
 	*r = Record{Event: event.Event{
@@ -262,34 +304,47 @@ func (d *decoder) decode(head uint64, first, rest payload) {
 	}
 	p := unpackPlacement(first, rest)
 	r.Pool, r.Group = d.poolOf(head)
-	r.Number, r.Stream, r.Segment = p.number, uint32(p.stream), int32(uint32(p.segment))-1
-	r.Offset, r.Size, r.Requested = int64(p.offset), int64(p.size), int64(p.size-p.unrequested)
+	r.Number = p.number
+	r.Stream = uint32(p.stream)
+	r.Segment = int32(uint32(p.segment)) - 1
+	r.Offset = int64(p.offset)
+	r.Size = int64(p.size)
+	r.Requested = int64(p.size - p.unrequested)
 	r.Name = d.text(rest.c >> 32)
 }
 
-// poolOf returns the pool and its domain's group.
+// poolOf returns the pool of a record, and the id of its domain's group. The source's text contains
+// both.
 func (d *decoder) poolOf(head uint64) (pool uint64, group string) {
-	if source := head>>sourceShift&mask16 + 1; source != d.latest {
-		number, group, ok := strings.Cut(d.source(head), "\x00")
-		if !ok {
-			group = "?" // the text did not fit
+	source := head>>sourceShift&mask16 + 1
+	if source != d.latest {
+		number, groupID, isWhole := strings.Cut(d.source(head), "\x00")
+		if !isWhole {
+			groupID = "?" // the text did not fit into the file
 		}
-		d.latest, d.group = source, group
-		d.pool, _ = strconv.ParseUint(number, 10, 64)
+		d.latest = source
+		d.group = groupID
+		d.pool, _ = strconv.ParseUint(number, 10, 64) // 0 after an error
 	}
 	return d.pool, d.group
 }
 
+// decodeGroup is decode for events of a group.
 func (d *decoder) decodeGroup(head uint64, first, rest payload) {
 	r := &d.event
-	r.Group, r.Number = d.source(head), first.a&mask32|rest.a<<32
-	r.Stream, r.Name = uint32(first.a>>32), d.text(rest.a>>32)
+	r.Group = d.source(head)
+	r.Number = first.a&mask32 | rest.a<<32
+	r.Stream = uint32(first.a >> 32)
+	r.Name = d.text(rest.a >> 32)
 	r.Time = d.log.Start.Add(time.Duration(first.b))
 	description := d.text(first.c & mask32)
 	if r.Kind == event.KindCollective {
-		r.Call, r.Digest, r.Bytes = description, rest.b, int64(rest.c)
+		r.Call = description
+		r.Digest = rest.b
+		r.Bytes = int64(rest.c)
 		return
 	}
 	r.Operation, r.Text, _ = strings.Cut(description, "\x00")
-	r.Value, r.Collectives = int64(rest.b), rest.c
+	r.Value = int64(rest.b)
+	r.Collectives = rest.c
 }
