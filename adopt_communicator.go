@@ -22,10 +22,10 @@ type AdoptedCommunicator struct {
 	rt     *Runtime
 	group  *Group // may be nil
 	name   string
-	native driver.AdoptedCommunicator
+	native driver.AdoptedCommunicator // the backend's
 
 	mu        ranked.Mutex[adoptedMu]        // held during registration
-	failed    error                          // guarded by mu
+	failed    error                          // the result of later registrations; guarded by mu
 	windowsMu ranked.Mutex[adoptedWindowsMu] // guards windows; held while one is deregistered
 	windows   map[*segment]driver.Window
 }
@@ -52,10 +52,13 @@ func (i Interop) AdoptCommunicator(
 	if err != nil {
 		return nil, fmt.Errorf("adopting communicator %q: %w", name, err)
 	}
-	if g != nil && (native.Size() != len(g.ranks) || native.Rank() != g.rank) {
-		return nil, invalid("adopting communicator %q: this rank is rank %d of %d in the communicator, "+
-			"but rank %d of %d in group %s", name, native.Rank(), native.Size(), g.rank,
-			len(g.ranks), g.id)
+	if g != nil {
+		isSameRank := native.Rank() == g.rank && native.Size() == len(g.ranks)
+		if !isSameRank {
+			return nil, invalid("adopting communicator %q: this rank is rank %d of %d in the "+
+				"communicator, but rank %d of %d in group %s", name, native.Rank(), native.Size(),
+				g.rank, len(g.ranks), g.id)
+		}
 	}
 	a := &AdoptedCommunicator{
 		rt: rt, group: g, name: name, native: native, windows: map[*segment]driver.Window{},
@@ -96,7 +99,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	if a.failed != nil {
 		return a.failed
 	}
-	pending := a.pending(p)
+	pending := a.holdPending(p)
 	defer p.segments.releaseAll(pending)
 	if len(pending) == 0 {
 		return nil
@@ -119,6 +122,8 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	return err
 }
 
+// registerAll registers segments. After an error, the communicator is unusable. The caller must
+// hold a.mu.
 func (a *AdoptedCommunicator) registerAll(
 	ctx context.Context, p *Pool, pending []*segment,
 ) error {
@@ -132,20 +137,25 @@ func (a *AdoptedCommunicator) registerAll(
 	return nil
 }
 
-// pending lists mapped segments that are not registered with the communicator, except for those
-// that the group lacks, in which ranks may differ.
-func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
+// holdPending returns the mapped segments that are not registered with the communicator yet. They
+// stay mapped until releaseAll. With a group, it omits segments that are not registered with the
+// group: they may not exist on all ranks.
+func (a *AdoptedCommunicator) holdPending(p *Pool) []*segment {
+	const firstOrdinal = 0 // all segments
 	a.windowsMu.Lock()
 	defer a.windowsMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.segments.holdSegments(0, func(s *segment) bool {
-		return a.windows[s] == nil &&
-			(a.group == nil || a.group.windows.contains(uintptr(s.start), 0))
+	return p.segments.holdSegments(firstOrdinal, func(s *segment) bool {
+		if a.windows[s] != nil {
+			return false
+		}
+		return a.group == nil || a.group.windows.contains(uintptr(s.start), 0)
 	})
 }
 
-// agree requires that the caller holds the group's lock.
+// agree compares the pool's history and the pending segments across ranks. With a group, the caller
+// must hold the group's lock.
 func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*segment) error {
 	tag := "communicator " + a.name
 	tag = tag[:min(len(tag), agreement.MaxTag)]
@@ -155,28 +165,23 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 		}
 		return g.comparison.agree(ctx, tag, p.history.with(pending))
 	}
-	c := agreement.Config{
+	config := agreement.Config{
 		Rank: a.native.Rank(), Ranks: a.native.Size(), Mode: agreement.ModeExact, Group: a.name,
 		Tag: "communicator",
 	}
 	if a.rt.Check() != CheckOff {
-		c.Ledgers = []agreement.Ledger{p.history.with(pending)}
+		config.Ledgers = []agreement.Ledger{p.history.with(pending)}
 	}
 	if p.suspicion.isSuspectForAny() {
-		c.Flags = realignFlag
+		config.Flags = realignFlag
 	}
-	machine, err := agreement.New(c)
+	machine, err := agreement.New(config)
 	if err != nil {
 		return err
 	}
 	outcome, err := agreement.Run(ctx, a.native.Exchange, machine)
-	switch {
-	case err != nil:
-	case outcome.Flags != 0:
-		err = invalid("a pool must be realigned after a fault: call Group.Check on all ranks of its " +
-			"domain first")
-	default:
-		err = divergenceOf(outcome, a.name, nil)
+	if err == nil {
+		err = a.outcomeError(outcome)
 	}
 	if err != nil {
 		return fmt.Errorf("comparing before a registration with communicator %q: %w", a.name, err)
@@ -184,6 +189,18 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 	return nil
 }
 
+// outcomeError returns an error if the ranks differ, or if some rank has asked for a realignment,
+// which is a call of a group.
+func (a *AdoptedCommunicator) outcomeError(outcome *agreement.Outcome) error {
+	if outcome.Flags != 0 {
+		return invalid("a pool must be realigned after a fault: call Group.Check on all ranks of " +
+			"its domain first")
+	}
+	return divergenceOf(outcome, a.name, nil)
+}
+
+// registerOne registers a segment. If a concurrent Trim unmaps the segment, it deregisters the
+// segment again, which is no error.
 func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segment) error {
 	w, err := a.native.Register(ctx, s.memory)
 	if err != nil {
@@ -195,13 +212,14 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	p.mu.Lock()
 	isReleasing := s.releasing
 	p.mu.Unlock()
-	if isReleasing { // a concurrent Trim may have missed this window
-		p.segments.reportLater(a.deregister(s))
+	if isReleasing { // Trim may have missed this window
+		deregisterErr := a.deregister(s)
+		p.segments.reportLater(deregisterErr)
 	}
 	return nil
 }
 
-// deregister does nothing if the segment is not registered.
+// deregister deregisters a segment. It does nothing if the segment is not registered.
 func (a *AdoptedCommunicator) deregister(s *segment) error {
 	// Held during Deregister, so that Detach waits: its caller may then destroy the communicator.
 	a.windowsMu.Lock()
@@ -211,16 +229,19 @@ func (a *AdoptedCommunicator) deregister(s *segment) error {
 		return nil
 	}
 	delete(a.windows, s)
-	return panicIfClosedTwice(w.Deregister())
+	err := w.Deregister()
+	return panicIfClosedTwice(err)
 }
 
 // Detach deregisters this rank's windows and ends the use of the communicator, without waiting for
 // other ranks. After Detach or Forget, it does nothing.
 func (a *AdoptedCommunicator) Detach() error {
-	defer a.end()()
+	unlock := a.end()
+	defer unlock()
 	var errs []error
 	for _, w := range a.sortedWindows() {
-		errs = append(errs, panicIfClosedTwice(w.Deregister()))
+		err := w.Deregister()
+		errs = append(errs, panicIfClosedTwice(err))
 	}
 	clear(a.windows)
 	return errors.Join(errs...)
@@ -229,7 +250,8 @@ func (a *AdoptedCommunicator) Detach() error {
 // Forget ends the use of a communicator that its owner destroys, without deregistering windows.
 // After Detach or Forget, it does nothing.
 func (a *AdoptedCommunicator) Forget() {
-	defer a.end()()
+	unlock := a.end()
+	defer unlock()
 	clear(a.windows)
 }
 
@@ -237,8 +259,8 @@ func (a *AdoptedCommunicator) Forget() {
 func (a *AdoptedCommunicator) end() (unlock func()) {
 	a.rt.mu.Lock()
 	adopted := slices.Clone(a.rt.adopted)
-	a.rt.adopted = slices.DeleteFunc(adopted, func(o *AdoptedCommunicator) bool {
-		return o == a
+	a.rt.adopted = slices.DeleteFunc(adopted, func(other *AdoptedCommunicator) bool {
+		return other == a
 	})
 	a.rt.mu.Unlock()
 	a.mu.Lock()
@@ -252,8 +274,8 @@ func (a *AdoptedCommunicator) end() (unlock func()) {
 	}
 }
 
-// sortedWindows is in the order of registration, in which NCCL must deregister windows. The caller
-// must hold a.windowsMu.
+// sortedWindows returns the windows in the order of registration. NCCL must deregister them in this
+// order. The caller must hold a.windowsMu.
 func (a *AdoptedCommunicator) sortedWindows() []driver.Window {
 	var segments []*segment
 	for s := range a.windows {
@@ -267,9 +289,10 @@ func (a *AdoptedCommunicator) sortedWindows() []driver.Window {
 	return windows
 }
 
+// deregisterAdopted deregisters a segment from all adopted communicators.
 func deregisterAdopted(rt *Runtime, s *segment) error {
 	rt.mu.Lock()
-	all := rt.adopted
+	all := rt.adopted // replaced, never modified
 	rt.mu.Unlock()
 	var errs []error
 	for _, a := range all {

@@ -14,7 +14,8 @@ import (
 	"symmem/internal/agreement"
 )
 
-// inquiry determines, together with the other ranks, why a group has failed.
+// inquiry determines, together with the other ranks, why a group has failed. Each rank reports what
+// it has seen. From the reports, some rank selects a cause, on which all ranks then agree.
 type inquiry struct {
 	roster
 	comm       driver.Communicator
@@ -25,20 +26,22 @@ type inquiry struct {
 	values     *values
 }
 
-// reportTimeout limits one exchange of reports, as do three quarters of the group's timeout.
+// reportTimeout limits one exchange of reports. So do three quarters of the group's timeout.
 const reportTimeout = 2 * time.Second
 
+// maxReportRounds limits how often ranks exchange reports while some rank does not know the cause.
 const maxReportRounds = 12
 
-// run returns the same error on all ranks. A rank that calls it late adds its side to a divergence.
-// The exchange is repeated while a rank does not know the cause of an earlier fault of another
-// group.
+// run returns the same error on all ranks. cause is the error that this rank has seen. A rank that
+// calls run late adds its side to a divergence. The exchange is repeated while a rank does not know
+// the cause of an earlier fault of another group.
 func (inq *inquiry) run(cause error) error {
 	begin := time.Now()
+	wait := time.Duration(0) // in the first round, do not wait for another group
 	for round := 0; ; round++ {
-		local := inq.makeReport(cause, time.Duration(min(round, 1))*reportTimeout/4)
-		local.Suspect = inq.aligner.hasSuspectPools()
-		message, err := json.Marshal(local)
+		own := inq.makeReport(cause, wait)
+		own.Suspect = inq.aligner.hasSuspectPools()
+		message, err := json.Marshal(own)
 		if err != nil {
 			return errors.Join(cause, err)
 		}
@@ -47,59 +50,67 @@ func (inq *inquiry) run(cause error) error {
 			return errors.Join(cause, err)
 		}
 		all := inq.decodeReports(payloads)
-		if decision := inq.comm.Decide(nil); decision != nil {
+		decision := inq.comm.Decide(nil) // asks without a proposal
+		if decision != nil {
 			return inq.adopt(cause, decision)
 		}
 		if !all.pending || round == maxReportRounds {
 			inq.awaitReports(all, begin)
-			return inq.decide(inq.selectCause(cause, all))
+			selected := inq.selectCause(cause, all)
+			return inq.decide(selected)
 		}
+		wait = reportTimeout / 4
 	}
 }
 
-// makeReport waits for the cause of an earlier fault of another group. After wait, it returns a
-// pending report.
+// makeReport returns this rank's report about a cause. If the cause is an earlier fault of another
+// group, it waits until the ranks of that group agree on their cause. After wait, it returns a
+// pending report, which does not contain the final cause.
 func (inq *inquiry) makeReport(cause error, wait time.Duration) report {
 	var prior *PriorError
 	if !errors.As(cause, &prior) {
 		return reportOf(cause)
 	}
-	first := prior.Cause
-	source := lifetimeOf(first)
+	source := lifetimeOf(prior.Cause) // the other group
 	if source == nil || source == inq.life {
 		return reportOf(cause)
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	pending := false
+	earlierCause := prior.Cause
+	isPending := false
 	select {
 	case <-source.ctx.Done():
-		first = context.Cause(source.ctx)
+		earlierCause = context.Cause(source.ctx)
 	case <-timer.C:
-		pending = true
+		isPending = true
 	}
-	r := reportOf(&PriorError{InCall: prior.InCall, Rank: prior.Rank, Cause: first})
-	r.Pending = pending
+	r := reportOf(&PriorError{InCall: prior.InCall, Rank: prior.Rank, Cause: earlierCause})
+	r.Pending = isPending
 	return r
 }
 
+// reports contains the reports of all ranks.
 type reports struct {
-	byKind       map[string][]report
-	pending      bool  // on some rank
-	callUnknown  bool  // on some rank
-	suspect      bool  // another group's fault affects a pool of some rank
-	missingRanks []int // world ranks without a report
-	// awaitReports sets these: missing ranks that are lost or have left, and the time of waiting.
+	byKind       map[string][]report // in the order of group ranks
+	pending      bool                // some report is pending
+	callUnknown  bool                // some report names no call
+	suspect      bool                // another group's fault affects a pool of some rank
+	missingRanks []int               // world ranks without a report
+	// awaitReports sets lostRanks and leftRanks: the missing ranks that are lost, and those that
+	// have left the group. It also sets waited: how long it has waited.
 	lostRanks, leftRanks []int
 	waited               time.Duration
 }
 
+// decodeReports decodes the reports of all ranks. Ranks without a valid report are missing.
 func (inq *inquiry) decodeReports(payloads [][]byte) *reports {
 	all := &reports{byKind: map[string][]report{}}
-	for rank, payload := range payloads {
-		r := report{sender: inq.ranks[rank]}
-		if json.Unmarshal(payload, &r) != nil || !r.hasRequiredFields() {
-			all.missingRanks = append(all.missingRanks, inq.ranks[rank])
+	for groupRank, payload := range payloads {
+		r := report{sender: inq.ranks[groupRank]}
+		decodeErr := json.Unmarshal(payload, &r)
+		if decodeErr != nil || !r.hasRequiredFields() {
+			all.missingRanks = append(all.missingRanks, r.sender)
 			continue
 		}
 		all.byKind[r.Kind] = append(all.byKind[r.Kind], r)
@@ -110,16 +121,19 @@ func (inq *inquiry) decodeReports(payloads [][]byte) *reports {
 	return all
 }
 
+// exchangeReports is an agreement.Exchange on the lane for faults, which works after a fault.
 func (inq *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(reportTimeout, inq.limit.Get()*3/4))
+	timeout := min(reportTimeout, inq.limit.Get()*3/4)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return inq.comm.Exchange(ctx, driver.LaneFault, payload)
 }
 
-// selectCause uses the order of the kinds in report.go. Without a report of a cause, it returns
-// this rank's.
+// selectCause selects a cause from the reports. It prefers causes to their possible consequences,
+// in the order of the kinds in report.go. If no report names a cause, it returns that of this rank.
 func (inq *inquiry) selectCause(cause error, all *reports) error {
-	switch byKind := all.byKind; {
+	byKind := all.byKind
+	switch {
 	case len(byKind[kindLost]) > 0:
 		return inq.mergeLost(byKind[kindLost])
 	case len(byKind[kindPrior]) > 0:
@@ -133,27 +147,7 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 			InCall: "joining group " + inq.id, Activity: elsewhere, Members: inq.ranks,
 		}
 	case len(byKind[kindDiverged]) > 0:
-		everywhere := !all.callUnknown && len(all.missingRanks) == 0
-		if err := inq.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
-			return all.addAdvice(all.completeDivergence(err))
-		}
-		// The histories are the same, so report where each rank is: one may have left the group.
-		elsewhere := map[int]string{}
-		for _, r := range byKind[kindDiverged] {
-			if r.Deadlock != nil {
-				maps.Copy(elsewhere, r.Deadlock.Activity)
-			}
-		}
-		switch {
-		case len(elsewhere) > 0 && len(all.lostRanks) > 0:
-			return &RankLostError{
-				Ranks: all.lostRanks, InCall: byKind[kindDiverged][0].InCall, Members: inq.ranks,
-			}
-		case len(elsewhere) > 0:
-			return all.addAdvice(&DeadlockError{
-				InCall: byKind[kindDiverged][0].InCall, Activity: elsewhere, Members: inq.ranks,
-			})
-		}
+		return inq.divergedCause(cause, all)
 	case len(byKind[kindMessages]) > 0:
 		return inq.messageCause(byKind[kindMessages])
 	case len(all.lostRanks) > 0:
@@ -167,32 +161,67 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 		return fmt.Errorf("group %s failed on %s: %s", inq.id,
 			driver.RanksOf([]int{first.sender}, inq.ranks), first.Text)
 	case len(all.missingRanks) > 0:
-		return inq.unexplained(cause, all)
+		return inq.missingCause(cause, all)
+	default:
+		return cause
 	}
-	return cause
 }
 
-// unexplained is for ranks whose reports are missing.
-func (inq *inquiry) unexplained(cause error, all *reports) error {
+// divergedCause explains reports of ranks that differ. If their histories and calls are the same
+// after all, it returns where each rank is, or cause.
+func (inq *inquiry) divergedCause(cause error, all *reports) error {
+	areAllInCalls := !all.callUnknown && len(all.missingRanks) == 0
+	err := inq.explainDivergence(cause, areAllInCalls, all.suspect)
+	isExplained := !errors.Is(err, cause)
+	if isExplained {
+		return all.addAdvice(all.completeDivergence(err))
+	}
+	// The histories are the same, so report where each rank is: one may have left the group.
+	diverged := all.byKind[kindDiverged]
+	elsewhere := map[int]string{}
+	for _, r := range diverged {
+		if r.Deadlock != nil {
+			maps.Copy(elsewhere, r.Deadlock.Activity)
+		}
+	}
+	if len(elsewhere) == 0 {
+		return cause
+	}
+	if len(all.lostRanks) > 0 {
+		return &RankLostError{
+			Ranks: all.lostRanks, InCall: diverged[0].InCall, Members: inq.ranks,
+		}
+	}
+	return all.addAdvice(&DeadlockError{
+		InCall: diverged[0].InCall, Activity: elsewhere, Members: inq.ranks,
+	})
+}
+
+// missingCause returns an error about the ranks whose reports are missing.
+func (inq *inquiry) missingCause(cause error, all *reports) error {
 	activity := map[int]string{}
 	for _, rank := range all.leftRanks {
 		activity[rank] = "has left the group without a report of its fault"
 	}
-	if late := difference(all.missingRanks, all.leftRanks); len(late) > 0 {
+	lateRanks := difference(all.missingRanks, all.leftRanks)
+	if len(lateRanks) > 0 {
 		return &TimeoutError{
-			InCall: "finding out why group " + inq.id + " failed", Waited: all.waited, Missing: late,
-			Activity: activity, Members: inq.ranks,
+			InCall: "finding out why group " + inq.id + " failed", Waited: all.waited,
+			Missing: lateRanks, Activity: activity, Members: inq.ranks,
 		}
 	}
 	return &DeadlockError{InCall: reportOf(cause).InCall, Activity: activity, Members: inq.ranks}
 }
 
+// difference returns the elements of ranks that others does not contain.
 func difference(ranks, others []int) []int {
 	return slices.DeleteFunc(slices.Clone(ranks), func(r int) bool {
 		return slices.Contains(others, r)
 	})
 }
 
+// addAdvice adds what to do if a rank has a suspect pool: its layout may differ between ranks until
+// a realignment, for which the rank waits.
 func (all *reports) addAdvice(err error) error {
 	if !all.suspect {
 		return err
@@ -202,6 +231,7 @@ func (all *reports) addAdvice(err error) error {
 		"Close of the failed group), or call Check or Split on a group of these ranks", err)
 }
 
+// mergeLost merges reports of lost ranks.
 func (inq *inquiry) mergeLost(reports []report) *RankLostError {
 	e := &RankLostError{
 		InCall: reports[0].InCall, Machines: map[int]string{}, Members: inq.ranks,
@@ -214,13 +244,12 @@ func (inq *inquiry) mergeLost(reports []report) *RankLostError {
 	return e
 }
 
-// mergeLate takes texts from the lowest rank that lists missing ranks, so that all ranks get the
-// same result. If some of the missing ranks are silent (have sent no report), it lists only these:
-// the others may have been late because they waited for a silent rank.
+// mergeLate merges reports of late ranks. It takes texts from the lowest rank that lists missing
+// ranks. If some of the missing ranks are silent (have sent no report), it lists only these: the
+// others may have been late because they waited for a silent rank.
 func (inq *inquiry) mergeLate(reports []report, silentRanks []int) *TimeoutError {
-	first := reports[max(0, slices.IndexFunc(reports, func(r report) bool {
-		return len(r.Late.Missing) > 0
-	}))]
+	firstIndex := slices.IndexFunc(reports, func(r report) bool { return len(r.Late.Missing) > 0 })
+	first := reports[max(firstIndex, 0)] // if none lists missing ranks, the first report
 	e := &TimeoutError{
 		InCall: first.InCall, Waited: first.Late.Waited, Activity: map[int]string{},
 		Machines: map[int]string{}, Members: inq.ranks,
@@ -232,7 +261,9 @@ func (inq *inquiry) mergeLate(reports []report, silentRanks []int) *TimeoutError
 		e.Counts = cmp.Or(e.Counts, r.Late.Counts)
 	}
 	e.Missing = distinct(e.Missing)
-	if answered := difference(e.Missing, silentRanks); len(answered) < len(e.Missing) {
+	answered := difference(e.Missing, silentRanks)
+	areSomeSilent := len(answered) < len(e.Missing)
+	if areSomeSilent {
 		e.Missing = difference(e.Missing, answered)
 	}
 	for _, r := range reports {
@@ -249,13 +280,16 @@ func (inq *inquiry) mergeLate(reports []report, silentRanks []int) *TimeoutError
 	return e
 }
 
+// distinct returns sorted ranks without duplicates.
 func distinct(ranks []int) []int { return slices.Compact(slices.Sorted(slices.Values(ranks))) }
 
+// abortedError returns an ErrAborted that names the ranks that have aborted.
 func (inq *inquiry) abortedError(reports []report) error {
 	var ranks []int
 	why := ""
 	for _, r := range reports {
-		if r.Peer != nil && len(r.Peer.Ranks) > 0 {
+		hasPeers := r.Peer != nil && len(r.Peer.Ranks) > 0 // another rank has aborted
+		if hasPeers {
 			ranks = append(ranks, r.Peer.Ranks...)
 			continue
 		}
@@ -268,12 +302,12 @@ func (inq *inquiry) abortedError(reports []report) error {
 		driver.RanksOf(distinct(ranks), inq.ranks), why)
 }
 
-// comparableLedgers returns none if a pool is suspect, because histories may then differ in a
-// correct program.
+// comparableLedgers returns the histories that a comparison includes. It returns none if a pool is
+// suspect, because histories may then differ in a correct program.
 func (inq *inquiry) comparableLedgers(
-	mode agreement.Mode, suspect bool,
+	mode agreement.Mode, hasSuspectPool bool,
 ) ([]agreement.Ledger, error) {
-	if suspect {
+	if hasSuspectPool {
 		return nil, nil
 	}
 	if mode == agreement.ModePrefix {
@@ -282,26 +316,29 @@ func (inq *inquiry) comparableLedgers(
 	return inq.comparison.histories(), nil
 }
 
-// explainDivergence compares the histories of the pools, the current collective and, if everywhere
-// is true, the calls that the ranks are in. Without a difference, it returns cause.
-func (inq *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
+// explainDivergence compares the histories of the pools and the current collective across ranks. If
+// areAllInCalls is true, it also compares the calls that the ranks are in. It returns the first
+// difference as a DivergenceError. Without a difference, it returns cause.
+func (inq *inquiry) explainDivergence(cause error, areAllInCalls, hasSuspectPool bool) error {
 	comparisons := []agreement.Config{
 		inq.callComparison(cause),
 		// The ranks wait for each other, so an event that only some have reached is a difference.
 		{Mode: agreement.ModeExact},
 	}
-	if everywhere {
+	if areAllInCalls {
 		comparisons = append(comparisons,
 			agreement.Config{Mode: agreement.ModeExact, Tag: inq.describeCall(cause)})
 	}
-	var err error
-	for _, c := range comparisons {
-		if c.Ledgers, err = inq.comparableLedgers(c.Mode, suspect); err != nil {
+	for _, config := range comparisons {
+		ledgers, err := inq.comparableLedgers(config.Mode, hasSuspectPool)
+		if err != nil {
 			return errors.Join(cause, err)
 		}
-		outcome, err := inq.comparison.run(context.Background(), inq.exchangeReports, c)
-		if err != nil && c.CallDiffers {
-			outcome, err = inq.comparison.run(context.Background(), inq.ownPayload, c)
+		config.Ledgers = ledgers
+		outcome, err := inq.comparison.run(context.Background(), inq.exchangeReports, config)
+		if err != nil && config.CallDiffers {
+			// Describe the difference without the other ranks: this rank knows it.
+			outcome, err = inq.comparison.run(context.Background(), inq.ownPayload, config)
 		}
 		if err != nil {
 			return errors.Join(cause, err)
@@ -313,35 +350,40 @@ func (inq *inquiry) explainDivergence(cause error, everywhere, suspect bool) err
 	return cause
 }
 
-// messageCause merges the ranks' counts of messages after a mismatch.
+// messageCause explains a mismatch of messages. If Sends or Recvs lack a partner, the ranks
+// exchange their counts of messages, to find out which.
 func (inq *inquiry) messageCause(reports []report) error {
 	first := reports[0].Messages
-	counts, ok := inq.comm.(driver.MessageCounts)
-	if first.Fault != driver.MessagesUnmatched || first.Number == 0 || !ok {
+	counts, canCount := inq.comm.(driver.MessageCounts)
+	hasCounts := canCount && first.Fault == driver.MessagesUnmatched && first.Number != 0
+	if !hasCounts {
 		return first
 	}
-	ends := append([]MessageEnds{}, counts.MessagesBefore(first.Number)...)
+	ends := append([]MessageEnds{}, counts.MessagesBefore(first.Number)...) // not nil
 	if len(ends) > maxEnds {
 		ends = nil // too many for one exchange
 	}
-	local, err := json.Marshal(ends)
+	encoded, err := json.Marshal(ends)
 	if err != nil {
 		return errors.Join(first, err)
 	}
-	payloads, err := inq.exchangeReports(context.Background(), local)
+	payloads, err := inq.exchangeReports(context.Background(), encoded)
 	if err != nil {
 		return errors.Join(first, err)
 	}
 	var all []MessageEnds
-	complete := true
+	isComplete := true
 	for _, payload := range payloads {
 		var peerEnds []MessageEnds
-		complete = complete && json.Unmarshal(payload, &peerEnds) == nil && peerEnds != nil
+		decodeErr := json.Unmarshal(payload, &peerEnds)
+		if decodeErr != nil || peerEnds == nil {
+			isComplete = false
+		}
 		all = append(all, peerEnds...)
 	}
 	merged := *first
 	merged.Ends = nil
-	if complete {
+	if isComplete {
 		merged.Ends = unmatchedPairs(all)
 	}
 	return &merged

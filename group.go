@@ -27,14 +27,14 @@ type Group struct {
 	splitCount int                     // Split calls so far; guarded by mu
 	state      ranked.Spin[groupState] // guards fields of the structs below
 
-	life       *lifetime
-	comparison *comparison
-	aligner    *aligner
-	windows    windows
-	router     *router
-	calls      planner
-	values     *values
-	events     *groupEvents
+	life       *lifetime    // whether and why the group has ended
+	comparison *comparison  // compares the histories of pools
+	aligner    *aligner     // repairs pools after a fault
+	windows    windows      // registered memory
+	router     *router      // chooses the paths of calls
+	calls      planner      // prepares calls
+	values     *values      // compares values of the ranks
+	events     *groupEvents // records events
 
 	closing       sync.Once
 	poolCount     uint64        // pools with this group as their domain; guarded by rt.mu
@@ -77,18 +77,24 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	defer deliverAll(g.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	all, err := exchangeColors(ctx, g, int64(color), int64(key))
+	own := colorAndKey{Color: int64(color), Key: int64(key)}
+	byRank, err := exchangeColors(ctx, g, own)
 	if err != nil {
 		return nil, err
 	}
-	ranks, rank := selectSubgroup(all, g.ranks, g.rank, int64(color))
-	id := fmt.Sprintf("%s%s/%d.%d", splitPrefix, g.fullID, g.splitCount, color)
-	limit := driver.NewLimit(g.Timeout())
-	sub, err := g.rt.connect(ctx, roster{fullID: id, ranks: ranks, rank: rank, limit: limit})
+	groupRanks := ranksWithColor(byRank, own.Color) // ranks in g, in the order of the new group
+	r := roster{
+		fullID: fmt.Sprintf("%s%s/%d.%d", splitPrefix, g.fullID, g.splitCount, color),
+		rank:   slices.Index(groupRanks, g.rank), limit: driver.NewLimit(g.Timeout()),
+	}
+	for _, groupRank := range groupRanks {
+		r.ranks = append(r.ranks, g.ranks[groupRank])
+	}
+	subgroup, err := g.rt.connect(ctx, r)
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
 	}
-	return sub, nil
+	return subgroup, nil
 }
 
 // SkipSplit takes part in a Split without joining a group.
@@ -97,14 +103,17 @@ func (g *Group) SkipSplit(ctx context.Context) error {
 	defer deliverAll(g.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_, err := exchangeColors(ctx, g, noColor, 0)
+	_, err := exchangeColors(ctx, g, colorAndKey{Color: noColor})
 	return err
 }
 
+// colorAndKey holds a rank's arguments of Split. The ranks exchange it in binary form.
+type colorAndKey struct{ Color, Key int64 }
+
 const noColor = -1 // for ranks that join no group
 
-// exchangeColors requires that the caller holds Group.mu.
-func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64, error) {
+// exchangeColors returns the arguments of all ranks, by group rank. The caller must hold Group.mu.
+func exchangeColors(ctx context.Context, g *Group, own colorAndKey) ([]colorAndKey, error) {
 	// Check that all ranks are in Split: the payload of another call could look like a color.
 	err := g.aligner.alignAndCompare(ctx, &alignedCall{tag: "split", pools: g.comparison.pools()})
 	if errors.As(err, new(*realignError)) {
@@ -113,36 +122,36 @@ func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
 	}
-	local, _ := binary.Append(nil, binary.LittleEndian, [2]int64{color, key}) // cannot fail
-	messages, err := g.comm.Exchange(ctx, driver.LaneControl, local)
+	encoded, _ := binary.Append(nil, binary.LittleEndian, own) // cannot fail
+	messages, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, g.life.awaitFault(err))
 	}
-	all := make([][2]int64, len(messages))
-	for r, message := range messages {
-		if len(message) != len(local) {
+	byRank := make([]colorAndKey, len(messages))
+	for groupRank, message := range messages {
+		if len(message) != len(encoded) {
 			return nil, fmt.Errorf("splitting group %s: message of rank %d has %d bytes instead of %d",
-				g.id, g.ranks[r], len(message), len(local))
+				g.id, g.ranks[groupRank], len(message), len(encoded))
 		}
-		_, _ = binary.Decode(message, binary.LittleEndian, &all[r])
+		// Decode cannot fail, because the size is right.
+		_, _ = binary.Decode(message, binary.LittleEndian, &byRank[groupRank])
 	}
 	g.splitCount++
-	return all, nil
+	return byRank, nil
 }
 
-// selectSubgroup also returns this rank's index among the selected ranks.
-func selectSubgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, rank int) {
+// ranksWithColor returns the group ranks with a color, ordered by key and then by rank.
+func ranksWithColor(byRank []colorAndKey, color int64) []int {
 	var selected []int
-	for r := range all {
-		if all[r][0] == color {
-			selected = append(selected, r)
+	for groupRank := range byRank {
+		if byRank[groupRank].Color == color {
+			selected = append(selected, groupRank)
 		}
 	}
-	slices.SortStableFunc(selected, func(a, b int) int { return cmp.Compare(all[a][1], all[b][1]) })
-	for _, r := range selected {
-		ranks = append(ranks, parent[r])
-	}
-	return ranks, slices.Index(selected, me)
+	slices.SortStableFunc(selected, func(a, b int) int {
+		return cmp.Compare(byRank[a].Key, byRank[b].Key)
+	})
+	return selected
 }
 
 // Abort makes the group fail on all its ranks with ErrAborted. It does not wait.
@@ -158,22 +167,27 @@ func (g *Group) Abort() {
 // waits until the ranks have agreed on the cause, for at most three quarters of the timeout.
 func (g *Group) Close() (err error) {
 	defer deliverAll(g.rt)
-	g.closing.Do(func() {
-		failed := g.life.close()
-		// Running collectives must end before their windows are deregistered.
-		errs := []error{g.comm.Close()}
-		// Close may have found that a peer had failed.
-		failed = g.life.recordFaultOfCommunicator() || failed
-		for _, p := range g.rt.registry.allPools() {
-			errs = append(errs, p.registrar.dropGroup(g))
-		}
-		g.life.background.Wait()
-		if !failed {
-			g.rt.registry.removeGroup(g)
-		}
-		err = joinWithoutDuplicates(errs...)
-	})
+	g.closing.Do(func() { err = closeGroup(g) })
 	return err
+}
+
+// closeGroup implements the first Close.
+func closeGroup(g *Group) error {
+	hadFailed := g.life.close()
+	// Running collectives must end before their windows are deregistered.
+	closeErr := g.comm.Close()
+	errs := []error{closeErr}
+	// Close may have found that a peer had failed.
+	foundFault := g.life.recordFaultOfCommunicator()
+	for _, p := range g.rt.registry.allPools() {
+		dropErr := p.registrar.dropGroup(g)
+		errs = append(errs, dropErr)
+	}
+	g.life.background.Wait()
+	if !hadFailed && !foundFault {
+		g.rt.registry.removeGroup(g)
+	}
+	return joinWithoutDuplicates(errs...)
 }
 
 // Err returns the fault that ended the group, or nil until Ended is closed. It does not wait.
@@ -236,9 +250,9 @@ func (g *Group) Stats() GroupStats {
 			Path: PathChoice(g.router.choice.Load()).String(), Machines: g.router.shape.Machines,
 		},
 	}
-	for path, n := range g.comm.Launched() {
-		if n > 0 {
-			s.Paths[driver.Path(path).String()] = n
+	for path, count := range g.comm.Launched() {
+		if count > 0 {
+			s.Paths[driver.Path(path).String()] = count
 		}
 	}
 	return s

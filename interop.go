@@ -17,7 +17,7 @@ import (
 // concurrently.
 type Interop struct {
 	rt   *Runtime
-	site uint32 // see At
+	site uint32 // the call site of later calls, from At; 0 if there is none
 }
 
 // Close is Runtime.Close, but stops waiting for other ranks when the context ends, though not
@@ -29,9 +29,9 @@ func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 // 65,536 locations, it returns 0.
 func (i Interop) Site(text string) uint32 { return i.rt.sites.number(text) }
 
-// At returns an Interop that attributes its calls to a result of Site, or to none if site is 0, in
-// errors about differing calls.
-func (i Interop) At(site uint32) Interop { return Interop{i.rt, site} }
+// At returns an Interop that attributes its calls to a location, in errors about differing calls.
+// site is a result of Site, or 0 for none.
+func (i Interop) At(site uint32) Interop { return Interop{rt: i.rt, site: site} }
 
 // Alloc is Pool.AllocOn.
 func (i Interop) Alloc(p *Pool, s *Stream, bytes int64) (Buffer, error) {
@@ -63,7 +63,7 @@ func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error
 		value = boolToInt(value != 0)
 	case ValueAgreeFloat:
 		value = floatBits(c.Float)
-	default:
+	default: // the other operations use c.Value
 	}
 	return g.values.combine(ctx, valueCall{
 		operation: c.Operation, name: c.Name, value: value, site: i.site,
@@ -92,7 +92,7 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 	if p.segments.refusing {
 		return unlockAndRefuse(p)
 	}
-	defer p.events.release()
+	defer p.events.release() // unlocks p.mu
 	p.ledger.Append(&event.Event{
 		Kind: event.KindNote, Segment: -1, Size: value, Requested: kind,
 	}, i.site)
@@ -111,10 +111,11 @@ func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 		return Memory{}, invalid("memory of %d bytes at %#x: the size is negative or too large",
 			bytes, address)
 	}
-	if p := i.rt.registry.ranges.find(address); p != nil && bytes > 0 {
-		return p.addresses.memory(address, bytes)
+	p := i.rt.registry.ranges.find(address)
+	if p == nil || bytes == 0 {
+		return memoryAt(address, bytes), nil
 	}
-	return memoryAt(address, bytes), nil
+	return p.addresses.memory(address, bytes)
 }
 
 // Buffer returns the live buffer that contains an address, ErrForeign outside pools, or ErrFreed
@@ -144,9 +145,10 @@ func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
 	if p != nil {
 		return p.addresses.countLive()
 	}
-	for _, a := range i.rt.registry.ranges.all() {
-		n, size := a.pool.addresses.countLive()
-		buffers, bytes = buffers+n, bytes+size
+	for _, r := range i.rt.registry.ranges.all() {
+		poolBuffers, poolBytes := r.pool.addresses.countLive()
+		buffers += poolBuffers
+		bytes += poolBytes
 	}
 	return buffers, bytes
 }
@@ -195,8 +197,14 @@ func (Interop) Pending(p *Pool, g *Group) bool {
 // Registers reports whether a collective would first register memory or realign a pool, and
 // therefore wait for other ranks.
 func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) bool {
-	return g != nil && op.UsesWindows() &&
-		(send.needsRegistration(g) || recv.needsRegistration(g)) && (s == nil || !s.inCapture())
+	if g == nil || !op.UsesWindows() {
+		return false
+	}
+	if !send.needsRegistration(g) && !recv.needsRegistration(g) {
+		return false
+	}
+	isInCapture := s != nil && s.inCapture() // collectives in captures do not register
+	return !isInCapture
 }
 
 // Call contains the arguments of Interop.Do.
@@ -255,15 +263,16 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 	if s.inCapture() {
 		return fmt.Errorf("%v on group %s: waiting for it: %w", c.Operation, g.id, ErrCapturing)
 	}
-	err := c.queue(ctx, g, s, i.site)
-	if err != nil && g.comm.Cause() == nil {
-		return err // nothing was queued
+	queueErr := c.queue(ctx, g, s, i.site)
+	if queueErr != nil && g.comm.Cause() == nil { // the group has not failed
+		return queueErr // nothing was queued
 	}
 	syncErr := s.queue.Synchronize(orBackground(ctx))
 	deliverAll(i.rt)
-	return cmp.Or(err, awaitStreamCause(syncErr))
+	return cmp.Or(queueErr, awaitStreamCause(syncErr))
 }
 
+// queue queues the call, and the calls in More.
 func (c *Call) queue(ctx context.Context, g *Group, s *Stream, site uint32) error {
 	if len(c.More) > 0 {
 		return c.queueAll(ctx, g, s, site)
@@ -271,43 +280,49 @@ func (c *Call) queue(ctx context.Context, g *Group, s *Stream, site uint32) erro
 	if c.Norm != nil && c.Operation.HasNorm() {
 		return runNorm(ctx, g, c.Operation, *c.Norm, s, c.Path, site, c.Wait)
 	}
-	if c.Route != nil && (c.Operation == OpDispatch || c.Operation == OpCombine) {
+	isRoute := c.Operation == OpDispatch || c.Operation == OpCombine
+	if c.Route != nil && isRoute {
 		return runRoute(ctx, g, c.Operation, *c.Route, s, c.Path, site, c.Wait)
 	}
 	call := c.collective(g.rank, site)
 	return g.run(ctx, s, &call)
 }
 
+// queueAll queues a list of calls: c and c.More.
 func (c *Call) queueAll(ctx context.Context, g *Group, s *Stream, site uint32) error {
-	list, err := c.list(g, site)
+	calls, err := c.allCalls(g, site)
 	if err != nil {
 		return err
 	}
-	return queueList(ctx, g, s, list)
+	return queueList(ctx, g, s, calls)
 }
 
-func (c *Call) list(g *Group, site uint32) ([]*collective, error) {
+// allCalls returns c and c.More. They get the path choice of c.
+func (c *Call) allCalls(g *Group, site uint32) ([]*collective, error) {
 	first := c.collective(g.rank, site)
-	list := []*collective{&first}
+	all := []*collective{&first}
 	for i := range c.More {
-		next := c.More[i].collective(g.rank, site)
-		switch {
-		case len(c.More[i].More) > 0:
+		more := &c.More[i]
+		next := more.collective(g.rank, site)
+		if len(more.More) > 0 {
 			return nil, invalid("%v on group %s: a list of calls contains a list", next.operation, g.id)
-		case next.choice > PathAuto && next.choice != first.choice:
-			return nil, invalid("%v on group %s: the call asks for the %v path, and the first call of its "+
-				"list for %v: set Path in the first call only", next.operation, g.id, next.choice,
-				first.choice)
+		}
+		hasOtherChoice := next.choice > PathAuto && next.choice != first.choice
+		if hasOtherChoice {
+			return nil, invalid("%v on group %s: the call asks for the %v path, and the first "+
+				"call of its list for %v: set Path in the first call only", next.operation, g.id,
+				next.choice, first.choice)
 		}
 		next.choice = first.choice
-		list = append(list, &next)
+		all = append(all, &next)
 	}
-	return list, nil
+	return all, nil
 }
 
+// collective converts the call, without More, Norm and Route. rank is this rank in the group.
 func (c *Call) collective(rank int, site uint32) collective {
 	count := c.Count
-	if c.Splits != nil && count == 0 {
+	if c.Splits != nil && count == 0 { // Splits determines the count
 		count = c.Splits.CountOf(c.Operation, rank)
 	}
 	return collective{

@@ -25,15 +25,17 @@ type rankWatcher interface {
 	// Guard returns a context that is canceled with a *rendezvous.EndedError when one of the ranks
 	// has ended. The caller must call stop.
 	Guard(ctx context.Context, ranks []int) (guarded context.Context, stop func())
-	// AwaitEnded waits until enough returns true for those of the ranks that have ended so far, or
-	// until the context ends, and returns them.
+	// AwaitEnded returns those of the ranks that have ended so far. It first waits until enough
+	// returns true for them, or until the context ends.
 	AwaitEnded(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave announces that this rank ends, and why, which may be empty. The rank that serves the
-	// store waits until the others have left or the context ends.
+	// Leave announces that this rank ends, and why; why may be empty. One rank serves the store,
+	// through which ranks find each other. On this rank, Leave waits until the others have left or
+	// the context ends.
 	Leave(ctx context.Context, why string) error
 }
 
+// rankMonitor explains errors by ranks that have ended.
 type rankMonitor struct {
 	watcher   rankWatcher
 	observer  driver.EndObserver // nil if the world's communicator cannot detect ended ranks
@@ -57,11 +59,14 @@ func (m *rankMonitor) leaveWorld(ctx context.Context, deadline time.Time) error 
 	}
 	waitCtx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Until(minDeadline), cancel) })()
+	cancelAtMinDeadline := func() { time.AfterFunc(time.Until(minDeadline), cancel) }
+	stop := context.AfterFunc(ctx, cancelAtMinDeadline)
+	defer stop()
 	return m.watcher.Leave(waitCtx, m.leaveReason())
 }
 
-// runWithRanks runs a step, and cancels it and explains its error if one of the ranks ends.
+// runWithRanks runs a step, such as joining a group. If one of the ranks ends meanwhile, it cancels
+// the step and returns an error that names the rank.
 func (m *rankMonitor) runWithRanks(
 	ctx context.Context, operation string, ranks []int, step func(context.Context) error,
 ) error {
@@ -74,7 +79,8 @@ func (m *rankMonitor) runWithRanks(
 	return m.explainRankLoss(ctx, operation, ranks, err)
 }
 
-// closeDevice closes the device. If ranks end without leaving, Close waits for them only briefly.
+// closeDevice closes the device, which waits for the other ranks of a world of the given size. It
+// reports ranks that end without leaving to the device, so that Close waits for them only briefly.
 func (m *rankMonitor) closeDevice(d driver.Device, size int) error {
 	listener, ok := d.(driver.LossListener)
 	if !ok || size == 1 {
@@ -86,46 +92,48 @@ func (m *rankMonitor) closeDevice(d driver.Device, size int) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	lost := make(chan int, 1)
-	go func() { lost <- m.reportLosses(ctx, all, listener) }()
+	lostCounts := make(chan int, 1)
+	go func() { lostCounts <- m.reportLosses(ctx, all, listener) }()
 	err := d.Close()
 	cancel()
-	if <-lost > 0 && err != nil {
+	lostCount := <-lostCounts
+	if lostCount > 0 && err != nil {
 		return m.explainRankLoss(context.Background(), "closing symmem", all, err)
 	}
 	return err
 }
 
-// reportLosses reports ranks that end without leaving, until the context ends. It returns their
-// number.
+// reportLosses reports ranks that end without leaving to the listener, until the context ends. It
+// returns their number.
 func (m *rankMonitor) reportLosses(
 	ctx context.Context, ranks []int, listener driver.LossListener,
-) (known int) {
+) (reportedCount int) {
 	for ctx.Err() == nil {
 		ended := m.watcher.AwaitEnded(ctx, ranks, func(ended []*rendezvous.EndedError) bool {
-			return len(endedWithoutLeaving(ended)) > known
+			return len(endedWithoutLeaving(ended)) > reportedCount
 		})
 		var lost []int
 		for _, e := range endedWithoutLeaving(ended) {
 			lost = append(lost, e.Rank)
 		}
-		if len(lost) == known {
+		if len(lost) == reportedCount { // the context has ended
 			break
 		}
-		known = len(lost)
 		listener.RanksLost(lost)
+		reportedCount = len(lost)
 	}
-	return known
+	return reportedCount
 }
 
-// explainRankLoss returns an error that names the ranks that have ended, if err may be due to them,
-// and otherwise err. It waits up to endDetectionDelay.
+// explainRankLoss returns an error that names the ranks that have ended, if err may be due to them.
+// Otherwise, it returns err. It waits up to endDetectionDelay for ends to be detected.
 func (m *rankMonitor) explainRankLoss(
 	ctx context.Context, operation string, ranks []int, err error,
 ) error {
 	var lostErr *RankLostError
+	isRankLost := errors.As(err, &lostErr) // err says that certain ranks are lost
+	isPossibleLoss := mayBeCausedByRankLoss(err)
 	wait := endDetectionDelay / 2
-	isRankLost, isPossibleLoss := errors.As(err, &lostErr), mayBeCausedByRankLoss(err)
 	if isRankLost || isPossibleLoss {
 		wait = endDetectionDelay
 	}
@@ -142,20 +150,25 @@ func (m *rankMonitor) explainRankLoss(
 		}
 	})
 	// A rank may have left because a process ended, so prefer that process as the explanation.
-	switch endedUnexpectedly := m.addObservedEnds(ranks, endedWithoutLeaving(ended)); {
-	case len(endedUnexpectedly) > 0 && (isRankLost || isPossibleLoss):
-		return newRankLostError(operation, endedUnexpectedly)
-	case len(endedUnexpectedly) > 0:
+	endedUnexpectedly := m.addObservedEnds(ranks, endedWithoutLeaving(ended))
+	if len(endedUnexpectedly) > 0 {
 		lost := newRankLostError(operation, endedUnexpectedly)
+		if isRankLost || isPossibleLoss {
+			return lost
+		}
 		return fmt.Errorf("%w; this rank returned: %w", lost, err)
-	case isAwaitingOthers(err, ended):
+	}
+	if isAwaitingOthers(err, ended) {
 		return err
-	case len(ended) > 0 && isPossibleLoss && !isRankLost:
+	}
+	haveRanksLeft := len(ended) > 0
+	if haveRanksLeft && isPossibleLoss && !isRankLost {
 		return newRankLeftError(operation, ended)
 	}
 	return err
 }
 
+// endedWithoutLeaving returns the ranks whose processes ended before they closed their Runtime.
 func endedWithoutLeaving(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	return slices.DeleteFunc(slices.Clone(ended), func(e *rendezvous.EndedError) bool {
 		return e.HasLeft
@@ -180,6 +193,7 @@ func (m *rankMonitor) addObservedEnds(
 	return ended
 }
 
+// cannotBeRankLoss reports whether err has a cause other than a rank that has ended.
 func cannotBeRankLoss(err error) bool {
 	for _, cause := range []error{ErrInvalid, ErrUnsupported, ErrOutOfMemory, ErrClosed, ErrAborted} {
 		if errors.Is(err, cause) {
@@ -189,9 +203,13 @@ func cannotBeRankLoss(err error) bool {
 	return errors.As(err, new(*DivergenceError)) || errors.As(err, new(*MismatchError))
 }
 
+// haveAllEnded reports whether ended contains all of the ranks.
 func haveAllEnded(ended []*rendezvous.EndedError, ranks []int) bool {
-	for _, r := range ranks {
-		if !slices.ContainsFunc(ended, func(e *rendezvous.EndedError) bool { return e.Rank == r }) {
+	for _, rank := range ranks {
+		hasEnded := slices.ContainsFunc(ended, func(e *rendezvous.EndedError) bool {
+			return e.Rank == rank
+		})
+		if !hasEnded {
 			return false
 		}
 	}
@@ -202,7 +220,8 @@ func newRankLostError(operation string, ended []*rendezvous.EndedError) *RankLos
 	var ranks []int
 	var texts []string
 	for _, e := range ended {
-		ranks, texts = append(ranks, e.Rank), append(texts, e.Description)
+		ranks = append(ranks, e.Rank)
+		texts = append(texts, e.Description)
 	}
 	return &RankLostError{
 		Ranks: ranks, InCall: fmt.Sprintf("%s (%s)", operation, strings.Join(texts, "; ")),
@@ -210,6 +229,8 @@ func newRankLostError(operation string, ended []*rendezvous.EndedError) *RankLos
 	}
 }
 
+// mayBeCausedByRankLoss reports whether err is typical of a rank that has ended, for example a
+// closed connection or a timeout. Other errors can still have that cause, unless cannotBeRankLoss.
 func mayBeCausedByRankLoss(err error) bool {
 	for _, target := range []error{
 		driver.ErrFault, rendezvous.ErrLost, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET,
@@ -223,6 +244,8 @@ func mayBeCausedByRankLoss(err error) bool {
 	return errors.As(err, new(*rendezvous.EndedError)) || errors.As(err, new(*TimeoutError))
 }
 
+// toRankError converts the errors of package rendezvous about ranks: to a RankLostError, or to an
+// AbsentError. It returns other errors unchanged.
 func toRankError(err error) error {
 	var ended *rendezvous.EndedError
 	if errors.As(err, &ended) {
@@ -234,7 +257,7 @@ func toRankError(err error) error {
 // localWorld implements rankWatcher for ranks of one process, which end together.
 type localWorld struct {
 	store     io.Closer
-	openCount atomic.Int32
+	openCount atomic.Int32 // ranks that have not left
 }
 
 // Guard returns ctx.
@@ -257,9 +280,10 @@ func (w *localWorld) Leave(context.Context, string) error {
 	return w.store.Close()
 }
 
+// recordResult records the result of a join of a group, for leaveReason.
 func (m *rankMonitor) recordResult(err error) {
 	if errors.Is(err, ErrClosed) {
-		return
+		return // Runtime.Close has interrupted the join
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

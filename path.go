@@ -41,7 +41,8 @@ func ParsePathChoice(name string) (PathChoice, error) {
 	return parseName[PathChoice](name, pathNames, "path")
 }
 
-// reason explains the path of a call to the user.
+// reason explains the path of a call to the user. An example of its text is "the buffers lie in
+// windows of the group, and the call asks for the window path".
 type reason struct {
 	where string         // whether the buffers lie in windows
 	text  string         // rest of the text, before the table's reason
@@ -69,16 +70,17 @@ func (r reason) String() string {
 // router chooses the paths of a group's calls.
 type router struct {
 	comm   driver.Communicator
-	ranks  int
-	tuning *tuning.Table
-	shape  tuning.Shape
-	choice atomic.Int32 // the group's PathChoice
+	ranks  int           // number of the group's ranks
+	tuning *tuning.Table // the same on all ranks
+	shape  tuning.Shape  // numbers of ranks and machines, on which the table's choice depends
+	choice atomic.Int32  // the group's PathChoice, never PathDefault
 }
 
 // prepare prepares the communicator for the paths that the group's calls can take. All ranks must
 // call it.
 func (r *router) prepare(ctx context.Context) error {
-	if levels, ok := r.comm.(driver.TwoLevels); ok && r.canTakeTwoLevels() {
+	levels, hasTwoLevels := r.comm.(driver.TwoLevels)
+	if hasTwoLevels && r.canTakeTwoLevels() {
 		if err := levels.UseTwoLevels(ctx); err != nil {
 			return err
 		}
@@ -86,10 +88,17 @@ func (r *router) prepare(ctx context.Context) error {
 	return r.useWindows(ctx)
 }
 
+// canTakeTwoLevels reports whether calls can take the two-level path, as far as the group's choice
+// and the tuning table decide.
 func (r *router) canTakeTwoLevels() bool {
-	choice := PathChoice(r.choice.Load())
-	return choice == PathTwoLevel ||
-		choice != PathPlain && choice != PathWindow && r.tuning.CanUseTwoLevel(r.shape)
+	switch PathChoice(r.choice.Load()) {
+	case PathTwoLevel:
+		return true
+	case PathPlain, PathWindow:
+		return false
+	default:
+		return r.tuning.CanUseTwoLevel(r.shape)
+	}
 }
 
 // useWindows prepares the communicator for the window path if the group's calls can take it.
@@ -101,6 +110,8 @@ func (r *router) useWindows(ctx context.Context) error {
 	return lazy.UseWindows(ctx)
 }
 
+// canTakeWindows reports whether calls can take the window path, as far as the group's choice and
+// the tuning table decide.
 func (r *router) canTakeWindows() bool {
 	switch PathChoice(r.choice.Load()) {
 	case PathWindow:
@@ -109,35 +120,42 @@ func (r *router) canTakeWindows() bool {
 		return false
 	default:
 		barrier := r.comm.Offer(driver.Call{Operation: driver.Barrier})
-		return r.tuning.CanUseWindows(r.shape, barrier.Refusal(driver.PathDirect) == nil)
+		hasDirect := barrier.Refusal(driver.PathDirect) == nil
+		return r.tuning.CanUseWindows(r.shape, hasDirect)
 	}
 }
 
 // route stores the path of a call in call.Path, and returns the backend's offer for the call and
-// the reason for the path. Of the direct, two-level, window and plain path, it chooses the first
-// that the backend supports and that the choice or the tuning table prefers. The window path
-// requires that the buffers lie in windows. where says whether they do, for the reason. The result
-// is the same on all ranks, because it depends only on the call, on agreed settings and on
-// SetPath.
+// the reason for the path. The offer lists which paths the backend supports for the call. Of the
+// direct, two-level, window and plain path, route chooses the first that the backend supports and
+// that the choice or the tuning table prefers. The window path requires that the buffers lie in
+// windows. where says whether they do; it is only for the reason.
+//
+// The result is the same on all ranks, because it depends only on the call, on agreed settings and
+// on SetPath.
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
 	requester := "the call asks for"
-	if choice <= PathAuto {
-		choice, requester = PathChoice(r.choice.Load()), "the group is set to"
+	if choice <= PathAuto { // the call does not choose
+		choice = PathChoice(r.choice.Load())
+		requester = "the group is set to"
 	}
 	offer = r.comm.Offer(*call)
 	takesDirect, directReason := r.decideDirect(choice, call, offer, requester)
 	if takesDirect {
-		call.Path, directReason.where = driver.PathDirect, where
+		call.Path = driver.PathDirect
+		directReason.where = where
 		return offer, *directReason, nil
 	}
 	if r.decideTwoLevel(choice, call, offer) {
-		call.Path, why.where = driver.PathTwoLevel, where
-		why.text = "and " + requester + " the two-level path"
-		if choice != PathTwoLevel {
-			_, table := r.ruleOf(call)
-			why.text, why.table = "and ", &table
+		call.Path = driver.PathTwoLevel
+		why.where = where
+		if choice == PathTwoLevel {
+			why.text = "and " + requester + " the two-level path"
+		} else {
+			_, tableReason := r.ruleOf(call)
+			why.text, why.table = "and ", &tableReason
 		}
 		return offer, why, nil
 	}
@@ -148,7 +166,8 @@ func (r *router) route(
 	if call.Path == driver.PathPlain {
 		err = refusal(offer, directReason)
 	}
-	why.where, why.direct = where, directReason
+	why.where = where
+	why.direct = directReason // why not direct
 	return offer, why, err
 }
 
@@ -162,67 +181,80 @@ func refusal(offer driver.Offer, direct *reason) error {
 	return err
 }
 
-// decideDirect reports whether a call takes the direct path, and why. The reason is nil if the
-// path was neither requested nor possible. Two kinds of calls take the direct path whenever they
-// can: barriers, because NCCL's barrier also reduces data, and the minimum and maximum of floats,
-// because NCCL ignores NaNs.
+// decideDirect decides whether a call takes the direct path, and returns why or why not. The reason
+// is nil if the path was neither requested nor possible. Two kinds of calls take the direct path
+// whenever they can: barriers, because NCCL's barrier also reduces data, and the minimum and
+// maximum of floats, because NCCL ignores NaNs.
 func (r *router) decideDirect(
 	choice PathChoice, call *driver.Call, offer driver.Offer, requester string,
-) (bool, *reason) {
-	if choice == PathPlain || choice == PathWindow ||
-		!call.Operation.SupportsPath(driver.PathDirect) ||
-		bytesOf(call, r.ranks) == 0 && call.Operation != driver.Barrier && call.Norm == nil &&
-			call.Route == nil {
+) (takesDirect bool, why *reason) {
+	isOtherChoice := choice == PathPlain || choice == PathWindow
+	if isOtherChoice || !call.Operation.SupportsPath(driver.PathDirect) || r.isEmpty(call) {
 		return false, nil
 	}
-	refusal := offer.Refusal(driver.PathDirect)
-	wanted, why := true, &reason{text: "and " + requester + " the direct path"}
+	directErr := offer.Refusal(driver.PathDirect)
+	isPossible := directErr == nil
+	isWanted := true
 	switch {
 	case choice == PathDirect:
+		why = &reason{text: "and " + requester + " the direct path"}
 	case call.Operation == driver.Barrier:
-		why.text = "and barriers take the direct path whenever they can"
-		if refusal != nil {
+		if !isPossible {
 			return false, nil
 		}
+		why = &reason{text: "and barriers take the direct path whenever they can"}
 	case call.IsFloatMinOrMax():
-		why.text = "and minimum and maximum of floats take the direct path whenever they can, " +
-			"which keeps NaNs"
-		if refusal != nil {
+		if !isPossible {
 			return false, nil
 		}
+		why = &reason{text: "and minimum and maximum of floats take the direct path whenever " +
+			"they can, which keeps NaNs"}
 	case offer.Refusal(driver.PathPlain) != nil:
-		why.text = "and no other path can take the call"
+		why = &reason{text: "and no other path can take the call"}
 	default:
-		path, table := r.ruleOf(call)
-		wanted, why = path == tuning.Direct, &reason{text: "and ", table: &table}
+		path, tableReason := r.ruleOf(call)
+		isWanted = path == tuning.Direct
+		why = &reason{text: "and ", table: &tableReason}
 	}
 	switch {
-	case wanted && refusal == nil:
+	case isWanted && isPossible:
 		return true, why
-	case wanted:
-		return false, &reason{text: refusal.Error()}
-	case refusal == nil:
-		why.text = ""
+	case isWanted:
+		return false, &reason{text: directErr.Error()}
+	case isPossible:
+		why.text = "" // only the table's reason remains
 		return false, why
+	default:
+		return false, nil
 	}
-	return false, nil
+}
+
+// isEmpty reports whether a call of an operation that transfers data transfers none.
+func (r *router) isEmpty(call *driver.Call) bool {
+	hasOtherWork := call.Operation == driver.Barrier || call.Norm != nil || call.Route != nil
+	return !hasOtherWork && bytesOf(call, r.ranks) == 0
 }
 
 // ruleOf returns the tuning table's choice between the direct, two-level and other paths.
 func (r *router) ruleOf(call *driver.Call) (tuning.Path, tuning.Reason) {
+	hasWindow := call.SendWindow != nil || call.RecvWindow != nil
 	return r.tuning.ChooseDirect(
-		ruleName(call.Operation), bytesOf(call, r.ranks),
-		call.SendWindow != nil || call.RecvWindow != nil, r.shape)
+		ruleName(call.Operation), bytesOf(call, r.ranks), hasWindow, r.shape)
 }
 
+// decideTwoLevel reports whether a call takes the two-level path. It is called if the call does not
+// take the direct path.
 func (r *router) decideTwoLevel(choice PathChoice, call *driver.Call, offer driver.Offer) bool {
-	if choice == PathPlain || choice == PathWindow ||
-		!call.Operation.SupportsPath(driver.PathTwoLevel) ||
-		r.shape.Machines <= 1 {
+	isOtherChoice := choice == PathPlain || choice == PathWindow
+	if isOtherChoice || r.shape.Machines <= 1 {
+		return false
+	}
+	if !call.Operation.SupportsPath(driver.PathTwoLevel) {
 		return false
 	}
 	if choice != PathTwoLevel {
-		if path, _ := r.ruleOf(call); path != tuning.TwoLevel {
+		tablePath, _ := r.ruleOf(call)
+		if tablePath != tuning.TwoLevel {
 			return false
 		}
 	}

@@ -89,7 +89,7 @@ func Route(g *Group, c Call) (path, why string, compared uint64) {
 
 // ListPaths returns the path of each call in the list that starts with c.
 func ListPaths(g *Group, c Call) (paths []string, err error) {
-	list, err := c.list(g, 0)
+	list, err := c.allCalls(g, 0)
 	if err == nil {
 		err = chooseListPath(&g.calls, list)
 	}

@@ -21,13 +21,13 @@ import (
 // and is safe for concurrent use.
 type Runtime struct {
 	opts      Options
-	source    string
-	rank      int
-	size      int
-	device    driver.Device
-	level     atomic.Int32 // a CheckLevel
-	local     *Pool        // for disabled scopes
-	stream    *Stream
+	source    string        // how the ranks were configured, see Source
+	rank      int           // in the world
+	size      int           // of the world
+	device    driver.Device // nil until Open has opened it
+	level     atomic.Int32  // a CheckLevel
+	local     *Pool         // for disabled scopes
+	stream    *Stream       // the default stream
 	observers observers
 	stepGuard bool // Group.Step is enabled
 	recording recording
@@ -38,14 +38,16 @@ type Runtime struct {
 
 	mu        ranked.Mutex[runtimeMu] // also guards fields of the structs below
 	adopted   []*AdoptedCommunicator  // replaced rather than modified; guarded by mu
-	creation  creation
-	registry  registry
+	creation  creation                // calls that create objects, until Close
+	registry  registry                // groups and pools
 	streams   streamList
-	captures  captures
-	monitor   rankMonitor
-	rankLists rankLists
+	captures  captures    // keeps captures and registrations apart
+	monitor   rankMonitor // detects ranks that have ended
+	rankLists rankLists   // the store, and lists of ranks that were passed to Join
 }
 
+// newRuntime returns a Runtime that is not open yet. store and watcher connect it to the ranks of
+// the world.
 func newRuntime(
 	opts Options, w *rendezvous.World, store driver.Store, watcher rankWatcher,
 ) *Runtime {
@@ -53,12 +55,15 @@ func newRuntime(
 	rt.creation.mu = &rt.mu
 	rt.creation.life, rt.creation.cancel = context.WithCancelCause(context.Background())
 	rt.observers.mu = &rt.mu
-	rt.registry.mu, rt.registry.context = &rt.mu, rt.creation.life
+	rt.registry.mu = &rt.mu
+	rt.registry.context = rt.creation.life
 	rt.streams.mu = &rt.mu
-	rt.captures.mu, rt.captures.timeout = &rt.mu, closeTimeout(opts.Timeout)
+	rt.captures.mu = &rt.mu
+	rt.captures.timeout = closeTimeout(opts.Timeout)
 	rt.monitor = rankMonitor{watcher: watcher, mu: &rt.mu}
-	rt.rankLists = rankLists{store, w.Rank, w.Size}
-	rt.recording.onEvent, rt.recording.mu = opts.OnEvent != nil, &rt.mu
+	rt.rankLists = rankLists{store: store, rank: w.Rank, size: w.Size}
+	rt.recording.mu = &rt.mu
+	rt.recording.onEvent = opts.OnEvent != nil
 	rt.live.rt = rt
 	rt.sites.names = ledger.NewSites()
 	rt.stepGuard = os.Getenv(envStepGuard) != "0"
@@ -89,10 +94,14 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	}
 	opts.LocalRank = w.LocalRank
 	rt, err := newRuntime(opts, &w, store, member).start(ctx)
-	if err == nil && !rt.device.Info().Addressable {
-		rt.captures.share()
+	if err != nil {
+		return nil, err
 	}
-	return rt, err
+	isOnGPU := !rt.device.Info().Addressable
+	if isOnGPU {
+		rt.captures.share() // with the process's other worlds
+	}
+	return rt, nil
 }
 
 // OpenLocal opens a world of n ranks in this process, for tests and examples. Use each Runtime on a
@@ -109,22 +118,22 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	ctx, cancel := opts.withTimeout(ctx)
 	defer cancel()
 	store := rendezvous.NewLocal()
-	members := &localWorld{store: store}
-	members.openCount.Store(int32(n))
-	runtimes, errs := make([]*Runtime, n), make([]error, n)
+	world := &localWorld{store: store}
+	world.openCount.Store(int32(n))
+	runtimes, errs := make([]*Runtime, n), make([]error, n) // by rank
 	var opening sync.WaitGroup
-	for r := range n {
+	for rank := range n {
 		opening.Go(func() {
 			o := opts
-			o.Rank, o.Size, o.LocalRank = r, n, r
-			w := rendezvous.World{Source: "one process", Rank: r, Size: n}
-			runtimes[r], errs[r] = newRuntime(o, &w, store, members).start(ctx)
+			o.Rank, o.Size, o.LocalRank = rank, n, rank
+			w := rendezvous.World{Source: "one process", Rank: rank, Size: n}
+			runtimes[rank], errs[rank] = newRuntime(o, &w, store, world).start(ctx)
 		})
 	}
 	opening.Wait()
 	if err := errors.Join(errs...); err != nil {
 		for _, rt := range runtimes {
-			if rt != nil {
+			if rt != nil { // this rank has opened
 				rt.Close()
 			}
 		}
@@ -133,17 +142,21 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	return runtimes, nil
 }
 
+// start opens the Runtime and returns it. If it cannot be opened, start closes it.
 func (rt *Runtime) start(ctx context.Context) (*Runtime, error) {
 	if err := rt.open(ctx); err != nil {
 		rt.monitor.recordResult(err)
-		return nil, errors.Join(fmt.Errorf("opening rank %d of %d: %w", rt.rank, rt.size, err),
-			rt.Close())
+		openErr := fmt.Errorf("opening rank %d of %d: %w", rt.rank, rt.size, err)
+		closeErr := rt.Close()
+		return nil, errors.Join(openErr, closeErr)
 	}
 	return rt, nil
 }
 
+// open opens the device, joins the world, and creates the stream and pool of the Runtime. After an
+// error, the caller must call Close.
 func (rt *Runtime) open(ctx context.Context) error {
-	b, err := chosenBackend(rt.opts.Backend)
+	backend, err := chosenBackend(rt.opts.Backend)
 	if err != nil {
 		return err
 	}
@@ -151,35 +164,39 @@ func (rt *Runtime) open(ctx context.Context) error {
 		return err
 	}
 	rt.live.open(ctx)
-	all := make([]int, rt.size)
-	for r := range all {
-		all[r] = r
+	allRanks := make([]int, rt.size)
+	for rank := range allRanks {
+		allRanks[rank] = rank
 	}
-	err = rt.monitor.runWithRanks(ctx, "opening symmem", all, func(ctx context.Context) (err error) {
-		rt.device, err = b.Open(ctx, driver.Config{
-			Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.LocalRank,
-			Device: int(rt.opts.Device), Store: rt.rankLists.store, Timeout: rt.opts.Timeout,
-			Scatter: rt.opts.Scatter,
-			Late:    rt.opts.lateSettings(), Interrupted: wrapInterrupted(rt.opts.Interrupted),
-		})
+	config := driver.Config{
+		Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.LocalRank,
+		Device: int(rt.opts.Device), Store: rt.rankLists.store, Timeout: rt.opts.Timeout,
+		Scatter: rt.opts.Scatter,
+		Late:    rt.opts.lateSettings(), Interrupted: wrapInterrupted(rt.opts.Interrupted),
+	}
+	openDevice := func(ctx context.Context) (err error) {
+		rt.device, err = backend.Open(ctx, config)
 		return err
-	})
+	}
+	if err := rt.monitor.runWithRanks(ctx, "opening symmem", allRanks, openDevice); err != nil {
+		return err
+	}
+	level := rt.opts.Check.resolve(rt.device.Info().CheckIsFree)
+	rt.level.Store(int32(level))
+	rt.stream, err = rt.NewStream()
 	if err != nil {
 		return err
 	}
-	rt.level.Store(int32(rt.opts.Check.resolve(rt.device.Info().CheckIsFree)))
-	if rt.stream, err = rt.NewStream(); err != nil {
-		return err
-	}
 	world, err := rt.connect(ctx, roster{
-		fullID: "world", ranks: all, rank: rt.rank, limit: driver.NewLimit(rt.opts.Timeout),
+		fullID: "world", ranks: allRanks, rank: rt.rank, limit: driver.NewLimit(rt.opts.Timeout),
 	})
 	if err != nil {
 		return err
 	}
 	rt.registry.world = world
-	rt.monitor.observer, _ = world.comm.(driver.EndObserver)
-	if rt.local, err = rt.NewPool(PoolOptions{}); err != nil {
+	rt.monitor.observer, _ = world.comm.(driver.EndObserver) // may be nil
+	rt.local, err = rt.NewPool(PoolOptions{})
+	if err != nil {
 		return err
 	}
 	rt.live.start()
@@ -200,7 +217,8 @@ func (rt *Runtime) World() *Group { return rt.registry.world }
 
 // Device describes the device.
 func (rt *Runtime) Device() DeviceInfo {
-	info, ordinal := rt.device.Info(), -1
+	info := rt.device.Info()
+	ordinal := -1
 	if numbered, ok := rt.device.(driver.Numbered); ok {
 		ordinal = numbered.Ordinal()
 	}
@@ -235,30 +253,32 @@ func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 // have left or ended, or Options.Timeout, but at least 1 s, has passed.
 func (rt *Runtime) Close() error { return rt.close(context.Background()) }
 
-// close stops waiting for other ranks to leave when the context ends.
+// close implements Close. It stops waiting for other ranks to leave when the context ends.
 func (rt *Runtime) close(ctx context.Context) error {
-	if !rt.creation.close() {
+	isFirst := rt.creation.close()
+	if !isFirst {
 		return nil
 	}
-	due := time.Now().Add(rt.opts.Timeout)
-	rt.creation.await(due)
+	deadline := time.Now().Add(rt.opts.Timeout)
+	rt.creation.await(deadline)
 	groups, pools := rt.registry.allGroups(), rt.registry.allPools()
 	errs := rt.streams.close()
 	for i, err := range errs {
 		errs[i] = toTimeoutError(err, rt.opts.Timeout)
 	}
-	for _, g := range slices.Backward(groups) {
+	for _, g := range slices.Backward(groups) { // the world is the first, so it is closed last
 		errs = append(errs, g.Close())
 	}
+	waitForNothing := func(context.Context) error { return nil } // the streams are closed
 	for _, p := range pools {
-		errs = append(errs, p.closeAfter(func(context.Context) error { return nil }))
+		errs = append(errs, p.closeAfter(waitForNothing))
 	}
 	rt.captures.unshare()
 	rt.live.close()
 	if rt.device != nil {
 		errs = append(errs, rt.monitor.closeDevice(rt.device, rt.size))
 	}
-	errs = append(errs, rt.monitor.leaveWorld(ctx, due))
+	errs = append(errs, rt.monitor.leaveWorld(ctx, deadline))
 	deliverAll(rt)
 	errs = append(errs, rt.recording.close())
 	return joinWithoutDuplicates(errs...)
@@ -287,6 +307,8 @@ func (rt *Runtime) NewEvent() (*Event, error) {
 	return &Event{rt: rt, mark: mark}, nil
 }
 
+// addStream adds a stream that open creates. For another library's stream, open also returns an
+// AdoptedStream.
 func (rt *Runtime) addStream(
 	open func() (driver.Stream, driver.AdoptedStream, error),
 ) (*Stream, error) {
@@ -299,13 +321,15 @@ func (rt *Runtime) addStream(
 		return nil, fmt.Errorf("creating a stream: %w", err)
 	}
 	s := &Stream{rt: rt, queue: queue, adopted: adopted}
-	if err := rt.streams.add(s); err != nil {
-		if adopted == nil {
-			err = errors.Join(err, queue.Close())
-		}
-		return nil, err
+	addErr := rt.streams.add(s)
+	if addErr == nil {
+		return s, nil
 	}
-	return s, nil
+	if adopted != nil {
+		return nil, addErr // its owner closes the stream
+	}
+	closeErr := queue.Close()
+	return nil, errors.Join(addErr, closeErr)
 }
 
 // Interop returns the functions for bindings and other libraries.

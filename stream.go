@@ -30,16 +30,20 @@ type Stream struct {
 	capturing atomic.Bool
 	// recording is held while a capture begins or ends, and in recordEvent.
 	recording ranked.Mutex[streamRecording]
-	// captureStart begins the current capture; guarded by recording.
+	// captureStart completes after the work that was queued before the current capture; guarded by
+	// recording.
 	captureStart driver.Event
 	// pinning is held while a capture begins or ends, and while buffers are pinned for it. Unlike
 	// recording, it is acquired before Pool.mu.
 	pinning ranked.Mutex[streamPinning]
-	pinned  []Memory // used by the current capture; guarded by pinning
-	// untracked lists pools whose memory the capture uses without tracking; guarded by pinning.
+	// pinned lists memory that the current capture uses. It stays allocated until the captured
+	// graph is closed. Guarded by pinning.
+	pinned []Memory
+	// untracked lists pools with memory that the capture uses, but whose uses nothing records.
+	// Guarded by pinning.
 	untracked []*Pool
 	groups    []*Group // with calls in the capture; guarded by pinning
-	// adopted is queue, for a stream that another library has created.
+	// adopted is queue, if another library has created the stream, and otherwise nil.
 	adopted driver.AdoptedStream
 }
 
@@ -53,11 +57,11 @@ func (s *Stream) Copy(dst, src Memory) error {
 		return invalid("copying %s into %d: use Memory.Slice to make the lengths equal",
 			driver.Plural(src.Bytes(), "byte"), dst.Bytes())
 	}
-	v, err := enterPools(dst.pool, src.pool)
+	use, err := enterPools(dst.pool, src.pool)
 	if err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
-	defer v.leave(dst.pool, src.pool)
+	defer use.leave(dst.pool, src.pool)
 	if err := s.checkAndUse(dst, src); err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
@@ -70,11 +74,11 @@ func (s *Stream) Copy(dst, src Memory) error {
 
 // Fill sets every byte of dst to value.
 func (s *Stream) Fill(dst Memory, value byte) error {
-	v, err := enterPools(dst.pool, nil)
+	use, err := enterPools(dst.pool, nil)
 	if err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
-	defer v.leave(dst.pool, nil)
+	defer use.leave(dst.pool, nil)
 	if err := s.checkAndUse(dst, dst); err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
@@ -88,7 +92,8 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 // keepReachable keeps Go slices reachable until the work just queued on them is complete or its
 // graph is closed. It moves them off the caller's stack.
 func (s *Stream) keepReachable(a, b Memory) error {
-	if a.pool != nil && b.pool != nil {
+	mayBeSlice := a.pool == nil || b.pool == nil
+	if !mayBeSlice {
 		return nil
 	}
 	if !s.capturing.Load() {
@@ -96,13 +101,13 @@ func (s *Stream) keepReachable(a, b Memory) error {
 		if err == nil {
 			err = s.queue.Record(done)
 		}
-		if err != nil || done.Done() {
+		if err != nil || done.Done() { // the work is complete already
 			runtime.KeepAlive(a.start)
 			runtime.KeepAlive(b.start)
 			return err
 		}
 	}
-	return s.queue.Host(func() {
+	return s.queue.Host(func() { // runs after the work
 		runtime.KeepAlive(a.start)
 		runtime.KeepAlive(b.start)
 	})
@@ -162,7 +167,8 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 		marks[i] = p.uses.mark()
 	}
 	err := s.queue.Synchronize(ctx)
-	if errors.Is(err, ErrCapturing) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+	isCanceled := ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
+	if isCanceled || errors.Is(err, ErrCapturing) {
 		return err // the work may still be running
 	}
 	for i, p := range pools {
@@ -172,23 +178,27 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	return awaitStreamCause(err)
 }
 
+// streamList lists the streams of a Runtime by number.
 type streamList struct {
 	mu   *ranked.Mutex[runtimeMu]
 	list []*Stream // only appended to; guarded by mu
 }
 
+// all returns the current list, which callers must not modify.
 func (l *streamList) all() []*Stream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.list[:len(l.list):len(l.list)]
 }
 
+// find returns the stream with a number, which must exist.
 func (l *streamList) find(number alloc.Stream) *Stream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.list[number]
 }
 
+// add adds a new stream and gives it its number.
 func (l *streamList) add(s *Stream) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,7 +211,9 @@ func (l *streamList) add(s *Stream) error {
 	return nil
 }
 
-// drain waits for the queued work of all streams, except for captured work, whose memory is pinned.
+// drain waits for the queued work of all streams. It does not wait for work that symmem is
+// capturing, because a capture pins its memory. If another library is capturing a stream, it
+// returns ErrCapturing.
 func (l *streamList) drain(ctx context.Context) error {
 	for _, s := range l.all() {
 		if err := s.drain(ctx); err != nil {
@@ -214,20 +226,21 @@ func (l *streamList) drain(ctx context.Context) error {
 // close closes all streams concurrently.
 func (l *streamList) close() (errs []error) {
 	streams := l.all()
-	closed := make([]error, len(streams))
+	closeErrs := make([]error, len(streams)) // elements can be nil
 	var closing sync.WaitGroup
 	for i, s := range streams {
-		closing.Go(func() { closed[i] = s.close() })
+		closing.Go(func() { closeErrs[i] = s.close() })
 	}
 	closing.Wait()
-	for _, err := range closed {
-		for _, err := range splitJoined(err) {
+	for _, joined := range closeErrs {
+		for _, err := range splitJoined(joined) {
 			errs = append(errs, awaitStreamCause(err))
 		}
 	}
 	return errs
 }
 
+// drain is streamList.drain for one stream.
 func (s *Stream) drain(ctx context.Context) error {
 	if s.mayBeGone() {
 		return nil
@@ -237,7 +250,7 @@ func (s *Stream) drain(ctx context.Context) error {
 	}
 	mark, err := s.recordEvent()
 	if errors.Is(err, ErrClosed) {
-		return nil
+		return nil // a closed stream has no unfinished work
 	}
 	if err != nil {
 		return err
@@ -245,16 +258,18 @@ func (s *Stream) drain(ctx context.Context) error {
 	if s.isCapturing() { // the capture may have begun before the mark was recorded
 		return ErrCapturing
 	}
-	if err := mark.Synchronize(ctx); err != nil && !mark.Done() {
-		return err
+	syncErr := mark.Synchronize(ctx)
+	if syncErr != nil && !mark.Done() {
+		return syncErr
 	}
-	return nil
+	return nil // complete, even if the work has failed
 }
 
-// mayBeGone reports whether the owner of an adopted stream may have destroyed it. It has no work
-// left then, and must not be queried.
+// mayBeGone reports whether the owner of an adopted stream may have destroyed it. If so, the stream
+// has no work left, and must not be queried.
 func (s *Stream) mayBeGone() bool { return s.adopted != nil && s.rt.adoptedIdle.Load() }
 
+// close ends the use of the stream. It waits for the stream's work.
 func (s *Stream) close() error {
 	if s.adopted == nil {
 		err := s.queue.Close()
@@ -273,8 +288,10 @@ func (s *Stream) close() error {
 	return s.forget(driver.AdoptedStream.Close)
 }
 
+// inCapture reports whether symmem or another library is capturing the stream.
 func (s *Stream) inCapture() bool { return s.capturing.Load() || s.isCapturing() }
 
+// checkAndUse is useBoth for memory that may have been freed: it then returns ErrFreed.
 func (s *Stream) checkAndUse(a, b Memory) error {
 	for _, m := range [...]Memory{a, b} {
 		if m.pool == nil {
@@ -287,19 +304,26 @@ func (s *Stream) checkAndUse(a, b Memory) error {
 	return s.useBoth(a, b)
 }
 
+// mustRecordUse reports whether a collective on this stream must call useBoth. A collective that
+// uses only this stream's buffers need not.
 func (s *Stream) mustRecordUse(c *collective) bool {
-	return s.capturing.Load() || c.norm != nil ||
-		c.send.extent.isOnOtherStream(s.number) || c.recv.extent.isOnOtherStream(s.number)
+	if s.capturing.Load() || c.norm != nil {
+		return true
+	}
+	return c.send.extent.isOnOtherStream(s.number) || c.recv.extent.isOnOtherStream(s.number)
 }
 
-// useBoth records that this stream uses a and b, to prevent their reuse or to pin them in a
-// capture. The caller must call useAgain once the work is queued.
+// useBoth records that this stream uses a and b. Their blocks are then not reused before the work
+// is complete or, during a capture, before the graph is closed. The caller must call useAgain once
+// the work is queued.
 func (s *Stream) useBoth(a, b Memory) error {
-	return errors.Join(s.use(a), s.use(b))
+	aErr := s.use(a)
+	bErr := s.use(b)
+	return errors.Join(aErr, bErr)
 }
 
-// useAgain is necessary because a Synchronize of another goroutine may have ended the first use
-// without waiting for the work.
+// useAgain records the uses of useBoth again. It is necessary because a Synchronize of another
+// goroutine may have ended the first use without waiting for the work.
 func (s *Stream) useAgain(a, b Memory) {
 	for _, m := range [...]Memory{a, b} {
 		if m.isTracked() && m.extent.stream() != s.number {
@@ -308,15 +332,18 @@ func (s *Stream) useAgain(a, b Memory) {
 	}
 }
 
+// use is useBoth for one range of memory.
 func (s *Stream) use(m Memory) error {
 	if !m.isTracked() {
 		s.addUntrackedPool(m.pool)
 		return nil
 	}
 	if s.capturing.Load() {
-		if captures, err := s.pin(m); captures {
+		isCapturing, err := s.pin(m)
+		if isCapturing {
 			return err
 		}
+		// The capture has just ended.
 	}
 	if m.extent.stream() != s.number {
 		return m.pool.uses.addUse(m, s)
@@ -324,7 +351,8 @@ func (s *Stream) use(m Memory) error {
 	return nil
 }
 
-// awaitStreamCause replaces a fault of a group by the cause on which its ranks agree.
+// awaitStreamCause replaces a fault of a group (an error that makes the group fail) by the cause on
+// which its ranks agree, and waits for the cause. It returns other errors, and nil, unchanged.
 func awaitStreamCause(err error) error {
 	if l := lifetimeOf(err); l != nil {
 		return l.awaitFault(err)

@@ -35,7 +35,7 @@ func (c Contents) String() string {
 
 // States of a suspender.
 const (
-	poolOpen int32 = iota
+	poolOpen int32 = iota // not suspended
 	// poolSuspending: the ranks agree and release memory, or return to poolOpen.
 	poolSuspending
 	poolSuspended
@@ -57,39 +57,47 @@ type suspender struct {
 	segments  *segmentTable
 	registrar *registrar
 	history   *history
-	state     atomic.Int32
-	closes    int      // Pool.Close calls in progress; guarded by mu
-	contents  Contents // used only by the goroutine that changes state
+	state     atomic.Int32 // poolOpen, poolSuspending, poolSuspended or poolResuming
+	closes    int          // Pool.Close calls in progress; guarded by mu
+	contents  Contents     // used only by the goroutine that changes state
 }
 
 var errPoolSuspended = &refusalError{
-	"pool: suspended: call Pool.Resume on every rank of its domain", ErrSuspended,
+	text: "pool: suspended: call Pool.Resume on every rank of its domain", kind: ErrSuspended,
 }
 
-// changeState returns false without an error if the state is done already.
-func (s *suspender) changeState(old, next, done int32) (bool, error) {
+// beginChange changes the state from old to next, in which the pool is being suspended or resumed.
+// If the state is target already, it returns false and no error.
+func (s *suspender) beginChange(old, next, target int32) (hasBegun bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch state := s.state.Load(); {
-	case s.segments.closed || s.closes > 0:
+	isBeingClosed := s.closes > 0
+	if s.segments.closed || isBeingClosed {
 		return false, errPoolClosed
-	case state == done:
-		return false, nil
-	case state != old:
-		return false, &refusalError{"another goroutine is suspending or resuming the pool", ErrBusy}
 	}
-	s.state.Store(next)
-	return true, nil
+	switch s.state.Load() {
+	case target:
+		return false, nil
+	case old:
+		s.state.Store(next)
+		return true, nil
+	default:
+		return false, &refusalError{
+			text: "another goroutine is suspending or resuming the pool", kind: ErrBusy,
+		}
+	}
 }
 
+// suspend implements Pool.Suspend.
 func (s *suspender) suspend(ctx context.Context, c Contents) (Suspension, error) {
-	if begun, err := s.changeState(poolOpen, poolSuspending, poolSuspended); !begun {
+	hasBegun, err := s.beginChange(poolOpen, poolSuspending, poolSuspended)
+	if !hasBegun {
 		return Suspension{}, err
 	}
 	s.contents = c
-	committed := false
+	isReleased := false // set by release before it releases memory
 	defer func() {
-		if committed {
+		if isReleased {
 			s.state.Store(poolSuspended)
 			return
 		}
@@ -101,11 +109,11 @@ func (s *suspender) suspend(ctx context.Context, c Contents) (Suspension, error)
 	busy := s.refuseCalls(ctx)
 	held := s.holdSegments()
 	defer s.segments.releaseAll(held)
-	return s.release(ctx, held, busy, &committed)
+	return s.release(ctx, held, busy, &isReleased)
 }
 
-// refuseCalls waits for the calls in progress. The caller must open Pool.calls again, even after an
-// error.
+// refuseCalls makes new calls fail and waits for the calls in progress. The caller must open
+// Pool.calls again, even after an error.
 func (s *suspender) refuseCalls(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, workLimit(s.timeout()))
 	defer cancel()
@@ -113,9 +121,12 @@ func (s *suspender) refuseCalls(ctx context.Context) error {
 	if poll(ctx, s.pool.calls.Empty) == nil {
 		return nil
 	}
-	return &refusalError{"a call on another goroutine uses the pool: let it return first", ErrBusy}
+	return &refusalError{
+		text: "a call on another goroutine uses the pool: let it return first", kind: ErrBusy,
+	}
 }
 
+// timeout returns the timeout of the domain or, without a domain, of the Runtime.
 func (s *suspender) timeout() time.Duration {
 	if g := s.pool.domain; g != nil {
 		return g.limit.Get()
@@ -123,32 +134,36 @@ func (s *suspender) timeout() time.Duration {
 	return s.pool.rt.opts.Timeout
 }
 
-// release releases memory if all ranks agree, after which it sets committed. busy is an error if
-// this rank has calls in progress.
+// release releases memory if all ranks agree. Once they have agreed, it sets isReleased. busy is an
+// error if this rank has calls in progress, and otherwise nil.
 func (s *suspender) release(
-	ctx context.Context, held []*segment, busy error, committed *bool,
+	ctx context.Context, held []*segment, busy error, isReleased *bool,
 ) (released Suspension, err error) {
-	capturing, permitCaptures := s.pool.rt.captures.delayCaptures()
+	isCapturing, permitCaptures := s.pool.rt.captures.delayCaptures()
 	defer permitCaptures()
 	refusal := busy
 	if refusal == nil {
-		refusal = s.prepare(ctx, held, capturing)
+		refusal = s.prepare(ctx, held, isCapturing)
 	}
 	g := s.pool.domain
 	if g == nil && refusal != nil {
-		return released, errors.Join(cmp.Or(context.Cause(ctx), refusal), resumeSegments(held))
+		resumeErr := resumeSegments(held) // undoes prepare
+		return released, errors.Join(cmp.Or(context.Cause(ctx), refusal), resumeErr)
 	}
 	if g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if err := s.agree(ctx, g, "suspend, "+s.contents.String(), refusal); err != nil {
-			return released, errors.Join(err, resumeSegments(held))
+		err := s.agree(ctx, g, "suspend, "+s.contents.String(), refusal)
+		if err != nil {
+			resumeErr := resumeSegments(held)
+			return released, errors.Join(err, resumeErr)
 		}
 	}
-	*committed = true
+	*isReleased = true
 	errs := []error{s.suspendWindows()}
 	for _, seg := range held {
-		if err := seg.memory.(driver.SuspendableSegment).Suspend(); err != nil {
+		memory := seg.memory.(driver.SuspendableSegment) // prepare has checked the type
+		if err := memory.Suspend(); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -162,8 +177,8 @@ func (s *suspender) release(
 	return released, errors.Join(errs...)
 }
 
-// agree compares the pool's history and exchanges refusals (reasons against the change), of which
-// it returns the first. The caller must hold the domain's Group.mu.
+// agree compares the pool's history, and exchanges refusals (reasons against the change). If some
+// rank refuses, all ranks return its refusal. The caller must hold the domain's Group.mu.
 func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal error) error {
 	err := g.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: tag, pools: []*Pool{s.pool},
@@ -179,9 +194,10 @@ func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal err
 // timeout, because the other ranks wait meanwhile.
 func workLimit(timeout time.Duration) time.Duration { return min(time.Second, timeout/4) }
 
-// prepare fails because of unfinished work, a capture or a lack of host memory.
-func (s *suspender) prepare(ctx context.Context, held []*segment, capturing bool) error {
-	if capturing {
+// prepare waits for queued work, and prepares the windows and segments. It returns an error if
+// there is unfinished work, a capture, or too little host memory for the contents.
+func (s *suspender) prepare(ctx context.Context, held []*segment, isCapturing bool) error {
+	if isCapturing {
 		return ErrCapturing
 	}
 	if err := awaitAllStreams(ctx, s.pool.rt, workLimit(s.timeout())); err != nil {
@@ -219,74 +235,84 @@ func (s *suspender) prepare(ctx context.Context, held []*segment, capturing bool
 func (s *suspender) suspendWindows() error {
 	var errs []error
 	for _, w := range s.listWindows() {
-		errs = append(errs, w.window.(driver.SuspendableWindow).Suspend())
+		window := w.window.(driver.SuspendableWindow) // prepare has checked the type
+		errs = append(errs, window.Suspend())
 	}
 	return errors.Join(errs...)
 }
 
+// resume implements Pool.Resume.
 func (s *suspender) resume(ctx context.Context) error {
-	if begun, err := s.changeState(poolSuspended, poolResuming, poolOpen); !begun {
+	hasBegun, err := s.beginChange(poolSuspended, poolResuming, poolOpen)
+	if !hasBegun {
 		return err
 	}
-	mapped, err := s.remap(ctx)
-	if !mapped {
+	isMapped, mapErr := s.remap(ctx)
+	if !isMapped {
 		s.state.Store(poolSuspended)
-		return err
+		return mapErr
 	}
-	err = errors.Join(err, s.resumeWindows(ctx))
+	windowsErr := s.resumeWindows(ctx)
 	s.setRefusing(false)
 	s.state.Store(poolOpen)
 	s.pool.calls.Open()
-	return err
+	return errors.Join(mapErr, windowsErr)
 }
 
-// remap reports whether it has mapped this rank's memory, which requires that all ranks agree
-// and have enough memory, unless the domain has failed.
-func (s *suspender) remap(ctx context.Context) (mapped bool, err error) {
+// remap maps this rank's memory, if all ranks agree and have enough memory. Otherwise, isMapped is
+// false. If the domain has failed, remap maps the memory without the other ranks, and also returns
+// the fault (the error that has made the domain fail).
+func (s *suspender) remap(ctx context.Context) (isMapped bool, err error) {
 	g := s.pool.domain
 	var fault error
 	if g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		fault = s.agree(ctx, g, "resume", checkNotSuspended(s.listWindows()))
-		if fault != nil && g.comm.Cause() == nil {
-			return false, fault
+		agreeErr := s.agree(ctx, g, "resume", checkNotSuspended(s.listWindows()))
+		hasFailed := g.comm.Cause() != nil
+		if agreeErr != nil && !hasFailed {
+			return false, agreeErr
 		}
+		fault = agreeErr
 	}
 	held := s.holdSegments()
 	defer s.segments.releaseAll(held)
 	refusal := resumeSegments(held)
 	if g != nil && fault == nil {
 		err := agreeOnRefusal(ctx, g, refusal)
-		if g.comm.Cause() != nil {
+		hasFailed := g.comm.Cause() != nil
+		if hasFailed {
 			fault = err
 		} else {
-			refusal = err
+			refusal = err // that of the lowest rank that refuses
 		}
 	}
 	if refusal != nil {
-		return false, errors.Join(fault, refusal, suspendSegments(held, s.contents))
+		suspendErr := suspendSegments(held, s.contents)
+		return false, errors.Join(fault, refusal, suspendErr)
 	}
 	return true, fault
 }
 
-// resumeSegments stops at the first error.
+// resumeSegments maps the memory of segments again. It stops at the first error.
 func resumeSegments(held []*segment) error {
 	for _, seg := range held {
-		if memory, ok := seg.memory.(driver.SuspendableSegment); ok {
-			if err := memory.Resume(); err != nil {
-				return err
-			}
+		memory, canSuspend := seg.memory.(driver.SuspendableSegment)
+		if !canSuspend {
+			continue
+		}
+		if err := memory.Resume(); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// suspendSegments undoes a failed resumeSegments.
+// suspendSegments undoes a failed resumeSegments. It skips segments that are still suspended.
 func suspendSegments(held []*segment, c Contents) error {
 	var errs []error
 	for _, seg := range held {
-		memory := seg.memory.(driver.SuspendableSegment)
+		memory := seg.memory.(driver.SuspendableSegment) // prepare has checked the type
 		err := memory.PrepareSuspend(c == KeepContents)
 		if errors.Is(err, ErrSuspended) {
 			continue
@@ -299,28 +325,31 @@ func suspendSegments(held []*segment, c Contents) error {
 	return errors.Join(errs...)
 }
 
-// resumeWindows omits groups that have failed.
+// resumeWindows resumes the windows of all groups. While it resumes the windows of a group, it
+// holds the lock of this group only. It omits groups that have failed.
 func (s *suspender) resumeWindows(ctx context.Context) error {
 	var errs []error
-	var g *Group
+	var locked *Group // nil before the first window
 	defer func() {
-		if g != nil {
-			g.mu.Unlock()
+		if locked != nil {
+			locked.mu.Unlock()
 		}
 	}()
-	for _, w := range s.listWindows() {
-		if w.group != g {
-			if g != nil {
-				g.mu.Unlock()
+	for _, w := range s.listWindows() { // sorted by group
+		if w.group != locked {
+			if locked != nil {
+				locked.mu.Unlock()
 			}
-			g = w.group
-			g.mu.Lock()
+			locked = w.group
+			locked.mu.Lock()
 		}
-		if g.comm.Cause() != nil {
+		hasFailed := w.group.comm.Cause() != nil
+		if hasFailed {
 			continue
 		}
-		if err := w.window.(driver.SuspendableWindow).Resume(ctx); err != nil {
-			errs = append(errs, g.life.awaitFault(err))
+		window := w.window.(driver.SuspendableWindow) // prepare has checked the type
+		if err := window.Resume(ctx); err != nil {
+			errs = append(errs, w.group.life.awaitFault(err))
 		}
 	}
 	return joinWithoutDuplicates(errs...)

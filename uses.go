@@ -84,7 +84,7 @@ var freeEventKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
-// noRequest is the requested size in events other than allocations.
+// noRequest is the requested size in events that free or return a block.
 const noRequest = 0
 
 // recordFree records in the history that a block was freed and is now in the given state. If the

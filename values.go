@@ -66,9 +66,10 @@ func (o ValueOperation) mustBeEqual() bool {
 	return o == ValueAgree || o == ValueStep || o == ValueAgreeFloat || o == ValueAgreeString
 }
 
-// hasText reports whether ranks exchange a digest of a text.
+// hasText reports whether the value is a text, of which ranks exchange only a digest.
 func (o ValueOperation) hasText() bool { return o == ValueStep || o == ValueAgreeString }
 
+// values implements the methods of Group that compare or combine a value of each rank.
 type values struct {
 	roster
 	rt     *Runtime
@@ -76,23 +77,28 @@ type values struct {
 	life   *lifetime
 	events *groupEvents
 	state  *ranked.Spin[groupState]
-	names  atomic.Pointer[map[string]*valueName] // written with Group.state held
-	// last holds the latest calls; guarded by Group.state.
+	// names maps names to values. It is replaced, never modified, with Group.state held.
+	names atomic.Pointer[map[string]*valueName]
+	// last is a ring of the latest calls: call n is at n%maxLatestCalls. Guarded by Group.state.
 	last [maxLatestCalls]event.Event
 	// count counts calls; guarded by Group.state.
 	count uint64
-	// launched counts collectives before the latest step; guarded by the mu of stepName.
+	// launched counts the collectives before the latest step. It is guarded by the mu of the
+	// valueName with the name stepName.
 	launched   uint64
-	latestStep string // guarded by Group.state
+	latestStep string // its text and call site, or ""; guarded by Group.state
 }
 
-func (v *values) beginStep(c *valueCall) {
+// setLatestStep records a step that is about to begin.
+func (v *values) setLatestStep(c *valueCall) {
 	text := fmt.Sprintf("%s at %s", c.text, v.rt.sites.text(c.site))
 	v.state.Lock()
 	defer v.state.Unlock()
 	v.latestStep = text
 }
 
+// describeStep returns a text about the latest step, to be appended to that of a call. If there is
+// no step, it returns "".
 func (v *values) describeStep() string {
 	v.state.Lock()
 	defer v.state.Unlock()
@@ -102,12 +108,15 @@ func (v *values) describeStep() string {
 	return ", step " + v.latestStep
 }
 
+// maxLatestCalls is how many earlier values a DivergenceError describes.
 const maxLatestCalls = 10
 
-// combine checks that the calls of all ranks match, and combines their values.
+// combine checks that the calls of all ranks match, and combines their values. If the calls do not
+// match, it returns a DivergenceError, and the group remains usable.
 func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	ctx = orBackground(ctx)
-	if c.site == 0 && (v.rt.opts.CallSites || c.operation == ValueStep) {
+	mustRecordSite := v.rt.opts.CallSites || c.operation == ValueStep
+	if c.site == 0 && mustRecordSite {
 		c.site = v.rt.sites.callerSite()
 	}
 	n, err := v.findOrAddName(c.name)
@@ -118,39 +127,45 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if c.operation == ValueStep {
-		launched := v.comm.(driver.Values).Collectives()
-		c.launched, v.launched = launched-v.launched, launched
-		v.beginStep(&c)
+		launched := v.comm.(driver.Values).Collectives() // findOrAddName has checked the type
+		c.third = launched - v.launched
+		v.launched = launched
+		v.setLatestStep(&c)
 	}
 	if err := n.gather.Gather(ctx, c.words(), n.gathered); err != nil {
 		return 0, v.life.awaitFault(err)
 	}
 	n.calls++
-	result, same, err := combineWords(n.gathered)
-	switch {
-	case err != nil:
+	result, isSame, err := combineWords(n.gathered)
+	if err != nil {
 		return 0, v.failInvalidData(n, err)
-	case !same:
-		result, err = 0, v.explainDifference(ctx, n, &c)
+	}
+	if !isSame {
+		result = 0
+		err = v.explainDifference(ctx, n, &c)
 	}
 	v.recordCall(&c)
 	return result, err
 }
 
+// valueCall is a call that compares or combines a value. The ranks exchange its operation, its
+// value and a third word.
 type valueCall struct {
 	operation ValueOperation
 	name      string
-	value     int64
-	site      uint32
-	// text is a step's, or the quoted beginning of a string.
+	value     int64  // or the first half of a text's digest
+	site      uint32 // index of the call site, or 0 if it was not recorded
+	// text is the text of a step, or the quoted beginning of a string. It is empty in other calls.
 	text string
-	// launched counts collectives since the previous step. For ValueAgreeString, it holds the
-	// second half of the string's digest.
-	launched uint64
+	// third depends on the operation. For ValueStep, it is the number of collectives since the
+	// previous step. For ValueAgreeString, it is the second half of the string's digest. Otherwise,
+	// it is 0.
+	third uint64
 }
 
+// words returns what the ranks exchange.
 func (c *valueCall) words() driver.Words {
-	return driver.Words{uint64(c.operation), uint64(c.value), c.launched}
+	return driver.Words{uint64(c.operation), uint64(c.value), c.third}
 }
 
 func (c *valueCall) event() event.Event {
@@ -159,6 +174,7 @@ func (c *valueCall) event() event.Event {
 	return e
 }
 
+// eventOf describes a call of any rank by its words. The event lacks the text.
 func eventOf(w driver.Words) event.Event {
 	o := ValueOperation(w[0])
 	e := event.Event{Kind: event.KindInteger, Operation: o.String(), Value: int64(w[1])}
@@ -171,12 +187,12 @@ func eventOf(w driver.Words) event.Event {
 		e.Kind = event.KindText
 	case ValueStep:
 		e.Kind, e.Collectives = event.KindStep, w[2]
-	default:
+	default: // an integer
 	}
 	return e
 }
 
-// floatBits makes all NaNs equal.
+// floatBits returns the bits of a float, which are the same for all NaNs.
 func floatBits(value float64) int64 {
 	if math.IsNaN(value) {
 		value = math.NaN()
@@ -184,25 +200,31 @@ func floatBits(value float64) int64 {
 	return int64(math.Float64bits(value))
 }
 
-// combineWords reports whether the calls match: the operations and, for operations that only
-// compare, all other words must be the same.
-func combineWords(all []driver.Words) (result int64, same bool, err error) {
-	first := all[0]
-	o, result := ValueOperation(first[0]), int64(first[1])
-	same = true
-	for r, w := range all {
-		if !ValueOperation(w[0]).isValid() {
+// combineWords combines the values in the words of all ranks. isSame is true if the calls match:
+// the operations must be the same. If the operation only compares, the other words must be, too.
+func combineWords(byRank []driver.Words) (result int64, isSame bool, err error) {
+	first := byRank[0]
+	operation := ValueOperation(first[0])
+	result = int64(first[1])
+	isSame = true
+	for rank, words := range byRank {
+		if !ValueOperation(words[0]).isValid() {
 			return 0, false, fmt.Errorf("rank %d of the group sent the unknown operation %d",
-				r, w[0])
+				rank, words[0])
 		}
-		same = same && w[0] == first[0] && (!o.mustBeEqual() || w == first)
-		if r > 0 {
-			result = o.combineTwo(result, int64(w[1]))
+		if operation.mustBeEqual() {
+			isSame = isSame && words == first
+		} else {
+			isSame = isSame && words[0] == first[0]
+		}
+		if rank > 0 {
+			result = operation.combineTwo(result, int64(words[1]))
 		}
 	}
-	return result, same, nil
+	return result, isSame, nil
 }
 
+// combineTwo combines two values. For operations that only compare, it returns a.
 func (o ValueOperation) combineTwo(a, b int64) int64 {
 	switch o {
 	case ValueAny, ValueMax:
@@ -223,50 +245,57 @@ func boolToInt(b bool) int64 {
 	return 0
 }
 
-// stepName is not a name of values, which do not begin with a space.
+// stepName is the name of the value of steps. It differs from names of the program, which do not
+// begin with a space.
 const stepName = " step"
 
-func (v *values) step(ctx context.Context, what string, site uint32) error {
+// step implements Group.Step. site is the index of the call site, or 0 if it is not known.
+func (v *values) step(ctx context.Context, text string, site uint32) error {
 	ctx = orBackground(ctx)
-	if !v.rt.stepGuard {
+	if !v.rt.stepGuard { // SYMMEM_STEP_GUARD=0
 		return v.life.cause(ctx)
 	}
-	if what == "" || len(what) > MaxStep {
-		return invalid("the step has %d bytes, but 1 to %d are required", len(what), MaxStep)
+	if text == "" || len(text) > MaxStep {
+		return invalid("the step has %d bytes, but 1 to %d are required", len(text), MaxStep)
 	}
 	digest := fnv.New64a()
-	_, _ = digest.Write([]byte(what))
+	_, _ = digest.Write([]byte(text)) // a hash returns no errors
 	_, err := v.combine(ctx, valueCall{
 		operation: ValueStep, name: stepName, value: int64(digest.Sum64()), site: site,
-		text: what,
+		text: text,
 	})
 	return err
 }
 
+// maxQuoted limits the part of a string that messages contain, in bytes.
 const maxQuoted = 120
 
+// agreeString implements Group.AgreeString. site is the index of the call site, or 0 if it is not
+// known.
 func (v *values) agreeString(ctx context.Context, name, text string, site uint32) error {
-	digest := sha256.Sum256([]byte(text))
-	low, high := binary.LittleEndian.Uint64(digest[:]), binary.LittleEndian.Uint64(digest[8:])
-	what := strconv.Quote(text[:min(len(text), maxQuoted)])
+	digest := sha256.Sum256([]byte(text)) // ranks exchange 128 bits of the digest
+	low := binary.LittleEndian.Uint64(digest[:])
+	high := binary.LittleEndian.Uint64(digest[8:])
+	quoted := strconv.Quote(text[:min(len(text), maxQuoted)])
 	if len(text) > maxQuoted {
-		what += fmt.Sprintf("... (%d bytes, digest %016x)", len(text), low)
+		quoted += fmt.Sprintf("... (%d bytes, digest %016x)", len(text), low)
 	}
 	_, err := v.combine(ctx, valueCall{
-		operation: ValueAgreeString, name: name, value: int64(low), launched: high, text: what,
+		operation: ValueAgreeString, name: name, value: int64(low), third: high, text: quoted,
 		site: site,
 	})
 	return err
 }
 
+// valueName is a name of values in a group. The n-th calls of all ranks with the name match.
 type valueName struct {
 	mu       ranked.Mutex[valueMu] // held by a call
-	gather   driver.Named
-	gathered []driver.Words // by the latest call; guarded by mu
-	calls    uint64         // guarded by mu
+	gather   driver.Named          // exchanges words
+	gathered []driver.Words        // by group rank, from the latest exchange; guarded by mu
+	calls    uint64                // number of calls; guarded by mu
 }
 
-// findOrAddName takes a lock only if the name is new.
+// findOrAddName returns the valueName with a name. It takes a lock only if the name is new.
 func (v *values) findOrAddName(name string) (*valueName, error) {
 	if n := v.namedValues()[name]; n != nil {
 		return n, nil
@@ -280,7 +309,8 @@ func (v *values) findOrAddName(name string) (*valueName, error) {
 	if n := v.namedValues()[name]; n != nil {
 		return n, nil
 	}
-	gather, err := backend.Named(name, name == stepName)
+	isStep := name == stepName
+	gather, err := backend.Named(name, isStep)
 	if err != nil {
 		return nil, err
 	}
@@ -291,6 +321,7 @@ func (v *values) findOrAddName(name string) (*valueName, error) {
 	return n, nil
 }
 
+// namedValues returns the current map, which callers must not modify.
 func (v *values) namedValues() map[string]*valueName {
 	if known := v.names.Load(); known != nil {
 		return *known
@@ -298,9 +329,11 @@ func (v *values) namedValues() map[string]*valueName {
 	return nil
 }
 
+// recordCall records a call for latestCalls, and queues its event.
 func (v *values) recordCall(c *valueCall) {
 	e := c.event()
-	e.Name, e.Site = c.name, v.rt.sites.text(c.site)
+	e.Name = c.name
+	e.Site = v.rt.sites.text(c.site)
 	v.state.Lock()
 	defer v.state.Unlock()
 	v.last[v.count%maxLatestCalls] = e
@@ -308,10 +341,10 @@ func (v *values) recordCall(c *valueCall) {
 	v.events.recordValue(&e)
 }
 
-// latestCalls lists the latest call first.
+// latestCalls describes the latest calls, the latest first.
 func (v *values) latestCalls() (texts []string) {
 	v.state.Lock()
-	last, count := v.last, v.count
+	last, count := v.last, v.count // a copy of the ring
 	v.state.Unlock()
 	for i := range min(count, maxLatestCalls) {
 		e := &last[(count-1-i)%maxLatestCalls]
