@@ -44,7 +44,7 @@ func (avx2) loadConstants(p *program, k kernel) {
 
 func (avx2) loadOperand(p *program, k kernel, address string) {
 	lane := broadcastLane(k)
-	p.emit("VPBROADCAST"+lane, address, ymm(15))
+	p.emit("VPBROADCAST"+lane, address, ymm(operandRegister))
 }
 
 // jumpIfNotFinite subtracts each accumulator from itself, which gives 0 in finite lanes and a NaN

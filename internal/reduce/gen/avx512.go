@@ -52,7 +52,7 @@ func broadcastLane(k kernel) string {
 }
 
 func (avx512) loadOperand(p *program, k kernel, address string) {
-	p.emit("VPBROADCAST"+broadcastLane(k), address, zmm(15))
+	p.emit("VPBROADCAST"+broadcastLane(k), address, zmm(operandRegister))
 }
 
 // jumpIfNotFinite subtracts each accumulator from itself, which gives 0 in finite lanes and a NaN

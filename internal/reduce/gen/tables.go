@@ -79,3 +79,48 @@ func (k kernel) instruction(bitwiseSuffix string) string {
 	}
 	return name + k.element.laneSuffix
 }
+
+// symbol returns the name of the kernel's function. Integers of the same size share a function if
+// their results have the same bits, and all integers share bitwise operations.
+func (k kernel) symbol(set instructionSet) string {
+	name := k.element.name
+	switch {
+	case k.operation.isBitwise:
+		name = "Int8"
+	case k.element.isUnsigned() && !k.operation.dependsOnSign:
+		name = "Int" + strings.TrimPrefix(name, "Uint")
+	}
+	return strings.ToLower(k.operation.name) + name + set.setName() + "<>(SB)"
+}
+
+// registers returns the number of accumulators of the given number of units.
+func (k kernel) registers(units int) int {
+	if k.element.is16Bit {
+		return 2 * units
+	}
+	return units
+}
+
+// canonicalNaN returns the bits of the NaN that replaces all NaNs, in the type of accumulators. For
+// BFloat16, the bits that rounding removes are zero, so that rounding does not carry.
+func (k kernel) canonicalNaN() uint64 {
+	switch k.element.name {
+	case "Float64":
+		return 0x7FFFFFFFFFFFFFFF
+	case "BFloat16":
+		return 0x7FFF0000
+	default: // Float32 and Float16
+		return 0x7FFFFFFF
+	}
+}
+
+// canDivide reports whether the kernel can divide or multiply its results, for an average.
+func (k kernel) canDivide() bool { return k.element.isFloat && k.operation.name == "Sum" }
+
+// units returns the number of units in a block.
+func (k kernel) units() int {
+	if k.element.is16Bit {
+		return accumulators / 2
+	}
+	return accumulators
+}
