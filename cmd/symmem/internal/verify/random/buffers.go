@@ -6,10 +6,11 @@ import (
 	"symmem"
 )
 
-// Limits of the live buffers: above them, a round allocates no further buffer.
+// Limits of the live buffers. If one is reached, a round allocates no further buffer until it has
+// freed some. The total size exceeds its limit by less than one buffer.
 const (
 	maxLiveBuffers  = 64 // number of buffers
-	maxLiveMessages = 16 // total size, in messages of the maximum size (choices.maxBytes)
+	maxLiveMessages = 16 // total size, in multiples of choices.maxBytes
 )
 
 // buffers allocates and frees the buffers of a round. All ranks make the same random choices.
@@ -22,92 +23,96 @@ type buffers struct {
 }
 
 type liveBuffer struct {
-	pool   *symmem.Pool // nil if the memory is outside windows
+	pool   *symmem.Pool // nil if the memory is not registered with any group
 	buffer symmem.Buffer
-	bytes  int64 // size of the buffer
+	bytes  int64 // requested size; the memory may be larger
 }
 
+// memory returns the memory of the requested size.
 func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().Slice(0, b.bytes) }
 
 // allocate allocates a buffer of random size in a random pool, for use on a random stream. If a
 // limit has been reached, it frees a buffer instead.
-func (b *buffers) allocate() error {
-	if b.isFull() {
-		return b.freeRandom()
+func (bs *buffers) allocate() error {
+	if bs.isFull() {
+		return bs.freeRandom()
 	}
-	pool := choose(b.choices, b.pools)
-	stream := choose(b.choices, b.streams)
-	buffer, err := pool.AllocOn(stream, b.choices.drawSize())
+	pool := choose(bs.choices, bs.pools)
+	stream := choose(bs.choices, bs.streams)
+	buffer, err := pool.AllocOn(stream, bs.choices.drawSize())
 	if err != nil {
 		return err
 	}
-	b.add(pool, buffer)
+	bs.add(pool, buffer)
 	return nil
 }
 
-func (b *buffers) isFull() bool {
-	return len(b.live) >= maxLiveBuffers || b.bytes >= maxLiveMessages*b.choices.maxBytes
+// isFull reports whether a limit has been reached.
+func (bs *buffers) isFull() bool {
+	return len(bs.live) >= maxLiveBuffers || bs.bytes >= maxLiveMessages*bs.choices.maxBytes
 }
 
-func (b *buffers) add(p *symmem.Pool, buffer symmem.Buffer) {
-	b.live = append(b.live, liveBuffer{pool: p, buffer: buffer, bytes: buffer.Size()})
-	b.bytes += buffer.Size()
+func (bs *buffers) add(p *symmem.Pool, buffer symmem.Buffer) {
+	bs.live = append(bs.live, liveBuffer{pool: p, buffer: buffer, bytes: buffer.Size()})
+	bs.bytes += buffer.Size()
 }
 
-// allocateSeveral allocates n buffers of random sizes with alloc, or fewer if a limit is reached.
-// p is the pool from which alloc allocates, or nil if it allocates memory outside windows.
-func (b *buffers) allocateSeveral(
-	n int, p *symmem.Pool, alloc func(int64) (symmem.Buffer, error),
+// allocateSeveral calls alloc for n buffers of random sizes. It stops early if a limit is reached.
+// alloc allocates from p or, if p is nil, memory that is not registered with any group.
+func (bs *buffers) allocateSeveral(
+	n int, p *symmem.Pool, alloc func(bytes int64) (symmem.Buffer, error),
 ) error {
 	for range n {
-		if b.isFull() {
+		if bs.isFull() {
 			return nil
 		}
-		buffer, err := alloc(b.choices.drawSize())
+		buffer, err := alloc(bs.choices.drawSize())
 		if err != nil {
 			return err
 		}
-		b.add(p, buffer)
+		bs.add(p, buffer)
 	}
 	return nil
 }
 
-func (b *buffers) freeRandom() error {
-	if len(b.live) == 0 {
+// freeRandom frees a random buffer, if there is one.
+func (bs *buffers) freeRandom() error {
+	if len(bs.live) == 0 {
 		return nil
 	}
-	return b.freeAt(b.choices.IntN(len(b.live)))
+	return bs.freeAt(bs.choices.IntN(len(bs.live)))
 }
 
-// freeAt frees the live buffer at index i and removes it from b.live, even with an error.
-func (b *buffers) freeAt(i int) error {
-	freed := b.live[i]
-	b.live = slices.Delete(b.live, i, i+1)
-	b.bytes -= freed.bytes
+// freeAt removes bs.live[i] and frees it. It removes the buffer even if it returns an error.
+func (bs *buffers) freeAt(i int) error {
+	freed := bs.live[i]
+	bs.live = slices.Delete(bs.live, i, i+1)
+	bs.bytes -= freed.bytes
 	return freed.buffer.Free()
 }
 
 // freeMatching frees the live buffers for which match returns true, newest first.
-func (b *buffers) freeMatching(match func(liveBuffer) bool) error {
-	for i := len(b.live) - 1; i >= 0; i-- {
-		if match(b.live[i]) {
-			if err := b.freeAt(i); err != nil {
-				return err
-			}
+func (bs *buffers) freeMatching(match func(liveBuffer) bool) error {
+	for i := len(bs.live) - 1; i >= 0; i-- { // backwards, because freeAt removes entry i
+		if !match(bs.live[i]) {
+			continue
+		}
+		if err := bs.freeAt(i); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // drawBuffers draws n different live buffers, or returns nil if fewer are live.
-func (b *buffers) drawBuffers(n int) []liveBuffer {
-	order := b.choices.Perm(len(b.live))
+func (bs *buffers) drawBuffers(n int) []liveBuffer {
+	order := bs.choices.Perm(len(bs.live))
 	if len(order) < n {
 		return nil
 	}
 	var drawn []liveBuffer
 	for _, i := range order[:n] {
-		drawn = append(drawn, b.live[i])
+		drawn = append(drawn, bs.live[i])
 	}
 	return drawn
 }

@@ -20,15 +20,16 @@ type faults struct {
 	calls   *calls
 	graphs  *graphs
 	tally   *Tally
-	timeout time.Duration
+	timeout time.Duration // of symmem's waits for other ranks
 }
 
+// mistake is something that one rank, the faulty rank, does to make a group fail.
 type mistake int
 
 const (
-	mistakeAbort mistake = iota
-	mistakeSwap          // the faulty rank launches two graphs in the wrong order
-	mistakeCount
+	mistakeAbort mistake = iota // the faulty rank aborts the group instead of launching graphs
+	mistakeSwap                 // the faulty rank launches two graphs in the wrong order
+	mistakeCount                // number of kinds
 )
 
 // testFault calls fault with a new group. fault must make the group fail and return a buffer, which
@@ -40,11 +41,13 @@ func (f *faults) testFault(
 	if err := f.env.barrier(ctx); err != nil {
 		return err
 	}
-	g, err := f.env.rt.World().Split(ctx, 0, f.env.rt.Rank())
+	const color = 0 // the same on all ranks, so that the groups contain all of them
+	rank := f.env.rt.Rank()
+	failing, err := f.env.rt.World().Split(ctx, color, rank)
 	if err != nil {
 		return err
 	}
-	b, err := fault(g)
+	b, err := fault(failing)
 	if err != nil {
 		return err
 	}
@@ -52,66 +55,81 @@ func (f *faults) testFault(
 	if err := f.env.barrier(ctx); err != nil {
 		return err
 	}
-	if g, err = f.env.rt.World().Split(ctx, 0, -f.env.rt.Rank()); err != nil {
+	next, err := f.env.rt.World().Split(ctx, color, -rank) // with the ranks in reverse order
+	if err != nil {
 		return err
 	}
-	if err := f.calls.allReduce(ctx, g, s, b, bytes, ^tag); err != nil {
+	otherTag := ^tag // so that the data differ from those of the failed group
+	if err := f.calls.allReduce(ctx, next, s, b, bytes, otherTag); err != nil {
 		return fmt.Errorf("in a new group after a fault: %w", err)
 	}
 	if err := f.env.barrier(ctx); err != nil {
 		return err
 	}
-	return errors.Join(g.Close(), b.Free())
+	closeErr := next.Close()
+	freeErr := b.Free()
+	return errors.Join(closeErr, freeErr)
 }
 
 // failInReplay replays two graphs while one rank makes a mistake. All ranks must get an error, and
 // each result must be right or marked as invalid.
 func (f *faults) failInReplay(ctx context.Context) error {
-	faultyRank, s := f.choices.IntN(f.env.rt.Size()), choose(f.choices, f.env.streams)
+	faultyRank := f.choices.IntN(f.env.rt.Size())
+	s := choose(f.choices, f.env.streams)
 	p := choose(f.choices, f.buffers.pools)
 	kind := mistake(f.choices.IntN(int(mistakeCount)))
-	bytes, tag := f.choices.drawSize(), f.choices.Uint64()
-	if err := f.graphs.close(ctx, nil); err != nil {
+	bytes := f.choices.drawSize()
+	tag := f.choices.Uint64()
+	if err := f.graphs.closeAll(ctx); err != nil {
 		return err
 	}
-	return f.testFault(ctx, s, bytes, tag, func(g *symmem.Group) (b symmem.Buffer, err error) {
+	return f.testFault(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
+		var none symmem.Buffer
 		// NCCL's kernels would leave arbitrary results after an abort.
 		if err := g.SetPath(ctx, symmem.PathDirect); err != nil {
-			return b, err
+			return none, err
 		}
 		var recs [2]*recording
 		for i := range recs {
-			if recs[i], err = f.captureSum(ctx, g, s, p, bytes, tag+uint64(i)); err != nil {
-				return b, err
+			rec, err := f.captureSum(ctx, g, s, p, bytes, tag+uint64(i))
+			if err != nil {
+				return none, err
 			}
+			recs[i] = rec
 		}
 		isDirect, err := isOnDirectPath(recs[0].calls[0])
 		if err != nil {
-			return b, err
+			return none, err
 		}
 		if !isDirect {
-			kind = mistakeAbort // other kernels do not compare replays
+			kind = mistakeAbort // other kernels do not notice swapped graphs
 		}
 		if err := f.env.barrier(ctx); err != nil {
-			return b, err
+			return none, err
 		}
-		if err := f.replayWithMistake(ctx, g, recs, kind, faultyRank == g.Rank(), isDirect); err != nil {
-			return b, err
+		isFaulty := faultyRank == g.Rank()
+		if err := f.replayWithMistake(ctx, g, recs, kind, isFaulty, isDirect); err != nil {
+			return none, err
 		}
 		if err := f.env.barrier(ctx); err != nil {
-			return b, err
+			return none, err
 		}
 		return p.AllocOn(s, bytes)
 	})
 }
 
-// isOnDirectPath reports whether a call takes the direct path, whose kernels mark invalid results.
+// isOnDirectPath reports whether a call takes the direct path. After a fault, kernels of this path
+// set invalid results to NaN.
 func isOnDirectPath(call *testCall) (bool, error) {
 	explanation, err := call.Group.Explain(
 		call.Operation, call.Send, call.Recv, call.Count, call.DataType)
-	return explanation.Path == "direct", err
+	if err != nil {
+		return false, err
+	}
+	return explanation.Path == "direct", nil
 }
 
+// captureSum captures a graph of an all-reduce on s, with buffers from p.
 func (f *faults) captureSum(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, p *symmem.Pool, bytes int64, tag uint64,
 ) (*recording, error) {
@@ -122,19 +140,19 @@ func (f *faults) captureSum(
 	if err := s.Synchronize(ctx); err != nil {
 		return nil, err
 	}
-	return rec, f.graphs.recordOn(ctx, rec, s)
+	if err := f.graphs.captureOn(ctx, rec, s); err != nil {
+		return nil, err
+	}
+	return rec, nil
 }
 
 // replayWithMistake replays the graphs, waits until the group has failed, and checks the results.
-// This rank makes the mistake if isFaulty is set.
+// It then closes the graphs and the group. This rank makes the mistake if isFaulty is set. The
+// results are checked only if isDirect is set, because other paths leave arbitrary ones.
 func (f *faults) replayWithMistake(
 	ctx context.Context, g *symmem.Group, recs [2]*recording, kind mistake, isFaulty, isDirect bool,
 ) error {
 	s := recs[0].calls[0].stream
-	order := []int{0, 1}
-	if isFaulty && kind == mistakeSwap {
-		order = []int{1, 0}
-	}
 	for _, rec := range recs {
 		if err := rec.overwriteResults(s); err != nil {
 			return err
@@ -143,9 +161,13 @@ func (f *faults) replayWithMistake(
 	if isFaulty && kind == mistakeAbort {
 		g.Abort()
 	} else {
-		for _, i := range order {
+		order := recs
+		if isFaulty { // kind is mistakeSwap
+			order = [...]*recording{recs[1], recs[0]}
+		}
+		for _, rec := range order {
 			// A launch after the group has failed returns the group's fault.
-			if err := ignoreFault(recs[i].graph.Launch(s)); err != nil {
+			if err := ignoreFault(rec.graph.Launch(s)); err != nil {
 				return err
 			}
 		}
@@ -157,50 +179,68 @@ func (f *faults) replayWithMistake(
 	}
 	// Clear the fault, so that later steps do not get it. On the nccl backend, each stream returns it
 	// once.
-	for _, s := range f.env.streams {
-		_ = s.Synchronize(ctx)
+	for _, other := range f.env.streams {
+		_ = other.Synchronize(ctx)
 	}
 	for _, rec := range recs {
 		if err := rec.readResults(s); err != nil {
 			return err
 		}
 	}
-	if err := s.Synchronize(ctx); err != nil && g.Cause(ctx) == nil {
+	err := s.Synchronize(ctx)
+	if err != nil && g.Cause(ctx) == nil { // not the fault
 		return err
 	}
-	for _, rec := range recs {
-		if isDirect {
+	if isDirect {
+		for _, rec := range recs {
 			f.checkOutputAfterFault(rec.calls[0])
 		}
 	}
-	return errors.Join(recs[0].close(), recs[1].close(), ignoreFault(g.Close()))
+	firstErr := recs[0].close()
+	secondErr := recs[1].close()
+	groupErr := ignoreFault(g.Close())
+	return errors.Join(firstErr, secondErr, groupErr)
 }
 
+// ignoreFault returns nil if err is one of the faults that a mistake causes, and err otherwise.
 func ignoreFault(err error) error {
-	if errors.Is(err, symmem.ErrAborted) || errors.As(err, new(*symmem.DivergenceError)) ||
-		errors.As(err, new(*symmem.MismatchError)) {
+	var divergence *symmem.DivergenceError
+	var mismatch *symmem.MismatchError
+	switch {
+	case errors.Is(err, symmem.ErrAborted):
+		return nil
+	case errors.As(err, &divergence), errors.As(err, &mismatch): // ranks launched different graphs
 		return nil
 	}
 	return err
 }
 
-// checkOutputAfterFault checks the result of a call that a fault may have interrupted: either all
-// elements are unchanged, or every element is right or NaN.
+// repeatByte returns a word of four equal bytes.
+func repeatByte(b byte) uint32 { return uint32(b) * 0x01010101 }
+
+// checkOutputAfterFault checks the float32 result of a call that a fault may have interrupted:
+// either all elements are unchanged, or every element is right or NaN.
 func (f *faults) checkOutputAfterFault(call *testCall) {
+	const elementBytes = 4
 	order := binary.NativeEndian
 	f.tally.Calls++
-	all, unchanged, right, nan := int64(len(call.want)/4), int64(0), int64(0), int64(0)
-	for i := 0; i < len(call.want); i += 4 {
-		switch got := order.Uint32(call.Got[i:]); {
-		case got == order.Uint32(call.want[i:]):
+	all := int64(len(call.want) / elementBytes)
+	var unchanged, right, nan int64
+	for i := 0; i < len(call.want); i += elementBytes {
+		got := order.Uint32(call.Got[i:])
+		want := order.Uint32(call.want[i:])
+		switch {
+		case got == want:
 			right++
-		case got == workload.Junk*0x01010101 || got == uint32(^byte(workload.Junk))*0x01010101:
+		case got == repeatByte(workload.Junk): // written by the graph, before the call
+			unchanged++
+		case got == repeatByte(^byte(workload.Junk)): // written by overwriteResults
 			unchanged++
 		case math.IsNaN(float64(math.Float32frombits(got))):
 			nan++
 		}
 	}
-	if unchanged == all || right == all || right+nan == all {
+	if unchanged == all || right+nan == all {
 		return
 	}
 	f.tally.Wrong += all - right - nan
@@ -211,9 +251,12 @@ func (f *faults) checkOutputAfterFault(call *testCall) {
 
 // abort creates a group of all ranks, which one rank aborts while the others call a collective.
 func (f *faults) abort(ctx context.Context) error {
-	faultyRank, s := f.choices.IntN(f.env.rt.Size()), choose(f.choices, f.env.streams)
+	faultyRank := f.choices.IntN(f.env.rt.Size())
+	s := choose(f.choices, f.env.streams)
 	p := choose(f.choices, f.buffers.pools)
-	before, bytes, tag := f.choices.IntN(3), f.choices.drawSize(), f.choices.Uint64()
+	callsBefore := f.choices.IntN(3)
+	bytes := f.choices.drawSize()
+	tag := f.choices.Uint64()
 	return f.testFault(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
 		// The buffer is used on one stream only, so that Free takes effect at the same step on all
 		// ranks.
@@ -221,7 +264,7 @@ func (f *faults) abort(ctx context.Context) error {
 		if err != nil {
 			return b, err
 		}
-		for i := range before {
+		for i := range callsBefore {
 			if err := f.calls.allReduce(ctx, g, s, b, bytes, tag+uint64(i)); err != nil {
 				return b, err
 			}
@@ -232,29 +275,34 @@ func (f *faults) abort(ctx context.Context) error {
 				return b, err
 			}
 		}
-		return b, f.abortAndClose(ctx, g, s, b, faultyRank == g.Rank())
+		isFaulty := faultyRank == g.Rank()
+		return b, f.abortAndClose(ctx, g, s, b, isFaulty)
 	})
 }
 
+// abortAndClose makes calls until the group fails, and closes it. If isFaulty is set, this rank
+// aborts the group first.
 func (f *faults) abortAndClose(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, isFaulty bool,
 ) error {
 	if isFaulty {
 		g.Abort()
 	}
+	const count = 1
+	m := b.Memory()
 	var err error
-	for err == nil {
-		m := b.Memory()
-		err = g.AllReduce(ctx, m, m, 1, symmem.Float32, symmem.Sum, s)
+	for err == nil { // ends, because a call fails after the abort
+		err = g.AllReduce(ctx, m, m, count, symmem.Float32, symmem.Sum, s)
 		if err == nil {
 			err = s.Synchronize(ctx)
 		}
 	}
 	if !errors.Is(err, symmem.ErrAborted) {
-		return fmt.Errorf("waiting for the abort of the group: got %w, want ErrAborted", err)
+		return fmt.Errorf("a call in an aborted group must return ErrAborted, but returned: %w", err)
 	}
-	// The stream may return the fault once more.
-	if err := s.Synchronize(ctx); err != nil && !errors.Is(err, symmem.ErrAborted) {
+	// Clear the fault: if the call returned it, the stream returns it once more.
+	err = s.Synchronize(ctx)
+	if err != nil && !errors.Is(err, symmem.ErrAborted) {
 		return fmt.Errorf("synchronizing after the fault: %w", err)
 	}
 	if err := g.Close(); err != nil {

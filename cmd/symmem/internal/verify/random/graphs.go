@@ -24,14 +24,15 @@ type graphs struct {
 	onlySameGroup bool         // whether only graphs of the same group may be replayed concurrently
 }
 
-// capture captures a graph of up to three calls. If there are maxGraphs graphs, it replays one of
-// them instead.
+// capture captures a graph of one to three calls of one group. If there are maxGraphs graphs, it
+// replays one of them instead.
 func (gs *graphs) capture(ctx context.Context) error {
 	if len(gs.recordings) >= maxGraphs {
 		return gs.replay(ctx)
 	}
 	rec := &recording{group: gs.groups.drawIndex()}
-	s, p := choose(gs.choices, gs.env.streams), choose(gs.choices, gs.buffers.pools)
+	s := choose(gs.choices, gs.env.streams)
+	p := choose(gs.choices, gs.buffers.pools)
 	callCount := 1 + gs.choices.IntN(3)
 	mustRegister := gs.choices.isOneIn(2) // register the buffers before the capture
 	for range callCount {
@@ -39,7 +40,8 @@ func (gs *graphs) capture(ctx context.Context) error {
 			return err
 		}
 	}
-	if g := gs.groups.all[rec.group]; g != nil && mustRegister {
+	g := gs.groups.all[rec.group] // nil if this rank is not a member
+	if g != nil && mustRegister {
 		if err := p.Register(ctx, g); err != nil {
 			return err
 		}
@@ -47,7 +49,7 @@ func (gs *graphs) capture(ctx context.Context) error {
 	if err := s.Synchronize(ctx); err != nil {
 		return err
 	}
-	if err := gs.recordOn(ctx, rec, s); err != nil {
+	if err := gs.captureOn(ctx, rec, s); err != nil {
 		return err
 	}
 	gs.recordings = append(gs.recordings, rec)
@@ -55,22 +57,24 @@ func (gs *graphs) capture(ctx context.Context) error {
 	return gs.freeSome(rec)
 }
 
+// addCall adds a random call on s to a recording, with buffers from p.
 func (gs *graphs) addCall(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
 	bytes := gs.choices.drawSize()
 	call := gs.calls.drawCall(rec.group, bytes)
-	if call.Operation == symmem.OpSend { // not captured
+	if call.Operation == symmem.OpSend { // graphs contain only collectives
 		call.Operation = symmem.OpAllGather
 	}
 	return rec.addCall(call, s, p, bytes)
 }
 
 // freeSome frees a random half of the buffers of a graph's calls. The pool must not reuse their
-// memory before the graph is closed. A graph of another library needs its buffers.
+// memory before the graph is closed, so replays must still be right. A pool cannot know this of a
+// graph that another library has captured, so freeSome keeps all of its buffers.
 func (gs *graphs) freeSome(rec *recording) error {
 	if rec.capturedByLibrary {
 		return nil
 	}
-	kept := rec.liveBuffers[:0]
+	kept := rec.liveBuffers[:0] // reuses the array, whose entries are read before it is written
 	for _, b := range rec.liveBuffers {
 		if gs.choices.isOneIn(2) {
 			kept = append(kept, b)
@@ -82,16 +86,21 @@ func (gs *graphs) freeSome(rec *recording) error {
 	return nil
 }
 
+// replay replays a random graph up to eight times, and checks its results.
 func (gs *graphs) replay(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil
 	}
-	return gs.replayGraph(ctx, choose(gs.choices, gs.recordings), 1+gs.choices.IntN(8))
+	rec := choose(gs.choices, gs.recordings)
+	times := 1 + gs.choices.IntN(8)
+	return gs.replayGraph(ctx, rec, times)
 }
 
+// replayAll replays each graph once, and checks its results.
 func (gs *graphs) replayAll(ctx context.Context) error {
+	const times = 1
 	for _, rec := range gs.recordings {
-		if err := gs.replayGraph(ctx, rec, 1); err != nil {
+		if err := gs.replayGraph(ctx, rec, times); err != nil {
 			return err
 		}
 	}
@@ -119,6 +128,7 @@ func (gs *graphs) replayGraph(ctx context.Context, rec *recording, times int) er
 	return nil
 }
 
+// streamFor draws a stream on which a graph may be launched.
 func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
 	if rec.capturedByLibrary {
 		return choose(gs.choices, gs.env.library.Streams)
@@ -127,7 +137,7 @@ func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
 }
 
 // checkReplayedOutputs checks the results that readResults has read after the given number of
-// launches. prefix is for the texts of wrong results.
+// launches. In findings, prefix states how the graph was launched.
 func (gs *graphs) checkReplayedOutputs(rec *recording, times int, prefix string) {
 	for _, call := range rec.calls {
 		gs.calls.checkOutput(call, prefix)
@@ -135,34 +145,31 @@ func (gs *graphs) checkReplayedOutputs(rec *recording, times int, prefix string)
 	gs.tally.Replays += int64(times)
 }
 
-// replayConcurrently launches the graphs and a call in random order on random streams. Nothing
-// orders the streams, so symmem must order the calls of each group.
+// replayConcurrently launches the graphs, and a call between two of them, in random order on random
+// streams. Nothing orders the streams, so symmem must order the calls of each group.
 func (gs *graphs) replayConcurrently(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil
 	}
-	order := gs.choices.Perm(len(gs.recordings)) // indexes of the graphs to launch
-	group := gs.groups.drawIndex()
-	if gs.onlySameGroup {
-		group = gs.recordings[order[0]].group
-		order = slices.DeleteFunc(order, func(index int) bool {
-			return gs.recordings[index].group != group
-		})
-	}
-	call, err := gs.calls.drawCallOnBuffers(group, gs.buffers.drawBuffers(2))
+	launched, group := gs.drawConcurrent()
+	call, err := gs.calls.drawCallOnBuffers(group, gs.buffers.drawBuffers(2)) // nil without buffers
 	if err != nil {
 		return err
 	}
-	streams := make([]*symmem.Stream, len(gs.recordings)) // by index of the graph
-	for _, index := range order {
-		streams[index] = gs.streamFor(gs.recordings[index])
-		if err := gs.recordings[index].overwriteResults(streams[index]); err != nil {
+	var streams []*symmem.Stream // streams[i] is for launched[i]
+	for _, rec := range launched {
+		s := gs.streamFor(rec)
+		streams = append(streams, s)
+		if err := rec.overwriteResults(s); err != nil {
 			return err
 		}
 	}
 	times := 1 + gs.choices.IntN(8)
-	callPosition := gs.choices.IntN(len(order) + 1) // at len(order), the call is not made
-	for i, index := range order {
+	callPosition := gs.choices.IntN(len(launched) + 1)
+	if callPosition == len(launched) {
+		call = nil // make no call
+	}
+	for i, rec := range launched {
 		if call != nil && i == callPosition {
 			gs.calls.drawStreams(call)
 			if err := gs.calls.queue(ctx, call); err != nil {
@@ -170,60 +177,84 @@ func (gs *graphs) replayConcurrently(ctx context.Context) error {
 			}
 		}
 		for range times {
-			if err := gs.recordings[index].graph.Launch(streams[index]); err != nil {
+			if err := rec.graph.Launch(streams[i]); err != nil {
 				return err
 			}
 		}
 	}
-	for _, index := range order {
-		if err := gs.recordings[index].readResults(streams[index]); err != nil {
+	for i, rec := range launched {
+		if err := rec.readResults(streams[i]); err != nil {
 			return err
 		}
 	}
 	if err := gs.env.synchronize(ctx); err != nil {
-		return fmt.Errorf("replaying %d graphs: %w", len(order), err)
+		return fmt.Errorf("replaying %d graphs: %w", len(launched), err)
 	}
-	for _, index := range order {
-		gs.checkReplayedOutputs(gs.recordings[index], times, "replayed with other graphs, ")
+	for _, rec := range launched {
+		gs.checkReplayedOutputs(rec, times, "replayed with other graphs, ")
 	}
-	if call != nil && callPosition < len(order) {
+	if call != nil {
 		gs.calls.checkOutput(call, "between replays, ")
 	}
 	return nil
 }
 
+// drawConcurrent draws the graphs that replayConcurrently launches, in this order, and the index of
+// the group for its call. There must be at least one graph.
+func (gs *graphs) drawConcurrent() (launched []*recording, group int) {
+	for _, i := range gs.choices.Perm(len(gs.recordings)) {
+		launched = append(launched, gs.recordings[i])
+	}
+	group = gs.groups.drawIndex()
+	if gs.onlySameGroup {
+		group = launched[0].group
+		launched = slices.DeleteFunc(launched, func(rec *recording) bool {
+			return rec.group != group
+		})
+	}
+	return launched, group
+}
+
+// closeOne closes a random graph.
 func (gs *graphs) closeOne(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil
 	}
 	drawn := choose(gs.choices, gs.recordings)
-	return gs.close(ctx, func(rec *recording) bool { return rec == drawn })
+	return gs.closeMatching(ctx, func(rec *recording) bool { return rec == drawn })
 }
 
-// close waits for all streams, closes the graphs for which match returns true, or all graphs if
-// match is nil, and frees their buffers.
-func (gs *graphs) close(ctx context.Context, match func(*recording) bool) error {
+func (gs *graphs) closeAll(ctx context.Context) error {
+	return gs.closeMatching(ctx, func(*recording) bool { return true })
+}
+
+// closeMatching waits for all streams. It then closes the graphs for which match returns true, and
+// frees their buffers.
+func (gs *graphs) closeMatching(ctx context.Context, match func(*recording) bool) error {
 	if err := gs.env.synchronize(ctx); err != nil {
 		return err
 	}
+	var kept []*recording
 	var errs []error
-	gs.recordings = slices.DeleteFunc(gs.recordings, func(rec *recording) bool {
-		if match != nil && !match(rec) {
-			return false
+	for _, rec := range gs.recordings {
+		if match(rec) {
+			errs = append(errs, rec.close())
+		} else {
+			kept = append(kept, rec)
 		}
-		errs = append(errs, rec.close())
-		return true
-	})
+	}
+	gs.recordings = kept
 	return errors.Join(errs...)
 }
 
-// recordOn captures the calls of rec on s, and sets rec.graph. If s is a stream of env.library,
-// the library makes the capture.
-func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
+// captureOn captures the calls of rec on s, and sets rec.graph and rec.capturedByLibrary. If s is a
+// stream of another library, that library makes the capture.
+func (gs *graphs) captureOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
 	var err error
-	rec.capturedByLibrary = gs.env.library != nil && slices.Contains(gs.env.library.Streams, s)
+	library := gs.env.library // nil on the host backend
+	rec.capturedByLibrary = library != nil && slices.Contains(library.Streams, s)
 	if rec.capturedByLibrary {
-		rec.graph, err = gs.env.library.Capture([]*symmem.Stream{s}, func() error {
+		rec.graph, err = library.Capture([]*symmem.Stream{s}, func() error {
 			return rec.queueCalls(ctx, s)
 		})
 	} else {
@@ -235,12 +266,13 @@ func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream
 	return nil
 }
 
+// closeForGroup closes the graphs of the group at an index of groups.all.
 func (gs *graphs) closeForGroup(ctx context.Context, group int) error {
-	return gs.close(ctx, func(rec *recording) bool { return rec.group == group })
+	return gs.closeMatching(ctx, func(rec *recording) bool { return rec.group == group })
 }
 
-// removeGroupIndex decrements the group indexes above index, because the group at index has been
-// removed from groups.all.
+// removeGroupIndex must be called after the group at index has been removed from groups.all, and
+// its graphs have been closed. The later groups have moved down by one.
 func (gs *graphs) removeGroupIndex(index int) {
 	for _, rec := range gs.recordings {
 		if rec.group > index {

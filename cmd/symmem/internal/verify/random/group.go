@@ -8,26 +8,31 @@ import (
 
 const maxGroups = 4 // limit of len(groups.all)
 
-// groups holds the groups of a round, beginning with the world.
+// groups holds the groups of a round.
 type groups struct {
-	choices            *choices
-	worldGroup         *symmem.Group
-	tally              *Tally
-	all                []*symmem.Group // nil for a group without this rank
+	choices    *choices
+	worldGroup *symmem.Group // the group of all ranks
+	tally      *Tally
+	// all begins with worldGroup. A later entry is this rank's group of a split, or nil if the rank
+	// belongs to none. Entries with the same index may thus be different groups on different ranks.
+	all                []*symmem.Group
 	hasSeveralMachines bool
 }
 
-func newGroups(env *environment, d *choices, t *Tally) *groups {
-	g := env.rt.World()
+func newGroups(env *environment, choices *choices, tally *Tally) *groups {
+	world := env.rt.World()
 	return &groups{
-		choices: d, worldGroup: g, tally: t, all: []*symmem.Group{g},
+		choices: choices, worldGroup: world, tally: tally, all: []*symmem.Group{world},
 		hasSeveralMachines: env.machines() > 1,
 	}
 }
 
-// splits lists ways to split the world of the given number of ranks. Each function returns a
-// rank's color and key for Group.Split: ranks with the same color form a group, in the order of
-// their keys. A rank with a negative color joins no group. random is the same on all ranks.
+// noGroup is the color of a rank that joins no group.
+const noGroup = -1
+
+// splits lists ways to split the world. Each function returns a rank's color and key for
+// Group.Split: ranks with the same color form a group, in the order of their keys. ranks is the
+// number of all ranks. random is the same on all ranks.
 var splits = []func(rank, ranks, random int) (color, key int){
 	// All ranks, in the same order as in the world or reversed.
 	func(rank, _, _ int) (color, key int) { return 0, rank },
@@ -38,21 +43,22 @@ var splits = []func(rank, ranks, random int) (color, key int){
 	func(rank, ranks, _ int) (color, key int) { return 2 * rank / ranks, -rank },
 	// All ranks but one.
 	func(rank, ranks, random int) (color, key int) {
-		if ranks > 1 && rank == random%ranks {
-			return -1, 0
+		isLeftOut := rank == random%ranks
+		if isLeftOut && ranks > 1 {
+			return noGroup, 0
 		}
-		return 7, rank
+		return 7, rank // any color that is not negative
 	},
 }
 
-// split splits the world in a random way, and adds this rank's new group.
+// split splits the world in a random way, and adds this rank's new group to gs.all.
 func (gs *groups) split(ctx context.Context) error {
 	colorAndKey := choose(gs.choices, splits)
 	random := gs.choices.IntN(1 << 16)
 	color, key := colorAndKey(gs.worldGroup.Rank(), gs.worldGroup.Size(), random)
-	var g *symmem.Group
+	var g *symmem.Group // stays nil with noGroup
 	var err error
-	if color < 0 {
+	if color == noGroup {
 		err = gs.worldGroup.SkipSplit(ctx)
 	} else {
 		g, err = gs.worldGroup.Split(ctx, color, key)
@@ -65,15 +71,17 @@ func (gs *groups) split(ctx context.Context) error {
 	return nil
 }
 
+// drawIndex draws an index of gs.all.
 func (gs *groups) drawIndex() int { return gs.choices.IntN(len(gs.all)) }
 
 // pathChoices lists the choices of drawPath. The window and direct paths are listed twice, because
-// only they need correct placement.
+// they rely on the placement of buffers, which must be the same on all ranks.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,
 }
 
+// drawPath draws the path (the way in which data reach other ranks) for collectives of a group.
 func (gs *groups) drawPath() symmem.PathChoice {
 	if gs.hasSeveralMachines && gs.choices.isOneIn(2) {
 		return symmem.PathTwoLevel
@@ -81,12 +89,12 @@ func (gs *groups) drawPath() symmem.PathChoice {
 	return choose(gs.choices, pathChoices)
 }
 
-// choosePath sets a random path for a random group. Ranks outside the group only draw.
+// choosePath sets a random path for a random group.
 func (gs *groups) choosePath(ctx context.Context) error {
 	g := choose(gs.choices, gs.all)
-	choice := gs.drawPath()
+	path := gs.drawPath() // on all ranks, so that their later choices stay the same
 	if g == nil {
 		return nil
 	}
-	return g.SetPath(ctx, choice)
+	return g.SetPath(ctx, path)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 
 	"symmem"
@@ -26,9 +27,8 @@ func (r *round) runNorm(ctx context.Context) error {
 		return nil
 	}
 	n := r.drawNorm(g, drawnBuffers)
-	err := n.Place(drawnBuffers[0].buffer.Memory(), drawnBuffers[1].buffer.Memory(),
-		drawnBuffers[2].buffer.Memory())
-	if err != nil {
+	input, output, others := drawnBuffers[0].buffer, drawnBuffers[1].buffer, drawnBuffers[2].buffer
+	if err := n.Place(input.Memory(), output.Memory(), others.Memory()); err != nil {
 		return err
 	}
 	// Ranks outside the group also fill and read the memory, because pools must record the same uses
@@ -43,13 +43,16 @@ func (r *round) runNorm(ctx context.Context) error {
 	}
 	isComputed := false
 	if g != nil {
-		err := r.env.rt.Interop().Do(ctx, g, symmem.Call{Operation: n.Operation, Norm: &n.Args}, s)
+		call := symmem.Call{Operation: n.Operation, Norm: &n.Args}
+		err := r.env.rt.Interop().Do(ctx, g, call, s)
 		if err != nil && !errors.Is(err, symmem.ErrUnsupported) {
 			return fmt.Errorf("norm of %v: %w", n, err)
 		}
 		isComputed = err == nil
 	}
-	if err := errors.Join(n.Read(s), s.Synchronize(ctx)); err != nil {
+	readErr := n.Read(s)
+	syncErr := s.Synchronize(ctx)
+	if err := errors.Join(readErr, syncErr); err != nil {
 		return fmt.Errorf("norm of %v: %w", n, err)
 	}
 	if isComputed {
@@ -59,25 +62,35 @@ func (r *round) runNorm(ctx context.Context) error {
 }
 
 // drawNorm draws a norm of this rank whose tensors fit into the buffers. g is nil outside the
-// group.
+// group. All ranks draw the same numbers from r.choices, even if their groups differ.
 func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.Norm {
-	capacity := drawnBuffers[0].bytes
+	capacity := math.MaxInt
 	for _, b := range drawnBuffers {
-		capacity = min(capacity, b.bytes)
+		capacity = min(capacity, int(b.bytes))
 	}
-	hidden := driver.NormUnit * (1 + r.choices.IntN(minMessage/8/driver.NormUnit))
-	quant := driver.Quant(r.choices.IntN(4))
+	// The number of elements per row (hidden) is a multiple of a unit. The limit is 1/8 of the bytes
+	// of the smallest buffer, so that a row with up to 8 bytes per element fits.
+	unit := driver.NormUnit
+	hidden := unit * (1 + r.choices.IntN(minMessage/8/unit))
+	const quantCount = 4
+	quant := driver.Quant(r.choices.IntN(quantCount))
 	if quant == driver.QuantPerGroup {
-		hidden = driver.QuantGroup * (1 + r.choices.IntN(minMessage/8/driver.QuantGroup))
+		unit = driver.QuantGroup
+		hidden = unit * (1 + r.choices.IntN(minMessage/8/unit))
 	}
-	// See the sizes at workload.Norm.Place.
-	bytesPerElement := 2 * max(4, r.env.rt.Size())
-	isScattered := r.choices.IntN(2) == 0 && hidden*bytesPerElement <= int(capacity)
-	rows := 1 + r.choices.IntN(max(1, min(int(capacity)/bytesPerElement, maxNormElements)/hidden))
+	// A buffer needs up to 8 bytes per element; see workload.Norm.Place. The input of a reduce-scatter
+	// has 2 bytes for each element of each rank.
+	bytesPerElement := max(8, 2*r.env.rt.Size())
+	mayScatter := r.choices.IntN(2) == 0
+	isScattered := mayScatter && hidden*bytesPerElement <= capacity
+	maxElements := min(capacity/bytesPerElement, maxNormElements)
+	maxRows := max(1, maxElements/hidden)
+	rows := 1 + r.choices.IntN(maxRows)
 	t := choose(r.choices, []driver.DataType{driver.BFloat16, driver.Float16})
 	// The group may have a different size on other ranks, so NewNormCase may draw more or fewer
 	// numbers there. Give it a separate generator.
-	normRandom := rand.New(rand.NewPCG(r.choices.Uint64(), 1))
+	const stream = 1 // any number
+	normRandom := rand.New(rand.NewPCG(r.choices.Uint64(), stream))
 	ranks, rank := r.env.rt.Size(), 0 // outside the group
 	if g != nil {
 		ranks, rank = g.Size(), g.Rank()
@@ -89,6 +102,7 @@ func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.N
 	return &workload.Norm{NormCase: c}
 }
 
+// checkNorm counts a computed norm, and adds a finding if an output is wrong.
 func (r *round) checkNorm(g *symmem.Group, n *workload.Norm) {
 	r.tally.Calls++
 	r.tally.Norms++

@@ -10,19 +10,19 @@ import (
 
 // Report holds the results of a run. Only Findings differ between ranks.
 type Report struct {
-	Backend    string `json:"backend"`
-	Ranks      int    `json:"ranks"`
-	Seed       uint64 `json:"seed"`
-	FirstRound int    `json:"from_round"`
-	Rounds     int    `json:"rounds"` // number of completed rounds
-	Tally
+	Backend     string     `json:"backend"`
+	Ranks       int        `json:"ranks"`
+	Seed        uint64     `json:"seed"`
+	FirstRound  int        `json:"from_round"`
+	Rounds      int        `json:"rounds"` // number of completed rounds
+	Tally                  // of all ranks
 	ElapsedMS   float64    `json:"elapsed_ms"`
 	Resources   []Resource `json:"resources"`       // empty without rounds after the warm-up
-	Findings    []string   `json:"findings"`        // the first wrong results on this rank
+	Findings    []string   `json:"findings"`        // texts of the first wrong results on this rank
 	FailedRound int        `json:"broke_off_round"` // number of the round that failed, or 0
 	// IsInconsistent is set if ranks diverged or memory was in use at the end of a round.
 	IsInconsistent  bool `json:"differs"`
-	FirstWrongRound int  `json:"first_wrong_round"` // number of the first wrong round, or 0
+	FirstWrongRound int  `json:"first_wrong_round"` // first round with a wrong result, or 0
 }
 
 func newReport(rt *symmem.Runtime, c *Config) *Report {
@@ -43,21 +43,21 @@ func (r *Report) Leaks() []Resource {
 	return leaks
 }
 
-// OK reports whether the run found no wrong element, inconsistency or leak. A FailedRound alone is
-// not one of them: Run returns its error.
+// OK reports whether the run found no wrong element, no inconsistency and no leak. It ignores
+// FailedRound, because Run returns the error of that round.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.IsInconsistent && len(r.Leaks()) == 0 }
 
 // WriteText writes the report as text, with all resources of rank 0 and the leaked resources of
 // other ranks.
 func (r *Report) WriteText(w io.Writer) error {
 	plural := ranklist.Plural[int64]
-	text := fmt.Sprintf("%s from round %d, seed %d, %s, backend %s, %.1f s\n"+
-		"%s, %s, %s, %s of %s, %s, %s, %s checked, peak memory %s\n",
+	text := fmt.Sprintf("%s from round %d, seed %d, %s, backend %s, %.1f s\n",
 		plural(int64(r.Rounds), "round"), r.FirstRound, r.Seed, plural(int64(r.Ranks), "rank"),
-		r.Backend, r.ElapsedMS/1000, plural(r.Steps, "step"), plural(r.Calls, "checked call"),
-		plural(r.Norms, "norm"), plural(r.Replays, "replay"), plural(r.Graphs, "graph"),
-		plural(r.Groups, "group"), plural(r.Aborts, "abort"), bytesText(r.Bytes),
-		bytesText(r.PeakBytes))
+		r.Backend, r.ElapsedMS/1000)
+	text += fmt.Sprintf("%s, %s, %s, %s of %s, %s, %s, %s checked, peak memory %s\n",
+		plural(r.Steps, "step"), plural(r.Calls, "checked call"), plural(r.Norms, "norm"),
+		plural(r.Replays, "replay"), plural(r.Graphs, "graph"), plural(r.Groups, "group"),
+		plural(r.Aborts, "abort"), bytesText(r.Bytes), bytesText(r.PeakBytes))
 	for _, resource := range r.Resources {
 		if resource.Rank == 0 || resource.Leaked() {
 			text += resource.String() + "\n"
@@ -80,9 +80,11 @@ func (r Resource) String() string {
 		r.Start, r.End, r.Tolerance, verdict)
 }
 
+// conclusion returns the last line of the text, such as "no wrong elements, 1 resource leaked".
 func (r *Report) conclusion() string {
-	ending := "all resources were released"
-	switch leakCount := len(r.Leaks()); {
+	leakCount := len(r.Leaks())
+	var ending string
+	switch {
 	case r.IsInconsistent:
 		ending = fmt.Sprintf("but ranks diverged in round %d", r.FailedRound)
 	case r.FailedRound > 0:
@@ -91,6 +93,8 @@ func (r *Report) conclusion() string {
 		ending = "too few rounds to compare resources"
 	case leakCount > 0:
 		ending = ranklist.Plural(leakCount, "resource") + " leaked"
+	default:
+		ending = "all resources were released"
 	}
 	if r.Wrong == 0 {
 		return "no wrong elements, " + ending
@@ -99,4 +103,8 @@ func (r *Report) conclusion() string {
 		r.FirstWrongRound, ending)
 }
 
-func bytesText(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+// bytesText formats a number of bytes, such as "1.5 MiB".
+func bytesText(n int64) string {
+	const bytesPerMiB = 1 << 20
+	return fmt.Sprintf("%.1f MiB", float64(n)/bytesPerMiB)
+}

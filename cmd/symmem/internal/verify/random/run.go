@@ -24,20 +24,21 @@ type Rank struct {
 	OnHang func(round int, stacks []byte)
 }
 
+// runner runs the rounds of a Run.
 type runner struct {
 	config          Config
 	rank            Rank
-	environments    []*environment // one for each check level
-	report          *Report
-	tally           Tally // of this rank
+	environments    []*environment // one for each check level, used in turn
+	report          *Report        // of all ranks
+	tally           Tally          // of this rank
 	started         time.Time
 	completedRounds int
 	warmUsage       usage // resource usage after the warm-up, if hasWarmUsage is set
-	hasWarmUsage    bool
+	hasWarmUsage    bool  // false with Rank.SharedProcess
 }
 
-// warmUpRounds is the number of rounds, one for each check level, in which libraries may still be
-// initializing. The resource usage is compared with that after these rounds.
+// warmUpRounds is the number of rounds in which libraries may still be initializing: one for each
+// of the three check levels. Resources that the process acquires later are leaks.
 const warmUpRounds = 3
 
 // RoundError reports a round that failed.
@@ -55,8 +56,9 @@ func (e *RoundError) Error() string {
 // Unwrap returns the cause.
 func (e *RoundError) Unwrap() error { return e.Cause }
 
-// Run runs random programs as one rank until a result is wrong. All ranks of the world must call
-// it. If a round fails, Run returns a *RoundError and a Report with the results so far.
+// Run runs random programs as one rank, until a limit of the Config is reached or a result is
+// wrong. All ranks of the world (the group of all ranks) must call it. If a round fails, Run
+// returns a *RoundError and a Report with the results so far.
 func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -64,8 +66,9 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	r := &runner{config: c, rank: rank, started: time.Now()}
 	defer func() {
 		for _, env := range r.environments {
-			if closeErr := env.close(); err == nil {
-				// If the run has failed, Close returns the same error again.
+			closeErr := env.close()
+			// If the run has failed, closeErr may be the same error again.
+			if err == nil {
 				err = closeErr
 			}
 		}
@@ -88,29 +91,32 @@ func (r *runner) elapsedMS() float64 { return float64(time.Since(r.started).Micr
 // runRounds runs rounds until a limit is reached, a round fails or a result is wrong. It uses the
 // environments in turn.
 func (r *runner) runRounds(ctx context.Context) error {
-	for hasNext := true; hasNext; {
+	hasNext := true
+	for hasNext {
 		number := r.config.FirstRound + r.completedRounds
+		// The remainder depends only on the number, so a repeated round has the same check level.
 		env := r.environments[number%len(r.environments)]
 		err := r.runRound(ctx, env, number)
 		if err != nil {
-			return &RoundError{number, r.config.Seed, r.gatherFailure(ctx, env, number, err)}
+			err = r.gatherFailure(ctx, env, number, err)
+			return &RoundError{Round: number, Seed: r.config.Seed, Cause: err}
 		}
 		hasNext, err = r.finishRound(ctx, env, number)
 		if err != nil {
-			return &RoundError{number, r.config.Seed, err}
+			return &RoundError{Round: number, Seed: r.config.Seed, Cause: err}
 		}
 	}
 	return r.compareUsage(ctx)
 }
 
-// gatherFailure adds the results of all ranks to the report after a failed round, because ranks
-// outside the failed group do not know why it failed. cause is this rank's error. gatherFailure
-// returns it, joined with an error of the exchange.
+// gatherFailure adds the results of all ranks to the report after a failed round. It returns cause,
+// which is this rank's error, joined with an error of the exchange. The exchange is necessary
+// because ranks outside the failed group do not know why the group failed.
 func (r *runner) gatherFailure(
 	ctx context.Context, env *environment, number int, cause error,
 ) error {
-	r.report.IsInconsistent = errors.As(cause, new(*symmem.DivergenceError)) ||
-		errors.Is(cause, ErrInUse)
+	var divergence *symmem.DivergenceError
+	r.report.IsInconsistent = errors.As(cause, &divergence) || errors.Is(cause, ErrInUse)
 	r.report.Findings = append(r.report.Findings, r.tally.findings...)
 	r.report.Wrong = r.tally.Wrong
 	r.report.FailedRound = number
@@ -120,9 +126,11 @@ func (r *runner) gatherFailure(
 		return errors.Join(cause, err)
 	}
 	r.report.Wrong = 0
-	for _, other := range all {
-		r.report.IsInconsistent = r.report.IsInconsistent || other.IsInconsistent
+	for _, other := range all { // including this rank
 		r.report.Wrong += other.Wrong
+		if other.IsInconsistent {
+			r.report.IsInconsistent = true
+		}
 	}
 	if r.report.Wrong > 0 {
 		r.report.FirstWrongRound = number
@@ -130,32 +138,38 @@ func (r *runner) gatherFailure(
 	return cause
 }
 
-// A round hangs if it is still running hangAfterDeadline after its deadline or hangAfterFault
-// after the world has failed. The latter is before other ranks give up.
+// A round hangs if it runs for too long after its deadline or after a fault.
 const (
+	// hangAfterDeadline is the permitted time after the deadline of the round.
 	hangAfterDeadline = 30 * time.Second
-	hangAfterFault    = 15 * time.Second
+	// hangAfterFault is the permitted time after a fault of the world, at most half of
+	// Config.Timeout. The stacks are thus printed before other ranks give up and end the run.
+	hangAfterFault = 15 * time.Second
 )
 
-// watchForHang starts to watch a round, and calls OnHang if the round hangs. The caller must call
-// stop when the round ends.
+// watchForHang starts to watch a round in the background. If the round hangs, it calls OnHang. The
+// caller must call stop when the round ends.
 func (r *runner) watchForHang(env *environment, number int) (stop func()) {
-	stopped := make(chan struct{})
 	if r.rank.OnHang == nil {
 		return func() {}
 	}
+	stopped := make(chan struct{})
 	go func() {
 		hang := time.After(r.config.RoundTimeout + hangAfterDeadline)
-		for failed := env.rt.World().Ended(); ; {
+		worldFailed := env.rt.World().Ended()
+		for {
 			select {
 			case <-stopped:
 				return
-			case <-failed:
-				failed = nil // receive from it only once
+			case <-worldFailed:
+				worldFailed = nil // it is closed: do not select it again
 				hang = time.After(min(hangAfterFault, r.config.Timeout/2))
 			case <-hang:
-				stacks := make([]byte, 1<<20)
-				r.rank.OnHang(number, stacks[:runtime.Stack(stacks, true)])
+				const maxStacksBytes = 1 << 20
+				stacks := make([]byte, maxStacksBytes)
+				const allGoroutines = true
+				n := runtime.Stack(stacks, allGoroutines)
+				r.rank.OnHang(number, stacks[:n])
 				return
 			}
 		}
@@ -177,19 +191,21 @@ func (r *runner) runRound(ctx context.Context, env *environment, number int) err
 	return err
 }
 
-// finishRound adds the results of all ranks to the report, and reports whether another round
-// follows. Another round follows if rank 0 has reached no limit and no result is wrong.
+// finishRound adds the results of all ranks to the report. It returns whether another round
+// follows: if rank 0 has reached no limit, and no result is wrong.
 func (r *runner) finishRound(
 	ctx context.Context, env *environment, number int,
 ) (hasNext bool, err error) {
 	r.completedRounds++
-	all, err := workload.Gather(ctx, env.gatherer, roundResult{
-		HasMoreRounds: r.config.hasMoreRounds(r.completedRounds, time.Since(r.started)), Tally: r.tally,
-	})
+	own := roundResult{
+		HasMoreRounds: r.config.hasMoreRounds(r.completedRounds, time.Since(r.started)),
+		Tally:         r.tally,
+	}
+	all, err := workload.Gather(ctx, env.gatherer, own)
 	if err != nil {
 		return false, err
 	}
-	hasNext = all[0].HasMoreRounds
+	hasNext = all[0].HasMoreRounds // the clocks of ranks differ
 	r.report.Tally = mergeTallies(all)
 	r.report.Rounds = r.completedRounds
 	r.report.ElapsedMS = r.elapsedMS()
@@ -198,27 +214,30 @@ func (r *runner) finishRound(
 		r.report.Findings = append(r.report.Findings, r.tally.findings...)
 		hasNext = false
 	}
-	return hasNext, r.reportProgress(env, number, hasNext)
-}
-
-// reportProgress calls OnRound and, after a warm-up round, stores the resource usage.
-func (r *runner) reportProgress(env *environment, number int, hasNext bool) error {
 	now, err := r.measure()
 	if err != nil {
-		return err
+		return hasNext, err
 	}
-	if hasNext && r.completedRounds <= warmUpRounds && !r.rank.SharedProcess {
-		r.warmUsage, r.hasWarmUsage = now, true
+	isWarmUp := r.completedRounds <= warmUpRounds
+	if hasNext && isWarmUp && !r.rank.SharedProcess {
+		r.warmUsage = now
+		r.hasWarmUsage = true
 	}
 	if r.rank.OnRound != nil {
-		report := r.report
-		r.rank.OnRound(fmt.Sprintf("round %d: seed %d, check %v, %d steps, %d calls, %d replays, "+
-			"%d wrong, %s checked, peak memory %s, %s in pools, %s of the device, %.0f s", number,
-			report.Seed, env.rt.Check(), report.Steps, report.Calls, report.Replays, report.Wrong,
-			bytesText(report.Bytes), bytesText(report.PeakBytes), bytesText(now[poolBytes]),
-			bytesText(now[deviceBytes]), report.ElapsedMS/1000))
+		r.rank.OnRound(r.progressText(env, number, now))
 	}
-	return nil
+	return hasNext, nil
+}
+
+// progressText describes the run after a round with the given number, in which the resource usage
+// was now.
+func (r *runner) progressText(env *environment, number int, now usage) string {
+	report := r.report
+	return fmt.Sprintf("round %d: seed %d, check %v, %d steps, %d calls, %d replays, "+
+		"%d wrong, %s checked, peak memory %s, %s in pools, %s of the device, %.0f s", number,
+		report.Seed, env.rt.Check(), report.Steps, report.Calls, report.Replays, report.Wrong,
+		bytesText(report.Bytes), bytesText(report.PeakBytes), bytesText(now[poolBytes]),
+		bytesText(now[deviceBytes]), report.ElapsedMS/1000)
 }
 
 // compareUsage sets Report.Resources to the changes of each rank's resource usage since the
@@ -231,12 +250,14 @@ func (r *runner) compareUsage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	all, err := workload.Gather(ctx, r.environments[0].gatherer, [2]usage{r.warmUsage, end})
+	type change struct{ Start, End usage }
+	own := change{Start: r.warmUsage, End: end}
+	all, err := workload.Gather(ctx, r.environments[0].gatherer, own)
 	if err != nil {
 		return err
 	}
-	for rank, usages := range all {
-		resources := r.compareResources(rank, usages[0], usages[1])
+	for rank, c := range all {
+		resources := r.compareResources(rank, c.Start, c.End)
 		r.report.Resources = append(r.report.Resources, resources...)
 	}
 	return nil

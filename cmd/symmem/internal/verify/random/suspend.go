@@ -10,11 +10,14 @@ import (
 // suspend releases memory and allocates it again, while graphs stay open. If a graph contains
 // NCCL's window kernels, the memory is busy.
 func (r *round) suspend(ctx context.Context) error {
-	p, withGroup := choose(r.choices, r.buffers.pools), r.choices.isOneIn(2)
+	p := choose(r.choices, r.buffers.pools)
+	withGroup := r.choices.isOneIn(2) // also suspend the world
 	if r.isPlacedByAddress() {
 		return nil
 	}
-	if err := errors.Join(r.env.synchronize(ctx), r.env.barrier(ctx)); err != nil {
+	syncErr := r.env.synchronize(ctx)
+	barrierErr := r.env.barrier(ctx)
+	if err := errors.Join(syncErr, barrierErr); err != nil {
 		return err
 	}
 	_, err := p.Suspend(ctx, symmem.KeepContents)
@@ -22,10 +25,14 @@ func (r *round) suspend(ctx context.Context) error {
 		return nil
 	}
 	if err != nil || !withGroup {
-		return errors.Join(err, p.Resume(ctx))
+		resumeErr := p.Resume(ctx)
+		return errors.Join(err, resumeErr)
 	}
-	if _, err := r.groups.worldGroup.Suspend(ctx); err != nil && !errors.Is(err, symmem.ErrBusy) {
+	_, err = r.groups.worldGroup.Suspend(ctx)
+	if err != nil && !errors.Is(err, symmem.ErrBusy) {
 		return err
 	}
-	return errors.Join(r.groups.worldGroup.Resume(ctx), p.Resume(ctx))
+	groupErr := r.groups.worldGroup.Resume(ctx)
+	poolErr := p.Resume(ctx)
+	return errors.Join(groupErr, poolErr)
 }

@@ -18,9 +18,9 @@ type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 type environment struct {
 	rt       *symmem.Runtime
 	streams  []*symmem.Stream   // the streams of symmem, followed by those of library
-	events   []*symmem.Event    // events[i] is for streams[i]
+	events   []*symmem.Event    // as many as streams
 	library  *program.Library   // imitates another GPU library; nil on the host backend
-	gatherer *workload.Gatherer // gathers results of all ranks
+	gatherer *workload.Gatherer // exchanges results between ranks
 }
 
 const (
@@ -40,20 +40,30 @@ func newEnvironment(
 		return nil, err
 	}
 	env := &environment{rt: rt, streams: []*symmem.Stream{rt.DefaultStream()}}
-	if err = env.createStreams(); err == nil {
-		env.gatherer, err = workload.OpenGatherer(ctx, rt)
-	}
-	if err == nil {
-		err = env.mapOutsideWindows(2 * maxLiveMessages * c.MaxBytes)
-	}
-	if err != nil {
-		return nil, errors.Join(err, env.close())
+	if err := env.prepare(ctx, c); err != nil {
+		closeErr := env.close()
+		return nil, errors.Join(err, closeErr)
 	}
 	return env, nil
 }
 
-// mapOutsideWindows allocates and frees a buffer outside windows. The Runtime keeps its memory
-// mapped, so that rounds do not increase the usage, which would look like a leak.
+// prepare sets the fields that newEnvironment has not set.
+func (env *environment) prepare(ctx context.Context, c *Config) error {
+	if err := env.createStreams(); err != nil {
+		return err
+	}
+	gatherer, err := workload.OpenGatherer(ctx, env.rt)
+	if err != nil {
+		return err
+	}
+	env.gatherer = gatherer
+	// Twice what a round uses at most, because of the gaps between buffers.
+	return env.mapOutsideWindows(2 * maxLiveMessages * c.MaxBytes)
+}
+
+// mapOutsideWindows maps memory outside windows (memory that is not registered with a group): it
+// allocates and frees a buffer. The Runtime keeps the memory mapped. Otherwise, rounds would
+// increase the usage of memory, which would look like a leak.
 func (env *environment) mapOutsideWindows(bytes int64) error {
 	p, err := env.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
@@ -65,9 +75,13 @@ func (env *environment) mapOutsideWindows(bytes int64) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(b.Free(), p.Close())
+	freeErr := b.Free()
+	closeErr := p.Close()
+	return errors.Join(freeErr, closeErr)
 }
 
+// createStreams adds streams to env.streams, which contains the default stream, and creates the
+// library and the events.
 func (env *environment) createStreams() error {
 	for len(env.streams) < streamCount {
 		s, err := env.rt.NewStream()
@@ -77,11 +91,12 @@ func (env *environment) createStreams() error {
 		env.streams = append(env.streams, s)
 	}
 	if env.rt.Device().Backend == "nccl" {
-		var err error
-		if env.library, err = program.NewLibrary(env.rt, libraryStreamCount); err != nil {
+		library, err := program.NewLibrary(env.rt, libraryStreamCount)
+		if err != nil {
 			return err
 		}
-		env.streams = append(env.streams, env.library.Streams...)
+		env.library = library
+		env.streams = append(env.streams, library.Streams...)
 	}
 	for range env.streams {
 		e, err := env.rt.NewEvent()
@@ -95,17 +110,19 @@ func (env *environment) createStreams() error {
 
 // close closes the Runtime and then the library, whose streams the Runtime uses.
 func (env *environment) close() error {
-	err := env.rt.Close()
-	if env.library != nil {
-		err = errors.Join(err, env.library.Close())
+	runtimeErr := env.rt.Close()
+	if env.library == nil {
+		return runtimeErr
 	}
-	return err
+	libraryErr := env.library.Close()
+	return errors.Join(runtimeErr, libraryErr)
 }
 
+// machines returns the number of machines of the world (the group of all ranks).
 func (env *environment) machines() int { return env.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams. It waits in the same order on all ranks, because pools record
-// each wait and compare their records.
+// synchronize waits for all streams. The order is the same on all ranks, because pools record each
+// wait, and ranks compare the records.
 func (env *environment) synchronize(ctx context.Context) error {
 	for _, s := range env.streams {
 		if err := s.Synchronize(ctx); err != nil {
@@ -120,15 +137,17 @@ func (env *environment) barrier(ctx context.Context) error {
 	if err := env.synchronize(ctx); err != nil {
 		return err
 	}
-	if err := env.rt.World().Barrier(ctx, nil); err != nil {
+	s := env.rt.DefaultStream()
+	if err := env.rt.World().Barrier(ctx, s); err != nil {
 		return err
 	}
-	return env.rt.DefaultStream().Synchronize(ctx)
+	return s.Synchronize(ctx)
 }
 
-func (env *environment) mapped() (bytes int64) {
+// mappedBytes returns the size of the memory that the open pools have mapped.
+func (env *environment) mappedBytes() (sum int64) {
 	for _, p := range env.rt.Stats().Pools {
-		bytes += p.Used + p.Cached
+		sum += p.Used + p.Cached
 	}
-	return bytes
+	return sum
 }
