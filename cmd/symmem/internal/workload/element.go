@@ -9,8 +9,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Encode appends value to dst as an element of type t, in the byte order of the machine. A float
-// type rounds the value; an integer type must be able to represent it.
+// Encode appends value to dst as an element of type t, in the byte order of the machine. It rounds
+// the value to a float type. An integer type must be able to represent the value.
 func Encode(dst []byte, t symmem.DataType, value float64) []byte {
 	order := binary.NativeEndian
 	switch t {
@@ -82,14 +82,15 @@ type Difference struct {
 }
 
 // Compare compares the elements that a rank has received with the expected elements.
-func (p *Pattern) Compare(got, want []byte) (d Difference) {
+func (p *Pattern) Compare(got, want []byte) Difference {
 	return compare(got, want, p.DataType, p.Tolerance())
 }
 
-// compare compares elements of type t. An element is wrong if its relative error is above
-// tolerance.
-func compare(got, want []byte, t symmem.DataType, tolerance float64) (d Difference) {
-	if bytes.Equal(got, want) {
+// compare compares elements of type t. got and want have the same length. An element is wrong if
+// its relative error is above tolerance.
+func compare(got, want []byte, t symmem.DataType, tolerance float64) Difference {
+	var d Difference
+	if bytes.Equal(got, want) { // faster than the loop
 		return d
 	}
 	size := t.Size()
@@ -97,12 +98,15 @@ func compare(got, want []byte, t symmem.DataType, tolerance float64) (d Differen
 		if bytes.Equal(got[i:i+size], want[i:i+size]) {
 			continue
 		}
-		gotValue, wantValue := Decode(got[i:], t), Decode(want[i:], t)
-		if math.Abs(gotValue-wantValue) <= tolerance*math.Abs(wantValue) {
+		gotValue := Decode(got[i:], t)
+		wantValue := Decode(want[i:], t)
+		if math.Abs(gotValue-wantValue) <= tolerance*math.Abs(wantValue) { // false for NaN
 			continue
 		}
 		if d.Wrong == 0 {
-			d.First, d.Got, d.Want = int64(i/size), gotValue, wantValue
+			d.First = int64(i / size)
+			d.Got = gotValue
+			d.Want = wantValue
 		}
 		d.Wrong++
 	}

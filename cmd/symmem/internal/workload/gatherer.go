@@ -11,19 +11,19 @@ import (
 	"symmem"
 )
 
-// Gatherer exchanges results between the ranks of a group. It works even after ranks have placed
-// memory differently, because its pool has no domain.
+// Gatherer exchanges results between the ranks of a group. It works even after a test has failed
+// because ranks placed their buffers differently: ranks do not compare the requests to its pool.
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
-	pool   *symmem.Pool
+	pool   *symmem.Pool // without a domain
 }
 
-// OpenGatherer returns a Gatherer for the ranks of the world. It creates a group and a stream for
-// the Gatherer, so that it works even after other groups have failed. All ranks of the world must
-// call it.
+// OpenGatherer returns a Gatherer for all ranks. It creates a separate group and a separate stream,
+// so that the Gatherer works even after other groups have failed. All ranks must call it.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
-	group, err := rt.World().Split(ctx, 0, rt.Rank())
+	const color = 0 // the same on all ranks, so that one group contains all of them
+	group, err := rt.World().Split(ctx, color, rt.Rank())
 	if err != nil {
 		return nil, fmt.Errorf("creating the group for reports: %w", err)
 	}
@@ -43,22 +43,25 @@ func NewGatherer(
 	if err != nil {
 		return nil, fmt.Errorf("creating the pool for reports: %w", err)
 	}
-	// Reserve memory now, because the program may use up all memory later.
+	// Map memory now, because the program may use up all memory later. Do not register it with a
+	// group.
 	if err := pool.Reserve(ctx, FirstSegment, nil); err != nil {
 		return nil, fmt.Errorf("reserving memory for reports: %w", err)
 	}
-	return &Gatherer{group, stream, pool}, nil
+	return &Gatherer{group: group, stream: stream, pool: pool}, nil
 }
 
 // Numbers returns the value of own on each rank, by rank. All ranks of the group must call it.
 func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
-	received, err := g.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(own)))
+	sent := binary.NativeEndian.AppendUint64(nil, uint64(own))
+	received, err := g.allGather(ctx, sent)
 	if err != nil {
 		return nil, fmt.Errorf("gathering results of ranks: %w", err)
 	}
 	all := make([]int64, g.group.Size())
 	for rank := range all {
-		all[rank] = int64(binary.NativeEndian.Uint64(received[8*rank:]))
+		number := binary.NativeEndian.Uint64(received[rank*len(sent):])
+		all[rank] = int64(number)
 	}
 	return all, nil
 }
@@ -82,7 +85,8 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	}
 	all := make([]T, len(lengths))
 	for rank, length := range lengths {
-		if err := json.Unmarshal(received[rank*len(padded):][:length], &all[rank]); err != nil {
+		message := received[rank*len(padded):][:length]
+		if err := json.Unmarshal(message, &all[rank]); err != nil {
 			return nil, fmt.Errorf("decoding results of rank %d: %w", rank, err)
 		}
 	}
@@ -92,28 +96,43 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 // allGather returns the messages of all ranks, concatenated in the order of ranks. own is this
 // rank's message. All messages must have the same length.
 func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err error) {
-	all = make([]byte, len(own)*g.group.Size())
-	var sendAndRecv [2]symmem.Memory
-	for i, n := range []int{len(own), len(all)} {
-		b, allocErr := g.pool.Alloc(int64(n))
-		if allocErr != nil {
-			return nil, allocErr
-		}
-		defer func() { err = errors.Join(err, b.Free()) }()
-		if sendAndRecv[i], err = b.Memory().Slice(0, int64(n)); err != nil {
-			return nil, err
-		}
-	}
-	send, recv, s := sendAndRecv[0], sendAndRecv[1], g.stream
-	if err := s.Copy(send, symmem.Host(own)); err != nil {
-		return nil, err
-	}
-	err = g.group.AllGather(ctx, send, recv, int64(len(own)), symmem.Uint8, s)
+	sendBytes := int64(len(own))
+	recvBytes := sendBytes * int64(g.group.Size())
+	sendBuffer, err := g.pool.Alloc(sendBytes)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Copy(symmem.Host(all), recv); err != nil {
+	defer func() {
+		freeErr := sendBuffer.Free()
+		err = errors.Join(err, freeErr)
+	}()
+	recvBuffer, err := g.pool.Alloc(recvBytes)
+	if err != nil {
 		return nil, err
 	}
-	return all, s.Synchronize(ctx)
+	defer func() {
+		freeErr := recvBuffer.Free()
+		err = errors.Join(err, freeErr)
+	}()
+	// The buffers may be larger than requested.
+	send, err := sendBuffer.Memory().Slice(0, sendBytes)
+	if err != nil {
+		return nil, err
+	}
+	recv, err := recvBuffer.Memory().Slice(0, recvBytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.stream.Copy(send, symmem.Host(own)); err != nil {
+		return nil, err
+	}
+	err = g.group.AllGather(ctx, send, recv, sendBytes, symmem.Uint8, g.stream)
+	if err != nil {
+		return nil, err
+	}
+	all = make([]byte, recvBytes)
+	if err := g.stream.Copy(symmem.Host(all), recv); err != nil {
+		return nil, err
+	}
+	return all, g.stream.Synchronize(ctx)
 }

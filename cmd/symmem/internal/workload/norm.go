@@ -10,20 +10,29 @@ import (
 	"symmem/driver/formula"
 )
 
-// Norm is an AllReduceRMSNorm or a ReduceScatterRMSNorm on one rank, with its expected outputs.
+// Norm is an AllReduceRMSNorm or a ReduceScatterRMSNorm on one rank, with its expected outputs. The
+// call adds up tensors of all ranks and a residual, and normalizes the rows of the result.
 type Norm struct {
 	*formula.NormCase
 	Args    symmem.NormArgs // set by Place
 	outputs []normOutput    // the tensors that the norm writes; set by Place
 }
 
+// normOutput is a tensor that the norm writes.
 type normOutput struct {
-	name        string
+	name        string // for texts
 	memory      symmem.Memory
 	want        []byte
 	got         []byte // made by Read
 	elementSize int    // in bytes
 }
+
+// Sizes of elements in bytes.
+const (
+	elementBytes   = 2 // of a 16-bit float
+	quantizedBytes = 1
+	scaleBytes     = 4
+)
 
 // Place sets Args to tensors in three buffers: one for the input, one for the output, and one for
 // the residual, the weights, the quantized output and the scales. No buffer needs more than
@@ -33,49 +42,57 @@ func (n *Norm) Place(input, output, others symmem.Memory) error {
 		Type: n.DataType, Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon,
 		WeightBias: n.WeightBias, Quant: n.Quant, ScaleStrides: n.ScaleStrides,
 	}
-	const elementBytes, quantizedBytes, scaleBytes = 2, 1, 4
 	a := &n.Args
 	ownBytes := elementBytes * n.Rows * n.Hidden // size of this rank's rows
 	var inputErr, outputErr, residualErr, weightErr, quantizedErr, scalesErr error
 	a.Input, inputErr = input.Slice(0, elementBytes*int64(len(n.Inputs[0])))
 	a.Output, outputErr = output.Slice(0, ownBytes)
 	if n.InPlace {
+		// NormCase.Rank is 0 in an AllReduceRMSNorm.
 		a.Output, outputErr = a.Input.Slice(int64(n.Rank)*ownBytes, ownBytes)
 	}
 	used := int64(0) // bytes of others
 	allocate := func(size int64) (symmem.Memory, error) {
 		m, err := others.Slice(used, size)
-		used += (size + driver.NormAlign - 1) / driver.NormAlign * driver.NormAlign
+		used += (size + driver.NormAlign - 1) / driver.NormAlign * driver.NormAlign // round up
 		return m, err
 	}
 	a.Residual, residualErr = allocate(ownBytes)
 	a.Weight, weightErr = allocate(elementBytes * n.Hidden)
-	n.outputs = []normOutput{{
-		name: "residual", memory: a.Residual, want: formula.Bytes(n.Want.Residual),
-		elementSize: elementBytes,
-	}}
 	if n.Quant != driver.QuantNone {
 		a.Quantized, quantizedErr = allocate(quantizedBytes * n.Rows * n.Hidden)
 		a.Scales, scalesErr = allocate(scaleBytes * int64(len(n.Want.Scales)))
-		n.outputs = append(n.outputs,
-			normOutput{
-				name: "quantized output", memory: a.Quantized, want: n.Want.Quantized,
-				elementSize: quantizedBytes,
-			},
-			normOutput{
-				name: "scales", memory: a.Scales, want: formula.Bytes(n.Want.Scales),
-				elementSize: scaleBytes,
-			})
 	}
 	if n.OnlyQuantized {
 		a.Output = symmem.Memory{}
-	} else {
+	}
+	n.setOutputs()
+	return errors.Join(inputErr, outputErr, residualErr, weightErr, quantizedErr, scalesErr)
+}
+
+// setOutputs sets n.outputs to the tensors in Args that the norm writes.
+func (n *Norm) setOutputs() {
+	n.outputs = []normOutput{{
+		name: "residual", memory: n.Args.Residual, want: formula.Bytes(n.Want.Residual),
+		elementSize: elementBytes,
+	}}
+	if n.Quant != driver.QuantNone {
+		quantized := normOutput{
+			name: "quantized output", memory: n.Args.Quantized, want: n.Want.Quantized,
+			elementSize: quantizedBytes,
+		}
+		scales := normOutput{
+			name: "scales", memory: n.Args.Scales, want: formula.Bytes(n.Want.Scales),
+			elementSize: scaleBytes,
+		}
+		n.outputs = append(n.outputs, quantized, scales)
+	}
+	if !n.OnlyQuantized {
 		n.outputs = append(n.outputs, normOutput{
-			name: "output", memory: a.Output, want: formula.Bytes(n.Want.Output),
+			name: "output", memory: n.Args.Output, want: formula.Bytes(n.Want.Output),
 			elementSize: elementBytes,
 		})
 	}
-	return errors.Join(inputErr, outputErr, residualErr, weightErr, quantizedErr, scalesErr)
 }
 
 // Fill queues copies of the data to the tensors that the norm reads. rank is this rank's number in
@@ -88,12 +105,13 @@ func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 		s.Copy(a.Weight, symmem.Host(n.Weights)),
 	}
 	if n.Quant != driver.QuantNone {
+		// Some kinds of quantization read the scales. Others overwrite them.
 		errs = append(errs, s.Copy(a.Scales, symmem.Host(n.ScalesBefore())))
 	}
 	return errors.Join(errs...)
 }
 
-// Read queues copies of the outputs, which CountWrong checks.
+// Read queues copies of the outputs. CountWrong may be called after the next Synchronize of s.
 func (n *Norm) Read(s *symmem.Stream) error {
 	for i := range n.outputs {
 		o := &n.outputs[i]
@@ -113,12 +131,13 @@ func (n *Norm) Bytes() (sum int64) {
 	return sum
 }
 
-// CountWrong returns the number of wrong elements in the copies that Read has made, and a
-// description of the first wrong element, or "".
+// CountWrong returns the number of wrong elements in the copies that Read has made. first describes
+// the first wrong element. It is "" if there is none.
 func (n *Norm) CountWrong() (wrongCount int64, first string) {
 	for _, o := range n.outputs {
 		for i := 0; i < len(o.want); i += o.elementSize {
-			got, want := o.got[i:i+o.elementSize], o.want[i:i+o.elementSize]
+			got := o.got[i : i+o.elementSize]
+			want := o.want[i : i+o.elementSize]
 			if bytes.Equal(got, want) {
 				continue
 			}

@@ -16,22 +16,23 @@ type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType
 	ReduceOp  symmem.ReduceOp // ignored unless the operation reduces
-	// Count is the count argument of the call. If the parts have different sizes, Count is the
-	// number of elements of the largest possible part.
+	// Count is the count argument of the call. AllGatherV and ReduceScatterV have parts of different
+	// sizes instead; see PartCounts. Count is then the largest possible size of a part.
 	Count int64
 	Root  int    // rank in the group; ignored unless the operation has a root
 	Ranks int    // number of ranks in the group
 	Tag   uint64 // differs between calls, so that their data differ
 }
 
-// period is the number of elements after which values repeat. It is prime, so that it rarely
-// divides the distance between two buffers.
+// period is the number of elements after which values repeat. It is prime, so it rarely divides the
+// distance between two parts. Otherwise, a part at a wrong place could have the right values.
 const period = 1021
 
 // maxSum is the largest value of a sum. int8 and bfloat16 represent all integers up to maxSum.
 const maxSum = 120
 
-// hash returns a pseudorandom number. It uses the finalizer of SplitMix64.
+// hash returns a pseudorandom number, the same for the same arguments. It mixes the bits like the
+// random generator SplitMix64.
 func hash(element, rank, tag uint64) uint64 {
 	x := element*0x9e3779b97f4a7c15 + rank*0xbf58476d1ce4e5b9 + tag*0x94d049bb133111eb
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -47,10 +48,12 @@ func (p *Pattern) inputValue(rank int, i int64) float64 {
 	}
 	limit := uint64(maxSum)
 	if p.Operation.Reduces() {
-		// With more than 60 ranks, a sum may overflow an int8, but is still correct modulo 256.
+		// The values are at least 1 or 2. With more than 60 ranks, a sum may thus exceed maxSum and
+		// overflow an int8, but it is still correct modulo 256.
 		limit = max(2, uint64(maxSum/p.Ranks))
 	}
-	return float64(1 + hash(element, uint64(rank), p.Tag)%limit)
+	value := 1 + hash(element, uint64(rank), p.Tag)%limit // from 1 to limit
+	return float64(value)
 }
 
 // factor returns a rank's input for a product. It is 2 on one rank, 3 on another rank and 1 on the
@@ -58,6 +61,7 @@ func (p *Pattern) inputValue(rank int, i int64) float64 {
 func (p *Pattern) factor(rank int, element uint64) float64 {
 	ranks := uint64(p.Ranks)
 	rankOfTwo := hash(element, 0, p.Tag) % ranks
+	// The distance is from 1 to ranks-1, so the ranks differ. A single rank has the factor 2.
 	distance := 1 + hash(element, 1, p.Tag)%max(1, ranks-1)
 	rankOfThree := (rankOfTwo + distance) % ranks
 	switch uint64(rank) {
@@ -84,6 +88,7 @@ func DataTypes() []symmem.DataType {
 	})
 }
 
+// reducedValue returns element i of the result of a reduction over all ranks.
 func (p *Pattern) reducedValue(i int64) float64 {
 	result := p.inputValue(0, i)
 	for rank := 1; rank < p.Ranks; rank++ {
@@ -102,9 +107,10 @@ func (p *Pattern) reducedValue(i int64) float64 {
 // Tolerance returns the permitted relative error. It is 0 except for averages of floats, which may
 // be rounded unless the number of ranks is a power of two.
 func (p *Pattern) Tolerance() float64 {
+	isAverage := p.Operation.Reduces() && p.ReduceOp.IsAverage()
 	isPowerOfTwo := p.Ranks&(p.Ranks-1) == 0
-	if p.Operation.Reduces() && p.ReduceOp.IsAverage() && isFloat(p.DataType) && !isPowerOfTwo {
-		return 1.0 / 32
+	if isAverage && isFloat(p.DataType) && !isPowerOfTwo {
+		return 1.0 / 32 // a few units in the last place of a bfloat16
 	}
 	return 0
 }
@@ -116,7 +122,8 @@ func (p *Pattern) SendRecvCounts(rank int) (send, recv int64) {
 		return p.Count, p.Count
 	}
 	call := driver.Call{
-		Operation: p.Operation, DataType: symmem.Uint8, Root: p.Root, Count: p.Count,
+		Operation: p.Operation, Root: p.Root, Count: p.Count,
+		DataType: symmem.Uint8, // so that bytes, which Spans returns, are elements
 	}
 	switch p.Operation {
 	case symmem.OpAllGatherV:
@@ -131,21 +138,23 @@ func (p *Pattern) SendRecvCounts(rank int) (send, recv int64) {
 	return call.Spans(p.Ranks, rank)
 }
 
-// PartCounts returns the number of elements in each rank's part, if parts have different sizes.
-// Some parts are empty.
+// PartCounts returns the number of elements in each rank's part, if parts have different sizes. A
+// part is empty, half of Count, or all of Count, in turn by rank. The Tag selects the first size.
 func (p *Pattern) PartCounts() []int64 {
 	counts := make([]int64, p.Ranks)
-	for r := range counts {
-		counts[r] = p.Count * int64((uint64(r)+p.Tag)%3) / 2
+	for rank := range counts {
+		halves := (uint64(rank) + p.Tag) % 3
+		counts[rank] = p.Count * int64(halves) / 2
 	}
 	return counts
 }
 
 // partOffset returns the number of elements before a rank's part in a buffer of all parts.
-func (p *Pattern) partOffset(rank int) (sum int64) {
-	if !p.Operation.SplitsOneBuffer() {
+func (p *Pattern) partOffset(rank int) int64 {
+	if !p.Operation.SplitsOneBuffer() { // all parts have the same size
 		return int64(rank) * p.Count
 	}
+	sum := int64(0)
 	for _, count := range p.PartCounts()[:rank] {
 		sum += count
 	}
@@ -154,22 +163,28 @@ func (p *Pattern) partOffset(rank int) (sum int64) {
 
 // Input returns the data that a rank sends.
 func (p *Pattern) Input(rank int) []byte {
-	send, _ := p.SendRecvCounts(rank)
-	return p.appendElements(nil, 0, send, func(i int64) float64 { return p.inputValue(rank, i) })
+	count, _ := p.SendRecvCounts(rank)
+	return p.inputRange(rank, 0, count)
+}
+
+// inputRange returns count elements of the data that a rank sends, beginning with element start.
+func (p *Pattern) inputRange(rank int, start, count int64) []byte {
+	value := func(i int64) float64 { return p.inputValue(rank, i) }
+	return p.encodeRange(start, count, value)
 }
 
 // Output returns the data that a rank must receive, or nil if the rank receives none.
 func (p *Pattern) Output(rank int) []byte {
-	part := p.partOffset(rank)
+	ownPart := p.partOffset(rank)
 	switch p.Operation {
 	case symmem.OpReduce:
 		if rank != p.Root {
 			return nil
 		}
-		return p.appendElements(nil, 0, p.Count, p.reducedValue)
+		return p.encodeRange(0, p.Count, p.reducedValue)
 	case symmem.OpReduceScatter, symmem.OpReduceScatterV:
-		_, recv := p.SendRecvCounts(rank)
-		return p.appendElements(nil, part, recv, p.reducedValue)
+		_, count := p.SendRecvCounts(rank)
+		return p.encodeRange(ownPart, count, p.reducedValue)
 	case symmem.OpBroadcast:
 		return p.Input(p.Root)
 	case symmem.OpGather:
@@ -178,42 +193,44 @@ func (p *Pattern) Output(rank int) []byte {
 		}
 		return p.concatenate(0)
 	case symmem.OpScatter:
-		value := func(i int64) float64 { return p.inputValue(p.Root, i) }
-		return p.appendElements(nil, part, p.Count, value)
+		return p.inputRange(p.Root, ownPart, p.Count)
 	case symmem.OpAllGather, symmem.OpAllGatherV:
 		return p.concatenate(0)
 	case symmem.OpAllToAll:
-		return p.concatenate(part)
+		return p.concatenate(ownPart)
 	case symmem.OpSend:
-		return p.Input((rank + p.Ranks - 1) % p.Ranks)
+		previous := (rank + p.Ranks - 1) % p.Ranks
+		return p.Input(previous)
 	default: // OpAllReduce
-		return p.appendElements(nil, 0, p.Count, p.reducedValue)
+		return p.encodeRange(0, p.Count, p.reducedValue)
 	}
 }
 
-// concatenate concatenates one part of each rank's data. The part begins at element start.
-func (p *Pattern) concatenate(start int64) (all []byte) {
+// concatenate returns one part of the data that each rank sends, in the order of ranks. In the data
+// of each rank, the part begins at element start.
+func (p *Pattern) concatenate(start int64) []byte {
+	var all []byte
 	for rank := range p.Ranks {
 		count := p.Count
-		if p.Operation.SplitsOneBuffer() {
+		if p.Operation.SplitsOneBuffer() { // the ranks send parts of different sizes
 			count, _ = p.SendRecvCounts(rank)
 		}
-		value := func(i int64) float64 { return p.inputValue(rank, i) }
-		all = p.appendElements(all, start, count, value)
+		all = append(all, p.inputRange(rank, start, count)...)
 	}
 	return all
 }
 
-// appendElements encodes n elements, beginning with value(start), and appends them to dst. It
-// calls value only for the first period elements, and repeats them.
-func (p *Pattern) appendElements(dst []byte, start, n int64, value func(i int64) float64) []byte {
-	begin, byteCount := len(dst), int(n)*p.DataType.Size()
-	for i := range min(n, period) {
-		dst = Encode(dst, p.DataType, value(start+i))
+// encodeRange returns the encoded elements value(start) to value(start+count-1). It calls value
+// only for the first period elements, and repeats them.
+func (p *Pattern) encodeRange(start, count int64, value func(i int64) float64) []byte {
+	byteCount := int(count) * p.DataType.Size()
+	var encoded []byte
+	for i := range min(count, period) {
+		encoded = Encode(encoded, p.DataType, value(start+i))
 	}
-	for len(dst)-begin < byteCount {
-		written := dst[begin:]
-		dst = append(dst, written[:min(len(written), byteCount-len(written))]...)
+	for len(encoded) < byteCount {
+		missing := byteCount - len(encoded)
+		encoded = append(encoded, encoded[:min(len(encoded), missing)]...)
 	}
-	return dst
+	return encoded
 }

@@ -121,10 +121,10 @@ func TestForeignDataIsDetected(t *testing.T) {
 	inputOfRank1 := func(i int64) float64 { return p.inputValue(1, i) }
 	for name, wrong := range map[string][]byte{
 		"another call":          other.Output(0),
-		"offset of 512 bytes":   p.appendElements(nil, 256, p.Count, p.reducedValue),
-		"offset of 2 MiB":       p.appendElements(nil, 1<<20, p.Count, p.reducedValue),
-		"offset of one element": p.appendElements(nil, 1, p.Count, p.reducedValue),
-		"data of one rank":      p.appendElements(nil, 0, p.Count, inputOfRank1),
+		"offset of 512 bytes":   p.encodeRange(256, p.Count, p.reducedValue),
+		"offset of 2 MiB":       p.encodeRange(1<<20, p.Count, p.reducedValue),
+		"offset of one element": p.encodeRange(1, p.Count, p.reducedValue),
+		"data of one rank":      p.encodeRange(0, p.Count, inputOfRank1),
 	} {
 		minWrong := p.Count * 8 / 10 // a few elements have the right value by chance
 		if d := compare(wrong, p.Output(0), p.DataType, 0); d.Wrong < minWrong {

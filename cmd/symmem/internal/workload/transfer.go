@@ -26,27 +26,28 @@ func (t *Transfer) ownRank() int {
 }
 
 // Place sets Send and Recv to the ranges of src and dst that the call uses. If src and dst are the
-// same memory, the call is in place: a buffer of one part is then this rank's part of the other
-// buffer.
-func (t *Transfer) Place(src, dst symmem.Memory) (err error) {
-	size := int64(t.DataType.Size())
-	sent, received := t.SendRecvCounts(t.ownRank())
+// same memory, the call is in place. If only one of the buffers has a part for each rank, as in an
+// AllGather, the other buffer is then this rank's part of it.
+func (t *Transfer) Place(src, dst symmem.Memory) error {
+	elementBytes := int64(t.DataType.Size())
+	sendCount, recvCount := t.SendRecvCounts(t.ownRank())
+	ownPartOffset := t.partOffset(t.ownRank()) * elementBytes
 	sendOffset, recvOffset := int64(0), int64(0)
-	ownPart := t.partOffset(t.ownRank()) * size
 	sendExtent, recvExtent := t.Operation.Extents()
-	if inPlace := src == dst; inPlace && sendExtent != recvExtent {
-		switch {
-		case sendExtent == driver.OnePart:
-			sendOffset = ownPart
-		case recvExtent == driver.OnePart:
-			recvOffset = ownPart
+	isInPlace := src == dst
+	if isInPlace && sendExtent != recvExtent {
+		if sendExtent == driver.OnePart {
+			sendOffset = ownPartOffset
+		} else if recvExtent == driver.OnePart {
+			recvOffset = ownPartOffset
 		}
 	}
-	t.Send, err = src.Slice(sendOffset, sent*size)
+	var err error
+	t.Send, err = src.Slice(sendOffset, sendCount*elementBytes)
 	if err != nil {
 		return err
 	}
-	t.Recv, err = dst.Slice(recvOffset, received*size)
+	t.Recv, err = dst.Slice(recvOffset, recvCount*elementBytes)
 	return err
 }
 
@@ -55,22 +56,23 @@ const Junk = 0xa5
 
 // Fill queues a write of Junk to the output, and a copy of the data to the input.
 func (t *Transfer) Fill(s *symmem.Stream) error {
+	// Before the input, because the output may overlap it in place.
 	if err := s.Fill(t.Recv, Junk); err != nil {
 		return err
 	}
-	return s.Copy(t.Send, symmem.Host(t.Input(t.ownRank())))
+	data := t.Input(t.ownRank())
+	return s.Copy(t.Send, symmem.Host(data))
 }
 
-// Read queues a copy of the output.
+// Read queues a copy of the output to Got.
 func (t *Transfer) Read(s *symmem.Stream) error {
 	t.Got = make([]byte, t.Recv.Bytes())
 	return s.Copy(symmem.Host(t.Got), t.Recv)
 }
 
 // Launch makes the call on s. This rank must be a member of the group. For OpSend, each rank sends
-// to the next rank on s, and receives from the previous rank on recvStream. In a graph, both
-// streams must be the same. If they are, odd ranks receive first, because NCCL executes the calls
-// on a stream in order.
+// to the next rank on s, and receives from the previous rank on recvStream. Other operations ignore
+// recvStream. In a graph, both streams must be the same.
 func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) error {
 	g, send, recv, count, dataType := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {
@@ -97,15 +99,23 @@ func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) err
 	case symmem.OpBarrier:
 		return g.Barrier(ctx, s)
 	default: // OpSend
+		return t.sendAndRecv(ctx, s, recvStream)
 	}
-	next, previous := (g.Rank()+1)%g.Size(), (g.Rank()+g.Size()-1)%g.Size()
-	firstCall := func() error { return g.Send(ctx, send, count, dataType, next, s) }
-	secondCall := func() error { return g.Recv(ctx, recv, count, dataType, previous, recvStream) }
+}
+
+// sendAndRecv makes the two calls of OpSend.
+func (t *Transfer) sendAndRecv(ctx context.Context, s, recvStream *symmem.Stream) error {
+	g := t.Group
+	next := (g.Rank() + 1) % g.Size()
+	previous := (g.Rank() + g.Size() - 1) % g.Size()
+	first := func() error { return g.Send(ctx, t.Send, t.Count, t.DataType, next, s) }
+	second := func() error { return g.Recv(ctx, t.Recv, t.Count, t.DataType, previous, recvStream) }
 	if s == recvStream && g.Rank()%2 == 1 {
-		firstCall, secondCall = secondCall, firstCall
+		// NCCL executes the calls on a stream in order. If all ranks sent first, none would receive.
+		first, second = second, first
 	}
-	if err := firstCall(); err != nil {
+	if err := first(); err != nil {
 		return err
 	}
-	return secondCall()
+	return second()
 }
