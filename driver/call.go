@@ -19,12 +19,16 @@ type Plan interface {
 type Offer interface {
 	// Refusal returns nil if the path supports the call, and otherwise an error that matches
 	// ErrUnsupported. It refuses a path whose results could differ from those of the group's
-	// Formula. Refusal returns the same on all ranks: it depends only on the operation, type,
-	// reduction, count, presence of windows, and alignment of the offsets in the windows. For
-	// PathWindow, Refusal assumes that SendWindow and RecvWindow are set.
+	// Formula.
+	//
+	// All ranks get the same answer, so that they choose the same path without communicating. It
+	// depends only on the operation, the type, the reduction, the count, the presence of windows, and
+	// the alignment of the offsets in the windows. For PathWindow, Refusal assumes that SendWindow
+	// and RecvWindow are set.
 	Refusal(path Path) error
-	// Take returns a plan for a path that Refusal does not refuse. The Offer must not be used after
-	// that. On PathWindow, Take returns ErrOutOfRange if a buffer is outside the group's windows.
+	// Take returns a plan for a path that Refusal does not refuse, with the given Call.Digest. The
+	// Offer must not be used again. On PathWindow, Take returns ErrOutOfRange if a buffer is outside
+	// the group's windows.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
@@ -62,16 +66,16 @@ type Call struct {
 	// before later work on the stream. It must not call the backend. If it panics, the group fails.
 	Arrived    func(source int) `json:"-"`
 	Send, Recv uintptr          // addresses of this rank's buffers
-	// SendWindow and RecvWindow contain the buffers. Both are nil on PathPlain, and if either buffer
-	// is outside all windows. An AllToAllV uses only SendWindow. AllGatherV and ReduceScatterV use
-	// only the window of the divided buffer.
+	// SendWindow and RecvWindow are the windows (registered memory) that contain Send and Recv. Both
+	// are nil on PathPlain, and if one of the buffers is outside all windows. Some operations use
+	// only one window: AllGatherV and ReduceScatterV that of the divided buffer, Dispatch RecvWindow,
+	// Combine SendWindow, and AllToAllV, even on PathPlain, SendWindow.
 	SendWindow, RecvWindow Window `json:"-"`
-	Norm                   *Norm  `json:"-"`
-	// Route is only for Dispatch and Combine. They use only RecvWindow and SendWindow.
-	Route *Route `json:"-"`
-	// List describes all calls if this call represents several; see ListOf.
+	Norm                   *Norm  `json:"-"` // only for operations with HasNorm
+	Route                  *Route `json:"-"` // only for Dispatch and Combine
+	// List describes all calls if this call represents several; see ListOf. Otherwise, it is "".
 	List     string
-	Recorded Recorded
+	Recorded Recorded // position in a capture
 	// Keep is an object, such as a Go slice, that stays reachable while the call is queued.
 	Keep any `json:"-"`
 }
@@ -103,9 +107,10 @@ func (c *Call) OtherSpans() [4]Span {
 	if c.Route != nil {
 		return c.Route.Spans(c.Operation)
 	}
-	return c.Norm.Spans()
+	return c.Norm.Spans() // empty spans if Norm is nil
 }
 
+// elementCount returns the number of elements of a rank's buffer. It does not support BySplits.
 func (c *Call) elementCount(e Extent, ranks, rank int) int64 {
 	if e == AllPartsOfRoot && rank != c.Root {
 		return 0
@@ -116,21 +121,28 @@ func (c *Call) elementCount(e Extent, ranks, rank int) int64 {
 // InPlace reports whether both buffers are the same, or the smaller buffer is the rank's part of
 // the larger one. NCCL permits no other overlap.
 func (c *Call) InPlace(rank int) bool {
-	offset := int64(rank) * c.Count // of the rank's part in the larger buffer, in elements
-	if c.Splits != nil {
-		if _, offsets := c.Splits.countsAndOffsets(c.Operation); rank < len(offsets) {
-			offset = offsets[rank]
-		}
-	}
-	offsetBytes := uintptr(offset * int64(c.DataType.Size()))
-	switch send, recv := c.Operation.Extents(); {
-	case send < recv && send == OnePart:
-		return c.Send == c.Recv+offsetBytes
-	case send > recv && recv == OnePart:
-		return c.Recv == c.Send+offsetBytes
+	ownOffset := c.partOffset(rank)
+	send, recv := c.Operation.Extents()
+	switch {
+	case send == OnePart && recv > OnePart: // Recv has a part for each rank
+		return c.Send == c.Recv+ownOffset
+	case recv == OnePart && send > OnePart: // Send has a part for each rank
+		return c.Recv == c.Send+ownOffset
 	default:
 		return c.Send == c.Recv
 	}
+}
+
+// partOffset returns the offset in bytes of a rank's part in a buffer with parts.
+func (c *Call) partOffset(rank int) uintptr {
+	elements := int64(rank) * c.Count
+	if c.Splits != nil {
+		_, offsets := c.Splits.countsAndOffsets(c.Operation)
+		if rank < len(offsets) {
+			elements = offsets[rank]
+		}
+	}
+	return uintptr(elements * int64(c.DataType.Size()))
 }
 
 // IsFloatMinOrMax reports whether the call computes a minimum or maximum of floats, in which NCCL
@@ -153,15 +165,19 @@ func (c *Call) FactorBits() uint64 {
 	}
 }
 
-// SetPath sets the path and the digest, and clears windows that the path does not use.
+// SetPath sets the path and the digest, and clears windows that the path does not use. An AllToAllV
+// has no direct path, and uses a window even on PathPlain.
 func (c *Call) SetPath(path Path, digest uint64) {
-	c.Path, c.Digest = path, digest
+	c.Path = path
+	c.Digest = digest
 	if path == PathPlain && c.Operation.SupportsPath(PathDirect) {
-		c.SendWindow, c.RecvWindow = nil, nil
+		c.SendWindow = nil
+		c.RecvWindow = nil
 	}
 }
 
-func sumCounts(counts []int64) (sum uint64) {
+func sumCounts(counts []int64) uint64 {
+	sum := uint64(0)
 	for _, n := range counts {
 		sum += uint64(n)
 	}
@@ -170,27 +186,32 @@ func sumCounts(counts []int64) (sum uint64) {
 
 // Describe returns a description of the call without its addresses and the arguments of a norm.
 func (c *Call) Describe() event.Call {
+	const none = -1
 	op := c.Operation
 	d := event.Call{
-		Operation: op.String(), Path: c.Path.String(), DataType: c.DataType.String(), Root: -1,
-		Count: uint64(c.Count), SendSegment: -1, RecvSegment: -1,
+		Operation: op.String(), Path: c.Path.String(), DataType: c.DataType.String(), Root: none,
+		Count: uint64(c.Count), SendSegment: none, RecvSegment: none,
 		Capture: c.Recorded.Capture, CaptureCall: c.Recorded.Call, List: c.List,
 	}
 	if op.Reduces() {
 		d.ReduceOp = c.ReduceOp.String()
-		if c.ReduceOp.HasFactor() { // at most 28 bytes
-			d.ReduceOp = strconv.FormatFloat(c.Factor, 'g', -1, 64) + "*sum"
+		if c.ReduceOp.HasFactor() {
+			const shortest, bits = -1, 64
+			// At most 28 bytes, such as "-1.2345678901234567e-308*sum".
+			d.ReduceOp = strconv.FormatFloat(c.Factor, 'g', shortest, bits) + "*sum"
 		}
 	}
 	if op.SplitsOneBuffer() && c.Splits != nil {
 		counts, _ := c.Splits.countsAndOffsets(op)
-		d.Counts, d.Count = event.CountsText(counts), sumCounts(counts)
+		d.Counts = event.CountsText(counts)
+		d.Count = sumCounts(counts)
 	}
 	if op.HasRoot() || op.PointToPoint() {
 		d.Root = c.Root
 	}
-	if op == Barrier {
-		d.DataType, d.Count = "", 0
+	if op == Barrier { // has no data
+		d.DataType = ""
+		d.Count = 0
 	}
 	return d
 }

@@ -6,23 +6,28 @@ import (
 )
 
 const (
-	callsPerSample = 128 // a power of two
+	// callsPerSample is the number of calls of which one is timed. It is a power of two, so that a
+	// mask replaces a division.
+	callsPerSample = 128
 	// alwaysTimedBytes is the size from which all calls are timed. Reading the clock twice takes
 	// less than 1% of the time of such a call.
 	alwaysTimedBytes = 1 << 20
-	averagedSamples  = 16 // in moving averages
+	// averagedSamples is the number of samples after which a sample has lost most of its weight in a
+	// moving average.
+	averagedSamples = 16
 )
 
-// CallTimer counts calls of one kind and measures the time of some: the first, every 128th after
-// it, and each of at least 1 MiB. It is safe for concurrent use.
+// CallTimer counts calls of one kind and measures the time of some calls: the first, every 128th
+// after it, and each of at least 1 MiB. It is safe for concurrent use.
 type CallTimer struct {
-	calls, bytes atomic.Uint64 // of all calls
+	calls, bytes atomic.Uint64 // number and total size of all calls
 	samples      atomic.Uint64 // number of timed calls
 	nanoseconds  atomic.Uint64 // total time of the timed calls
 	recentTime   atomic.Uint64 // moving average in nanoseconds, times averagedSamples
 	recentBytes  atomic.Uint64 // moving average, times averagedSamples
 }
 
+// processStart is the origin of the start times that Begin returns.
 var processStart = time.Now()
 
 // Meter reports calls of one size to a CallTimer. The zero Meter does nothing.
@@ -47,6 +52,7 @@ func (m *Meter) Count() {
 	}
 }
 
+// countCall counts a call and returns the number of calls so far.
 func (m *Meter) countCall() uint64 {
 	if m.addToTotal {
 		m.timer.bytes.Add(uint64(m.bytes))
@@ -62,8 +68,10 @@ func (m *Meter) Begin() int64 {
 	return m.begin()
 }
 
+// begin is separate, so that Begin can be inlined.
 func (m *Meter) begin() int64 {
-	if m.countCall()&(callsPerSample-1) != 1 && m.bytes < alwaysTimedBytes {
+	isSample := m.countCall()%callsPerSample == 1 // the first call, and every 128th after it
+	if !isSample && m.bytes < alwaysTimedBytes {
 		return 0
 	}
 	return int64(time.Since(processStart))
@@ -77,16 +85,18 @@ func (m *Meter) End(begin int64) {
 }
 
 func (m *Meter) end(begin int64) {
-	m.Add(time.Duration(int64(time.Since(processStart)) - begin))
+	end := int64(time.Since(processStart))
+	m.Add(time.Duration(end - begin))
 }
 
-// Sample counts a call, and reports whether the caller should pass the call's time to Add. It
-// returns true for the second call, because the first may load code, and for every 128th after it.
+// Sample counts a call, and then reports whether the caller should pass the call's time to Add. It
+// returns true for the second call and for every 128th after it. It omits the first call, which may
+// load code.
 func (m *Meter) Sample() bool {
-	return m.timer != nil && m.countCall()&(callsPerSample-1) == 2
+	return m.timer != nil && m.countCall()%callsPerSample == 2
 }
 
-// Add records the time that a call took.
+// Add records the time that a call took. The Meter must have a CallTimer.
 func (m *Meter) Add(duration time.Duration) {
 	c := m.timer
 	elapsed := uint64(max(0, duration))
@@ -96,23 +106,24 @@ func (m *Meter) Add(duration time.Duration) {
 	updateAverage(&c.recentBytes, uint64(m.bytes), isFirst)
 }
 
-func updateAverage(recent *atomic.Uint64, value uint64, isFirst bool) {
-	oldAverage := recent.Load()
+// updateAverage adds a value to a moving average, in which it has a weight of 1/averagedSamples.
+// scaled is the average times averagedSamples. If two calls add values at the same time, one value
+// may be lost.
+func updateAverage(scaled *atomic.Uint64, value uint64, isFirst bool) {
+	old := scaled.Load()
 	if isFirst {
-		oldAverage = value * averagedSamples
+		old = value * averagedSamples
 	}
-	recent.Store(oldAverage - oldAverage/averagedSamples + value)
+	scaled.Store(old - old/averagedSamples + value)
 }
 
 // CallTimes holds the values of a CallTimer.
 type CallTimes struct {
-	Calls, Bytes uint64
-	// Samples is the number of timed calls, and Time is their total time. RecentTime and RecentBytes
-	// are moving averages of the time and the size of timed calls.
-	Samples     uint64
-	Time        time.Duration
-	RecentTime  time.Duration
-	RecentBytes int64
+	Calls, Bytes uint64        // number and total size of all calls
+	Samples      uint64        // number of timed calls
+	Time         time.Duration // total time of the timed calls
+	RecentTime   time.Duration // moving average of the times of timed calls
+	RecentBytes  int64         // moving average of the sizes of timed calls
 }
 
 // Read returns the current values.

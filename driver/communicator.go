@@ -11,7 +11,7 @@ import (
 
 // GroupConfig describes a group to connect.
 type GroupConfig struct {
-	ID string
+	ID string // the same on all ranks
 	// Title, if not empty, replaces ID in error texts.
 	Title string
 	// Ranks lists the group's world ranks (numbers among all processes) in group order. Rank is the
@@ -24,7 +24,8 @@ type GroupConfig struct {
 	// different numbers of collectives. It is the same on every rank.
 	Strict  bool
 	Formula Formula
-	// Timeout limits each wait for a peer without another deadline. It defaults to Config.Timeout.
+	// Timeout limits each wait for a peer that has no other deadline. If it is nil, Config.Timeout
+	// limits these waits.
 	Timeout *Limit
 	// Machines holds the ranks' host names in group order. It is nil if all ranks are on one
 	// machine. A name is "" if it is not known.
@@ -41,8 +42,8 @@ func (g GroupConfig) WithTimeout(fallback time.Duration) GroupConfig {
 	return g
 }
 
-// Fault wraps err, which made the group fail, in a Fault with the group's Owner. It returns err if
-// there is no owner, or if err is nil or already wrapped.
+// Fault wraps err, which made the group fail, in a Fault with the group's Owner. If there is no
+// owner, or if err is nil or already wrapped, it returns err itself.
 func (g GroupConfig) Fault(err error) error {
 	if err == nil || g.Owner == nil {
 		return err
@@ -54,12 +55,14 @@ func (g GroupConfig) Fault(err error) error {
 	return &Fault{Owner: g.Owner, Err: err}
 }
 
-// Name returns the group's name for error texts.
+// Name returns the group's name for error texts. Without a Title, it is the ID without leading
+// slashes and without a space after them.
 func (g GroupConfig) Name() string {
 	if g.Title != "" {
 		return g.Title
 	}
-	return strings.TrimPrefix(strings.TrimLeft(g.ID, "/"), " ")
+	withoutSlashes := strings.TrimLeft(g.ID, "/")
+	return strings.TrimPrefix(withoutSlashes, " ")
 }
 
 // JoinError adds the prefix "joining group NAME" to an error, unless its text has the prefix.
@@ -74,8 +77,8 @@ func (g GroupConfig) JoinError(err error) error {
 // World converts group ranks to world ranks.
 func (g GroupConfig) World(ranks []int) []int {
 	world := make([]int, len(ranks))
-	for i, r := range ranks {
-		world[i] = g.Ranks[r]
+	for i, rank := range ranks {
+		world[i] = g.Ranks[rank]
 	}
 	return world
 }
@@ -86,26 +89,32 @@ func (g GroupConfig) MachinesOf(world []int) map[int]string {
 	var machines map[int]string
 	for _, rank := range world {
 		i := slices.Index(g.Ranks, rank)
-		if i < 0 || i >= len(g.Machines) || g.Machines[i] == "" {
+		isMember := i >= 0
+		if !isMember || i >= len(g.Machines) { // Machines may be nil
+			continue
+		}
+		name := g.Machines[i]
+		if name == "" {
 			continue
 		}
 		if machines == nil {
 			machines = map[int]string{}
 		}
-		machines[rank] = g.Machines[i]
+		machines[rank] = name
 	}
 	return machines
 }
 
-// Mismatch returns the error for a call with the given number that differs from the calls of the
-// given group ranks.
+// Mismatch returns the error for a call of this rank that differs from the calls of other ranks.
+// number is the call's number in the group. others are group ranks.
 func (g GroupConfig) Mismatch(number uint64, call *Call, others ...int) *MismatchError {
 	return &MismatchError{
 		Number: number, Call: call, Others: g.World(others), Group: g.Name(), Members: g.Ranks,
 	}
 }
 
-// Lane is one of a communicator's independent channels for small messages.
+// Lane is one of a communicator's channels for exchanges of small payloads between ranks. Exchanges
+// on different lanes do not wait for each other.
 type Lane int
 
 // The lanes of a communicator.
@@ -120,8 +129,8 @@ const (
 )
 
 // Communicator connects the ranks of a group, which must make its collective calls in the same
-// order. After its first error, it supports only Decide, Departed, exchanges on LaneFault, and
-// Close.
+// order. After its first error, it supports only Decide, Departed, Close, and exchanges on
+// LaneFault.
 type Communicator interface {
 	// Exchange sends at most MaxPayload bytes to every rank and returns the payloads of all ranks,
 	// by group rank. Each lane allows one call at a time.
@@ -132,9 +141,10 @@ type Communicator interface {
 	// that lane unusable.
 	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
 	Decisions
-	// Register makes a window over a segment. It is collective, with a new key that all ranks have
-	// agreed on. If sizes differ, all ranks return an error, and the key can be used again. During a
-	// capture, it returns ErrCapturing. After an error, this rank has no window.
+	// Register makes a window, which gives the group's ranks access to a segment of each rank. It is
+	// collective. All ranks pass the same key, which they have not used for another window. If the
+	// sizes of the segments differ, all ranks return an error, and the key can be used again. During
+	// a capture, Register returns ErrCapturing. After an error, this rank has no window.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
 	// Offer prepares a call, without waits or side effects. The call must be valid, and its windows
 	// must contain its buffers.
@@ -148,24 +158,24 @@ type Communicator interface {
 	SetCheck(on bool)
 	// Failed returns a channel that is closed when the communicator fails.
 	Failed() <-chan struct{}
-	// Cause returns the first error that this rank detected, as a Fault with the group's owner, or
-	// nil.
+	// Cause returns the first error that this rank detected, as a Fault with the group's owner. It
+	// returns nil if there was no error.
 	Cause() error
 	// CheckPeers makes the communicator fail if a peer has failed or is lost. It does not wait.
 	CheckPeers()
 	// Abort makes the communicator fail on all ranks. Waits on this rank end with cause, or with
-	// ErrAborted if it is nil. Waits on other ranks end with ErrFault.
+	// ErrAborted if cause is nil. Waits on other ranks end with ErrFault.
 	Abort(cause error)
-	// Close cancels this rank's queued collectives, waits for the running one, deregisters all
-	// windows, and leaves the group without waiting for other ranks.
+	// Close cancels this rank's queued collectives, and waits for the running one. It then
+	// deregisters all windows, and leaves the group without waiting for other ranks.
 	Close() error
 }
 
 // Decisions lets the ranks of a failed group agree on one cause of the failure.
 type Decisions interface {
-	// Decide proposes a cause of at most MaxPayload bytes. It returns the decision, which is the
-	// first proposal of any rank, without waiting. If the decision cannot be stored or read, it
-	// returns proposal. A nil proposal only reads the decision, which is nil if there is none yet.
+	// Decide proposes a cause of at most MaxPayload bytes, and returns the decision: the first
+	// proposal of any rank. It does not wait. With a nil proposal, it proposes nothing, and returns
+	// nil if there is no decision yet. If the decision cannot be stored or read, it returns proposal.
 	Decide(proposal []byte) (decision []byte)
 	// Departed returns the world ranks that will send no more messages to the group: lost ranks
 	// have exited or disconnected, and left ranks have called Close or Abort. It does not wait.

@@ -14,17 +14,20 @@ type Backend interface {
 	Open(ctx context.Context, cfg Config) (Device, error)
 }
 
-// Config specifies a rank and its device.
+// Config specifies a rank (a process of a parallel program) and its device. The world is the group
+// of all ranks.
 type Config struct {
-	Rank, Size int // number of this rank in the world, from 0, and number of ranks
-	LocalRank  int // number of this rank among those on its machine
+	Rank      int // number of this rank in the world, from 0
+	Size      int // number of ranks in the world
+	LocalRank int // number of this rank among those on its machine, from 0
 	// Device selects a visible device: its number plus 1, or 0 to choose the device by LocalRank.
 	Device int
 	Store  Store
-	// Timeout limits each wait for a peer without another deadline. It is positive.
+	// Timeout limits each wait for a peer that has no other deadline. It is positive.
 	Timeout time.Duration
 	Late    Late // when and how to warn of late ranks
-	// Scatter, if not 0, makes arenas map segments at random addresses, for tests. It is the seed.
+	// Scatter, if not 0, makes arenas map segments at random addresses, for tests. It is the seed of
+	// the addresses.
 	Scatter uint64
 	// Interrupted, if not nil, is called repeatedly during long waits, possibly with locks held. An
 	// error, which must wrap ErrInterrupted, ends the wait and makes its group fail.
@@ -38,8 +41,8 @@ type Store interface {
 	Get(ctx context.Context, key string) ([]byte, error)
 	// Peek is like Get, but does not wait. ok reports whether the key has a value.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
-	// CompareSet stores desired if the current value equals expected, and returns the key's value
-	// after the call. A missing key has an empty value.
+	// CompareSet stores desired if the current value equals expected. It returns the value after
+	// that: desired or, if the values differ, the current value. A missing key has an empty value.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 	// ServedBy returns the world rank that serves the store, or -1 if unknown.
 	ServedBy() int
@@ -65,7 +68,7 @@ type Device interface {
 	// Connect joins a group. Every rank of the group calls it with the same ID and Ranks. After an
 	// error, this rank has no communicator.
 	Connect(ctx context.Context, group GroupConfig) (Communicator, error)
-	// Close requires that all communicators, arenas and streams are closed.
+	// Close releases the device. Call it after all communicators, arenas and streams are closed.
 	Close() error
 }
 
@@ -77,9 +80,9 @@ type Arena interface {
 	// device has too little memory.
 	Map(offset, bytes int64) (Segment, error)
 	// Keep shrinks the arena to the given number of bytes at its start. Nothing may be mapped at the
-	// other addresses. The device may then be closed before the arena.
+	// other addresses. After Keep, the device may be closed before the arena.
 	Keep(bytes int64) error
-	// Close releases the addresses. All segments must be unmapped.
+	// Close releases the addresses. Call it after all segments have been unmapped.
 	Close() error
 }
 
@@ -87,10 +90,11 @@ type Arena interface {
 type Segment interface {
 	Address() uintptr
 	Bytes() int64
-	// Keep ends the peers' access and releases everything except the memory itself, which stays
-	// mapped until Unmap. The segment must have no windows.
+	// Keep ends the peers' access and releases everything except the memory, which stays mapped until
+	// Unmap. The device can then be closed while a program still uses the memory. Call Keep after the
+	// segment's windows (see Communicator.Register) have been deregistered.
 	Keep() error
-	// Unmap releases the memory. No window and no work may use it.
+	// Unmap releases the memory. Call it when no window and no work uses the memory.
 	Unmap() error
 }
 
@@ -100,7 +104,7 @@ type Event interface {
 	// Record.
 	Done() bool
 	// Synchronize waits until the last recorded point has been reached. If the stream failed before
-	// it, every call returns the stream's error.
+	// that point, every call of Synchronize returns the stream's error.
 	Synchronize(ctx context.Context) error
 }
 
@@ -110,18 +114,20 @@ type Event interface {
 // returned the error. A dropped collective or message makes its communicator fail with a
 // PriorError. An event recorded on a failed stream is done, and its Synchronize returns the error.
 type Stream interface {
+	// Copy queues a copy.
 	Copy(dst, src uintptr, bytes int64) error
+	// Fill queues a write of value to each of the bytes.
 	Fill(dst uintptr, value byte, bytes int64) error
-	// Host runs a function on the host. The function must not call symmem.
+	// Host queues a function that runs on the host. The function must not call symmem.
 	Host(work func()) error
-	// Record records an event after all queued work. On a closed stream, it succeeds while work is
-	// queued, and returns ErrClosed afterwards.
+	// Record queues a mark: the event is done when all work before it is done. On a closed stream,
+	// Record succeeds while work is queued, and returns ErrClosed afterwards.
 	Record(Event) error
 	// Wait delays later work until the event's last recorded point has been reached, without a
 	// deadline. If the event has an error, this stream fails with the same error.
 	Wait(Event) error
 	// WaitIgnoringErrors is like Wait, but ignores the event's error. It is for later work that
-	// reuses the memory of the awaited work, but not its results.
+	// reuses only the memory of the awaited work. Later work that uses its results needs Wait.
 	WaitIgnoringErrors(Event) error
 	// Fail makes the stream fail, in stream order, with an error that the caller already knows.
 	// Synchronize returns it once, but Close does not.
@@ -129,13 +135,14 @@ type Stream interface {
 	// Synchronize waits until the stream is idle and returns the first error of its work, once.
 	Synchronize(ctx context.Context) error
 	// BeginCapture makes the stream record work instead of running it. A recorded Wait refers to the
-	// event's last point at the time of the call. Unlike in CUDA, it does not add the event's stream
-	// to the capture.
+	// event's last point at the time of the call. Unlike in CUDA, Wait does not add the event's
+	// stream to the capture.
 	BeginCapture() error
 	// EndCapture ends the capture and returns the recorded work.
 	EndCapture() (Graph, error)
+	// Capturing reports whether the stream is in a capture.
 	Capturing() bool
-	// Close waits for queued work, for up to twice Config.Timeout.
+	// Close waits for queued work, for up to twice Config.Timeout, and releases the stream.
 	Close() error
 }
 

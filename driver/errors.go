@@ -13,12 +13,13 @@ import (
 
 // Errors of backends, possibly wrapped.
 var (
-	// ErrCapturing is returned by calls that are not allowed during a capture, which remains valid.
+	// ErrCapturing is returned by calls that are not allowed during a capture. The capture remains
+	// valid.
 	ErrCapturing = errors.New("a stream is being captured")
 	// ErrNotCapturing is returned by EndCapture without BeginCapture.
 	ErrNotCapturing = errors.New("the stream is not being captured")
-	// ErrOutOfRange is returned if a count is too large, or a buffer is too short or not in a
-	// window.
+	// ErrOutOfRange is returned if a count is too large, if a buffer is too short, or if a buffer is
+	// not in a window (memory that the group has registered).
 	ErrOutOfRange = errors.New("buffer runs past its window")
 	ErrClosed     = errors.New("closed")
 	// ErrFault matches every PeerError.
@@ -28,7 +29,7 @@ var (
 	ErrOutOfMemory error = outOfMemory{}
 	ErrInvalid           = errors.New("invalid argument")
 	ErrUnsupported       = errors.New("not supported by this backend")
-	// ErrBusy is returned if running work may use the memory to be released.
+	// ErrBusy is returned if memory cannot be released, because running work may use it.
 	ErrBusy = errors.New("work is in progress")
 	// ErrSuspended is returned by calls that use memory of a suspended pool.
 	ErrSuspended = errors.New("suspended")
@@ -36,21 +37,24 @@ var (
 	ErrInterrupted = errors.New("interrupted")
 )
 
-// TimeoutError reports which ranks did not arrive before the deadline. Missing is empty if they had
-// no time to arrive, because this rank began to wait when its own deadline had passed or was near.
-// Activity then says so.
+// TimeoutError reports which ranks did not arrive before the deadline.
 //
-// In all errors, ranks are world ranks, and Members lists the group's ranks in group order.
-// Machines holds the known host names of ranks, or nothing if the group shares a machine. Activity
-// describes what ranks are doing, if known.
+// The errors have these fields in common. All ranks are world ranks: numbers among all processes.
+//   - InCall names this rank's call, such as "AllReduce 12 of group world".
+//   - Members lists the group's ranks in group order.
+//   - Machines holds the known host names of ranks. It is nil if the group shares a machine.
+//   - Activity describes what ranks are doing. Ranks whose activity is not known are missing.
 type TimeoutError struct {
-	// InCall names this rank's call, such as "AllReduce 12 of group world".
-	InCall   string
-	Waited   time.Duration
+	InCall string
+	Waited time.Duration
+	// Missing lists the ranks that did not arrive. It is empty if this rank began to wait when its
+	// deadline had passed or was near. The other ranks then had no time to arrive, and Activity
+	// says so.
 	Missing  []int
 	Machines map[int]string `json:",omitempty"`
 	Activity map[int]string
-	// Counts describes how many collectives the library has launched on each rank, if they differ.
+	// Counts describes how many collectives the library (NCCL) has launched on each rank. It is empty
+	// if the numbers are the same or not known.
 	Counts  string
 	Members []int
 }
@@ -74,12 +78,12 @@ func (e *TimeoutError) Timeout() bool { return true }
 // AbsentError reports the ranks that did not arrive at Open, Join or Split.
 type AbsentError struct {
 	InCall   string
-	Waited   time.Duration // 0 if unknown
-	Ranks    []int
+	Waited   time.Duration  // 0 if unknown
+	Ranks    []int          // the absent ranks
 	Machines map[int]string `json:",omitempty"`
 	Activity map[int]string
 	Members  []int
-	Err      error `json:"-"`
+	Err      error `json:"-"` // ended the wait; nil if unknown
 }
 
 func (e *AbsentError) Error() string {
@@ -90,7 +94,8 @@ func (e *AbsentError) Error() string {
 	}
 	fmt.Fprintf(&b, "%s did not arrive", RanksOn(e.Ranks, e.Members, e.Machines))
 	writeActivity(&b, e.Activity, e.Members)
-	if e.Err != nil && !errors.Is(e.Err, context.DeadlineExceeded) {
+	isDeadline := errors.Is(e.Err, context.DeadlineExceeded) // repeats what the text says
+	if e.Err != nil && !isDeadline {
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}
 	return b.String()
@@ -102,16 +107,17 @@ func (e *AbsentError) Timeout() bool { return true }
 // Unwrap returns the error that ended the wait.
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// As converts the error to a TimeoutError.
+// As lets errors.As convert the error to a TimeoutError. It supports no other type.
 func (e *AbsentError) As(target any) bool {
 	timeout, ok := target.(**TimeoutError)
-	if ok {
-		*timeout = &TimeoutError{
-			InCall: e.InCall, Waited: e.Waited, Missing: e.Ranks, Machines: e.Machines,
-			Activity: e.Activity, Members: e.Members,
-		}
+	if !ok {
+		return false
 	}
-	return ok
+	*timeout = &TimeoutError{
+		InCall: e.InCall, Waited: e.Waited, Missing: e.Ranks, Machines: e.Machines,
+		Activity: e.Activity, Members: e.Members,
+	}
+	return true
 }
 
 // RankLostError reports ranks that have exited, are disconnected, or have closed symmem.
@@ -120,26 +126,26 @@ type RankLostError struct {
 	Machines map[int]string `json:",omitempty"`
 	InCall   string
 	Members  []int
-	Left     bool // all of these ranks have closed symmem
+	Left     bool // all of Ranks have closed symmem
 }
 
 func (e *RankLostError) Error() string {
+	ranks := RanksOn(e.Ranks, e.Members, e.Machines)
 	if e.Left {
 		return fmt.Sprintf("%s: %s left: a rank that has closed symmem takes part in no further calls",
-			e.InCall, RanksOn(e.Ranks, e.Members, e.Machines))
+			e.InCall, ranks)
 	}
 	return fmt.Sprintf("%s: %s lost: the process, or the connection to it, has ended",
-		e.InCall, RanksOn(e.Ranks, e.Members, e.Machines))
+		e.InCall, ranks)
 }
 
 // PeerError reports that this rank's wait ended because other ranks of the group had failed. It
 // matches ErrFault.
 type PeerError struct {
 	InCall string
-	// Ranks lists the failed ranks, if known.
+	// Ranks lists the failed ranks. It is empty if they are not known.
 	Ranks []int
-	// Aborted is set if one of these ranks has aborted the group. The error then matches
-	// ErrAborted.
+	// Aborted is set if a failed rank has aborted the group. The error then also matches ErrAborted.
 	Aborted bool
 	Members []int
 }
@@ -157,7 +163,10 @@ func (e *PeerError) Error() string {
 
 // Is reports whether target is ErrFault or, after an abort, ErrAborted.
 func (e *PeerError) Is(target error) bool {
-	return target == ErrFault || target == ErrAborted && e.Aborted
+	if target == ErrFault {
+		return true
+	}
+	return target == ErrAborted && e.Aborted
 }
 
 // Fault wraps the error that made a communicator fail, and identifies its group.
@@ -172,20 +181,21 @@ func (e *Fault) Error() string { return e.Err.Error() }
 func (e *Fault) Unwrap() error { return e.Err }
 
 // MismatchError reports that ranks launched different collectives, or that a Send and its Recv
-// differ. All ranks involved return one, and none has written to a buffer.
+// differ. All ranks involved return a MismatchError, and none of them has written to a buffer.
 type MismatchError struct {
-	// Number is the number, from 1, of the call in the group or of the message between two ranks.
-	Number uint64
-	// Launch is set if Number counts launches of the group's kernels instead.
+	// Number counts calls from 1: collectives of the group, or messages between two ranks. If Launch
+	// is set, it counts launches of the group's kernels instead.
+	Number  uint64
 	Launch  bool
-	Call    *Call
+	Call    *Call // of this rank; nil if it made no call
 	Others  []int // ranks with different calls
 	Group   string
 	Members []int
 }
 
 func (e *MismatchError) Error() string {
-	kind, call := "collective", "no call"
+	kind := "collective"
+	call := "no call"
 	if e.Call != nil {
 		described := e.Call.Describe()
 		names := event.Names{Renumbered: !ranklist.NumberedAsWorld(e.Members)}
@@ -205,8 +215,8 @@ func (e *MismatchError) Error() string {
 		RanksOf(e.Others, e.Members))
 }
 
-// DeadlockError reports that this rank's call can never complete, because ranks wait for each other
-// in different calls or have left the group.
+// DeadlockError reports that this rank's call can never complete: ranks wait for each other in
+// different calls, or have left the group.
 type DeadlockError struct {
 	InCall   string
 	Activity map[int]string
@@ -217,8 +227,8 @@ func (e *DeadlockError) Error() string {
 	var b strings.Builder
 	b.WriteString(e.InCall)
 	b.WriteString(" can never complete (deadlock)")
-	for _, r := range sortedRanks(e.Activity) {
-		fmt.Fprintf(&b, "; %s: %s", RanksOf([]int{r}, e.Members), e.Activity[r])
+	for _, rank := range sortedRanks(e.Activity) {
+		fmt.Fprintf(&b, "; %s: %s", RanksOf([]int{rank}, e.Members), e.Activity[rank])
 	}
 	return b.String()
 }
@@ -236,13 +246,13 @@ func (e *PriorError) Error() string {
 		"failed: %v", e.InCall, e.Rank, e.Cause)
 }
 
-// Unwrap returns the first failure.
+// Unwrap returns the failure of the earlier work.
 func (e *PriorError) Unwrap() error { return e.Cause }
 
 // OutOfMemoryError reports that the device has no memory for a segment.
 type OutOfMemoryError struct {
-	Requested int64 // of the segment, in bytes
-	Cause     error
+	Requested int64 // size of the segment in bytes
+	Cause     error // of the system or CUDA
 }
 
 func (e *OutOfMemoryError) Error() string {
@@ -252,9 +262,10 @@ func (e *OutOfMemoryError) Error() string {
 // Is reports whether target is ErrOutOfMemory.
 func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }
 
-// Unwrap returns the system's error.
+// Unwrap returns the cause.
 func (e *OutOfMemoryError) Unwrap() error { return e.Cause }
 
+// outOfMemory is the type of ErrOutOfMemory.
 type outOfMemory struct{}
 
 func (outOfMemory) Error() string { return "out of memory" }

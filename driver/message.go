@@ -10,7 +10,8 @@ import (
 // AnySource is the Root of a Recv that accepts messages from any rank.
 const AnySource = -1
 
-// MessageFault is the kind of a MessageError. It determines the meaning of Sent and Received.
+// MessageFault is the kind of a MessageError. It determines the meaning of MessageEnds.Sent and
+// MessageEnds.Received.
 type MessageFault string
 
 // The kinds of a MessageError.
@@ -19,7 +20,7 @@ const (
 	// numbers of calls.
 	MessagesUnmatched MessageFault = "unmatched"
 	// MessagesOutOfStep means that a Send and its Recv were called after different numbers of
-	// collectives, which are in Sent and Received.
+	// collectives. Sent and Received are these numbers.
 	MessagesOutOfStep MessageFault = "out of step"
 	// MessagesDiffer means that a Send and its Recv have different sizes. Sent and Received are in
 	// bytes.
@@ -27,8 +28,8 @@ const (
 	// MessageTypesDiffer means that a Send and its Recv have different types. Sent and Received are
 	// DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
-	// SplitsDiffer means that a rank sends more or fewer elements in an AllToAllV than the receiver
-	// expects. Sent and Received are numbers of elements.
+	// SplitsDiffer means that a rank sends more or fewer elements to another rank in an AllToAllV
+	// than that rank expects. Sent and Received are numbers of elements.
 	SplitsDiffer MessageFault = "splits differ"
 )
 
@@ -36,20 +37,24 @@ const (
 type MessageError struct {
 	Fault MessageFault
 	Group string // name for error texts
-	// Number is the number, from 1, of the collective that detected the mismatch, or 0.
+	// Number is the number, from 1, of the collective that detected the mismatch. It is 0 if no
+	// collective detected it.
 	Number uint64
 	Ends   []MessageEnds
 }
 
-// MessageEnds describes the Send and Recv of one message, or of all messages with a tag from one
-// rank to another.
+// MessageEnds describes the two ends, Send and Recv, of one message, or of all messages with a tag
+// from one rank to another.
 type MessageEnds struct {
-	// From and To are world ranks. From can be AnySource if no message has been received.
+	// From and To are world ranks (numbers among all processes). From is AnySource for a Recv from
+	// any rank that has received no message.
 	From int `json:"from"`
 	To   int `json:"to"`
 	Tag  int `json:"tag"`
-	// Number is the message's number, from 1, for this From, To and Tag, or 0 for all of them.
-	Number   uint64 `json:"number,omitempty"`
+	// Number is the number, from 1, of one message with this From, To and Tag. It is 0 if the ends
+	// describe all of these messages.
+	Number uint64 `json:"number,omitempty"`
+	// MessageFault defines the meaning of Sent and Received.
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`
 }
@@ -81,31 +86,37 @@ func (e *MessageError) Error() string {
 	return b.String()
 }
 
+// describe returns a text such as "from rank 0 of the world to rank 1 of the world with tag 3: 2
+// sent and 1 received".
 func (m MessageEnds) describe(fault MessageFault) string {
-	from := fmt.Sprintf("rank %d of the world", m.From)
-	if m.From == AnySource {
-		from = "any rank"
-	}
-	ranksText := fmt.Sprintf("%s to rank %d of the world", from, m.To)
-	if m.Number > 0 {
-		ranksText = fmt.Sprintf("message %d from %s with tag %d", m.Number, ranksText, m.Tag)
-	} else if fault != SplitsDiffer {
-		ranksText = fmt.Sprintf("from %s with tag %d", ranksText, m.Tag)
+	ends := m.describeRanks()
+	switch {
+	case fault == SplitsDiffer: // an AllToAllV has no tags
+	case m.Number > 0:
+		ends = fmt.Sprintf("message %d %s with tag %d", m.Number, ends, m.Tag)
+	default:
+		ends = fmt.Sprintf("%s with tag %d", ends, m.Tag)
 	}
 	switch fault {
 	case MessagesUnmatched:
-		return fmt.Sprintf("%s: %d sent and %d received", ranksText, m.Sent, m.Received)
+		return fmt.Sprintf("%s: %d sent and %d received", ends, m.Sent, m.Received)
 	case MessagesOutOfStep:
-		return fmt.Sprintf("%s: sent after %s and received after %d", ranksText,
+		return fmt.Sprintf("%s: sent after %s and received after %d", ends,
 			Plural(m.Sent, "collective"), m.Received)
 	case MessageTypesDiffer:
-		return fmt.Sprintf("%s: sent as %v and received as %v", ranksText, DataType(m.Sent),
+		return fmt.Sprintf("%s: sent as %v and received as %v", ends, DataType(m.Sent),
 			DataType(m.Received))
 	case SplitsDiffer:
-		return fmt.Sprintf("from %s: %d elements are sent and %d are expected", ranksText, m.Sent,
-			m.Received)
-	default:
-		return fmt.Sprintf("%s: %d bytes are sent and %d are expected", ranksText, m.Sent,
-			m.Received)
+		return fmt.Sprintf("%s: %d elements are sent and %d are expected", ends, m.Sent, m.Received)
+	default: // MessagesDiffer
+		return fmt.Sprintf("%s: %d bytes are sent and %d are expected", ends, m.Sent, m.Received)
 	}
+}
+
+// describeRanks returns a text such as "from any rank to rank 1 of the world".
+func (m MessageEnds) describeRanks() string {
+	if m.From == AnySource {
+		return fmt.Sprintf("from any rank to rank %d of the world", m.To)
+	}
+	return fmt.Sprintf("from rank %d of the world to rank %d of the world", m.From, m.To)
 }

@@ -6,8 +6,7 @@ import "slices"
 type Operation uint8
 
 // The operations. Those before AllReduceRMSNorm have the same numbers in symmem.h. Insert a new
-// operation before AllReduceRMSNorm, and add a row to operationTraits. If a buffer has a part for
-// each rank, Call.Count is the size of a part.
+// operation before AllReduceRMSNorm, and add a row to operationTraits.
 const (
 	AllReduce Operation = iota
 	AllGather
@@ -50,13 +49,15 @@ const (
 
 // traits describes an operation. The methods of Operation document the fields.
 type traits struct {
-	name                        string
-	send, recv                  Extent
-	reduces, hasRoot, isMessage bool
-	usesWindows                 bool
-	waitsForAll                 bool
-	note                        string
-	paths                       []Path
+	name        string
+	send, recv  Extent
+	reduces     bool
+	hasRoot     bool
+	isMessage   bool // see PointToPoint
+	usesWindows bool
+	waitsForAll bool
+	note        string
+	paths       []Path // see SupportsPath
 }
 
 var operationTraits = [Operations]traits{
@@ -130,6 +131,7 @@ var (
 	allPaths        = []Path{PathPlain, PathWindow, PathDirect, PathTwoLevel}
 )
 
+// unknownTraits describes every invalid Operation, such as one from a wrong argument.
 var unknownTraits = traits{name: "Operation(?)"}
 
 func (o Operation) traits() *traits {
@@ -157,7 +159,8 @@ func (o Operation) UsesWindows() bool { return o.traits().usesWindows }
 // HasTuningRules reports whether tuning tables can have rules that choose the operation's path by
 // size. Other operations with several paths use the rules of a related operation.
 func (o Operation) HasTuningRules() bool {
-	return o.traits().usesWindows && len(o.traits().paths) > 1 && o.HasNumber()
+	hasSeveralPaths := len(o.traits().paths) > 1
+	return o.UsesWindows() && hasSeveralPaths && o.HasNumber()
 }
 
 // WithoutNorm returns the operation that computes the sums for a norm, or o if o has no norm.
@@ -207,19 +210,21 @@ func (o Operation) HasInPlace() bool {
 	return usesBoth && (send == OnePart || recv == OnePart)
 }
 
-// Parts returns the number of parts in a buffer, if this rank uses it, or 0 for BySplits.
+// Parts returns the number of parts in a buffer of a rank that uses it. For BySplits, it returns 0,
+// because the parts have different sizes.
 func (e Extent) Parts(ranks int) int64 {
 	switch e {
 	case OnePart:
 		return 1
 	case AllParts, AllPartsOfRoot:
 		return int64(ranks)
-	case NoPart, BySplits:
+	default: // NoPart, BySplits
+		return 0
 	}
-	return 0
 }
 
-// SupportsPath reports whether any calls of the operation support a path; see Offer.Refusal.
+// SupportsPath reports whether some calls of the operation can take a path. Offer.Refusal decides
+// on each call.
 func (o Operation) SupportsPath(path Path) bool { return slices.Contains(o.traits().paths, path) }
 
 // Path selects how a collective or a message runs.
@@ -229,16 +234,21 @@ type Path uint8
 const (
 	// PathPlain copies through shared staging buffers, so it works on any memory.
 	PathPlain Path = iota
-	// PathWindow lets peers access registered memory.
+	// PathWindow lets peers access memory in windows: memory that all ranks have registered.
 	PathWindow
-	// PathDirect runs symmem's GPU kernels, which access peers' memory.
+	// PathDirect runs symmem's GPU kernels, which access the memory of peers.
 	PathDirect
 	// PathTwoLevel runs symmem's GPU kernels within each machine, and NCCL between machines.
 	PathTwoLevel
 	Paths // number of paths
 )
 
+var pathNames = [Paths]string{"plain", "window", "direct", "two-level"}
+
 // String returns the path's name, or "?" for an invalid path.
 func (p Path) String() string {
-	return [...]string{"plain", "window", "direct", "two-level", "?"}[min(p, Paths)]
+	if p >= Paths {
+		return "?"
+	}
+	return pathNames[p]
 }

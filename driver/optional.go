@@ -2,7 +2,8 @@ package driver
 
 import "context"
 
-// Backends may implement these optional interfaces. Without an interface:
+// Backends may implement these optional interfaces. The list states the behavior of symmem if a
+// backend lacks an interface:
 //
 //	Availability   the backend works on every machine
 //	RankLimit      a machine can run any number of ranks
@@ -71,8 +72,9 @@ type Adopter interface {
 // Recorder is implemented by a Communicator that supports captures of adopted streams.
 type Recorder interface {
 	// Record adds a collective to the capture that the stream's owner has begun. Ranks compare their
-	// calls now, but not at replays. Its windows and segments stay mapped until the graph and its
-	// executables are destroyed. After one of them is closed, replays produce no result.
+	// calls now, but not at replays. The windows and segments of the call stay mapped until the graph
+	// and its executables are destroyed. After a window or segment is closed, replays produce no
+	// result.
 	Record(stream Stream, plan Plan) error
 }
 
@@ -80,17 +82,17 @@ type Recorder interface {
 // them in Synchronize.
 type InlineLauncher interface {
 	// LaunchInline is like Launch, but the caller must next call Synchronize on the same stream.
-	// Synchronize may run the collective. The group's timeout and Config.Interrupted then limit the
-	// wait, instead of the context.
+	// Synchronize may run the collective. In that case, the group's timeout and Config.Interrupted
+	// limit the wait for other ranks. The context of Synchronize does not.
 	LaunchInline(stream Stream, plan Plan) error
 }
 
 // LazyWindows is implemented by a Communicator that creates the library's windows only on demand,
 // because their creation takes milliseconds.
 type LazyWindows interface {
-	// UseWindows creates windows over all segments, even those registered later. It is collective,
-	// and a second call does nothing. During a capture, it returns ErrCapturing. Other errors make
-	// the communicator fail.
+	// UseWindows creates the library's windows over all registered segments. Register creates those
+	// over later ones. UseWindows is collective. A second call does nothing. During a capture, it
+	// returns ErrCapturing. Other errors make the communicator fail.
 	UseWindows(ctx context.Context) error
 }
 
@@ -103,8 +105,9 @@ type TwoLevels interface {
 
 // PeerMapper is implemented by a Window that maps all ranks' segments into this process.
 type PeerMapper interface {
-	// PeerAddresses returns the segments' addresses by group rank until the window is deregistered,
-	// or ErrUnsupported on every rank if any rank has not mapped all segments.
+	// PeerAddresses returns the addresses of the ranks' segments in this process, by group rank. They
+	// are valid until the window is deregistered. If any rank has not mapped all segments,
+	// PeerAddresses returns ErrUnsupported on every rank.
 	PeerAddresses() ([]uintptr, error)
 }
 
@@ -116,14 +119,15 @@ type NativeWindow interface {
 
 // MessageCounts is implemented by a Communicator that counts this rank's messages.
 type MessageCounts interface {
-	// MessagesBefore returns the numbers of messages that this rank had sent and received before a
-	// collective, which must not have completed. Each entry sets either Sent or Received.
+	// MessagesBefore returns the numbers of messages that this rank had sent and received before the
+	// collective with the given number. The collective must not have completed. Each entry sets
+	// either Sent or Received.
 	MessagesBefore(collective uint64) []MessageEnds
 }
 
 // Remarker is implemented by an Offer that can describe its call.
 type Remarker interface {
-	// Remark returns a description of the call on a supported path, or "".
+	// Remark returns a remark for users about the call on a supported path, or "".
 	Remark(path Path) string
 }
 
@@ -150,17 +154,18 @@ type Inspector interface {
 type Inspection struct {
 	// Waits describes this rank's waits, oldest first. Short waits may be missing.
 	Waits []LateWarning
-	// Activity describes what other ranks are doing, by world rank, if known.
+	// Activity describes what other ranks are doing, by world rank. Ranks whose activity is not known
+	// are missing.
 	Activity map[int]string
-	// StopWord is the address of a word of 32 bits that this rank's kernels can read, or 0 if there
-	// is none. The word becomes nonzero when the communicator fails.
+	// StopWord is the address of a word of 32 bits, or 0 if there is none. The word becomes nonzero
+	// when the communicator fails. Kernels on this rank can poll it.
 	StopWord uintptr
 }
 
 // Timed is implemented by a Plan if the backend can measure the time of its runs.
 type Timed interface {
-	// SetMeter makes the backend report runs, except replays of graphs, to m. It must be called
-	// before the plan is launched.
+	// SetMeter makes the backend report each run to m, except replays of graphs. Call it before the
+	// plan is launched.
 	SetMeter(m Meter)
 }
 

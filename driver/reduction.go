@@ -13,8 +13,8 @@ import (
 // in float32 and rounded once.
 type ReduceOp uint8
 
-// The values of reductions are the numbers in symmem.h. Add a new reduction at the end, and a row
-// to reductions.
+// The reductions. They have the same numbers in symmem.h. Add a new reduction at the end, and a row
+// to the table of reductions.
 const (
 	Sum ReduceOp = iota
 	Prod
@@ -26,11 +26,11 @@ const (
 	BAnd
 	BOr
 	BXor
-	// PremulSum multiplies every float by Call.Factor and adds the products. The host backend
-	// rounds the factor and the products to float32, or to float64 for Float64, and NCCL to the
-	// element type.
+	// PremulSum multiplies every float by Call.Factor and adds the products. NCCL rounds the factor
+	// and the products to the element type. The host backend rounds them to float64 for Float64, and
+	// to float32 for other types.
 	PremulSum
-	ReduceOps = iota
+	ReduceOps = iota // number of reductions
 )
 
 // reduction describes a ReduceOp. The methods of ReduceOp document the fields.
@@ -43,7 +43,7 @@ type reduction struct {
 	hasFactor  bool
 	isMinOrMax bool
 	logical    Code // number of a ReduceOp
-	nccl       Code
+	nccl       Code // number in enum ncclRedOp_t
 	kernel     Code // number in enum Op of driver/nccl/kernels/src/call.h
 }
 
@@ -90,12 +90,13 @@ func (op ReduceOp) tableRow() *reduction {
 	return &unknownReduction
 }
 
-// Code is a number in an enumeration, plus 1, or 0 if the enumeration has no such value.
+// Code is an optional number in an enumeration: the number plus 1, or 0 if there is no number.
 type Code uint8
 
+// codeOf returns the Code of a number.
 func codeOf[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
 
-// Number returns the number. ok is false for the zero Code.
+// Number returns the number. If there is none, ok is false.
 func (c Code) Number() (number uint8, ok bool) { return uint8(c - 1), c != 0 }
 
 // String returns the reduction's name in nccl-tests.
@@ -109,8 +110,13 @@ func (op ReduceOp) Note() string { return op.tableRow().note }
 
 // Accepts reports whether the reduction is defined for a data type.
 func (op ReduceOp) Accepts(t DataType) bool {
-	return op < ReduceOps && reductions[op].combine.Accepts(t) &&
-		(t.Float() || !reductions[op].hasFactor)
+	if op >= ReduceOps {
+		return false
+	}
+	if op.HasFactor() && !t.Float() {
+		return false
+	}
+	return op.Combine().Accepts(t)
 }
 
 // Combine returns the operation that combines two elements.
@@ -125,7 +131,8 @@ func (op ReduceOp) HasFactor() bool { return op.tableRow().hasFactor }
 // IsMinOrMax reports whether the result is always one of the inputs.
 func (op ReduceOp) IsMinOrMax() bool { return op.tableRow().isMinOrMax }
 
-// Logical returns the ReduceOp that gives PyTorch's result for booleans, which are bytes 0 and 1.
+// Logical returns the ReduceOp that gives PyTorch's result for booleans, if there is one. Booleans
+// are bytes 0 and 1. For example, their sum in PyTorch is a logical or, which is Max.
 func (op ReduceOp) Logical() Code { return op.tableRow().logical }
 
 // NCCL returns the ncclRedOp_t value for the reduction.
@@ -136,16 +143,21 @@ func (op ReduceOp) Kernel() Code { return op.tableRow().kernel }
 
 // IsSupportedEverywhere reports whether all backends support the reduction of a type on all paths.
 func (op ReduceOp) IsSupportedEverywhere(t DataType) bool {
+	isInNCCL := op.NCCL() != 0
+	isInKernels := op.Kernel() != 0
 	switch {
-	case !op.Accepts(t) || op.NCCL() == 0 || op.Kernel() == 0:
+	case !op.Accepts(t) || !isInNCCL || !isInKernels:
 		return false
 	case t == Int16 || t == Uint16:
 		return false // NCCL has no such types
+	case op.ComparesUnsigned(t):
+		return false // symmem's kernels treat unsigned integers as signed
 	}
-	return !op.ComparesUnsigned(t) // symmem's kernels treat unsigned integers as signed
+	return true
 }
 
-// ComparesUnsigned reports whether the result would differ if t, an unsigned type, were signed.
+// ComparesUnsigned reports whether t is unsigned and the result differs from that for the signed
+// type of the same size. A sum, for example, has the same bits for both types.
 func (op ReduceOp) ComparesUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.IsMinOrMax() || op.IsAverage())
 }

@@ -9,7 +9,8 @@ type Splits struct {
 	RecvCounts, RecvOffsets []int64 // of the receive buffer's parts; nil for ReduceScatterV
 }
 
-// countsAndOffsets returns the lists of the divided buffer or, for AllToAllV, of the send buffer.
+// countsAndOffsets returns the lists of the divided buffer. For AllToAllV, which divides both
+// buffers, it returns the lists of the send buffer.
 func (s *Splits) countsAndOffsets(o Operation) (counts, offsets []int64) {
 	if o == AllGatherV {
 		return s.RecvCounts, s.RecvOffsets
@@ -17,8 +18,8 @@ func (s *Splits) countsAndOffsets(o Operation) (counts, offsets []int64) {
 	return s.SendCounts, s.SendOffsets
 }
 
-// WithOffsets returns s or, if s has counts without offsets, a copy with offsets that make the
-// parts adjacent, in group order. s may be nil.
+// WithOffsets returns a copy of s with the missing offsets. They make the parts adjacent, in group
+// order. If s is nil or no offsets are missing, it returns s.
 func (s *Splits) WithOffsets() *Splits {
 	if s == nil {
 		return nil
@@ -38,8 +39,10 @@ func (s *Splits) WithOffsets() *Splits {
 	return &filled
 }
 
-func contiguousOffsets(counts []int64) (offsets []int64) {
-	end := int64(0)
+// contiguousOffsets returns the offsets of adjacent parts. It returns nil for a nil list.
+func contiguousOffsets(counts []int64) []int64 {
+	var offsets []int64
+	end := int64(0) // of the parts so far
 	for _, n := range counts {
 		offsets = append(offsets, end)
 		end += n
@@ -49,10 +52,10 @@ func contiguousOffsets(counts []int64) (offsets []int64) {
 
 // Total returns the sum of the counts for AllGatherV and ReduceScatterV, and 0 for others.
 func (s *Splits) Total(o Operation) int64 {
-	counts, _ := s.countsAndOffsets(o)
 	if !o.SplitsOneBuffer() {
-		counts = nil
+		return 0
 	}
+	counts, _ := s.countsAndOffsets(o)
 	return int64(sumCounts(counts))
 }
 
@@ -63,47 +66,51 @@ func (s *Splits) Contiguous(o Operation) bool {
 	return o.SplitsOneBuffer() && slices.Equal(offsets, contiguousOffsets(counts))
 }
 
-// CountOf returns the Call.Count of a rank's call with s, which may be invalid. It is 0 for
-// AllToAllV, and if s has no count for the rank.
+// CountOf returns the Call.Count of a rank's call with s. It returns 0 for AllToAllV. s may be
+// invalid: if it has no count for the rank, CountOf returns 0.
 func (s *Splits) CountOf(o Operation, rank int) int64 {
-	if counts, _ := s.countsAndOffsets(o); o.SplitsOneBuffer() && rank < len(counts) {
-		return counts[rank]
+	if !o.SplitsOneBuffer() {
+		return 0
 	}
-	return 0
+	counts, _ := s.countsAndOffsets(o)
+	if rank >= len(counts) {
+		return 0
+	}
+	return counts[rank]
 }
 
-// lastPartEnd returns the end of the last part that is not empty, or 0 if there is none.
-func lastPartEnd(counts, offsets []int64) (elements int64) {
+// lastPartEnd returns the largest end of a part that is not empty, or 0 if all are empty. It is the
+// number of elements that a buffer needs.
+func lastPartEnd(counts, offsets []int64) int64 {
+	last := int64(0)
 	for i, n := range counts {
 		if n > 0 {
-			elements = max(elements, offsets[i]+n)
+			last = max(last, offsets[i]+n)
 		}
 	}
-	return elements
+	return last
 }
 
 // Validate returns an error unless each list that the operation uses has one entry per rank, each
 // other list is empty, and all entries are between 0 and MaxCount.
 func (s *Splits) Validate(o Operation, ranks int) error {
 	send, recv := o.Extents()
-	for _, buffer := range [...]struct {
-		extent Extent
-		lists  [2][]int64
-	}{
-		{send, [2][]int64{s.SendCounts, s.SendOffsets}},
-		{recv, [2][]int64{s.RecvCounts, s.RecvOffsets}},
-	} {
-		wantLength := 0
-		if buffer.extent == BySplits {
-			wantLength = ranks
-		}
-		for _, list := range buffer.lists {
-			if err := validateList(list, wantLength, ranks); err != nil {
-				return err
-			}
-		}
+	if err := validateLists(s.SendCounts, s.SendOffsets, send, ranks); err != nil {
+		return err
 	}
-	return nil
+	return validateLists(s.RecvCounts, s.RecvOffsets, recv, ranks)
+}
+
+// validateLists checks the lists of one buffer. The operation uses them if extent is BySplits.
+func validateLists(counts, offsets []int64, extent Extent, ranks int) error {
+	wantLength := 0
+	if extent == BySplits {
+		wantLength = ranks
+	}
+	if err := validateList(counts, wantLength, ranks); err != nil {
+		return err
+	}
+	return validateList(offsets, wantLength, ranks)
 }
 
 func validateList(list []int64, wantLength, ranks int) error {

@@ -14,14 +14,16 @@ const (
 )
 
 // Validate returns an error if no backend can run this rank's call. ranks is the size of the
-// group, and rank the group rank. The error matches ErrOutOfRange if the count is too large, and
-// ErrInvalid otherwise.
+// group, and rank is this rank's number in the group. The error matches ErrOutOfRange if the count
+// is too large, and ErrInvalid otherwise.
 func (c *Call) Validate(ranks, rank int) error {
 	switch {
 	case c.Operation >= Operations:
 		return invalidError("unknown operation %d", c.Operation)
-	case !c.DataType.Valid() || c.ReduceOp >= ReduceOps:
-		return invalidError("unknown type %d or reduction %d", c.DataType, c.ReduceOp)
+	case !c.DataType.Valid():
+		return invalidError("unknown type %d", c.DataType)
+	case c.ReduceOp >= ReduceOps:
+		return invalidError("unknown reduction %d", c.ReduceOp)
 	case c.Operation.Reduces() && !c.ReduceOp.Accepts(c.DataType):
 		return invalidError("reduction %v does not support %v", c.ReduceOp, c.DataType)
 	case c.Count < 0:
@@ -42,11 +44,13 @@ func (c *Call) Validate(ranks, rank int) error {
 	return nil
 }
 
+// validateRanks checks Root, which is the peer in a Send or Recv.
 func (c *Call) validateRanks(ranks, rank int) error {
+	isFromAny := c.Operation == Recv && c.Root == AnySource
 	switch {
-	case c.Operation == Recv && c.Root == AnySource && ranks > 1:
+	case isFromAny && ranks > 1:
 		return nil
-	case c.Root < 0 || c.Root >= ranks:
+	case c.Root < 0 || c.Root >= ranks: // also AnySource, if this rank has no peers
 		return invalidError("root or peer %d is not in a group of %d ranks", c.Root, ranks)
 	case c.Operation.PointToPoint() && c.Root == rank:
 		return invalidError("rank %d is its own peer", c.Root)
@@ -57,6 +61,7 @@ func (c *Call) validateRanks(ranks, rank int) error {
 // validateExtras checks the fields that only some operations use.
 func (c *Call) validateExtras(ranks, rank int) error {
 	usesFactor := c.Operation.Reduces() && c.ReduceOp.HasFactor()
+	usesRoute := c.Operation == Dispatch || c.Operation == Combine
 	switch {
 	case usesFactor && !isValidFactor(c.Factor):
 		return invalidError("factor %v: %v needs a finite factor other than 0", c.Factor, c.ReduceOp)
@@ -74,9 +79,12 @@ func (c *Call) validateExtras(ranks, rank int) error {
 	case (c.Norm != nil) != c.Operation.HasNorm():
 		return invalidError("%v and %v require a Norm, and no other operation accepts one",
 			AllReduceRMSNorm, ReduceScatterRMSNorm)
-	case (c.Route != nil) != (c.Operation == Dispatch || c.Operation == Combine):
+	case (c.Route != nil) != usesRoute:
 		return invalidError("%v and %v require a Route, and no other operation accepts one", Dispatch,
 			Combine)
+	}
+	// At most one of them is set, because the operation uses at most one.
+	switch {
 	case c.Route != nil:
 		return c.Route.validate(c, ranks)
 	case c.Splits != nil:
@@ -104,9 +112,13 @@ func (c *Call) validateSplits(ranks, rank int) error {
 
 // rangesOverlap reports whether two ranges of addresses overlap. Empty ranges do not.
 func rangesOverlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
-	return aBytes > 0 && bBytes > 0 && a < b+uintptr(bBytes) && b < a+uintptr(aBytes)
+	if aBytes <= 0 || bBytes <= 0 {
+		return false
+	}
+	return a < b+uintptr(bBytes) && b < a+uintptr(aBytes)
 }
 
+// invalidError returns an error with the formatted text that matches ErrInvalid.
 func invalidError(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrInvalid)
 }
