@@ -212,6 +212,9 @@ func (n *Norm) validateStrides() error {
 	case min(rowStride, groupStride) < 0 || max(rowStride, groupStride) > maxScaleStride:
 		return invalidError("scale strides %d and %d are not between 0 and %d", rowStride,
 			groupStride, int64(maxScaleStride))
+	case rowStride > 0 && n.Rows-1 > MaxCount/rowStride: // their size could overflow
+		return invalidError("scales of %d rows at a stride of %d extend over more than %d elements",
+			n.Rows, rowStride, int64(MaxCount))
 	case !isDisjoint(n.Rows, rowStride, n.groupsPerRow(), groupStride):
 		return invalidError("scale strides %d and %d make scales overlap", rowStride, groupStride)
 	}

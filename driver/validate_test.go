@@ -156,6 +156,19 @@ func TestValidateRejectsInvalidCalls(t *testing.T) {
 	}
 }
 
+// TestValidateRefusesHugeScales checks strides with which the size of the scales overflows an
+// int64. It calls validateQuant, because such a call has other mistakes: its buffers overlap.
+func TestValidateRefusesHugeScales(t *testing.T) {
+	n := Norm{Rows: 1<<31 + 1, Hidden: 64, Quant: QuantPerRow, ScaleStrides: [2]int64{1 << 32, 0}}
+	if err := n.validateQuant(); !errors.Is(err, ErrInvalid) {
+		t.Errorf("got %v, want ErrInvalid", err)
+	}
+	n.Rows = 1<<16 + 1 // the scales extend over MaxCount+1 elements
+	if err := n.validateQuant(); err != nil {
+		t.Errorf("strides of the largest scales: %v", err)
+	}
+}
+
 func TestValidateAcceptsBoundaryCalls(t *testing.T) {
 	for name, c := range map[string]Call{
 		"the largest count":    allReduce(func(c *Call) { c.Send, c.Count = c.Recv, MaxCount }),
