@@ -9,12 +9,14 @@ import (
 	"symmem/driver"
 )
 
-// buffer is a segment and, if the segment is registered, its window.
+// buffer is a segment (device memory of one rank) and its window, which gives the ranks of a group
+// access to it.
 type buffer struct {
 	segment driver.Segment
-	window  driver.Window
+	window  driver.Window // nil if the segment is not registered
 }
 
+// addressAt returns the address at an offset in bytes.
 func (b buffer) addressAt(offset int64) uintptr { return b.segment.Address() + uintptr(offset) }
 
 // newBuffer maps a segment of at least minBytes until the world is closed.
@@ -28,12 +30,14 @@ func (r *rank) newBuffer(minBytes int64) buffer {
 	return buffer{segment: s}
 }
 
+// newWindow is like newBuffer, but also registers the segment with r.group. All ranks must call it.
 func (r *rank) newWindow(minBytes int64) buffer {
 	b := r.newBuffer(minBytes)
 	b.window = r.register(r.group, r.nextKey(), b)
 	return b
 }
 
+// register registers b's segment, and returns its window. It does not change b.
 func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) driver.Window {
 	w, err := c.Register(r.world.ctx, key, b.segment)
 	r.must(err)
@@ -48,6 +52,7 @@ func (r *rank) nextKey() driver.SegmentKey {
 	return driver.SegmentKey{Pool: keyPool, Ordinal: r.keyCount}
 }
 
+// write copies data to device memory, after the work on r.stream.
 func (r *rank) write(deviceAddress uintptr, data []byte) {
 	if len(data) == 0 {
 		return
@@ -56,10 +61,11 @@ func (r *rank) write(deviceAddress uintptr, data []byte) {
 	copy(staging, data)
 	r.must(r.stream.Copy(deviceAddress, sliceAddress(staging), int64(len(data))))
 	r.must(r.stream.Synchronize(r.world.ctx))
-	runtime.KeepAlive(staging)
+	runtime.KeepAlive(staging) // the stream knows only its address
 }
 
-// stagingBuffer reuses host memory, because allocations are slow under the race detector.
+// stagingBuffer returns host memory that Stream.Copy can access. It returns the same memory each
+// time, because allocations are slow under the race detector.
 func (r *rank) stagingBuffer(count int) []byte {
 	if len(r.staging) < count {
 		r.staging = r.world.harness.Host(count)
@@ -67,7 +73,8 @@ func (r *rank) stagingBuffer(count int) []byte {
 	return r.staging[:count]
 }
 
-// read returns a copy of device memory. It is valid until the rank's next read or write.
+// read returns a copy of device memory, after the work on r.stream. The copy is valid until the
+// rank's next read or write.
 func (r *rank) read(deviceAddress uintptr, count int64) []byte {
 	if count == 0 {
 		return nil
@@ -80,19 +87,30 @@ func (r *rank) read(deviceAddress uintptr, count int64) []byte {
 
 func sliceAddress(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
+// expectBytes checks the contents of device memory.
 func (r *rank) expectBytes(deviceAddress uintptr, want []byte) {
 	r.world.t.Helper()
-	r.must(compareBytes(r.read(deviceAddress, int64(len(want))), want))
+	got := r.read(deviceAddress, int64(len(want)))
+	r.must(compareBytes(got, want))
 }
 
+// expectFilled checks that each of count bytes of device memory has the given value.
 func (r *rank) expectFilled(deviceAddress uintptr, value byte, count int64) {
 	r.world.t.Helper()
-	got := r.read(deviceAddress, count)
-	if count > 0 && (got[0] != value || !bytes.Equal(got[1:], got[:count-1])) {
-		r.must(compareBytes(got, bytes.Repeat([]byte{value}, int(count))))
+	if count == 0 {
+		return
 	}
+	got := r.read(deviceAddress, count)
+	// Compare each byte with the next one, which needs no memory for the expected contents.
+	areEqual := bytes.Equal(got[1:], got[:count-1])
+	if areEqual && got[0] == value {
+		return
+	}
+	want := bytes.Repeat([]byte{value}, int(count))
+	r.must(compareBytes(got, want))
 }
 
+// compareBytes returns an error that names the first difference, or nil.
 func compareBytes(got, want []byte) error {
 	if bytes.Equal(got, want) {
 		return nil

@@ -39,6 +39,8 @@ func testCaptureStates(t *testing.T, h Harness) {
 	must(t, g.Close())
 }
 
+// testRefusedInCapture makes two calls that a capturing stream refuses, and then another call. Only
+// the latter call is part of the graph.
 func testRefusedInCapture(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 1, 1<<20, options{})
 	r, buf := bw.ranks[0], bw.send[0]
@@ -47,57 +49,70 @@ func testRefusedInCapture(t *testing.T, h Harness) {
 	must(t, r.stream.Synchronize(bw.ctx))
 	innerGraph := r.capture(func() { r.must(r.stream.Fill(buf.addressAt(0), inner, 64)) })
 	outerGraph := r.capture(func() {
-		wantError(t, "synchronizing the stream", r.stream.Synchronize(bw.ctx), driver.ErrCapturing)
-		wantError(t, "launching a graph", innerGraph.Launch(r.stream), driver.ErrCapturing)
+		syncErr := r.stream.Synchronize(bw.ctx)
+		wantError(t, "synchronizing the stream", syncErr, driver.ErrCapturing)
+		launchErr := innerGraph.Launch(r.stream)
+		wantError(t, "launching a graph", launchErr, driver.ErrCapturing)
 		r.must(r.stream.Fill(buf.addressAt(32), outer, 32))
 	})
 	must(t, innerGraph.Close())
 	must(t, outerGraph.Launch(r.stream))
-	r.expectFilled(buf.addressAt(0), before, 32)
+	r.expectFilled(buf.addressAt(0), before, 32) // not inner
 	r.expectFilled(buf.addressAt(32), outer, 32)
 }
 
+// testCapturedWaits captures a fill, a copy, a sum and a function. They write three adjacent parts
+// of a buffer and a counter.
 func testCapturedWaits(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	b := r.newWindow(1)
+	const partBytes = 64
+	filled := b.addressAt(0)
+	copied := b.addressAt(partBytes)
+	summed := b.addressAt(2 * partBytes)
 	runCount := 0
 	call := driver.Call{
-		Operation: driver.AllReduce, DataType: driver.Int8, Count: 64,
-		Send: b.addressAt(0), Recv: b.addressAt(128),
+		Operation: driver.AllReduce, DataType: driver.Int8, Count: partBytes,
+		Send: filled, Recv: summed,
 	}
+	const before, after = 0, 9 // values of the three parts
 	g := r.capture(func() {
-		must(t, r.stream.Fill(b.addressAt(0), 9, 64))
-		must(t, r.stream.Copy(b.addressAt(64), b.addressAt(0), 64))
+		must(t, r.stream.Fill(filled, after, partBytes))
+		must(t, r.stream.Copy(copied, filled, partBytes))
 		must(t, r.queueCall(r.group, r.stream, call))
 		must(t, r.stream.Host(func() { runCount++ }))
 	})
-	r.expectFilled(b.addressAt(0), 0, 192)
+	r.expectFilled(filled, before, 3*partBytes)
 	if runCount != 0 {
 		t.Error("a captured function ran before its graph was launched")
 	}
 	for range 3 {
 		must(t, g.Launch(r.stream))
 	}
-	r.expectFilled(b.addressAt(0), 9, 192)
+	r.expectFilled(filled, after, 3*partBytes) // waits for the launches
 	if runCount != 3 {
 		t.Errorf("a captured function ran %d times in 3 launches", runCount)
 	}
 }
 
+// testGraphStreams launches a graph of a copy between two writes of its source, on another stream
+// than it was captured on.
 func testGraphStreams(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
-	g := r.capture(func() { r.must(r.stream.Copy(b.addressAt(64), b.addressAt(0), 64)) })
+	src, dst := b.addressAt(0), b.addressAt(64)
+	g := r.capture(func() { r.must(r.stream.Copy(dst, src, 64)) })
 	other := r.newStream()
 	gate := r.blockStream(other)
-	must(t, other.Fill(b.addressAt(0), 5, 64))
+	const before, first, second = 0, 5, 6 // values of the source
+	must(t, other.Fill(src, first, 64))
 	must(t, g.Launch(other))
-	must(t, other.Fill(b.addressAt(0), 6, 64))
-	r.expectFilled(b.addressAt(0), 0, 128)
+	must(t, other.Fill(src, second, 64))
+	r.expectFilled(src, before, 128) // src and dst
 	gate.open()
 	must(t, other.Synchronize(r.world.ctx))
-	r.expectFilled(b.addressAt(0), 6, 64)
-	r.expectFilled(b.addressAt(64), 5, 64)
+	r.expectFilled(src, second, 64)
+	r.expectFilled(dst, first, 64)
 }
 
 func testGraphEvents(t *testing.T, h Harness) {
@@ -125,25 +140,34 @@ func testReplays(t *testing.T, h Harness) {
 	bw.onEachRank(func(r *rank) { checkReplays(bw, r) })
 }
 
+// The sums of testReplays.
+const (
+	replayedCount    = 4000              // number of int32 elements
+	replayedBytes    = 4 * replayedCount // size of the elements
+	uncapturedOffset = 1 << 16           // of the results of uncaptured calls in the receive buffer
+)
+
 func checkReplays(bw *bufferWorld, r *rank) {
 	const launches = 1000
 	send, recv := bw.send[r.number], bw.recv[r.number]
-	sumCall := func(recvOffset int64, path driver.Path) driver.Call {
+	sumCall := func(path driver.Path, recvOffset int64) driver.Call {
 		return r.onSupportedPath(r.group, driver.Call{
-			Operation: driver.AllReduce, DataType: driver.Int32, Count: 4000, Path: path,
+			Operation: driver.AllReduce, DataType: driver.Int32, Count: replayedCount, Path: path,
 			Send: send.addressAt(0), Recv: recv.addressAt(recvOffset),
 			SendWindow: send.window, RecvWindow: recv.window, Digest: uint64(path) + 1,
 		})
 	}
-	var runCount atomic.Int32
 	paths := bw.harness.Paths
+	captured := sumCall(paths[len(paths)-1], 0)
+	uncaptured := sumCall(paths[0], uncapturedOffset)
+	var runCount atomic.Int32
 	g := r.capture(func() {
-		r.must(r.queueCall(r.group, r.stream, sumCall(0, paths[len(paths)-1])))
+		r.must(r.queueCall(r.group, r.stream, captured))
 		r.must(r.stream.Host(func() { runCount.Add(1) }))
 	})
 	for i := range launches {
 		r.setStep("launch %d", i)
-		replayStep(bw, r, g, sumCall(uncapturedOffset, paths[0]), i)
+		replayStep(bw, r, g, uncaptured, i)
 	}
 	r.must(r.stream.Synchronize(bw.ctx))
 	if n := runCount.Load(); n != launches {
@@ -151,21 +175,20 @@ func checkReplays(bw *bufferWorld, r *rank) {
 	}
 }
 
-const uncapturedOffset = 1 << 16 // of the results of uncaptured calls in the receive buffer
-
-// replayStep launches g. In some steps, it also makes the uncaptured call or checks the results.
+// replayStep launches g. In every third step, it also makes the uncaptured call. In every 30th
+// step, it checks the results of both.
 func replayStep(bw *bufferWorld, r *rank, g driver.Graph, uncaptured driver.Call, i int) {
-	const bytes = 4 * 4000 // of checkReplays' 4000 int32 values
-	value := byte(i%20 + r.number)
-	r.must(r.stream.Fill(bw.send[r.number].addressAt(0), value, bytes))
+	send, recv := bw.send[r.number], bw.recv[r.number]
+	value := byte(i%20 + r.number) // of each byte
+	r.must(r.stream.Fill(send.addressAt(0), value, replayedBytes))
 	r.must(g.Launch(r.stream))
 	if i%3 == 0 {
 		r.must(r.queueCall(r.group, r.stream, uncaptured))
 	}
 	if i%30 == 0 {
-		sum := byte(3*(i%20) + 3) // of three ranks' values; no byte overflows
-		r.expectFilled(bw.recv[r.number].addressAt(0), sum, bytes)
-		r.expectFilled(bw.recv[r.number].addressAt(uncapturedOffset), sum, bytes)
+		sum := byte(3*(i%20) + 3) // of the values of ranks 0, 1 and 2; no byte overflows
+		r.expectFilled(recv.addressAt(0), sum, replayedBytes)
+		r.expectFilled(recv.addressAt(uncapturedOffset), sum, replayedBytes)
 	}
 }
 

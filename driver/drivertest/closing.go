@@ -47,16 +47,18 @@ func testCloseDeregisters(t *testing.T, h Harness) {
 		c := r.connect("short-lived", firstNumbers(2), checkingCalls)
 		b := r.newBuffer(1)
 		window := r.register(c, r.nextKey(), b)
-		r.must(errors.Join(c.Close(), window.Deregister()))
+		closeErr := c.Close()
+		deregisterErr := window.Deregister() // has no effect after Close
+		r.must(errors.Join(closeErr, deregisterErr))
 		// The segment must still be usable by another group.
 		b.window = r.register(r.group, r.nextKey(), b)
-		r.checkSum(r.group, b, 5)
+		r.checkMaximum(r.group, b, 5)
 	})
 }
 
-const checkingCalls = true // argument of rank.connect
+const checkingCalls = true // argument of rank.connect: ranks compare their calls
 
-// waitingCalls holds calls that wait for the other rank, by name. b has no window.
+// waitingCalls holds calls that wait for the other rank, by name. b is a buffer without a window.
 var waitingCalls = map[string]func(r *rank, b buffer) error{
 	"a collective": func(r *rank, _ buffer) error {
 		return r.launchAndWait(r.group, r.stream, barrier)
@@ -79,10 +81,11 @@ func testCloseOwnWaits(t *testing.T, h Harness) {
 	for name, wait := range waitingCalls {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, h, 2, options{allowFaults: true})
-			r, result := w.ranks[0], make(chan error)
+			r := w.ranks[0]
 			b := r.newBuffer(1)
+			result := make(chan error)
 			go func() { result <- wait(r, b) }()
-			must(t, r.group.Close())
+			must(t, r.group.Close()) // before or during the wait
 			wantError(t, "the waiting call", <-result, driver.ErrClosed)
 		})
 	}
@@ -98,7 +101,9 @@ func testCloseOthersWaits(t *testing.T, h Harness) {
 					return
 				}
 				err := wait(r, r.newBuffer(1))
-				if !errors.As(err, new(*driver.DeadlockError)) && !errors.Is(err, driver.ErrFault) {
+				var deadlock *driver.DeadlockError
+				isDeadlock := errors.As(err, &deadlock) // if this rank knows that rank 1 has left
+				if !isDeadlock && !errors.Is(err, driver.ErrFault) {
 					r.failf("got %v, want a DeadlockError or ErrFault", err)
 				}
 			})
@@ -119,12 +124,17 @@ func closeGroupInUse(r *rank, round int) {
 	c := r.connect(fmt.Sprint("round ", round), firstNumbers(2), checkingCalls)
 	s, err := r.device.NewStream()
 	r.must(err)
-	var callers sync.WaitGroup
-	for _, call := range []func() error{
+	exchange := func(lane driver.Lane) error {
+		_, err := c.Exchange(r.world.ctx, lane, nil)
+		return err
+	}
+	calls := []func() error{
 		func() error { return r.queueCall(c, s, barrier) },
-		func() error { _, err := c.Exchange(r.world.ctx, driver.LaneControl, nil); return err },
-		func() error { _, err := c.Exchange(r.world.ctx, driver.LaneBackground, nil); return err },
-	} {
+		func() error { return exchange(driver.LaneControl) },
+		func() error { return exchange(driver.LaneBackground) },
+	}
+	var callers sync.WaitGroup
+	for _, call := range calls {
 		callers.Go(func() {
 			for call() == nil { // until the group is closed
 				continue
@@ -134,12 +144,13 @@ func closeGroupInUse(r *rank, round int) {
 	if (round+r.number)%3 == 0 {
 		c.Abort(nil)
 	}
-	err = c.Close()
+	groupErr := c.Close()
 	callers.Wait()
-	if s.Close() == nil && c.Cause() == nil {
+	streamErr := s.Close()
+	if streamErr == nil && c.Cause() == nil {
 		r.failf("the closed group has no Cause, and its stream has no error")
 	}
-	r.must(err)
+	r.must(groupErr)
 }
 
 func testReopen(t *testing.T, h Harness) {
@@ -147,7 +158,7 @@ func testReopen(t *testing.T, h Harness) {
 		t.Run(fmt.Sprint("opening ", i), func(t *testing.T) {
 			w := newWorld(t, h, 3, options{checkCalls: true})
 			w.onEachRank(func(r *rank) {
-				r.checkSum(r.group, r.newWindow(1), 4)
+				r.checkMaximum(r.group, r.newWindow(1), 4)
 			})
 		})
 	}

@@ -30,12 +30,13 @@ var elementCounts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
 
 var dataTypes = reduce.DataTypes()
 
-// bufferWorld is a world with registered buffers.
+// bufferWorld is a world (the ranks of a test) with registered buffers.
 type bufferWorld struct {
 	*world
 	send, recv []buffer // one of each per rank, by rank number
 }
 
+// newBufferWorld opens n ranks with buffers of the given size.
 func newBufferWorld(t *testing.T, h Harness, n int, bytes int64, o options) *bufferWorld {
 	t.Helper()
 	bw := &bufferWorld{
@@ -48,9 +49,13 @@ func newBufferWorld(t *testing.T, h Harness, n int, bytes int64, o options) *buf
 	return bw
 }
 
+// tryCollective runs a trial on all ranks. If it fails on a rank, it ends the test.
 func (bw *bufferWorld) tryCollective(tr *trial) {
 	bw.t.Helper()
-	if !bw.tryOnEachRank(func(r *rank) { tr.run(r, bw.send[r.number], bw.recv[r.number]) }) {
+	succeeded := bw.tryOnEachRank(func(r *rank) {
+		tr.run(r, bw.send[r.number], bw.recv[r.number])
+	})
+	if !succeeded {
 		bw.t.Fatalf("%v on %d ranks", tr, len(bw.ranks))
 	}
 }
@@ -63,9 +68,12 @@ func (bw *bufferWorld) tryAllVariants(tr trial) {
 		return
 	}
 	tr.prepare(bw.harness, len(bw.ranks))
-	for _, tr.path = range bw.harness.Paths {
-		for _, tr.isInPlace = range []bool{false, true} {
-			for _, tr.isUnregistered = range []bool{false, true} {
+	for _, path := range bw.harness.Paths {
+		for _, isInPlace := range []bool{false, true} {
+			for _, isUnregistered := range []bool{false, true} {
+				tr.path = path
+				tr.isInPlace = isInPlace
+				tr.isUnregistered = isUnregistered
 				if bw.shouldTry(&tr) {
 					bw.tryCollective(&tr)
 				}
@@ -80,24 +88,28 @@ func (bw *bufferWorld) shouldTry(tr *trial) bool {
 	if tr.isUnregistered && tr.path != driver.PathDirect {
 		return false
 	}
-	r := bw.ranks[0]
+	r := bw.ranks[0] // all ranks have the same paths
 	call := tr.call(r, bw.send[0], bw.recv[0])
 	isListed := !tr.operation.Reduces() || bw.harness.hasReduction(tr.dataType, tr.op)
-	if !isListed && r.group.Offer(call).Refusal(call.Path) != nil {
+	isRefused := r.group.Offer(call).Refusal(call.Path) != nil
+	if isRefused && !isListed {
 		return false
 	}
+	// If the path of the trial does not support the call, call.Path is the first path. That path has
+	// its turn in another variant.
 	return call.Path == tr.path
 }
 
-// isExact reports whether the result must equal the expected result bit for bit.
+// isExact reports whether the result must equal the expected result bit for bit. Harness.Unordered
+// makes the sums exact. Averages are then exact only if the number of ranks is a power of two.
 func (bw *bufferWorld) isExact(tr *trial) bool {
 	n := len(bw.ranks)
 	isPowerOfTwo := n&(n-1) == 0
 	return !bw.harness.Unordered || !tr.op.IsAverage() || isPowerOfTwo
 }
 
-// testRankCount returns a test of all operations on n ranks with every type and count. It combines
-// only some of them with every reduction; see tryReductions.
+// testRankCount returns a test of all operations on n ranks with every type and count. It does not
+// try every reduction with all of them; see tryReductions.
 func testRankCount(n int) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		bw := newBufferWorld(t, h, n, 4<<20, options{checkCalls: true})
@@ -113,17 +125,18 @@ func testRankCount(n int) func(*testing.T, Harness) {
 	}
 }
 
-// tryReductions tries AllReduce with all reductions for three types, and with one for other types.
-// index selects the reduction.
+// tryReductions tries AllReduce with all reductions for three types, and with one reduction for
+// other types. index selects the reduction.
 func (bw *bufferWorld) tryReductions(dataType driver.DataType, count int64, index int) {
 	bw.t.Helper()
 	ops := driver.ReductionsOf(dataType)
-	for i, op := range ops {
-		tryAll := dataType == driver.Float32 || dataType == driver.BFloat16 ||
-			dataType == driver.Int8
-		if !tryAll && i != (index+int(dataType))%len(ops) {
-			continue
-		}
+	triesAll := dataType == driver.Float32 || dataType == driver.BFloat16 ||
+		dataType == driver.Int8
+	if !triesAll {
+		selected := (index + int(dataType)) % len(ops)
+		ops = ops[selected : selected+1]
+	}
+	for _, op := range ops {
 		tr := trial{operation: driver.AllReduce, dataType: dataType, op: op, count: count}
 		bw.tryAllVariants(tr)
 	}
@@ -133,13 +146,14 @@ func (bw *bufferWorld) tryReductions(dataType driver.DataType, count int64, inde
 // which index selects. It tries the largest count only for two types.
 func (bw *bufferWorld) tryOtherOperations(dataType driver.DataType, count int64, index int) {
 	bw.t.Helper()
+	triesAllCounts := dataType == driver.Float64 || dataType == driver.Uint8
+	const maxCount = 5000 // for the other types
+	if count > maxCount && !triesAllCounts {
+		return
+	}
 	ops := driver.ReductionsOf(dataType)
 	op := ops[(index+int(dataType))%len(ops)]
 	root := (index + int(dataType)) % len(bw.ranks)
-	const maxCount = 5000 // for the other types
-	if count > maxCount && dataType != driver.Float64 && dataType != driver.Uint8 {
-		return
-	}
 	for _, o := range []driver.Operation{
 		driver.ReduceScatter, driver.Reduce, driver.AllGather, driver.Broadcast, driver.AllToAll,
 		driver.ReduceScatterV, driver.AllGatherV, driver.Gather, driver.Scatter,
@@ -151,11 +165,12 @@ func (bw *bufferWorld) tryOtherOperations(dataType driver.DataType, count int64,
 func testRoots(t *testing.T, h Harness) {
 	const n = 4
 	bw := newBufferWorld(t, h, n, 2<<20, options{checkCalls: true})
+	operations := []driver.Operation{
+		driver.Broadcast, driver.Reduce, driver.Gather, driver.Scatter,
+	}
 	for root := range n {
 		for _, count := range []int64{3, 1000, 70001} {
-			for _, o := range []driver.Operation{
-				driver.Broadcast, driver.Reduce, driver.Gather, driver.Scatter,
-			} {
+			for _, o := range operations {
 				tr := trial{operation: o, dataType: driver.Int32, count: count, root: root}
 				bw.tryAllVariants(tr)
 			}
@@ -163,6 +178,7 @@ func testRoots(t *testing.T, h Harness) {
 	}
 }
 
+// testMisalignment tries buffers that begin at an element that is not the first one of a segment.
 func testMisalignment(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 3, 2<<20, options{checkCalls: true})
 	for i, shift := range []int64{1, 5, 31} {
@@ -203,49 +219,47 @@ func testBarrier(t *testing.T, h Harness) {
 	})
 }
 
-// testTwoStreams alternates between two streams. Each call sends the data that the previous call,
-// on the other stream, has received.
+// testTwoStreams makes a chain of sums on two streams, which alternate. Each call sends the data
+// that the previous call, on the other stream, has received.
 func testTwoStreams(t *testing.T, h Harness) {
-	const n, count, rounds = 3, 3000, 20
+	const n = 3
 	bw := newBufferWorld(t, h, n, 1<<20, options{checkCalls: true})
-	bw.onEachRank(func(r *rank) {
-		bw.alternateStreams(r, [2]driver.Stream{r.stream, r.newStream()}, count, rounds)
-	})
+	bw.onEachRank(bw.sumOnTwoStreams)
 }
 
-func (bw *bufferWorld) alternateStreams(
-	r *rank, streams [2]driver.Stream, count int64, rounds int,
-) {
+func (bw *bufferWorld) sumOnTwoStreams(r *rank) {
+	const count, rounds = 3000, 20
+	streams := [2]driver.Stream{r.stream, r.newStream()}
 	buffers := [2]buffer{bw.send[r.number], bw.recv[r.number]}
 	r.write(buffers[0].addressAt(0), repeatFloat(1, count))
-	done := r.newEvent()
+	paths := bw.harness.Paths
+	done := r.newEvent() // of the previous call
 	for round := range rounds {
 		s := streams[round%2]
-		src, dst := buffers[round%2], buffers[(round+1)%2]
-		call := driver.Call{
+		src := buffers[round%2]
+		dst := buffers[(round+1)%2]
+		path := paths[round/2%len(paths)] // each path for two rounds
+		call := r.onSupportedPath(r.group, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Float64, Count: count,
-			Path: bw.harness.Paths[round/2%len(bw.harness.Paths)], Digest: uint64(round),
+			Path: path, Digest: uint64(round),
 			Send: src.addressAt(0), Recv: dst.addressAt(0),
 			SendWindow: src.window, RecvWindow: dst.window,
-		}
+		})
 		r.must(s.Wait(done))
-		r.must(r.queueCall(r.group, s, r.onSupportedPath(r.group, call)))
+		r.must(r.queueCall(r.group, s, call))
 		r.must(s.Record(done))
 	}
-	bw.checkPowers(r, buffers[rounds%2], streams, count, rounds)
-}
-
-// checkPowers checks that every element is the number of ranks to the power of rounds.
-func (bw *bufferWorld) checkPowers(
-	r *rank, result buffer, streams [2]driver.Stream, count int64, rounds int,
-) {
 	for _, s := range streams {
 		r.must(s.Synchronize(bw.ctx))
 	}
-	want := math.Pow(float64(len(bw.ranks)), float64(rounds))
+	// Each call multiplies the elements by the number of ranks, because all ranks have the same ones.
+	want := math.Pow(float64(len(bw.ranks)), rounds)
+	result := buffers[rounds%2]
 	r.expectBytes(result.addressAt(0), repeatFloat(want, count))
 }
 
-func repeatFloat(value float64, count int64) []byte {
-	return bytes.Repeat(formula.AppendFloat(nil, driver.Float64, value), int(count))
+// repeatFloat encodes count elements of type Float64 with the same value.
+func repeatFloat(value float64, count int) []byte {
+	element := formula.AppendFloat(nil, driver.Float64, value)
+	return bytes.Repeat(element, count)
 }

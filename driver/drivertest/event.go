@@ -41,9 +41,11 @@ func testEventDone(t *testing.T, h Harness) {
 		}
 		gate.open()
 		must(t, e.Synchronize(r.world.ctx))
-		if !e.Done() || !hasRun {
-			t.Errorf("after Synchronize: event done: %v, earlier work done: %v; want true, true",
-				e.Done(), hasRun)
+		if !e.Done() {
+			t.Error("the event is not done after Synchronize")
+		}
+		if !hasRun {
+			t.Error("Synchronize returned before earlier work had run")
 		}
 	}
 	must(t, r.stream.Record(e))
@@ -53,9 +55,12 @@ func testEventDone(t *testing.T, h Harness) {
 	}
 }
 
+// testWaitUsesLastRecord records an event twice, with a gate before each Record. The other stream
+// waits between the two, so only the first gate blocks it.
 func testWaitUsesLastRecord(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
-	e, other := r.newEvent(), r.newStream()
+	e := r.newEvent()
+	other := r.newStream()
 	firstGate := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
 	must(t, other.Wait(e))
@@ -66,7 +71,7 @@ func testWaitUsesLastRecord(t *testing.T, h Harness) {
 	select {
 	case <-hasRun:
 		t.Error("the other stream did not wait for the event")
-	default:
+	default: // the stream waits
 	}
 	firstGate.open()
 	must(t, other.Synchronize(r.world.ctx))
@@ -83,9 +88,9 @@ func testEventContext(t *testing.T, h Harness) {
 	e := r.newEvent()
 	gate := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
-	ctx, cancel := context.WithCancel(r.world.ctx)
+	canceled, cancel := context.WithCancel(r.world.ctx)
 	cancel()
-	wantError(t, "synchronizing the event", e.Synchronize(ctx), context.Canceled)
+	wantError(t, "synchronizing the event", e.Synchronize(canceled), context.Canceled)
 	gate.open()
 	must(t, e.Synchronize(r.world.ctx))
 }
@@ -93,7 +98,7 @@ func testEventContext(t *testing.T, h Harness) {
 func testAlternatingWaits(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	streams := []driver.Stream{r.stream, r.newStream()}
-	turn := r.newEvent()
+	turn := r.newEvent() // recorded after each function
 	var order []int
 	const callCount = 500
 	for i := range callCount {
@@ -112,7 +117,8 @@ func testAlternatingWaits(t *testing.T, h Harness) {
 
 func testFailedRecord(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
-	e, other := r.newEvent(), r.newStream()
+	e := r.newEvent()
+	other := r.newStream()
 	must(t, other.Close())
 	wantError(t, "recording on a closed stream", other.Record(e), driver.ErrClosed)
 	if !e.Done() {

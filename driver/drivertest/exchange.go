@@ -7,6 +7,8 @@ import (
 	"symmem/driver"
 )
 
+// In an exchange, each rank sends a small payload to every rank, over one of several independent
+// channels (lanes).
 var exchangeRequirements = []requirement{
 	{"every rank gets the payloads of all ranks, by group rank", testPayloads},
 	{"payloads may differ in size", testPayloadSizes},
@@ -18,9 +20,11 @@ var exchangeRequirements = []requirement{
 
 func testPayloads(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
+	const chunkBytes = 8 << 10 // a backend may split larger payloads
+	sizes := []int{0, 1, chunkBytes, chunkBytes + 1, driver.MaxPayload, 100, 0}
 	for _, lane := range []driver.Lane{driver.LaneControl, driver.LaneBackground} {
 		w.onEachRank(func(r *rank) {
-			for round, bytes := range []int{0, 1, 8 << 10, 8<<10 + 1, driver.MaxPayload, 100, 0} {
+			for round, bytes := range sizes {
 				r.must(r.exchangePayloads(lane, round, []int{bytes, bytes, bytes}))
 			}
 		})
@@ -28,7 +32,7 @@ func testPayloads(t *testing.T, h Harness) {
 	// An exchange on LaneFault makes the group fail.
 	faultWorld := newWorld(t, h, 3, options{allowFaults: true})
 	faultWorld.onEachRank(func(r *rank) {
-		for round, bytes := range []int{1, 8<<10 + 1} {
+		for round, bytes := range []int{1, chunkBytes + 1} {
 			r.must(r.exchangePayloads(driver.LaneFault, round, []int{bytes, bytes, bytes}))
 		}
 	})
@@ -54,7 +58,9 @@ func testPayloadTooLarge(t *testing.T, h Harness) {
 		if _, err := r.group.Exchange(w.ctx, driver.Lanes, nil); err == nil {
 			r.failf("Exchange on a nonexistent lane succeeded, want an error")
 		}
-		r.must(r.exchangePayloads(driver.LaneControl, 1, []int{5, 5}))
+		// The errors have not made the group fail.
+		const round = 1
+		r.must(r.exchangePayloads(driver.LaneControl, round, []int{5, 5}))
 	})
 }
 
@@ -62,22 +68,23 @@ func testPayloadTooLarge(t *testing.T, h Harness) {
 // must complete during the wait.
 func testLanes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
-	release := make(chan struct{})
+	otherCallsDone := make(chan struct{}) // closed by rank 1
 	background := func(r *rank) error {
 		if r.number == 1 {
-			<-release
+			<-otherCallsDone
 		}
-		return r.exchangePayloads(driver.LaneBackground, 1, []int{9, 10000})
+		const round = 1
+		return r.exchangePayloads(driver.LaneBackground, round, []int{9, 10000})
 	}
 	w.onEachRank(func(r *rank) {
 		result := make(chan error, 1)
 		go func() { result <- background(r) }()
 		for round := range 20 {
 			r.must(r.exchangePayloads(driver.LaneControl, round, []int{20000, 3}))
-			r.must(r.launchAndWait(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+			r.must(r.launchAndWait(r.group, r.stream, barrier))
 		}
 		if r.number == 1 {
-			close(release)
+			close(otherCallsDone)
 		}
 		r.must(<-result)
 	})
@@ -87,7 +94,7 @@ func testMixed(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
 		for round := range 200 {
-			r.must(r.queueCall(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+			r.must(r.queueCall(r.group, r.stream, barrier))
 			r.must(r.exchangePayloads(driver.LaneControl, round, []int{round, 3, 9000}))
 		}
 		r.must(r.stream.Synchronize(w.ctx))
@@ -96,13 +103,14 @@ func testMixed(t *testing.T, h Harness) {
 
 func testExchangeCanceled(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{allowFaults: true})
-	ctx, cancel := context.WithCancel(w.ctx)
+	canceled, cancel := context.WithCancel(w.ctx)
 	cancel()
-	_, err := w.ranks[0].group.Exchange(ctx, driver.LaneControl, nil)
+	first, second := w.ranks[0].group, w.ranks[1].group
+	_, err := first.Exchange(canceled, driver.LaneControl, nil)
 	wantError(t, "the canceled exchange", err, context.Canceled)
-	_, err = w.ranks[1].group.Exchange(w.ctx, driver.LaneControl, nil)
+	_, err = second.Exchange(w.ctx, driver.LaneControl, nil)
 	wantError(t, "the other rank's exchange", err, driver.ErrFault)
-	_, err = w.ranks[0].group.Exchange(w.ctx, driver.LaneControl, nil)
+	_, err = first.Exchange(w.ctx, driver.LaneControl, nil)
 	if err == nil {
 		t.Error("an exchange after the canceled one succeeded, want an error")
 	}

@@ -21,7 +21,7 @@ var failureRequirements = []requirement{
 	{"launching a graph does not wait for events in the graph", testLaunchDoesNotWait},
 }
 
-var errOnPurpose = errors.New("a failure on purpose")
+var errOnPurpose = errors.New("a failure on purpose") // with which tests make streams fail
 
 // newFailingStream returns a blocked stream that fails when its gate is opened.
 func newFailingStream(r *rank) (driver.Stream, *gate) {
@@ -34,22 +34,26 @@ func newFailingStream(r *rank) (driver.Stream, *gate) {
 func testSkipped(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, gate := newFailingStream(r)
-	b := r.newBuffer(64)
+	const bytes = 64
+	b := r.newBuffer(bytes)
 	hasRun := false
+	const before, skipped, after = 0, 1, 2 // values that the steps of the test write
 	must(t, s.Host(func() { hasRun = true }))
-	must(t, s.Fill(b.addressAt(0), 1, 64))
+	must(t, s.Fill(b.addressAt(0), skipped, bytes))
 	gate.open()
 	wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errOnPurpose)
-	must(t, s.Synchronize(r.world.ctx))
+	must(t, s.Synchronize(r.world.ctx)) // the error is returned only once
 	if hasRun {
 		t.Error("the stream ran work after its failure")
 	}
-	r.expectFilled(b.addressAt(0), 0, 64)
-	must(t, s.Fill(b.addressAt(0), 2, 64))
+	r.expectFilled(b.addressAt(0), before, bytes)
+	must(t, s.Fill(b.addressAt(0), after, bytes))
 	must(t, s.Synchronize(r.world.ctx))
-	r.expectFilled(b.addressAt(0), 2, 64)
+	r.expectFilled(b.addressAt(0), after, bytes)
 }
 
+// testEventFails checks that an event returns the error until it is recorded again, even after the
+// stream has returned it.
 func testEventFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, gate := newFailingStream(r)
@@ -71,7 +75,8 @@ func testWaitFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	for _, waitsAfterFailure := range []bool{false, true} {
 		s, gate := newFailingStream(r)
-		e, waitStream, ignoringStream := r.newEvent(), r.newStream(), r.newStream()
+		waitStream, ignoringStream := r.newStream(), r.newStream()
+		e := r.newEvent()
 		must(t, s.Record(e))
 		failStream := func() {
 			gate.open()
@@ -90,26 +95,34 @@ func testWaitFails(t *testing.T, h Harness) {
 	}
 }
 
+// testSkippedCollective makes the stream of rank 0 skip a barrier, for which rank 1 waits.
 func testSkippedCollective(t *testing.T, h Harness) {
+	const owner = "world" // set by rank.open
 	w := newWorld(t, h, 2, options{allowFaults: true})
 	w.onEachRank(func(r *rank) {
-		s := r.stream
 		if r.number == 0 {
-			s.Fail(errOnPurpose)
+			r.stream.Fail(errOnPurpose)
 		}
-		err := r.launchAndWait(r.group, s, driver.Call{Operation: driver.Barrier})
-		var prior *driver.PriorError
-		switch {
-		case r.number == 1 && !errors.Is(err, driver.ErrFault):
-			r.failf("got %v from a barrier that rank 0 skipped, want ErrFault", err)
-		case r.number == 0 && !errors.Is(err, errOnPurpose):
+		err := r.launchAndWait(r.group, r.stream, barrier)
+		cause := r.group.Cause()
+		if faultOwner(cause) != owner {
+			r.failf("the cause is no Fault with the group's owner: %v", cause)
+		}
+		if r.number == 1 {
+			if !errors.Is(err, driver.ErrFault) {
+				r.failf("got %v from a barrier that rank 0 skipped, want ErrFault", err)
+			}
+			if faultOwner(err) != owner {
+				r.failf("the stream's error is no Fault with the group's owner: %v", err)
+			}
+			return
+		}
+		if !errors.Is(err, errOnPurpose) {
 			r.failf("got %v from the stream, want %v", err, errOnPurpose)
-		case r.number == 1 && faultOwner(err) != "world":
-			r.failf("the stream's error is no Fault with the group's owner: %v", err)
-		case faultOwner(r.group.Cause()) != "world":
-			r.failf("the cause is no Fault with the group's owner: %v", r.group.Cause())
-		case r.number == 0 && (!errors.As(r.group.Cause(), &prior) || prior.Rank != 0):
-			r.failf("got cause %v, want a PriorError from rank 0", r.group.Cause())
+		}
+		var prior *driver.PriorError
+		if !errors.As(cause, &prior) || prior.Rank != 0 {
+			r.failf("got cause %v, want a PriorError from rank 0", cause)
 		}
 	})
 }
@@ -163,7 +176,8 @@ func testRefusedGraph(t *testing.T, h Harness) {
 
 func testLaunchDoesNotWait(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
-	busy, e := r.newStream(), r.newEvent()
+	busy := r.newStream()
+	e := r.newEvent()
 	gate := r.blockStream(busy)
 	must(t, busy.Record(e))
 	hasRun := make(chan struct{})
@@ -175,7 +189,7 @@ func testLaunchDoesNotWait(t *testing.T, h Harness) {
 	select {
 	case <-hasRun:
 		t.Error("the stream ran work before the event it must wait for")
-	default:
+	default: // the work waits
 	}
 	gate.open()
 	must(t, r.stream.Synchronize(r.world.ctx))

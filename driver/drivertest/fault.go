@@ -24,6 +24,7 @@ var faultRequirements = []requirement{
 	{"a failed group reports its cause, and a new group works", testNewGroup},
 }
 
+// barrier is a Barrier with the same Digest on all ranks.
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
 func testAbort(t *testing.T, h Harness) {
@@ -148,12 +149,13 @@ func testAbsentReceiver(t *testing.T, h Harness) {
 	h.require(t, Messages)
 	bw := newBufferWorld(t, h, 2, 4<<20, options{timeout: shortTimeout, allowFaults: true})
 	checkAbsentRank(t, bw.world, func(r *rank) error {
-		call := messageCall(driver.Send, 1-r.number, 0, bw.send[r.number], 0, 3<<20)
+		peer := 1 - r.number
+		call := message{peer: peer, bytes: 3 << 20}.send(bw.send[r.number])
 		if err := r.launchAndWait(r.group, r.stream, call); err != nil {
 			return err
 		}
 		// The Send may complete without a receiver, but the Recv cannot complete without a sender.
-		reply := messageCall(driver.Recv, 1-r.number, 0, bw.recv[r.number], 0, 8)
+		reply := message{peer: peer, bytes: 8}.recv(bw.recv[r.number])
 		return r.launchAndWait(r.group, r.stream, reply)
 	})
 }

@@ -21,8 +21,8 @@ var formulaRequirements = []requirement{
 	{"reductions of special values in rounded tree order", testSpecialValues(driver.RoundedTree)},
 }
 
-// formulaTestSize returns the total number of elements to reduce for each type and reduction, and
-// the largest count of a call.
+// formulaTestSize returns two sizes. elementCount is the total number of elements to reduce for
+// each type and reduction. maxCount is the largest count of a call.
 func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	switch {
 	case os.Getenv("SYMMEM_TEST_FULL") == "1":
@@ -34,12 +34,15 @@ func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	}
 }
 
-// testFormula returns a test that tries every type and reduction in groups with formula f, on
-// several numbers of ranks, with random arguments, on the paths that support f.
+// testFormula returns a test of groups with formula f (an order in which reductions combine the
+// ranks' elements). It tries every type and reduction with random arguments, on several numbers of
+// ranks and on the paths that support f. To repeat a test, set SYMMEM_TEST_SEED to the seed in its
+// log.
 func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())
-		if fixed, err := strconv.ParseUint(os.Getenv("SYMMEM_TEST_SEED"), 10, 64); err == nil {
+		fixed, err := strconv.ParseUint(os.Getenv("SYMMEM_TEST_SEED"), 10, 64)
+		if err == nil {
 			seed = fixed
 		}
 		t.Logf("SYMMEM_TEST_SEED=%d", seed)
@@ -51,18 +54,31 @@ func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	}
 }
 
+// reductionBufferBytes returns the size of a buffer for count elements of any type, with canaries
+// and with a shift of the elements.
+func reductionBufferBytes(count int64) int64 {
+	const largestElement, surroundings = 8, 4096
+	return largestElement*count + surroundings
+}
+
+// tryFormula runs random trials on n ranks.
 func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	elementCount, maxCount := h.formulaTestSize()
-	bw := newBufferWorld(t, h, n, 8*maxCount+4096, options{
-		checkCalls: true, formula: f, lifetime: longTimeout * time.Duration(1+elementCount/1e5),
+	lifetime := longTimeout * time.Duration(1+elementCount/1e5)
+	bw := newBufferWorld(t, h, n, reductionBufferBytes(maxCount), options{
+		checkCalls: true, formula: f, lifetime: lifetime,
 	})
 	random := rand.New(rand.NewPCG(seed, uint64(n)))
 	triedCalls := 0
 	for _, dataType := range dataTypes {
 		for _, op := range driver.ReductionsOf(dataType) {
-			for triedElements := int64(0); triedElements < elementCount; {
+			triedElements := int64(0)
+			for triedElements < elementCount {
 				tr := randomReduction(random, n, maxCount)
-				tr.dataType, tr.op, tr.formula, tr.seed = dataType, op, f, random.Uint64()
+				tr.dataType = dataType
+				tr.op = op
+				tr.formula = f
+				tr.seed = random.Uint64()
 				triedCalls += tryPaths(bw, &tr)
 				triedElements += tr.count * int64(n)
 			}
@@ -74,6 +90,7 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	t.Logf("%d calls", triedCalls)
 }
 
+// testSpecialValues returns a test of inputs such as NaN, infinity and -0, in all combinations.
 func testSpecialValues(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		if f == driver.AnyFormula && h.Unordered {
@@ -88,8 +105,10 @@ func testSpecialValues(f driver.Formula) func(*testing.T, Harness) {
 }
 
 func trySpecialValues(t *testing.T, h Harness, f driver.Formula, n int) {
-	const combinations = 14 * 14 * 14 // of a float's special values on three ranks
-	bw := newBufferWorld(t, h, n, 8*combinations+4096, options{checkCalls: true, formula: f})
+	const combinations = 14 * 14 * 14 // of a float's 14 special values on three ranks
+	bw := newBufferWorld(t, h, n, reductionBufferBytes(combinations), options{
+		checkCalls: true, formula: f,
+	})
 	triedCalls := 0
 	for _, dataType := range dataTypes {
 		for _, op := range driver.ReductionsOf(dataType) {
@@ -108,14 +127,21 @@ func trySpecialValues(t *testing.T, h Harness, f driver.Formula, n int) {
 // randomReduction returns a random trial. The caller must set dataType, op, formula and seed.
 func randomReduction(random *rand.Rand, n int, maxCount int64) trial {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
+	operation := operations[random.IntN(len(operations))]
+	// A random number of bits makes short calls as frequent as long ones.
+	value := random.Uint64()
+	bits := random.IntN(25)
+	limited := int64(value >> (64 - bits))
 	tr := trial{
-		operation: operations[random.IntN(len(operations))],
-		count:     1 + int64(random.Uint64()>>(64-random.IntN(25)))%maxCount,
-		root:      random.IntN(n), isInPlace: random.IntN(2) == 0,
+		operation:      operation,
+		count:          1 + limited%maxCount,
+		root:           random.IntN(n),
+		isInPlace:      random.IntN(2) == 0,
 		isUnregistered: random.IntN(3) == 0,
-		shift:          random.Int64N(17), isReplayed: random.IntN(4) == 0,
+		shift:          random.Int64N(17),
+		isReplayed:     random.IntN(4) == 0,
 	}
-	if tr.operation == driver.ReduceScatter {
+	if tr.operation == driver.ReduceScatter { // the buffers must hold a part for each rank
 		tr.count = 1 + tr.count/int64(n)
 	}
 	return tr
@@ -125,16 +151,18 @@ func randomReduction(random *rand.Rand, n int, maxCount int64) trial {
 func tryPaths(bw *bufferWorld, tr *trial) (triedCalls int) {
 	bw.t.Helper()
 	tr.prepare(bw.harness, len(bw.ranks))
-	for _, tr.path = range bw.harness.Paths {
-		r := bw.ranks[0]
-		isUnregistered := tr.isUnregistered
-		tr.isUnregistered = isUnregistered && tr.path != driver.PathWindow
-		call := tr.uncheckedCall(r, bw.send[0], bw.recv[0])
-		if r.group.Offer(call).Refusal(tr.path) == nil {
-			bw.tryCollective(tr)
+	r := bw.ranks[0] // all ranks have the same paths
+	for _, path := range bw.harness.Paths {
+		variant := *tr
+		variant.path = path
+		if path == driver.PathWindow {
+			variant.isUnregistered = false
+		}
+		call := variant.uncheckedCall(r, bw.send[0], bw.recv[0])
+		if r.group.Offer(call).Refusal(path) == nil {
+			bw.tryCollective(&variant)
 			triedCalls++
 		}
-		tr.isUnregistered = isUnregistered
 	}
 	return triedCalls
 }

@@ -14,20 +14,22 @@ var groupRequirements = []requirement{
 	{"connecting a group without this rank returns an error", testNotMember},
 }
 
-// checkAllGather gathers the world ranks of a group's members.
+// checkAllGather makes the members of a group gather their numbers, and checks the order. c must be
+// the group with these members.
 func checkAllGather(r *rank, c driver.Communicator, members []int, b buffer) {
-	r.write(b.addressAt(0), []byte{byte(r.number)})
+	input, output := b.addressAt(0), b.addressAt(64)
+	r.write(input, []byte{byte(r.number)})
 	call := driver.Call{
 		Operation: driver.AllGather, DataType: driver.Uint8, Count: 1,
-		Send: b.addressAt(0), Recv: b.addressAt(64), Digest: 1,
+		Send: input, Recv: output, Digest: 1,
 	}
 	r.setStep("group %v", members)
 	r.must(r.launchAndWait(c, r.stream, call))
 	var want []byte
-	for _, m := range members {
-		want = append(want, byte(m))
+	for _, number := range members {
+		want = append(want, byte(number))
 	}
-	r.expectBytes(b.addressAt(64), want)
+	r.expectBytes(output, want)
 }
 
 func testSubgroups(t *testing.T, h Harness) {
@@ -35,8 +37,9 @@ func testSubgroups(t *testing.T, h Harness) {
 	halves := [][]int{{0, 2}, {1, 3}}
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1 << 20)
-		half := halves[r.number%2]
-		c := r.connect(fmt.Sprint("half ", r.number%2), half, checkingCalls)
+		index := r.number % 2
+		half := halves[index]
+		c := r.connect(fmt.Sprint("half ", index), half, checkingCalls)
 		for range 50 {
 			checkAllGather(r, c, half, b)
 			checkAllGather(r, r.group, firstNumbers(4), b)
@@ -68,11 +71,12 @@ func testReconnect(t *testing.T, h Harness) {
 
 func testNotMember(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{noGroup: true})
-	for _, cfg := range []driver.GroupConfig{
+	configs := []driver.GroupConfig{
 		{ID: "empty"},
 		{ID: "negative", Ranks: []int{0}, Rank: -1},
 		{ID: "beyond", Ranks: []int{0}, Rank: 1},
-	} {
+	}
+	for _, cfg := range configs {
 		c, err := w.ranks[0].device.Connect(w.ctx, cfg)
 		if err == nil {
 			t.Errorf("connecting group %q succeeded, want an error", cfg.ID)

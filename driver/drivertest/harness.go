@@ -43,10 +43,10 @@ type Harness struct {
 	// Ranks is the size of the largest world. Tests that need more ranks are skipped.
 	Ranks int
 	// Paths lists the backend's paths (ways to run collectives). The default is plain and window.
-	// If a path does not support a call, most tests use the first one.
+	// If a path does not support a call, most tests use the first path.
 	Paths []driver.Path
-	// Reductions maps each data type to the reductions that the first path supports. The value is a
-	// list of names, separated by spaces. If the map is nil, the path supports all reductions.
+	// Reductions maps each data type to the reductions that the first path supports, such as
+	// "sum prod". If the map is nil, the path supports all reductions.
 	Reductions map[driver.DataType]string
 	// Missing maps each part that the backend lacks to the reason, which skipped tests print.
 	Missing map[Part]string
@@ -57,8 +57,11 @@ type Harness struct {
 	Slow bool
 }
 
+// skipsTrial reports whether a test should skip a combination. It skips two of three indexes if
+// Slow is set.
 func (h Harness) skipsTrial(index int) bool { return h.Slow && index%3 != 0 }
 
+// withDefaults returns a copy of h with default values for nil fields.
 func (h Harness) withDefaults() Harness {
 	if h.Host == nil {
 		h.Host = func(bytes int) []byte { return make([]byte, bytes) }
@@ -69,10 +72,16 @@ func (h Harness) withDefaults() Harness {
 	return h
 }
 
+// hasReduction reports whether the first path supports a reduction of a type.
 func (h Harness) hasReduction(t driver.DataType, op driver.ReduceOp) bool {
-	return h.Reductions == nil || slices.Contains(strings.Fields(h.Reductions[t]), op.String())
+	if h.Reductions == nil {
+		return true
+	}
+	names := strings.Fields(h.Reductions[t])
+	return slices.Contains(names, op.String())
 }
 
+// require skips the test if the backend lacks a part.
 func (h Harness) require(t *testing.T, part Part) {
 	t.Helper()
 	if reason, isMissing := h.Missing[part]; isMissing {
@@ -93,6 +102,7 @@ func (h Harness) hasOperation(o driver.Operation) bool {
 	return !isMissing
 }
 
+// chapter is a group of tests, which is skipped if the backend lacks its part.
 type chapter struct {
 	name         string
 	requirements []requirement

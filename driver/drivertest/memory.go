@@ -42,27 +42,38 @@ func testAddresses(t *testing.T, h Harness) {
 		if s.Bytes() != bytes {
 			t.Errorf("segment %d has %d bytes, want %d", i, s.Bytes(), bytes)
 		}
-		must(t, r.stream.Fill(s.Address(), byte(i+1), bytes))
-		defer func() { r.expectFilled(s.Address(), byte(i+1), bytes); must(t, s.Unmap()) }()
+		value := byte(i + 1)
+		must(t, r.stream.Fill(s.Address(), value, bytes))
+		defer func() { // after the other segments have been filled
+			r.expectFilled(s.Address(), value, bytes)
+			must(t, s.Unmap())
+		}()
 	}
 }
 
 func testAlignment(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.granularity()
-	if g <= 0 || g&(g-1) != 0 {
+	isPowerOfTwo := g > 0 && g&(g-1) == 0
+	if !isPowerOfTwo {
 		t.Fatalf("granularity %d is not a power of two", g)
 	}
-	for _, c := range []struct{ offset, bytes int64 }{
-		{1, g}, {g / 2, g}, {-g, g}, {0, g + 1}, {0, 0}, {0, -g}, {0, g / 2},
-	} {
-		if s, err := r.arena.Map(c.offset, c.bytes); err == nil {
-			t.Errorf("mapping %d bytes at offset %d succeeded, want an error", c.bytes, c.offset)
+	expectMapFails := func(offset, bytes int64) {
+		s, err := r.arena.Map(offset, bytes)
+		if err == nil {
+			t.Errorf("mapping %d bytes at offset %d succeeded, want an error", bytes, offset)
 			must(t, s.Unmap())
 		}
 	}
-	for _, bytes := range []int64{0, -g, g + 1} {
-		if a, err := r.device.NewArena(bytes); err == nil {
+	for _, offset := range []int64{1, g / 2, -g} {
+		expectMapFails(offset, g)
+	}
+	for _, bytes := range []int64{0, g / 2, g + 1, -g} {
+		expectMapFails(0, bytes)
+	}
+	for _, bytes := range []int64{0, g + 1, -g} {
+		a, err := r.device.NewArena(bytes)
+		if err == nil {
 			t.Errorf("NewArena(%d) succeeded, want an error", bytes)
 			must(t, a.Close())
 		}
@@ -77,7 +88,7 @@ func testUnmapTwice(t *testing.T, h Harness) {
 	wantError(t, "unmapping again", s.Unmap(), driver.ErrClosed)
 }
 
-// excessiveBytes is more than the memory of any machine, but fits into an address space.
+// excessiveBytes (32 TiB) is more than the memory of any machine, but fits into an address space.
 const excessiveBytes = 32 << 40
 
 func testOutOfMemory(t *testing.T, h Harness) {
@@ -106,18 +117,20 @@ func testScatter(t *testing.T, h Harness) {
 	const seed = 4711
 	w := newWorld(t, h, 2, options{scatter: seed, noGroup: true})
 	w.onEachRank(func(r *rank) {
-		g := r.granularity()
+		arenaBytes := arenaGranules * r.granularity()
+		segmentBytes := 2 * r.granularity()
+		arenaBegin := r.arena.Address()
+		arenaEnd := arenaBegin + uintptr(arenaBytes)
 		for i := range 16 {
-			b := r.newBuffer(2 * g)
-			arenaBegin := r.arena.Address()
-			arenaEnd := arenaBegin + uintptr(arenaGranules*g)
+			b := r.newBuffer(segmentBytes)
 			begin := b.segment.Address()
-			if begin < arenaBegin || begin+uintptr(2*g) > arenaEnd {
+			end := begin + uintptr(segmentBytes)
+			if begin < arenaBegin || end > arenaEnd {
 				t.Errorf("rank %d: segment %d is outside the arena", r.number, i)
 			}
 			// A segment that overlapped an earlier one would not contain zeros.
-			r.expectFilled(b.addressAt(0), 0, 2*g)
-			r.must(r.stream.Fill(b.addressAt(0), 0xEE, 2*g))
+			r.expectFilled(begin, 0, segmentBytes)
+			r.must(r.stream.Fill(begin, 0xEE, segmentBytes))
 		}
 		r.must(r.stream.Synchronize(w.ctx))
 	})

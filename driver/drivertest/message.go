@@ -25,16 +25,34 @@ var messageRequirements = []requirement{
 	{"random messages on random streams arrive in the right buffers", testRandomMessages},
 }
 
-// messageCall returns a Send or Recv at an offset in b.
-func messageCall(o driver.Operation, peer, tag int, b buffer, offset, bytes int64) driver.Call {
-	c := driver.Call{
-		Operation: o, DataType: driver.Uint8, Count: bytes, Root: peer, Tag: tag, Digest: 77,
+// message describes one end of a message: a Send or a Recv.
+type message struct {
+	peer   int // rank at the other end
+	tag    int
+	offset int64 // of the message in the buffer
+	bytes  int64
+}
+
+func (m message) call() driver.Call {
+	const digest = 77 // the same at both ends
+	return driver.Call{
+		DataType: driver.Uint8, Count: m.bytes, Root: m.peer, Tag: m.tag, Digest: digest,
 	}
-	if o == driver.Send {
-		c.Send = b.addressAt(offset)
-	} else {
-		c.Recv = b.addressAt(offset)
-	}
+}
+
+// send returns a Send from b.
+func (m message) send(b buffer) driver.Call {
+	c := m.call()
+	c.Operation = driver.Send
+	c.Send = b.addressAt(m.offset)
+	return c
+}
+
+// recv returns a Recv to b.
+func (m message) recv(b buffer) driver.Call {
+	c := m.call()
+	c.Operation = driver.Recv
+	c.Recv = b.addressAt(m.offset)
 	return c
 }
 
@@ -49,34 +67,44 @@ func testCallOrder(t *testing.T, h Harness) {
 	}
 }
 
+// checkCallOrder sends messages of the given sizes from rank 0 to rank 1.
 func (bw *bufferWorld) checkCallOrder(r *rank, late int, sizes [2]int64) {
-	streams := [2]driver.Stream{r.stream, r.newStream()}
-	o, buf := driver.Send, bw.send[r.number]
-	if r.number == 1 {
-		o, buf = driver.Recv, bw.recv[r.number]
+	const slotBytes = 4 << 20 // more than each message
+	isReceiver := r.number == 1
+	buf := bw.send[r.number]
+	if isReceiver {
+		buf = bw.recv[r.number]
 	}
 	for i, bytes := range sizes {
-		r.write(buf.addressAt(int64(i)<<22), input(bw.harness, driver.Uint8, i, bytes))
-		if r.number == 1 {
-			r.must(r.stream.Fill(buf.addressAt(int64(i)<<22), canary, bytes))
+		address := buf.addressAt(int64(i) * slotBytes)
+		if isReceiver {
+			r.must(r.stream.Fill(address, canary, bytes))
+		} else {
+			r.write(address, input(bw.harness, driver.Uint8, i, bytes))
 		}
 	}
 	r.must(r.stream.Synchronize(bw.ctx))
+	streams := [2]driver.Stream{r.stream, r.newStream()}
 	unblock := func() {}
 	if r.number == late {
 		unblock = r.blockStream(r.stream).open
 	}
 	for i, bytes := range sizes {
-		call := messageCall(o, 1-r.number, 0, buf, int64(i)<<22, bytes)
+		m := message{peer: 1 - r.number, offset: int64(i) * slotBytes, bytes: bytes}
+		call := m.send(buf)
+		if isReceiver {
+			call = m.recv(buf)
+		}
 		call.Digest = uint64(bytes)
 		r.must(r.queueCall(r.group, streams[i], call))
 	}
 	unblock()
 	for i, bytes := range sizes {
 		r.must(streams[i].Synchronize(bw.ctx))
-		if r.number == 1 {
+		if isReceiver {
 			r.setStep("message %d", i)
-			r.expectBytes(buf.addressAt(int64(i)<<22), input(bw.harness, driver.Uint8, i, bytes))
+			want := input(bw.harness, driver.Uint8, i, bytes)
+			r.expectBytes(buf.addressAt(int64(i)*slotBytes), want)
 		}
 	}
 }
@@ -84,65 +112,82 @@ func (bw *bufferWorld) checkCallOrder(r *rank, late int, sizes [2]int64) {
 func testSwap(t *testing.T, h Harness) {
 	for _, bytes := range []int64{1, 1 << 20, 9<<20 + 1} {
 		for _, n := range []int{2, 3} {
-			newBufferWorld(t, h, n, 10<<20, options{checkCalls: true}).sendAround(bytes, 1)
+			bw := newBufferWorld(t, h, n, 10<<20, options{checkCalls: true})
+			bw.sendAround(bytes, onOneStream)
 		}
 	}
 }
 
+// streamUse is an argument of sendAround.
+type streamUse int
+
+const (
+	onOneStream  streamUse = iota // each rank sends and receives on the same stream
+	onTwoStreams                  // each rank receives on another stream than it sends
+)
+
 // sendAround makes every rank send to the next rank and receive from the previous one several
-// times, on a single stream or on one stream per direction.
-func (bw *bufferWorld) sendAround(bytes int64, streams int) {
+// times.
+func (bw *bufferWorld) sendAround(bytes int64, use streamUse) {
 	bw.t.Helper()
 	n := len(bw.ranks)
 	bw.onEachRank(func(r *rank) {
-		next, previous := (r.number+1)%n, (r.number+n-1)%n
-		send, recv, other := bw.send[r.number], bw.recv[r.number], r.stream
-		if streams > 1 {
-			other = r.newStream()
+		next := (r.number + 1) % n
+		previous := (r.number + n - 1) % n
+		send, recv := bw.send[r.number], bw.recv[r.number]
+		sendCall := message{peer: next, bytes: bytes}.send(send)
+		recvCall := message{peer: previous, bytes: bytes}.recv(recv)
+		recvStream := r.stream
+		if use == onTwoStreams {
+			recvStream = r.newStream()
 		}
 		for round := range 4 {
 			r.setStep("round %d of %d bytes", round, bytes)
-			r.write(send.addressAt(0), input(bw.harness, driver.Uint8, r.number+n*round, bytes))
-			r.must(r.queueCall(r.group, r.stream, messageCall(driver.Send, next, 0, send, 0,
-				bytes)))
-			r.must(r.launchAndWait(r.group, other, messageCall(driver.Recv, previous, 0, recv, 0,
-				bytes)))
+			// The numbers of the inputs differ between ranks and rounds.
+			data := input(bw.harness, driver.Uint8, n*round+r.number, bytes)
+			want := input(bw.harness, driver.Uint8, n*round+previous, bytes)
+			r.write(send.addressAt(0), data)
+			r.must(r.queueCall(r.group, r.stream, sendCall))
+			r.must(r.launchAndWait(r.group, recvStream, recvCall))
 			r.must(r.stream.Synchronize(bw.ctx))
-			r.expectBytes(recv.addressAt(0), input(bw.harness, driver.Uint8, previous+n*round,
-				bytes))
+			r.expectBytes(recv.addressAt(0), want)
 		}
 	})
 }
 
+// testSizes makes rank 1 expect another size than rank 0 sends. The mistake makes the group fail,
+// so a later barrier of the sender fails as well.
 func testSizes(t *testing.T, h Harness) {
+	const tag, bufferBytes = 5, 2 << 20
 	for _, sizes := range [][2]int64{{100, 99}, {99, 100}, {0, 1}, {1 << 20, 1}} {
+		sent, expected := sizes[0], sizes[1]
 		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
-			bw := newBufferWorld(t, h, 2, 2<<20, options{allowFaults: true})
+			bw := newBufferWorld(t, h, 2, bufferBytes, options{allowFaults: true})
 			recv := bw.recv[1]
-			must(t, bw.ranks[1].stream.Fill(recv.addressAt(0), canary, 2<<20))
+			must(t, bw.ranks[1].stream.Fill(recv.addressAt(0), canary, bufferBytes))
 			errs := bw.errorsByRank(func(r *rank) error {
-				if r.number == 0 {
-					call := messageCall(driver.Send, 1, 5, bw.send[0], 0, sizes[0])
-					if err := r.launchAndWait(r.group, r.stream, call); err != nil {
-						return err
-					}
-					return r.launchAndWait(r.group, r.stream,
-						driver.Call{Operation: driver.Barrier})
+				if r.number == 1 {
+					call := message{peer: 0, tag: tag, bytes: expected}.recv(recv)
+					return r.launchAndWait(r.group, r.stream, call)
 				}
-				return r.launchAndWait(r.group, r.stream, messageCall(driver.Recv, 0, 5, recv, 0,
-					sizes[1]))
+				call := message{peer: 1, tag: tag, bytes: sent}.send(bw.send[0])
+				if err := r.launchAndWait(r.group, r.stream, call); err != nil {
+					return err
+				}
+				return r.launchAndWait(r.group, r.stream, barrier)
 			})
 			checkMessageEnds(t, errs[1], driver.MessagesDiffer, driver.MessageEnds{
-				From: 0, To: 1, Tag: 5, Number: 1, Sent: uint64(sizes[0]), Received: uint64(sizes[1]),
+				From: 0, To: 1, Tag: tag, Number: 1, Sent: uint64(sent), Received: uint64(expected),
 			})
 			if errs[0] == nil {
 				t.Error("the sender succeeded, want an error")
 			}
-			bw.ranks[1].expectFilled(recv.addressAt(0), canary, 2<<20)
+			bw.ranks[1].expectFilled(recv.addressAt(0), canary, bufferBytes)
 		})
 	}
 }
 
+// checkMessageEnds checks that err is a MessageError with the given kind and ends.
 func checkMessageEnds(
 	t *testing.T, err error, fault driver.MessageFault, ends ...driver.MessageEnds,
 ) {
@@ -153,49 +198,52 @@ func checkMessageEnds(
 	}
 }
 
-// firstMessageError returns the first MessageError in errs or, if there is none, all errors.
+// firstMessageError returns the first MessageError in errs. Without one, it returns all errors.
 func firstMessageError(errs []error) error {
+	var messageErr *driver.MessageError
 	for _, err := range errs {
-		if errors.As(err, new(*driver.MessageError)) {
+		if errors.As(err, &messageErr) {
 			return err
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// expectUntouched checks that a rank has received nothing. It reads the buffer on a new stream,
-// because the stream of the message may have failed.
+// expectUntouched checks that a rank has received nothing: its buffer still has canaries.
 func (bw *bufferWorld) expectUntouched(number int) {
 	r := *bw.ranks[number]
-	r.stream = bw.ranks[number].newStream()
+	r.stream = bw.ranks[number].newStream() // the stream of the message may have failed
 	r.expectFilled(bw.recv[number].addressAt(0), canary, 256)
 }
 
+// testTags receives messages in the opposite of the order in which they are sent.
 func testTags(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 8<<20, options{checkCalls: true})
 	tags := []int{0, 7, driver.MaxTag}
+	const slotBytes = 1 << 20 // more than each message
 	for _, bytes := range []int64{10, 500 << 10} {
-		bw.onEachRank(func(r *rank) {
+		sendAll := func(r *rank) {
 			for i, tag := range tags {
-				offset := int64(i) << 20
-				if r.number == 0 {
-					data := input(h, driver.Uint8, i, bytes)
-					r.write(bw.send[0].addressAt(offset), data)
-					call := messageCall(driver.Send, 1, tag, bw.send[0], offset, bytes)
-					r.must(r.queueCall(r.group, r.stream, call))
-				}
-			}
-			for i, tag := range slices.Backward(tags) {
-				offset := int64(i) << 20
-				if r.number == 0 {
-					continue
-				}
-				call := messageCall(driver.Recv, 0, tag, bw.recv[1], offset, bytes)
-				r.setStep("tag %d", tag)
-				r.must(r.launchAndWait(r.group, r.stream, call))
-				r.expectBytes(bw.recv[1].addressAt(offset), input(h, driver.Uint8, i, bytes))
+				m := message{peer: 1, tag: tag, offset: int64(i) * slotBytes, bytes: bytes}
+				r.write(bw.send[0].addressAt(m.offset), input(h, driver.Uint8, i, bytes))
+				r.must(r.queueCall(r.group, r.stream, m.send(bw.send[0])))
 			}
 			r.must(r.stream.Synchronize(bw.ctx))
+		}
+		receiveAll := func(r *rank) {
+			for i, tag := range slices.Backward(tags) {
+				m := message{peer: 0, tag: tag, offset: int64(i) * slotBytes, bytes: bytes}
+				r.setStep("tag %d", tag)
+				r.must(r.launchAndWait(r.group, r.stream, m.recv(bw.recv[1])))
+				r.expectBytes(bw.recv[1].addressAt(m.offset), input(h, driver.Uint8, i, bytes))
+			}
+		}
+		bw.onEachRank(func(r *rank) {
+			if r.number == 0 {
+				sendAll(r)
+			} else {
+				receiveAll(r)
+			}
 		})
 	}
 }
@@ -203,54 +251,63 @@ func testTags(t *testing.T, h Harness) {
 // testAnySource makes rank 0 receive messages, some from a specific rank and some from any source.
 // Some Recvs are on a stream that is blocked until all Recvs have been queued.
 func testAnySource(t *testing.T, h Harness) {
-	const n, each = 4, 5
+	const n, messagesPerRank = 4, 5
 	bw := newBufferWorld(t, h, n, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) {
 		if r.number > 0 {
-			bw.sendNumbers(r, each)
+			bw.sendNumbers(r, messagesPerRank)
 		} else {
-			bw.receiveNumbers(r, (n-1)*each)
+			bw.receiveNumbers(r, (n-1)*messagesPerRank)
 		}
 	})
 }
 
-// sendNumbers sends messages of two bytes, the sender's rank and the number of the message, to rank
-// 0.
+// numbersMessage describes the i-th message on a rank in testAnySource. The two bytes of a message
+// are the sender's rank, and the number of the message on that rank.
+func numbersMessage(peer, i int) message {
+	const tag, bytes = 9, 2
+	return message{peer: peer, tag: tag, offset: int64(i) * bytes, bytes: bytes}
+}
+
+// sendNumbers sends messages to rank 0.
 func (bw *bufferWorld) sendNumbers(r *rank, messages int) {
 	send := bw.send[r.number]
 	for i := range messages {
-		offset := int64(2 * i)
-		r.write(send.addressAt(offset), []byte{byte(r.number), byte(i)})
-		r.must(r.launchAndWait(r.group, r.stream, messageCall(driver.Send, 0, 9, send, offset, 2)))
+		m := numbersMessage(0, i)
+		r.write(send.addressAt(m.offset), []byte{byte(r.number), byte(i)})
+		r.must(r.launchAndWait(r.group, r.stream, m.send(send)))
 	}
 }
 
 // receiveNumbers receives the other ranks' messages. The first two Recvs are from rank 1, the rest
 // from any source.
 func (bw *bufferWorld) receiveNumbers(r *rank, messages int) {
-	sources, roots, recv := make([]int, messages), make([]int, messages), bw.recv[0]
+	recv := bw.recv[0]
+	peers := make([]int, messages)           // arguments of the Recvs
+	reportedSources := make([]int, messages) // arguments of Arrived
 	streams := []driver.Stream{r.stream, r.newStream(), r.newStream()}
 	gate := r.blockStream(streams[1])
 	for i := range messages {
-		roots[i] = driver.AnySource
+		peers[i] = driver.AnySource
 		if i < 2 {
-			roots[i] = 1
+			peers[i] = 1
 		}
-		call := messageCall(driver.Recv, roots[i], 9, recv, int64(2*i), 2)
-		call.Arrived = func(source int) { sources[i] = source }
-		r.must(r.queueCall(r.group, streams[i%3], call))
+		call := numbersMessage(peers[i], i).recv(recv)
+		call.Arrived = func(source int) { reportedSources[i] = source }
+		r.must(r.queueCall(r.group, streams[i%len(streams)], call))
 	}
 	gate.open()
 	for _, s := range streams {
 		r.must(s.Synchronize(bw.ctx))
 	}
 	got := r.read(recv.addressAt(0), int64(2*messages))
-	next := make([]byte, len(bw.ranks))
+	next := make([]byte, len(bw.ranks)) // number of each rank's next message
 	for i := range messages {
 		source, number := got[2*i], got[2*i+1]
-		if int(source) != sources[i] || roots[i] >= 0 && int(source) != roots[i] {
-			r.failf("message %d from rank %d: Recv from rank %d reported rank %d", i, source, roots[i],
-				sources[i])
+		isFromPeer := peers[i] == driver.AnySource || peers[i] == int(source)
+		if int(source) != reportedSources[i] || !isFromPeer {
+			r.failf("message %d from rank %d: Recv from rank %d reported rank %d", i, source, peers[i],
+				reportedSources[i])
 		}
 		if number != next[source] {
 			r.failf("message %d is number %d from rank %d, want number %d", i, number, source,
@@ -264,22 +321,23 @@ func (bw *bufferWorld) receiveNumbers(r *rank, messages int) {
 // received the message from rank 2.
 func testAnySourceOrder(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 3, 1<<20, options{checkCalls: true})
+	const tag, bytes = 3, 4
+	m := message{peer: 0, tag: tag, bytes: bytes}
 	blocked := bw.ranks[1]
 	gate := blocked.blockStream(blocked.stream)
-	call := messageCall(driver.Send, 0, 3, bw.send[1], 0, 4)
-	must(t, blocked.queueCall(blocked.group, blocked.stream, call))
+	must(t, blocked.queueCall(blocked.group, blocked.stream, m.send(bw.send[1])))
 	other := bw.ranks[2]
-	must(t, other.launchAndWait(other.group, other.stream, messageCall(driver.Send, 0, 3,
-		bw.send[2], 0, 4)))
+	must(t, other.launchAndWait(other.group, other.stream, m.send(bw.send[2])))
+	receiver := bw.ranks[0]
 	for _, want := range []int{2, 1} {
-		source, r := -1, bw.ranks[0]
-		call := messageCall(driver.Recv, driver.AnySource, 3, bw.recv[0], 0, 4)
+		source := -1
+		call := message{peer: driver.AnySource, tag: tag, bytes: bytes}.recv(bw.recv[0])
 		call.Arrived = func(rank int) { source = rank }
-		must(t, r.launchAndWait(r.group, r.stream, call))
+		must(t, receiver.launchAndWait(receiver.group, receiver.stream, call))
 		if source != want {
 			t.Errorf("received a message from rank %d, want %d", source, want)
 		}
-		gate.open()
+		gate.open() // after the first message; a second call has no effect
 	}
 }
 
@@ -298,29 +356,34 @@ func testUnmatchedClose(t *testing.T, h Harness) {
 				r.must(err)
 			})
 			sender := bw.ranks[0]
-			call := messageCall(driver.Send, 1, 3, bw.send[0], 0, 10)
+			const tag = 3
+			call := message{peer: 1, tag: tag, bytes: 10}.send(bw.send[0])
 			must(t, sender.launchAndWait(groups[0], sender.stream, call))
-			closed := [2]error{}
+			var closeErrs [2]error
 			for _, r := range []int{first, 1 - first} {
-				closed[r] = groups[r].Close()
+				closeErrs[r] = groups[r].Close()
 			}
-			checkMessageEnds(t, closed[1], driver.MessagesUnmatched, driver.MessageEnds{
-				From: 0, To: 1, Tag: 3, Number: 1, Sent: 1,
+			// Only the receiver returns an error.
+			checkMessageEnds(t, closeErrs[1], driver.MessagesUnmatched, driver.MessageEnds{
+				From: 0, To: 1, Tag: tag, Number: 1, Sent: 1,
 			})
-			must(t, closed[0])
+			must(t, closeErrs[0])
 		})
 	}
 }
 
+// testCapturedMessages mixes messages of a graph with other messages. A message that was numbered
+// in the capture would match the wrong message on the other rank.
 func testCapturedMessages(t *testing.T, h Harness) {
 	const rounds = 20
 	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, isStrict: true})
 	bw.onEachRank(func(r *rank) {
-		o, buf := driver.Send, bw.send[0]
+		buf := bw.send[0]
+		call := message{peer: 1, bytes: 4}.send(buf)
 		if r.number == 1 {
-			o, buf = driver.Recv, bw.recv[1]
+			buf = bw.recv[1]
+			call = message{peer: 0, bytes: 4}.recv(buf)
 		}
-		call := messageCall(o, 1-r.number, 0, buf, 0, 4)
 		g := r.capture(func() { r.must(r.queueCall(r.group, r.stream, call)) })
 		for round := range rounds {
 			r.setStep("round %d", round)

@@ -22,10 +22,13 @@ var mistakeRequirements = []requirement{
 	{"after a mismatch the group is unusable", testMismatchFinal},
 }
 
+// misplacedOffset returns the offset of a rank's buffers in misplacedCall, in bytes.
+func misplacedOffset(rank int) int64 { return int64(rank) << 17 }
+
 // misplacedCall returns an AllReduce whose buffers have different offsets on the ranks, which is a
 // mistake.
 func misplacedCall(bw *bufferWorld, r *rank, path driver.Path, count int64) driver.Call {
-	offset := int64(r.number) << 17
+	offset := misplacedOffset(r.number)
 	send, recv := bw.send[r.number], bw.recv[r.number]
 	return r.onSupportedPath(r.group, driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Count: count, Path: path,
@@ -42,13 +45,16 @@ func testUncheckedBuffers(t *testing.T, h Harness) {
 	}
 	const n, count = 3, 1 << 14
 	bw := newBufferWorld(t, h, n, 1<<20, options{})
-	correct := make([][]byte, n)
+	const floatsPerBuffer = 1 << 18
+	correct := make([][]byte, n) // the inputs of misplacedCall
 	for r := range correct {
-		correct[r] = input(h, driver.Float32, r, 1<<18)[r<<17:][:4*count]
+		whole := input(h, driver.Float32, r, floatsPerBuffer)
+		correct[r] = whole[misplacedOffset(r):][:4*count]
 	}
 	sum := formula.Reduce(driver.AnyFormula, driver.Sum, driver.Float32, correct)
 	bw.onEachRank(func(r *rank) {
-		r.write(bw.send[r.number].addressAt(0), input(h, driver.Float32, r.number, 1<<18))
+		data := input(h, driver.Float32, r.number, floatsPerBuffer)
+		r.write(bw.send[r.number].addressAt(0), data)
 		call := misplacedCall(bw, r, driver.PathWindow, count)
 		r.must(r.launchAndWait(r.group, r.stream, call))
 		if bytes.Equal(r.read(call.Recv, 4*count), sum) {
@@ -58,8 +64,9 @@ func testUncheckedBuffers(t *testing.T, h Harness) {
 }
 
 // checkMismatch makes two valid calls and then a third call that differs between the ranks. Every
-// rank must get a MismatchError, and the call must not write the receive buffers, except that
-// direct kernels may poison their output.
+// rank must get a MismatchError, and the call must not write the receive buffers. As an exception,
+// kernels of the direct path may fill their output with poison. checkMismatch returns the errors by
+// rank.
 func checkMismatch(
 	t *testing.T, h Harness, ranks int, call func(bw *bufferWorld, r *rank) driver.Call,
 ) []*driver.MismatchError {
@@ -84,23 +91,29 @@ func checkMismatch(
 		}
 	})
 	bw.onEachRank(func(r *rank) {
-		call, recv := &calls[r.number], bw.recv[r.number]
-		_, bytes := call.Spans(len(r.world.ranks), r.number)
-		begin := int64(call.Recv - recv.addressAt(0))
-		end := begin + bytes
+		call := &calls[r.number]
+		recv := bw.recv[r.number]
+		_, outputBytes := call.Spans(len(r.world.ranks), r.number)
+		begin := int64(call.Recv - recv.addressAt(0)) // of the output in the buffer
+		end := begin + outputBytes
 		r.expectFilled(recv.addressAt(0), canary, begin)
-		expectNoResult(r, call.Path, call.Recv, canary, bytes)
+		expectNoResult(r, call.Path, call.Recv, canary, outputBytes)
 		r.expectFilled(recv.addressAt(end), canary, recv.segment.Bytes()-end)
 	})
 	return mismatches
 }
 
-// expectNoResult checks that all bytes of an output equal before or, on the direct path, poison.
-func expectNoResult(r *rank, path driver.Path, output uintptr, before byte, bytes int64) {
-	if bytes > 0 && path == driver.PathDirect && r.read(output, 1)[0] == poison {
-		before = poison
+// expectNoResult checks that all bytes of an output still have the value before. On the direct
+// path, all of them may be poison instead.
+func expectNoResult(r *rank, path driver.Path, output uintptr, before byte, count int64) {
+	want := before
+	if path == driver.PathDirect && count > 0 {
+		first := r.read(output, 1)[0]
+		if first == poison {
+			want = poison
+		}
 	}
-	r.expectFilled(output, before, bytes)
+	r.expectFilled(output, want, count)
 }
 
 const poison = 0xff // the byte with which a direct kernel that failed fills its output
@@ -109,6 +122,7 @@ const poison = 0xff // the byte with which a direct kernel that failed fills its
 // third rank that is not involved in the mistake.
 func mismatchRankCount(h Harness) int { return max(2, min(3, h.Ranks)) }
 
+// testCheckedMistake checks that comparing the digests of calls finds misplaced buffers.
 func testCheckedMistake(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{2, 100, 1 << 14} {
@@ -157,6 +171,7 @@ func testMismatchNames(t *testing.T, h Harness) {
 		call.Digest = uint64(r.number % 2)
 		return call
 	})
+	// The digests are 0, 1 and 0.
 	for r, want := range [][]int{{1}, {0, 2}, {1}} {
 		if !slices.Equal(mismatches[r].Others, want) {
 			t.Errorf("rank %d: Others = %v, want %v", r, mismatches[r].Others, want)
@@ -187,11 +202,12 @@ func testCheckOrder(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, allowFaults: true})
 	bw.onEachRank(func(r *rank) {
 		gate := r.blockStream(r.stream)
-		barrier := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
-		r.must(r.queueCall(r.group, r.stream, barrier))
+		call := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
+		r.must(r.queueCall(r.group, r.stream, call))
 		r.group.SetCheck(false)
 		gate.open()
-		if err := r.stream.Synchronize(bw.ctx); !errors.As(err, new(*driver.MismatchError)) {
+		err := r.stream.Synchronize(bw.ctx)
+		if !isMismatch(err) {
 			r.failf("got %v, want a MismatchError", err)
 		}
 	})
@@ -200,19 +216,28 @@ func testCheckOrder(t *testing.T, h Harness) {
 func testMessageMismatch(t *testing.T, h Harness) {
 	h.require(t, Messages)
 	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, allowFaults: true})
-	must(t, bw.ranks[1].stream.Fill(bw.recv[1].addressAt(0), canary, 256))
-	err := bw.errorsByRank(func(r *rank) error {
-		call := messageCall(driver.Send, 1, 0, bw.send[0], 0, 100)
+	receiver := bw.ranks[1]
+	must(t, receiver.stream.Fill(bw.recv[1].addressAt(0), canary, 256))
+	errs := bw.errorsByRank(func(r *rank) error {
+		call := message{peer: 1, bytes: 100}.send(bw.send[0])
 		if r.number == 1 {
-			call = messageCall(driver.Recv, 0, 0, bw.recv[1], 0, 101)
+			call = message{peer: 0, bytes: 101}.recv(bw.recv[1])
 		}
 		call.Digest = callDigest(&call)
 		return r.launchAndWait(r.group, r.stream, call)
-	})[1]
-	if !errors.As(err, new(*driver.MismatchError)) && !errors.As(err, new(*driver.MessageError)) {
+	})
+	err := errs[receiver.number]
+	var messageErr *driver.MessageError
+	if !isMismatch(err) && !errors.As(err, &messageErr) {
 		t.Errorf("got %v, want a MismatchError or MessageError", err)
 	}
-	bw.ranks[1].expectFilled(bw.recv[1].addressAt(0), canary, 256)
+	receiver.expectFilled(bw.recv[1].addressAt(0), canary, 256)
+}
+
+// isMismatch reports whether err is a MismatchError.
+func isMismatch(err error) bool {
+	var mismatch *driver.MismatchError
+	return errors.As(err, &mismatch)
 }
 
 func testMismatchFinal(t *testing.T, h Harness) {
@@ -221,11 +246,10 @@ func testMismatchFinal(t *testing.T, h Harness) {
 		call := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
 		launchErr := r.launchAndWait(r.group, r.stream, call)
 		<-r.group.Failed()
-		if !errors.As(r.group.Cause(), new(*driver.MismatchError)) {
-			r.failf("Cause() = %v after launch error %v, want a MismatchError", r.group.Cause(),
-				launchErr)
+		if cause := r.group.Cause(); !isMismatch(cause) {
+			r.failf("Cause() = %v after launch error %v, want a MismatchError", cause, launchErr)
 		}
-		call.Digest = 0
+		call.Digest = 0 // the same on all ranks, as in a correct program
 		if err := r.launchAndWait(r.group, r.stream, call); err == nil {
 			r.failf("a launch after the mismatch succeeded, want an error")
 		}

@@ -20,14 +20,15 @@ type rank struct {
 	device        driver.Device
 	arena         driver.Arena
 	stream        driver.Stream
-	group         driver.Communicator
-	mappedBytes   int64  // total size of the segments that newBuffer has mapped
-	keyCount      uint32 // number of calls of nextKey
-	launchCount   int    // number of calls of launchAndWait
-	staging       []byte // host memory for copies
-	closeFuncs    []func() error
+	group         driver.Communicator // of all ranks; nil with options.noGroup
+	mappedBytes   int64               // total size of the segments that newBuffer has mapped
+	keyCount      uint32              // number of calls of nextKey
+	launchCount   int                 // number of calls of launchAndWait
+	staging       []byte              // host memory for copies
+	closeFuncs    []func() error      // called in reverse order; see onClose
 }
 
+// must calls failf if err is not nil.
 func (r *rank) must(err error) {
 	if err != nil {
 		r.world.t.Helper()
@@ -45,8 +46,10 @@ func (r *rank) failf(format string, args ...any) {
 	r.world.t.FailNow()
 }
 
+// setStep sets a text that failure messages contain.
 func (r *rank) setStep(format string, args ...any) { r.step = ", " + fmt.Sprintf(format, args...) }
 
+// open opens the device, the arena, the stream and, unless noGroup is set, the group.
 func (r *rank) open(store driver.Store) {
 	w := r.world
 	n := len(w.ranks)
@@ -66,11 +69,12 @@ func (r *rank) open(store driver.Store) {
 	r.stream = r.newStream()
 }
 
+// connect joins a group of the given ranks, to which this rank belongs. It creates the windows of
+// the backend's library at once, so that all paths can be used.
 func (r *rank) connect(id string, ranks []int, checkCalls bool) driver.Communicator {
 	c, err := r.device.Connect(r.world.ctx, driver.GroupConfig{
 		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: checkCalls,
-		Strict: r.world.isStrict, Formula: r.world.formula,
-		Owner: id,
+		Strict: r.world.isStrict, Formula: r.world.formula, Owner: id,
 	})
 	r.must(err)
 	r.onClose(c.Close)
@@ -80,6 +84,7 @@ func (r *rank) connect(id string, ranks []int, checkCalls bool) driver.Communica
 	return c
 }
 
+// newStream returns a stream that is closed with the world.
 func (r *rank) newStream() driver.Stream {
 	s, err := r.device.NewStream()
 	r.must(err)
@@ -95,6 +100,7 @@ func (r *rank) newEvent() driver.Event {
 
 func (r *rank) granularity() int64 { return r.device.Info().Granularity }
 
+// capture returns a graph of the work that queueWork queues on r.stream.
 func (r *rank) capture(queueWork func()) driver.Graph {
 	r.must(r.stream.BeginCapture())
 	queueWork()
@@ -118,15 +124,20 @@ func (r *rank) close() error {
 // blockStream queues a gate on a stream. The gate opens at the latest when the world is closed.
 func (r *rank) blockStream(s driver.Stream) *gate {
 	g := &gate{opened: make(chan struct{})}
-	r.onClose(func() error { g.open(); return nil })
+	r.onClose(func() error {
+		g.open()
+		return nil
+	})
 	r.must(s.Host(func() { <-g.opened }))
 	return g
 }
 
-// onSupportedPath returns call or, if c does not support call.Path, the call on the harness's
-// first path.
+// onSupportedPath returns the call unchanged if c supports it on call.Path. Otherwise, it returns
+// the call on the harness's first path.
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
-	if !call.Operation.SupportsPath(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
+	isSupported := call.Operation.SupportsPath(call.Path) &&
+		c.Offer(call).Refusal(call.Path) == nil
+	if !isSupported {
 		call.Path = r.world.harness.Paths[0]
 	}
 	return call
@@ -136,7 +147,8 @@ func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.C
 // possible.
 func (r *rank) launchAndWait(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	launchCall := c.Launch
-	if inline, ok := c.(driver.InlineLauncher); ok && r.launchCount%2 == 1 {
+	inline, supportsInline := c.(driver.InlineLauncher)
+	if supportsInline && r.launchCount%2 == 1 {
 		launchCall = inline.LaunchInline
 	}
 	r.launchCount++
@@ -151,6 +163,7 @@ func (r *rank) launchAndWait(c driver.Communicator, s driver.Stream, call driver
 	return s.Synchronize(r.world.ctx)
 }
 
+// queueCall prepares and launches a call without waiting for it.
 func (r *rank) queueCall(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	plan, err := driver.Prepare(c, call)
 	if err != nil {
@@ -161,23 +174,27 @@ func (r *rank) queueCall(c driver.Communicator, s driver.Stream, call driver.Cal
 
 // exchangePayloads exchanges payloads and checks them. sizes[i] is the size of rank i's payload.
 func (r *rank) exchangePayloads(lane driver.Lane, round int, sizes []int) error {
-	return controltest.ExchangeAndCheck(func(payload []byte) ([][]byte, error) {
+	exchange := func(payload []byte) ([][]byte, error) {
 		return r.group.Exchange(r.world.ctx, lane, payload)
-	}, r.number, round, sizes)
+	}
+	return controltest.ExchangeAndCheck(exchange, r.number, round, sizes)
 }
 
-// checkSum runs an AllReduce over a window and checks its result. Every input element is value. It
-// does nothing if the backend has no window path.
-func (r *rank) checkSum(c driver.Communicator, b buffer, value byte) {
-	const count = 20000
+// checkMaximum runs an AllReduce over a window and checks its result. All elements of all ranks
+// have the same value, which is thus their maximum. If the backend has no window path, checkMaximum
+// does nothing.
+func (r *rank) checkMaximum(c driver.Communicator, b buffer, value byte) {
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
 		return
 	}
-	r.must(r.stream.Fill(b.addressAt(0), value, count))
-	r.must(r.launchAndWait(c, r.stream, r.onSupportedPath(c, driver.Call{
+	const count, gap = 20000, 96 // bytes of the input and of the output, and between them
+	input, output := b.addressAt(0), b.addressAt(count+gap)
+	r.must(r.stream.Fill(input, value, count))
+	call := r.onSupportedPath(c, driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
-		Path: driver.PathWindow, Send: b.addressAt(0), Recv: b.addressAt(count + 96),
+		Path: driver.PathWindow, Send: input, Recv: output,
 		SendWindow: b.window, RecvWindow: b.window, Digest: 1,
-	})))
-	r.expectFilled(b.addressAt(count+96), value, count)
+	})
+	r.must(r.launchAndWait(c, r.stream, call))
+	r.expectFilled(output, value, count)
 }

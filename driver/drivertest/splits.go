@@ -16,9 +16,10 @@ var splitRequirements = []requirement{
 	{"AllToAll on one rank and AllToAllV on another cause a MismatchError", testDifferentAllToAlls},
 }
 
+// splitExchange is an AllToAllV: each rank sends a part of a different size to each rank.
 type splitExchange struct {
-	counts                   [][]int64 // by sender and receiver
-	sendOffsets, recvOffsets [][]int64 // of parts in the buffers, by rank and peer
+	counts                   [][]int64 // number of elements of each part, by sender and receiver
+	sendOffsets, recvOffsets [][]int64 // of parts in the buffers, in elements, by rank and peer
 	dataType                 driver.DataType
 }
 
@@ -46,16 +47,21 @@ func randomExchange(random *rand.Rand, n int, maxCount int64, t driver.DataType)
 	return ex
 }
 
+// randomOffsets returns offsets of parts with the given counts. The parts are in random order, with
+// gaps before some of them.
 func randomOffsets(random *rand.Rand, counts []int64) []int64 {
-	offsets, end := make([]int64, len(counts)), int64(0)
+	const gap = 3
+	offsets := make([]int64, len(counts))
+	end := int64(0) // of the parts so far
 	for _, i := range random.Perm(len(counts)) {
-		end += random.Int64N(2) * 3
+		end += random.Int64N(2) * gap
 		offsets[i] = end
 		end += counts[i]
 	}
 	return offsets
 }
 
+// splits returns a rank's argument. The caller may change the counts, which are copies.
 func (ex *splitExchange) splits(rank int) *driver.Splits {
 	s := &driver.Splits{
 		SendCounts: slices.Clone(ex.counts[rank]), SendOffsets: ex.sendOffsets[rank],
@@ -67,10 +73,14 @@ func (ex *splitExchange) splits(rank int) *driver.Splits {
 	return s
 }
 
+// inputOfPart returns the data that rank src sends to rank dst.
 func (ex *splitExchange) inputOfPart(h Harness, src, dst int) []byte {
-	return input(h, ex.dataType, 100+len(ex.counts)*src+dst, ex.counts[src][dst])
+	seed := 100 + len(ex.counts)*src + dst // differs between parts
+	return input(h, ex.dataType, seed, ex.counts[src][dst])
 }
 
+// call returns a rank's call. If useWindow is set, the other ranks may read the send buffer in its
+// window.
 func (ex *splitExchange) call(r *rank, send, recv buffer, useWindow bool) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllToAllV, DataType: ex.dataType, Splits: ex.splits(r.number),
@@ -82,6 +92,7 @@ func (ex *splitExchange) call(r *rank, send, recv buffer, useWindow bool) driver
 	return call
 }
 
+// writeBuffers writes the parts that rank r sends, and fills the receive buffer with canaries.
 func (ex *splitExchange) writeBuffers(h Harness, r *rank, send, recv buffer) {
 	size := int64(ex.dataType.Size())
 	for dst := range ex.counts {
@@ -91,6 +102,7 @@ func (ex *splitExchange) writeBuffers(h Harness, r *rank, send, recv buffer) {
 	r.must(r.stream.Fill(recv.addressAt(0), canary, recv.segment.Bytes()))
 }
 
+// checkResult checks the whole receive buffer, with the gaps between parts.
 func (ex *splitExchange) checkResult(h Harness, r *rank, recv buffer) {
 	size := int64(ex.dataType.Size())
 	want := bytes.Repeat([]byte{canary}, int(recv.segment.Bytes()))
@@ -111,16 +123,17 @@ func (ex *splitExchange) run(bw *bufferWorld, r *rank, useWindow bool) {
 func testSplits(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 2))
-	for _, n := range []int{1, 2, 3, 4} {
-		if n > h.Ranks {
-			continue
-		}
+	types := []driver.DataType{driver.Uint8, driver.Float16, driver.Int32, driver.Float64}
+	for n := 1; n <= min(4, h.Ranks); n++ {
 		bw := newBufferWorld(t, h, n, 4<<20, options{checkCalls: true})
 		for i, maxCount := range []int64{0, 1, 40, 5000, 120 << 10} {
-			types := []driver.DataType{driver.Uint8, driver.Float16, driver.Int32, driver.Float64}
 			ex := randomExchange(random, n, maxCount, types[(i+n)%len(types)])
-			windows := random.IntN(1 << n)
-			if !bw.tryOnEachRank(func(r *rank) { ex.run(bw, r, windows>>r.number&1 == 1) }) {
+			windows := random.IntN(1 << n) // one bit for each rank, 1 if the rank uses its window
+			succeeded := bw.tryOnEachRank(func(r *rank) {
+				useWindow := windows>>r.number&1 == 1
+				ex.run(bw, r, useWindow)
+			})
+			if !succeeded {
 				t.Fatalf("seed %d, %d ranks, %d elements, windows %b", seed, n, maxCount, windows)
 			}
 		}
@@ -130,29 +143,31 @@ func testSplits(t *testing.T, h Harness) {
 func testCapturedSplits(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, min(3, h.Ranks), 2<<20, options{checkCalls: true})
 	ex := randomExchange(rand.New(rand.NewPCG(4, 4)), len(bw.ranks), 60<<10, driver.Int32)
+	const useWindow = true
 	bw.onEachRank(func(r *rank) {
 		send, recv := bw.send[r.number], bw.recv[r.number]
-		g := r.capture(func() {
-			r.must(r.queueCall(r.group, r.stream, ex.call(r, send, recv, true)))
-		})
+		call := ex.call(r, send, recv, useWindow)
+		g := r.capture(func() { r.must(r.queueCall(r.group, r.stream, call)) })
 		for round := range 3 {
 			r.setStep("round %d", round)
 			ex.writeBuffers(h, r, send, recv)
 			r.must(g.Launch(r.stream))
-			ex.checkResult(h, r, recv)
+			ex.checkResult(h, r, recv) // waits for the launch
 		}
 	})
 }
 
+// testSplitsDiffer makes rank 1 expect one element more from rank 0 than rank 0 sends.
 func testSplitsDiffer(t *testing.T, h Harness) {
 	n := mismatchRankCount(h)
 	bw := newBufferWorld(t, h, n, 1<<20, options{checkCalls: true, allowFaults: true})
 	ex := randomExchange(rand.New(rand.NewPCG(7, 7)), n, 20<<10, driver.Int32)
-	expected := uint64(ex.counts[0][1] + 1)
+	sent := uint64(ex.counts[0][1])
 	errs := bw.errorsByRank(func(r *rank) error {
 		send, recv := bw.send[r.number], bw.recv[r.number]
 		ex.writeBuffers(h, r, send, recv)
-		call := ex.call(r, send, recv, r.number == 0)
+		useWindow := r.number == 0
+		call := ex.call(r, send, recv, useWindow)
 		if r.number == 1 {
 			call.Splits.RecvCounts[0]++
 		}
@@ -160,22 +175,26 @@ func testSplitsDiffer(t *testing.T, h Harness) {
 	})
 	for _, err := range errs {
 		checkMessageEnds(t, err, driver.SplitsDiffer, driver.MessageEnds{
-			From: 0, To: 1, Sent: expected - 1, Received: expected,
+			From: 0, To: 1, Sent: sent, Received: sent + 1,
 		})
 	}
 	for number, r := range bw.ranks {
-		r.expectFilled(bw.recv[number].addressAt(0), canary, bw.recv[number].segment.Bytes())
+		recv := bw.recv[number]
+		r.expectFilled(recv.addressAt(0), canary, recv.segment.Bytes())
 	}
 }
 
+// testDifferentAllToAlls makes rank 1 call AllToAllV, and the other ranks AllToAll.
 func testDifferentAllToAlls(t *testing.T, h Harness) {
 	checkMismatch(t, h, mismatchRankCount(h), func(bw *bufferWorld, r *rank) driver.Call {
-		tr := trial{operation: driver.AllToAll, dataType: driver.Int32, count: 100}
-		call := tr.call(r, bw.send[r.number], bw.recv[r.number])
-		if r.number != 1 {
-			return call
+		const count = 100
+		send, recv := bw.send[r.number], bw.recv[r.number]
+		if r.number == 1 {
+			const useWindow = false
+			ex := randomExchange(rand.New(rand.NewPCG(9, 9)), len(bw.ranks), count, driver.Int32)
+			return ex.call(r, send, recv, useWindow)
 		}
-		ex := randomExchange(rand.New(rand.NewPCG(9, 9)), len(bw.ranks), 100, driver.Int32)
-		return ex.call(r, bw.send[r.number], bw.recv[r.number], false)
+		tr := trial{operation: driver.AllToAll, dataType: driver.Int32, count: count}
+		return tr.call(r, send, recv)
 	})
 }

@@ -11,7 +11,7 @@ import (
 type Store struct {
 	mu      sync.Mutex
 	values  map[string][]byte // guarded by mu
-	changed chan struct{}     // closed by the next Set; guarded by mu
+	changed chan struct{}     // closed by the next Set; nil without a waiter; guarded by mu
 }
 
 // Set stores a value and wakes all waiters.
@@ -22,6 +22,7 @@ func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	return nil
 }
 
+// set stores a value and wakes all waiters. The caller must hold s.mu.
 func (s *Store) set(key string, value []byte) {
 	if s.values == nil {
 		s.values = map[string][]byte{}
@@ -70,13 +71,16 @@ func (s *Store) Peek(_ context.Context, key string) (value []byte, isSet bool, e
 // ServedBy returns -1, because no rank serves the store.
 func (s *Store) ServedBy() int { return -1 }
 
-// lookup returns a value or, if there is none, a channel that the next Set closes.
-func (s *Store) lookup(key string) (value []byte, isSet bool, changed chan struct{}) {
+// lookup returns a value. If there is none, it returns a channel that the next Set closes.
+func (s *Store) lookup(key string) (value []byte, isSet bool, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	value, isSet = s.values[key]
-	if !isSet && s.changed == nil {
+	if isSet {
+		return slices.Clone(value), true, nil
+	}
+	if s.changed == nil {
 		s.changed = make(chan struct{})
 	}
-	return slices.Clone(value), isSet, s.changed
+	return nil, false, s.changed
 }

@@ -22,15 +22,18 @@ func testStreamOrder(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1 << 20)
 	gate := r.blockStream(r.stream)
-	const writes = 100
+	const writes, bytes = 100, 64
+	src := b.addressAt(0)
+	// After each write of src, the value is copied to another place.
+	copyAddress := func(i byte) uintptr { return b.addressAt(bytes * (1 + int64(i))) }
 	for i := range byte(writes) {
-		must(t, r.stream.Fill(b.addressAt(0), i, 64))
-		must(t, r.stream.Copy(b.addressAt(64*(int64(i)+1)), b.addressAt(0), 64))
+		must(t, r.stream.Fill(src, i, bytes))
+		must(t, r.stream.Copy(copyAddress(i), src, bytes))
 	}
 	gate.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
 	for i := range byte(writes) {
-		r.expectFilled(b.addressAt(64*(int64(i)+1)), i, 64)
+		r.expectFilled(copyAddress(i), i, bytes)
 	}
 }
 
@@ -54,8 +57,8 @@ func testErrorOnce(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{allowFaults: true})
 	r := w.ranks[0]
 	gate := r.blockStream(r.stream)
-	must(t, r.queueCall(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
-	r.group.Abort(nil)
+	must(t, r.queueCall(r.group, r.stream, barrier))
+	r.group.Abort(nil) // so that the barrier fails
 	gate.open()
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
 	hasRun := false
@@ -103,7 +106,7 @@ func testStreamClosed(t *testing.T, h Harness) {
 	b := r.newBuffer(1)
 	e := r.newEvent()
 	graph := r.capture(func() { must(t, r.stream.Fill(b.addressAt(0), 1, 1)) })
-	plan, err := driver.Prepare(r.group, driver.Call{Operation: driver.Barrier})
+	plan, err := driver.Prepare(r.group, barrier)
 	must(t, err)
 	s, err := r.device.NewStream()
 	must(t, err)
@@ -111,7 +114,7 @@ func testStreamClosed(t *testing.T, h Harness) {
 	if _, err := s.EndCapture(); err == nil {
 		t.Error("EndCapture of a closed stream succeeded, want an error")
 	}
-	for call, err := range map[string]error{
+	errs := map[string]error{
 		"Copy":              s.Copy(b.addressAt(0), b.addressAt(64), 64),
 		"Fill":              s.Fill(b.addressAt(0), 1, 64),
 		"Host":              s.Host(func() { t.Error("a closed stream ran a function") }),
@@ -120,22 +123,26 @@ func testStreamClosed(t *testing.T, h Harness) {
 		"BeginCapture":      s.BeginCapture(),
 		"Launch of a graph": graph.Launch(s),
 		"Launch of a plan":  r.group.Launch(s, plan),
-	} {
+	}
+	for call, err := range errs {
 		wantError(t, call, err, driver.ErrClosed)
 	}
-	must(t, r.launchAndWait(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+	must(t, r.launchAndWait(r.group, r.stream, barrier)) // the refused launch was no fault
 }
 
+// testNegativeSize checks sizes below 1. A size of 0 is no error, and has no effect.
 func testNegativeSize(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
-	if r.stream.Copy(b.addressAt(0), b.addressAt(64), -1) == nil {
+	dst, src := b.addressAt(0), b.addressAt(64)
+	const before, after = 0, 1 // values of dst
+	if err := r.stream.Copy(dst, src, -1); err == nil {
 		t.Error("copying -1 bytes succeeded, want an error")
 	}
-	if r.stream.Fill(b.addressAt(0), 1, -1) == nil {
+	if err := r.stream.Fill(dst, after, -1); err == nil {
 		t.Error("filling -1 bytes succeeded, want an error")
 	}
-	must(t, r.stream.Copy(b.addressAt(0), b.addressAt(64), 0))
-	must(t, r.stream.Fill(b.addressAt(0), 1, 0))
-	r.expectFilled(b.addressAt(0), 0, 64)
+	must(t, r.stream.Copy(dst, src, 0))
+	must(t, r.stream.Fill(dst, after, 0))
+	r.expectFilled(dst, before, 64)
 }

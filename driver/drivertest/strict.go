@@ -8,6 +8,11 @@ import (
 	"symmem/driver"
 )
 
+// Strict groups (GroupConfig.Strict) compare the numbers of messages at each collective. The tests
+// of these groups belong to messageRequirements.
+
+// testOmittedCall makes steps of a message and a barrier. One step lacks a Send or a Recv. The
+// barrier of this step must detect the mistake.
 func testOmittedCall(t *testing.T, h Harness) {
 	for _, omitted := range []driver.Operation{driver.Send, driver.Recv} {
 		t.Run(omitted.String(), func(t *testing.T) {
@@ -22,19 +27,22 @@ func testOmittedCall(t *testing.T, h Harness) {
 				}
 				return nil
 			})
+			const detectingCollective = omittingStep + 1 // collectives are numbered from 1
 			for number, err := range errs {
 				if omitted == driver.Send && errors.Is(err, driver.ErrFault) {
 					continue // another rank may detect the mistake first
 				}
-				if !isUnmatchedAt(err, omittingStep+1) {
+				if !isUnmatchedAt(err, detectingCollective) {
 					t.Errorf("rank %d: got %v, want a MessageError at collective %d", number, err,
-						omittingStep+1)
+						detectingCollective)
 				}
 			}
 		})
 	}
 }
 
+// isUnmatchedAt reports whether err is a MessageError of an unmatched message that the collective
+// with the given number has detected.
 func isUnmatchedAt(err error, collective uint64) bool {
 	e, ok := errors.AsType[*driver.MessageError](err)
 	return ok && e.Fault == driver.MessagesUnmatched && e.Number == collective
@@ -45,24 +53,26 @@ const omittingStep = 2 // number, from 0, of the step that lacks a Send or Recv
 // sendExceptOne runs this rank's part of a step: a message from rank 0 to rank 2, followed by a
 // barrier. In omittingStep, it skips the omitted operation.
 func sendExceptOne(bw *bufferWorld, r *rank, step int, omitted driver.Operation) error {
-	var call driver.Call
-	switch r.number {
-	case 0:
-		call = messageCall(driver.Send, 2, 1, bw.send[0], 0, 100)
-	case 2:
-		call = messageCall(driver.Recv, 0, 1, bw.recv[2], 0, 100)
-	}
-	stream := r.stream
-	if step == omittingStep && r.number == 2 {
-		stream = r.newStream() // a Recv without a Send would block the rank's stream
-	}
-	isOmitted := step == omittingStep && call.Operation == omitted
-	if r.number != 1 && !isOmitted {
-		if err := r.queueCall(r.group, stream, call); err != nil {
-			return err
+	isOmitting := step == omittingStep
+	sends := !isOmitting || omitted != driver.Send
+	receives := !isOmitting || omitted != driver.Recv
+	var err error
+	switch {
+	case r.number == 0 && sends:
+		call := message{peer: 2, tag: 1, bytes: 100}.send(bw.send[0])
+		err = r.queueCall(r.group, r.stream, call)
+	case r.number == 2 && receives:
+		stream := r.stream
+		if isOmitting {
+			stream = r.newStream() // a Recv without a Send would block the rank's stream
 		}
+		call := message{peer: 0, tag: 1, bytes: 100}.recv(bw.recv[2])
+		err = r.queueCall(r.group, stream, call)
 	}
-	return r.launchAndWait(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
+	if err != nil {
+		return err
+	}
+	return r.launchAndWait(r.group, r.stream, barrier)
 }
 
 // testMissingSend makes rank 2 wait for a message that is never sent. The rank must get an error,
@@ -73,19 +83,19 @@ func testMissingSend(t *testing.T, h Harness) {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
 			bw := newBufferWorld(t, h, 3, 1<<20, options{isStrict: true, allowFaults: true})
 			errs := bw.errorsByRank(func(r *rank) error {
-				var call driver.Call
+				var err error
 				switch r.number {
 				case 0:
-					call = messageCall(driver.Send, 2, 5, bw.send[0], 0, 100)
+					call := message{peer: 2, tag: 5, bytes: 100}.send(bw.send[0])
+					err = r.queueCall(r.group, r.stream, call)
 				case 2:
-					call = messageCall(driver.Recv, source, 1, bw.recv[2], 0, 100)
+					call := message{peer: source, tag: 1, bytes: 100}.recv(bw.recv[2])
+					err = r.queueCall(r.group, r.stream, call)
 				}
-				if r.number != 1 {
-					if err := r.queueCall(r.group, r.stream, call); err != nil {
-						return err
-					}
+				if err != nil {
+					return err
 				}
-				return r.launchAndWait(r.group, r.stream, driver.Call{Operation: driver.Barrier})
+				return r.launchAndWait(r.group, r.stream, barrier)
 			})
 			if !isUnmatchedAt(errs[2], 1) {
 				t.Errorf("the receiver got %v, want a MessageError at collective 1", errs[2])
@@ -105,23 +115,25 @@ func testOutOfStep(t *testing.T, h Harness) {
 	bw.expectUntouched(1)
 }
 
+// sendAcrossBarrier makes rank 0 send before a barrier, and rank 1 receive after the barrier.
 func sendAcrossBarrier(bw *bufferWorld, r *rank) error {
 	if r.number == 0 {
-		call := messageCall(driver.Send, 1, 6, bw.send[0], 0, 10)
+		call := message{peer: 1, tag: 6, bytes: 10}.send(bw.send[0])
 		if err := r.queueCall(r.group, r.stream, call); err != nil {
 			return err
 		}
 	}
-	if err := r.launchAndWait(r.group, r.stream,
-		driver.Call{Operation: driver.Barrier}); err != nil {
+	if err := r.launchAndWait(r.group, r.stream, barrier); err != nil {
 		return err
 	}
-	if r.number == 0 {
-		return nil
+	if r.number == 1 {
+		call := message{peer: 0, tag: 6, bytes: 10}.recv(bw.recv[1])
+		return r.launchAndWait(r.group, r.stream, call)
 	}
-	return r.launchAndWait(r.group, r.stream, messageCall(driver.Recv, 0, 6, bw.recv[1], 0, 10))
+	return nil
 }
 
+// testNonStrict makes the calls of testOutOfStep in a group in which they are correct.
 func testNonStrict(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) { r.must(sendAcrossBarrier(bw, r)) })

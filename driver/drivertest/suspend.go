@@ -23,6 +23,13 @@ func asSuspendable(r *rank, s driver.Segment) driver.SuspendableSegment {
 	return segment
 }
 
+// Arguments of suspendSegment and PrepareSuspend: whether Resume restores the contents.
+const (
+	saveContents    = true
+	discardContents = false
+)
+
+// suspendSegment suspends a segment, which releases its memory until Resume is called.
 func suspendSegment(r *rank, s driver.Segment, save bool) driver.SuspendableSegment {
 	segment := asSuspendable(r, s)
 	r.must(segment.PrepareSuspend(save))
@@ -37,7 +44,8 @@ func testResumedZeros(t *testing.T, h Harness) {
 		address, bytes := b.segment.Address(), b.segment.Bytes()
 		r.must(r.stream.Fill(address, 0xFF, bytes))
 		r.must(r.stream.Synchronize(r.world.ctx))
-		r.must(suspendSegment(r, b.segment, false).Resume())
+		segment := suspendSegment(r, b.segment, discardContents)
+		r.must(segment.Resume())
 		if got := b.segment.Address(); got != address {
 			t.Errorf("Address() = %#x after Resume, want %#x", got, address)
 		}
@@ -48,29 +56,33 @@ func testResumedZeros(t *testing.T, h Harness) {
 func testResumedContents(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(2 * r.granularity())
-	for round := range byte(3) {
-		r.must(r.stream.Fill(b.addressAt(0), round+1, b.segment.Bytes()))
+	address, bytes := b.segment.Address(), b.segment.Bytes()
+	for _, value := range []byte{1, 2, 3} {
+		r.must(r.stream.Fill(address, value, bytes))
 		r.must(r.stream.Synchronize(r.world.ctx))
-		r.must(suspendSegment(r, b.segment, true).Resume())
-		r.expectFilled(b.addressAt(0), round+1, b.segment.Bytes())
+		segment := suspendSegment(r, b.segment, saveContents)
+		r.must(segment.Resume())
+		r.expectFilled(address, value, bytes)
 	}
 	// Resume does not restore the saved contents of a segment that is not suspended.
-	r.must(asSuspendable(r, b.segment).PrepareSuspend(true))
-	r.must(r.stream.Fill(b.addressAt(0), 9, b.segment.Bytes()))
+	segment := asSuspendable(r, b.segment)
+	r.must(segment.PrepareSuspend(saveContents))
+	const laterValue = 9
+	r.must(r.stream.Fill(address, laterValue, bytes))
 	r.must(r.stream.Synchronize(r.world.ctx))
-	r.must(asSuspendable(r, b.segment).Resume())
-	r.expectFilled(b.addressAt(0), 9, b.segment.Bytes())
+	r.must(segment.Resume())
+	r.expectFilled(address, laterValue, bytes)
 }
 
 func testUnmapSuspended(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
-	for range 3 {
+	for range 3 { // at the same addresses
 		s, err := r.arena.Map(0, r.granularity())
 		must(t, err)
 		r.expectFilled(s.Address(), 0, r.granularity())
 		must(t, r.stream.Fill(s.Address(), 1, r.granularity()))
 		must(t, r.stream.Synchronize(r.world.ctx))
-		segment := suspendSegment(r, s, true)
+		segment := suspendSegment(r, s, saveContents)
 		must(t, s.Unmap())
 		wantError(t, "resuming an unmapped segment", segment.Resume(), driver.ErrClosed)
 	}
@@ -78,11 +90,13 @@ func testUnmapSuspended(t *testing.T, h Harness) {
 
 func testSuspendTwice(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
-	segment := suspendSegment(r, r.newBuffer(1).segment, false)
-	wantError(t, "preparing again", segment.PrepareSuspend(false), driver.ErrSuspended)
+	b := r.newBuffer(1)
+	segment := suspendSegment(r, b.segment, discardContents)
+	prepareErr := segment.PrepareSuspend(discardContents)
+	wantError(t, "preparing again", prepareErr, driver.ErrSuspended)
 	wantError(t, "suspending again", segment.Suspend(), driver.ErrSuspended)
 	must(t, segment.Resume())
-	must(t, segment.Resume())
+	must(t, segment.Resume()) // has no effect
 }
 
 // suspendWindow suspends a buffer's window and segment on all ranks.
@@ -91,16 +105,19 @@ func suspendWindow(r *rank, b buffer) {
 	r.must(w.PrepareSuspend())
 	waitForAll(r)
 	r.must(w.Suspend())
-	suspendSegment(r, b.segment, false)
+	suspendSegment(r, b.segment, discardContents)
 	waitForAll(r)
 }
 
+// resumeWindow resumes a buffer's segment and window on all ranks.
 func resumeWindow(r *rank, b buffer) {
 	r.must(asSuspendable(r, b.segment).Resume())
-	waitForAll(r)
-	r.must(b.window.(driver.SuspendableWindow).Resume(r.world.ctx))
+	waitForAll(r) // the window needs the segments of all ranks
+	w := b.window.(driver.SuspendableWindow)
+	r.must(w.Resume(r.world.ctx))
 }
 
+// waitForAll waits until all ranks call it.
 func waitForAll(r *rank) {
 	_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
 	r.must(err)
@@ -109,34 +126,36 @@ func waitForAll(r *rank) {
 func testSuspendCycles(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
-		const count = 20000
-		b := r.newWindow(2*count + 96)
+		const count, gap = 20000, 96 // bytes of the input and of the output, and between them
+		b := r.newWindow(2*count + gap)
+		input, output := b.addressAt(0), b.addressAt(count+gap)
 		call := onCapturablePath(r, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
-			Send: b.addressAt(0), Recv: b.addressAt(count + 96), SendWindow: b.window,
-			RecvWindow: b.window,
-			Digest:     1,
+			Send: input, Recv: output, SendWindow: b.window, RecvWindow: b.window, Digest: 1,
 		})
 		plan, err := driver.Prepare(r.group, call)
 		r.must(err)
 		g := r.capture(func() { r.must(r.group.Launch(r.stream, plan)) })
-		for round := range byte(10) {
-			r.setStep("cycle %d", round)
+		for cycle := range byte(10) {
+			r.setStep("cycle %d", cycle)
 			suspendWindow(r, b)
 			resumeWindow(r, b)
-			r.must(r.stream.Fill(b.addressAt(0), 10*round+byte(r.number), count))
+			r.must(r.stream.Fill(input, 10*cycle+byte(r.number), count))
 			r.must(g.Launch(r.stream))
 			r.must(r.stream.Synchronize(w.ctx))
-			r.expectFilled(b.addressAt(count+96), 10*round+2, count)
+			maximum := 10*cycle + 2 // the value of rank 2
+			r.expectFilled(output, maximum, count)
 		}
-		r.checkSum(r.group, b, 77)
+		r.checkMaximum(r.group, b, 77)
 	})
 }
 
-// onCapturablePath returns call on a path whose graphs survive a suspension.
+// onCapturablePath returns the call on a path whose graphs survive a suspension: the first
+// supported path of a list.
 func onCapturablePath(r *rank, call driver.Call) driver.Call {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathWindow, driver.PathPlain} {
-		if call.Path = path; r.group.Offer(call).Refusal(path) == nil {
+		call.Path = path
+		if r.group.Offer(call).Refusal(path) == nil {
 			break
 		}
 	}
@@ -151,6 +170,6 @@ func testDeregisterSuspended(t *testing.T, h Harness) {
 		r.must(b.window.Deregister())
 		r.must(asSuspendable(r, b.segment).Resume())
 		b.window = r.register(r.group, r.nextKey(), b)
-		r.checkSum(r.group, b, 5)
+		r.checkMaximum(r.group, b, 5)
 	})
 }

@@ -18,20 +18,22 @@ var messageSizes = []int64{1, 0, 48, 49, 8 << 10, 64 << 10, 64<<10 + 1, 5, 3<<20
 func testTransferSizes(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 4<<20, options{checkCalls: true})
 	for i, bytes := range messageSizes {
-		sender, data := i%2, input(h, driver.Uint8, i, bytes)
+		data := input(h, driver.Uint8, i, bytes)
+		sender := i % 2
+		receiver := 1 - sender
 		bw.onEachRank(func(r *rank) {
 			r.setStep("%d bytes from rank %d", bytes, sender)
 			if r.number == sender {
 				send := bw.send[sender]
 				r.write(send.addressAt(0), data)
-				r.must(r.launchAndWait(r.group, r.stream, messageCall(driver.Send, 1-sender, 0,
-					send, 0, bytes)))
+				call := message{peer: receiver, bytes: bytes}.send(send)
+				r.must(r.launchAndWait(r.group, r.stream, call))
 				return
 			}
-			recv := bw.recv[1-sender]
+			recv := bw.recv[receiver]
 			r.must(r.stream.Fill(recv.addressAt(0), canary, bytes+canaryCount))
-			r.must(r.launchAndWait(r.group, r.stream, messageCall(driver.Recv, sender, 0, recv, 0,
-				bytes)))
+			call := message{peer: sender, bytes: bytes}.recv(recv)
+			r.must(r.launchAndWait(r.group, r.stream, call))
 			r.expectBytes(recv.addressAt(0), data)
 			r.expectFilled(recv.addressAt(bytes), canary, canaryCount)
 		})
@@ -40,10 +42,12 @@ func testTransferSizes(t *testing.T, h Harness) {
 
 func testBothDirections(t *testing.T, h Harness) {
 	for _, bytes := range []int64{4, 64<<10 + 1, 2<<20 + 1} {
-		newBufferWorld(t, h, 2, 4<<20, options{checkCalls: true}).sendAround(bytes, 2)
+		bw := newBufferWorld(t, h, 2, 4<<20, options{checkCalls: true})
+		bw.sendAround(bytes, onTwoStreams)
 	}
 }
 
 func testRing(t *testing.T, h Harness) {
-	newBufferWorld(t, h, 4, 1<<20, options{checkCalls: true}).sendAround(200<<10, 2)
+	bw := newBufferWorld(t, h, 4, 1<<20, options{checkCalls: true})
+	bw.sendAround(200<<10, onTwoStreams)
 }

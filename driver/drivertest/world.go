@@ -29,6 +29,7 @@ type world struct {
 	ranks   []*rank         // by rank number
 }
 
+// options are the arguments of newWorld. The zero value is a world whose calls are not compared.
 type options struct {
 	timeout     time.Duration  // Config.Timeout; 0 means longTimeout
 	lifetime    time.Duration  // limit for the whole test; 0 means longTimeout
@@ -40,23 +41,24 @@ type options struct {
 	allowFaults bool           // ignore errors when the world is closed
 }
 
-// newWorld opens n ranks and closes them when the test ends. After a failure of the world, a test
-// must open the next one in another subtest: a backend that lacks Anytime can connect only after
-// the groups of the failed world have been closed.
+// newWorld opens n ranks and closes them when the test ends. A test of faults must open each world
+// in a separate subtest. Otherwise, the groups of a failed world would still be open, and a backend
+// that lacks the part Anytime could not connect other groups.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
 		t.Skipf("the test needs %d ranks, but the backend opens at most %d", n, h.Ranks)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(o.lifetime, longTimeout))
+	lifetime := cmp.Or(o.lifetime, longTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), lifetime)
 	w := &world{options: o, t: t, harness: h, ctx: ctx}
 	for i := range n {
 		w.ranks = append(w.ranks, &rank{world: w, number: i})
 	}
 	t.Cleanup(func() {
 		defer cancel()
-		err := errors.Join(w.errorsByRank(func(r *rank) error { return r.close() })...)
-		if err != nil && !w.allowFaults {
+		errs := w.errorsByRank((*rank).close)
+		if err := errors.Join(errs...); err != nil && !w.allowFaults {
 			t.Errorf("closing the world: %v", err)
 		}
 	})
@@ -74,8 +76,7 @@ func (w *world) onEachRank(f func(r *rank)) {
 	}
 }
 
-// tryOnEachRank is like onEachRank, but returns whether f succeeded on all ranks. A failure of f
-// ends its goroutine; see rank.failf.
+// tryOnEachRank is like onEachRank, but returns whether f succeeded on all ranks.
 func (w *world) tryOnEachRank(f func(r *rank)) bool {
 	var running sync.WaitGroup
 	var successCount atomic.Int32
@@ -84,7 +85,7 @@ func (w *world) tryOnEachRank(f func(r *rank)) bool {
 			r.isInGoroutine = true
 			defer func() { r.isInGoroutine = false }()
 			f(r)
-			successCount.Add(1)
+			successCount.Add(1) // not if f fails, because rank.failf ends the goroutine
 		})
 	}
 	running.Wait()
@@ -103,6 +104,7 @@ func (w *world) errorsByRank(f func(r *rank) error) []error {
 	return errs
 }
 
+// firstNumbers returns the numbers 0 to n-1.
 func firstNumbers(n int) []int {
 	numbers := make([]int, n)
 	for i := range numbers {
@@ -117,8 +119,10 @@ type gate struct {
 	once   sync.Once
 }
 
+// open lets the stream continue. A second call has no effect.
 func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
 
+// must ends the test if err is not nil.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -126,6 +130,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// wantError checks that err matches target. call describes the call that returned err.
 func wantError(t *testing.T, call string, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
