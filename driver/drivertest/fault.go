@@ -27,6 +27,8 @@ var faultRequirements = []requirement{
 // barrier is a Barrier with the same Digest on all ranks.
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
+// testAbort makes rank 0 abort the group, while the other ranks wait in a barrier. Rank 2 makes an
+// exchange after the failed barrier.
 func testAbort(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{allowFaults: true})
 	w.onEachRank(func(r *rank) {
@@ -52,25 +54,29 @@ func testAbort(t *testing.T, h Harness) {
 // other ranks have already sent. Its second call must fail.
 func checkAbsentRank(t *testing.T, w *world, call func(r *rank) error) {
 	t.Helper()
-	lateRank := len(w.ranks) - 1
-	namingErrors := 0 // errors that name the late rank
-	for _, err := range w.errorsByRank(func(r *rank) error {
-		if r.number == lateRank {
+	lateNumber := len(w.ranks) - 1
+	late := w.ranks[lateNumber]
+	errs := w.errorsByRank(func(r *rank) error {
+		if r == late {
 			return nil
 		}
-		defer func() { <-r.group.Failed() }()
-		return call(r)
-	})[:lateRank] {
-		namingErrors += controltest.CountTimeouts(t, err, lateRank)
+		err := call(r)
+		<-r.group.Failed()
+		return err
+	})
+	namingErrors := 0 // errors that name the late rank
+	for _, err := range errs[:lateNumber] {
+		namingErrors += controltest.CountTimeouts(t, err, lateNumber)
 	}
 	if namingErrors == 0 {
 		t.Error("no rank got a TimeoutError")
 	}
-	err := call(w.ranks[lateRank])
-	if err == nil {
-		err = call(w.ranks[lateRank])
+	firstErr := call(late)
+	if firstErr != nil {
+		return
 	}
-	if err == nil {
+	secondErr := call(late)
+	if secondErr == nil {
 		t.Error("both calls of the late rank succeeded, want an error")
 	}
 }
@@ -89,9 +95,11 @@ func testAbsentCollective(t *testing.T, h Harness) {
 					call := tr.call(r, bw.send[r.number], bw.recv[r.number])
 					return r.launchAndWait(r.group, r.stream, call)
 				})
-				lateRank := bw.ranks[2]
-				for _, r := range bw.ranks[:lateRank.number] {
-					expectNoResult(r, path, bw.recv[r.number].addressAt(canaryCount), 0, 4*count)
+				const before = 0                 // value of a new buffer
+				resultBytes := 4 * count         // of float32 elements
+				for _, r := range bw.ranks[:2] { // the ranks that were not late
+					output := bw.recv[r.number].addressAt(canaryCount)
+					expectNoResult(r, path, output, before, resultBytes)
 				}
 			})
 		}
@@ -108,11 +116,12 @@ func testAbsentExchange(t *testing.T, h Harness) {
 	})
 	t.Run("context", func(t *testing.T) {
 		w := newWorld(t, h, 3, options{})
-		ctx, cancel := context.WithTimeout(w.ctx, shortTimeout)
+		shortCtx, cancel := context.WithTimeout(w.ctx, shortTimeout)
 		defer cancel()
 		checkAbsentRank(t, w, func(r *rank) error {
+			ctx := shortCtx
 			if r.number == 2 {
-				ctx = w.ctx
+				ctx = w.ctx // shortCtx has ended when the late rank makes its calls
 			}
 			_, err := r.group.Exchange(ctx, driver.LaneControl, []byte("here"))
 			return err
@@ -120,18 +129,23 @@ func testAbsentExchange(t *testing.T, h Harness) {
 	})
 }
 
+// testAbsentBackground makes rank 0 exchange alone on the background lane (the channel for
+// exchanges for which no caller waits). The control lane and collectives must still work.
 func testAbsentBackground(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{timeout: shortTimeout})
-	presentRank := w.ranks[0]
-	_, err := presentRank.group.Exchange(context.Background(), driver.LaneBackground, nil)
-	if controltest.CountTimeouts(t, err, 1) == 0 {
+	group := w.ranks[0].group
+	_, err := group.Exchange(context.Background(), driver.LaneBackground, nil)
+	const absentRank = 1
+	if controltest.CountTimeouts(t, err, absentRank) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
-	if _, err := presentRank.group.Exchange(w.ctx, driver.LaneBackground, nil); err == nil {
+	_, err = group.Exchange(w.ctx, driver.LaneBackground, nil)
+	if err == nil {
 		t.Error("an exchange on a failed lane succeeded, want an error")
 	}
 	w.onEachRank(func(r *rank) {
-		r.must(r.exchangePayloads(driver.LaneControl, 1, []int{3, 3}))
+		const round = 1
+		r.must(r.exchangePayloads(driver.LaneControl, round, []int{3, 3}))
 		r.must(r.launchAndWait(r.group, r.stream, barrier))
 	})
 }
@@ -165,15 +179,13 @@ func testDeadlock(t *testing.T, h Harness) {
 	for _, exchangingRank := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", exchangingRank), func(t *testing.T) {
 			w := newWorld(t, h, 3, options{allowFaults: true})
-			errs := w.errorsByRank(func(r *rank) error {
-				return exchangeOrBarrier(r,
-					exchangingRank)
-			})
+			errs := w.errorsByRank(func(r *rank) error { return exchangeOrBarrier(r, exchangingRank) })
 			controltest.CheckDeadlocks(t, errs)
 		})
 	}
 }
 
+// exchangeOrBarrier makes an exchange on one rank, and a barrier on the others.
 func exchangeOrBarrier(r *rank, exchangingRank int) error {
 	if r.number == exchangingRank {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
@@ -185,15 +197,18 @@ func exchangeOrBarrier(r *rank, exchangingRank int) error {
 // testDeadlockWithBusyLane makes the ranks deadlock while they exchange payloads on another lane.
 func testDeadlockWithBusyLane(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{allowFaults: true})
-	controltest.CheckDeadlocks(t, w.errorsByRank(func(r *rank) error {
+	const exchangingRank = 0
+	sizes := []int{1, 20000}
+	errs := w.errorsByRank(func(r *rank) error {
 		result := make(chan error, 1)
-		go func() { result <- exchangeOrBarrier(r, 0) }()
-		for round := 0; ; round++ {
-			if r.exchangePayloads(driver.LaneBackground, round, []int{1, 20000}) != nil {
-				return <-result
-			}
+		go func() { result <- exchangeOrBarrier(r, exchangingRank) }()
+		round := 0
+		for r.exchangePayloads(driver.LaneBackground, round, sizes) == nil { // until the group fails
+			round++
 		}
-	}))
+		return <-result
+	})
+	controltest.CheckDeadlocks(t, errs)
 }
 
 // testFaultLaneCalls makes rank 0 exchange on the fault lane (the channel for reports of failures)
@@ -201,15 +216,15 @@ func testDeadlockWithBusyLane(t *testing.T, h Harness) {
 func testFaultLaneCalls(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{allowFaults: true})
 	w.onEachRank(func(r *rank) {
-		var err error
+		var waitErr error
 		switch r.number {
 		case 1:
-			err = r.launchAndWait(r.group, r.stream, barrier)
+			waitErr = r.launchAndWait(r.group, r.stream, barrier)
 		case 2:
-			_, err = r.group.Exchange(w.ctx, driver.LaneBackground, nil)
+			_, waitErr = r.group.Exchange(w.ctx, driver.LaneBackground, nil)
 		}
-		if r.number != 0 && !errors.Is(err, driver.ErrFault) {
-			r.failf("got %v, want ErrFault", err)
+		if r.number != 0 && !errors.Is(waitErr, driver.ErrFault) {
+			r.failf("got %v, want ErrFault", waitErr)
 		}
 		for round := range 3 {
 			r.must(r.exchangePayloads(driver.LaneFault, round, []int{10, 9000, 40000}))
@@ -217,29 +232,33 @@ func testFaultLaneCalls(t *testing.T, h Harness) {
 	})
 }
 
+// testFaultLaneAbsent makes ranks 0 and 1 exchange on the fault lane, and later rank 2. The later
+// exchange must return the payloads of all ranks.
 func testFaultLaneAbsent(t *testing.T, h Harness) {
 	for _, size := range []int{7, 20000} {
 		t.Run(fmt.Sprint(size, " bytes"), func(t *testing.T) {
-			w := newWorld(t, h, 3, options{})
-			w.allowFaults = true
-			report := func(r *rank, presentRank ...bool) {
+			w := newWorld(t, h, 3, options{allowFaults: true})
+			// exchange expects payloads of the ranks r for which isPresent[r] is set.
+			exchange := func(r *rank, isPresent []bool) {
 				ctx, cancel := context.WithTimeout(w.ctx, shortTimeout)
 				defer cancel()
-				payload := controltest.Payload(r.number, 1, size)
+				const round = 1
+				payload := controltest.Payload(r.number, round, size)
 				got, err := r.group.Exchange(ctx, driver.LaneFault, payload)
 				r.must(err)
-				r.must(controltest.CheckReports(got, r.number, size, presentRank))
+				r.must(controltest.CheckReports(got, r.number, size, isPresent))
 			}
 			w.onEachRank(func(r *rank) {
 				if r.number != 2 {
-					report(r, true, true, false)
+					exchange(r, []bool{true, true, false})
 				}
 			})
-			report(w.ranks[2], true, true, true)
+			exchange(w.ranks[2], []bool{true, true, true})
 		})
 	}
 }
 
+// testNewGroup makes rank 1 abort the group, and then connects another group.
 func testNewGroup(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{allowFaults: true})
 	w.onEachRank(func(r *rank) {
@@ -247,19 +266,22 @@ func testNewGroup(t *testing.T, h Harness) {
 		select {
 		case <-r.group.Failed():
 			r.failf("a new group has failed")
-		default:
+		default: // the group works
 		}
 		if r.number == 1 {
 			r.group.Abort(nil)
-		} else if err := r.launchAndWait(r.group, r.stream, barrier); err == nil {
-			r.failf("a collective of an aborted group succeeded, want an error")
+		} else {
+			err := r.launchAndWait(r.group, r.stream, barrier)
+			if err == nil {
+				r.failf("a collective of an aborted group succeeded, want an error")
+			}
 		}
 		<-r.group.Failed()
 		if r.group.Cause() == nil {
 			r.failf("Cause() = nil after the group failed")
 		}
 		b := r.newBuffer(1)
-		c := r.connect("anew", firstNumbers(2), true)
+		c := r.connect("anew", firstNumbers(2), checkingCalls)
 		checkAllGather(r, c, firstNumbers(2), b)
 	})
 }

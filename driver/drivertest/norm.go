@@ -1,7 +1,6 @@
 package drivertest
 
 import (
-	"errors"
 	"math/rand/v2"
 	"testing"
 
@@ -18,29 +17,37 @@ var normRequirements = []requirement{
 }
 
 const (
-	normBytes   = 1 << 20
-	maxNormRows = 24
+	normBytes   = 1 << 20 // size of the buffer of each tensor
+	maxNormRows = 24      // so that the tensors fit
 )
 
-// normTrial embeds the case of rank 0. All cases have the same arguments.
+// normTrial is an AllReduceRMSNorm or ReduceScatterRMSNorm on all ranks. In a ReduceScatterRMSNorm,
+// each rank has a different case, because it has different outputs. The cases have the same
+// arguments. normTrial embeds the first case.
 type normTrial struct {
 	*formula.NormCase
 	cases          []*formula.NormCase // by rank in a ReduceScatterRMSNorm, and otherwise one
 	path           driver.Path
-	isUnregistered bool
-	extraBuffers   []buffer // by rank
+	isUnregistered bool     // the call has no windows
+	extraBuffers   []buffer // by rank, for the tensors other than the input and the output
 }
 
+// newNormWorld opens n ranks, and returns the world and normTrial.extraBuffers.
 func newNormWorld(t *testing.T, h Harness, n int, o options) (*bufferWorld, []buffer) {
 	t.Helper()
 	bw := newBufferWorld(t, h, n, normBytes, o)
 	extraBuffers := make([]buffer, n)
-	bw.onEachRank(func(r *rank) { extraBuffers[r.number] = r.newBuffer(4 * normBytes) })
+	const tensorCount = 4 // residual, weight, quantized output and scales
+	bw.onEachRank(func(r *rank) {
+		extraBuffers[r.number] = r.newBuffer(tensorCount * normBytes)
+	})
 	return bw, extraBuffers
 }
 
+// call returns a rank's call. All outputs have space for canaries around them.
 func (tr *normTrial) call(bw *bufferWorld, r *rank) driver.Call {
-	norm, extraBuffer := tr.Norm, tr.extraBuffers[r.number]
+	norm := tr.Norm // a copy
+	extraBuffer := tr.extraBuffers[r.number]
 	norm.Residual = extraBuffer.addressAt(canaryCount)
 	norm.Weight = extraBuffer.addressAt(normBytes)
 	if tr.Quant != driver.QuantNone {
@@ -54,27 +61,35 @@ func (tr *normTrial) call(bw *bufferWorld, r *rank) driver.Call {
 		SendWindow: send.window, RecvWindow: recv.window, Norm: &norm,
 	}
 	if tr.InPlace {
-		call.Recv, call.RecvWindow = call.Send, call.SendWindow
-		call.Recv += uintptr(2 * tr.caseOf(r).Rank * int(call.Count))
+		ownRank := tr.caseOf(r).Rank // 0 in an AllReduceRMSNorm
+		ownOffset := ownRank * int(call.Count) * tr.DataType.Size()
+		call.Recv = call.Send + uintptr(ownOffset)
+		call.RecvWindow = call.SendWindow
 	}
 	if tr.Operation == driver.ReduceScatterRMSNorm {
 		call.RecvWindow = nil // the operation does not use it
 	}
 	if tr.isUnregistered {
-		call.SendWindow, call.RecvWindow = nil, nil
+		call.SendWindow = nil
+		call.RecvWindow = nil
 	}
 	call.Digest = callDigest(&call)
 	return call
 }
 
+// caseOf returns the case of a rank.
 func (tr *normTrial) caseOf(r *rank) *formula.NormCase {
-	return tr.cases[r.number%len(tr.cases)]
+	if len(tr.cases) == 1 {
+		return tr.cases[0]
+	}
+	return tr.cases[r.number]
 }
 
+// writeInputs writes the inputs of a rank's call, and canaries to and around the outputs.
 func (tr *normTrial) writeInputs(r *rank, call *driver.Call) {
 	c := tr.caseOf(r)
-	_, bytes := call.Spans(len(r.world.ranks), r.number)
-	r.must(r.stream.Fill(call.Recv-canaryCount, canary, bytes+2*canaryCount))
+	_, outputBytes := call.Spans(len(r.world.ranks), r.number)
+	r.must(r.stream.Fill(call.Recv-canaryCount, canary, outputBytes+2*canaryCount))
 	extraBuffer := tr.extraBuffers[r.number]
 	r.must(r.stream.Fill(extraBuffer.addressAt(0), canary, extraBuffer.segment.Bytes()))
 	r.write(call.Send, formula.Bytes(c.Inputs[r.number]))
@@ -85,31 +100,35 @@ func (tr *normTrial) writeInputs(r *rank, call *driver.Call) {
 	}
 }
 
+// checkOutputs checks the outputs of a rank's call, and the canaries around them.
 func (tr *normTrial) checkOutputs(r *rank, call *driver.Call) {
 	want := tr.caseOf(r).Want
-	expect := func(output uintptr, want []byte) {
-		r.expectBytes(output, want)
+	expect := func(output uintptr, contents []byte) {
+		r.expectBytes(output, contents)
 		r.expectFilled(output-canaryCount, canary, canaryCount)
-		r.expectFilled(output+uintptr(len(want)), canary, canaryCount)
+		r.expectFilled(output+uintptr(len(contents)), canary, canaryCount)
 	}
 	expect(call.Norm.Residual, formula.Bytes(want.Residual))
-	switch {
-	case tr.OnlyQuantized:
-	case tr.InPlace && len(tr.cases) > 1: // between the inputs of other ranks
-		r.expectBytes(call.Recv, formula.Bytes(want.Output))
-	default:
-		expect(call.Recv, formula.Bytes(want.Output))
+	isBetweenInputs := tr.InPlace && len(tr.cases) > 1 // without canaries
+	if !tr.OnlyQuantized {
+		if isBetweenInputs {
+			r.expectBytes(call.Recv, formula.Bytes(want.Output))
+		} else {
+			expect(call.Recv, formula.Bytes(want.Output))
+		}
 	}
 	if tr.Quant == driver.QuantNone || tr.Rows == 0 {
 		return
 	}
 	expect(call.Norm.Quantized, want.Quantized)
-	scales := r.read(call.Norm.Scales, 4*int64(len(want.Scales)))
-	formula.SetCanonicalNaNs(scales)
-	r.must(compareBytes(scales, formula.Bytes(want.Scales)))
+	wantScales := formula.Bytes(want.Scales)
+	scales := r.read(call.Norm.Scales, int64(len(wantScales)))
+	formula.SetCanonicalNaNs(scales) // the bits of NaNs may differ
+	r.must(compareBytes(scales, wantScales))
 }
 
-// testNorms tries random norms on every path that supports them, with and without windows.
+// testNorms returns a test that tries random norms on every path that supports them, with and
+// without windows. f is the order in which the inputs are added.
 func testNorms(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := rand.Uint64()
@@ -123,6 +142,7 @@ func testNorms(f driver.Formula) func(*testing.T, Harness) {
 	}
 }
 
+// tryNorms tries random norms on n ranks.
 func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Rand) {
 	t.Helper()
 	bw, extraBuffers := newNormWorld(t, h, n, options{checkCalls: true, formula: f})
@@ -130,7 +150,7 @@ func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Ran
 	for i := range 8 {
 		c := formula.RandomNormCase(random, n, maxNormRows)
 		if i%3 == 0 {
-			c.AddSpecialValues(random)
+			c.AddSpecialValues(random) // such as NaN and infinity
 		}
 		if f != driver.AnyFormula {
 			c.SetWant(f)
@@ -138,10 +158,16 @@ func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Ran
 		if h.skipsTrial(i) {
 			continue
 		}
-		for _, cases := range [][]*formula.NormCase{{c}, scatteredCases(c, f, random)} {
+		allReduce := []*formula.NormCase{c}
+		reduceScatter := scatteredCases(c, f, random)
+		for _, cases := range [][]*formula.NormCase{allReduce, reduceScatter} {
 			for _, path := range h.Paths {
-				isUnregistered := path != driver.PathWindow && random.IntN(2) == 0
-				tr := &normTrial{cases[0], cases, path, isUnregistered, extraBuffers}
+				tr := &normTrial{
+					NormCase: cases[0], cases: cases, path: path, extraBuffers: extraBuffers,
+				}
+				if path != driver.PathWindow {
+					tr.isUnregistered = random.IntN(2) == 0
+				}
 				triedCalls += tr.run(bw)
 			}
 		}
@@ -179,22 +205,27 @@ func (tr *normTrial) run(bw *bufferWorld) int {
 		wantError(bw.t, tr.String(), refusal, driver.ErrUnsupported)
 		return 0
 	}
-	if !bw.tryOnEachRank(func(r *rank) {
+	succeeded := bw.tryOnEachRank(func(r *rank) {
 		call := tr.call(bw, r)
 		tr.writeInputs(r, &call)
 		r.must(r.launchAndWait(r.group, r.stream, call))
 		tr.checkOutputs(r, &call)
-	}) {
+	})
+	if !succeeded {
 		bw.t.Fatalf("%v, path %v, unregistered: %v", tr, tr.path, tr.isUnregistered)
 	}
 	return 1
 }
 
+// setSupportedPath sets the path to the first one that supports the call. If there is none, it
+// skips the test.
 func (tr *normTrial) setSupportedPath(bw *bufferWorld) {
 	bw.t.Helper()
 	first := bw.ranks[0]
-	for _, tr.path = range bw.harness.Paths {
-		if first.group.Offer(tr.call(bw, first)).Refusal(tr.path) == nil {
+	for _, path := range bw.harness.Paths {
+		tr.path = path
+		call := tr.call(bw, first)
+		if first.group.Offer(call).Refusal(path) == nil {
 			return
 		}
 	}
@@ -204,15 +235,20 @@ func (tr *normTrial) setSupportedPath(bw *bufferWorld) {
 func testCapturedNorm(t *testing.T, h Harness) {
 	bw, extraBuffers := newNormWorld(t, h, min(3, h.Ranks), options{checkCalls: true})
 	random := rand.New(rand.NewPCG(3, 3))
-	c := formula.NewNormCase(random, len(bw.ranks), 5, 1024, driver.Float16, driver.QuantPerGroup)
-	for _, cases := range [][]*formula.NormCase{{c}, c.Scatter(random)} {
+	const rows, hidden = 5, 1024
+	c := formula.NewNormCase(random, len(bw.ranks), rows, hidden, driver.Float16,
+		driver.QuantPerGroup)
+	allReduce := []*formula.NormCase{c}
+	reduceScatter := c.Scatter(random)
+	for _, cases := range [][]*formula.NormCase{allReduce, reduceScatter} {
 		tr := &normTrial{NormCase: cases[0], cases: cases, extraBuffers: extraBuffers}
 		tr.setSupportedPath(bw)
-		tr.capture(bw)
+		tr.captureAndReplay(bw)
 	}
 }
 
-func (tr *normTrial) capture(bw *bufferWorld) {
+// captureAndReplay captures the call, and checks several replays.
+func (tr *normTrial) captureAndReplay(bw *bufferWorld) {
 	bw.onEachRank(func(r *rank) {
 		call := tr.call(bw, r)
 		g := r.capture(func() { r.must(r.queueCall(r.group, r.stream, call)) })
@@ -230,18 +266,22 @@ func testNormsDiffer(t *testing.T, h Harness) {
 	o := options{checkCalls: true, allowFaults: true}
 	bw, extraBuffers := newNormWorld(t, h, mismatchRankCount(h), o)
 	random := rand.New(rand.NewPCG(4, 4))
-	c := formula.NewNormCase(random, len(bw.ranks), 40, 1024, driver.BFloat16, driver.QuantPerRow)
+	const rows, hidden = 40, 1024
+	c := formula.NewNormCase(random, len(bw.ranks), rows, hidden, driver.BFloat16,
+		driver.QuantPerRow)
 	tr := &normTrial{NormCase: c, cases: []*formula.NormCase{c}, extraBuffers: extraBuffers}
 	tr.expectMismatch(bw, func(call *driver.Call) { call.Digest++ })
 }
 
-// testNormOperationsDiffer checks that a rank with the other operation is a mismatch. The digest
-// covers the operation.
+// testNormOperationsDiffer makes rank 1 call AllReduceRMSNorm, and the other ranks
+// ReduceScatterRMSNorm. The calls differ only in the operation, which the digest covers.
 func testNormOperationsDiffer(t *testing.T, h Harness) {
 	o := options{checkCalls: true, allowFaults: true}
 	bw, extraBuffers := newNormWorld(t, h, mismatchRankCount(h), o)
 	random := rand.New(rand.NewPCG(5, 5))
-	c := formula.NewNormCase(random, len(bw.ranks), 4, 1024, driver.BFloat16, driver.QuantNone)
+	const rows, hidden = 4, 1024
+	c := formula.NewNormCase(random, len(bw.ranks), rows, hidden, driver.BFloat16,
+		driver.QuantNone)
 	cases := c.Scatter(random)
 	tr := &normTrial{NormCase: cases[0], cases: cases, extraBuffers: extraBuffers}
 	tr.expectMismatch(bw, func(call *driver.Call) {
@@ -251,7 +291,8 @@ func testNormOperationsDiffer(t *testing.T, h Harness) {
 	})
 }
 
-// expectMismatch makes a call that differs on rank 1.
+// expectMismatch makes a call that change has changed on rank 1. All ranks must get a MismatchError
+// and no result.
 func (tr *normTrial) expectMismatch(bw *bufferWorld, change func(call *driver.Call)) {
 	tr.setSupportedPath(bw)
 	bw.onEachRank(func(r *rank) {
@@ -260,15 +301,16 @@ func (tr *normTrial) expectMismatch(bw *bufferWorld, change func(call *driver.Ca
 		if r.number == 1 {
 			change(&call)
 		}
-		var mismatch *driver.MismatchError
-		if err := r.launchAndWait(r.group, r.stream, call); !errors.As(err, &mismatch) {
+		err := r.launchAndWait(r.group, r.stream, call)
+		if !isMismatch(err) {
 			r.failf("got %v, want a MismatchError", err)
 		}
-		if call.Path != driver.PathDirect { // the direct path's kernels may write poison
-			r.expectBytes(call.Norm.Residual, formula.Bytes(tr.caseOf(r).ResidualBefore))
-			if tr.Quant != driver.QuantNone {
-				r.expectFilled(call.Norm.Quantized, canary, tr.Rows*tr.Hidden)
-			}
+		if call.Path == driver.PathDirect { // its kernels may write poison
+			return
+		}
+		r.expectBytes(call.Norm.Residual, formula.Bytes(tr.caseOf(r).ResidualBefore))
+		if tr.Quant != driver.QuantNone {
+			r.expectFilled(call.Norm.Quantized, canary, tr.Rows*tr.Hidden)
 		}
 	})
 }

@@ -14,88 +14,70 @@ import (
 	"symmem/internal/reduce"
 )
 
-// permuteTrial is a Permute and an Unpermute of random data in place of the output of a Dispatch.
-// Its group may be larger than the world, because the calls use only the memory of one rank.
+// permuteTrial is a Permute and an Unpermute. Permute sorts the rows that a rank has received in a
+// Dispatch by expert. Unpermute adds up the rows that the experts compute. The trial uses random
+// data instead of the output of a Dispatch. The calls use only the memory of one rank, so the group
+// of the Dispatch may have more ranks than the test.
 type permuteTrial struct {
 	driver.Permutation
 	device   driver.Permuter
 	counts   []int32 // numbers of rows by source rank
-	ids      []int32 // TopK ids for each place
+	ids      []int32 // TopK ids of experts for each place (possible row), or -1
 	input    []byte  // contents of Dispatched
 	computed []byte  // contents of Computed
 }
 
-const permuteBufferBytes = 24 << 20
+const permuteBufferBytes = 24 << 20 // enough for each buffer of the largest shape
 
 func newPermuteTrial(r *rank, random *rand.Rand) *permuteTrial {
-	tr := &permuteTrial{}
-	var isPermuter bool
-	tr.device, isPermuter = r.device.(driver.Permuter)
+	device, isPermuter := r.device.(driver.Permuter)
 	if !isPermuter {
 		r.failf("the device is no driver.Permuter")
 	}
-	var addresses [4]uintptr
-	for i := range addresses {
-		addresses[i] = r.newBuffer(permuteBufferBytes).addressAt(canaryCount)
+	tr := &permuteTrial{device: device}
+	buffers := []*uintptr{&tr.Dispatched, &tr.Permuted, &tr.Computed, &tr.Returned}
+	for _, address := range buffers {
+		*address = r.newBuffer(permuteBufferBytes).addressAt(canaryCount)
 	}
-	tr.Dispatched, tr.Permuted = addresses[0], addresses[1]
-	tr.Computed, tr.Returned = addresses[2], addresses[3]
 	tr.draw(random)
 	return tr
 }
+
+// pick returns a random element of options.
+func pick[T any](random *rand.Rand, options ...T) T { return options[random.IntN(len(options))] }
 
 // draw draws a random shape and random data.
 func (tr *permuteTrial) draw(random *rand.Rand) {
 	tr.Ranks = 1 + random.IntN(8)
 	tr.Rank = random.IntN(tr.Ranks)
-	tr.DataType = []driver.DataType{driver.BFloat16, driver.Uint8}[random.IntN(2)]
-	tr.Align = []int64{1, 3, 8, 128, 128, 200}[random.IntN(6)]
+	tr.DataType = pick(random, driver.BFloat16, driver.Uint8)
+	tr.Align = pick[int64](random, 1, 3, 8, 128, 128, 200)
+	tokenLimit := pick[int64](random, 1, 5, 80, 150)
 	tr.Route = driver.Route{
-		MaxTokens: 1 + random.Int64N([]int64{1, 5, 80, 150}[random.IntN(4)]),
-		Hidden:    16 * (1 + random.Int64N(5)), Scales: random.Int64N(4),
-		TopK:    1 + random.IntN(driver.MaxTopK),
-		Experts: []int{1 + random.IntN(64), driver.MaxExperts}[random.IntN(2)],
+		MaxTokens: 1 + random.Int64N(tokenLimit),
+		Hidden:    16 * (1 + random.Int64N(5)),
+		Scales:    random.Int64N(4),
+		TopK:      1 + random.IntN(driver.MaxTopK),
+		Experts:   pick(random, 1+random.IntN(64), driver.MaxExperts),
 	}
 	if random.IntN(4) == 0 { // a few long rows
-		tr.Route.Hidden, tr.Route.MaxTokens = 16*(100+random.Int64N(100)), 1+random.Int64N(4)
-		tr.Route.TopK, tr.Route.Experts = min(tr.Route.TopK, 4), min(tr.Route.Experts, 10)
+		tr.Route.Hidden = 16 * (100 + random.Int64N(100))
+		tr.Route.MaxTokens = 1 + random.Int64N(4)
+		tr.Route.TopK = min(tr.Route.TopK, 4)
+		tr.Route.Experts = min(tr.Route.Experts, 10)
 	}
 	tr.drawRows(random)
 }
 
-// drawRows draws random data of the same shape. A third of the time, all ids are the same.
+// drawRows draws random data of the same shape.
 func (tr *permuteTrial) drawRows(random *rand.Rand) {
-	first := tr.Route.FirstExpert(tr.Ranks, tr.Rank)
-	own := tr.Route.FirstExpert(tr.Ranks, tr.Rank+1) - first
-	rowBytes, computedBytes := tr.RowBytes()
+	rowBytes, computedRowBytes := tr.RowBytes()
 	layout := tr.Route.Layout(tr.Ranks, rowBytes)
 	tr.input = make([]byte, layout.Bytes)
 	for i := range tr.input {
 		tr.input[i] = byte(random.Uint32())
 	}
-	onlyID := -1 // unless it is -1, the id of all rows
-	if random.IntN(3) == 0 && own > 0 {
-		onlyID = first + random.IntN(own)
-	}
-	tr.counts, tr.ids = nil, nil
-	for range tr.Ranks {
-		rows := random.Int64N(tr.Route.MaxTokens + 1)
-		if random.IntN(4) == 0 {
-			rows = []int64{0, tr.Route.MaxTokens}[random.IntN(2)]
-		}
-		tr.counts = append(tr.counts, int32(rows))
-		for i := range tr.Route.MaxTokens * int64(tr.Route.TopK) {
-			id := -1
-			switch {
-			case i >= rows*int64(tr.Route.TopK): // a place without a row
-			case onlyID >= 0:
-				id = onlyID
-			case own > 0 && random.IntN(3) > 0:
-				id = first + random.IntN(own)
-			}
-			tr.ids = append(tr.ids, int32(id))
-		}
-	}
+	tr.drawIDs(random)
 	copy(tr.input[layout.IDs:], int32s(tr.ids))
 	copy(tr.input[layout.Counts:], int32s(tr.counts))
 	weights := make([]float32, len(tr.ids))
@@ -104,12 +86,51 @@ func (tr *permuteTrial) drawRows(random *rand.Rand) {
 	}
 	copy(tr.input[layout.Weights:], formula.Bytes(weights))
 	tr.computed = nil
-	for range tr.Layout().Capacity * computedBytes / 2 {
+	for range tr.Layout().Capacity * computedRowBytes / bfloat16Bytes {
 		bits := reduce.BFloat16Bits(random.Float32() - 0.5)
 		if random.IntN(8) == 0 {
 			bits = 0x8000 // -0, which remains if it is the only product
 		}
 		tr.computed = binary.LittleEndian.AppendUint16(tr.computed, bits)
+	}
+}
+
+const bfloat16Bytes = 2
+
+// drawIDs draws tr.counts and tr.ids. A third of the time, all ids are the same.
+func (tr *permuteTrial) drawIDs(random *rand.Rand) {
+	first := tr.Route.FirstExpert(tr.Ranks, tr.Rank)
+	ownExperts := tr.Route.FirstExpert(tr.Ranks, tr.Rank+1) - first // number of this rank's experts
+	const none = -1
+	onlyID := none // unless it is none, the id of all rows
+	if random.IntN(3) == 0 && ownExperts > 0 {
+		onlyID = first + random.IntN(ownExperts)
+	}
+	drawID := func() int {
+		switch {
+		case onlyID != none:
+			return onlyID
+		case ownExperts > 0 && random.IntN(3) > 0:
+			return first + random.IntN(ownExperts)
+		default:
+			return none
+		}
+	}
+	tr.counts = nil
+	tr.ids = nil
+	topK := int64(tr.Route.TopK)
+	for range tr.Ranks {
+		rows := random.Int64N(tr.Route.MaxTokens + 1)
+		if random.IntN(4) == 0 {
+			rows = pick(random, 0, tr.Route.MaxTokens)
+		}
+		tr.counts = append(tr.counts, int32(rows))
+		for range rows * topK {
+			tr.ids = append(tr.ids, int32(drawID()))
+		}
+		for range (tr.Route.MaxTokens - rows) * topK { // places without a row
+			tr.ids = append(tr.ids, none)
+		}
 	}
 }
 
@@ -120,78 +141,108 @@ func (tr *permuteTrial) String() string {
 
 // wantPermuted returns the output of Permute, with canaries in the places that it does not write.
 func (tr *permuteTrial) wantPermuted() []byte {
-	rowBytes, _ := tr.RowBytes()
-	from, to := tr.Route.Layout(tr.Ranks, rowBytes), tr.Layout()
+	from := tr.dispatchedLayout()
+	to := tr.Layout()
 	want := bytes.Repeat([]byte{canary}, int(to.Bytes))
-	set := func(offset int64, values ...int32) { copy(want[offset:], int32s(values)) }
+	// setWord sets a number in the array that begins at an offset.
+	setWord := func(array, index int64, value int32) {
+		binary.LittleEndian.PutUint32(want[array+4*index:], uint32(value))
+	}
+	// copyEntry copies an entry of an array of Dispatched to an entry of an array of Permuted.
+	copyEntry := func(toArray, toIndex, fromArray, fromIndex, size int64) {
+		copy(want[toArray+toIndex*size:][:size], tr.input[fromArray+fromIndex*size:])
+	}
 	for row := range to.Capacity {
-		set(to.Experts+4*row, -1)
+		setWord(to.Experts, row, -1)
 	}
 	for i := range tr.ids {
-		set(to.Places+4*int64(i), -1)
+		setWord(to.Places, int64(i), -1)
 	}
-	set(to.Received, tr.counts...)
+	copy(want[to.Received:], int32s(tr.counts))
+	rowBytes, _ := tr.RowBytes()
 	first := int32(tr.Route.FirstExpert(tr.Ranks, tr.Rank))
-	row := int64(0) // of the output
-	for expert := range int32(tr.Route.MostExperts(tr.Ranks)) {
-		row = (row + tr.Align - 1) / tr.Align * tr.Align
-		set(to.Firsts+4*int64(expert), int32(row))
+	row := int64(0) // next row of the output
+	experts := int64(tr.Route.MostExperts(tr.Ranks))
+	for expert := range experts {
+		row = tr.alignRow(row)
+		setWord(to.Firsts, expert, int32(row))
 		count := int32(0)
 		for i, id := range tr.ids {
-			if id != first+expert {
+			if id != first+int32(expert) {
 				continue
 			}
 			place := int64(i / tr.Route.TopK)
-			set(to.Places+4*int64(i), int32(row))
-			set(to.Experts+4*row, expert)
-			copy(want[to.Weights+4*row:][:4], tr.input[from.Weights+4*int64(i):])
-			copy(want[to.Rows+row*rowBytes:][:rowBytes], tr.input[from.Rows+place*rowBytes:])
-			scaleBytes := 4 * tr.Route.Scales
-			copy(want[to.Scales+row*scaleBytes:][:scaleBytes], tr.input[from.Scales+place*scaleBytes:])
+			setWord(to.Places, int64(i), int32(row))
+			setWord(to.Experts, row, int32(expert))
+			copyEntry(to.Weights, row, from.Weights, int64(i), 4)
+			copyEntry(to.Rows, row, from.Rows, place, rowBytes)
+			copyEntry(to.Scales, row, from.Scales, place, 4*tr.Route.Scales)
 			count++
 			row++
 		}
-		set(to.Counts+4*int64(expert), count)
+		setWord(to.Counts, expert, count)
 	}
-	row = (row + tr.Align - 1) / tr.Align * tr.Align
-	set(to.Firsts+4*int64(tr.Route.MostExperts(tr.Ranks)), int32(row))
+	setWord(to.Firsts, experts, int32(tr.alignRow(row)))
 	return want
+}
+
+// dispatchedLayout returns the layout of Dispatched.
+func (tr *permuteTrial) dispatchedLayout() driver.RouteLayout {
+	rowBytes, _ := tr.RowBytes()
+	return tr.Route.Layout(tr.Ranks, rowBytes)
+}
+
+// alignRow rounds a row up to a multiple of Align.
+func (tr *permuteTrial) alignRow(row int64) int64 {
+	return (row + tr.Align - 1) / tr.Align * tr.Align
 }
 
 // wantReturned returns the output of Unpermute after a Permute with the given output. It contains
 // canaries in the places that Unpermute does not write.
 func (tr *permuteTrial) wantReturned(permuted []byte) []byte {
-	to, hidden := tr.Layout(), int(tr.Route.Hidden)
-	word := func(at int64) uint32 { return binary.LittleEndian.Uint32(permuted[at:]) }
-	want := bytes.Repeat([]byte{canary}, tr.Ranks*int(tr.Route.MaxTokens)*2*hidden)
+	hidden := int(tr.Route.Hidden)
+	places := tr.Ranks * int(tr.Route.MaxTokens)
+	want := bytes.Repeat([]byte{canary}, places*hidden*bfloat16Bytes)
 	for rank, rows := range tr.counts {
-		for place := int64(rank) * tr.Route.MaxTokens; rows > 0; place, rows = place+1, rows-1 {
-			sums := make([]float32, hidden)
-			isFirst := true
-			for k := range int64(tr.Route.TopK) {
-				row := int32(word(to.Places + 4*(place*int64(tr.Route.TopK)+k)))
-				if row < 0 {
-					continue
-				}
-				weight := math.Float32frombits(word(to.Weights + 4*int64(row)))
-				for i := range sums {
-					at := 2 * (int(row)*hidden + i)
-					v := reduce.BFloat16Value(binary.LittleEndian.Uint16(tr.computed[at:]))
-					product := float32(v * weight)
-					if !isFirst {
-						product += sums[i]
-					}
-					sums[i] = product
-				}
-				isFirst = false
-			}
-			for i, sum := range sums {
-				at := 2 * (int(place)*hidden + i)
+		first := rank * int(tr.Route.MaxTokens) // place of the rank's first row
+		for place := first; place < first+int(rows); place++ {
+			for i, sum := range tr.weightedSum(permuted, place) {
+				at := (place*hidden + i) * bfloat16Bytes
 				binary.LittleEndian.PutUint16(want[at:], reduce.BFloat16Bits(sum))
 			}
 		}
 	}
 	return want
+}
+
+// weightedSum returns the sum of the computed rows of a place, multiplied by their weights. The
+// order is that of the ids. Without a computed row, the sum is 0.
+func (tr *permuteTrial) weightedSum(permuted []byte, place int) []float32 {
+	layout := tr.Layout()
+	word := func(array int64, index int) uint32 {
+		return binary.LittleEndian.Uint32(permuted[int(array)+4*index:])
+	}
+	sums := make([]float32, tr.Route.Hidden)
+	isFirst := true
+	for k := range tr.Route.TopK {
+		row := int32(word(layout.Places, place*tr.Route.TopK+k))
+		if row < 0 { // the id is no expert of this rank
+			continue
+		}
+		weight := math.Float32frombits(word(layout.Weights, int(row)))
+		for i := range sums {
+			at := (int(row)*len(sums) + i) * bfloat16Bytes
+			value := reduce.BFloat16Value(binary.LittleEndian.Uint16(tr.computed[at:]))
+			product := float32(value * weight) // the conversion prevents a fused addition
+			if isFirst {
+				sums[i] = product // not 0 + product, which differs for -0
+			} else {
+				sums[i] += product
+			}
+		}
+		isFirst = false
+	}
+	return sums
 }
 
 // write writes the inputs, and fills the outputs with canaries.
@@ -204,12 +255,14 @@ func (tr *permuteTrial) write(r *rank) {
 	}
 }
 
-// output returns the memory that Permute or, if returns is set, Unpermute writes.
+// output returns the memory that Unpermute writes if returns is set, and otherwise the memory that
+// Permute writes.
 func (tr *permuteTrial) output(returns bool) driver.Span {
 	spans := tr.Spans(returns)
 	return spans[len(spans)-1]
 }
 
+// queue queues both calls.
 func (tr *permuteTrial) queue(r *rank) {
 	for _, returns := range []bool{false, true} {
 		r.must(tr.Validate(returns))
@@ -218,11 +271,16 @@ func (tr *permuteTrial) queue(r *rank) {
 	r.must(tr.device.Unpermute(r.stream, &tr.Permutation))
 }
 
+// check checks both outputs, and the canaries around them.
 func (tr *permuteTrial) check(r *rank) {
 	permuted := tr.wantPermuted()
+	returned := tr.wantReturned(permuted)
 	edge := bytes.Repeat([]byte{canary}, canaryCount)
-	for i, want := range [][]byte{permuted, tr.wantReturned(permuted)} {
-		returns := i == 1
+	for _, returns := range []bool{false, true} {
+		want := permuted
+		if returns {
+			want = returned
+		}
 		output := tr.output(returns)
 		r.setStep("%s rows of %v", output.Name, tr)
 		r.expectBytes(output.Address-canaryCount, slices.Concat(edge, want, edge))
@@ -234,7 +292,8 @@ func testPermutations(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 3))
-	newWorld(t, h, 1, options{noGroup: true}).onEachRank(func(r *rank) {
+	w := newWorld(t, h, 1, options{noGroup: true})
+	w.onEachRank(func(r *rank) {
 		tr := newPermuteTrial(r, random)
 		for i := range 24 {
 			tr.draw(random)
@@ -249,7 +308,8 @@ func testPermutations(t *testing.T, h Harness) {
 
 func testCapturedPermutations(t *testing.T, h Harness) {
 	random := rand.New(rand.NewPCG(7, 7))
-	newWorld(t, h, 1, options{noGroup: true}).onEachRank(func(r *rank) {
+	w := newWorld(t, h, 1, options{noGroup: true})
+	w.onEachRank(func(r *rank) {
 		tr := newPermuteTrial(r, random)
 		graph := r.capture(func() { tr.queue(r) })
 		for range 3 {
