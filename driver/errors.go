@@ -83,7 +83,7 @@ type AbsentError struct {
 	Machines map[int]string `json:",omitempty"`
 	Activity map[int]string
 	Members  []int
-	Err      error `json:"-"` // ended the wait; nil if unknown
+	Err      error `json:"-"` // the error that ended the wait, if known
 }
 
 func (e *AbsentError) Error() string {
@@ -94,7 +94,7 @@ func (e *AbsentError) Error() string {
 	}
 	fmt.Fprintf(&b, "%s did not arrive", RanksOn(e.Ranks, e.Members, e.Machines))
 	writeActivity(&b, e.Activity, e.Members)
-	isDeadline := errors.Is(e.Err, context.DeadlineExceeded) // repeats what the text says
+	isDeadline := errors.Is(e.Err, context.DeadlineExceeded) // adds nothing to the text
 	if e.Err != nil && !isDeadline {
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}

@@ -122,7 +122,7 @@ func (bw *bufferWorld) tryPrepare(r *rank, tr *trial) (refusal error) {
 		r.failf("%v: Refusal = nil, but the harness does not list the path", tr)
 	}
 	if !bw.harness.hasOperation(tr.operation) {
-		r.failf("%v: Refusal = nil, but Harness.Missing lists the operation", tr)
+		r.failf("%v: Refusal = nil, but the harness lacks the operation", tr)
 	}
 	const digest = 7
 	plan, err := offer.Take(tr.path, digest)

@@ -68,8 +68,9 @@ func (gs *graphs) addCall(rec *recording, s *symmem.Stream, p *symmem.Pool) erro
 }
 
 // freeSome frees a random half of the buffers of a graph's calls. The pool must not reuse their
-// memory before the graph is closed, so replays must still be right. A pool cannot know this of a
-// graph that another library has captured, so freeSome keeps all of its buffers.
+// memory before the graph is closed, so replays must still be right. If another library has
+// captured the graph, the pool does not know that the graph uses the buffers. freeSome then frees
+// none of them.
 func (gs *graphs) freeSome(rec *recording) error {
 	if rec.capturedByLibrary {
 		return nil
@@ -145,8 +146,8 @@ func (gs *graphs) checkReplayedOutputs(rec *recording, times int, prefix string)
 	gs.tally.Replays += int64(times)
 }
 
-// replayConcurrently launches the graphs, and a call between two of them, in random order on random
-// streams. Nothing orders the streams, so symmem must order the calls of each group.
+// replayConcurrently launches graphs in random order on random streams. It also makes a call before
+// one of them. Nothing orders the streams, so symmem must order the calls of each group.
 func (gs *graphs) replayConcurrently(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil
@@ -224,6 +225,7 @@ func (gs *graphs) closeOne(ctx context.Context) error {
 	return gs.closeMatching(ctx, func(rec *recording) bool { return rec == drawn })
 }
 
+// closeAll closes all graphs.
 func (gs *graphs) closeAll(ctx context.Context) error {
 	return gs.closeMatching(ctx, func(*recording) bool { return true })
 }

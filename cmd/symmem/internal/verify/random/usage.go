@@ -71,7 +71,7 @@ func (r Resource) Leaked() bool { return r.End > r.Start+r.Tolerance }
 // measure returns the current usage of the process.
 func (r *runner) measure() (usage, error) {
 	var u usage
-	runtime.GC() // runs finalizers, which release resources of unreachable values
+	runtime.GC() // makes finalizers release resources of unreachable values
 	u[goroutines] = int64(runtime.NumGoroutine())
 	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
