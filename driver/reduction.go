@@ -81,8 +81,10 @@ var reductions = [ReduceOps]reduction{
 	},
 }
 
+// unknownReduction describes every invalid ReduceOp.
 var unknownReduction = reduction{name: "redop(?)"}
 
+// tableRow returns the description of the reduction.
 func (op ReduceOp) tableRow() *reduction {
 	if op < ReduceOps {
 		return &reductions[op]

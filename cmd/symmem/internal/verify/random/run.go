@@ -43,8 +43,8 @@ const warmUpRounds = 3
 
 // RoundError reports a round that failed.
 type RoundError struct {
-	Round int
-	Seed  uint64
+	Round int    // number of the round
+	Seed  uint64 // Config.Seed
 	Cause error
 }
 
@@ -84,8 +84,10 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	return r.report, r.runRounds(ctx)
 }
 
+// backend returns the name of the backend, such as "nccl". It is the same in all environments.
 func (r *runner) backend() string { return r.environments[0].rt.Device().Backend }
 
+// elapsedMS returns the time since the start of the run in milliseconds, rounded to microseconds.
 func (r *runner) elapsedMS() float64 { return float64(time.Since(r.started).Microseconds()) / 1000 }
 
 // runRounds runs rounds until a limit is reached, a round fails or a result is wrong. It uses the

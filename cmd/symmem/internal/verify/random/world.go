@@ -57,8 +57,8 @@ func (env *environment) prepare(ctx context.Context, c *Config) error {
 		return err
 	}
 	env.gatherer = gatherer
-	// Twice what a round uses at most, because of the gaps between buffers.
-	return env.mapOutsideWindows(2 * maxLiveMessages * c.MaxBytes)
+	maxLiveBytes := maxLiveMessages * c.MaxBytes // of all buffers of a round
+	return env.mapOutsideWindows(2 * maxLiveBytes)
 }
 
 // mapOutsideWindows maps memory outside windows (memory that is not registered with a group): it
