@@ -68,7 +68,7 @@ func (m *Meter) Begin() int64 {
 	return m.begin()
 }
 
-// begin is separate, so that Begin can be inlined.
+// begin is Begin with a CallTimer. It is a separate method, so that Begin can be inlined.
 func (m *Meter) begin() int64 {
 	isSample := m.countCall()%callsPerSample == 1 // the first call, and every 128th after it
 	if !isSample && m.bytes < alwaysTimedBytes {
@@ -84,6 +84,7 @@ func (m *Meter) End(begin int64) {
 	}
 }
 
+// end is End for a call that is timed. It is a separate method, so that End can be inlined.
 func (m *Meter) end(begin int64) {
 	end := int64(time.Since(processStart))
 	m.Add(time.Duration(end - begin))

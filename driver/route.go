@@ -17,8 +17,8 @@ import "fmt"
 // rows do not fit into it, Dispatch's Recv and Combine's Send must be in a window: memory that all
 // ranks have registered.
 //
-// An id of -1 means no expert. Dispatch counts other ids that belong to no expert. Both operations
-// ignore them.
+// An id of -1 means no expert. Both operations ignore all ids that belong to no expert. Dispatch
+// counts those that are not -1.
 //
 // If a rank's call fails on the direct path, each id in its output is valid or -1, and the rest of
 // its outputs is undefined. On other paths, its outputs are unchanged.
@@ -29,8 +29,8 @@ type Route struct {
 	Scales    int64 // number of float32 scales per row, which are copied with the row
 	TopK      int   // number of experts of a token
 	Experts   int   // number of experts of all ranks
-	// The addresses of TopK int32 values for each token, TopK float32 values for each token, and
-	// Scales float32 values for each token. Combine uses only IDs.
+	// IDs and Weights are addresses of TopK values for each token: of type int32 and float32.
+	// RowScales is the address of Scales float32 values for each token. Combine uses only IDs.
 	IDs, Weights, RowScales uintptr
 }
 

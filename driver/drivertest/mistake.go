@@ -46,18 +46,18 @@ func testUncheckedBuffers(t *testing.T, h Harness) {
 	const n, count = 3, 1 << 14
 	bw := newBufferWorld(t, h, n, 1<<20, options{})
 	const floatsPerBuffer = 1 << 18
-	correct := make([][]byte, n) // the inputs of misplacedCall
-	for r := range correct {
+	passed := make([][]byte, n) // the data that each rank passes to the call
+	for r := range passed {
 		whole := input(h, driver.Float32, r, floatsPerBuffer)
-		correct[r] = whole[misplacedOffset(r):][:4*count]
+		passed[r] = whole[misplacedOffset(r):][:4*count]
 	}
-	sum := formula.Reduce(driver.AnyFormula, driver.Sum, driver.Float32, correct)
+	correctSum := formula.Reduce(driver.AnyFormula, driver.Sum, driver.Float32, passed)
 	bw.onEachRank(func(r *rank) {
 		data := input(h, driver.Float32, r.number, floatsPerBuffer)
 		r.write(bw.send[r.number].addressAt(0), data)
 		call := misplacedCall(bw, r, driver.PathWindow, count)
 		r.must(r.launchAndWait(r.group, r.stream, call))
-		if bytes.Equal(r.read(call.Recv, 4*count), sum) {
+		if bytes.Equal(r.read(call.Recv, 4*count), correctSum) {
 			r.failf("the sum of misplaced buffers is correct, want a wrong sum")
 		}
 	})
@@ -68,7 +68,7 @@ func testUncheckedBuffers(t *testing.T, h Harness) {
 // kernels of the direct path may fill their output with poison. checkMismatch returns the errors by
 // rank.
 func checkMismatch(
-	t *testing.T, h Harness, ranks int, call func(bw *bufferWorld, r *rank) driver.Call,
+	t *testing.T, h Harness, ranks int, thirdCall func(bw *bufferWorld, r *rank) driver.Call,
 ) []*driver.MismatchError {
 	t.Helper()
 	bw := newBufferWorld(t, h, ranks, 1<<20, options{checkCalls: true, allowFaults: true})
@@ -77,11 +77,11 @@ func checkMismatch(
 	bw.onEachRank(func(r *rank) {
 		send, recv := bw.send[r.number], bw.recv[r.number]
 		for range 2 {
-			r.must(r.launchAndWait(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+			r.must(r.launchAndWait(r.group, r.stream, barrier))
 		}
 		r.must(r.stream.Fill(send.addressAt(0), 1, send.segment.Bytes()))
 		r.must(r.stream.Fill(recv.addressAt(0), canary, recv.segment.Bytes()))
-		calls[r.number] = call(bw, r)
+		calls[r.number] = thirdCall(bw, r)
 		err := r.launchAndWait(r.group, r.stream, calls[r.number])
 		if !errors.As(err, &mismatches[r.number]) {
 			r.failf("got %v, want a MismatchError", err)

@@ -68,8 +68,8 @@ func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.N
 	for _, b := range drawnBuffers {
 		capacity = min(capacity, int(b.bytes))
 	}
-	// The number of elements per row (hidden) is a multiple of a unit. The limit is 1/8 of the bytes
-	// of the smallest buffer, so that a row with up to 8 bytes per element fits.
+	// The number of elements per row (hidden) is a multiple of a unit. It is at most minMessage/8, so
+	// that a row with 8 bytes per element fits into the smallest buffer.
 	unit := driver.NormUnit
 	hidden := unit * (1 + r.choices.IntN(minMessage/8/unit))
 	const quantCount = 4
