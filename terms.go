@@ -16,9 +16,9 @@ const (
 	BAnd = driver.BAnd
 	BOr  = driver.BOr
 	BXor = driver.BXor
-	// PremulSum multiplies every float by Call.Factor and adds the products. The host backend
-	// rounds the factor and the products to float32, or to float64 for Float64, and NCCL to the
-	// element type.
+	// PremulSum multiplies every float by Call.Factor and adds the products. NCCL rounds the factor
+	// and the products to the element type. The host backend rounds them to float64 for Float64, and
+	// to float32 for other types.
 	PremulSum = driver.PremulSum
 )
 
