@@ -86,7 +86,8 @@ func (r *Report) conclusion() string {
 	var ending string
 	switch {
 	case r.IsInconsistent:
-		ending = fmt.Sprintf("but ranks diverged in round %d", r.FailedRound)
+		ending = fmt.Sprintf("but ranks diverged, or memory was in use, in round %d",
+			r.FailedRound)
 	case r.FailedRound > 0:
 		ending = fmt.Sprintf("but round %d failed", r.FailedRound)
 	case len(r.Resources) == 0:
