@@ -60,7 +60,7 @@ func decodeMessage(b []byte) (*message, error) {
 	m.position = r.readUint64("position")
 	m.flags = r.readUint64("flags")
 	m.value = r.readBytes(maxValue, "value")
-	m.call = r.readBytes(maxValue, "call")
+	m.call = r.readBytes(maxCall, "call")
 	m.detail = r.readBytes(maxDetailBytes, "detail")
 	switch m.phase {
 	case phaseVote:

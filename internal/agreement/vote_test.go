@@ -2,6 +2,8 @@ package agreement
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"symmem/event"
@@ -34,6 +36,23 @@ func TestRanksWithoutCallAreNotDeviant(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLargestCallsAreCompared lets two ranks report calls whose texts have the largest size. A list
+// of several collectives has such a text.
+func TestLargestCallsAreCompared(t *testing.T) {
+	machines := make([]*Machine, 2)
+	for i := range machines {
+		const tooLong = 1 << 12 // event.AppendCall cuts each text
+		name := strings.Repeat(strconv.Itoa(i), tooLong)
+		machines[i] = mustNew(t, Config{Rank: i, Ranks: 2, Call: &event.Call{
+			Operation: name, Path: name, DataType: name, ReduceOp: name, Counts: name, List: name,
+		}})
+	}
+	outcomes, _ := runAll(t, machines, nil)
+	if d := outcomes[0].Divergence; d == nil || d.Kind != KindCollective {
+		t.Errorf("got %v, want a divergence of collectives", d)
 	}
 }
 

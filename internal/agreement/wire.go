@@ -23,9 +23,11 @@ const (
 	// maxPosition limits positions in ledgers, so that sums of two positions do not overflow.
 	maxPosition = 1 << 62
 
-	// maxValue is the maximum size in bytes of an encoded tag, call or event. It is far above the
-	// size of valid ones, and limits how much memory a peer can make this rank use.
+	// maxValue is the maximum size in bytes of an encoded tag or event, and maxCall that of an
+	// encoded call, of which event.AppendCall cuts the texts. Both are above the sizes of valid
+	// ones. They limit how much memory a peer can make this rank use.
 	maxValue = 512
+	maxCall  = 4 << 10
 )
 
 // protocolError returns an error that wraps ErrProtocol. The format is that of fmt.Errorf.
