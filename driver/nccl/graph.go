@@ -72,7 +72,7 @@ func (gc *graphCalls) Record(s *stream.Stream, preparedPlan driver.Plan) error {
 }
 
 // add appends a call to gc.calls. It also adds the call's communicator c to the lists of
-// communicators, and counts the call as a use of its segments. It requires c.mu.
+// communicators. A call with plain kernels becomes a user of its segments. add requires c.mu.
 func (gc *graphCalls) add(call *capturedCall) {
 	gc.calls = append(gc.calls, call)
 	c := call.plan.c

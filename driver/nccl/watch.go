@@ -14,9 +14,9 @@ import (
 // checkInterval is the time between checks while the group has unfinished work.
 const checkInterval = 2 * time.Millisecond
 
-// checksPerFullCheck is the number of checks between full checks while the program launches calls.
-// All other checks only read the reports of kernels. Launches also detect failed peers (other ranks
-// of the group), so rare full checks suffice.
+// checksPerFullCheck is 16: while the program launches calls, every 16th check is a full check. The
+// other checks only read the reports of kernels. Launches also detect failed peers (other ranks of
+// the group), so rare full checks suffice.
 const checksPerFullCheck = 16
 
 // replayCheckInterval is the time between checks while only another library can launch calls.
@@ -146,8 +146,8 @@ type examinedCollective struct {
 	operation        driver.Operation
 	startTime        time.Time       // when the watcher began to examine it
 	wait             *collectiveWait // passed to the plane; reused for all collectives
-	// firstDifferenceTime is when a rank was first found that has launched a different call. It is
-	// zero if all ranks have launched the same call.
+	// firstDifferenceTime is when a rank was first found that has announced a different call. It is
+	// zero if the latest check has found no such rank.
 	firstDifferenceTime time.Time
 }
 

@@ -64,7 +64,8 @@ func (w *window) Deregister() error {
 }
 
 // deregisterSelf is Deregister without the machineWindow. If the group has failed or is closed, the
-// group's teardown deregisters the window, and deregisterSelf only waits for that.
+// group's teardown deregisters the window. In that case, deregisterSelf waits for the teardown, and
+// only unmaps the peers' segments.
 func (w *window) deregisterSelf() error {
 	r := w.registrar
 	if r.plane.Cause() != nil {

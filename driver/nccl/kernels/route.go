@@ -162,8 +162,9 @@ func (r *route) params(t *Transport) cuda.Params {
 	return cuda.ParamsOf(&args)
 }
 
-// setOwners sets the arguments from which kernels compute the owner of an expert. The first ranks,
-// up to more, own one expert more than the others. Their experts end at split.
+// setOwners sets the arguments from which kernels compute the owner of an expert. The field more is
+// the number of ranks that own one expert more than the others. They are the first ranks, and their
+// experts end at split.
 //
 // Kernels do not divide by the number of experts per rank, but multiply by its inverse. high is the
 // inverse for the first ranks and low for the others, scaled by 2^20 and rounded up.

@@ -12,8 +12,8 @@ import (
 // on this one. UseCounts.mu guards the fields.
 type UseCount struct {
 	userCount int
-	// deferredFree frees the object once userCount is 0. It is nil unless DeferUntilUnused has been
-	// called for the object, and after it has been called.
+	// deferredFree frees the object once userCount is 0. DeferUntilUnused sets it. It is nil before
+	// that, and again once runDeferred has begun to free the object.
 	deferredFree func() error
 	// dependsOn is an object that must be freed after this one, or nil. Until deferredFree has
 	// returned, this object is a user of dependsOn.
@@ -25,8 +25,8 @@ type UseCount struct {
 	wasCaptured bool
 }
 
-// UseCounts guards all use counts of a device, and all Holds, which are graphs of other libraries
-// as users.
+// UseCounts guards all use counts of a device, and all Holds. A Hold is a user for a graph of
+// another library.
 type UseCounts struct {
 	gpu *gpu.GPU
 
