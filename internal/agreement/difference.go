@@ -7,9 +7,9 @@ import (
 	"symmem/event"
 )
 
-// Difference classifies the first differing event of two histories. The histories are those of the
-// usual ranks, which are the majority, and of the deviant ranks. The classification is a guess for
-// the text of a DivergenceError.
+// Difference classifies the first differing event of two histories: that of the usual ranks, which
+// is the most frequent one, and that of the deviant ranks. The classification is a guess for the
+// text of a DivergenceError.
 type Difference uint8
 
 const (

@@ -23,7 +23,7 @@ func New(config Config) (*Core, error) {
 		return nil, err
 	}
 	config.ensureDefaults()
-	// Entry 0 of each table is unused, so that an id of 0 can mean "none".
+	// Tables that begin with a length of 1 do not use entry 0, so that an id of 0 can mean "none".
 	c := &Core{lifetimes: lifetimes{
 		placer: placer{
 			layout: layout{
