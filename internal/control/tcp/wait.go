@@ -26,8 +26,8 @@ type waitState struct {
 	operation    driver.Operation // operation of the collective
 	begin        time.Time        // when the wait began
 	timeout      time.Duration    // after which missing ranks are late
-	// sincePeerFailure is the time since this wait noticed that a peer has failed. It is negative
-	// if no peer has failed. Only waits for work set it, in the waiting goroutine and without s.mu.
+	// sincePeerFailure is used only in waits for work. It is the time since this wait noticed that a
+	// peer has failed, or negative if none has. The waiting goroutine sets it without holding s.mu.
 	sincePeerFailure time.Duration
 }
 
