@@ -121,8 +121,8 @@ func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	}))
 }
 
-// protect adds checks to a handler: requests with a body fail. The headers of responses prevent
-// browsers from storing responses and from showing them inside other pages.
+// protect adds headers to the responses of a handler. They prevent browsers from storing responses
+// and from showing them inside other pages. It also makes reads of a request's body fail.
 func protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		const maxBodyBytes = 0

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// callTimeout is the time in which the browser must answer a command. Only a hanging browser needs
-// so long, because tests run on busy machines.
+// callTimeout is the time in which the browser must answer a command. It is so long that only a
+// browser that hangs exceeds it, even on a busy machine.
 const callTimeout = 90 * time.Second
 
 // Browser is a running Chromium. It is safe for concurrent use.
