@@ -169,3 +169,22 @@ func TestPathOfListIsKept(t *testing.T) {
 		}
 	})
 }
+
+// TestLongListsThatDifferAtTheEndDiverge checks that the error names the operation although the
+// ranks do not exchange the whole text of the list.
+func TestLongListsThatDifferAtTheEndDiverge(t *testing.T) {
+	runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
+		m := r.unregistered(64)
+		call := symmem.Call{
+			Operation: symmem.OpAllReduce, Type: symmem.Int32, Count: 4, Send: m, Recv: m, Wait: true,
+		}
+		last := call
+		last.Count = 5 + int64(r.Rank())
+		more := slices.Repeat([]symmem.Call{call}, 50)
+		call.More = append(more, last)
+		d := r.wantDivergence(r.Interop().Do(r.ctx, r.World(), call, nil))
+		if want := "(52 calls, digest "; !strings.Contains(d.Error(), want) {
+			r.failf("got the error %q, want one that contains %q", d, want)
+		}
+	})
+}

@@ -1,6 +1,6 @@
 package driver
 
-import "strings"
+import "symmem/event"
 
 // Lister is implemented by a Communicator that can run several calls as one.
 type Lister interface {
@@ -18,6 +18,6 @@ func ListOf(plans []Plan) Call {
 		d := p.Prepared().Describe()
 		texts[i], digest = d.String(), mix(digest)+p.Prepared().Digest
 	}
-	call.List, call.Digest = strings.Join(texts, "; "), mix(digest)
+	call.List, call.Digest = event.ListText(texts), mix(digest)
 	return call
 }

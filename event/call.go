@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"strconv"
+	"strings"
 )
 
 // maxNameBytes limits each name in an encoded Call, in bytes.
@@ -24,7 +26,7 @@ type Call struct {
 	// Counts is the [CountsText] of parts that may differ in size. It is empty in other calls.
 	Counts string
 	// List is empty except in the first call of a list of calls that run as one collective. There,
-	// it describes all calls of the list.
+	// it is the [ListText] of all calls of the list.
 	List string
 	// Pools are ids. Segments (parts of a pool that were mapped at once) are numbers in their
 	// pools. They are -1 if the buffer is in no window: the group has not registered its segment.
@@ -156,6 +158,19 @@ func CountsText(counts []int64) string {
 		text = fmt.Appendf(text, " ... (%d counts, digest %016x)", len(counts), h.Sum64())
 	}
 	return string(text)
+}
+
+// ListText joins the texts of calls that run as one collective, such as "A; B". If the result does
+// not fit into an encoded Call, ListText cuts it, and adds the number of calls and a digest of all.
+func ListText(calls []string) string {
+	text := strings.Join(calls, "; ")
+	if len(text) <= maxTextBytes {
+		return text
+	}
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, text) // a hash returns no errors
+	ending := fmt.Sprintf(" ... (%d calls, digest %016x)", len(calls), h.Sum64())
+	return text[:maxTextBytes-len(ending)] + ending
 }
 
 // maxTextBytes limits Counts and List in an encoded Call, in bytes.

@@ -3,6 +3,7 @@ package event
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -71,5 +72,19 @@ func TestLongCountsHaveDifferentDigests(t *testing.T) {
 	if x == y || len(x) > maxTextBytes || x[:40] != y[:40] {
 		t.Errorf("CountsText of lists that differ at the end = %q, %q; want texts of at most %d bytes "+
 			"that differ at the end", x, y, maxTextBytes)
+	}
+}
+
+// TestLongListsHaveDifferentDigests checks lists that differ only behind the part that is kept.
+func TestLongListsHaveDifferentDigests(t *testing.T) {
+	calls := slices.Repeat([]string{"AllReduce sum of 5 int32"}, 100)
+	x := ListText(calls)
+	calls[99] = "AllReduce sum of 6 int32"
+	y := ListText(calls)
+	if x == y || len(x) > maxTextBytes || len(y) > maxTextBytes {
+		t.Errorf("ListText = %q, %q; want different texts of at most %d bytes", x, y, maxTextBytes)
+	}
+	if short := ListText(calls[:2]); short != "AllReduce sum of 5 int32; AllReduce sum of 5 int32" {
+		t.Errorf("ListText of two calls = %q; want both", short)
 	}
 }
