@@ -29,7 +29,7 @@ func Encode(dst []byte, t symmem.DataType, value float64) []byte {
 	case symmem.Int16, symmem.Uint16:
 		return order.AppendUint16(dst, uint16(int64(value)))
 	default: // Int8, Uint8
-		return append(dst, byte(value))
+		return append(dst, byte(int64(value)))
 	}
 }
 
