@@ -68,8 +68,8 @@ func unsupportedSetting(d *plain.Document, settings plain.Value) string {
 	if !isDisabled {
 		return "garbage_collection_threshold"
 	}
-	// The items are sizes and numbers of divisions in turn. Without divisions, PyTorch does not
-	// round sizes up.
+	// The items are sizes and numbers of divisions in turn. Numbers up to 1 have no effect: PyTorch
+	// then rounds sizes up to multiples of 512 bytes, as it does by default.
 	divisions := d.Items(d.Get(settings, d.StringValue("roundup_power2_divisions")))
 	for i := 1; i < len(divisions); i += 2 {
 		if n, _ := divisions[i].Int(); n > 1 {
