@@ -63,8 +63,8 @@ func runTrial(
 
 func (t *trial) usesNCCL() bool { return t.rt.Device().Backend == "nccl" }
 
-// hiddenDeadline is a context that ends at its deadline, but returns no deadline. Only without a
-// deadline, symmem limits each wait to Options.Timeout.
+// hiddenDeadline is a context that ends at its deadline, but returns no deadline. symmem limits
+// each wait to Options.Timeout only if the context has no deadline.
 type hiddenDeadline struct{ context.Context }
 
 func (hiddenDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }

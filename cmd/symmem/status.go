@@ -88,7 +88,7 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 }
 
 // readStatus returns the status of the running jobs in the given folders. If there are no folders,
-// it returns all running jobs in the temporary folder.
+// it returns the status of all running jobs of this user.
 func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	if len(folders) == 0 {
 		allFolders, err := live.Jobs(live.Root())
