@@ -41,7 +41,7 @@ func goTorchFree(address unsafe.Pointer) {
 		const delay = true // PyTorch frees in an order that differs between ranks
 		return library.Free(uintptr(address), delay)
 	})
-	if err != nil { // the function has no result, so callers see only the counter
+	if err != nil { // the function has no result, so the counter shows that it has failed
 		storeError(err)
 		counters := (*binding.Counters)(unsafe.Pointer(&C.symmem_words))
 		counters.Refused.Add(1)

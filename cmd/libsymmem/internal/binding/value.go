@@ -38,8 +38,8 @@ func (cs *calls) CombineValue(handle uint64, call symmem.ValueCall, site uint32)
 	return cs.combineInterruptible(interop, g, call)
 }
 
-// combineInterruptible is separate from CombineValue, so that calls within a machine do not
-// allocate memory for the closure.
+// combineInterruptible combines values of ranks on several machines. The caller can interrupt the
+// wait for the other ranks.
 func (cs *calls) combineInterruptible(
 	interop symmem.Interop, g *group, call symmem.ValueCall,
 ) (int64, error) {
