@@ -25,10 +25,10 @@ type buffers struct {
 type liveBuffer struct {
 	pool   *symmem.Pool // nil if the memory is not registered with any group
 	buffer symmem.Buffer
-	bytes  int64 // requested size; the memory may be larger
+	bytes  int64 // size of the buffer, which may be more than requested
 }
 
-// memory returns the memory of the requested size.
+// memory returns the memory of the whole buffer.
 func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().Slice(0, b.bytes) }
 
 // allocate allocates a buffer of random size in a random pool, for use on a random stream. If a
