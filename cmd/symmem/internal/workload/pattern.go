@@ -48,8 +48,8 @@ func (p *Pattern) inputValue(rank int, i int64) float64 {
 	}
 	limit := uint64(maxSum)
 	if p.Operation.Reduces() {
-		// The values are at least 1 or 2. With more than 60 ranks, a sum may thus exceed maxSum and
-		// overflow an int8, but it is still correct modulo 256.
+		// With many ranks, the values are 1 and 2. With more than 60 ranks, a sum may thus exceed
+		// maxSum and overflow an int8, but it is still correct modulo 256.
 		limit = max(2, uint64(maxSum/p.Ranks))
 	}
 	value := 1 + hash(element, uint64(rank), p.Tag)%limit // from 1 to limit
