@@ -180,8 +180,7 @@ func TestLongListsThatDifferAtTheEndDiverge(t *testing.T) {
 		}
 		last := call
 		last.Count = 5 + int64(r.Rank())
-		more := slices.Repeat([]symmem.Call{call}, 50)
-		call.More = append(more, last)
+		call.More = append(slices.Repeat([]symmem.Call{call}, 50), last)
 		d := r.wantDivergence(r.Interop().Do(r.ctx, r.World(), call, nil))
 		if want := "(52 calls, digest "; !strings.Contains(d.Error(), want) {
 			r.failf("got the error %q, want one that contains %q", d, want)

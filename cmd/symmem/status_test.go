@@ -106,8 +106,8 @@ func TestStatusWithoutRanksFails(t *testing.T) {
 	}
 }
 
-// TestStatusReportsUnreadableFolder checks that a folder that cannot be listed is not taken for that
-// of a job that has ended.
+// TestStatusReportsUnreadableFolder checks that status does not take a folder that it cannot list
+// for the folder of a job that has ended.
 func TestStatusReportsUnreadableFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

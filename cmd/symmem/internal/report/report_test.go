@@ -94,7 +94,8 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// TestFaults checks that ranks with the same fault share a row, which shows the earliest known time.
+// TestFaults checks that ranks with the same fault share a row. The row shows the earliest known
+// time.
 func TestFaults(t *testing.T) {
 	const text, printableText = "rank 2 is late\x1b[31m", "rank 2 is late?[31m"
 	const unknown = 0
