@@ -6,28 +6,45 @@ import (
 	"time"
 )
 
+// TestCallTimerTimesSomeCalls makes small calls. All must be counted, but only one in
+// callsPerSample (128) must be timed, because reading the clock would slow them down.
 func TestCallTimerTimesSomeCalls(t *testing.T) {
+	const bytes, calls = 100, 300
 	var c CallTimer
-	m := c.Meter(100)
-	for range 300 {
+	m := c.Meter(bytes)
+	for range calls {
 		m.End(m.Begin())
 	}
-	m.Count()
+	m.Count() // counts one more call, which is not timed
 	r := c.Read()
-	if r.Calls != 301 || r.Bytes != 30100 || r.Samples != 3 || r.RecentBytes != 100 {
-		t.Errorf("Read = %+v; want 301 calls of 100 bytes, with calls 1, 129 and 257 timed", r)
+	if r.Calls != calls+1 || r.Bytes != bytes*(calls+1) {
+		t.Errorf("Read = %d calls of %d bytes in total; want %d calls of %d bytes each", r.Calls,
+			r.Bytes, calls+1, bytes)
+	}
+	if r.Samples != 3 {
+		t.Errorf("%d calls were timed; want 3, which are calls 1, 129 and 257", r.Samples)
+	}
+	if r.RecentBytes != bytes {
+		t.Errorf("the average size of timed calls is %d bytes; want %d", r.RecentBytes, bytes)
 	}
 }
 
+// TestCallTimerTimesLargeCalls makes calls of the size from which all calls are timed.
 func TestCallTimerTimesLargeCalls(t *testing.T) {
+	const calls = 10
 	var c CallTimer
 	m := c.Meter(alwaysTimedBytes)
-	for range 10 {
-		m.End(m.Begin() - int64(time.Millisecond)) // as if the call took a millisecond
+	for range calls {
+		begin := m.Begin() - int64(time.Millisecond) // as if the call took a millisecond
+		m.End(begin)
 	}
 	r := c.Read()
-	if r.Samples != 10 || r.Time < 10*time.Millisecond || r.RecentTime < time.Millisecond {
-		t.Errorf("Read = %+v; want 10 samples of at least 1 ms", r)
+	if r.Samples != calls {
+		t.Errorf("%d calls were timed; want all %d", r.Samples, calls)
+	}
+	if r.Time < calls*time.Millisecond || r.RecentTime < time.Millisecond {
+		t.Errorf("the calls took %v in total and %v on average; want at least 1ms each", r.Time,
+			r.RecentTime)
 	}
 }
 
@@ -37,6 +54,8 @@ func TestRecentTimeFollowsCalls(t *testing.T) {
 	m := c.Meter(alwaysTimedBytes)
 	now := func() int64 { return int64(time.Since(processStart)) }
 	m.End(now() - int64(time.Hour))
+	// Each call removes 1/averagedSamples of the old average. After n*averagedSamples calls, less
+	// than 1/2^n of the hour remains.
 	for range 20 * averagedSamples {
 		m.End(now())
 	}
@@ -45,37 +64,48 @@ func TestRecentTimeFollowsCalls(t *testing.T) {
 	}
 }
 
+// TestZeroMeterIgnoresCalls uses a Meter without a CallTimer. It must not panic.
 func TestZeroMeterIgnoresCalls(t *testing.T) {
 	var m Meter
 	m.Count()
-	if begin := m.Begin(); begin != 0 {
-		t.Errorf("Begin = %d; want 0", begin)
+	begin := m.Begin()
+	if begin != 0 {
+		t.Errorf("Begin = %d; want 0, because the call is not timed", begin)
 	}
-	m.End(0)
+	m.End(begin)
 }
 
+// TestCallTimerIsSafeForConcurrentUse times and reads calls in several goroutines. No call may be
+// missing afterwards, and the race detector must find no race.
 func TestCallTimerIsSafeForConcurrentUse(t *testing.T) {
+	const goroutines, callsPerGoroutine = 4, 1000
 	var c CallTimer
 	var callers sync.WaitGroup
-	for range 4 {
+	for range goroutines {
 		callers.Go(func() {
 			m := c.Meter(alwaysTimedBytes)
-			for range 1000 {
+			for range callsPerGoroutine {
 				m.End(m.Begin())
 				c.Read()
 			}
 		})
 	}
 	callers.Wait()
-	if r := c.Read(); r.Calls != 4000 || r.Samples != 4000 {
-		t.Errorf("Read = %+v; want 4000 calls, all timed", r)
+	const want = goroutines * callsPerGoroutine
+	if r := c.Read(); r.Calls != want || r.Samples != want {
+		t.Errorf("Read = %d calls, %d of them timed; want %d, all timed", r.Calls, r.Samples, want)
 	}
 }
 
+// BenchmarkMeter measures how much time a Meter adds to a call: without a timer, for a small call,
+// which is rarely timed, and for a large call, which is always timed.
 func BenchmarkMeter(b *testing.B) {
+	const smallBytes = 64
 	var c CallTimer
 	for name, m := range map[string]Meter{
-		"off": {}, "small": c.Meter(64), "large": c.Meter(alwaysTimedBytes),
+		"off":   {},
+		"small": c.Meter(smallBytes),
+		"large": c.Meter(alwaysTimedBytes),
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
