@@ -19,9 +19,12 @@ import (
 // control plane. This file implements the device and the memory; small_stream_test.go implements
 // streams, and small_group_test.go communicators.
 
+// TestSmallBackendPassesContract runs all tests of backends, except those of parts that the small
+// backend lacks.
 func TestSmallBackendPassesContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
-		Open: openSmall, Ranks: 5, Paths: []driver.Path{driver.PathPlain}, Slow: true,
+		Open: openSmall, Ranks: 5, Paths: []driver.Path{driver.PathPlain},
+		Slow: true, // exchanging all inputs takes long
 		Missing: map[drivertest.Part]string{
 			drivertest.Messages:   "the example omits them",
 			drivertest.Splits:     "the example omits them",
@@ -33,11 +36,13 @@ func TestSmallBackendPassesContract(t *testing.T) {
 	})
 }
 
+// smallDevice is the device of one rank.
 type smallDevice struct {
 	cfg       driver.Config
 	capturing atomic.Int32 // number of streams being captured; if it is not 0, registrations fail
 }
 
+// openSmall is like driver.Backend.Open.
 func openSmall(_ context.Context, cfg driver.Config) (driver.Device, error) {
 	return &smallDevice{cfg: cfg}, nil
 }
@@ -50,6 +55,7 @@ func (d *smallDevice) Info() driver.Info {
 	}
 }
 
+// NewArena reserves a range of addresses, in which Map maps memory later.
 func (d *smallDevice) NewArena(bytes int64) (driver.Arena, error) {
 	if bytes <= 0 || bytes%smallGranule != 0 {
 		return nil, fmt.Errorf("reserving an arena of %d bytes: the size must be a multiple of %d", bytes,
@@ -59,7 +65,7 @@ func (d *smallDevice) NewArena(bytes int64) (driver.Arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &smallArena{space}, nil
+	return &smallArena{space: space}, nil
 }
 
 func (d *smallDevice) NewStream() (driver.Stream, error) {
@@ -68,6 +74,7 @@ func (d *smallDevice) NewStream() (driver.Stream, error) {
 
 func (d *smallDevice) NewEvent() (driver.Event, error) {
 	e := &smallEvent{}
+	// An event that was never recorded is done.
 	e.point.Store(&smallPoint{done: closedChannel})
 	return e, nil
 }
@@ -91,12 +98,17 @@ func (d *smallDevice) Connect(
 
 func (d *smallDevice) Close() error { return nil }
 
+// smallArena is a reserved range of addresses.
 type smallArena struct{ space *sys.Mapping }
 
 func (a *smallArena) Address() uintptr { return a.space.Address() }
 
+// Map maps new memory at an offset in the arena. The memory belongs to a file that Map closes. It
+// is freed when the segment is unmapped.
 func (a *smallArena) Map(offset, bytes int64) (driver.Segment, error) {
-	if bytes <= 0 || bytes%smallGranule != 0 || offset < 0 || offset%smallGranule != 0 {
+	isValidSize := bytes > 0 && bytes%smallGranule == 0
+	isValidOffset := offset >= 0 && offset%smallGranule == 0
+	if !isValidSize || !isValidOffset {
 		return nil, fmt.Errorf("mapping %d bytes at offset %d: both must be multiples of %d",
 			bytes, offset, smallGranule)
 	}
@@ -107,8 +119,9 @@ func (a *smallArena) Map(offset, bytes int64) (driver.Segment, error) {
 	if err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
-	memory, err := a.space.MapAt(offset, file, bytes)
-	if err = errors.Join(err, file.Close()); err != nil {
+	memory, mapErr := a.space.MapAt(offset, file, bytes)
+	closeErr := file.Close()
+	if err := errors.Join(mapErr, closeErr); err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
 	return &smallSegment{Mapping: memory}, nil
@@ -133,6 +146,7 @@ func (s *smallSegment) Unmap() error {
 	return s.Close()
 }
 
+// memoryAt returns the memory at an address as a slice, without copying it.
 func memoryAt(address uintptr, bytes int64) []byte {
 	// go vet rejects the direct conversion of an integer to a pointer.
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&address)), bytes)
