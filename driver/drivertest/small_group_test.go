@@ -107,8 +107,8 @@ func (p *smallPlan) Refusal(path driver.Path) error {
 	isOtherFormula := p.Operation.Reduces() && p.group.cfg.Formula > driver.RankOrder
 	isMessage := p.Operation.PointToPoint()
 	hasSplits := p.Splits != nil
-	isNorm := p.Operation == driver.AllReduceRMSNorm
-	if path != driver.PathPlain || isOtherFormula || isMessage || hasSplits || isNorm {
+	isNormOrRoute := p.Norm != nil || p.Route != nil
+	if path != driver.PathPlain || isOtherFormula || isMessage || hasSplits || isNormOrRoute {
 		return errUnsupportedCall
 	}
 	return nil
