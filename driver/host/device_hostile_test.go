@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -18,12 +19,14 @@ import (
 // rankPair holds two ranks in this process.
 type rankPair struct {
 	t       *testing.T
-	ctx     context.Context
-	store   *drivertest.Store
+	ctx     context.Context   // ends after processTimeout
+	store   *drivertest.Store // through which the ranks find each other
 	devices [2]*Device
-	groups  [2]driver.Communicator
+	groups  [2]driver.Communicator // nil before connect
 }
 
+// newRankPair opens the devices of two ranks. When the test ends, it closes them and the groups,
+// and fails the test if one of them returns an error.
 func newRankPair(t *testing.T) *rankPair {
 	t.Helper()
 	return newRankPairWithWaitHook(t, nil)
@@ -36,7 +39,7 @@ func newRankPairWithWaitHook(t *testing.T, waitHook func() error) *rankPair {
 	d := &rankPair{t: t, ctx: ctx, store: &drivertest.Store{}}
 	for rank := range d.devices {
 		d.devices[rank] = d.open(rank, waitHook)
-		waitHook = nil
+		waitHook = nil // rank 1 has none
 	}
 	t.Cleanup(func() {
 		defer cancel()
@@ -50,6 +53,7 @@ func newRankPairWithWaitHook(t *testing.T, waitHook func() error) *rankPair {
 	return d
 }
 
+// open opens the device of a rank. It fails the test if it cannot.
 func (d *rankPair) open(rank int, waitHook func() error) *Device {
 	d.t.Helper()
 	device, err := Backend{}.Open(d.ctx, driver.Config{
@@ -67,6 +71,7 @@ func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
 	return [2]error{err, <-other}
 }
 
+// connect connects the ranks as a group. It fails the test if it cannot.
 func (d *rankPair) connect() {
 	d.t.Helper()
 	for _, err := range d.runOnBoth(func(rank int) (err error) {
@@ -81,7 +86,8 @@ func pairGroup(rank int) driver.GroupConfig {
 	return driver.GroupConfig{ID: "pair", Ranks: []int{0, 1}, Rank: rank, Check: true}
 }
 
-// segment maps a segment of the given number of granules on a rank.
+// segment maps a segment of the given number of granules (units of sizes) on a rank. It is unmapped
+// when the test ends.
 func (d *rankPair) segment(rank int, granules int64) *segment {
 	d.t.Helper()
 	arena, err := d.devices[rank].NewArena(granules * granularity)
@@ -95,6 +101,21 @@ func (d *rankPair) segment(rank int, granules int64) *segment {
 	return s.(*segment)
 }
 
+// segments maps a segment of the given number of granules on each rank.
+func (d *rankPair) segments(granules int64) [2]*segment {
+	d.t.Helper()
+	return [2]*segment{d.segment(0, granules), d.segment(1, granules)}
+}
+
+// register registers the ranks' segments with the group, and returns the errors by rank.
+func (d *rankPair) register(key driver.SegmentKey, segments [2]*segment) [2]error {
+	return d.runOnBoth(func(rank int) error {
+		_, err := d.groups[rank].Register(d.ctx, key, segments[rank])
+		return err
+	})
+}
+
+// failIfErr fails the test at once if err is not nil.
 func failIfErr(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -103,7 +124,8 @@ func failIfErr(t *testing.T, err error) {
 }
 
 // TestSocketRefusesUnknownClientsWithoutBlocking connects clients with a wrong token, an invalid
-// request and an incomplete request to rank 0's socket. The ranks must still register segments.
+// request and an incomplete request to rank 0's hand-off socket. Peers get the files of segments
+// through it, so the ranks must still register segments. The clients must not get a file.
 func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	d := newRankPair(t)
 	address := d.devices[0].machine.Address()
@@ -118,16 +140,12 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	incompleteClient, err := net.Dial("unix", address)
 	failIfErr(t, err)
 	defer incompleteClient.Close()
-	_, err = incompleteClient.Write([]byte("SM01"))
+	_, err = incompleteClient.Write([]byte("SM01")) // the start of a valid request
 	failIfErr(t, err)
 
 	d.connect()
-	s := [2]*segment{d.segment(0, 1), d.segment(1, 1)}
 	key := driver.SegmentKey{Pool: 5, Ordinal: 6}
-	for _, err := range d.runOnBoth(func(rank int) error {
-		_, err := d.groups[rank].Register(d.ctx, key, s[rank])
-		return err
-	}) {
+	for _, err := range d.register(key, d.segments(1)) {
 		failIfErr(t, err)
 	}
 	validKey := d.groups[0].(*communicator).fileKey(key)
@@ -140,23 +158,21 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	}
 }
 
-// TestSmallSegmentFileCausesErrorOnBothRanks registers segments of two granules. One file has one.
+// TestSmallSegmentFileCausesErrorOnBothRanks registers segments of two granules. The file of rank
+// 0's segment has only one, so accesses beyond its end would kill the peer.
 func TestSmallSegmentFileCausesErrorOnBothRanks(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
-	s := [2]*segment{d.segment(0, 2), d.segment(1, 2)}
+	segments := d.segments(2)
 	smallFile, err := sys.Memfd("small", granularity)
 	failIfErr(t, err)
-	rightFile := s[0].file
+	rightFile := segments[0].file
 	defer rightFile.Close()
-	s[0].file = smallFile // which Unmap closes
-	key := driver.SegmentKey{Pool: 1}
-	for rank, err := range d.runOnBoth(func(rank int) error {
-		_, err := d.groups[rank].Register(d.ctx, key, s[rank])
-		return err
-	}) {
-		if err == nil || !strings.Contains(err.Error(), "2097152 bytes instead of 4194304") {
-			t.Errorf("rank %d: got %v, want an error with both sizes", rank, err)
+	segments[0].file = smallFile // which Unmap closes
+	want := fmt.Sprintf("%d bytes instead of %d", granularity, 2*granularity)
+	for rank, err := range d.register(driver.SegmentKey{Pool: 1}, segments) {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("rank %d: Register = %v, want an error with %q", rank, err, want)
 		}
 		if n := len(d.groups[rank].(*communicator).windows); n != 0 {
 			t.Errorf("rank %d has %d windows after the error, want 0", rank, n)
@@ -176,12 +192,14 @@ func TestOpenRejectsInvalidConfiguration(t *testing.T) {
 		cfg := validConfig
 		change(&cfg)
 		if d, err := (Backend{}).Open(t.Context(), cfg); err == nil {
-			t.Errorf("%s: Open returned no error", name)
+			t.Errorf("%s: Open succeeded, want an error", name)
 			failIfErr(t, d.Close())
 		}
 	}
 }
 
+// TestDeviceCloseRemovesSocketAndDescriptors opens and closes two ranks in a subtest. Afterwards,
+// their socket and file descriptors must be gone.
 func TestDeviceCloseRemovesSocketAndDescriptors(t *testing.T) {
 	countDescriptors := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
@@ -190,14 +208,10 @@ func TestDeviceCloseRemovesSocketAndDescriptors(t *testing.T) {
 	}
 	countBefore := countDescriptors()
 	var address string
-	t.Run("world", func(t *testing.T) {
-		d := newRankPair(t)
+	t.Run("open and close", func(t *testing.T) {
+		d := newRankPair(t) // closed at the end of the subtest
 		d.connect()
-		s := [2]*segment{d.segment(0, 1), d.segment(1, 1)}
-		for _, err := range d.runOnBoth(func(rank int) error {
-			_, err := d.groups[rank].Register(d.ctx, driver.SegmentKey{}, s[rank])
-			return err
-		}) {
+		for _, err := range d.register(driver.SegmentKey{}, d.segments(1)) {
 			failIfErr(t, err)
 		}
 		address = d.devices[0].machine.Address()
@@ -206,7 +220,8 @@ func TestDeviceCloseRemovesSocketAndDescriptors(t *testing.T) {
 		t.Error("the socket still accepts connections")
 		failIfErr(t, conn.Close())
 	}
-	if countAfter := countDescriptors(); countAfter > countBefore+1 {
-		t.Errorf("%d descriptors are open after Close, want at most %d", countAfter, countBefore+1)
+	maxAfter := countBefore + 1 // one that the Go runtime may have opened meanwhile
+	if countAfter := countDescriptors(); countAfter > maxAfter {
+		t.Errorf("%d descriptors are open after Close, want at most %d", countAfter, maxAfter)
 	}
 }

@@ -11,7 +11,11 @@ import (
 	"symmem/driver"
 )
 
-// launchRecv queues a Recv on a new stream and records an event after it.
+// A Recv runs late if the goroutine that launches it does not wait for its message. Then either a
+// caller that waits for the stream, or a worker goroutine, receives the message when it arrives.
+
+// launchRecv queues a Recv from the other rank on a new stream and records an event after it. It
+// fails the test if it cannot.
 func (d *rankPair) launchRecv(rank int, dst []byte) (*stream, *event) {
 	d.t.Helper()
 	plan, err := driver.Prepare(d.groups[rank], driver.Call{
@@ -34,7 +38,7 @@ func TestRecvEndsWithoutWaiter(t *testing.T) {
 	d.connect()
 	got, later := make([]byte, 1000), make([]byte, 1000)
 	_, e := d.launchRecv(0, got)
-	s, _ := d.launchRecv(0, later)
+	s, _ := d.launchRecv(0, later) // on another stream
 	hasRun := make(chan struct{})
 	failIfErr(t, s.Host(func() { close(hasRun) }))
 	want := bytes.Repeat([]byte{7}, len(got))
@@ -48,8 +52,10 @@ func TestRecvEndsWithoutWaiter(t *testing.T) {
 		runtime.Gosched()
 	}
 	<-hasRun
-	if !bytes.Equal(got, want) || !bytes.Equal(later, want) {
-		t.Errorf("the messages begin with %v and %v, want only bytes of 7", got[:3], later[:3])
+	for i, message := range [][]byte{got, later} {
+		if !bytes.Equal(message, want) {
+			t.Errorf("message %d begins with %v, want only bytes of 7", i, message[:3])
+		}
 	}
 }
 
@@ -58,15 +64,20 @@ func TestRecvEndsWithoutWaiter(t *testing.T) {
 func TestSeveralCallersWaitForRecv(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
-	for round := range 200 {
-		size := 1 + round*2000%(2*pipeFrames*frameBytes) // up to twice the size of the pipe
-		sent, got := bytes.Repeat([]byte{byte(round)}, size), make([]byte, size)
+	// Which caller receives the message depends on the timing. Sizes grow by 2000 bytes in each
+	// round. If a message is larger than the pipe, the sender needs a receiver before it can finish.
+	const rounds = 200
+	const maxSize = 2 * pipeFrames * frameBytes // twice the size of the pipe
+	for round := range rounds {
+		size := 1 + round*2000%maxSize
+		sent := bytes.Repeat([]byte{byte(round)}, size)
+		got := make([]byte, size)
 		s, e := d.launchRecv(0, got)
 		other, err := d.devices[0].NewStream()
 		failIfErr(t, err)
 		waits := []func() error{
 			func() error { return e.Synchronize(d.ctx) },
-			func() error { return e.Synchronize(d.ctx) },
+			func() error { return e.Synchronize(d.ctx) }, // several callers use the same event
 			func() error { return s.Synchronize(d.ctx) },
 			func() error {
 				if err := other.Wait(e); err != nil {
@@ -92,14 +103,15 @@ func TestSeveralCallersWaitForRecv(t *testing.T) {
 	}
 }
 
-// TestRecvFailsWhileNobodyWaits aborts a group while a Recv waits for a message.
+// TestRecvFailsWhileNobodyWaits aborts a group while a Recv waits for a message, but no caller
+// waits for the Recv. A later wait must return an error.
 func TestRecvFailsWhileNobodyWaits(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
 	_, e := d.launchRecv(0, make([]byte, 1000))
 	cause := d.groups[0].(*communicator).Fail(driver.ErrAborted)
 	if cause == nil {
-		t.Error("Fail = nil, want the fault")
+		t.Error("Fail = nil, want the fault of the group")
 	}
 	if err := e.Synchronize(d.ctx); err == nil {
 		t.Errorf("Synchronize = nil after the fault %v, want an error", cause)
@@ -118,21 +130,25 @@ func TestFailedRecvIsDetached(t *testing.T) {
 		Recv: uintptr(unsafe.Pointer(&dst[0])), Keep: dst,
 	})
 	failIfErr(t, err)
-	end, err := p.(*plan).newMessageWork()
+	work, err := p.(*plan).newMessageWork()
 	failIfErr(t, err)
-	r := end.(*recvCall)
+	r := work.(*recvCall)
 	const callerWaits = false
-	if done, err := r.transferNow(callerWaits); done || err != nil || !r.canBeLate() {
-		t.Fatalf("transferNow = %v, %v; want a Recv that can be late", done, err)
+	if done, err := r.transferNow(callerWaits); done || err != nil {
+		t.Fatalf("transferNow = %v, %v; want false and no error, because no message was sent", done,
+			err)
 	}
-	_ = c.Fail(driver.ErrAborted)
+	if !r.canBeLate() {
+		t.Fatal("canBeLate = false, want true for a message that is smaller than the pipe")
+	}
+	_ = c.Fail(driver.ErrAborted) // returns the fault
 	if done, err := r.receiveForWaiter(d.ctx); done || err == nil {
-		t.Errorf("receiveForWaiter = %v, %v; want the fault", done, err)
+		t.Errorf("receiveForWaiter = %v, %v; want false and the fault", done, err)
 	}
 	pipe := &c.messages.recvPipes[1]
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
-	for key, msg := range pipe.incoming {
-		t.Errorf("message %v still has the receiver %p", key, msg.receiver)
+	for key, msg := range pipe.incoming { // messages that the pipe may write to buffers
+		t.Errorf("the pipe still has message %v with receiver %p, want none", key, msg.receiver)
 	}
 }

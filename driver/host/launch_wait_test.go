@@ -9,7 +9,7 @@ import (
 )
 
 // TestLaunchWakesSleepingRank waits until rank 1 sleeps in a collective, and then makes rank 0 call
-// the same collective.
+// the same collective. That must wake rank 1, or else its wait times out.
 func TestLaunchWakesSleepingRank(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
@@ -19,8 +19,10 @@ func TestLaunchWakesSleepingRank(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for rank == 0 && !group0.IsAsleep(1) {
-			runtime.Gosched()
+		if rank == 0 {
+			for !group0.IsAsleep(1) {
+				runtime.Gosched()
+			}
 		}
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
 		if err != nil {
@@ -41,6 +43,8 @@ func TestLaunchWakesSleepingRank(t *testing.T) {
 	}
 }
 
+// TestCollectiveOnIdleStreamDoesNotAllocate counts the allocations of a Barrier on an idle stream,
+// for both ways to launch it. The group has one rank, so no other rank adds allocations.
 func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 	d, err := Backend{}.Open(t.Context(), driver.Config{
 		Size: 1, Store: &drivertest.Store{}, Timeout: processTimeout,
@@ -55,23 +59,28 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 	defer func() { failIfErr(t, s.Close()) }()
 	p, err := driver.Prepare(c, driver.Call{Operation: driver.Barrier})
 	failIfErr(t, err)
-	inline := c.(driver.InlineLauncher).LaunchInline
-	for _, launch := range []func(driver.Stream, driver.Plan) error{c.Launch, inline} {
-		if n := testing.AllocsPerRun(1000, func() {
+	const runs = 1000
+	for name, launch := range map[string]func(driver.Stream, driver.Plan) error{
+		"Launch":       c.Launch,
+		"LaunchInline": c.(driver.InlineLauncher).LaunchInline,
+	} {
+		allocations := testing.AllocsPerRun(runs, func() {
 			if err := launch(s, p); err != nil {
 				t.Error(err)
 			}
 			if err := s.Synchronize(t.Context()); err != nil {
 				t.Error(err)
 			}
-		}); n != 0 {
-			t.Errorf("a collective made %v allocations, want 0", n)
+		})
+		if allocations != 0 {
+			t.Errorf("a collective made %v allocations with %s, want 0", allocations, name)
 		}
 	}
 }
 
 // TestInlineLaunchLeavesWaitToCaller calls LaunchInline on rank 0, and on rank 1 once rank 0
-// sleeps in Synchronize. Rank 0 must also run the work that it has queued after the collective.
+// sleeps in Synchronize. Synchronize must run the collective on the caller's goroutine, and then the
+// work that rank 0 has queued after it.
 func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
@@ -82,9 +91,10 @@ func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 			return err
 		}
 		s := newStream.(*stream)
-		hasRun := false
-		for rank == 1 && !group1.IsAsleep(0) {
-			runtime.Gosched()
+		if rank == 1 {
+			for !group1.IsAsleep(0) {
+				runtime.Gosched()
+			}
 		}
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
 		if err != nil {
@@ -93,8 +103,9 @@ func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 		if err := d.groups[rank].(driver.InlineLauncher).LaunchInline(s, p); err != nil {
 			return err
 		}
+		hasRun := false // set by rank 0's work after the collective
 		if rank == 0 {
-			if !s.deferred {
+			if !s.deferred { // whether Synchronize must run the work
 				t.Error("LaunchInline left the work to another goroutine")
 			}
 			if err := s.Host(func() { hasRun = true }); err != nil {

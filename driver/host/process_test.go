@@ -18,12 +18,13 @@ import (
 	"symmem/internal/rendezvous"
 )
 
+// processTimeout is longer than any wait that must succeed.
 const processTimeout = 60 * time.Second
 
-// processes holds the processes of all ranks, by rank.
+// processes holds the processes of all ranks.
 type processes struct {
-	t         *testing.T
-	processes []*process
+	t   *testing.T
+	all []*process // by rank
 }
 
 // process is a rank that runs in another process.
@@ -36,7 +37,8 @@ type process struct {
 	address string         // of the rank's hand-off socket
 }
 
-// startProcesses starts a rank process for each rank, and waits until all are running the program.
+// startProcesses starts a process for each rank, and waits until all are running the program, which
+// is a key of programs. timeout limits their waits for each other.
 func startProcesses(t *testing.T, size int, program string, timeout time.Duration) *processes {
 	t.Helper()
 	socket := "unix:" + filepath.Join(t.TempDir(), "store")
@@ -45,24 +47,26 @@ func startProcesses(t *testing.T, size int, program string, timeout time.Duratio
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	all := &processes{t: t}
+	ps := &processes{t: t}
 	for rank := range size {
-		all.processes = append(all.processes, start(t, rank, []string{
-			programVariable + "=" + program, storeVariable + "=" + socket,
+		ps.all = append(ps.all, start(t, rank, []string{
+			programVariable + "=" + program,
+			storeVariable + "=" + socket,
 			fmt.Sprintf("%s=%d %d", rankVariable, rank, size),
 			timeoutVariable + "=" + timeout.String(),
 		}))
 	}
-	for _, p := range all.processes {
+	for _, p := range ps.all {
 		p.address = p.waitFor("open").Address
 	}
-	for _, p := range all.processes {
+	for _, p := range ps.all {
 		p.waitFor("running")
 	}
-	return all
+	return ps
 }
 
-// start starts this test binary as a rank. The rank is killed when the test ends.
+// start starts this test binary as a rank, with additional environment variables. The rank is
+// killed after processTimeout, or when the test ends.
 func start(t *testing.T, rank int, environment []string) *process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
@@ -94,19 +98,19 @@ func start(t *testing.T, rank int, environment []string) *process {
 }
 
 // waitFor reads the rank's outputs up to the first one with the given event, and returns that
-// output.
+// output. It fails the test if the rank ends without it.
 func (p *process) waitFor(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
 		var o output
 		if err := json.Unmarshal(p.lines.Bytes(), &o); err != nil {
-			p.t.Fatalf("rank %d printed %q: %v", p.rank, p.lines.Text(), err)
+			p.t.Fatalf("rank %d printed %q, want an output in JSON: %v", p.rank, p.lines.Text(), err)
 		}
 		if o.Event == event {
 			return o
 		}
 		if o.Event == "outcome" {
-			p.t.Fatalf("rank %d finished before event %q: %+v", p.rank, event, o)
+			p.t.Fatalf("rank %d ended before event %q: %+v", p.rank, event, o)
 		}
 	}
 	p.t.Fatalf("rank %d exited without event %q: %v", p.rank, event, p.lines.Err())
@@ -121,79 +125,91 @@ func (p *process) signal(s syscall.Signal) {
 }
 
 // checkErrorsNameVictim checks the outcomes of all ranks except the victim. At least one rank must
-// have an error of the given kind that names the victim. The other ranks may instead have an error
-// because that rank has failed. All of them must have completed an exchange on the fault lane
-// without the victim.
-func (f *processes) checkErrorsNameVictim(kind string, victim int) {
-	f.t.Helper()
+// have an error of the given kind (see output.Kind) that names the victim. The other ranks may
+// instead have a "fault", an error because another rank has failed. All of them must have completed
+// an exchange on the fault lane without the victim.
+func (ps *processes) checkErrorsNameVictim(kind string, victim int) {
+	ps.t.Helper()
 	namingErrors := 0
-	present := make([]bool, len(f.processes))
-	for r := range present {
-		present[r] = r != victim
+	wantPresent := make([]bool, len(ps.all))
+	for r := range wantPresent {
+		wantPresent[r] = r != victim
 	}
-	for _, p := range f.processes {
+	for _, p := range ps.all {
 		if p.rank == victim {
 			continue
 		}
 		outcome := p.waitFor("outcome")
-		switch {
-		case outcome.Kind == kind && slices.Equal(outcome.Ranks, []int{victim}):
+		namesVictim := outcome.Kind == kind && slices.Equal(outcome.Ranks, []int{victim})
+		if namesVictim {
 			namingErrors++
-		case outcome.Kind != "fault":
-			f.t.Errorf("rank %d got a %q error that names ranks %v (%s), want a %q error for rank %d",
+		} else if outcome.Kind != "fault" {
+			ps.t.Errorf("rank %d got a %q error that names ranks %v (%s), want a %q error for rank %d",
 				p.rank, outcome.Kind, outcome.Ranks, outcome.Text, kind, victim)
 		}
-		if !slices.Equal(outcome.Present, present) {
-			f.t.Errorf("rank %d: ranks present on the fault lane = %v, want %v", p.rank,
-				outcome.Present, present)
+		if !slices.Equal(outcome.Present, wantPresent) {
+			ps.t.Errorf("rank %d: ranks present on the fault lane = %v, want %v", p.rank,
+				outcome.Present, wantPresent)
 		}
 	}
 	if namingErrors == 0 {
-		f.t.Errorf("no rank returned a %q error naming rank %d", kind, victim)
+		ps.t.Errorf("no rank returned a %q error naming rank %d", kind, victim)
 	}
 }
 
-func (f *processes) checkNoLeaks() {
-	f.t.Helper()
-	for _, p := range f.processes {
-		_ = p.command.Wait() // a killed rank causes an error
-		if err := p.command.Process.Signal(syscall.Signal(0)); err == nil {
-			f.t.Errorf("rank %d is still running", p.rank)
+// checkNoLeaks waits for the ends of all ranks, and checks that they left no process, socket or
+// shared memory.
+func (ps *processes) checkNoLeaks() {
+	ps.t.Helper()
+	for _, p := range ps.all {
+		_ = p.command.Wait()               // a killed rank causes an error
+		const noSignal = syscall.Signal(0) // only checks whether the process exists
+		if err := p.command.Process.Signal(noSignal); err == nil {
+			ps.t.Errorf("rank %d is still running", p.rank)
 		}
 	}
 	sockets, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
-		f.t.Fatal(err)
+		ps.t.Fatal(err)
 	}
-	for _, p := range f.processes {
+	for _, p := range ps.all {
 		if strings.Contains(string(sockets), p.address) {
-			f.t.Errorf("rank %d left its socket %s", p.rank, p.address)
+			ps.t.Errorf("rank %d left its socket %s", p.rank, p.address)
 		}
 	}
 	names, err := filepath.Glob("/dev/shm/*symmem*")
 	if err != nil || len(names) > 0 {
-		f.t.Errorf("leaked shared memory: got %v, error %v; want none", names, err)
+		ps.t.Errorf("leaked shared memory: got %v, error %v; want none", names, err)
 	}
 }
 
+// TestErrorNamesKilledRank kills a rank during each program. The errors of the others must name it.
 func TestErrorNamesKilledRank(t *testing.T) {
+	const ranks, victim = 3, 1
 	for program := range programs {
 		t.Run(program, func(t *testing.T) {
-			f := startProcesses(t, 3, program, processTimeout)
-			f.processes[1].signal(syscall.SIGKILL)
-			f.checkErrorsNameVictim("lost", 1)
-			f.checkNoLeaks()
+			ps := startProcesses(t, ranks, program, processTimeout)
+			ps.all[victim].signal(syscall.SIGKILL)
+			ps.checkErrorsNameVictim("lost", victim)
+			ps.checkNoLeaks()
 		})
 	}
 }
 
+// TestErrorNamesStoppedRank stops a rank for longer than the timeout. The errors of the others must
+// name it. After it is resumed, its own call must fail, too.
 func TestErrorNamesStoppedRank(t *testing.T) {
-	f := startProcesses(t, 3, "collectives", 1500*time.Millisecond)
-	f.processes[2].signal(syscall.SIGSTOP)
-	f.checkErrorsNameVictim("late", 2)
-	f.processes[2].signal(syscall.SIGCONT)
-	if n := f.processes[2].waitFor("outcome"); n.Kind == "close" || n.Kind == "start" {
-		t.Errorf("the stopped rank got a %q error (%s), want a fault", n.Kind, n.Text)
+	const ranks, victim = 3, 2
+	const timeout = 1500 * time.Millisecond // short, because the test waits for it
+	ps := startProcesses(t, ranks, "collectives", timeout)
+	stopped := ps.all[victim]
+	stopped.signal(syscall.SIGSTOP)
+	ps.checkErrorsNameVictim("late", victim)
+	stopped.signal(syscall.SIGCONT)
+	outcome := stopped.waitFor("outcome")
+	if outcome.Kind == "close" || outcome.Kind == "start" {
+		t.Errorf("the stopped rank got a %q error (%s), want an error of its call", outcome.Kind,
+			outcome.Text)
 	}
-	f.checkNoLeaks()
+	ps.checkNoLeaks()
 }

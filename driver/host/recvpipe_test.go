@@ -40,24 +40,30 @@ func TestInvalidFrameFailsGroup(t *testing.T) {
 	}
 }
 
+// receive runs a Recv from the other rank. call holds the Count and, if not 0, the Tag.
 func (d *rankPair) receive(rank int, call driver.Call, dst []byte) error {
 	call.Operation, call.DataType, call.Root = driver.Recv, driver.Uint8, 1-rank
 	call.Recv, call.Keep = uintptr(unsafe.Pointer(&dst[0])), dst
-	return d.message(rank, call)
+	return d.run(rank, call)
 }
 
+// send runs a Send to the other rank. call holds the Count and, if not 0, the Tag.
 func (d *rankPair) send(rank int, call driver.Call, src []byte) error {
 	call.Operation, call.DataType, call.Root = driver.Send, driver.Uint8, 1-rank
 	call.Send, call.Keep = uintptr(unsafe.Pointer(&src[0])), src
-	return d.message(rank, call)
+	return d.run(rank, call)
 }
 
-func (d *rankPair) message(rank int, call driver.Call) error {
-	d.t.Helper()
+// run runs a call on a new stream and waits for it. It may be called in any goroutine.
+func (d *rankPair) run(rank int, call driver.Call) error {
 	plan, err := driver.Prepare(d.groups[rank], call)
-	failIfErr(d.t, err)
+	if err != nil {
+		return err
+	}
 	s, err := d.devices[rank].NewStream()
-	failIfErr(d.t, err)
+	if err != nil {
+		return err
+	}
 	if err := d.groups[rank].Launch(s, plan); err != nil {
 		return err
 	}

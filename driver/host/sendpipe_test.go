@@ -11,21 +11,33 @@ import (
 	"symmem/driver"
 )
 
+// A pipe holds pipeFrames frames (parts of messages) that the receiver has not read. That is less
+// than the size of most messages in this file. Sends store the rest of their messages in the pipe's
+// backlog, which a goroutine sends once the receiver reads.
+
+// sendPipe returns the pipe through which rank 0 sends messages to rank 1.
+func (d *rankPair) sendPipe() *sendPipe {
+	return &d.groups[0].(*communicator).messages.sendPipes[1]
+}
+
 // TestSendsWithoutReceiverAreStored sends several messages before the receiver reads any. The
 // Sends must complete, the messages must arrive unchanged although their buffer has been
 // overwritten, and both ranks must then free the memory that stored the messages.
 func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
-	const messages, size = 3, 5<<20 + 7
+	const messages, size = 3, 5<<20 + 7 // much larger than the pipe, and not whole frames
+	setContents := func(data []byte, message int) {
+		for j := range data {
+			data[j] = byte(message + j)
+		}
+	}
 	data := make([]byte, size)
 	for i := range messages {
-		for j := range data {
-			data[j] = byte(i + j)
-		}
+		setContents(data, i)
 		failIfErr(t, d.send(0, driver.Call{Count: size}, data))
 	}
-	pipe := &d.groups[0].(*communicator).messages.sendPipes[1]
+	pipe := d.sendPipe()
 	backlogSent := pipe.backlogSentChannel()
 	if backlogSent == nil {
 		t.Fatal("the sender stores no message for the receiver")
@@ -33,14 +45,12 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	got := make([]byte, size)
 	for i := range messages {
 		failIfErr(t, d.receive(1, driver.Call{Count: size}, got))
-		for j := range data {
-			data[j] = byte(i + j)
-		}
+		setContents(data, i)
 		if !bytes.Equal(got, data) {
 			t.Fatalf("message %d has the wrong contents", i)
 		}
 	}
-	<-backlogSent
+	<-backlogSent // closed when the backlog is empty
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
 	if pipe.backlogBytes != 0 || pipe.backlog != nil {
@@ -52,14 +62,17 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	}
 }
 
-// TestMessageDuringCloseIsReported sends a message from rank 0 while rank 1 closes the group. A
-// goroutine holds a lock that stops rank 1's Close until rank 0 has sent the message and closed
-// the group, too. At least one Close must return an error.
+// TestMessageDuringCloseIsReported sends a message from rank 0 while rank 1 closes the group. The
+// message is lost, so at least one Close must return an error.
+//
+// Rank 1's Close needs a lock after it has left the group. A goroutine holds this lock until rank 0
+// has sent the message and has closed the group, too.
 func TestMessageDuringCloseIsReported(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
 	receiver := d.groups[1].(*communicator)
-	locked, release := make(chan struct{}), make(chan struct{})
+	locked := make(chan struct{})  // closed when the goroutine holds the lock
+	release := make(chan struct{}) // closed to make the goroutine unlock
 	receiverResult := make(chan error)
 	go func() {
 		receiver.Counts.Mu.Lock()
@@ -83,12 +96,15 @@ func TestMessageDuringCloseIsReported(t *testing.T) {
 	senderErr := d.groups[0].Close()
 	close(release)
 	receiverErr := <-receiverResult
-	if !errors.As(errors.Join(senderErr, receiverErr), new(*driver.MessageError)) {
+	var messageErr *driver.MessageError
+	if !errors.As(senderErr, &messageErr) && !errors.As(receiverErr, &messageErr) {
 		t.Errorf("Close = %v (sender), %v (receiver); want a MessageError from at least one of them",
 			senderErr, receiverErr)
 	}
 }
 
+// TestCloseSendsStoredMessages closes the sender's group before the receiver has read its message.
+// Close must wait until the receiver has the whole message.
 func TestCloseSendsStoredMessages(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
@@ -105,49 +121,72 @@ func TestCloseSendsStoredMessages(t *testing.T) {
 }
 
 // TestSendWaitRestartsWhenReceiverReadsFrame calls waitDeadline for a pipe that stays full. The
-// rows are successive calls, and a wait restarts when the number of read frames changes.
+// rows are successive calls. The first wait begins at 100 ms. A second wait begins at 500 ms, in
+// the first row in which the receiver has read a frame.
+//
+// The length of a wait is 1 ns per byte of the message's rest, but at least 1 ms. It doubles for
+// each backlogUnit of backlog. It is at most 1 s, and at most 1/16 of the timeout.
 func TestSendWaitRestartsWhenReceiverReadsFrame(t *testing.T) {
 	const ms = uint64(time.Millisecond)
+	const hugeBytes = 1 << 50 // leads to the longest wait
 	pipe := &sendPipe{}
 	for _, c := range []struct {
-		read, now     uint64 // frames that the receiver has read; time in nanoseconds
-		rest, backlog int64  // bytes of the message and of other messages to be sent
-		timeout       time.Duration
-		want          uint64 // time in nanoseconds
+		readFrames   uint64 // frames that the receiver has read
+		now          uint64 // in nanoseconds
+		restBytes    int64  // of the message
+		backlogBytes int64
+		timeout      time.Duration
+		want         uint64 // end of the wait in nanoseconds
 	}{
-		{0, 100 * ms, 0, 0, time.Minute, 101 * ms},
-		{0, 500 * ms, 0, 0, time.Minute, 101 * ms}, // the receiver has read nothing more
-		{0, 500 * ms, 64e6, 0, time.Minute, 164 * ms},
-		{0, 500 * ms, 1 << 50, 0, time.Minute, 1100 * ms},
-		{0, 500 * ms, 0, 5 * backlogUnit, time.Minute, 132 * ms},
-		{1, 500 * ms, 0, 5 * backlogUnit, time.Minute, 532 * ms},
-		{1, 800 * ms, 0, 1 << 50, time.Minute, 1500 * ms},
-		{1, 800 * ms, 0, 1 << 50, 160 * time.Millisecond, 510 * ms},
+		{now: 100 * ms, timeout: time.Minute, want: (100 + 1) * ms},
+		{now: 500 * ms, timeout: time.Minute, want: (100 + 1) * ms},
+		{now: 500 * ms, restBytes: 64e6, timeout: time.Minute, want: (100 + 64) * ms},
+		{now: 500 * ms, restBytes: hugeBytes, timeout: time.Minute, want: (100 + 1000) * ms},
+		{
+			now: 500 * ms, backlogBytes: 5 * backlogUnit, timeout: time.Minute,
+			want: (100 + 32) * ms, // 1 ms, doubled five times
+		},
+		{
+			readFrames: 1, now: 500 * ms, backlogBytes: 5 * backlogUnit, timeout: time.Minute,
+			want: (500 + 32) * ms,
+		},
+		{
+			readFrames: 1, now: 800 * ms, backlogBytes: hugeBytes, timeout: time.Minute,
+			want: (500 + 1000) * ms,
+		},
+		{
+			readFrames: 1, now: 800 * ms, backlogBytes: hugeBytes, timeout: 160 * time.Millisecond,
+			want: (500 + 160/16) * ms,
+		},
 	} {
-		pipe.backlogBytes = c.backlog
-		if got := pipe.waitDeadline(c.read, c.now, c.rest, c.timeout); got != c.want {
-			t.Errorf("waitDeadline(%d, %d, %d, %v) = %v with a backlog of %d bytes, want %v", c.read,
-				c.now, c.rest, c.timeout, time.Duration(got), c.backlog, time.Duration(c.want))
+		pipe.backlogBytes = c.backlogBytes
+		got := pipe.waitDeadline(c.readFrames, c.now, c.restBytes, c.timeout)
+		if got != c.want {
+			t.Errorf("waitDeadline(read %d, now %v, rest %d, timeout %v) = %v with a backlog of %d "+
+				"bytes, want %v", c.readFrames, time.Duration(c.now), c.restBytes, c.timeout,
+				time.Duration(got), c.backlogBytes, time.Duration(c.want))
 		}
 	}
 }
 
 // TestThrottledSendsDoNotDelayCollective makes rank 0 send many messages before it enters a
-// collective in which rank 1 waits. Each Send of the backlogged pipe waits for the receiver.
+// collective in which rank 1 waits. Because of the large backlog, Sends wait for the receiver, for
+// up to a second. If each Send did, the collective would time out after processTimeout.
 func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 	const messages, size = 100, 1 << 18
 	d := newRankPair(t)
 	d.connect()
-	pipe := &d.groups[0].(*communicator).messages.sendPipes[1]
-	pipe.backlogBytes = 1 << 50 // makes Sends wait as long as possible
+	d.sendPipe().backlogBytes = 1 << 50 // pretended; makes Sends wait as long as possible
 	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
 	for _, err := range d.runOnBoth(func(rank int) error {
 		if rank == 0 {
 			for range messages {
-				failIfErr(t, d.send(0, driver.Call{Count: size}, data))
+				if err := d.send(0, driver.Call{Count: size}, data); err != nil {
+					return err
+				}
 			}
 		}
-		return d.message(rank, driver.Call{Operation: driver.Barrier})
+		return d.run(rank, driver.Call{Operation: driver.Barrier})
 	}) {
 		failIfErr(t, err)
 	}
@@ -159,9 +198,9 @@ func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 // TestStoredMessageMayBeReceivedLate makes the sender's wait for the receiver time out. Because no
 // stream waits for a stored message, the sender must wait again.
 func TestStoredMessageMayBeReceivedLate(t *testing.T) {
-	var isSending atomic.Bool
-	var polls atomic.Int32
-	waitingAgain := make(chan struct{})
+	var isSending atomic.Bool           // set once the Send has stored its message
+	var polls atomic.Int32              // calls of the hook since then
+	waitingAgain := make(chan struct{}) // closed at the second of these calls
 	d := newRankPairWithWaitHook(t, func() error {
 		if !isSending.Load() {
 			return nil
@@ -199,7 +238,7 @@ func TestSendingBacklogStopsWhenGroupFails(t *testing.T) {
 	d.connect()
 	const size = 1 << 20
 	failIfErr(t, d.send(0, driver.Call{Count: size}, make([]byte, size)))
-	backlogEnd := d.groups[0].(*communicator).messages.sendPipes[1].backlogSentChannel()
+	backlogEnd := d.sendPipe().backlogSentChannel()
 	if backlogEnd == nil {
 		t.Fatal("the sender stores no message for the receiver")
 	}
@@ -209,5 +248,6 @@ func TestSendingBacklogStopsWhenGroupFails(t *testing.T) {
 	case <-d.ctx.Done():
 		t.Error("the sender did not stop after the group had failed")
 	}
+	// Make rank 1 observe the fault. Otherwise, its Close would report the lost message.
 	d.groups[1].(*communicator).CheckPeers()
 }

@@ -32,15 +32,17 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 		for range callers {
 			go func() { errs <- s.Synchronize(t.Context()) }()
 		}
-		<-time.After(time.Second) // goroutines may sleep while they wait for the lock
-		synctest.Wait()           // until all callers wait for the work
+		// The time is synctest's, so this takes no real time. It lets goroutines run that sleep while
+		// they wait for a lock. Wait then returns when all callers wait for the work.
+		<-time.After(time.Second)
+		synctest.Wait()
 		close(begin)
 		for range callers {
 			if err := <-errs; err == nil || !strings.Contains(err.Error(), "on purpose") {
-				t.Errorf("Synchronize = %v, want the panic", err)
+				t.Errorf("Synchronize = %v, want the panic %q", err, "on purpose")
 			}
 		}
-		failIfErr(t, s.Synchronize(t.Context()))
+		failIfErr(t, s.Synchronize(t.Context())) // the failure has been returned
 		failIfErr(t, s.Close())
 	})
 }
@@ -50,6 +52,7 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 // keep the slice reachable.
 func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	const bytes = 1 << 16
+	// Each function queues work on slice. other is memory that stays reachable anyway.
 	for name, queue := range map[string]func(s *stream, slice, other uintptr) error{
 		"copy from the slice": func(s *stream, slice, other uintptr) error {
 			return s.Copy(other, slice, bytes)
@@ -61,17 +64,19 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &stream{device: newRankPair(t).devices[0]}
-			begin := make(chan struct{})
+			begin := make(chan struct{}) // closed to let the queued work run
 			other := make([]byte, bytes)
 			failIfErr(t, s.Host(func() { <-begin }))
+			// In a function, so that no variable of the test keeps the slice reachable.
 			sliceRef := func() weak.Pointer[byte] {
 				slice := make([]byte, bytes)
-				failIfErr(t, queue(s, uintptr(unsafe.Pointer(&slice[0])),
-					uintptr(unsafe.Pointer(&other[0]))))
+				sliceAddress := uintptr(unsafe.Pointer(&slice[0]))
+				otherAddress := uintptr(unsafe.Pointer(&other[0]))
+				failIfErr(t, queue(s, sliceAddress, otherAddress))
 				return weak.Make(&slice[0])
 			}()
 			runtime.GC()
-			runtime.GC()
+			runtime.GC() // in case the first one had begun before
 			if sliceRef.Value() == nil {
 				t.Error("the slice was collected before the work had run")
 				return // do not run the work, which would write to reused memory
@@ -84,11 +89,12 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 }
 
 // TestCaptureStartsDeferredWork begins a capture between LaunchInline and the Synchronize that
-// would run the launched work. The work must run anyway, because Synchronize fails.
+// would run the launched work on its goroutine. Synchronize fails during a capture, so another
+// goroutine must run the work. Rank 1 takes part in the same collective.
 func TestCaptureStartsDeferredWork(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
-	launched := make(chan struct{})
+	launched := make(chan struct{}) // closed when rank 0 has launched and begun its capture
 	for _, err := range d.runOnBoth(func(rank int) error {
 		newStream, err := d.devices[rank].NewStream()
 		if err != nil {
@@ -101,7 +107,10 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 		}
 		if rank == 1 {
 			<-launched
-			return errors.Join(d.groups[1].Launch(s, p), s.Synchronize(t.Context()), s.Close())
+			launchErr := d.groups[1].Launch(s, p)
+			syncErr := s.Synchronize(t.Context())
+			closeErr := s.Close()
+			return errors.Join(launchErr, syncErr, closeErr)
 		}
 		if err := d.groups[0].(driver.InlineLauncher).LaunchInline(s, p); err != nil {
 			return err
@@ -118,7 +127,7 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 			return fmt.Errorf("Synchronize() = %w; want ErrCapturing", err)
 		}
 		select {
-		case <-period.ended:
+		case <-period.ended: // rank 1 has joined, and the work has run
 		case <-time.After(processTimeout):
 			return errors.New("the work did not run during the capture")
 		}
@@ -126,7 +135,9 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(g.Close(), s.Close())
+		graphErr := g.Close()
+		streamErr := s.Close()
+		return errors.Join(graphErr, streamErr)
 	}) {
 		failIfErr(t, err)
 	}
@@ -135,27 +146,30 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 // TestLongestTimeoutOfOpenGroups changes the timeout of a group. longestTimeout must return the
 // timeout of the device or the group, whichever is longer, and ignore the group once it is closed.
 func TestLongestTimeoutOfOpenGroups(t *testing.T) {
+	const deviceTimeout = processTimeout
 	d, err := Backend{}.Open(t.Context(), driver.Config{
-		Size: 1, Store: &drivertest.Store{}, Timeout: processTimeout,
+		Size: 1, Store: &drivertest.Store{}, Timeout: deviceTimeout,
 	})
 	failIfErr(t, err)
 	defer func() { failIfErr(t, d.Close()) }()
 	device := d.(*Device)
-	limit := driver.NewLimit(time.Second)
+	limit := driver.NewLimit(time.Second) // changed below
 	c, err := d.Connect(t.Context(), driver.GroupConfig{ID: "g", Ranks: []int{0}, Timeout: limit})
 	failIfErr(t, err)
-	for _, timeout := range []time.Duration{processTimeout / 2, 2 * processTimeout} {
+	for _, timeout := range []time.Duration{deviceTimeout / 2, 2 * deviceTimeout} {
 		limit.Set(timeout)
-		if got, want := device.longestTimeout(), max(timeout, processTimeout); got != want {
+		if got, want := device.longestTimeout(), max(timeout, deviceTimeout); got != want {
 			t.Errorf("longestTimeout() = %v with a group of timeout %v; want %v", got, timeout, want)
 		}
 	}
 	failIfErr(t, c.Close())
-	if got := device.longestTimeout(); got != processTimeout {
-		t.Errorf("longestTimeout() = %v without a group; want %v", got, processTimeout)
+	if got := device.longestTimeout(); got != deviceTimeout {
+		t.Errorf("longestTimeout() = %v without a group; want %v", got, deviceTimeout)
 	}
 }
 
+// TestClosedStreamKeepsFailure closes a failed stream. Each Synchronize must return the failure,
+// although one on an open stream returns it only once.
 func TestClosedStreamKeepsFailure(t *testing.T) {
 	d := newRankPair(t)
 	s, err := d.devices[0].NewStream()
