@@ -79,8 +79,8 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 }
 
 // TestInlineLaunchLeavesWaitToCaller calls LaunchInline on rank 0, and on rank 1 once rank 0
-// sleeps in Synchronize. Synchronize must run the collective on the caller's goroutine, and then the
-// work that rank 0 has queued after it.
+// sleeps in Synchronize. Synchronize must run the collective on the caller's goroutine, and then
+// the work that rank 0 has queued after it.
 func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()

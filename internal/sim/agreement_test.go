@@ -12,11 +12,15 @@ import (
 	"symmem/internal/ledger"
 )
 
+// In an agreement, ranks find out whether they all made the same allocations. The allocations are
+// the events of a rank's history, which a ledger stores. In each round, every rank sends a payload
+// to all others, until a state machine on each rank reaches the outcome.
+
 // ErrSplit means that two ranks reached different outcomes in an agreement, which is a bug.
 var ErrSplit = errors.New("ranks reached different outcomes")
 
-// Change turns a copy of the common history into the history of a deviating rank, which differs
-// from the event at position on.
+// Change turns a copy of the common history into the history of a deviating rank. The result
+// differs from the event at position on.
 type Change func(history []event.Event, position int) []event.Event
 
 // Resize is a Change that changes the size of the event at position.
@@ -53,12 +57,14 @@ type Scenario struct {
 	Ranks int
 	// History is the common history of the ranks. It is not modified.
 	History []event.Event
-	// Deviations lists the differences, each from the common history. The last one of a rank counts.
+	// Deviations lists the differences, each from the common history. If a rank is in several of
+	// them, only the last one has an effect.
 	Deviations []Deviation
 	// Missing lists ranks that do not take part.
 	Missing []int
 	// Kept is the number of events that a ledger keeps. 0 means [ledger.DefaultKept].
 	Kept int
+	// Mode selects how the ranks compare histories. The zero value requires equal ones.
 	Mode agreement.Mode
 }
 
@@ -93,8 +99,8 @@ func RunAgreement(s Scenario) (Result, error) {
 			r.Bytes += len(p)
 			r.Largest = max(r.Largest, len(p))
 		}
-		if err := c.round(); err != nil {
-			return Result{}, fmt.Errorf("stepping round %d: %w", r.Rounds, err)
+		if err := c.runRound(); err != nil {
+			return Result{}, fmt.Errorf("running round %d: %w", r.Rounds, err)
 		}
 	}
 	r.Outcome = c.outcome
@@ -126,7 +132,7 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 		}
 		m, err := agreement.New(agreement.Config{
 			Rank: rank, Ranks: s.Ranks, Mode: s.Mode, Group: "world", Tag: "simulation",
-			Ledgers: []agreement.Ledger{{ID: 0, Source: l}},
+			Ledgers: []agreement.Ledger{{ID: 0, Source: l}}, // of the only pool
 		})
 		if err != nil {
 			return nil, err
@@ -139,8 +145,9 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 // ledger returns a ledger with the given events.
 func (s Scenario) ledger(events []event.Event) *ledger.Ledger {
 	l := ledger.New(s.Kept)
+	const callSite = 0 // the same for all events
 	for i := range events {
-		l.Append(&events[i], 0)
+		l.Append(&events[i], callSite)
 	}
 	return l
 }
@@ -152,9 +159,10 @@ type cluster struct {
 	outcome  *agreement.Outcome   // nil until the ranks reach one
 }
 
-// round exchanges the payloads and steps every rank. It returns ErrSplit if ranks reach different
-// outcomes, or if only some of them reach one.
-func (c *cluster) round() error {
+// runRound exchanges the payloads and steps every rank, which returns its payload for the next
+// round or an outcome. runRound returns ErrSplit if ranks reach different outcomes, or if only some
+// of them reach one.
+func (c *cluster) runRound() error {
 	summary, err := agreement.Merge(c.payloads)
 	if err != nil {
 		return err
