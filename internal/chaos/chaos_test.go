@@ -57,12 +57,12 @@ type batch struct {
 	// programsPerWorld is the number of programs that run one after another in one world, a job of
 	// several processes.
 	programsPerWorld int
-	// run runs the given number of programs, beginning with number first, and returns their
-	// failures.
+	// run runs the given number of programs, beginning with number first, in one world. It returns
+	// their failures. It is called by several goroutines at the same time.
 	run func(ctx context.Context, first, programs int) error
 }
 
-// newDraws returns the source of the random choices that make up a program.
+// newDraws returns the source of the random choices that make up the program with a number.
 func newDraws(seed uint64, number int) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, uint64(number)))
 }
@@ -77,14 +77,16 @@ func (b batch) test(t *testing.T) {
 	t.Logf("seed %d, programs %d to %d", *seedFlag, *fromFlag, *fromFlag+programs-1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	// Numbers of programs, except failed, which counts failed calls of run.
-	var begun, done, failed atomic.Int64
+	var begun, done atomic.Int64 // numbers of programs
+	var failed atomic.Int64      // number of failed calls of run
 	var slowest slowestProgram
-	defer startProgress(t.Name(), programs, &done, &failed)()
+	stopProgress := startProgress(t.Name(), programs, &done, &failed)
+	defer stopProgress()
 	var workers sync.WaitGroup
 	for range min(*atOnceFlag, programs) {
 		workers.Go(func() {
 			for ctx.Err() == nil {
+				// Take the next programs of a world. earlier is the number of programs before them.
 				earlier := int(begun.Add(int64(b.programsPerWorld))) - b.programsPerWorld
 				if earlier >= programs {
 					return
@@ -94,7 +96,7 @@ func (b batch) test(t *testing.T) {
 				start := time.Now()
 				err := b.run(ctx, first, n)
 				if err != nil && ctx.Err() != nil {
-					return // another program failed
+					return // canceled, because another program failed
 				}
 				slowest.record(first, time.Since(start))
 				done.Add(int64(n))
@@ -116,6 +118,7 @@ func (b batch) test(t *testing.T) {
 	}
 }
 
+// repeatCommand returns a command that runs the given programs again.
 func repeatCommand(t *testing.T, first, programs int) string {
 	return fmt.Sprintf("go test ./internal/chaos -v -count=1 -run '^%s$' "+
 		"-seed=%d -from=%d -programs=%d", t.Name(), *seedFlag, first, programs)

@@ -26,6 +26,9 @@ const (
 	jobVariable  = "SYMMEM_CHAOS_JOB"
 )
 
+// A job consists of processes of this test program, the ranks, that a test starts. A rank's role
+// selects what it does, and the task holds the arguments.
+
 // roles maps each role to the main function of its ranks. The function writes failures of symmem
 // to standard output. It returns an error only if it could not perform the task.
 var roles = map[string]func(task []byte) error{
@@ -70,6 +73,7 @@ type job struct {
 
 var errHang = errors.New("program hangs")
 
+// environment returns the environment variables of the ranks, as NAME=value.
 func (j *job) environment() ([]string, error) {
 	task, err := json.Marshal(j.task)
 	if err != nil {
@@ -85,8 +89,12 @@ func (j *job) environment() ([]string, error) {
 	if j.folder != "" {
 		env = append(env, "TMPDIR="+j.folder)
 	}
-	return append(env, "GOTRACEBACK=all", roleVariable+"="+j.role,
-		taskVariable+"="+string(task), jobVariable+"="+j.id), nil
+	return append(env,
+		"GOTRACEBACK=all", // a hanging rank prints the stacks of all goroutines
+		roleVariable+"="+j.role,
+		taskVariable+"="+string(task),
+		jobVariable+"="+j.id,
+	), nil
 }
 
 // run runs the job until all ranks have exited. It returns an error if the job hangs, or if a rank
@@ -97,7 +105,8 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	if err != nil {
 		return launch.Result{}, err
 	}
-	signals, ended := make(chan os.Signal, 1), make(chan struct{})
+	signals := make(chan os.Signal, 1) // signals for all ranks
+	ended := make(chan struct{})       // closed when all ranks have exited
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var watcher sync.WaitGroup
@@ -133,10 +142,16 @@ func ignoreLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	if o.Size, err = strconv.Atoi(os.Getenv("WORLD_SIZE")); err != nil {
 		return o, err
 	}
-	o.Store = "unix:@" + storeSocket(os.Getenv(jobVariable))
-	return o, errors.Join(os.Unsetenv(rendezvous.EnvStore), os.Unsetenv(rendezvous.EnvToken))
+	o.Store = "unix:@" + storeSocket(os.Getenv(jobVariable)) // @ stands for a socket without a file
+	for _, name := range []string{rendezvous.EnvStore, rendezvous.EnvToken} {
+		if err := os.Unsetenv(name); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
 }
 
+// storeSocket returns the name of a job's store socket.
 func storeSocket(job string) string { return "symmem-chaos-" + job }
 
 // dumpTime is the time in which the ranks of a hanging job can print their stacks.
@@ -169,7 +184,7 @@ func awaitStopped(pid int) error {
 		if err != nil {
 			return err
 		}
-		// The state follows the name of the command, which is in parentheses.
+		// The state follows the name of the command, which is in parentheses. T means stopped.
 		_, state, _ := strings.Cut(string(stat), ") ")
 		if strings.HasPrefix(state, "T") {
 			return nil

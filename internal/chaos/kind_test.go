@@ -38,20 +38,22 @@ var kinds = map[string]*kind{
 
 // task selects the programs of one world.
 type task struct {
-	Kind                string
-	Seed                uint64
-	First, ProgramCount int
-	ProgramsPerWorld    int
-	GPU                 bool  // whether the ranks use GPUs
-	Machines            int   // number of pretended machines, or 0 for the real one
-	MaxBytes            int64 // limit for the size of sums in programs of the kind "graphs"
+	Kind             string // key of kinds
+	Seed             uint64
+	First            int   // number of the first program, from 1
+	ProgramCount     int   // number of programs in this world, which may be fewer than usual
+	ProgramsPerWorld int   // usual number
+	GPU              bool  // whether the ranks use GPUs
+	Machines         int   // number of pretended machines, or 0 for the real one
+	MaxBytes         int64 // limit for the size of sums in programs of the kind "graphs"
 }
 
 func (t *task) lastProgram() int { return t.First + t.ProgramCount - 1 }
 
 // worldDraws returns a source of random numbers that are the same for all programs of a world.
 func (t *task) worldDraws() *rand.Rand {
-	return newDraws(t.Seed, -1-(t.First-1)/t.ProgramsPerWorld)
+	world := (t.First - 1) / t.ProgramsPerWorld
+	return newDraws(t.Seed, -1-world) // negative, unlike the numbers of programs
 }
 
 // performer performs the programs of one kind on a rank.
@@ -69,20 +71,22 @@ type report struct {
 	Reported, Failures []string // results of performer.run for this program
 }
 
-// test runs the given number of programs, unless the flag -programs is set. env contains
-// additional environment variables of the ranks.
+// test runs the given number of programs, unless the flag -programs is set. base holds the task's
+// Kind and options, and env additional environment variables of the ranks. A failed program fails
+// the test.
 func (k *kind) test(t *testing.T, programs int, base task, env []string) {
 	t.Helper()
-	run := func(ctx context.Context, first, n int) error {
-		base := base
-		base.Seed, base.First = *seedFlag, first
-		base.ProgramCount, base.ProgramsPerWorld = n, k.programsPerWorld
-		return k.run(ctx, &base, env)
+	runWorld := func(ctx context.Context, first, n int) error {
+		world := base // a copy
+		world.Seed, world.First = *seedFlag, first
+		world.ProgramCount, world.ProgramsPerWorld = n, k.programsPerWorld
+		return k.run(ctx, &world, env)
 	}
-	batch{defaultCount: programs, programsPerWorld: k.programsPerWorld, run: run}.test(t)
+	batch{defaultCount: programs, programsPerWorld: k.programsPerWorld, run: runWorld}.test(t)
 }
 
-// testOnAGPU uses the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, or else a software GPU.
+// testOnAGPU is like test, but ranks use the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, or else
+// software GPUs. It skips the test under the race detector, and without a compiler.
 func (k *kind) testOnAGPU(t *testing.T, programs int, base task) {
 	t.Helper()
 	skipSlow(t)
@@ -108,15 +112,17 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 		},
 	}
 	_, err := j.run(ctx)
+	wantReports := ranks
 	if k.isRankKilled != nil && k.isRankKilled(t) {
-		ranks--
+		wantReports--
 	}
 	bad := k.verdict(t, reports)
+	isOutputWrong := len(reports) != wantReports || len(otherLines) > 0
 	if err != nil {
 		bad = append(bad, err)
-	} else if len(bad) == 0 && (len(reports) != ranks || len(otherLines) > 0) {
-		bad = append(bad, fmt.Errorf("%d of %d ranks wrote a report; other output: %q", len(reports),
-			ranks, otherLines))
+	} else if len(bad) == 0 && isOutputWrong {
+		bad = append(bad, fmt.Errorf("%d ranks wrote a report, want %d; other output: %q",
+			len(reports), wantReports, otherLines))
 	}
 	if len(bad) == 0 {
 		return nil
@@ -144,7 +150,8 @@ func (k *kind) verdict(t *task, reports []report) (bad []error) {
 	}
 	for _, r := range reports {
 		for _, text := range r.Reported {
-			bad = append(bad, fmt.Errorf("reported to rank %d: %.300s", r.Rank, text))
+			const limit = 300 // characters of each text
+			bad = append(bad, fmt.Errorf("reported to rank %d: %.*s", r.Rank, limit, text))
 		}
 	}
 	return append(bad, fmt.Errorf("program %d: %v", firstFailed, k.describe(t, firstFailed)))
@@ -156,7 +163,8 @@ func programsRankMain(text []byte) error {
 	if err := json.Unmarshal(text, &t); err != nil {
 		return err
 	}
-	k, ctx := kinds[t.Kind], context.Background()
+	k := kinds[t.Kind]
+	ctx := context.Background()
 	_, o := k.drawWorld(&t)
 	o.Backend = "host"
 	if t.GPU {

@@ -31,7 +31,7 @@ func (t *task) messagesLayout() layout {
 	d := t.worldDraws()
 	ranks := 2 + d.IntN(7)
 	if t.GPU {
-		ranks = 2 + ranks%3
+		ranks = 2 + ranks%3 // a job on GPUs has 2 to 4 ranks
 	}
 	colors := make([]int, ranks)
 	for r := range colors {
@@ -47,28 +47,32 @@ func (t *task) messagesLayout() layout {
 func (t *task) messages(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, t.messagesLayout())
-	isForeign := d.IntN(2) == 0 && !t.GPU
+	isForeign := d.IntN(2) == 0 && !t.GPU // whether all buffers are outside the pool
 	hasLargeMessage := d.IntN(20) == 0
-	anySourceBytes := 4 * d.IntN(5000) // size of all messages from AnySource
+	const largeIndex = 3               // index of the op that is large, if it is a message
+	anySourceBytes := 4 * d.IntN(5000) // size of each message from AnySource
 	for i := range 8 + d.IntN(30) {
 		o := op{group: d.IntN(len(g.p.groups)), stream: d.IntN(streamCount)}
 		members := g.p.groups[o.group]
 		o.recvStream = o.stream
 		if len(members) < 2 || d.IntN(5) == 0 {
+			const bufferBytes = 64 // more than the two elements need
 			o.kind, o.count = allReduce, 2
-			o.send, o.recv = g.buffer(64, isForeign), g.buffer(64, isForeign)
+			o.send, o.recv = g.buffer(bufferBytes, isForeign), g.buffer(bufferBytes, isForeign)
 			g.addOrdered(o)
 			continue
 		}
-		order := d.Perm(len(members))
+		order := d.Perm(len(members)) // two different members
 		o.kind = sendOp
 		o.recvStream = d.IntN(streamCount)
-		o.count = drawBytes(d, hasLargeMessage && i == 3)
+		isLarge := hasLargeMessage && i == largeIndex
+		o.count = drawBytes(d, isLarge)
 		o.message = message{src: members[order[0]], dst: members[order[1]], tag: d.IntN(tagCount)}
 		o.message.anySource = d.IntN(8) == 0
 		if o.message.anySource {
 			o.count, o.message.tag = anySourceBytes, anyTag
 		}
+		// The sender either forwards a message that it has received before, or has a new buffer.
 		if received := g.drawForwarded(&o); received != nil {
 			o.send, o.count = received.recv, min(o.count, received.count)
 		} else {
@@ -83,8 +87,9 @@ func (t *task) messages(number int) (*program, mistake) {
 }
 
 const (
-	tagCount = 3 // number of tags of other messages than those from AnySource
-	// anyTag is the tag of all messages from AnySource.
+	// tagCount is the number of tags of messages with a known source. The tags are 0 to 2.
+	tagCount = 3
+	// anyTag is the tag of all messages from AnySource. No other message has it.
 	anyTag = 7
 	// gapBytes is the number of bytes after a message in its buffer, which must not change.
 	gapBytes = 64
@@ -95,6 +100,7 @@ func drawBytes(d *rand.Rand, isLarge bool) int {
 	if isLarge {
 		return 1<<20 + d.IntN(7<<20)
 	}
+	// 64 KiB is listed twice, so that it is more likely than the other limits.
 	limits := []int{0, 64, 4 << 10, 64 << 10, 64 << 10, 256 << 10, 1 << 20}
 	return d.IntN(1 + limits[d.IntN(len(limits))])
 }
@@ -124,6 +130,7 @@ func TestMessages(t *testing.T) {
 	messages.test(t, defaultPrograms, task{Kind: "messages"}, nil)
 }
 
+// TestMessagesOnAGPU is TestMessages with fewer ranks, each of which has a GPU.
 func TestMessagesOnAGPU(t *testing.T) {
 	const defaultPrograms = 20
 	messages.testOnAGPU(t, defaultPrograms, task{Kind: "messages"})

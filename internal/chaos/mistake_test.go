@@ -6,15 +6,17 @@ import (
 	"slices"
 )
 
-// mistake describes how one rank deviates from the program. The zero mistake is none.
+// mistake describes how one rank deviates from the program, which is a list of ops that all ranks
+// perform. The zero mistake is none.
 type mistake struct {
 	kind mistakeKind
-	rank int
+	rank int // world rank
 	// opIndex selects the op at which the rank deviates. If the op launches a graph, bodyIndex
 	// selects the call in the graph.
 	opIndex, bodyIndex int
 }
 
+// mistakeKind is the kind of a mistake.
 type mistakeKind int
 
 const (
@@ -24,6 +26,7 @@ const (
 	killLater
 	abortNow
 	abortLater
+	// cancelRegistration cancels a registration of memory with a group.
 	cancelRegistration
 	// wrongCount and wrongType change an argument of the call.
 	wrongCount
@@ -31,15 +34,18 @@ const (
 	skipCall
 )
 
+// mistakeNames holds the names of the kinds, in their order.
 var mistakeNames = [...]string{
 	"none", "kill", "later kill", "abort", "later abort", "canceled registration", "wrong count",
 	"wrong type", "skipped call",
 }
 
+// String describes the mistake in the report of a failed test.
 func (m mistake) String() string {
 	if m.kind == noMistake {
 		return "no mistake"
 	}
+	// "op 7.2" is the call with index 2 in the graph that op 7 launches.
 	return fmt.Sprintf("%s on rank %d at op %d.%d", mistakeNames[m.kind], m.rank, m.opIndex,
 		m.bodyIndex)
 }
@@ -48,7 +54,8 @@ func (m mistake) String() string {
 // if it finds no suitable call. It never skips a call before an identical call, because symmem
 // cannot detect that.
 func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
-	for range 100 {
+	const attempts = 100 // enough for programs with few suitable calls
+	for range attempts {
 		m := mistake{kind: kinds[d.IntN(len(kinds))], rank: d.IntN(p.ranks)}
 		if m.kind == noMistake {
 			return m
@@ -60,16 +67,11 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 		if !o.kind.isCollective() || !p.isMember(m.rank, o) {
 			continue
 		}
-		switch m.kind {
-		case wrongCount:
-			if o.count == 1 { // no smaller count is possible
-				continue
-			}
-		case skipCall:
-			if p.isUndetectable(&m) {
-				continue
-			}
-		default:
+		if m.kind == wrongCount && o.count == 1 { // no smaller count is possible
+			continue
+		}
+		if m.kind == skipCall && p.isUndetectable(&m) {
+			continue
 		}
 		if m.kind == wrongCount || m.kind == wrongType {
 			// A wrong argument in a graph affects all launches of the graph.
@@ -101,16 +103,20 @@ func (p *program) isUndetectable(m *mistake) bool {
 		}
 		withSkipped := p.calls(g, m.opIndex, len(p.ops))
 		later := p.calls(g, m.opIndex+1, len(p.ops))
-		isInGroup := len(withSkipped) > len(later)
-		if isInGroup && len(later) > 0 && withSkipped[0].kind == later[0].kind &&
-			withSkipped[0].count == later[0].count {
+		isSkippedInGroup := len(withSkipped) > len(later)
+		if !isSkippedInGroup || len(later) == 0 {
+			continue
+		}
+		skipped, next := withSkipped[0], later[0]
+		if skipped.kind == next.kind && skipped.count == next.count {
 			return true
 		}
 	}
 	return false
 }
 
-// calls returns the collectives of a group in the ops from first to before end.
+// calls returns the collectives of a group in the ops with indexes from first to end-1, including
+// those in graphs that the ops launch.
 func (p *program) calls(group, first, end int) (calls []op) {
 	for i := first; i < end; i++ {
 		for _, o := range p.body(&p.ops[i]) {

@@ -23,17 +23,20 @@ var mistakes = kind{
 	},
 }
 
+// mistakesWorld draws a world, which runs a single program.
 func (t *task) mistakesWorld() (ranks int, o symmem.Options) {
 	const (
 		correctTimeout = 30 * time.Second // longer than any wait without a mistake
-		mistakeTimeout = 4 * time.Second
+		mistakeTimeout = 4 * time.Second  // short, because ranks may wait for it
 	)
 	p, m := t.mistakes(t.First)
 	d := t.worldDraws()
 	paths := []symmem.PathChoice{symmem.PathAuto, symmem.PathWindow, symmem.PathPlain}
 	o = symmem.Options{
 		Check: symmem.CheckEvery, Timeout: correctTimeout, Path: paths[d.IntN(len(paths))],
-		Scatter: uint64(d.IntN(2)) * (1 + d.Uint64N(1<<40)), // 0 in half of the worlds
+		// Scatter is the seed of random addresses of segments. In half of the worlds, it is 0, and
+		// addresses are not random.
+		Scatter: uint64(d.IntN(2)) * (1 + d.Uint64N(1<<40)),
 	}
 	if m.kind != noMistake {
 		o.Timeout = mistakeTimeout
@@ -53,15 +56,17 @@ func (t *task) mistakes(number int) (*program, mistake) {
 	}
 	g := newGenerator(d, newLayout(ranks, colors...))
 	g.p.shouldRegisterPool = g.IntN(2) == 0
-	elements := 12 * []int{1, 10, 300, 4000}[g.IntN(4)]
+	// All collectives can divide a buffer by the number of ranks, which is 2, 3 or 4.
+	const divisor = 12
+	elements := divisor * []int{1, 10, 300, 4000}[g.IntN(4)]
 	bufferBytes := 4 * elements
 	bufferCount := 4 + g.IntN(5)
-	firstForeign := bufferCount - g.IntN(3)
+	firstForeign := bufferCount - g.IntN(3) // the last buffers are outside the pool
 	for b := range bufferCount {
 		isForeign := b >= firstForeign
 		g.buffer(bufferBytes, isForeign)
 	}
-	for i, members := range g.p.groups {
+	for i, members := range g.p.groups { // draw calls only in groups of several ranks
 		if len(members) > 1 {
 			g.groups = append(g.groups, i)
 		}
@@ -70,7 +75,7 @@ func (t *task) mistakes(number int) (*program, mistake) {
 	for range g.IntN(3) {
 		g.drawGraph(capturedByOp)
 	}
-	const opCount = 24
+	const opCount = 24 // without the waits that order them
 	for range opCount {
 		g.drawOp()
 	}

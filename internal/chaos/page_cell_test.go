@@ -31,11 +31,12 @@ type cell struct {
 }
 
 const (
-	pageElements = 3000
+	pageElements = 3000 // float32 elements of the collective, an AllReduce
 	pageBytes    = 4 * pageElements
 	pageSum      = 1 + 2 + 3 // sum of ownValue on all ranks
 )
 
+// newCell returns a cell without resources, which setUp creates.
 func newCell(path symmem.PathChoice, isReplayed, isPromised bool) *cell {
 	c := &cell{path: path, isReplayed: isReplayed, isPromised: isPromised, count: pageElements}
 	c.name = path.String() + ", eager"
@@ -47,7 +48,7 @@ func newCell(path symmem.PathChoice, isReplayed, isPromised bool) *cell {
 
 // setUp creates the cell's group, memory, streams and event.
 func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
-	const color, key = 0, 0 // the group contains all ranks
+	const color, key = 0, 0 // the same on all ranks, so the group contains all of them
 	if c.group, err = rt.World().Split(ctx, color, key); err != nil {
 		return err
 	}
@@ -83,12 +84,7 @@ func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 // rehearse runs the collective once without a fault, and checks the result and the path. In a
 // replayed cell, it first captures the collective. Finally, it restores the contents of memory.
 func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
-	own := slices.Repeat([]float32{ownValue(rt)}, pageElements)
-	fill := func() error {
-		return errors.Join(c.stream.Copy(c.memory, symmem.Host(own)), c.stream.Fill(c.result, 0),
-			c.stream.Synchronize(ctx))
-	}
-	if err := fill(); err != nil {
+	if err := c.setContents(ctx, ownValue(rt)); err != nil {
 		return err
 	}
 	if c.isReplayed {
@@ -102,31 +98,52 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 			return err
 		}
 	}
-	if err := errors.Join(c.call(ctx), c.stream.Synchronize(ctx)); err != nil {
+	if err := c.call(ctx); err != nil {
+		return err
+	}
+	if err := c.stream.Synchronize(ctx); err != nil {
 		return err
 	}
 	got, err := read(ctx, c.stream, c.memory)
 	if err != nil {
 		return err
 	}
-	if index := firstDifference(got, slices.Repeat([]float32{pageSum}, pageElements)); index >= 0 {
+	want := slices.Repeat([]float32{pageSum}, pageElements)
+	if index := firstDifference(got, want); index >= 0 {
 		return fmt.Errorf("before the fault: element %d is %v, want %v", index, got[index], pageSum)
 	}
-	if paths := c.group.Stats().Paths; paths[c.path.String()] != 1 {
-		return fmt.Errorf("%s: the collective took the paths %v", c.name, paths)
+	calls := c.group.Stats().Paths // numbers of calls by path
+	if calls[c.path.String()] != 1 {
+		return fmt.Errorf("%s: the collective took the paths %v, want one call", c.name, calls)
 	}
-	return fill()
+	return c.setContents(ctx, ownValue(rt))
+}
+
+// setContents sets all elements of memory to a value, and those of result to 0.
+func (c *cell) setContents(ctx context.Context, value float32) error {
+	values := slices.Repeat([]float32{value}, pageElements)
+	if err := c.stream.Copy(c.memory, symmem.Host(values)); err != nil {
+		return err
+	}
+	if err := c.stream.Fill(c.result, 0); err != nil {
+		return err
+	}
+	return c.stream.Synchronize(ctx)
 }
 
 // ownValue returns this rank's summand.
 func ownValue(rt *symmem.Runtime) float32 { return float32(rt.Rank() + 1) }
 
+// read returns the elements of m, which it copies on stream s.
 func read(ctx context.Context, s *symmem.Stream, m symmem.Memory) ([]float32, error) {
 	got := make([]float32, pageElements)
-	return got, errors.Join(s.Copy(symmem.Host(got), m), s.Synchronize(ctx))
+	if err := s.Copy(symmem.Host(got), m); err != nil {
+		return nil, err
+	}
+	return got, s.Synchronize(ctx)
 }
 
-// sum calls the collective.
+// sum calls the collective, which replaces c.memory by the sum of all ranks' memory.
 func (c *cell) sum(ctx context.Context) error {
 	return c.group.AllReduce(ctx, c.memory, c.memory, c.count, symmem.Float32, symmem.Sum, c.stream)
 }
@@ -139,10 +156,13 @@ func (c *cell) call(ctx context.Context) error {
 	return c.sum(ctx)
 }
 
-// queueFollowingCopy queues work on followingStream that depends on the collective.
+// queueFollowingCopy queues work on followingStream that depends on the collective. It makes all
+// calls even if one fails, because the collective may have failed already.
 func (c *cell) queueFollowingCopy() error {
-	return errors.Join(c.stream.Record(c.event), c.followingStream.Wait(c.event),
-		c.followingStream.Copy(c.result, c.memory))
+	recordErr := c.stream.Record(c.event)
+	waitErr := c.followingStream.Wait(c.event)
+	copyErr := c.followingStream.Copy(c.result, c.memory)
+	return errors.Join(recordErr, waitErr, copyErr)
 }
 
 // watchEnd returns a channel that gets the time from begin until the group has failed or closed.

@@ -14,8 +14,11 @@ import (
 	"symmem/driver"
 )
 
-// fault describes what one rank, the victim, does before it calls a collective in which the other
-// ranks wait.
+// docs/reference/failures.md, the page, promises which errors the other ranks get if one rank, the
+// victim, has a fault. A cell of its tables is a collective on one path (algorithm), called
+// directly or replayed in a graph. A rank runs the collectives of several cells, one after another.
+
+// fault describes what the victim does before it calls a collective in which the other ranks wait.
 type fault struct {
 	// isLate is set if the victim is so late that the other ranks must time out. The world then has
 	// a short timeout, after which a stopped victim is resumed.
@@ -52,8 +55,8 @@ var pageFaults = map[string]fault{
 	"killed": {
 		level: "off",
 		inject: func(*pageRank, *cell) (bool, error) {
-			syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {} // until the signal arrives
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // cannot fail
+			select {}                                      // until the signal arrives
 		},
 		checkError: func(_ *pageTask, err error) string {
 			var lost *symmem.RankLostError
@@ -74,7 +77,7 @@ var pageFaults = map[string]fault{
 		level: "every", isLate: true,
 		inject: func(r *pageRank, c *cell) (bool, error) {
 			if c == r.cells[0] {
-				<-r.resumeSignal
+				<-r.resumeSignal // all later cells are then late, too
 			}
 			return true, nil
 		},
@@ -96,7 +99,8 @@ var pageFaults = map[string]fault{
 			return level == "every" || path == symmem.PathDirect
 		},
 		inject: func(_ *pageRank, c *cell) (bool, error) {
-			c.count, c.graph = c.count-1, nil
+			c.count--     // the other ranks pass pageElements
+			c.graph = nil // call the collective, because the graph has the right count
 			return true, nil
 		},
 		checkError: checkDivergence,
@@ -138,6 +142,7 @@ func stopSelf(r *pageRank, c *cell) (bool, error) {
 	return true, syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
 }
 
+// checkLateError requires a TimeoutError that names the victim.
 func checkLateError(_ *pageTask, err error) string {
 	var late *symmem.TimeoutError
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{pageVictim}) {
@@ -155,8 +160,11 @@ func checkDivergence(p *pageTask, err error) string {
 	if p.Level == "every" {
 		wantCalls = 2
 	}
-	if !errors.As(err, &diverged) || wantCalls == 2 && len(diverged.Sides) != 2 {
-		return "no DivergenceError that names both calls"
+	if !errors.As(err, &diverged) {
+		return "no DivergenceError"
+	}
+	if sides := len(diverged.Sides); wantCalls == 2 && sides != 2 {
+		return fmt.Sprintf("the DivergenceError has %d sides, want both calls", sides)
 	}
 	namedCalls := 0
 	for _, count := range []int{pageElements, pageElements - 1} {
@@ -165,7 +173,7 @@ func checkDivergence(p *pageTask, err error) string {
 		}
 	}
 	if namedCalls < wantCalls {
-		return fmt.Sprintf("the error names %d of the 2 calls", namedCalls)
+		return fmt.Sprintf("the error names %d of the 2 calls, want at least %d", namedCalls, wantCalls)
 	}
 	return ""
 }

@@ -21,7 +21,9 @@ var allCellsFlag = flag.Bool("all-cells", false,
 
 // pageTask selects the cells that one job tests: those of a world, a check level and a fault.
 type pageTask struct {
-	World, Level, Fault string // keys of pageWorlds and pageFaults, and one of pageLevels
+	World string // key of pageWorlds
+	Level string // one of pageLevels
+	Fault string // key of pageFaults
 }
 
 const (
@@ -30,6 +32,7 @@ const (
 	pageLimit  = time.Minute // time after which a job is considered to hang
 )
 
+// pageLevels lists the check levels, which determine how much ranks compare their calls.
 var pageLevels = []string{"off", "registration", "every"}
 
 // pageWorld describes a backend and its promised outcomes.
@@ -74,14 +77,15 @@ var pageWorlds = map[string]*pageWorld{
 	},
 }
 
-// TestPage tests all cells on the host.
+// TestPage tests all cells on the host: each fault at each check level.
 func TestPage(t *testing.T) {
 	t.Parallel()
+	var noVariables []string
 	for _, level := range pageLevels {
 		for name := range pageFaults {
 			t.Run(level+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				pageTask{World: "host", Level: level, Fault: name}.run(t, nil)
+				pageTask{World: "host", Level: level, Fault: name}.run(t, noVariables)
 			})
 		}
 	}
@@ -91,13 +95,14 @@ func TestPage(t *testing.T) {
 // Otherwise, it uses the software GPU, whose window kernels ignore aborts like those of NCCL.
 func TestPageOnAGPU(t *testing.T) {
 	t.Parallel()
-	env := gpuVariables(t, "SOFTGPU_DEAF=1")
+	env := gpuVariables(t, "SOFTGPU_DEAF=1") // makes window kernels ignore aborts
 	for _, world := range []string{"gpu", "gpu machines", "gpu window"} {
 		for _, level := range pageLevels {
 			for name, f := range pageFaults {
 				task := pageTask{World: world, Level: level, Fault: name}
 				isSelected := *allCellsFlag || level == f.level
-				if !isSelected || len(task.cells()) == 0 {
+				hasCells := len(task.cells()) > 0
+				if !isSelected || !hasCells {
 					continue
 				}
 				t.Run(level+"/"+name+"/"+world, func(t *testing.T) {
@@ -114,7 +119,8 @@ func (p pageTask) cells() (cells []*cell) {
 	w, f := pageWorlds[p.World], pageFaults[p.Fault]
 	for _, path := range w.paths {
 		isPromised := f.isPromised == nil || f.isPromised(p.Level, path)
-		if !isPromised && !w.unpromisedCallsEnd {
+		mayHang := !isPromised && !w.unpromisedCallsEnd
+		if mayHang {
 			continue
 		}
 		for _, isReplayed := range []bool{false, true} {
@@ -124,8 +130,8 @@ func (p pageTask) cells() (cells []*cell) {
 	return cells
 }
 
-// run starts the ranks with additional environment variables, and checks that every rank reports
-// on every cell without an error.
+// run starts the ranks with additional environment variables, as NAME=value. It fails the test
+// unless every rank reports on every cell without an error. A killed rank reports nothing.
 func (p pageTask) run(t *testing.T, env []string) {
 	t.Helper()
 	cells := p.cells()
@@ -135,7 +141,7 @@ func (p pageTask) run(t *testing.T, env []string) {
 		machines: pageWorlds[p.World].machines,
 		onLine: func(line string) {
 			var r pageReport
-			if json.Unmarshal([]byte(line), &r) == nil {
+			if json.Unmarshal([]byte(line), &r) == nil { // ignore other output
 				reports = append(reports, r)
 			}
 		},
@@ -150,9 +156,12 @@ func (p pageTask) run(t *testing.T, env []string) {
 			t.Errorf("%s, rank %d: %s", r.Cell, r.Rank, strings.Join(r.Bad, "; "))
 		}
 	}
-	wantReporters := []int{0, 1, 2}
-	if p.Fault == "killed" {
-		wantReporters = wantReporters[:pageVictim]
+	var wantReporters []int
+	for rank := range pageRanks {
+		if p.Fault == "killed" && rank == pageVictim {
+			continue
+		}
+		wantReporters = append(wantReporters, rank)
 	}
 	for _, c := range cells {
 		got := reporters[c.name]

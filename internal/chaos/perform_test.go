@@ -7,6 +7,11 @@ import (
 	"symmem"
 )
 
+// A player performs the ops of a program on one rank. This file contains its methods for each kind
+// of op.
+
+// queue performs op o, which has index i in the program. Most ops queue work on a stream. If the
+// stream is being captured, the work is recorded in a graph instead.
 func (r *player) queue(i int, o *op) error {
 	s := r.streams[o.streamOf(r.rt.Rank())]
 	switch o.kind {
@@ -36,7 +41,8 @@ func (r *player) queue(i int, o *op) error {
 	case sendOp:
 		return r.send(i, o, s)
 	default:
-		return r.work(o, s, r.isMakingWrongCall() && i == r.m.opIndex)
+		isWrong := r.isMakingWrongCall() && i == r.m.opIndex
+		return r.work(o, s, isWrong)
 	}
 }
 
@@ -46,17 +52,24 @@ func (r *player) allocate(number int, s *symmem.Stream) error {
 		return err
 	}
 	b := r.buffers[number]
-	return r.groups[0].Agree(r.ctx, "placement", int64(b.Segment())<<40|b.Offset())
+	// The placement is a segment and an offset in it.
+	const offsetBits = 40 // more than an offset needs
+	placement := int64(b.Segment())<<offsetBits | b.Offset()
+	return r.groups[0].Agree(r.ctx, "placement", placement)
 }
 
-// recordUses records that an op reads and writes its buffers on streams. All ranks must record the
-// same uses, even without taking part in the call.
+// recordUses records that an op reads its send buffer on one stream and writes its recv buffer on
+// another. All ranks must record the same uses in the same order, even without taking part in the
+// call. It records nothing in programs whose ranks queue ops in different orders.
 func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
+	if r.p.orders != nil {
+		return nil
+	}
 	var errs []error
-	if b, pooled := r.buffers[o.send]; pooled && r.p.orders == nil {
+	if b, isPooled := r.buffers[o.send]; isPooled {
 		errs = append(errs, b.UseOn(reads))
 	}
-	if b, pooled := r.buffers[o.recv]; pooled && r.p.orders == nil {
+	if b, isPooled := r.buffers[o.recv]; isPooled {
 		errs = append(errs, b.UseOn(writes))
 	}
 	return errors.Join(errs...)
@@ -70,15 +83,16 @@ func (r *player) work(o *op, s *symmem.Stream, isWrong bool) error {
 	}
 	send, recv := r.memory[o.send], r.memory[o.recv]
 	n, t := int64(o.count), symmem.Int32
+	const elementBytes = 4 // of an int32
 	if isWrong && r.m.kind == wrongCount {
 		n--
-	} else if isWrong {
+	} else if isWrong { // the kind is wrongType
 		t = symmem.Float32
 	}
 	g := r.groups[o.group]
 	switch o.kind {
 	case copyOp:
-		return r.copy(recv, send, 4*n, s)
+		return r.copy(recv, send, elementBytes*n, s)
 	case allReduce:
 		return g.AllReduce(r.ctx, send, recv, n, t, o.reduce, s)
 	case allGather:
@@ -90,8 +104,10 @@ func (r *player) work(o *op, s *symmem.Stream, isWrong bool) error {
 	case reduce:
 		return g.Reduce(r.ctx, send, recv, n, t, o.reduce, o.root, s)
 	case tallyOp:
-		n = send.Bytes() / 4 / int64(g.Size())
-		own, err := send.Slice(4*n*int64(g.Rank()), 4*n)
+		n = send.Bytes() / elementBytes / int64(g.Size())
+		partBytes := elementBytes * n
+		// The output is this rank's part of the input.
+		own, err := send.Slice(partBytes*int64(g.Rank()), partBytes)
 		if err != nil {
 			return err
 		}
@@ -103,6 +119,7 @@ func (r *player) work(o *op, s *symmem.Stream, isWrong bool) error {
 	}
 }
 
+// copy queues a copy of the first bytes of src to dst.
 func (r *player) copy(dst, src symmem.Memory, bytes int64, s *symmem.Stream) error {
 	src, err := src.Slice(0, bytes)
 	if err != nil {
@@ -114,6 +131,7 @@ func (r *player) copy(dst, src symmem.Memory, bytes int64, s *symmem.Stream) err
 	return s.Copy(dst, src)
 }
 
+// splits returns the arguments of a rank's AllToAllV.
 func (p *parts) splits(rank int) symmem.Splits {
 	return symmem.Splits{
 		SendCounts: p.counts[rank], SendOffsets: p.sendOffsets[rank], RecvCounts: p.received(rank),
@@ -121,6 +139,7 @@ func (p *parts) splits(rank int) symmem.Splits {
 	}
 }
 
+// dataType returns the type of the elements of an AllToAllV.
 func (p *parts) dataType() symmem.DataType {
 	if p.isInt64 {
 		return symmem.Int64
@@ -128,6 +147,8 @@ func (p *parts) dataType() symmem.DataType {
 	return symmem.Uint8
 }
 
+// send queues the Send or the Recv of a message on stream s if this rank is its sender or receiver.
+// i is the index of o.
 func (r *player) send(i int, o *op, s *symmem.Stream) error {
 	self, members, m := r.rt.Rank(), r.p.groups[o.group], o.message
 	if err := r.recordUses(o, r.streams[o.stream], r.streams[o.recvStream]); err != nil {
@@ -136,20 +157,22 @@ func (r *player) send(i int, o *op, s *symmem.Stream) error {
 	if self != m.src && self != m.dst {
 		return nil
 	}
-	count, t := int64(o.count), symmem.Uint8
+	count, t := int64(o.count), symmem.Uint8 // o.count is in bytes
 	if m.isInt32 {
 		count, t = count/4, symmem.Int32
 	}
+	srcGroupRank, dstGroupRank := slices.Index(members, m.src), slices.Index(members, m.dst)
 	if self == m.src {
-		return r.groups[o.group].SendTagged(r.ctx, r.memory[o.send], count, t,
-			slices.Index(members, m.dst), m.tag, s)
+		send := r.memory[o.send]
+		return r.groups[o.group].SendTagged(r.ctx, send, count, t, dstGroupRank, m.tag, s)
 	}
 	call := symmem.Call{
-		Operation: symmem.OpRecv, Type: t, Root: slices.Index(members, m.src), Tag: m.tag,
+		Operation: symmem.OpRecv, Type: t, Root: srcGroupRank, Tag: m.tag,
 		Count: count, Recv: r.memory[o.recv],
 	}
 	if m.anySource {
-		call.Root, call.Arrived = symmem.AnySource, func(source int) {
+		call.Root = symmem.AnySource
+		call.Arrived = func(source int) { // called when the message has arrived
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.sources[i] = source

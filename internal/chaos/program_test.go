@@ -8,7 +8,8 @@ import (
 	"symmem"
 )
 
-// op is one statement of a program, which all ranks perform.
+// op is one statement of a program, which all ranks perform. Streams, groups, buffers, events and
+// graphs have the same numbers on all ranks. Which fields an op uses depends on its kind.
 type op struct {
 	kind opKind
 	// stream is the number of the stream that performs the op. In a message, the sender uses stream,
@@ -22,7 +23,7 @@ type op struct {
 	reduce       symmem.ReduceOp
 	message      message // for sendOp
 	parts        *parts  // for allToAllV
-	event, graph int     // index of an event or graph
+	event, graph int     // event is less than program.events; graph is an index in program.graphs
 }
 
 // message describes the message of a sendOp.
@@ -32,7 +33,7 @@ type message struct {
 	isInt32       bool // whether the elements are int32 instead of bytes
 }
 
-// opKind is the kind of an op.
+// opKind is the kind of an op. The order of the kinds matters: see the constants below.
 type opKind int
 
 const (
@@ -53,11 +54,11 @@ const (
 	// allocOp allocates and fills the buffer recv. freeOp frees it.
 	allocOp
 	freeOp
-	recordOp
-	waitOp
-	captureOp
-	launchOp
-	syncOp
+	recordOp  // records an event on a stream
+	waitOp    // makes a stream wait for an event
+	captureOp // captures a graph
+	launchOp  // launches a graph
+	syncOp    // waits for a stream
 	// closeGraphsOp closes graphs that earlier programs left open.
 	closeGraphsOp
 )
@@ -71,6 +72,7 @@ const (
 
 func (k opKind) isCollective() bool { return k < collectiveOpCount }
 
+// isCall reports whether ops of this kind transfer data between ranks.
 func (k opKind) isCall() bool { return k <= sendOp }
 
 // buffer is memory that every rank has.
@@ -85,9 +87,11 @@ type buffer struct {
 
 // graph is a graph that a program captures and launches.
 type graph struct {
-	body         []op
-	stream       int  // stream on which the graph is captured
-	capturedByOp bool // whether a captureOp captures it, instead of each rank before the first op
+	body   []op
+	stream int // stream on which the graph is captured
+	// capturedByOp is set if a captureOp captures the graph. Otherwise, each rank captures it before
+	// the first op.
+	capturedByOp bool
 	// branches is the number of streams on which another library captures the graph, or 0 for
 	// symmem.
 	branches int
@@ -99,7 +103,9 @@ type layout struct {
 	groups [][]int // world ranks of each group; group 0 is the world
 	// colors holds the splits that create the other groups. Each gives every rank the color 0 or 1
 	// and creates a group for each color, which may have a single rank or none.
-	colors      [][]int
+	colors [][]int
+	// isUnordered is set for worlds with Options.UnorderedMessages. A message may then be received
+	// after a collective before which it was sent.
 	isUnordered bool
 }
 
@@ -113,9 +119,10 @@ type program struct {
 	// orders holds the order in which each rank queues the ops. If it is nil, all use the program's
 	// order.
 	orders [][]int
-	// Ranks register the pool before the first call if shouldRegisterPool is set. They compare the
-	// placement of buffers that ops allocate if shouldComparePlacement is set.
-	shouldRegisterPool, shouldComparePlacement bool
+	// shouldRegisterPool makes ranks register the pool with each group before the first call.
+	shouldRegisterPool bool
+	// shouldComparePlacement makes ranks compare the placement of buffers that ops allocate.
+	shouldComparePlacement bool
 	// keptBufferCount is the number of buffers that stay allocated at the end, including those of
 	// earlier programs in the same world.
 	keptBufferCount int
@@ -123,9 +130,9 @@ type program struct {
 }
 
 const (
-	streamCount = 3
-	// maxStreams is for programs with graphs. The first libraryStreamCount streams belong to another
-	// library.
+	streamCount = 3 // number of streams in programs of all kinds except "graphs"
+	// maxStreams is the number of streams in programs of the kind "graphs". The first
+	// libraryStreamCount of them belong to another library.
 	maxStreams         = 5
 	libraryStreamCount = 3
 )
@@ -136,7 +143,7 @@ func newLayout(ranks int, colors ...[]int) layout {
 	for r := range ranks {
 		l.groups[0] = append(l.groups[0], r)
 		for i, split := range colors {
-			index := 1 + 2*i + split[r]
+			index := 1 + 2*i + split[r] // group 0 is the world, and each split creates two groups
 			l.groups[index] = append(l.groups[index], r)
 		}
 	}
@@ -185,13 +192,15 @@ func (p *program) order(rank int) []int {
 	return order
 }
 
+// String returns a line of a program's text.
 func (o *op) String() string {
 	switch o.kind {
 	case copyOp:
 		return fmt.Sprintf("stream %d: copy buffer %d to %d", o.stream, o.send, o.recv)
-	case allocOp, freeOp:
-		return fmt.Sprintf("stream %d: %s buffer %d", o.stream,
-			map[opKind]string{allocOp: "allocate", freeOp: "free"}[o.kind], o.recv)
+	case allocOp:
+		return fmt.Sprintf("stream %d: allocate buffer %d", o.stream, o.recv)
+	case freeOp:
+		return fmt.Sprintf("stream %d: free buffer %d", o.stream, o.recv)
 	case recordOp:
 		return fmt.Sprintf("stream %d: record event %d", o.stream, o.event)
 	case waitOp:
@@ -212,8 +221,8 @@ func (o *op) String() string {
 	case allToAllV:
 		return fmt.Sprintf("stream %d: AllToAllV, buffer %d to %d, %v", o.stream, o.send, o.recv,
 			o.parts)
-	default:
-		name := [...]string{
+	default: // one of the first equalPartsOpCount kinds
+		name := [equalPartsOpCount]string{
 			"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll",
 		}[o.kind]
 		return fmt.Sprintf("stream %d: %s of %d on group %d, buffer %d to %d, root %d, op %v", o.stream,
@@ -221,16 +230,17 @@ func (o *op) String() string {
 	}
 }
 
+// String returns the program's text, which a failed test prints.
 func (p *program) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d ranks, groups %v, path %v, buffers %+v\n", p.ranks, p.groups, p.path,
 		p.buffers)
-	for g, graph := range p.graphs {
-		for _, o := range graph.body {
-			if graph.branches == 0 {
-				o.stream = graph.stream
+	for i, g := range p.graphs {
+		for _, o := range g.body { // o is a copy
+			if g.branches == 0 {
+				o.stream = g.stream // symmem captures all ops on this stream
 			}
-			fmt.Fprintf(&b, "graph %d of %d branches, %v\n", g, graph.branches, &o)
+			fmt.Fprintf(&b, "graph %d of %d branches, %v\n", i, g.branches, &o)
 		}
 	}
 	for i := range p.ops {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,9 +24,10 @@ type remapTask struct {
 	Count int64
 }
 
-// TestRemapOnAGPU captures an AllGather on NCCL's plain path, closes the graph, maps new memory at
-// the addresses of its buffers, and captures the AllGather again. During a capture, NCCL maps the
-// buffers on other ranks. It must not use these mappings after the graph has been closed.
+// TestRemapOnAGPU captures an AllGather on the plain path, which uses NCCL. It closes the graph,
+// maps new memory at the addresses of its buffers, and captures the AllGather again. During a
+// capture, NCCL maps the buffers on other ranks. It must not use these mappings after the graph has
+// been closed, because it would then gather the contents of the old memory.
 func TestRemapOnAGPU(t *testing.T) {
 	skipSlow(t)
 	for name, task := range map[string]remapTask{
@@ -36,11 +38,12 @@ func TestRemapOnAGPU(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			task.Count = 8 << 20
-			var lines []string
+			var lines []string // of output; each reports wrong elements
 			j := job{
 				role: "remap", ranks: 2, task: task,
-				timeLimit: time.Minute, variables: gpuVariables(t, "SOFTGPU_NCCL=23007"),
-				onLine: func(line string) { lines = append(lines, line) },
+				timeLimit: time.Minute,
+				variables: gpuVariables(t, "SOFTGPU_NCCL=23007"), // pretended version 2.30.7
+				onLine:    func(line string) { lines = append(lines, line) },
 			}
 			if _, err := j.run(t.Context()); err != nil {
 				t.Error(err)
@@ -63,6 +66,8 @@ type remapper struct {
 	graph      *symmem.Graph
 }
 
+// remapRankMain performs a remapTask on this rank. It prints a line for each round with wrong
+// elements, and returns an error if a call fails.
 func remapRankMain(text []byte) error {
 	r := &remapper{ctx: context.Background()}
 	err := json.Unmarshal(text, &r.task)
@@ -73,59 +78,73 @@ func remapRankMain(text []byte) error {
 	if err != nil {
 		return err
 	}
-	if r.stream, err = r.rt.NewStream(); err == nil {
-		err = r.openPool()
+	runErr := r.run()
+	closeErr := r.rt.Close()
+	return errors.Join(runErr, closeErr)
+}
+
+// run gathers and remaps several times.
+func (r *remapper) run() (err error) {
+	if r.stream, err = r.rt.NewStream(); err != nil {
+		return err
 	}
-	for round := int32(0); round < 4 && err == nil; round++ {
-		if err = r.gather(round); err == nil {
-			err = r.remap()
+	if err := r.openPool(); err != nil {
+		return err
+	}
+	const rounds = 4
+	for round := range int32(rounds) {
+		if err := r.gather(round); err != nil {
+			return err
+		}
+		if err := r.remap(); err != nil {
+			return err
 		}
 	}
-	return errors.Join(err, r.rt.Close())
+	return nil
 }
 
+// openPool opens a pool and allocates the send and recv buffers.
 func (r *remapper) openPool() (err error) {
+	sendBytes := 4 * r.task.Count // elements are int32
+	recvBytes := sendBytes * int64(r.rt.Size())
 	r.pool, err = r.rt.NewPool(symmem.PoolOptions{
-		Domain: r.rt.World(), FirstSegment: 2 * r.bytes() * int64(r.rt.Size()),
+		Domain: r.rt.World(), FirstSegment: 2 * recvBytes, // large enough for both buffers
 	})
-	if err == nil {
-		r.send, err = r.pool.AllocOn(r.stream, r.bytes())
-	}
-	if err == nil {
-		r.recv, err = r.pool.AllocOn(r.stream, r.bytes()*int64(r.rt.Size()))
-	}
-	return err
-}
-
-func (r *remapper) bytes() int64 { return 4 * r.task.Count }
-
-func (r *remapper) gather(round int32) error {
-	own := make([]int32, r.task.Count)
-	for i := range own {
-		own[i] = round<<16 + int32(r.rt.Rank()+1)
-	}
-	err := errors.Join(r.stream.Copy(r.send.Memory(), symmem.Host(own)),
-		r.stream.Fill(r.recv.Memory(), 0xff), r.rt.World().Barrier(r.ctx, r.stream),
-		r.stream.Synchronize(r.ctx), r.stream.BeginCapture())
 	if err != nil {
 		return err
 	}
-	err = r.rt.World().AllGather(r.ctx, r.send.Memory(), r.recv.Memory(), r.task.Count,
-		symmem.Int32, r.stream)
-	var endErr error
-	r.graph, endErr = r.stream.EndCapture()
-	if err = errors.Join(err, endErr); err != nil {
+	if r.send, err = r.pool.AllocOn(r.stream, sendBytes); err != nil {
+		return err
+	}
+	r.recv, err = r.pool.AllocOn(r.stream, recvBytes)
+	return err
+}
+
+// element returns the value of all elements that a rank sends in a round. It differs between
+// rounds, so that contents of an earlier round are recognized.
+func (r *remapper) element(round int32, rank int) int32 { return round<<16 + int32(rank+1) }
+
+// gather captures and launches an AllGather, and checks what this rank has received.
+func (r *remapper) gather(round int32) error {
+	if err := r.initialize(round); err != nil {
+		return err
+	}
+	if err := r.capture(); err != nil {
 		return err
 	}
 	all := make([]int32, r.task.Count*int64(r.rt.Size()))
-	err = errors.Join(r.graph.Launch(r.stream), r.stream.Copy(symmem.Host(all), r.recv.Memory()),
-		r.stream.Synchronize(r.ctx))
+	launchErr := r.graph.Launch(r.stream)
+	copyErr := r.stream.Copy(symmem.Host(all), r.recv.Memory())
+	syncErr := r.stream.Synchronize(r.ctx)
+	err := errors.Join(launchErr, copyErr, syncErr)
 	if !r.task.KeepGraph {
-		err = errors.Join(err, r.graph.Close())
+		closeErr := r.graph.Close()
+		err = errors.Join(err, closeErr)
 	}
 	wrong := 0
 	for i, got := range all {
-		if got != round<<16+int32(int64(i)/r.task.Count)+1 {
+		sender := int64(i) / r.task.Count
+		if got != r.element(round, int(sender)) {
 			wrong++
 		}
 	}
@@ -136,17 +155,69 @@ func (r *remapper) gather(round int32) error {
 	return err
 }
 
+// initialize sets the contents of the buffers, and waits until all ranks have done so.
+func (r *remapper) initialize(round int32) error {
+	own := slices.Repeat([]int32{r.element(round, r.rt.Rank())}, int(r.task.Count))
+	if err := r.stream.Copy(r.send.Memory(), symmem.Host(own)); err != nil {
+		return err
+	}
+	const noElement = 0xff // byte value that no element consists of
+	if err := r.stream.Fill(r.recv.Memory(), noElement); err != nil {
+		return err
+	}
+	if err := r.rt.World().Barrier(r.ctx, r.stream); err != nil {
+		return err
+	}
+	return r.stream.Synchronize(r.ctx)
+}
+
+// capture captures the AllGather.
+func (r *remapper) capture() error {
+	if err := r.stream.BeginCapture(); err != nil {
+		return err
+	}
+	gatherErr := r.rt.World().AllGather(r.ctx, r.send.Memory(), r.recv.Memory(), r.task.Count,
+		symmem.Int32, r.stream)
+	var endErr error
+	r.graph, endErr = r.stream.EndCapture()
+	return errors.Join(gatherErr, endErr)
+}
+
+// remap maps new memory at the addresses of the buffers.
 func (r *remapper) remap() error {
 	if !r.task.NewPool {
-		_, err := r.pool.Suspend(r.ctx, symmem.DiscardContents)
-		return errors.Join(err, r.pool.Resume(r.ctx))
+		_, suspendErr := r.pool.Suspend(r.ctx, symmem.DiscardContents)
+		resumeErr := r.pool.Resume(r.ctx)
+		return errors.Join(suspendErr, resumeErr)
 	}
-	err := errors.Join(r.send.Free(), r.recv.Free(), r.stream.Synchronize(r.ctx))
-	if r.task.SuspendGroup {
-		_, suspendErr := r.rt.World().Suspend(r.ctx)
-		err = errors.Join(err, suspendErr, r.pool.Close(), r.rt.World().Resume(r.ctx))
-	} else {
-		err = errors.Join(err, r.pool.Close())
+	if err := r.closePool(); err != nil {
+		return err
 	}
-	return errors.Join(err, r.graph.Close(), r.openPool())
+	// If the task does not set KeepGraph, the graph is already closed, and Close returns nil.
+	if err := r.graph.Close(); err != nil {
+		return err
+	}
+	return r.openPool() // gets the same addresses
+}
+
+// closePool frees the buffers and closes the pool.
+func (r *remapper) closePool() error {
+	if err := r.send.Free(); err != nil {
+		return err
+	}
+	if err := r.recv.Free(); err != nil {
+		return err
+	}
+	if err := r.stream.Synchronize(r.ctx); err != nil {
+		return err
+	}
+	if !r.task.SuspendGroup {
+		return r.pool.Close()
+	}
+	if _, err := r.rt.World().Suspend(r.ctx); err != nil {
+		return err
+	}
+	poolErr := r.pool.Close()
+	resumeErr := r.rt.World().Resume(r.ctx)
+	return errors.Join(poolErr, resumeErr)
 }

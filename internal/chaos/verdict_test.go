@@ -11,16 +11,17 @@ import (
 	"symmem"
 )
 
+// verdict compares the results of a program on one rank with those that the model predicts.
 type verdict struct {
-	*player
-	*model
+	*player // has performed the program
+	*model  // predicts the outcome
 	// endIndex is the index of the op whose error ended the program, or else the number of ops.
 	endIndex int
 	// reported lists the errors that symmem returned. failures lists wrong results without an
 	// error, and expected errors that were not returned.
 	reported, failures []string
-	// syncErrs holds the errors of the program's own calls of Synchronize, because a stream returns
-	// an error only once.
+	// syncErrs holds the errors of the program's own calls of Synchronize, by stream, because a
+	// stream returns an error only once.
 	syncErrs map[int]error
 }
 
@@ -28,17 +29,22 @@ type verdict struct {
 // failed.
 const groupsTime = 3 * time.Second
 
+// addFailure adds a formatted text to the failures.
 func (v *verdict) addFailure(format string, args ...any) {
 	v.failures = append(v.failures, fmt.Sprintf(format, args...))
 }
 
+// check waits until all work has ended, and adds a failure for each result or missing error that
+// differs from the model. The model runs the program up to endIndex.
 func (v *verdict) check() {
 	onStream, onEvent := v.synchronize()
+	self := v.rt.Rank()
 	v.mu.Lock()
-	v.model.sources, v.model.rank = v.player.sources, v.rt.Rank()
+	v.model.sources, v.model.rank = v.player.sources, self
 	v.mu.Unlock()
 	v.model.run(v.endIndex)
-	self := v.rt.Rank()
+	// The model predicts the first op that must fail on each stream and in each group. If none must,
+	// its index is never.
 	for s, err := range onStream {
 		if index := v.streamFailsAt[self][s]; index < never && err == nil {
 			v.addFailure("stream %d returned no error, but its op %d should have failed", s, index)
@@ -57,9 +63,9 @@ func (v *verdict) check() {
 		}
 	}
 	for b := range v.data[self] {
-		freed := v.memory[b] == (symmem.Memory{})
-		if !freed && !v.undefined[self][b] && !v.mayHaveWritten(b) &&
-			v.isComplete(self, b, onStream, onEvent) {
+		isFreed := v.memory[b] == (symmem.Memory{})
+		isPredicted := !v.undefined[self][b] && !v.mayHaveWritten(b)
+		if !isFreed && isPredicted && v.isComplete(self, b, onStream, onEvent) {
 			v.compare(b)
 		}
 	}
@@ -79,6 +85,7 @@ func (v *verdict) finish() {
 	}
 }
 
+// compare adds a failure if the contents of buffer b are not those of the model.
 func (v *verdict) compare(b int) {
 	self, n := v.rt.Rank(), v.model.p.buffers[b].bytes
 	got := make([]byte, n)
@@ -93,12 +100,13 @@ func (v *verdict) compare(b int) {
 	}
 	if want := v.data[self][b].part(0, n); !bytes.Equal(got, want) {
 		index := firstDifference(got, want)
+		end := min(index+8, n) // of the bytes to print
 		v.addFailure("wrong result without an error: buffer %d has %x at byte %d, want %x; last write: "+
-			"op %d", b, got[index:min(index+8, n)], index, want[index:min(index+8, n)],
-			v.lastWrite[self][b])
+			"op %d", b, got[index:end], index, want[index:end], v.lastWrite[self][b])
 	}
 }
 
+// firstDifference returns the index of the first element in which got differs from want, or -1.
 func firstDifference[T byte | float32](got, want []T) int {
 	for i := range want {
 		if got[i] != want[i] {
@@ -113,14 +121,16 @@ func firstDifference[T byte | float32](got, want []T) int {
 // must be the same on all ranks.
 func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	onStream, onEvent = map[int]error{}, map[int]error{}
-	order := v.noise.Perm(len(v.streams) + len(v.events))
+	order := v.noise.Perm(len(v.streams) + len(v.events)) // streams have the first numbers
 	if v.task.ProgramsPerWorld > 1 {
 		slices.Sort(order)
 	}
 	for _, i := range order {
-		e := i - len(v.streams)
-		if e < 0 {
-			onStream[i] = cmp.Or(v.syncErrs[i], v.streams[i].Synchronize(v.ctx))
+		isStream := i < len(v.streams)
+		e := i - len(v.streams) // index of an event
+		if isStream {
+			err := v.streams[i].Synchronize(v.ctx)
+			onStream[i] = cmp.Or(v.syncErrs[i], err)
 			v.noteError("stream", i, onStream[i])
 		} else if v.wasRecorded(e) {
 			onEvent[e] = v.events[e].Synchronize(v.ctx)
@@ -130,18 +140,21 @@ func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	return onStream, onEvent
 }
 
+// noteError adds err, unless it is nil, to the errors that symmem returned.
 func (v *verdict) noteError(source string, i int, err error) {
 	if err != nil {
 		v.reported = append(v.reported, fmt.Sprintf("%s %d: %v", source, i, err))
 	}
 }
 
+// wasRecorded reports whether the program has recorded an event.
 func (v *verdict) wasRecorded(event int) bool {
 	return slices.ContainsFunc(v.player.p.ops[:v.endIndex], func(o op) bool {
 		return o.kind == recordOp && o.event == event
 	})
 }
 
+// hasGroupFailed waits until the group has failed or ctx ends.
 func hasGroupFailed(ctx context.Context, g *symmem.Group) bool {
 	select {
 	case <-g.Ended():
@@ -154,8 +167,12 @@ func hasGroupFailed(ctx context.Context, g *symmem.Group) bool {
 // mayHaveWritten reports whether the op that ended the program may have written to a buffer.
 func (v *verdict) mayHaveWritten(buffer int) bool {
 	p := v.player.p
-	return v.endIndex < len(p.ops) && slices.ContainsFunc(p.body(&p.ops[v.endIndex]), func(o op) bool {
-		return o.kind <= allocOp && o.recv == buffer
+	if v.endIndex == len(p.ops) {
+		return false // no op has ended the program
+	}
+	return slices.ContainsFunc(p.body(&p.ops[v.endIndex]), func(o op) bool {
+		writes := o.kind <= allocOp // later kinds write no buffer
+		return writes && o.recv == buffer
 	})
 }
 
@@ -164,7 +181,7 @@ func (v *verdict) mayHaveWritten(buffer int) bool {
 func (m *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bool {
 	index := m.lastWrite[rank][buffer]
 	if index < 0 {
-		return true
+		return true // no op has written to the buffer
 	}
 	stream := m.p.ops[index].recvStream
 	if err, synchronized := onStream[stream]; synchronized && err == nil {
