@@ -141,14 +141,19 @@ func TestFailedRecvIsDetached(t *testing.T) {
 	if !r.canBeLate() {
 		t.Fatal("canBeLate = false, want true for a message that is smaller than the pipe")
 	}
+	pipe := &c.messages.recvPipes[1]
+	pipe.mu.Lock()
+	if n := len(pipe.incoming); n != 1 { // messages that the pipe may write to buffers
+		t.Errorf("the pipe has %d messages before the failure, want 1", n)
+	}
+	pipe.mu.Unlock()
 	_ = c.Fail(driver.ErrAborted) // returns the fault
 	if done, err := r.receiveForWaiter(d.ctx); done || err == nil {
 		t.Errorf("receiveForWaiter = %v, %v; want false and the fault", done, err)
 	}
-	pipe := &c.messages.recvPipes[1]
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
-	for key, msg := range pipe.incoming { // messages that the pipe may write to buffers
+	for key, msg := range pipe.incoming {
 		t.Errorf("the pipe still has message %v with receiver %p, want none", key, msg.receiver)
 	}
 }
