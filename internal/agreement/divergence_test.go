@@ -19,10 +19,19 @@ import (
 //	alloc 512@0+0 free 512@0+0
 //	alloc 512@0+0
 //
-// An event has the form "kind size@segment+offset", optionally followed by /stream and #site. A
-// line may begin with tag=..., pending=n, pool=n, call=count or cast=root, which set fields of the
-// rank's Config. repeat=n repeats the next event. "absent" stands for a rank that does not take
-// part. The argument members=(...) lists the group's ranks by their number in the job.
+// An event has the form "kind size@segment+offset", optionally followed by /stream and #site. The
+// word repeat=n appends the event after it n times. A line may also contain words that set fields
+// of the rank's Config:
+//
+//	tag=scope    the operation that needs the agreement
+//	pending=n    the rank is about to register n segments
+//	pool=n       the ID of the pool
+//	call=n       the rank calls all-reduce with n elements
+//	cast=n       the rank calls broadcast with root n
+//	absent       the rank does not take part; only alone in a line
+//
+// The command may have the arguments prefix, to compare in ModePrefix; kept=n, the number of events
+// that ledgers keep; and members=(...), which lists the group's ranks by their number in the job.
 func TestReports(t *testing.T) {
 	datadriven.RunTest(t, "testdata/reports", func(t *testing.T, d *datadriven.TestData) string {
 		mode := ModeExact
@@ -47,22 +56,26 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// formatOutcome returns the outcome as text. Texts that differ between ranks fail the test.
+// formatOutcome returns the outcome of the first rank that is not absent, as text. If the texts of
+// reports differ between ranks, it fails the test.
 func formatOutcome(t *testing.T, outcomes []*Outcome, rounds int) string {
 	t.Helper()
 	var firstOutcome *Outcome
-	for _, outcome := range outcomes {
-		switch {
-		case outcome == nil:
-		case firstOutcome == nil:
+	for rank, outcome := range outcomes {
+		if outcome == nil { // the rank is absent
+			continue
+		}
+		if firstOutcome == nil {
 			firstOutcome = outcome
-		case fmt.Sprint(outcome.Divergence) != fmt.Sprint(firstOutcome.Divergence):
-			t.Fatalf("texts differ between ranks:\n%v\n%v", firstOutcome.Divergence, outcome.Divergence)
+		}
+		got, want := fmt.Sprint(outcome.Divergence), fmt.Sprint(firstOutcome.Divergence)
+		if got != want {
+			t.Fatalf("rank %d has text\n%s\nwant that of the first rank:\n%s", rank, got, want)
 		}
 	}
 	out := fmt.Sprintf("rounds: %d\n", rounds)
-	for _, m := range firstOutcome.Agreed {
-		out += fmt.Sprintf("pool %d agreed up to %d\n", m.Ledger, m.Position)
+	for _, prefix := range firstOutcome.Agreed {
+		out += fmt.Sprintf("pool %d agreed up to %d\n", prefix.Ledger, prefix.Position)
 	}
 	if len(firstOutcome.Absent) > 0 {
 		out += fmt.Sprintf("absent: %s\n", ranklist.Spans(firstOutcome.Absent))
@@ -73,12 +86,14 @@ func formatOutcome(t *testing.T, outcomes []*Outcome, rounds int) string {
 	return out + firstOutcome.Divergence.Error() + "\n"
 }
 
+// namesOf returns names for pools, and the members of the argument members=(...). Without the
+// argument, it returns no names.
 func namesOf(t *testing.T, d *datadriven.TestData) Names {
 	t.Helper()
 	if !d.HasArg("members") {
 		return Names{}
 	}
-	n := Names{Pool: func(id uint64) string { return fmt.Sprintf("pool %d of group g", id) }}
+	names := Names{Pool: func(id uint64) string { return fmt.Sprintf("pool %d of group g", id) }}
 	for _, arg := range d.CmdArgs {
 		if arg.Key != "members" {
 			continue
@@ -88,12 +103,13 @@ func namesOf(t *testing.T, d *datadriven.TestData) Names {
 			if _, err := fmt.Sscan(value, &rank); err != nil {
 				t.Fatal(err)
 			}
-			n.Members = append(n.Members, rank)
+			names.Members = append(names.Members, rank)
 		}
 	}
-	return n
+	return names
 }
 
+// parseConfig returns the Config for a line of the input. See TestReports.
 func parseConfig(t *testing.T, line string, maxEvents int) Config {
 	t.Helper()
 	c := Config{Tag: "scope end"}
@@ -106,46 +122,60 @@ func parseConfig(t *testing.T, line string, maxEvents int) Config {
 		var n int
 		_, _ = fmt.Sscan(value, &n) // 0 for values that are not numbers
 		switch name {
-		case "absent":
+		case "absent": // TestReports does not start the rank
 		case "tag":
 			c.Tag = value
 		case "pool":
 			pool.ID = uint64(n)
 		case "pending":
-			for k := range n {
-				pool.Pending = pool.Pending.Add(int32(k), 1<<20)
+			for segment := range n {
+				pool.Pending = pool.Pending.Add(int32(segment), 1<<20)
 			}
 		case "call":
-			c.Call = &event.Call{
-				Operation: "all-reduce", Path: "window", DataType: "float32", ReduceOp: "sum",
-				Count: uint64(n), SendOffset: 512, RecvOffset: 512, Ticket: 9, Root: -1,
-			}
+			c.Call = allReduceCall(uint64(n))
 		case "cast":
-			c.Call = &event.Call{
-				Operation: "broadcast", Path: "plain", DataType: "int8", Root: n, Count: 111,
-				SendSegment: -1, RecvSegment: -1, Ticket: 9,
-			}
+			c.Call = broadcastCall(n)
 		case "repeat":
+			e := parseEvent(t, words[i+1], words[i+2])
 			for range n {
-				e := parseEvent(t, words[i+1], words[i+2])
 				l.Append(&e, sites.Intern(0, e.Site))
 			}
-			i += 2
+			i += 2 // the words of the event
 		default:
-			e := parseEvent(t, name, words[i+1])
+			e := parseEvent(t, words[i], words[i+1])
 			l.Append(&e, sites.Intern(0, e.Site))
-			i++
+			i++ // the second word of the event
 		}
 	}
 	c.Ledgers = []Ledger{pool}
 	return c
 }
 
+// allReduceCall returns a call on blocks of the pool: on its window, the memory that is registered
+// with the communication library.
+func allReduceCall(count uint64) *event.Call {
+	return &event.Call{
+		Operation: "all-reduce", Path: "window", DataType: "float32", ReduceOp: "sum",
+		Count: count, SendOffset: 512, RecvOffset: 512, Ticket: 9,
+		Root: -1, // none
+	}
+}
+
+// broadcastCall returns a call on other memory, which is in no segment.
+func broadcastCall(root int) *event.Call {
+	return &event.Call{
+		Operation: "broadcast", Path: "plain", DataType: "int8", Count: 111, Ticket: 9,
+		Root: root, SendSegment: -1, RecvSegment: -1,
+	}
+}
+
+// kinds contains the kinds of event that the input can name.
 var kinds = map[string]event.Kind{
 	"segment": event.KindSegment, "alloc": event.KindAlloc, "free": event.KindFree,
 	"park": event.KindPark,
 }
 
+// ledgerWithSites is a Source whose events have call sites, as those of real pools do.
 type ledgerWithSites struct {
 	*ledger.Ledger
 	sites *ledger.Sites
@@ -159,10 +189,12 @@ func (s ledgerWithSites) EventAt(position uint64) (event.Event, bool) {
 	return e, isKnown
 }
 
-func parseEvent(t *testing.T, kind, place string) event.Event {
+// parseEvent returns the event with the given kind and a text "size@segment+offset/stream#site",
+// where the stream and the site are optional. It fails the test if the text has another form.
+func parseEvent(t *testing.T, kind, text string) event.Event {
 	t.Helper()
-	place, site, _ := strings.Cut(place, "#")
-	place, stream, _ := strings.Cut(place, "/")
+	text, site, _ := strings.Cut(text, "#")
+	place, stream, _ := strings.Cut(text, "/")
 	e := event.Event{Kind: kinds[kind], Site: site}
 	if _, err := fmt.Sscanf(place, "%d@%d+%d", &e.Size, &e.Segment, &e.Offset); err != nil {
 		t.Fatalf("parsing %q: %v", place, err)

@@ -13,20 +13,21 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxRounds returns the maximum number of rounds that an agreement on n events needs: one for the
-// votes, one for the differing events, and in between those that search n+1 possible positions of
-// the first difference. Each of these divides the number of possible positions by maxProbes+1.
+// maxRounds returns the maximum number of rounds that an agreement on n events needs. In the first
+// round, ranks send votes: the lengths and digests (hashes) of their histories. If these differ,
+// ranks search the first difference, which can be at n+1 positions. In each round, they compare
+// digests at maxProbes positions. In the last round, they send the events found.
 func maxRounds(n int) int {
 	const voteRounds, eventRounds = 1, 1
+	const parts = maxProbes + 1 // that maxProbes positions divide a range into
 	probeRounds := 0
-	for positions := n + 1; positions > 1; positions = (positions + maxProbes) / (maxProbes + 1) {
-		probeRounds++
+	for positions := n + 1; positions > 1; probeRounds++ {
+		positions = (positions + parts - 1) / parts // rounded up
 	}
 	return voteRounds + probeRounds + eventRounds
 }
 
-// changes contains functions that return a changed history. They change it at event p, and may
-// modify their argument.
+// changes contains functions that return a history changed at event p. They may modify events.
 var changes = map[string]func(events []event.Event, p int) []event.Event{
 	"a different size": func(events []event.Event, p int) []event.Event {
 		events[p].Size += 512
@@ -41,8 +42,8 @@ var changes = map[string]func(events []event.Event, p int) []event.Event{
 	"an earlier end": func(events []event.Event, p int) []event.Event { return events[:p] },
 }
 
-// firstDifference returns the first position at which a and b differ, or the length of the shorter
-// history.
+// firstDifference returns the first position at which a and b differ. If there is none, it returns
+// the length of the shorter history.
 func firstDifference(a, b []event.Event) int {
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
@@ -52,16 +53,18 @@ func firstDifference(a, b []event.Event) int {
 	return min(len(a), len(b))
 }
 
+// One rank has another history than all others, which agree up to a random position. All ranks
+// must report the first difference, after few rounds.
 func TestFirstDifferingEventIsFound(t *testing.T) {
 	names := slices.Sorted(maps.Keys(changes)) // in the same order in every run
-	rapid.Check(t, func(rt *rapid.T) {
-		rankCount := rapid.IntRange(1, 9).Draw(rt, "ranks")
-		length := rapid.IntRange(1, 5000).Draw(rt, "events")
-		history := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), length)
-		position := rapid.IntRange(0, length-1).Draw(rt, "position")
-		changedRank := rapid.IntRange(0, rankCount-1).Draw(rt, "rank")
-		change := rapid.SampledFrom(names).Draw(rt, "change")
-		agreedPosition := rapid.IntRange(0, position).Draw(rt, "agreed position")
+	rapid.Check(t, func(t *rapid.T) {
+		rankCount := rapid.IntRange(1, 9).Draw(t, "ranks")
+		length := rapid.IntRange(1, 5000).Draw(t, "events")
+		history := randomHistory(newRand(rapid.Uint64().Draw(t, "history")), length)
+		position := rapid.IntRange(0, length-1).Draw(t, "position")
+		changedRank := rapid.IntRange(0, rankCount-1).Draw(t, "rank")
+		change := rapid.SampledFrom(names).Draw(t, "change")
+		agreedPosition := rapid.IntRange(0, position).Draw(t, "agreed position")
 
 		changedHistory := changes[change](slices.Clone(history), position)
 		ledgers := make([]*ledger.Ledger, rankCount)
@@ -71,42 +74,53 @@ func TestFirstDifferingEventIsFound(t *testing.T) {
 				events = changedHistory
 			}
 			ledgers[i] = newLedger(0, events)
-			digest, _ := ledgers[i].DigestAt(uint64(agreedPosition))
-			ledgers[i].Agree(uint64(agreedPosition), digest)
+			agree(ledgers[i], uint64(agreedPosition))
 		}
-		outcomes, rounds := runAll(t, newGroup(t, ModeExact, ledgers), nil)
+		outcomes, rounds := runAll(t, newGroup(t, ModeExact, ledgers), noAbsentRanks)
 		for i := range outcomes {
 			if diff := cmp.Diff(outcomes[0], outcomes[i]); diff != "" {
-				rt.Fatalf("outcomes of ranks %d and 0 differ:\n%s", i, diff)
+				t.Fatalf("outcomes differ (-rank 0 +rank %d):\n%s", i, diff)
 			}
 		}
-		if want := maxRounds(length - agreedPosition); rounds > want {
-			rt.Fatalf("got %d rounds for %d events, want at most %d", rounds, length-agreedPosition, want)
+		searched := length - agreedPosition
+		if limit := maxRounds(searched); rounds > limit {
+			t.Fatalf("got %d rounds for %d events, want at most %d", rounds, searched, limit)
 		}
-		checkFirstDifference(
-			rt, outcomes[0].Divergence, rankCount, changedRank, history, changedHistory)
+		d := outcomes[0].Divergence
+		if rankCount == 1 {
+			if d != nil {
+				t.Fatalf("got divergence %v in a group of one rank, want none", d)
+			}
+			return
+		}
+		checkFirstDifference(t, d, history, changedHistory, changedRank)
+		if rankCount == 2 {
+			return // neither rank has a majority
+		}
+		if !slices.Equal(d.Deviant, []int{changedRank}) {
+			t.Fatalf("got deviant ranks %v, want [%d]", d.Deviant, changedRank)
+		}
 	})
 }
 
-// checkFirstDifference checks the divergence of a group in which one rank has changedHistory and
-// all others have history.
+// agree records in l that all ranks have the same events before position.
+func agree(l *ledger.Ledger, position uint64) {
+	digest, _ := l.DigestAt(position) // known, because the ledgers of these tests keep all events
+	l.Agree(position, digest)
+}
+
+// checkFirstDifference checks the divergence of a group in which changedRank has changedHistory
+// and all others have history. It fails the test if d has another position, or a text that does
+// not describe the event of its ranks.
 func checkFirstDifference(
-	rt *rapid.T, d *DivergenceError, rankCount, changedRank int,
-	history, changedHistory []event.Event,
+	t *rapid.T, d *DivergenceError, history, changedHistory []event.Event, changedRank int,
 ) {
-	if rankCount == 1 {
-		if d != nil {
-			rt.Fatalf("got divergence %v in a group of one rank, want none", d)
-		}
-		return
-	}
 	position := firstDifference(history, changedHistory)
-	if d == nil || d.Kind != KindPlacement || d.Position != uint64(position) || d.Last != d.Position {
-		rt.Fatalf("got %+v, want a divergence at event %d", d, position)
+	if d == nil || d.Kind != KindPlacement {
+		t.Fatalf("got %+v, want a divergence of kind %v", d, KindPlacement)
 	}
-	// With two ranks, neither has a majority.
-	if rankCount > 2 && !slices.Equal(d.Deviant, []int{changedRank}) {
-		rt.Fatalf("got deviant ranks %v, want %d", d.Deviant, changedRank)
+	if d.Position != uint64(position) || d.Last != uint64(position) {
+		t.Fatalf("got a divergence at events %d to %d, want event %d", d.Position, d.Last, position)
 	}
 	wantText := func(events []event.Event) string {
 		if position < len(events) {
@@ -121,24 +135,25 @@ func checkFirstDifference(
 				events = changedHistory
 			}
 			if v.Text != wantText(events) {
-				rt.Fatalf("got text %q for rank %d, want %q", v.Text, r, wantText(events))
+				t.Fatalf("got text %q for rank %d, want %q", v.Text, r, wantText(events))
 			}
 		}
 	}
 }
 
 // TestPrefixIgnoresEventsAfterCommonPosition gives ranks histories of different lengths. Rank 0
-// has a different event at a position that other histories may not reach.
+// has a different event at a position that other histories may not reach. It must be reported only
+// if all ranks have an event at that position.
 func TestPrefixIgnoresEventsAfterCommonPosition(t *testing.T) {
 	const maxLength = 3000
-	rapid.Check(t, func(rt *rapid.T) {
-		rankCount := rapid.IntRange(2, 6).Draw(rt, "ranks")
-		history := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), maxLength)
-		position := rapid.IntRange(0, maxLength-1).Draw(rt, "position")
+	rapid.Check(t, func(t *rapid.T) {
+		rankCount := rapid.IntRange(2, 6).Draw(t, "ranks")
+		history := randomHistory(newRand(rapid.Uint64().Draw(t, "history")), maxLength)
+		position := rapid.IntRange(0, maxLength-1).Draw(t, "position")
 		ledgers := make([]*ledger.Ledger, rankCount)
 		commonLength := maxLength
 		for i := range ledgers {
-			length := rapid.IntRange(0, maxLength).Draw(rt, "length")
+			length := rapid.IntRange(0, maxLength).Draw(t, "length")
 			commonLength = min(commonLength, length)
 			events := slices.Clone(history[:length])
 			if i == 0 && position < length {
@@ -146,29 +161,35 @@ func TestPrefixIgnoresEventsAfterCommonPosition(t *testing.T) {
 			}
 			ledgers[i] = newLedger(0, events)
 		}
-		outcomes, _ := runAll(t, newGroup(t, ModePrefix, ledgers), nil)
-		v := outcomes[0]
-		if position >= commonLength {
-			digest, _ := ledgers[0].DigestAt(uint64(commonLength))
-			want := []AgreedPrefix{{Ledger: 1, Position: uint64(commonLength), Digest: digest}}
-			if diff := cmp.Diff(want, v.Agreed); diff != "" || v.Divergence != nil {
-				rt.Fatalf("got divergence %v, want none; agreed prefixes differ (-want +got):\n%s",
-					v.Divergence, diff)
+		outcomes, _ := runAll(t, newGroup(t, ModePrefix, ledgers), noAbsentRanks)
+		d := outcomes[0].Divergence
+		if position < commonLength {
+			if d == nil || d.Position != uint64(position) {
+				t.Fatalf("got %+v, want a divergence at event %d", d, position)
 			}
 			return
 		}
-		if v.Divergence == nil || v.Divergence.Position != uint64(position) {
-			rt.Fatalf("got %v, want a divergence at event %d", v.Divergence, position)
+		if d != nil {
+			t.Fatalf("got divergence %v, want none in the %d common events", d, commonLength)
+		}
+		digest, _ := ledgers[0].DigestAt(uint64(commonLength))
+		want := []AgreedPrefix{
+			{Ledger: groupLedger, Position: uint64(commonLength), Digest: digest},
+		}
+		if diff := cmp.Diff(want, outcomes[0].Agreed); diff != "" {
+			t.Fatalf("agreed prefixes differ (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// TestDroppedEventsAreReportedAsRange uses ledgers that keep only the latest events.
+// TestDroppedEventsAreReportedAsRange uses ledgers that keep only the latest events. Of earlier
+// ones, they keep a digest every 64 events, because all histories of this test are short.
 func TestDroppedEventsAreReportedAsRange(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		length := rapid.IntRange(200, 20000).Draw(rt, "events")
-		history := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), length)
-		position := rapid.IntRange(0, length-1).Draw(rt, "position")
+	const digestDistance = 64
+	rapid.Check(t, func(t *rapid.T) {
+		length := rapid.IntRange(200, 20000).Draw(t, "events")
+		history := randomHistory(newRand(rapid.Uint64().Draw(t, "history")), length)
+		position := rapid.IntRange(0, length-1).Draw(t, "position")
 		changedHistory := slices.Clone(history)
 		changedHistory[position].Size++
 		ledgers := []*ledger.Ledger{
@@ -176,37 +197,49 @@ func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 			newLedger(1024, history),
 			newLedger(64, changedHistory),
 		}
-		outcomes, rounds := runAll(t, newGroup(t, ModeExact, ledgers), nil)
+		outcomes, rounds := runAll(t, newGroup(t, ModeExact, ledgers), noAbsentRanks)
 		d := outcomes[1].Divergence
-		if d == nil || d.Position > uint64(position) || d.Last < uint64(position) ||
-			d.Last-d.Position > 64 {
-			rt.Fatalf("got %+v, want a range of at most 64 events with event %d", d, position)
+		if d == nil || d.Position > uint64(position) || d.Last < uint64(position) {
+			t.Fatalf("got %+v, want a range with event %d", d, position)
 		}
-		if !slices.Equal(d.Deviant, []int{2}) || rounds > maxRounds(length) {
-			rt.Fatalf("got deviant ranks %v after %d rounds, want rank 2 after at most %d",
-				d.Deviant, rounds, maxRounds(length))
+		if d.Last-d.Position > digestDistance {
+			t.Fatalf("got events %d to %d, want a distance of at most %d", d.Position, d.Last,
+				digestDistance)
+		}
+		if !slices.Equal(d.Deviant, []int{2}) {
+			t.Fatalf("got deviant ranks %v, want [2]", d.Deviant)
+		}
+		if limit := maxRounds(length); rounds > limit {
+			t.Fatalf("got %d rounds for %d events, want at most %d", rounds, length, limit)
 		}
 	})
 }
 
+// Ranks 0 and 1 have agreed with each other up to event 400, and so have ranks 2 and 3. But the
+// histories of the two pairs differ at event 10. An agreement of all four must find it.
 func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
-	// Ranks 0 and 1 have agreed with each other up to event 400, and so have ranks 2 and 3. But the
-	// histories of the two pairs differ at event 10.
 	history := randomHistory(newRand(7), 500)
 	changedHistory := slices.Clone(history)
 	changedHistory[10].Size++
-	ledgers := make([]*ledger.Ledger, 4)
-	for i := range ledgers {
-		ledgers[i] = newLedger(0, [][]event.Event{history, changedHistory}[i/2])
-		digest, _ := ledgers[i].DigestAt(400)
-		ledgers[i].Agree(400, digest)
+	ledgers := []*ledger.Ledger{
+		newLedger(0, history), newLedger(0, history),
+		newLedger(0, changedHistory), newLedger(0, changedHistory),
 	}
-	outcomes, _ := runAll(t, newGroup(t, ModeExact, ledgers), nil)
-	if d := outcomes[3].Divergence; d == nil || d.Position != 10 || len(d.Deviant) != 0 {
-		t.Fatalf("got %+v, want a divergence at event 10 without deviant ranks", d)
+	for _, l := range ledgers {
+		agree(l, 400)
+	}
+	outcomes, _ := runAll(t, newGroup(t, ModeExact, ledgers), noAbsentRanks)
+	d := outcomes[3].Divergence
+	if d == nil || d.Position != 10 {
+		t.Fatalf("got %+v, want a divergence at event 10", d)
+	}
+	if len(d.Deviant) != 0 {
+		t.Fatalf("got deviant ranks %v, want none, because neither pair is a majority", d.Deviant)
 	}
 }
 
+// The history of rank 2 differs in pools 10 and 20, and is only shorter in pool 30. The pool with
+// the lowest ID must be reported, in whatever order Config lists the pools.
 func TestFirstDifferingPoolIsReported(t *testing.T) {
 	history := randomHistory(newRand(8), 300)
 	changedLate := slices.Clone(history)
@@ -215,18 +248,20 @@ func TestFirstDifferingPoolIsReported(t *testing.T) {
 	changedEarly[3].Size++
 	var machines []*Machine
 	for rank := range 3 {
-		histories := [][]event.Event{history, history, history}
+		pool10, pool20, pool30 := history, history, history
 		if rank == 2 {
-			histories = [][]event.Event{history[:290], changedLate, changedEarly}
+			pool10, pool20, pool30 = changedEarly, changedLate, history[:290]
 		}
-		c := Config{Rank: rank, Ranks: 3, Mode: ModePrefix, Group: "world"}
-		for i, events := range histories {
-			l := Ledger{ID: uint64(10 * (3 - i)), Source: newLedger(0, events)}
-			c.Ledgers = append(c.Ledgers, l)
-		}
-		machines = append(machines, mustNew(t, c))
+		machines = append(machines, mustNew(t, Config{
+			Rank: rank, Ranks: 3, Mode: ModePrefix, Group: "world",
+			Ledgers: []Ledger{
+				{ID: 30, Source: newLedger(0, pool30)},
+				{ID: 20, Source: newLedger(0, pool20)},
+				{ID: 10, Source: newLedger(0, pool10)},
+			},
+		}))
 	}
-	outcomes, _ := runAll(t, machines, nil)
+	outcomes, _ := runAll(t, machines, noAbsentRanks)
 	if d := outcomes[0].Divergence; d == nil || d.Ledger != 10 || d.Position != 3 {
 		t.Fatalf("got %+v, want a divergence in pool 10 at event 3", d)
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"symmem/event"
 	"symmem/internal/ledger"
 )
@@ -14,12 +16,12 @@ import (
 func TestNewRefusesInvalidConfigs(t *testing.T) {
 	source := ledger.New(0)
 	cases := map[string]Config{
-		"no ranks":               {},
-		"a rank out of range":    {Rank: 2, Ranks: 2},
-		"a negative rank":        {Rank: -1, Ranks: 2},
-		"names for more ranks":   {Ranks: 2, Names: Names{Members: []int{3}}},
-		"an unknown mode":        {Ranks: 1, Mode: 7},
-		"a tag that is too long": {Ranks: 1, Tag: string(make([]byte, MaxTag+1))},
+		"no ranks":                  {},
+		"a rank out of range":       {Rank: 2, Ranks: 2},
+		"a negative rank":           {Rank: -1, Ranks: 2},
+		"names for one rank of two": {Ranks: 2, Names: Names{Members: []int{3}}},
+		"an unknown mode":           {Ranks: 1, Mode: ModePrefix + 1},
+		"a tag that is too long":    {Ranks: 1, Tag: string(make([]byte, MaxTag+1))},
 		"one pool twice": {Ranks: 1, Ledgers: []Ledger{
 			{ID: 4, Source: source}, {ID: 4, Source: source},
 		}},
@@ -34,8 +36,8 @@ func TestNewRefusesInvalidConfigs(t *testing.T) {
 	}
 }
 
-// growingLedger appends an event in each call of DigestAt, like a pool that allocates
-// concurrently.
+// growingLedger is the ledger of a pool that allocates during the agreement: it appends an event
+// in each call of DigestAt.
 type growingLedger struct{ *ledger.Ledger }
 
 func (l growingLedger) DigestAt(position uint64) (uint64, bool) {
@@ -44,35 +46,43 @@ func (l growingLedger) DigestAt(position uint64) (uint64, bool) {
 	return digest, ok
 }
 
-// TestEventsAfterStartAreIgnored ends the history of rank 1 at an event that is different on rank
-// 2. The events that growingLedger appends must not be compared.
+// TestEventsAfterStartAreIgnored changes one event on rank 2, and ends the history of rank 1 before
+// this event. So there are three variants: the event, no event, and the changed event. Events that
+// growingLedger appends later must not be compared. Otherwise, rank 1 would have an event, too.
 func TestEventsAfterStartAreIgnored(t *testing.T) {
-	history := randomHistory(newRand(5), 1000)
+	history := randomHistory(newRand(5), 1000) // all on stream 0
 	for _, position := range []int{0, 500, 999} {
 		changedHistory := slices.Clone(history)
 		changedHistory[position].Stream = 3
 		var machines []*Machine
-		for rank := range 3 {
-			histories := [][]event.Event{history, history[:position], changedHistory}
-			l := newLedger(0, histories[rank])
+		for rank, events := range [][]event.Event{history, history[:position], changedHistory} {
+			source := growingLedger{newLedger(0, events)}
 			machines = append(machines, mustNew(t, Config{
-				Rank: rank, Ranks: 3, Ledgers: []Ledger{{ID: 1, Source: growingLedger{l}}},
+				Rank: rank, Ranks: 3, Ledgers: []Ledger{{ID: 1, Source: source}},
 			}))
 		}
-		outcomes, _ := runAll(t, machines, nil)
+		outcomes, _ := runAll(t, machines, noAbsentRanks)
 		d := outcomes[0].Divergence
-		if d == nil || d.Position != uint64(position) || len(d.Variants) != 3 ||
-			d.Variants[1].HasEvent {
-			t.Fatalf("got %+v, want three variants at event %d, with no event in the second", d, position)
+		if d == nil || d.Position != uint64(position) {
+			t.Fatalf("got %+v, want a divergence at event %d", d, position)
+		}
+		if len(d.Variants) != 3 { // in the order of the ranks
+			t.Fatalf("got variants %+v at event %d, want three", d.Variants, position)
+		}
+		if d.Variants[1].HasEvent {
+			t.Fatalf("got variant %+v, want no event on rank 1, which ended at %d", d.Variants[1],
+				position)
 		}
 	}
 }
 
-// forgetfulLedger is a ledger that keeps no digests.
+// forgetfulLedger is a ledger that no longer knows digests when it is asked.
 type forgetfulLedger struct{ *ledger.Ledger }
 
 func (forgetfulLedger) DigestAt(uint64) (uint64, bool) { return 0, false }
 
+// A rank may drop digests while others search the difference. Then the search must end with a
+// range instead of an event. It must not continue, because the rank may drop more and more.
 func TestEventsDroppedDuringSearchAreReportedAsRange(t *testing.T) {
 	history := randomHistory(newRand(6), 900)
 	changedHistory := slices.Clone(history)
@@ -86,64 +96,81 @@ func TestEventsDroppedDuringSearchAreReportedAsRange(t *testing.T) {
 			Rank: rank, Ranks: 2, Ledgers: []Ledger{{ID: 1, Source: s}},
 		}))
 	}
-	outcomes, rounds := runAll(t, machines, nil)
+	outcomes, rounds := runAll(t, machines, noAbsentRanks)
 	d := outcomes[1].Divergence
-	if d == nil || d.Position > 700 || d.Last < 700 || rounds > 3 {
-		t.Fatalf("got %+v after %d rounds, want a range with event 700 after at most 3", d, rounds)
+	if d == nil || d.Position > 700 || d.Last < 700 {
+		t.Fatalf("got %+v, want a range with event 700", d)
+	}
+	if rounds > 3 { // one each for votes, digests and events
+		t.Fatalf("got %d rounds, want at most 3", rounds)
 	}
 }
 
+// In production, the exchange sends a rank's payload to all ranks and returns theirs. Here there is
+// one rank, and the exchange only returns a result.
 func TestRunReturnsErrorsOfExchangeAndContext(t *testing.T) {
 	newMachine := func() *Machine {
 		l := ledger.New(0)
 		return mustNew(t, Config{Ranks: 1, Ledgers: []Ledger{{ID: 1, Source: l}}})
 	}
-	returnOwn := func(_ context.Context, p []byte) ([][]byte, error) { return [][]byte{p}, nil }
-	outcome, err := Run(t.Context(), returnOwn, newMachine())
+	returnPayload := func(_ context.Context, p []byte) ([][]byte, error) { return [][]byte{p}, nil }
+	outcome, err := Run(t.Context(), returnPayload, newMachine())
 	if err != nil || outcome.Divergence != nil {
 		t.Fatalf("Run with one rank = %+v, %v; want no divergence", outcome, err)
 	}
+
 	errExchange := errors.New("broken")
-	_, err = Run(t.Context(), func(context.Context, []byte) ([][]byte, error) {
-		return nil, errExchange
-	}, newMachine())
+	fail := func(context.Context, []byte) ([][]byte, error) { return nil, errExchange }
+	_, err = Run(t.Context(), fail, newMachine())
 	if !errors.Is(err, errExchange) {
-		t.Errorf("failing exchange: got %v, want %v", err, errExchange)
+		t.Errorf("failing exchange: got error %v, want %v", err, errExchange)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = Run(ctx, func(ctx context.Context, _ []byte) ([][]byte, error) {
-		return nil, ctx.Err()
-	}, newMachine())
+	failIfDone := func(ctx context.Context, _ []byte) ([][]byte, error) { return nil, ctx.Err() }
+	_, err = Run(cancelled, failIfDone, newMachine())
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled context: got %v, want context.Canceled", err)
+		t.Errorf("cancelled context: got error %v, want context.Canceled", err)
 	}
-	_, err = Run(t.Context(), func(context.Context, []byte) ([][]byte, error) {
-		return [][]byte{{9}}, nil
-	}, newMachine())
+
+	returnMalformed := func(context.Context, []byte) ([][]byte, error) {
+		return [][]byte{{9}}, nil // too short for a payload
+	}
+	_, err = Run(t.Context(), returnMalformed, newMachine())
 	if !errors.Is(err, ErrProtocol) {
-		t.Errorf("malformed payload: got %v, want ErrProtocol", err)
+		t.Errorf("malformed payload: got error %v, want ErrProtocol", err)
 	}
 }
 
+// Ranks compare the value of Pending instead of the list of segments that it stands for.
 func TestPendingListsDifferByOrderAndContent(t *testing.T) {
 	var empty Pending
-	lists := []Pending{
-		empty, empty.Add(0, 64), empty.Add(0, 65),
-		empty.Add(0, 64).Add(1, 64), empty.Add(1, 64).Add(0, 64),
+	lists := map[string]Pending{
+		"no segment":                   empty,
+		"segment 0 of 64 bytes":        empty.Add(0, 64),
+		"segment 0 of 65 bytes":        empty.Add(0, 65),
+		"segments 0 and 1 of 64 bytes": empty.Add(0, 64).Add(1, 64),
+		"segments 1 and 0 of 64 bytes": empty.Add(1, 64).Add(0, 64),
 	}
-	seen := map[Pending]bool{}
-	for _, list := range lists {
-		if seen[list] {
-			t.Errorf("two different lists of segments have the same value %+v", list)
+	nameOf := map[Pending]string{}
+	for name, list := range lists {
+		if other, ok := nameOf[list]; ok {
+			t.Errorf("%q and %q have the same value %+v, want different values", name, other, list)
 		}
-		seen[list] = true
+		nameOf[list] = name
 	}
 }
 
-// runAll runs an agreement and returns the outcomes, by rank, and the number of rounds. The
-// outcomes of absent ranks are nil.
-func runAll(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome, int) {
+// noAbsentRanks is the argument of runAll if all ranks take part.
+var noAbsentRanks map[int]bool
+
+// runAll runs an agreement and returns the outcomes, by rank, and the number of rounds. absent is
+// the set of ranks that send no payloads. Their outcomes are nil. An error of a machine fails the
+// test.
+func runAll(
+	t rapid.TB, machines []*Machine, absent map[int]bool,
+) (outcomes []*Outcome, rounds int) {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
 	for i, m := range machines {
@@ -152,8 +179,9 @@ func runAll(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome,
 		}
 		payloads[i] = m.Start()
 	}
-	outcomes := make([]*Outcome, len(machines))
-	for round := 1; ; round++ {
+	outcomes = make([]*Outcome, len(machines))
+	for {
+		rounds++
 		summary, err := Merge(payloads)
 		if err != nil {
 			t.Fatal(err)
@@ -175,12 +203,13 @@ func runAll(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome,
 			payloads[i] = next
 		}
 		if finishedCount == len(machines) {
-			return outcomes, round
+			return outcomes, rounds
 		}
 	}
 }
 
-func mustNew(t testing.TB, c Config) *Machine {
+// mustNew returns a machine for one rank. An invalid Config fails the test.
+func mustNew(t rapid.TB, c Config) *Machine {
 	t.Helper()
 	m, err := New(c)
 	if err != nil {
@@ -189,34 +218,46 @@ func mustNew(t testing.TB, c Config) *Machine {
 	return m
 }
 
-// newGroup returns one machine per ledger, all for pool 1.
-func newGroup(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
+// groupLedger is the ID of the ledger in newGroup.
+const groupLedger = 1
+
+// newGroup returns a machine for each rank of a group with one pool. ledgers contains the rank's
+// history of the pool, by rank.
+func newGroup(t rapid.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	t.Helper()
 	machines := make([]*Machine, len(ledgers))
 	for rank, l := range ledgers {
 		machines[rank] = mustNew(t, Config{
 			Rank: rank, Ranks: len(ledgers), Mode: mode, Group: "world", Tag: "scope end",
-			Ledgers: []Ledger{{ID: 1, Source: l}},
+			Ledgers: []Ledger{{ID: groupLedger, Source: l}},
 		})
 	}
 	return machines
 }
 
-// randomHistory returns n random events.
+// randomHistory returns n random events, allocations and frees on stream 0. They need not fit
+// together, because an agreement only compares them.
 func randomHistory(r *rand.Rand, n int) []event.Event {
 	events := make([]event.Event, n)
 	for i := range events {
-		size := int64(1+r.IntN(64)) << 9
+		size := int64(1+r.IntN(64)) * 512
+		kind := event.KindAlloc
+		if r.IntN(2) == 1 {
+			kind = event.KindFree
+		}
 		events[i] = event.Event{
-			Kind: event.KindAlloc + event.Kind(r.IntN(2)), Size: size, Requested: size,
-			Segment: int32(r.IntN(4)), Offset: int64(r.IntN(1<<12)) << 9,
+			Kind:      kind,
+			Segment:   int32(r.IntN(4)),
+			Offset:    int64(r.IntN(1<<12)) * 512,
+			Size:      size,
+			Requested: size,
 		}
 	}
 	return events
 }
 
-// newLedger returns a ledger with the given events. It keeps maxEntries events, or the default
-// number for 0.
+// newLedger returns a ledger with the given events, of which it keeps the last maxEntries. With 0,
+// it keeps the default number, which is larger than all histories of these tests.
 func newLedger(maxEntries int, events []event.Event) *ledger.Ledger {
 	l := ledger.New(maxEntries)
 	for _, e := range events {

@@ -10,7 +10,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// payloadsByRound runs an agreement and returns the payloads of each round by rank.
+// payloadsByRound runs an agreement and returns the payloads that ranks send: the result contains,
+// for each round, the payload of each rank. An error of a machine fails the test.
 func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
@@ -18,7 +19,7 @@ func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 		payloads[i] = m.Start()
 	}
 	var rounds [][][]byte
-	for payloads[0] != nil {
+	for payloads[0] != nil { // nil after the last round, on all ranks at the same time
 		rounds = append(rounds, slices.Clone(payloads))
 		summary, err := Merge(payloads)
 		if err != nil {
@@ -34,23 +35,24 @@ func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 }
 
 // newSixMachines returns the machines of six ranks whose histories differ at event 300. There are
-// three variants of the event.
+// three variants of the event, each on two ranks. The machines have not been started.
 func newSixMachines(t testing.TB) []*Machine {
 	t.Helper()
 	history := randomHistory(newRand(3), 400)
 	var ledgers []*ledger.Ledger
-	for i := range 6 {
+	for rank := range 6 {
 		changedHistory := slices.Clone(history)
-		changedHistory[300].Size += int64(i % 3)
+		changedHistory[300].Size += int64(rank % 3)
 		ledgers = append(ledgers, newLedger(0, changedHistory))
 	}
 	return newGroup(t, ModeExact, ledgers)
 }
 
-// TestVariantsBeyondLimitKeepRanks gives each rank another variant of an event. The error must
-// list the ranks of those variants that it does not describe.
+// TestVariantsBeyondLimitKeepRanks gives each rank another variant of an event. The error describes
+// at most maxContributions variants. It must list the ranks that have one of the others.
 func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
-	const rankCount, otherCount = 40, 40 - maxContributions
+	const rankCount = 40
+	const otherCount = rankCount - maxContributions
 	machines := make([]*Machine, rankCount)
 	for i := range machines {
 		l := newLedger(0, []event.Event{{Kind: event.KindAlloc, Size: int64(i)}})
@@ -58,16 +60,24 @@ func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
 			Rank: i, Ranks: rankCount, Ledgers: []Ledger{{ID: 1, Source: l}},
 		})
 	}
-	outcomes, _ := runAll(t, machines, nil)
-	d := outcomes[9].Divergence
-	if len(d.Variants) != maxContributions || len(d.OtherRanks) != otherCount || len(d.Deviant) != 0 {
-		t.Fatalf("got %d variants, other ranks %v, deviant ranks %v; want %d variants, %d other "+
-			"ranks, no deviant ranks", len(d.Variants), d.OtherRanks, d.Deviant, maxContributions,
-			otherCount)
+	outcomes, _ := runAll(t, machines, noAbsentRanks)
+	d := outcomes[9].Divergence // that of any rank, as all have the same
+	if len(d.Variants) != maxContributions {
+		t.Errorf("got %d variants, want %d", len(d.Variants), maxContributions)
+	}
+	if len(d.OtherRanks) != otherCount {
+		t.Errorf("got other ranks %v, want %d ranks", d.OtherRanks, otherCount)
+	}
+	if len(d.Deviant) != 0 {
+		t.Errorf("got deviant ranks %v, want none without a majority", d.Deviant)
 	}
 }
 
+// Merge combines the payloads of all ranks in one round. It must refuse payloads that cannot be
+// decoded, and those that do not belong to one round.
 func TestMalformedPayloadsAreRefused(t *testing.T) {
+	// Ranks send votes in the first round, digests at probed positions in several rounds, and the
+	// differing events in the last round.
 	rounds := payloadsByRound(t, newSixMachines(t))
 	votes, probes, events := rounds[0], rounds[1], rounds[len(rounds)-1]
 	otherVersion := slices.Clone(votes[1])
@@ -76,7 +86,7 @@ func TestMalformedPayloadsAreRefused(t *testing.T) {
 	oversized := message{phase: phaseProbe, value: make([]byte, maxValue+1)}
 	event3 := message{phase: phaseEvents, round: 9, ledger: 1, position: 3}
 	event4 := message{phase: phaseEvents, round: 9, ledger: 1, position: 4}
-	for name, c := range map[string][][]byte{
+	for name, payloads := range map[string][][]byte{
 		"another version":            {votes[0], otherVersion},
 		"an empty payload":           {votes[0], {}},
 		"an extra byte":              {votes[0], append(slices.Clone(votes[1]), 0)},
@@ -90,7 +100,7 @@ func TestMalformedPayloadsAreRefused(t *testing.T) {
 		"no payload":                 {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := Merge(c); !errors.Is(err, ErrProtocol) {
+			if _, err := Merge(payloads); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("Merge returned error %v, want ErrProtocol", err)
 			}
 		})
@@ -98,10 +108,11 @@ func TestMalformedPayloadsAreRefused(t *testing.T) {
 }
 
 // TestMismatchedSummariesAreRefused passes a Summary to Step that does not belong to the first
-// round of rank 0 in a group of six ranks.
+// round of rank 0 in a group of six ranks. The error ends the agreement, so Step must then refuse
+// the right Summary, too.
 func TestMismatchedSummariesAreRefused(t *testing.T) {
 	rounds := payloadsByRound(t, newSixMachines(t))
-	withFewerRanks := slices.Clone(rounds[0])[:5]
+	withFewerRanks := rounds[0][:5]
 	withoutOwn := slices.Clone(rounds[0])
 	withoutOwn[0] = nil
 	for name, payloads := range map[string][][]byte{
@@ -116,12 +127,13 @@ func TestMismatchedSummariesAreRefused(t *testing.T) {
 				t.Fatalf("Step returned error %v, want ErrProtocol", err)
 			}
 			if _, _, err := m.Step(mustMerge(t, rounds[0])); !errors.Is(err, ErrProtocol) {
-				t.Fatalf("Step after an error: got %v, want ErrProtocol", err)
+				t.Fatalf("Step after an error: got error %v, want ErrProtocol", err)
 			}
 		})
 	}
 }
 
+// mustMerge returns the Summary of the payloads of one round. Malformed payloads fail the test.
 func mustMerge(t testing.TB, payloads [][]byte) *Summary {
 	t.Helper()
 	s, err := Merge(payloads)
@@ -131,33 +143,41 @@ func mustMerge(t testing.TB, payloads [][]byte) *Summary {
 	return s
 }
 
-// FuzzMergeAndStep merges the payloads a and b in a round of rank 0 that follows up to after other
-// rounds.
+// FuzzMergeAndStep merges the payloads a and b of ranks 0, 1 and 5. The others are absent. It
+// passes the result to rank 0 after some regular rounds, whose number depends on after. Merge and
+// Step must not panic, and must return no errors but ErrProtocol.
 func FuzzMergeAndStep(f *testing.F) {
 	rounds := payloadsByRound(f, newSixMachines(f))
 	for i, payloads := range rounds {
-		f.Add(payloads[0], payloads[1], uint8(i))
-		f.Add(payloads[2], rounds[0][3], uint8(i))
+		f.Add(payloads[0], payloads[1], uint8(i))  // of the same round
+		f.Add(payloads[2], rounds[0][3], uint8(i)) // mostly of different rounds
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte, after uint8) {
 		m := newSixMachines(t)[0]
 		m.Start()
 		for i := range int(after) % len(rounds) {
-			_, _, _ = m.Step(mustMerge(t, rounds[i]))
+			if _, _, err := m.Step(mustMerge(t, rounds[i])); err != nil {
+				t.Fatalf("Step in regular round %d: %v", i, err)
+			}
 		}
 		s, err := Merge([][]byte{a, b, nil, nil, nil, a})
 		if err != nil {
 			if !errors.Is(err, ErrProtocol) {
-				t.Fatalf("got %v, want ErrProtocol", err)
+				t.Fatalf("Merge returned error %v, want ErrProtocol", err)
 			}
 			return
 		}
 		next, outcome, err := m.Step(s)
-		if err != nil && !errors.Is(err, ErrProtocol) {
-			t.Fatalf("got %v, want ErrProtocol", err)
+		if err != nil {
+			if !errors.Is(err, ErrProtocol) {
+				t.Fatalf("Step returned error %v, want ErrProtocol", err)
+			}
+			return
 		}
-		if err == nil && (next == nil) == (outcome == nil) {
-			t.Fatal("Step returned both a payload and an outcome, or neither")
+		hasNext, hasOutcome := next != nil, outcome != nil
+		if hasNext == hasOutcome {
+			t.Fatalf("Step returned a payload: %v, and an outcome: %v; want one of them", hasNext,
+				hasOutcome)
 		}
 		if outcome != nil && outcome.Divergence != nil {
 			_ = outcome.Divergence.Error() // must not panic
