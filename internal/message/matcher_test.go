@@ -8,26 +8,21 @@ import (
 	"pgregory.net/rapid"
 )
 
+// step is a call of Post for a receive or, if receive is empty, a call of Arrive for a message.
 type step struct {
-	event string
-	apply func(m *Matcher[string]) []Claim[string]
-	want  string
+	receive string // name of the receive
+	source  int    // of the receive or the message
+	tag     int
+	number  uint64 // of the message
+	claims  string // expected result, as returned by formatClaims
 }
 
-func postStep(r string, tag, source int, want string) step {
-	return step{
-		fmt.Sprintf("receive %s with tag %d from %d", r, tag, source),
-		func(m *Matcher[string]) []Claim[string] { return m.Post(r, tag, source, 0) }, want,
+// apply makes the call with segment 0: messages are not ordered with collectives.
+func (s step) apply(m *Matcher[string]) []Claim[string] {
+	if s.receive != "" {
+		return m.Post(s.receive, s.tag, s.source, 0)
 	}
-}
-
-func arriveStep(source, tag int, number uint64, want string) step {
-	return step{
-		fmt.Sprintf("message %d from %d with tag %d", number, source, tag),
-		func(m *Matcher[string]) []Claim[string] {
-			return m.Arrive(Arrival{Source: source, Tag: tag, Number: number})
-		}, want,
-	}
+	return m.Arrive(Arrival{Source: s.source, Tag: s.tag, Number: s.number})
 }
 
 // formatClaims returns, for example, "a=3:1 " if receive a claims message 1 from source 3.
@@ -39,86 +34,146 @@ func formatClaims(claims []Claim[string]) string {
 	return all
 }
 
+// callOrderCases contains the calls on one rank and the claims that each must return. A claim
+// assigns a message to a receive. The messages of each source and tag are numbered from 1.
+var callOrderCases = []struct {
+	name      string
+	steps     []step
+	unclaimed []Arrival // messages that have arrived but were not claimed in the end
+}{
+	{
+		name: "a receive from a source claims its next number before it arrives",
+		steps: []step{
+			{receive: "a", source: 3, claims: "a=3:1 "},
+			{receive: "b", source: 3, claims: "b=3:2 "},
+			{source: 3, number: 1},
+			{source: 3, number: 2},
+			{source: 3, number: 3},
+			{receive: "c", source: 3, claims: "c=3:3 "},
+		},
+	},
+	{
+		name: "tags and sources are numbered separately",
+		steps: []step{
+			{receive: "a", source: 1, claims: "a=1:1 "},
+			{receive: "b", source: 1, tag: 7, claims: "b=1:1 "},
+			{receive: "c", source: 2, claims: "c=2:1 "},
+		},
+	},
+	{
+		name: "a receive from any source claims the first arrival",
+		steps: []step{
+			{source: 2, number: 1},
+			{source: 1, number: 1},
+			{receive: "a", source: Any, claims: "a=2:1 "},
+			{receive: "b", source: Any, claims: "b=1:1 "},
+		},
+	},
+	{
+		name: "a receive from any source waits for a message",
+		steps: []step{
+			{receive: "a", source: Any},
+			{source: 1, tag: 5, number: 1},
+			{source: 1, number: 1, claims: "a=1:1 "},
+		},
+		unclaimed: []Arrival{{Source: 1, Tag: 5, Number: 1}},
+	},
+	{
+		name: "a source's messages are claimed by number, not by arrival",
+		steps: []step{
+			{receive: "a", source: Any},
+			{source: 1, number: 2},
+			{source: 2, number: 3},
+			{source: 1, number: 1, claims: "a=1:1 "},
+			{receive: "b", source: Any, claims: "b=1:2 "},
+		},
+		unclaimed: []Arrival{{Source: 2, Number: 3}},
+	},
+	{
+		name: "later receives of a tag wait for a receive from any source",
+		steps: []step{
+			{receive: "a", source: Any},
+			{receive: "b", source: 1},
+			{receive: "c", source: 1, tag: 4, claims: "c=1:1 "},
+			{source: 1, number: 1, claims: "a=1:1 b=1:2 "},
+			{source: 1, number: 2},
+		},
+	},
+	{
+		name: "a message for the first receive also unblocks later receives",
+		steps: []step{
+			{receive: "a", source: Any},
+			{receive: "b", source: 2},
+			{receive: "c", source: Any},
+			{source: 1, number: 2},
+			{source: 1, number: 1, claims: "a=1:1 b=2:1 c=1:2 "},
+		},
+	},
+	{
+		name: "a duplicate message is ignored",
+		steps: []step{
+			{source: 1, number: 1},
+			{source: 1, number: 1},
+			{receive: "a", source: 1, claims: "a=1:1 "},
+			{source: 1, number: 1},
+		},
+	},
+}
+
 func TestMessagesAreClaimedInCallOrder(t *testing.T) {
-	for _, row := range []struct {
-		name      string
-		steps     []step
-		unclaimed string
-	}{
-		{"a receive from a source claims its next number before it arrives", []step{
-			postStep("a", 0, 3, "a=3:1 "), postStep("b", 0, 3, "b=3:2 "), arriveStep(3, 0, 1, ""),
-			arriveStep(3, 0, 2, ""), arriveStep(3, 0, 3, ""), postStep("c", 0, 3, "c=3:3 "),
-		}, "[]"},
-		{"tags and sources are numbered separately", []step{
-			postStep("a", 0, 1, "a=1:1 "), postStep("b", 7, 1, "b=1:1 "), postStep("c", 0, 2, "c=2:1 "),
-		}, "[]"},
-		{"a receive from any source claims the first arrival", []step{
-			arriveStep(2, 0, 1, ""), arriveStep(1, 0, 1, ""), postStep("a", 0, Any, "a=2:1 "),
-			postStep("b", 0, Any, "b=1:1 "),
-		}, "[]"},
-		{"a receive from any source waits for a message", []step{
-			postStep("a", 0, Any, ""), arriveStep(1, 5, 1, ""), arriveStep(1, 0, 1, "a=1:1 "),
-		}, "[{1 5 1 0}]"},
-		{"a source's messages are claimed by number, not by arrival", []step{
-			postStep("a", 0, Any, ""), arriveStep(1, 0, 2, ""), arriveStep(2, 0, 3, ""),
-			arriveStep(1, 0, 1, "a=1:1 "),
-			postStep("b", 0, Any, "b=1:2 "),
-		}, "[{2 0 3 0}]"},
-		{"later receives of a tag wait for a receive from any source", []step{
-			postStep("a", 0, Any, ""), postStep("b", 0, 1, ""), postStep("c", 4, 1, "c=1:1 "),
-			arriveStep(1, 0, 1, "a=1:1 b=1:2 "), arriveStep(1, 0, 2, ""),
-		}, "[]"},
-		{"a message for the first receive also unblocks later receives", []step{
-			postStep("a", 0, Any, ""), postStep("b", 0, 2, ""), postStep("c", 0, Any, ""),
-			arriveStep(1, 0, 2, ""),
-			arriveStep(1, 0, 1, "a=1:1 b=2:1 c=1:2 "),
-		}, "[]"},
-		{"a duplicate message is ignored", []step{
-			arriveStep(1, 0, 1, ""), arriveStep(1, 0, 1, ""), postStep("a", 0, 1, "a=1:1 "),
-			arriveStep(1, 0, 1, ""),
-		}, "[]"},
-	} {
-		t.Run(row.name, func(t *testing.T) {
+	for _, c := range callOrderCases {
+		t.Run(c.name, func(t *testing.T) {
 			var m Matcher[string]
-			for _, s := range row.steps {
-				if got := formatClaims(s.apply(&m)); got != s.want {
-					t.Fatalf("%s: got claims %q, want %q", s.event, got, s.want)
+			for i, s := range c.steps {
+				if got := formatClaims(s.apply(&m)); got != s.claims {
+					t.Fatalf("step %d, %+v: got claims %q, want %q", i, s, got, s.claims)
 				}
 			}
-			if got := fmt.Sprint(m.Unclaimed()); got != row.unclaimed {
-				t.Errorf("Unclaimed() = %s, want %s", got, row.unclaimed)
+			if got := m.Unclaimed(); !slices.Equal(got, c.unclaimed) {
+				t.Errorf("Unclaimed() = %+v, want %+v", got, c.unclaimed)
 			}
 		})
 	}
 }
 
-// simpleMatcher keeps all events and scans all of them after each event.
+// simpleMatcher is a model of Matcher that forgets nothing. It decides all claims anew after each
+// call.
 type simpleMatcher struct {
-	posts    []Claim[int] // Number holds the tag
+	posts    []post
 	arrivals []Arrival
 }
 
+// post is a call of Post.
+type post struct {
+	receive     int
+	tag, source int
+}
+
+// claims returns all claims so far. Within a tag, receives are served in order, so a receive from
+// any source without a message blocks those after it.
 func (m *simpleMatcher) claims() (claims []Claim[int]) {
 	claimedCounts := map[Key]uint64{}
-	isBlocked := map[int]bool{}
+	isBlocked := map[int]bool{} // by tag
 	for _, p := range m.posts {
-		tag := int(p.Number)
-		if isBlocked[tag] {
+		if isBlocked[p.tag] {
 			continue
 		}
-		source := p.Source
+		source := p.source
 		if source == Any {
 			i := slices.IndexFunc(m.arrivals, func(a Arrival) bool {
-				return a.Tag == tag && a.Number == claimedCounts[Key{a.Source, tag}]+1
+				return a.Tag == p.tag && a.Number == claimedCounts[Key{a.Source, p.tag}]+1
 			})
 			if i < 0 {
-				isBlocked[tag] = true
+				isBlocked[p.tag] = true
 				continue
 			}
 			source = m.arrivals[i].Source
 		}
-		claimedCounts[Key{source, tag}]++
-		claims = append(claims, Claim[int]{p.Receive, source, claimedCounts[Key{source, tag}]})
+		key := Key{source, p.tag}
+		claimedCounts[key]++
+		claims = append(claims, Claim[int]{
+			Receive: p.receive, Source: source, Number: claimedCounts[key],
+		})
 	}
 	return claims
 }
@@ -131,17 +186,18 @@ func TestMatcherMatchesModel(t *testing.T) {
 		var simple simpleMatcher
 		claimsByReceive := map[int]Claim[int]{}
 		sentCounts := map[Key]uint64{}
-		for receive := range rapid.IntRange(1, 60).Draw(t, "events") {
+		for i := range rapid.IntRange(1, 60).Draw(t, "events") {
 			tag := rapid.IntRange(0, 2).Draw(t, "tag")
 			var claims []Claim[int]
 			if rapid.Bool().Draw(t, "post") {
-				source := rapid.IntRange(Any, 2).Draw(t, "source")
-				simple.posts = append(simple.posts, Claim[int]{receive, source, uint64(tag)})
-				claims = m.Post(receive, tag, source, 0)
+				source := rapid.IntRange(Any, 2).Draw(t, "source") // Any is -1
+				simple.posts = append(simple.posts, post{receive: i, tag: tag, source: source})
+				claims = m.Post(i, tag, source, 0)
 			} else {
 				source := rapid.IntRange(0, 2).Draw(t, "sender")
-				sentCounts[Key{source, tag}]++
-				a := Arrival{Source: source, Tag: tag, Number: sentCounts[Key{source, tag}]}
+				key := Key{source, tag}
+				sentCounts[key]++
+				a := Arrival{Source: source, Tag: tag, Number: sentCounts[key]}
 				simple.arrivals = append(simple.arrivals, a)
 				claims = m.Arrive(a)
 			}
@@ -156,8 +212,8 @@ func TestMatcherMatchesModel(t *testing.T) {
 				t.Fatalf("got claims %v, want %v", claimsByReceive, want)
 			}
 			for _, w := range want {
-				if claimsByReceive[w.Receive] != w {
-					t.Fatalf("got claim %v, want %v", claimsByReceive[w.Receive], w)
+				if got := claimsByReceive[w.Receive]; got != w {
+					t.Fatalf("got claim %+v, want %+v", got, w)
 				}
 			}
 		}
@@ -166,17 +222,20 @@ func TestMatcherMatchesModel(t *testing.T) {
 
 func BenchmarkPostAndArrive(b *testing.B) {
 	var m Matcher[int]
+	const receive, tag, source, segment = 0, 0, 1, 0
 	for number := uint64(1); b.Loop(); number++ {
-		m.Post(0, 0, 1, 0)
-		m.Arrive(Arrival{Source: 1, Number: number})
+		m.Post(receive, tag, source, segment)
+		m.Arrive(Arrival{Source: source, Number: number})
 	}
 }
 
-// In TestAnySourceClaimsOnlyMessagesInItsSegment, rank 2 sends a message after a collective
-// that rank 1 has not reached yet.
+// Collectives divide a program into segments. A receive from any source must not claim a message
+// of a later segment, even if it arrives first: rank 2 is faster, and has already sent a message of
+// segment 2. The receive in segment 1 must wait for rank 1.
 func TestAnySourceClaimsOnlyMessagesInItsSegment(t *testing.T) {
 	var m Matcher[string]
-	if claims := m.Post("first", 0, Any, 1); len(claims) != 0 {
+	const tag = 0
+	if claims := m.Post("first", tag, Any, 1); len(claims) != 0 {
 		t.Fatalf("got claims %v before any arrival, want none", claims)
 	}
 	later := Arrival{Source: 2, Number: 1, Segment: 2}
@@ -185,9 +244,10 @@ func TestAnySourceClaimsOnlyMessagesInItsSegment(t *testing.T) {
 	}
 	claims := m.Arrive(Arrival{Source: 1, Number: 1, Segment: 1})
 	if got := formatClaims(claims); got != "first=1:1 " {
-		t.Fatalf("got claims %q, want message 1 from rank 1", got)
+		t.Fatalf("after a message in segment 1: got claims %q, want message 1 from rank 1", got)
 	}
-	if got := formatClaims(m.Post("second", 0, Any, 2)); got != "second=2:1 " {
-		t.Fatalf("got claims %q, want message 1 from rank 2", got)
+	claims = m.Post("second", tag, Any, 2)
+	if got := formatClaims(claims); got != "second=2:1 " {
+		t.Fatalf("after a receive in segment 2: got claims %q, want message 1 from rank 2", got)
 	}
 }
