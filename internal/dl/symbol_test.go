@@ -15,17 +15,21 @@ func TestCallReturnsResult(t *testing.T) {
 	if got := int(libcFunction(t, "getpid").Call()); got != os.Getpid() {
 		t.Errorf("getpid() = %d, want %d", got, os.Getpid())
 	}
-	text := dl.CString("seven letters, or more")
-	length := libcFunction(t, "strlen").Call(dl.AddressOf(text))
-	runtime.KeepAlive(text)
-	if length != 22 {
-		t.Errorf("strlen() = %d, want 22", length)
+	const text = "seven letters, or more"
+	cText := dl.CString(text)
+	length := libcFunction(t, "strlen").Call(dl.AddressOf(cText))
+	runtime.KeepAlive(cText)
+	if length != uintptr(len(text)) {
+		t.Errorf("strlen(%q) = %d, want %d", text, length, len(text))
 	}
-	if got := int32(libcFunction(t, "abs").Call(uintptr(0xffff_ffff_ffff_fff9))); got != 7 {
+	const minusSeven = ^uintptr(0) - 6
+	if got := int32(libcFunction(t, "abs").Call(minusSeven)); got != 7 {
 		t.Errorf("abs(-7) = %d, want 7", got)
 	}
 }
 
+// The C function has more arguments than registers can hold. It multiplies each by another number,
+// so that a lost or exchanged argument changes the sum.
 func TestAllArgumentsArrive(t *testing.T) {
 	path := dltest.Compile(t, "libsum.so", `
 long sum(long a, long b, long c, long d, long e, long f, long g, long h, long i, long j,
@@ -36,10 +40,11 @@ long sum(long a, long b, long c, long d, long e, long f, long g, long h, long i,
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum, _ := library.Find("sum")
+	sum := find(t, library, "sum")
 	got := sum.Call(1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11)
-	if got != 1320987654321 {
-		t.Errorf("sum() = %d, want 1320987654321", got)
+	const want = 1_320_987_654_321 // 12e11 + 11e10 + 10e9 + 9e8 and so on
+	if got != want {
+		t.Errorf("sum() = %d, want %d", got, want)
 	}
 }
 
@@ -53,15 +58,18 @@ func TestTooManyArgumentsPanic(t *testing.T) {
 }
 
 func TestCWritesGoMemory(t *testing.T) {
-	src, dst := bytes.Repeat([]byte("symmem"), 9), make([]byte, 54)
-	libcFunction(t, "memcpy").Call(dl.AddressOf(&dst[0]), dl.AddressOf(&src[0]), 54)
+	src := bytes.Repeat([]byte("symmem"), 9)
+	dst := make([]byte, len(src))
+	libcFunction(t, "memcpy").Call(
+		dl.AddressOf(&dst[0]), dl.AddressOf(&src[0]), uintptr(len(src)))
 	runtime.KeepAlive(src)
 	if !bytes.Equal(src, dst) {
 		t.Errorf("memcpy copied %q, want %q", dst, src)
 	}
 }
 
-// growStack makes the goroutine's stack grow, which moves it.
+// growStack makes the goroutine's stack grow by n KiB or more, which moves it to other addresses.
+// The result has no meaning: it only keeps the compiler from removing the frames.
 func growStack(n int) byte {
 	var frame [1024]byte
 	frame[n%len(frame)] = byte(n)
@@ -72,42 +80,50 @@ func growStack(n int) byte {
 	return growStack(n-1) + frame[n%len(frame)]
 }
 
+// A C function gets the addresses of a cell and of a Go variable. It calls back into Go, where the
+// stack of the goroutine moves. Values that C writes afterwards must arrive nevertheless.
 func TestResultsSurviveMovingStack(t *testing.T) {
 	path := dltest.Compile(t, "liblate.so", `
-void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
+void late(unsigned *cell, unsigned *variable, void (*meanwhile)(void *)) {
 	meanwhile(0);
-	*out = 0xee928bdf;
-	*other += 1;
+	*cell = 0xee928bdf;
+	*variable += 1;
 }`)
 	library, err := dl.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	late, _ := library.Find("late")
+	late := find(t, library, "late")
 	callback := dl.Callback(func(uintptr) { growStack(500) })
-	done := make(chan [2]uint32)
-	go func() { // a new goroutine has a small stack
-		var other uint32 = 41
-		out := dl.NewCell(uint32(0))
-		late.Call(out.Address(), dl.AddressOf(&other), callback)
-		done <- [2]uint32{out.Take(), other}
+	type results struct{ cell, variable uint32 }
+	want := results{cell: 0xee928bdf, variable: 42}
+	done := make(chan results)
+	// Each call needs a new goroutine, because only that has a small stack.
+	go func() {
+		cell := dl.NewCell(uint32(0))
+		variable := uint32(41)
+		late.Call(cell.Address(), dl.AddressOf(&variable), callback)
+		done <- results{cell: cell.Take(), variable: variable}
 	}()
-	if got := <-done; got != [2]uint32{0xee928bdf, 42} {
-		t.Errorf("Call: results are %#x, want 0xee928bdf and 42", got)
+	if got := <-done; got != want {
+		t.Errorf("Call: results are %#x, want %#x", got, want)
 	}
 	go func() {
-		out, other := dl.NewCell(uint32(0)), uint32(41)
-		late.CallAfterStep(&dl.Step{}, out.Address(), dl.AddressOf(&other), callback)
-		done <- [2]uint32{out.Take(), other}
+		cell := dl.NewCell(uint32(0))
+		variable := uint32(41)
+		late.CallAfterStep(&dl.Step{}, cell.Address(), dl.AddressOf(&variable), callback)
+		done <- results{cell: cell.Take(), variable: variable}
 	}()
-	if got := <-done; got != [2]uint32{0xee928bdf, 42} {
-		t.Errorf("CallAfterStep: results are %#x, want 0xee928bdf and 42", got)
+	if got := <-done; got != want {
+		t.Errorf("CallAfterStep: results are %#x, want %#x", got, want)
 	}
 }
 
-// TestStatusAfterStep calls functions after a step, enter. In C, the functions return a weighted
-// sum of the arguments and of the step's argument. They have more arguments than registers can
-// hold.
+// TestStatusAfterStep calls a function after a step. The step is a call of another function, here
+// enter. If the step fails, its status must be returned, and the function must not be called.
+//
+// In C, the functions return a weighted sum of their arguments, which are more than registers can
+// hold, and of the step's argument.
 func TestStatusAfterStep(t *testing.T) {
 	path := dltest.Compile(t, "libstatus.so", `
 static __thread long entered;
@@ -127,31 +143,50 @@ int called(void) { return calls; }`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum, _ := library.Find("sum")
-	sumOfMore, _ := library.Find("sum_of_more")
-	enter, _ := library.Find("enter")
-	called, _ := library.Find("called")
+	sum := find(t, library, "sum")
+	sumOfMore := find(t, library, "sum_of_more")
+	enter := find(t, library, "enter")
+	called := find(t, library, "called")
+	const (
+		sumOfTwelve   = 650               // 1*1 + 2*2 and so on to 12*12
+		sumOfThirteen = sumOfTwelve + 169 // 13*13
+		failingStatus = 7                 // of enter, for negative arguments
+	)
 	twelve := []uintptr{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 	thirteen := slices.Concat(twelve, []uintptr{13})
-	const failingArgument = ^uintptr(0) // enter returns 7 for negative arguments
+	noStep := dl.Step{}
+	add1000 := dl.Step{Function: enter, Argument: 1000}
+	failingStep := dl.Step{Function: enter, Argument: ^uintptr(0)} // -1
 	for name, c := range map[string]struct {
-		function dl.Symbol
-		step     dl.Step
-		args     []uintptr
-		want     int32 // status
-		ok       bool
+		function   dl.Symbol
+		args       []uintptr
+		step       dl.Step
+		wantStatus int32
+		wantOK     bool // whether the step succeeds and the function is called
 	}{
-		"no step":           {sum, dl.Step{}, twelve, 650, true},
-		"a successful step": {sum, dl.Step{Function: enter, Argument: 1000}, twelve, 1650, true},
-		"a failing step": {
-			sum, dl.Step{Function: enter, Argument: failingArgument}, twelve, 7, false,
+		"no step": {
+			function: sum, args: twelve, step: noStep,
+			wantStatus: sumOfTwelve, wantOK: true,
 		},
-		"no step, thirteen arguments": {sumOfMore, dl.Step{}, thirteen, 819, true},
+		"a successful step": {
+			function: sum, args: twelve, step: add1000,
+			wantStatus: sumOfTwelve + 1000, wantOK: true,
+		},
+		"a failing step": {
+			function: sum, args: twelve, step: failingStep,
+			wantStatus: failingStatus, wantOK: false,
+		},
+		"no step, thirteen arguments": {
+			function: sumOfMore, args: thirteen, step: noStep,
+			wantStatus: sumOfThirteen, wantOK: true,
+		},
 		"a successful step, thirteen arguments": {
-			sumOfMore, dl.Step{Function: enter, Argument: 1000}, thirteen, 1819, true,
+			function: sumOfMore, args: thirteen, step: add1000,
+			wantStatus: sumOfThirteen + 1000, wantOK: true,
 		},
 		"a failing step, thirteen arguments": {
-			sumOfMore, dl.Step{Function: enter, Argument: failingArgument}, thirteen, 7, false,
+			function: sumOfMore, args: thirteen, step: failingStep,
+			wantStatus: failingStatus, wantOK: false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -160,41 +195,53 @@ int called(void) { return calls; }`)
 			enter.Call(0) // undo the step of another case, which may have used this thread
 			callsBefore := called.Call()
 			status, ok := c.function.CallAfterStep(&c.step, c.args...)
-			if status != c.want || ok != c.ok {
-				t.Errorf("CallAfterStep = %d, %v; want %d, %v", status, ok, c.want, c.ok)
+			if status != c.wantStatus || ok != c.wantOK {
+				t.Errorf("CallAfterStep = %d, %v; want %d, %v", status, ok, c.wantStatus, c.wantOK)
 			}
-			if len(c.args) <= 12 {
+			if len(c.args) == len(twelve) { // Prepare accepts no more arguments
 				prepared := c.function.Prepare(&c.step, c.args...)
-				prepared.Set(11, 22) // change the last argument from 12 to 22
+				prepared.Set(11, 12+10) // the last argument, which is multiplied by 12
+				want := c.wantStatus
+				if c.wantOK {
+					want += 12 * 10
+				}
 				status, ok := prepared.Call()
-				if want := c.want + 12*10; ok && status != want || ok != c.ok {
-					t.Errorf("Call of a prepared call = %d, %v; want %d, %v", status, ok, want, c.ok)
+				if status != want || ok != c.wantOK {
+					t.Errorf("prepared Call = %d, %v; want %d, %v", status, ok, want, c.wantOK)
 				}
 			}
 			wasCalled := called.Call() > callsBefore
-			if wasCalled != c.ok {
-				t.Errorf("the function was called: %v, want %v", wasCalled, c.ok)
+			if wasCalled != c.wantOK {
+				t.Errorf("the function was called: %v, want %v", wasCalled, c.wantOK)
 			}
 		})
 	}
 }
 
+// A cell is heap memory for a value of up to 128 bytes, which C can use because it does not move.
 func TestCellHoldsValue(t *testing.T) {
 	type pair struct {
 		a uint64
 		b int32
 	}
-	first := dl.NewCell(pair{1, 2})
-	second := dl.NewCell([128]byte{127: 9})
-	if first.Address() == second.Address() || first.Address()%8 != 0 {
-		t.Errorf("cells are at %#x and %#x, want different aligned addresses",
-			first.Address(), second.Address())
+	pairValue := pair{a: 1, b: 2}
+	arrayValue := [128]byte{127: 9} // of the maximum size
+	pairCell := dl.NewCell(pairValue)
+	arrayCell := dl.NewCell(arrayValue)
+	if pairCell.Address() == arrayCell.Address() {
+		t.Errorf("both cells are at %#x, want different addresses", pairCell.Address())
 	}
-	if got := dl.Load[pair](first.Address()); got != (pair{1, 2}) {
-		t.Errorf("the first cell holds %v, want {1 2}", got)
+	if pairCell.Address()%8 != 0 {
+		t.Errorf("a cell is at %#x, want a multiple of 8", pairCell.Address())
 	}
-	if a, b := first.Take(), second.Take(); a != (pair{1, 2}) || b[127] != 9 {
-		t.Errorf("Take = %v, %v; want {1 2} and an array whose last byte is 9", a, b)
+	if got := dl.Load[pair](pairCell.Address()); got != pairValue {
+		t.Errorf("Load = %v, want %v", got, pairValue)
+	}
+	if got := pairCell.Take(); got != pairValue {
+		t.Errorf("Take = %v, want %v", got, pairValue)
+	}
+	if got := arrayCell.Take(); got != arrayValue {
+		t.Errorf("Take = %v, want %v", got, arrayValue)
 	}
 	defer func() {
 		if recover() == nil {
