@@ -16,8 +16,11 @@ func TestDecodeRequestReturnsEncodedTokenAndKey(t *testing.T) {
 			Number:    rapid.Uint32().Draw(t, "number"),
 		}
 		gotToken, gotKey, err := decodeRequest(encodeRequest(token, key))
-		if err != nil || gotToken != token || gotKey != key {
-			t.Fatalf("decodeRequest = %v, %+v, %v; want %v, %+v", gotToken, gotKey, err, token, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if gotToken != token || gotKey != key {
+			t.Fatalf("decodeRequest = %v, %+v; want %v, %+v", gotToken, gotKey, token, key)
 		}
 	})
 }
@@ -30,14 +33,18 @@ func TestDecodeResponseReturnsErrorForStatus(t *testing.T) {
 		frame []byte
 		want  error
 	}{
-		"a found file":             {encodeResponse(statusFound), nil},
-		"an unknown key":           {encodeResponse(statusUnknown), ErrUnknownKey},
-		"a refused request":        {encodeResponse(statusRefused), ErrRefused},
-		"an unknown status":        {encodeResponse(unknownStatus), ErrProtocol},
-		"protocol ID 0":            {make([]byte, responseBytes), ErrProtocol},
-		"a truncated frame":        {encodeResponse(statusFound)[:responseBytes-1], ErrProtocol},
-		"a frame with extra bytes": {append(encodeResponse(statusFound), 0), ErrProtocol},
-		"an empty frame":           {nil, ErrProtocol},
+		"a found file":      {frame: encodeResponse(statusFound), want: nil},
+		"an unknown key":    {frame: encodeResponse(statusUnknown), want: ErrUnknownKey},
+		"a refused request": {frame: encodeResponse(statusRefused), want: ErrRefused},
+		"an unknown status": {frame: encodeResponse(unknownStatus), want: ErrProtocol},
+		"protocol ID 0":     {frame: make([]byte, responseBytes), want: ErrProtocol},
+		"a truncated frame": {
+			frame: encodeResponse(statusFound)[:responseBytes-1], want: ErrProtocol,
+		},
+		"a frame with extra bytes": {
+			frame: append(encodeResponse(statusFound), 0), want: ErrProtocol,
+		},
+		"an empty frame": {frame: nil, want: ErrProtocol},
 	} {
 		if err := decodeResponse(c.frame); !errors.Is(err, c.want) {
 			t.Errorf("decodeResponse of %s = %v, want %v", name, err, c.want)
@@ -45,6 +52,8 @@ func TestDecodeResponseReturnsErrorForStatus(t *testing.T) {
 	}
 }
 
+// NamespaceOf hashes a name. Different names must have different namespaces, and one name always
+// the same, because processes compute it separately.
 func TestNamespaceOfIdentifiesName(t *testing.T) {
 	names := map[uint64]string{} // by namespace
 	for _, name := range []string{"", "group/0", "group/1", "group/10", "pool", "group/"} {
@@ -70,8 +79,12 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		token, key, err := decodeRequest(frame)
 		if err != nil {
-			if !errors.Is(err, ErrProtocol) || token != (Token{}) || key != (Key{}) {
-				t.Fatalf("decodeRequest = %v, %+v, %v; want zero values and ErrProtocol", token, key, err)
+			if !errors.Is(err, ErrProtocol) {
+				t.Fatalf("decodeRequest(%x) = %v, want ErrProtocol", frame, err)
+			}
+			if token != (Token{}) || key != (Key{}) {
+				t.Fatalf("decodeRequest(%x) = %v, %+v with an error, want zero values", frame, token,
+					key)
 			}
 			return
 		}
@@ -81,6 +94,8 @@ func FuzzDecodeRequest(f *testing.F) {
 	})
 }
 
+// FuzzDecodeResponse checks that one frame only is accepted: the response for a file that was
+// found.
 func FuzzDecodeResponse(f *testing.F) {
 	for _, status := range []uint32{statusFound, statusUnknown, statusRefused, unknownStatus} {
 		f.Add(encodeResponse(status))
