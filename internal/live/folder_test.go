@@ -10,6 +10,20 @@ import (
 	"testing"
 )
 
+// checkOpenFails checks that a server cannot be opened. If it can, checkOpenFails closes it and
+// fails the test, with the reason why Open should have failed.
+func checkOpenFails(t *testing.T, reason string) {
+	t.Helper()
+	s, err := Open(Config{Job: "job", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return
+	}
+	t.Errorf("Open succeeded, want an error: %s", reason)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestOpenRefusesUnsafeFolder opens a server when another user could have created or could change
 // the folder of this user's jobs.
 func TestOpenRefusesUnsafeFolder(t *testing.T) {
@@ -20,17 +34,16 @@ func TestOpenRefusesUnsafeFolder(t *testing.T) {
 		"a link": func(path string) error {
 			return os.Symlink(t.TempDir(), path)
 		},
-		"a file": func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"a file": func(path string) error {
+			return os.WriteFile(path, nil, 0o600)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			useFolder(t)
 			if err := prepare(Root()); err != nil {
 				t.Fatal(err)
 			}
-			s, err := Open(Config{Job: "job", Log: slog.New(slog.DiscardHandler)})
-			if err == nil {
-				t.Errorf("Open = nil error, want an error about the folder (Close = %v)", s.Close())
-			}
+			checkOpenFails(t, name+" is not safe")
 		})
 	}
 }
@@ -38,21 +51,20 @@ func TestOpenRefusesUnsafeFolder(t *testing.T) {
 // TestLongSocketPathIsRefused uses a temporary folder whose path is longer than that of a Unix
 // socket may be. Open must not leave a folder for the job.
 func TestLongSocketPathIsRefused(t *testing.T) {
-	useFolder(t)
+	useFolder(t) // sets TMPDIR
+	// The path of a socket may have 107 bytes. This one has 100 more than TMPDIR.
 	long := filepath.Join(os.Getenv("TMPDIR"), strings.Repeat("long-", 20))
 	if err := os.Mkdir(long, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("TMPDIR", long)
-	if s, err := Open(Config{Job: "job", Log: slog.New(slog.DiscardHandler)}); err == nil {
-		t.Errorf("Open = nil error, want an error about the path (Close = %v)", s.Close())
-	}
+	checkOpenFails(t, "the path of the socket is too long")
 	if jobs, err := Jobs(Root()); err != nil || len(jobs) > 0 {
 		t.Errorf("Jobs = %v, %v; want no job and no error", jobs, err)
 	}
 }
 
-// leaveSocket creates a socket on which no process listens, as a killed rank leaves it.
+// leaveSocket creates a socket on which no process listens, as a rank leaves it that was killed.
 func leaveSocket(t *testing.T, job string, rank int) {
 	t.Helper()
 	folder := filepath.Join(Root(), job)
@@ -63,17 +75,18 @@ func leaveSocket(t *testing.T, job string, rank int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.SetUnlinkOnClose(false)
+	l.SetUnlinkOnClose(false) // keep the file
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestOpenRemovesSocketsOfEndedJobs opens a server next to a job that has ended, which Open must
-// remove, and a job of which only rank 0 has ended, which it must keep.
+// TestOpenRemovesSocketsOfEndedJobs opens a server next to two other jobs. All ranks of one job
+// have ended, and Open must remove its folder. In the other job, only rank 0 has ended. Open must
+// keep its folder, so that Read reports the ended rank.
 func TestOpenRemovesSocketsOfEndedJobs(t *testing.T) {
 	useFolder(t)
-	openServer(t, "running", 1, SocketsOnly)
+	openServer(t, "running", 1, SocketsOnly) // of rank 1
 	leaveSocket(t, "running", 0)
 	leaveSocket(t, "ended", 0)
 	leaveSocket(t, "ended", 1)
@@ -84,7 +97,13 @@ func TestOpenRemovesSocketsOfEndedJobs(t *testing.T) {
 		t.Errorf("Jobs = %v, %v; want %v", jobs, err, want)
 	}
 	m, err := Read(t.Context(), filepath.Join(Root(), "running"))
-	if err != nil || len(m.Ranks) != 2 || m.Ranks[0].Error != ErrorEnded || m.Ranks[1].Error != "" {
-		t.Errorf("Read = %+v, %v; want an error for rank 0 and none for rank 1", m, err)
+	if err != nil || len(m.Ranks) != 2 {
+		t.Fatalf("Read = %+v, %v; want two ranks", m, err)
+	}
+	if m.Ranks[0].Error != ErrorEnded {
+		t.Errorf("rank 0 has error %q, want %q", m.Ranks[0].Error, ErrorEnded)
+	}
+	if m.Ranks[1].Error != "" {
+		t.Errorf("rank 1 has error %q, want none", m.Ranks[1].Error)
 	}
 }

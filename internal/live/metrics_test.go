@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// readSeries returns the lines of a rank's metrics that hold series with the given name.
+// readSeries returns the series with the given name in the metrics of a rank. Each is a line of the
+// form `name{label="value",...} value`. It fails the test if the server does not return metrics.
 func readSeries(t *testing.T, s Snapshot, name string) []string {
 	t.Helper()
 	w := get(t, metricsPath, s)
@@ -37,8 +38,10 @@ func checkSeries(t *testing.T, s Snapshot, name, value string, labels ...string)
 	}
 }
 
+// The values are those of example. Collectives are counted on all of their paths, and "window" is
+// the only path there. Series that begin with nccl have the names of NCCL Inspector.
 func TestMetrics(t *testing.T) {
-	t.Setenv("SLURM_JOB_ID", "42")
+	t.Setenv("SLURM_JOB_ID", "42") // the metrics have it as a label
 	s := example(2)
 	checkSeries(t, s, "symmem_up", "1", `rank="2"`)
 	checkSeries(t, s, "symmem_wait_seconds", "1.5", `rank="2"`, `awaited_rank="3"`)
@@ -55,7 +58,7 @@ func TestMetrics(t *testing.T) {
 	if got := readSeries(t, s, "symmem_pool_bytes"); len(got) != poolSizes {
 		t.Errorf("symmem_pool_bytes = %q; want %d series", got, poolSizes)
 	}
-	s.GPU = 2
+	s.GPU = 2 // before, the rank had no GPU
 	checkSeries(t, s, "nccl_bus_bandwidth_gbs", "1.572864", `gpu="GPU2"`, `timing_source="gpu"`)
 }
 
@@ -86,15 +89,19 @@ func TestRankWithErrorIsDown(t *testing.T) {
 func TestNamesMayRepeat(t *testing.T) {
 	s := example(1)
 	successor := s.Groups[0]
-	successor.State, successor.Windows = "open", 3
+	successor.State = "open"
+	successor.Windows = 3
 	s.Groups = append(s.Groups, successor)
+	// hostile is the name of the first pool's group, too.
 	s.Pools = append(s.Pools, Pool{Domain: hostile, PoolStats: PoolStats{Segments: 5}})
 	s.Waits = append(s.Waits, s.Waits...)
+	checkSeries(t, s, "symmem_wait_seconds", "1.5")
 	checkSeries(t, s, "symmem_group_failed", "0")
 	checkSeries(t, s, "symmem_windows", "3")
 	checkSeries(t, s, "symmem_pool_segments", "5")
 }
 
+// A pool is busy while a waiting call uses it. Its sizes cannot be read then.
 func TestBusyPoolHasNoSizes(t *testing.T) {
 	s := example(1)
 	s.Pools[0].Busy = true
@@ -103,15 +110,24 @@ func TestBusyPoolHasNoSizes(t *testing.T) {
 	}
 }
 
+// The bus factor turns the bandwidth of a call into that of a rank's link to the others. NCCL's
+// tests use the same factors.
 func TestBusFactor(t *testing.T) {
+	const ranks = 4
+	const shareOfOthers = 0.75 // (4-1)/4
 	for operation, want := range map[string]float64{
-		"AllReduce": 1.5, "AllGather": 0.75, "ReduceScatterV": 0.75, "Broadcast": 1, "AllToAll": 0.75,
+		"AllReduce":      2 * shareOfOthers,
+		"AllGather":      shareOfOthers,
+		"ReduceScatterV": shareOfOthers,
+		"Broadcast":      1,
+		"AllToAll":       shareOfOthers,
 	} {
-		if got, ok := busFactor(operation, 4); got != want || !ok {
-			t.Errorf("busFactor(%s, 4) = %v, %t; want %v, true", operation, got, ok, want)
+		if got, ok := busFactor(operation, ranks); got != want || !ok {
+			t.Errorf("busFactor(%s, %d) = %v, %t; want %v, true", operation, ranks, got, ok, want)
 		}
 	}
-	if _, ok := busFactor("Barrier", 4); ok {
-		t.Error("busFactor(Barrier, 4) returned true; want false, because a barrier has no bytes")
+	if _, ok := busFactor("Barrier", ranks); ok {
+		t.Errorf("busFactor(Barrier, %d) returned true; want false, because a barrier has no bytes",
+			ranks)
 	}
 }
