@@ -8,128 +8,207 @@ import (
 	"unsafe"
 
 	"symmem/internal/dl"
+	"symmem/internal/dl/dltest"
 )
 
+// The structures must have the same layout in Go and in C. The C function layout_of_prop returns
+// sizes and offsets by index, in the order of the table below.
 func TestAllocationPropLayout(t *testing.T) {
 	driver, _ := load(t, declarations)
-	layout, _ := driver.library.Find("layout_of_prop")
+	layout, ok := driver.library.Find("layout_of_prop")
+	if !ok {
+		t.Fatal("the library has no layout_of_prop")
+	}
 	var p AllocationProp
 	var a accessGrant
-	for i, want := range []uintptr{
-		unsafe.Sizeof(p), unsafe.Offsetof(p.Type), unsafe.Offsetof(p.RequestedHandles),
-		unsafe.Offsetof(p.Location), unsafe.Offsetof(p.win32Metadata),
-		unsafe.Offsetof(p.CompressionType), unsafe.Offsetof(p.GPUDirectRDMACapable),
-		unsafe.Offsetof(p.Usage), unsafe.Sizeof(a), unsafe.Offsetof(a.flags),
+	for i, row := range []struct {
+		name string
+		want uintptr
+	}{
+		{"size of AllocationProp", unsafe.Sizeof(p)},
+		{"offset of Type", unsafe.Offsetof(p.Type)},
+		{"offset of RequestedHandles", unsafe.Offsetof(p.RequestedHandles)},
+		{"offset of Location", unsafe.Offsetof(p.Location)},
+		{"offset of win32Metadata", unsafe.Offsetof(p.win32Metadata)},
+		{"offset of CompressionType", unsafe.Offsetof(p.CompressionType)},
+		{"offset of GPUDirectRDMACapable", unsafe.Offsetof(p.GPUDirectRDMACapable)},
+		{"offset of Usage", unsafe.Offsetof(p.Usage)},
+		{"size of accessGrant", unsafe.Sizeof(a)},
+		{"offset of flags", unsafe.Offsetof(a.flags)},
 	} {
-		if got := layout.Call(uintptr(i)); got != want {
-			t.Errorf("value %d of the layout is %d in C, want %d, as in Go", i, got, want)
+		if got := layout.Call(uintptr(i)); got != row.want {
+			t.Errorf("%s is %d in C, want %d, as in Go", row.name, got, row.want)
 		}
 	}
 }
 
-func TestAllocationPropReachesDriver(t *testing.T) {
-	driver, recorder := load(t, declarations)
-	prop := PinnedMemory(device(driver, 3), HandlePosixFD|HandleFabric, true)
-	want := append(
-		slices.Concat(word32(1), word32(9), word32(1), word32(3)), // type, handle types, location
-		0, 0, 0, 0, 0, 0, 0, 0, // used only on Windows
-		0, 1, 0, 0, 0, 0, 0, 0) // RDMA
-	recorder.RecordMemory(1, 32)
-	recorder.SetOutput(0, words64(2<<20))
-	size, err := driver.Granularity(prop, true)
-	got := recorder.LastCall()
-	if size != 2<<20 || err != nil || got.Name != "cuMemGetAllocationGranularity" ||
-		got.Args[2] != 1 || !slices.Equal(got.Memory[1][:32], want) {
-		t.Errorf("Granularity = %d, %v; it called %s%v with properties %v, want properties %v",
-			size, err, got.Name, got.Args, got.Memory[1][:32], want)
+// checkCall fails the test if the last call is not one of the C function with the given name. It
+// also fails if an argument is not the expected one. want contains these by index from 0.
+func checkCall(t *testing.T, recorder *dltest.Recorder, name string, want map[int]int64) {
+	t.Helper()
+	call := recorder.LastCall()
+	if call.Name != name {
+		t.Fatalf("called %q, want %q", call.Name, name)
 	}
-	if _, err := driver.Granularity(prop, false); err != nil || recorder.LastCall().Args[2] != 0 {
-		t.Errorf("Granularity(prop, false) passed %v and returned %v; want option 0 and nil",
-			recorder.LastCall().Args, err)
-	}
-	recorder.Reset()
-	recorder.RecordMemory(2, 32)
-	recorder.SetOutput(0, words64(1<<40))
-	handle, err := driver.Create(big, prop)
-	got = recorder.LastCall()
-	if handle != 1<<40 || err != nil || got.Name != "cuMemCreate" || got.Args[1] != big ||
-		got.Args[3] != 0 || !slices.Equal(got.Memory[2][:32], want) {
-		t.Errorf("Create = %d, %v; it called %s%v with properties %v, want properties %v",
-			handle, err, got.Name, got.Args, got.Memory[2][:32], want)
+	for i, arg := range want {
+		if call.Args[i] != arg {
+			t.Errorf("%s: argument %d is %#x, want %#x", name, i, call.Args[i], arg)
+		}
 	}
 }
 
+// checkMemory fails the test if the argument with the given index did not point to the bytes in
+// want. RecordMemory must have selected the argument.
+func checkMemory(t *testing.T, recorder *dltest.Recorder, index int, want []byte) {
+	t.Helper()
+	call := recorder.LastCall()
+	if got := call.Memory[index][:len(want)]; !slices.Equal(got, want) {
+		t.Errorf("%s: argument %d points to %v, want %v", call.Name, index, got, want)
+	}
+}
+
+// Granularity and Create pass a pointer to the properties to C functions.
+func TestAllocationPropReachesDriver(t *testing.T) {
+	driver, recorder := load(t, declarations)
+	const withRDMA = true
+	prop := PinnedMemory(device(driver, 3), HandlePosixFD|HandleFabric, withRDMA)
+	wantProp := slices.Concat(
+		word32(1),            // type: pinned
+		word32(1+8),          // handle types: a file descriptor or a fabric handle
+		word32(1), word32(3), // location: device 3
+		words64(0),                     // used only on Windows
+		[]byte{0, 1, 0, 0, 0, 0, 0, 0}, // no compression, RDMA, no usage, 4 reserved bytes
+	)
+
+	recorder.RecordMemory(1, len(wantProp))
+	recorder.SetOutput(0, words64(2<<20))
+	size, err := driver.Granularity(prop, true)
+	if size != 2<<20 || err != nil {
+		t.Errorf("Granularity(prop, true) = %d, %v; want %d, nil", size, err, 2<<20)
+	}
+	const optionIndex, minimum, recommended = 2, 0, 1
+	checkCall(t, recorder, "cuMemGetAllocationGranularity", map[int]int64{optionIndex: recommended})
+	checkMemory(t, recorder, 1, wantProp)
+	if _, err := driver.Granularity(prop, false); err != nil {
+		t.Errorf("Granularity(prop, false) returned error %v, want nil", err)
+	}
+	checkCall(t, recorder, "cuMemGetAllocationGranularity", map[int]int64{optionIndex: minimum})
+
+	recorder.Reset()
+	recorder.RecordMemory(2, len(wantProp))
+	recorder.SetOutput(0, words64(1<<40))
+	handle, err := driver.Create(big, prop)
+	if handle != 1<<40 || err != nil {
+		t.Errorf("Create = %#x, %v; want %#x, nil", handle, err, 1<<40)
+	}
+	const bytesIndex, flagsIndex = 1, 3
+	checkCall(t, recorder, "cuMemCreate", map[int]int64{bytesIndex: big, flagsIndex: 0})
+	checkMemory(t, recorder, 2, wantProp)
+}
+
 func TestPinnedMemoryWithoutRDMA(t *testing.T) {
-	if p := PinnedMemory(Device{}, HandlePosixFD, false); p.GPUDirectRDMACapable != 0 {
-		t.Error("PinnedMemory without RDMA sets GPUDirectRDMACapable")
+	const withRDMA = false
+	if p := PinnedMemory(Device{}, HandlePosixFD, withRDMA); p.GPUDirectRDMACapable != 0 {
+		t.Errorf("GPUDirectRDMACapable = %d, want 0", p.GPUDirectRDMACapable)
 	}
 }
 
 func TestSetAccessPassesEachDevice(t *testing.T) {
 	driver, recorder := load(t, declarations)
-	recorder.RecordMemory(2, 24)
-	err := driver.SetAccess(address, big, device(driver, 3), device(driver, 5))
-	got := recorder.LastCall()
-	want := slices.Concat(word32(1), word32(3), word32(3), word32(1), word32(5), word32(3))
-	if err != nil || got.Name != "cuMemSetAccess" || got.Args[0] != int64(address) ||
-		got.Args[1] != big || got.Args[3] != 2 || !slices.Equal(got.Memory[2][:24], want) {
-		t.Errorf("SetAccess = %v; it called %s%v with descriptors %v, want descriptors %v",
-			err, got.Name, got.Args, got.Memory[2][:24], want)
+	const deviceType, readAndWrite = 1, 3 // numbers of cuda.h
+	wantGrants := slices.Concat(
+		word32(deviceType), word32(3), word32(readAndWrite),
+		word32(deviceType), word32(5), word32(readAndWrite),
+	)
+	recorder.RecordMemory(2, len(wantGrants))
+	if err := driver.SetAccess(address, big, device(driver, 3), device(driver, 5)); err != nil {
+		t.Errorf("SetAccess = %v, want nil", err)
 	}
+	const addressIndex, bytesIndex, countIndex = 0, 1, 3
+	checkCall(t, recorder, "cuMemSetAccess", map[int]int64{
+		addressIndex: int64(address), bytesIndex: big, countIndex: 2,
+	})
+	checkMemory(t, recorder, 2, wantGrants)
+
 	recorder.Reset()
-	if err := driver.SetAccess(address, big); err != nil || recorder.LastCall().Name != "" {
-		t.Errorf("SetAccess without devices = %v after a call to %q, want nil and no call", err,
-			recorder.LastCall().Name)
+	if err := driver.SetAccess(address, big); err != nil {
+		t.Errorf("SetAccess without devices = %v, want nil", err)
+	}
+	if name := recorder.LastCall().Name; name != "" {
+		t.Errorf("SetAccess without devices called %q, want no call", name)
 	}
 }
 
+// A fabric handle is exported to memory, and imported from memory, that an argument points to.
 func TestFabricHandlesPassUnchanged(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	var fabric FabricHandle
 	for i := range fabric {
 		fabric[i] = byte(i)
 	}
+	const typeIndex = 2  // the argument with the type of handle, in both functions
+	const fabricType = 8 // its number in cuda.h
+
 	recorder.SetOutput(0, fabric[:])
 	exported, err := driver.ExportFabric(Handle(address))
-	if got := recorder.LastCall(); exported != fabric || err != nil || got.Args[2] != 8 {
-		t.Errorf("ExportFabric = %v, %v with arguments %v; want %v", exported, err, got.Args, fabric)
+	if exported != fabric || err != nil {
+		t.Errorf("ExportFabric = %v, %v; want %v, nil", exported, err, fabric)
 	}
+	checkCall(t, recorder, "cuMemExportToShareableHandle", map[int]int64{typeIndex: fabricType})
+
 	recorder.Reset()
-	recorder.RecordMemory(1, 64)
+	recorder.RecordMemory(1, len(fabric))
 	recorder.SetOutput(0, words64(1<<40))
 	handle, err := driver.ImportFabric(fabric)
-	got := recorder.LastCall()
-	if handle != 1<<40 || err != nil || got.Args[2] != 8 || [64]byte(got.Memory[1][:64]) != fabric {
-		t.Errorf("ImportFabric = %d, %v with arguments %v and the handle %v; want handle %v",
-			handle, err, got.Args, got.Memory[1][:64], fabric)
+	if handle != 1<<40 || err != nil {
+		t.Errorf("ImportFabric = %#x, %v; want %#x, nil", handle, err, 1<<40)
 	}
+	checkCall(t, recorder, "cuMemImportFromShareableHandle", map[int]int64{typeIndex: fabricType})
+	checkMemory(t, recorder, 1, fabric[:])
 }
+
+// Results of CUDA functions, as numbers of cuda.h.
+const (
+	resultOutOfMemory    = 2
+	resultNotReady       = 600
+	resultIllegalAddress = 700
+	resultUnknown        = 12345 // the library of these tests has no name for it
+)
 
 func TestErrorsAreTyped(t *testing.T) {
 	driver, recorder := load(t, declarations)
-	recorder.SetResult(2)
+	recorder.SetResult(resultOutOfMemory)
 	_, err := driver.Create(big, AllocationProp{})
-	var typed *Error
-	if !errors.Is(err, ErrOutOfMemory) || errors.Is(err, ErrNotReady) || !errors.As(err, &typed) {
+	if !errors.Is(err, ErrOutOfMemory) {
 		t.Fatalf("Create = %v, want ErrOutOfMemory", err)
 	}
-	want := Error{"cuMemCreate", ErrOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}
-	if *typed != want {
-		t.Errorf("Create = %+v, want %+v", *typed, want)
+	if errors.Is(err, ErrNotReady) {
+		t.Fatalf("Create = %v, which is also ErrNotReady", err)
+	}
+	var callErr *Error
+	if !errors.As(err, &callErr) {
+		t.Fatalf("Create returned a %T, want an *Error", err)
+	}
+	want := Error{
+		Call: "cuMemCreate", Code: ErrOutOfMemory, Name: "CUDA_ERROR_OUT_OF_MEMORY",
+		Text: "out of memory",
+	}
+	if *callErr != want {
+		t.Errorf("Create = %+v, want %+v", *callErr, want)
 	}
 	if want := "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"; err.Error() != want {
 		t.Errorf("Error() = %q, want %q", err, want)
 	}
-	recorder.SetResult(12345)
-	const unknown = "cuMemUnmap: CUDA result 12345"
-	if err := driver.Unmap(0, 0); err.Error() != unknown {
-		t.Errorf("Unmap = %q, want %q", err, unknown)
+	recorder.SetResult(resultUnknown)
+	const wantUnknown = "cuMemUnmap: CUDA result 12345"
+	if err := driver.Unmap(0, 0); err == nil || err.Error() != wantUnknown {
+		t.Errorf("Unmap = %v, want %s", err, wantUnknown)
 	}
 }
 
 func TestNotReadyIsNotAnError(t *testing.T) {
 	driver, recorder := load(t, declarations)
-	recorder.SetResult(600)
+	recorder.SetResult(resultNotReady)
 	for name, query := range map[string]func() (bool, error){
 		"stream": func() (bool, error) { return driver.StreamQuery(stream) },
 		"event":  func() (bool, error) { return driver.EventQuery(event) },
@@ -138,12 +217,14 @@ func TestNotReadyIsNotAnError(t *testing.T) {
 			t.Errorf("%s: got %v, %v; want false, nil", name, done, err)
 		}
 	}
-	recorder.SetResult(700)
+	recorder.SetResult(resultIllegalAddress)
 	if done, err := driver.EventQuery(event); done || !errors.Is(err, ErrIllegalAddress) {
-		t.Errorf("EventQuery = %v, %v; want ErrIllegalAddress", done, err)
+		t.Errorf("EventQuery = %v, %v; want false, ErrIllegalAddress", done, err)
 	}
 }
 
+// The launch of a kernel passes its arguments in one piece of memory. The fields must be where a C
+// structure has them.
 func TestKernelArgumentsHaveCLayout(t *testing.T) {
 	p := ParamsOf(&struct {
 		number  uint32
@@ -151,31 +232,48 @@ func TestKernelArgumentsHaveCLayout(t *testing.T) {
 		float   float32
 		next    uint32
 		long    uint64
-	}{0x11, address, 1.5, 0x22, 0x33})
-	want := slices.Concat(word32(0x11), word32(0), words64(uint64(address)), word32(0x3fc00000),
-		word32(0x22), words64(0x33))
+	}{number: 0x11, pointer: address, float: 1.5, next: 0x22, long: 0x33})
+	want := slices.Concat(
+		word32(0x11), word32(0), // padding aligns the pointer
+		words64(uint64(address)),
+		word32(0x3fc0_0000), // 1.5
+		word32(0x22),
+		words64(0x33),
+	)
 	driver, recorder := load(t, declarations)
-	recorder.RecordMemory(10, 40)
-	if err := driver.LaunchKernel(1, 1, 1, 0, &p); err != nil {
+	// The last argument of cuLaunchKernel points to an array of options: names, each with a value,
+	// and the end.
+	const extraIndex, words = 10, 5
+	recorder.RecordMemory(extraIndex, 8*words)
+	launch := func() error {
+		const function, blocks, threads, nullStream = 1, 1, 1, 0
+		return driver.LaunchKernel(function, blocks, threads, nullStream, &p)
+	}
+	if err := launch(); err != nil {
 		t.Fatal(err)
 	}
-	seen := recorder.LastCall().Memory[10]
-	option := func(i int) uint64 { return binary.NativeEndian.Uint64(seen[8*i:]) }
-	if option(0) != 1 || option(2) != 2 || option(4) != 0 {
-		t.Fatalf("LaunchKernel passed launch options %v, want options 1, 2 and 0", seen[:40])
+	extra := recorder.LastCall().Memory[extraIndex]
+	word := func(i int) uintptr { return uintptr(binary.NativeEndian.Uint64(extra[8*i:])) }
+	gotNames := [3]uintptr{word(0), word(2), word(4)}
+	wantNames := [3]uintptr{1, 2, 0} // in cuda.h: the arguments, their size, and the end
+	if gotNames != wantNames {
+		t.Fatalf("LaunchKernel passed launch options %v, want %v", gotNames, wantNames)
 	}
 	// The launch has returned this memory to the pool, but no other launch has reused it yet.
-	if size := dl.Load[uint64](uintptr(option(3))); size != uint64(len(want)) {
+	paramsAddress, sizeAddress := word(1), word(3)
+	if size := dl.Load[uint64](sizeAddress); size != uint64(len(want)) {
 		t.Errorf("LaunchKernel passed size %d, want %d", size, len(want))
 	}
-	if got := dl.Load[[40]byte](uintptr(option(1))); !slices.Equal(got[:len(want)], want) {
+	got := dl.Load[[40]byte](paramsAddress) // more than the arguments have
+	if !slices.Equal(got[:len(want)], want) {
 		t.Errorf("LaunchKernel passed arguments %v, want %v", got[:len(want)], want)
 	}
+
 	defer func() {
 		if recover() == nil {
 			t.Error("LaunchKernel with too many arguments did not panic")
 		}
 	}()
 	p = ParamsOf(new([MaxParams/8 + 1]uint64))
-	_ = driver.LaunchKernel(1, 1, 1, 0, &p)
+	_ = launch() // must panic
 }

@@ -7,10 +7,13 @@ import (
 	"testing"
 )
 
-// eagerLoading implements the functions of CUDA that ModuleLoadFunctions calls. The last
+// eagerLoading implements the functions of CUDA that ModuleLoadFunctions calls, in C. The last
 // hexadecimal digit of a module's handle is the number of its kernels. The handle of a kernel is
-// that of its module plus 16 times its number, from 1. failing is the number of the call that
-// fails, from 1, or 0.
+// that of its module plus 16 times its number, from 1. Tests call the last three functions:
+//
+//   - calls_made returns the number of calls.
+//   - loaded_at(i) returns the handle of the i-th loaded kernel, or 0 after the last.
+//   - fail(n) makes the n-th call fail, or none if n is 0. It also resets the other values.
 const eagerLoading = `
 static int64_t loaded[8], count, calls, failing;
 static CUresult step(void) { return ++calls == failing ? 2 : 0; }
@@ -34,9 +37,13 @@ void fail(int64_t call) {
 }
 `
 
-// invoke calls a function of the library, such as fail in eagerLoading.
+// invoke calls a function of the library, such as fail in eagerLoading. It panics if the library
+// has no such function.
 func invoke(d *Driver, name string, args ...uintptr) uintptr {
-	symbol, _ := d.library.Find(name)
+	symbol, ok := d.library.Find(name)
+	if !ok {
+		panic("the library has no " + name)
+	}
 	return symbol.Call(args...)
 }
 
@@ -53,13 +60,19 @@ func loadedFunctions(d *Driver) (functions []Function) {
 
 const noCall = 0 // argument of fail
 
+// moduleWith returns the handle of a module with up to 15 kernels. See eagerLoading.
+func moduleWith(kernelCount int) Module { return Module(address) + Module(kernelCount) }
+
+// kernelOf returns the handle of a kernel, whose number counts from 1.
+func kernelOf(module Module, number int) Function { return Function(module) + 16*Function(number) }
+
 func TestModuleLoadFunctionsLoadsAll(t *testing.T) {
 	driver, _ := load(t, declarations, eagerLoading)
-	for _, kernelCount := range []Module{0, 1, 3} {
-		module := Module(address) + kernelCount
+	for _, kernelCount := range []int{0, 1, 3} {
+		module := moduleWith(kernelCount)
 		var want []Function
-		for number := range kernelCount {
-			want = append(want, Function(module+16*(number+1)))
+		for number := 1; number <= kernelCount; number++ {
+			want = append(want, kernelOf(module, number))
 		}
 		invoke(driver, "fail", noCall)
 		err := driver.ModuleLoadFunctions(module)
@@ -69,20 +82,18 @@ func TestModuleLoadFunctionsLoadsAll(t *testing.T) {
 	}
 }
 
-const moduleWithTwoKernels = Module(address) + 2
-
 func TestModuleLoadFunctionsStopsAtFirstError(t *testing.T) {
 	driver, _ := load(t, declarations, eagerLoading)
-	for i, failingFunction := range []string{
+	for i, name := range []string{ // all calls for two kernels, in order
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad", "cuFuncLoad",
 	} {
-		failing := uintptr(i + 1)
+		failing := uintptr(i + 1) // number of the call that fails
 		invoke(driver, "fail", failing)
-		err := driver.ModuleLoadFunctions(moduleWithTwoKernels)
+		err := driver.ModuleLoadFunctions(moduleWith(2))
 		var callErr *Error
-		if !errors.As(err, &callErr) || callErr.Call != failingFunction {
+		if !errors.As(err, &callErr) || callErr.Call != name {
 			t.Errorf("if call %d fails, ModuleLoadFunctions = %v, want an error from %s",
-				failing, err, failingFunction)
+				failing, err, name)
 		}
 		if n := invoke(driver, "calls_made"); n != failing {
 			t.Errorf("if call %d fails, ModuleLoadFunctions makes %d calls, want %d", failing, n, failing)
@@ -90,13 +101,14 @@ func TestModuleLoadFunctionsStopsAtFirstError(t *testing.T) {
 	}
 }
 
-// TestModuleLoadFunctionsOnOldDriver renames a function, as if the driver did not have it.
+// TestModuleLoadFunctionsOnOldDriver renames a function, as if the driver did not have it. Then
+// ModuleLoadFunctions must do nothing, because loading all kernels early only saves time.
 func TestModuleLoadFunctionsOnOldDriver(t *testing.T) {
 	for _, missing := range []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad",
 	} {
 		driver, _ := load(t, declarations, strings.ReplaceAll(eagerLoading, missing+"(", "other("))
-		err := driver.ModuleLoadFunctions(moduleWithTwoKernels)
+		err := driver.ModuleLoadFunctions(moduleWith(2))
 		if n := invoke(driver, "calls_made"); n != 0 || err != nil {
 			t.Errorf("without %s, ModuleLoadFunctions makes %d calls and returns %v; want 0 calls, nil",
 				missing, n, err)
@@ -104,6 +116,8 @@ func TestModuleLoadFunctionsOnOldDriver(t *testing.T) {
 	}
 }
 
+// C finds the end of the code by the zero byte. ModuleLoadData must fail before it calls the
+// driver, and new(Driver) has none.
 func TestModuleLoadDataNeedsZeroByte(t *testing.T) {
 	for _, code := range []string{"", ".version 8.0"} {
 		_, err := new(Driver).ModuleLoadData([]byte(code))

@@ -7,6 +7,7 @@ import (
 	"testing"
 )
 
+// Arguments of calls. The recorder, a library in place of libcuda, never uses the addresses.
 const (
 	// Addresses and sizes have bits above the 32nd, so that truncated arguments are detected.
 	address      uintptr = 0x7fab_cdef_0000
@@ -14,8 +15,10 @@ const (
 	big          int64   = 5 << 33
 	stream       Stream  = 0x7700_0000_0010
 	event        Event   = 0x7700_0000_0020
-	anyAddress           = int64(-1 << 62) // matches any address except 0
 )
+
+// anyAddress stands for any address except 0 in a list of expected arguments.
+const anyAddress = int64(-1 << 62)
 
 var nodes = []Node{Node(address), Node(otherAddress)}
 
@@ -24,174 +27,180 @@ var nodes = []Node{Node(address), Node(otherAddress)}
 var calls = map[string]struct {
 	call func(d *Driver) error
 	name string  // C function that the method must call
-	args []int64 // arguments that the C function must get
+	args []int64 // arguments that the C function must get, in the order of cuda.h
 }{
 	"releasing a primary context": {
-		func(d *Driver) error { return device(d, 3).ReleasePrimary() },
-		"cuDevicePrimaryCtxRelease_v2",
-		[]int64{3},
+		call: func(d *Driver) error { return device(d, 3).ReleasePrimary() },
+		name: "cuDevicePrimaryCtxRelease_v2",
+		args: []int64{3},
 	},
 	"setting the current context": {
-		func(d *Driver) error { return d.SetCurrent(Context(address)) },
-		"cuCtxSetCurrent",
-		[]int64{int64(address)},
+		call: func(d *Driver) error { return d.SetCurrent(Context(address)) },
+		name: "cuCtxSetCurrent",
+		args: []int64{int64(address)},
 	},
 	"freeing an address range": {
-		func(d *Driver) error { return d.AddressFree(address, big) },
-		"cuMemAddressFree",
-		[]int64{int64(address), big},
+		call: func(d *Driver) error { return d.AddressFree(address, big) },
+		name: "cuMemAddressFree",
+		args: []int64{int64(address), big},
 	},
 	"releasing an allocation": {
-		func(d *Driver) error { return d.Release(Handle(address)) },
-		"cuMemRelease",
-		[]int64{int64(address)},
+		call: func(d *Driver) error { return d.Release(Handle(address)) },
+		name: "cuMemRelease",
+		args: []int64{int64(address)},
 	},
 	"mapping": {
-		func(d *Driver) error { return d.Map(address, big, Handle(otherAddress)) },
-		"cuMemMap",
-		[]int64{int64(address), big, 0, int64(otherAddress), 0},
+		call: func(d *Driver) error { return d.Map(address, big, Handle(otherAddress)) },
+		name: "cuMemMap",
+		args: []int64{int64(address), big, 0, int64(otherAddress), 0}, // offset 0, no flags
 	},
 	"unmapping": {
-		func(d *Driver) error { return d.Unmap(address, big) },
-		"cuMemUnmap",
-		[]int64{int64(address), big},
+		call: func(d *Driver) error { return d.Unmap(address, big) },
+		name: "cuMemUnmap",
+		args: []int64{int64(address), big},
 	},
 	"copying": {
-		func(d *Driver) error { return d.MemcpyAsync(address, otherAddress, big, stream) },
-		"cuMemcpyAsync",
-		[]int64{int64(address), int64(otherAddress), big, int64(stream)},
+		call: func(d *Driver) error { return d.MemcpyAsync(address, otherAddress, big, stream) },
+		name: "cuMemcpyAsync",
+		args: []int64{int64(address), int64(otherAddress), big, int64(stream)},
 	},
 	"filling": {
-		func(d *Driver) error { return d.MemsetD8Async(address, 0xab, big, stream) },
-		"cuMemsetD8Async",
-		[]int64{int64(address), 0xab, big, int64(stream)},
+		call: func(d *Driver) error { return d.MemsetD8Async(address, 0xab, big, stream) },
+		name: "cuMemsetD8Async",
+		args: []int64{int64(address), 0xab, big, int64(stream)},
 	},
 	"freeing memory in stream order": {
-		func(d *Driver) error { return d.MemFreeAsync(address, stream) },
-		"cuMemFreeAsync",
-		[]int64{int64(address), int64(stream)},
+		call: func(d *Driver) error { return d.MemFreeAsync(address, stream) },
+		name: "cuMemFreeAsync",
+		args: []int64{int64(address), int64(stream)},
 	},
 	"freeing host memory": {
-		func(d *Driver) error { return d.MemFreeHost(address) },
-		"cuMemFreeHost",
-		[]int64{int64(address)},
+		call: func(d *Driver) error { return d.MemFreeHost(address) },
+		name: "cuMemFreeHost",
+		args: []int64{int64(address)},
 	},
 	"registering host memory": {
-		func(d *Driver) error { return d.MemHostRegister(address, big) },
-		"cuMemHostRegister_v2",
-		[]int64{int64(address), big, 3},
+		call: func(d *Driver) error { return d.MemHostRegister(address, big) },
+		name: "cuMemHostRegister_v2",
+		args: []int64{int64(address), big, 3}, // flags: portable and mapped for devices
 	},
 	"unregistering host memory": {
-		func(d *Driver) error { return d.MemHostUnregister(address) },
-		"cuMemHostUnregister",
-		[]int64{int64(address)},
+		call: func(d *Driver) error { return d.MemHostUnregister(address) },
+		name: "cuMemHostUnregister",
+		args: []int64{int64(address)},
 	},
 	"destroying a stream": {
-		func(d *Driver) error { return d.StreamDestroy(stream) },
-		"cuStreamDestroy_v2",
-		[]int64{int64(stream)},
+		call: func(d *Driver) error { return d.StreamDestroy(stream) },
+		name: "cuStreamDestroy_v2",
+		args: []int64{int64(stream)},
 	},
 	"synchronizing a stream": {
-		func(d *Driver) error { return d.StreamSynchronize(stream) },
-		"cuStreamSynchronize",
-		[]int64{int64(stream)},
+		call: func(d *Driver) error { return d.StreamSynchronize(stream) },
+		name: "cuStreamSynchronize",
+		args: []int64{int64(stream)},
 	},
 	"querying a stream": {
-		func(d *Driver) error { return errIfFalse(d.StreamQuery(stream)) },
-		"cuStreamQuery",
-		[]int64{int64(stream)},
+		call: func(d *Driver) error { return errIfFalse(d.StreamQuery(stream)) },
+		name: "cuStreamQuery",
+		args: []int64{int64(stream)},
 	},
 	"making a stream wait": {
-		func(d *Driver) error { return d.StreamWaitEvent(stream, event) },
-		"cuStreamWaitEvent",
-		[]int64{int64(stream), int64(event), 0},
+		call: func(d *Driver) error { return d.StreamWaitEvent(stream, event) },
+		name: "cuStreamWaitEvent",
+		args: []int64{int64(stream), int64(event), 0}, // no flags
 	},
 	"making a graph wait": {
-		func(d *Driver) error { return d.StreamWaitEventExternal(stream, event) },
-		"cuStreamWaitEvent",
-		[]int64{int64(stream), int64(event), 1},
+		call: func(d *Driver) error { return d.StreamWaitEventExternal(stream, event) },
+		name: "cuStreamWaitEvent",
+		args: []int64{int64(stream), int64(event), 1}, // flag: external to the graph
 	},
 	"beginning a capture": {
-		func(d *Driver) error { return d.BeginCapture(stream, CaptureRelaxed) },
-		"cuStreamBeginCapture_v2",
-		[]int64{int64(stream), 2},
+		call: func(d *Driver) error { return d.BeginCapture(stream, CaptureRelaxed) },
+		name: "cuStreamBeginCapture_v2",
+		args: []int64{int64(stream), 2}, // mode: relaxed
 	},
 	"waiting for a word of memory": {
-		func(d *Driver) error { return d.StreamWaitValue(stream, address, 1<<31+5, WaitEqual) },
-		"cuStreamWaitValue32_v2",
-		[]int64{int64(stream), int64(address), 1<<31 + 5, 1},
+		call: func(d *Driver) error { return d.StreamWaitValue(stream, address, 1<<31+5, WaitEqual) },
+		name: "cuStreamWaitValue32_v2",
+		args: []int64{int64(stream), int64(address), 1<<31 + 5, 1}, // flag: equal
 	},
 	"writing a word of memory": {
-		func(d *Driver) error { return d.StreamWriteValue(stream, address, 1<<31+7) },
-		"cuStreamWriteValue32_v2",
-		[]int64{int64(stream), int64(address), 1<<31 + 7, 0},
+		call: func(d *Driver) error { return d.StreamWriteValue(stream, address, 1<<31+7) },
+		name: "cuStreamWriteValue32_v2",
+		args: []int64{int64(stream), int64(address), 1<<31 + 7, 0}, // no flags
 	},
 	"recording an event": {
-		func(d *Driver) error { return d.EventRecord(event, stream) },
-		"cuEventRecord",
-		[]int64{int64(event), int64(stream)},
+		call: func(d *Driver) error { return d.EventRecord(event, stream) },
+		name: "cuEventRecord",
+		args: []int64{int64(event), int64(stream)},
 	},
 	"querying an event": {
-		func(d *Driver) error { return errIfFalse(d.EventQuery(event)) },
-		"cuEventQuery",
-		[]int64{int64(event)},
+		call: func(d *Driver) error { return errIfFalse(d.EventQuery(event)) },
+		name: "cuEventQuery",
+		args: []int64{int64(event)},
 	},
 	"destroying an event": {
-		func(d *Driver) error { return d.EventDestroy(event) },
-		"cuEventDestroy_v2",
-		[]int64{int64(event)},
+		call: func(d *Driver) error { return d.EventDestroy(event) },
+		name: "cuEventDestroy_v2",
+		args: []int64{int64(event)},
 	},
 	"launching a graph": {
-		func(d *Driver) error { return d.GraphLaunch(GraphExec(address), stream) },
-		"cuGraphLaunch",
-		[]int64{int64(address), int64(stream)},
+		call: func(d *Driver) error { return d.GraphLaunch(GraphExec(address), stream) },
+		name: "cuGraphLaunch",
+		args: []int64{int64(address), int64(stream)},
 	},
 	"destroying an instantiated graph": {
-		func(d *Driver) error { return d.GraphExecDestroy(GraphExec(address)) },
-		"cuGraphExecDestroy",
-		[]int64{int64(address)},
+		call: func(d *Driver) error { return d.GraphExecDestroy(GraphExec(address)) },
+		name: "cuGraphExecDestroy",
+		args: []int64{int64(address)},
 	},
 	"adding dependencies to a capture": {
-		func(d *Driver) error { return d.AddCaptureDependencies(stream, nodes) },
-		"cuStreamUpdateCaptureDependencies",
-		[]int64{int64(stream), anyAddress, 2, 0},
+		call: func(d *Driver) error { return d.AddCaptureDependencies(stream, nodes) },
+		name: "cuStreamUpdateCaptureDependencies",
+		args: []int64{int64(stream), anyAddress, int64(len(nodes)), 0}, // flag: add
 	},
 	"adding dependencies to a graph": {
-		func(d *Driver) error { return d.GraphAddDependencies(Graph(address), nodes, nodes) },
-		"cuGraphAddDependencies",
-		[]int64{int64(address), anyAddress, anyAddress, 2},
+		call: func(d *Driver) error { return d.GraphAddDependencies(Graph(address), nodes, nodes) },
+		name: "cuGraphAddDependencies",
+		args: []int64{int64(address), anyAddress, anyAddress, int64(len(nodes))},
 	},
 	"removing dependencies from a graph": {
-		func(d *Driver) error { return d.GraphRemoveDependencies(Graph(address), nodes, nodes) },
-		"cuGraphRemoveDependencies",
-		[]int64{int64(address), anyAddress, anyAddress, 2},
+		call: func(d *Driver) error { return d.GraphRemoveDependencies(Graph(address), nodes, nodes) },
+		name: "cuGraphRemoveDependencies",
+		args: []int64{int64(address), anyAddress, anyAddress, int64(len(nodes))},
 	},
 	"destroying a graph": {
-		func(d *Driver) error { return d.GraphDestroy(Graph(address)) },
-		"cuGraphDestroy",
-		[]int64{int64(address)},
+		call: func(d *Driver) error { return d.GraphDestroy(Graph(address)) },
+		name: "cuGraphDestroy",
+		args: []int64{int64(address)},
 	},
 	"unloading a module": {
-		func(d *Driver) error { return d.ModuleUnload(Module(address)) },
-		"cuModuleUnload",
-		[]int64{int64(address)},
+		call: func(d *Driver) error { return d.ModuleUnload(Module(address)) },
+		name: "cuModuleUnload",
+		args: []int64{int64(address)},
 	},
 	"launching an overlapping kernel": {
-		func(d *Driver) error {
+		call: func(d *Driver) error {
 			return d.LaunchOverlapping(Function(address), 7, 512, stream, &Params{})
 		},
-		"cuLaunchKernelEx",
-		[]int64{anyAddress, int64(address), 0, anyAddress},
+		name: "cuLaunchKernelEx",
+		// Sizes are in the configuration, the first argument. Kernel arguments are in the last.
+		args: []int64{anyAddress, int64(address), 0, anyAddress},
 	},
 	"launching a kernel": {
-		func(d *Driver) error { return d.LaunchKernel(Function(address), 1<<20, 512, stream, &Params{}) },
-		"cuLaunchKernel",
-		[]int64{int64(address), 1 << 20, 1, 1, 512, 1, 1, 0, int64(stream), 0, anyAddress},
+		call: func(d *Driver) error {
+			return d.LaunchKernel(Function(address), 1<<20, 512, stream, &Params{})
+		},
+		name: "cuLaunchKernel",
+		// A grid of 1<<20 blocks with 512 threads each, and no shared memory.
+		args: []int64{int64(address), 1 << 20, 1, 1, 512, 1, 1, 0, int64(stream), 0, anyAddress},
 	},
 }
 
+// device returns a device whose handle and number are the same.
 func device(d *Driver, handle int32) Device { return Device{d, handle, handle} }
 
+// errIfFalse returns err. If err is nil and ok is false, it returns another error.
 func errIfFalse(ok bool, err error) error {
 	if err == nil && !ok {
 		return fmt.Errorf("the method returned false")
@@ -199,24 +208,30 @@ func errIfFalse(ok bool, err error) error {
 	return err
 }
 
+// Each method must pass its arguments to the C function, and return an error with the name of the
+// function if that fails.
 func TestMethodsPassAllArguments(t *testing.T) {
 	driver, recorder := load(t, declarations)
+	const outOfMemory = 2 // any result but 0 is an error
 	for name, c := range calls {
 		t.Run(name, func(t *testing.T) {
 			recorder.Reset()
 			if err := c.call(driver); err != nil {
 				t.Fatal(err)
 			}
-			got := recorder.LastCall()
-			isSame := slices.EqualFunc(got.Args, c.args, func(got, want int64) bool {
-				return got == want || want == anyAddress && got != 0
+			recorded := recorder.LastCall()
+			hasSameArgs := slices.EqualFunc(recorded.Args, c.args, func(got, want int64) bool {
+				if want == anyAddress {
+					return got != 0
+				}
+				return got == want
 			})
-			if got.Name != c.name || !isSame {
-				t.Errorf("called %s%#x, want %s%#x", got.Name, got.Args, c.name, c.args)
+			if recorded.Name != c.name || !hasSameArgs {
+				t.Errorf("called %s%#x, want %s%#x", recorded.Name, recorded.Args, c.name, c.args)
 			}
-			recorder.SetResult(2)
-			var typed *Error
-			if err := c.call(driver); !errors.As(err, &typed) || typed.Call != c.name {
+			recorder.SetResult(outOfMemory)
+			var callErr *Error
+			if err := c.call(driver); !errors.As(err, &callErr) || callErr.Call != c.name {
 				t.Errorf("got error %v, want one from %s", err, c.name)
 			}
 		})
