@@ -16,15 +16,17 @@ import (
 // hangTimeout expires only if a test hangs.
 const hangTimeout = 60 * time.Second
 
-// rankPair holds two ranks in this process. planes is set by join.
+// rankPair holds two ranks in this process, which use one store and share memory.
 type rankPair struct {
 	t        *testing.T
-	ctx      context.Context
+	ctx      context.Context // ends after hangTimeout
 	store    *rendezvous.Client
-	machines [2]*Machine
-	planes   [2]*plane
+	machines [2]*Machine // by rank
+	planes   [2]*plane   // by rank; nil before join
 }
 
+// newRankPair opens a Machine for each rank. The test's cleanup closes everything. An error fails
+// the test.
 func newRankPair(t *testing.T) *rankPair {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
@@ -36,7 +38,7 @@ func newRankPair(t *testing.T) *rankPair {
 		d.machines[rank] = m
 	}
 	t.Cleanup(func() {
-		defer cancel()
+		defer cancel() // last
 		for rank, m := range d.machines {
 			if d.planes[rank] != nil {
 				check(t, d.planes[rank].Close())
@@ -56,6 +58,7 @@ func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
 	return [2]error{first, <-other}
 }
 
+// join lets both ranks join a group, and sets planes. An error fails the test.
 func (d *rankPair) join() {
 	d.t.Helper()
 	errs := d.runOnBoth(func(rank int) error {
@@ -69,10 +72,12 @@ func (d *rankPair) join() {
 	check(d.t, errs[1])
 }
 
+// pairGroup returns the configuration of the group for a rank.
 func pairGroup(rank int) driver.GroupConfig {
 	return driver.GroupConfig{ID: "pair", Ranks: []int{0, 1}, Rank: rank}
 }
 
+// check fails the test if err is not nil.
 func check(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -80,8 +85,8 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// TestJoinFailsIfControlRegionHasWrongSize exports a region as rank 0 of another version would,
-// and lets rank 1 join.
+// Rank 0 creates the memory of a group and exports it. TestJoinFailsIfControlRegionHasWrongSize
+// exports a smaller one in its place, as rank 0 of another version would, and lets rank 1 join.
 func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
 	d := newRankPair(t)
 	small, err := sys.Memfd("small", 4096)
@@ -90,10 +95,12 @@ func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
 	key := handoff.Key{Namespace: handoff.NamespaceOf("group/pair")}
 	d.machines[0].Export(key, small)
 	defer d.machines[0].Withdraw(key)
-	check(t, d.store.Set(d.ctx, "shm/group/pair", nil))
+	// Rank 0 sets this key when the memory is ready.
+	err = d.store.Set(d.ctx, "shm/group/pair", nil)
+	check(t, err)
 	_, err = d.machines[1].Join(d.ctx, pairGroup(1))
 	if err == nil || !strings.Contains(err.Error(), "4096 bytes") {
-		t.Errorf("got %v, want an error about 4096 bytes", err)
+		t.Errorf("Join = %v, want an error about 4096 bytes", err)
 	}
 }
 
@@ -103,20 +110,23 @@ func TestJoinFailsAcrossMachines(t *testing.T) {
 	value, err := d.store.Get(d.ctx, rankKey(1))
 	check(t, err)
 	address, _, _ := strings.Cut(string(value), " ")
-	check(t, d.store.Set(d.ctx, rankKey(1), []byte(address+" elsewhere net:[1] pid:[1]")))
+	err = d.store.Set(d.ctx, rankKey(1), []byte(address+" elsewhere net:[1] pid:[1]"))
+	check(t, err)
 	_, err = d.machines[0].Join(d.ctx, pairGroup(0))
 	if err == nil || !strings.Contains(err.Error(), "another machine") {
-		t.Errorf("got %v, want an error about another machine", err)
+		t.Errorf("Join = %v, want an error about another machine", err)
 	}
 }
 
+// All ranks read a secret token from the store, which rank 0 has written.
 func TestOpenRefusesTokenOfWrongSize(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
-	check(t, store.Set(t.Context(), "shm/token", []byte("short")))
-	_, err := Open(t.Context(), driver.Config{Rank: 1, Size: 2, Store: store, Timeout: time.Second})
+	err := store.Set(t.Context(), "shm/token", []byte("short"))
+	check(t, err)
+	_, err = Open(t.Context(), driver.Config{Rank: 1, Size: 2, Store: store, Timeout: time.Second})
 	if err == nil || !strings.Contains(err.Error(), "5 bytes") {
-		t.Errorf("got %v, want an error about a token of 5 bytes", err)
+		t.Errorf("Open = %v, want an error about a token of 5 bytes", err)
 	}
 }
 
@@ -135,26 +145,34 @@ func TestInvalidGroupSizesAreRefused(t *testing.T) {
 }
 
 // TestReasonsWhyMemoryIsNotShared compares descriptions of machines. Each consists of the boot ID
-// and the namespaces of the network and of processes.
+// and the namespaces of the network and of processes. The error must say what to do.
 func TestReasonsWhyMemoryIsNotShared(t *testing.T) {
-	const ours = "boot net:[1] pid:[1]"
-	for theirs, want := range map[string]string{
-		"other net:[1] pid:[1]": "another machine",
-		"boot net:[2] pid:[1]":  "hostNetwork: true",
-		"boot net:[1] pid:[2]":  "shareProcessNamespace: true",
-		"boot net:[1]":          "another machine",
+	const own = "boot net:[1] pid:[1]"
+	for name, c := range map[string]struct{ peer, want string }{
+		"another boot ID":           {peer: "other net:[1] pid:[1]", want: "another machine"},
+		"another network namespace": {peer: "boot net:[2] pid:[1]", want: "hostNetwork: true"},
+		"another PID namespace": {
+			peer: "boot net:[1] pid:[2]", want: "shareProcessNamespace: true",
+		},
+		"an incomplete description": {peer: "boot net:[1]", want: "another machine"},
 	} {
-		if got := explainNotShared(ours, theirs); !strings.Contains(got.Error(), want) {
-			t.Errorf("explainNotShared(%q, %q) = %v, want an error with %q", ours, theirs, got, want)
+		if got := explainNotShared(own, c.peer); !strings.Contains(got.Error(), c.want) {
+			t.Errorf("%s: explainNotShared(%q, %q) = %v, want an error with %q", name, own, c.peer, got,
+				c.want)
 		}
 	}
 }
 
+// While a rank waits, it calls a function of the program that can interrupt the wait. If this
+// function panics, the wait must end with an error that shows where.
 func TestPanicInInterruptedIsReported(t *testing.T) {
 	m := &Machine{cfg: driver.Config{Interrupted: panicInCallback}}
-	if err := m.checkInterrupt(); !errors.Is(err, driver.ErrInterrupted) ||
-		!strings.Contains(err.Error(), "shm.panicInCallback(") {
-		t.Errorf("checkInterrupt() = %v, want ErrInterrupted with the stack of the panic", err)
+	err := m.checkInterrupt()
+	if !errors.Is(err, driver.ErrInterrupted) {
+		t.Fatalf("checkInterrupt() = %v, want ErrInterrupted", err)
+	}
+	if want := "shm.panicInCallback("; !strings.Contains(err.Error(), want) {
+		t.Errorf("checkInterrupt() = %v, want an error with the stack of the panic (%s)", err, want)
 	}
 }
 

@@ -11,18 +11,25 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// member is a plane with a Machine that no other plane uses. Close closes both.
+// member is a plane for the contract tests, with a Machine that no other plane uses. Close closes
+// both.
 type member struct {
 	control.Plane
 	machine *Machine
 }
 
-func (m *member) Close() error { return errors.Join(m.Plane.Close(), m.machine.Close()) }
+func (m *member) Close() error {
+	planeErr := m.Plane.Close()
+	machineErr := m.machine.Close()
+	return errors.Join(planeErr, machineErr)
+}
 
+// NoteFetch makes member a control.FetchNoter, as the plane is one.
 func (m *member) NoteFetch(rank int) (end func()) {
 	return m.Plane.(control.FetchNoter).NoteFetch(rank)
 }
 
+// joinAsMember opens a Machine for a rank of a contract test and joins its group.
 func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, error) {
 	machine, err := Open(ctx, driver.Config{
 		Rank: m.Rank(), Size: len(m.Group.Ranks), Store: m.Store, Timeout: m.Timeout,
@@ -35,13 +42,13 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 	if err != nil {
 		return nil, errors.Join(err, machine.Close())
 	}
-	return &member{p, machine}, nil
+	return &member{Plane: p, machine: machine}, nil
 }
 
 func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
-// TestSameMachine changes the machine ID that rank 1 has published, and then asks for a rank that
-// does not exist.
+// TestSameMachine asks whether the ranks are on one machine, before and after it changes the
+// machine ID that rank 1 has published. Then it asks for a rank that does not exist.
 func TestSameMachine(t *testing.T) {
 	d := newRankPair(t)
 	checkSame := func(want bool) {
@@ -54,9 +61,10 @@ func TestSameMachine(t *testing.T) {
 	}
 	const same, different = true, false
 	checkSame(same)
-	value, err := d.store.Get(d.ctx, rankKey(1))
+	value, err := d.store.Get(d.ctx, rankKey(1)) // ends with the machine ID
 	check(t, err)
-	check(t, d.store.Set(d.ctx, rankKey(1), append(value, "elsewhere"...)))
+	err = d.store.Set(d.ctx, rankKey(1), append(value, "elsewhere"...))
+	check(t, err)
 	checkSame(different)
 	ctx, cancel := context.WithCancel(d.ctx)
 	cancel()
@@ -66,21 +74,19 @@ func TestSameMachine(t *testing.T) {
 	}
 }
 
-// TestWithdrawKeepsTicketsSubmittedByAllRanks calls Withdraw when both ranks have submitted the
-// same tickets, which it must not revoke. It calls Withdraw again when only rank 0 has submitted
-// another.
+// A ticket is the number of a collective that a rank has submitted. Withdraw revokes the tickets of
+// a rank, except those that all ranks have submitted.
 func TestWithdrawKeepsTicketsSubmittedByAllRanks(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
-	planes := d.planes
-	for _, p := range planes {
+	for _, p := range d.planes {
 		p.Submit()
 	}
-	if planes[0].Withdraw() {
+	if d.planes[0].Withdraw() {
 		t.Error("Withdraw = true although both ranks have submitted all tickets, want false")
 	}
-	planes[0].Submit()
-	if !planes[0].Withdraw() {
+	d.planes[0].Submit()
+	if !d.planes[0].Withdraw() {
 		t.Error("Withdraw = false for a ticket that only one rank has submitted, want true")
 	}
 }

@@ -15,15 +15,20 @@ import (
 
 const unordered = false // argument of Named
 
+// Ranks gather the words of a named value in steps, from 1. A rank writes its words for a step into
+// a slot of memory that all ranks share, in one of two lines by turns.
+//
 // TestGatherFailsOnInvalidData writes invalid data into the slot of rank 1 before rank 0 reads it.
+// Rank 0 must report them, and must not wait for rank 1.
 func TestGatherFailsOnInvalidData(t *testing.T) {
 	for name, forge := range map[string]func(s *valueSlot){
 		"a step far ahead": func(s *valueSlot) {
 			spin.StoreRelease64(&s.lines[1].step, math.MaxUint64)
 		},
 		"a hash of a different name": func(s *valueSlot) {
-			spin.StoreRelease64(&s.lines[1].digest, 7)
-			spin.StoreRelease64(&s.lines[1].step, 1)
+			const wrongHash, step = 7, 1
+			spin.StoreRelease64(&s.lines[step].digest, wrongHash)
+			spin.StoreRelease64(&s.lines[step].step, step)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,24 +61,28 @@ func TestInvalidNameSizesAreIgnored(t *testing.T) {
 	for i := range b.values {
 		spin.StoreRelease64(&b.values[i].size, math.MaxUint64-uint64(i))
 	}
-	spin.StoreRelease64(&b.status.value, 5) // as if rank 1 waited for the value in slot 4
+	// Pretend that rank 1 waits for the value in slot 4. A status of 0 would mean none.
+	spin.StoreRelease64(&b.status.value, 4+1)
 	n, err := d.planes[0].Named("batch", unordered)
 	check(t, err)
-	ctx, cancel := context.WithTimeout(d.ctx, 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(d.ctx, 50*time.Millisecond) // rank 1 never takes part
 	defer cancel()
+	err = n.Gather(ctx, driver.Words{}, make([]driver.Words, 2))
 	var late *driver.TimeoutError
-	if err := n.Gather(ctx, driver.Words{}, make([]driver.Words, 2)); !errors.As(err, &late) {
+	if !errors.As(err, &late) {
 		t.Errorf("Gather = %v, want a TimeoutError", err)
 	}
 }
 
 // TestTimeoutMentionsValueOfLateRank lets the ranks wait for values with different names, as if
-// their programs had diverged.
+// their programs had diverged. Rank 0 times out. Its error must name the value for which rank 1
+// waits, and rank 1 must fail because of this fault.
 func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
+	names := [2]string{"prefill", "decode"} // by rank
 	errs := d.runOnBoth(func(rank int) error {
-		n, err := d.planes[rank].Named([]string{"prefill", "decode"}[rank], unordered)
+		n, err := d.planes[rank].Named(names[rank], unordered)
 		if err != nil {
 			return err
 		}
@@ -90,8 +99,11 @@ func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
 		return n.Gather(ctx, driver.Words{}, make([]driver.Words, 2))
 	})
 	var late *driver.TimeoutError
-	if !errors.As(errs[0], &late) || !strings.Contains(late.Activity[1], `in value "decode" for`) {
-		t.Errorf("rank 0 got %v, want a TimeoutError that mentions rank 1's value", errs[0])
+	if !errors.As(errs[0], &late) {
+		t.Fatalf("rank 0 got %v, want a TimeoutError", errs[0])
+	}
+	if want := `in value "decode" for`; !strings.Contains(late.Activity[1], want) {
+		t.Errorf("rank 0 reports that rank 1 is %q, want a text with %q", late.Activity[1], want)
 	}
 	if !errors.Is(errs[1], driver.ErrFault) {
 		t.Errorf("rank 1 got %v, want ErrFault", errs[1])

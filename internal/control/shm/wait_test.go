@@ -2,6 +2,7 @@ package shm
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -30,7 +31,11 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 			d := newRankPair(t)
 			d.join()
 			errs := d.runOnBoth(func(rank int) error {
+				// Rank 0 is late: it makes the call only when rank 1 sleeps.
 				for rank == 0 && !d.planes[0].IsAsleep(1) {
+					if d.ctx.Err() != nil {
+						return errors.New("rank 1 has not begun to sleep before the deadline")
+					}
 					runtime.Gosched()
 				}
 				return wait(d.planes[rank])
@@ -44,6 +49,8 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 	}
 }
 
+// Rank 0 wakes rank 1 by adding 1 to a word of memory that both share. This costs a system call, so
+// rank 0 must do it only if rank 1 sleeps. The test counts the changes of the word.
 func TestOnlySleepersAreWoken(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -54,7 +61,7 @@ func TestOnlySleepersAreWoken(t *testing.T) {
 	if after := atomic.LoadUint32(&wakeup.word); after != before {
 		t.Errorf("wakeSleepers woke a rank that was not asleep %d times, want 0", after-before)
 	}
-	atomic.AddInt32(&wakeup.sleeping, 1)
+	atomic.AddInt32(&wakeup.sleeping, 1) // as if rank 1 slept
 	waker.wakeSleepers()
 	atomic.AddInt32(&wakeup.sleeping, -1)
 	if after := atomic.LoadUint32(&wakeup.word); after != before+1 {
@@ -70,12 +77,15 @@ func TestRankIsMissingUntilItPostsTheStep(t *testing.T) {
 	if n := g.countMissing(g.otherBlocks); n != 1 {
 		t.Errorf("countMissing = %d before the other rank posts, want 1", n)
 	}
-	spin.StoreRelease64(&g.otherBlocks[0].lines[g.step&1].step, g.step)
+	// A rank posts a step in one of two lines of its block, by turns.
+	line := &g.otherBlocks[0].lines[g.step%2]
+	spin.StoreRelease64(&line.step, g.step)
 	if n := g.countMissing(g.otherBlocks); n != 0 {
 		t.Errorf("countMissing = %d after the other rank has posted, want 0", n)
 	}
 }
 
+// A brief wait blocks the caller's thread. It must give up although the other rank never posts.
 func TestBriefWaitIsBounded(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -94,18 +104,24 @@ func TestBriefWaitIsBounded(t *testing.T) {
 func TestPollLongerEndsWithContext(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
+	const want = 1
 	var word uint64
 	ctx := endedContext{
-		t.Context(), func() { spin.StoreRelease64(&word, 1) }, context.Canceled,
+		Context: t.Context(),
+		onErr:   func() { spin.StoreRelease64(&word, want) },
+		err:     context.Canceled,
 	}
-	if d.planes[0].Group.PollLonger(ctx, &word, 1) {
+	if d.planes[0].Group.PollLonger(ctx, &word, want) {
 		t.Error("PollLonger polled after the context had ended")
 	}
-	if word != 1 {
+	if word != want {
 		t.Error("PollLonger did not check whether the context had ended")
 	}
 }
 
+// A rank publishes in its status where it waits, for the reports of other ranks. If several of its
+// goroutines wait, it publishes the collective of the highest number. A wait that ends must reveal
+// the next one.
 func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -122,7 +138,7 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	exchange := &slowWait{isExchange: true}
 	g.publishWait(collective3, begin)
 	g.publishWait(exchange, begin)
-	g.unpublishWait(&slowWait{})
+	g.unpublishWait(&slowWait{}) // was not published, so this has no effect
 	g.unpublishWait(exchange)
 	checkCollective("after the exchange", 3)
 	if n := spin.LoadAcquire64(&status.inExchange); n != 0 {
@@ -132,14 +148,14 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	collective5 := &slowWait{collective: 5}
 	g.publishWait(collective7, begin)
 	g.publishWait(collective5, begin)
-	checkCollective("with 3 waits", 7)
+	checkCollective("with waits for 3, 5 and 7", 7)
 	operation := driver.Operation(spin.LoadAcquire64(&status.operation))
 	if operation != driver.AllGather {
-		t.Errorf("with 3 waits: status.operation = %v, want AllGather", operation)
+		t.Errorf("with waits for 3, 5 and 7: status.operation = %v, want AllGather", operation)
 	}
 	g.unpublishWait(collective5)
 	g.unpublishWait(collective7)
-	checkCollective("with 1 wait", 3)
+	checkCollective("with a wait for 3", 3)
 	g.unpublishWait(collective3)
 	checkCollective("without waits", 0)
 }
@@ -157,15 +173,24 @@ func (c endedContext) Err() error {
 	return c.err
 }
 
+// Rank 1 arrives when the wait asks the context whether it has ended. The wait must then succeed,
+// although the context has ended: this process may only have been stopped for a while.
 func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 	for _, ctxErr := range []error{context.DeadlineExceeded, context.Canceled} {
 		d := newRankPair(t)
 		d.join()
 		arrived := false
-		ctx := endedContext{t.Context(), func() { arrived = true }, ctxErr}
+		ctx := endedContext{
+			Context: t.Context(),
+			onErr:   func() { arrived = true },
+			err:     ctxErr,
+		}
 		err := d.planes[0].checkWait(ctx, &slowWait{
-			awaited: []int{1}, isReady: func() bool { return arrived }, begin: sys.Monotonic(),
-			timeout: time.Hour, callText: func() string { return "waiting" },
+			awaited:  []int{1},
+			isReady:  func() bool { return arrived },
+			begin:    sys.Monotonic(),
+			timeout:  time.Hour, // so that only the context can end the wait
+			callText: func() string { return "waiting" },
 		})
 		if err != nil {
 			t.Errorf("checkWait with a context that ended with %q = %v, want nil", ctxErr, err)
@@ -174,21 +199,24 @@ func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 }
 
 // TestStatesAreRereadAfterFailure makes rank 1 fail while rankStates reads the states for the
-// first time.
+// first time. It must read them again, because the failure may have ended calls of other ranks.
 func TestStatesAreRereadAfterFailure(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
 	g := &d.planes[0].Group
 	readings := 0
-	states := g.rankStates(&slowWait{awaited: []int{1}, isReady: func() bool {
+	failInFirstReading := func() bool { // rankStates calls it once in each reading
 		readings++
 		if readings == 1 {
 			atomic.StoreUint32(&g.blocks[1].wakeup.failed, uint32(control.FailedAfterPeer))
 		}
 		return false
-	}})
-	if readings != 2 || states[1].Failed != control.FailedAfterPeer {
-		t.Errorf("after %d readings, rank 1 has failed with reason %v; want 2 readings and reason %v",
-			readings, states[1].Failed, control.FailedAfterPeer)
+	}
+	states := g.rankStates(&slowWait{awaited: []int{1}, isReady: failInFirstReading})
+	if readings != 2 {
+		t.Errorf("got %d readings, want 2", readings)
+	}
+	if got := states[1].Failed; got != control.FailedAfterPeer {
+		t.Errorf("rank 1 has failed for reason %v, want %v", got, control.FailedAfterPeer)
 	}
 }
