@@ -13,11 +13,11 @@ import (
 )
 
 // TestWarningIncludesWaitsOfLateRanks lets rank 0 wait for rank 1, which waits for rank 2. The
-// warning of rank 0 must describe the wait of rank 1.
+// warning of rank 0 must describe the wait of rank 1. Ranks store their waits for this purpose.
 func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer store.Close()
-	warnings := make(chan driver.LateWarning, 100)
+	warnings := make(chan driver.LateWarning, 100) // of rank 0; more than it sends
 	lists := make([]control.JoinList, 3)
 	for rank := range lists {
 		lists[rank] = control.JoinList{
@@ -27,24 +27,26 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	awaitedRanks := map[int][]int{0: {1}, 1: {2}} // by rank
 	for rank, list := range lists {
 		late := driver.Late{After: 5 * time.Millisecond, Warn: func(w driver.LateWarning) {
 			if rank == 0 {
 				warnings <- w
 			}
 		}}
-		awaited := map[int][]int{0: {1}, 1: {2}}[rank]
-		stop := list.StartWarnings(late, func() []int { return awaited })
+		stop := list.StartWarnings(late, func() []int { return awaitedRanks[rank] })
 		defer stop()
 	}
-	for deadline := time.After(10 * time.Second); ; {
+	deadline := time.After(10 * time.Second)
+	for {
 		select {
 		case w := <-warnings:
 			if !slices.Equal(w.Ranks, []int{1}) {
-				t.Fatalf("the warning lists ranks %v, want rank 1", w.Ranks)
+				t.Fatalf("the warning lists ranks %v, want [1]", w.Ranks)
 			}
+			// Warnings before rank 1 has stored its wait do not mention it.
 			if strings.Contains(w.Activity[1], "waits for rank 2") && len(w.Activity) == 1 {
-				return // earlier warnings may precede the report of rank 1
+				return
 			}
 		case <-deadline:
 			t.Fatal("no warning reports that rank 1 waits for rank 2")
@@ -53,29 +55,46 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 }
 
 // TestBlockers lets rank 1 time out while it waits for other ranks. The error must list the ranks
-// for which these ranks wait in turn, directly or not.
+// for which these ranks wait in turn, directly or not. They are to blame, because they wait for no
+// other rank. If ranks wait in a circle, the error lists those for which rank 1 waits.
 func TestBlockers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		waits   map[int][]int // by rank: the ranks that it waits for
 		awaited []int         // ranks that rank 1 waits for
+		waits   map[int][]int // of other ranks: the ranks that each waits for
 		want    []int         // ranks in the error
 	}{
-		"a rank that waits for no other":   {nil, []int{3}, []int{3}},
-		"two ranks that wait for a third":  {map[int][]int{2: {0}, 3: {0}}, []int{2, 3}, []int{0}},
-		"a chain":                          {map[int][]int{3: {2}, 2: {0}}, []int{3}, []int{0}},
-		"a rank that waits for this one":   {map[int][]int{0: {1}}, []int{0}, []int{0}},
-		"ranks that wait for each other":   {map[int][]int{0: {2}, 2: {0}}, []int{0}, []int{0}},
-		"two ranks, of which one waits":    {map[int][]int{2: {0}}, []int{2, 3}, []int{0, 3}},
-		"a rank outside the group":         {map[int][]int{2: {7}}, []int{2}, []int{2}},
-		"a rank that waits for two others": {map[int][]int{0: {2, 3}, 2: {3}}, []int{0}, []int{3}},
+		"a rank that waits for no other": {
+			awaited: []int{3}, waits: nil, want: []int{3},
+		},
+		"two ranks that wait for a third": {
+			awaited: []int{2, 3}, waits: map[int][]int{2: {0}, 3: {0}}, want: []int{0},
+		},
+		"a chain": {
+			awaited: []int{3}, waits: map[int][]int{3: {2}, 2: {0}}, want: []int{0},
+		},
+		"a rank that waits for this one": {
+			awaited: []int{0}, waits: map[int][]int{0: {1}}, want: []int{0},
+		},
+		"ranks that wait for each other": {
+			awaited: []int{0}, waits: map[int][]int{0: {2}, 2: {0}}, want: []int{0},
+		},
+		"two ranks, of which one waits": {
+			awaited: []int{2, 3}, waits: map[int][]int{2: {0}}, want: []int{0, 3},
+		},
+		"a rank that waits for one outside the group": {
+			awaited: []int{2}, waits: map[int][]int{2: {7}}, want: []int{2},
+		},
+		"a rank that waits for two others": {
+			awaited: []int{0}, waits: map[int][]int{0: {2, 3}, 2: {3}}, want: []int{3},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := rendezvous.NewLocal()
 			defer store.Close()
 			group := driver.GroupConfig{ID: "a", Ranks: []int{0, 1, 2, 3}, Rank: 1}
-			list := control.JoinList{Store: store, Group: group}
+			list := control.JoinList{Store: store, Group: group} // of rank 1
 			for rank := range group.Ranks {
 				listOfRank := list
 				listOfRank.Group.Rank = rank
@@ -83,13 +102,17 @@ func TestBlockers(t *testing.T) {
 					t.Fatal(err)
 				}
 				if waits := c.waits[rank]; len(waits) > 0 {
-					listOfRank.Blockers(waits) // stores waits, so that rank 1 can read them
+					listOfRank.Blockers(waits) // also stores waits, so that rank 1 can read them
 				}
 			}
+			const waited = time.Second // only mentioned in the error
+			err := list.TimeoutError(waited, c.awaited, nil)
 			var absent *driver.AbsentError
-			err := list.TimeoutError(time.Second, c.awaited, nil)
-			if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, c.want) {
-				t.Errorf("TimeoutError = %v, want an error about ranks %v", err, c.want)
+			if !errors.As(err, &absent) {
+				t.Fatalf("TimeoutError = %v, want an AbsentError", err)
+			}
+			if !slices.Equal(absent.Ranks, c.want) {
+				t.Errorf("the error lists ranks %v, want %v", absent.Ranks, c.want)
 			}
 		})
 	}
