@@ -19,27 +19,33 @@ func encodeFrame(k kind, t track) []byte {
 	return m.encode()
 }
 
-// corruptFrame returns a valid frame in which replacement overwrites the bytes from offset.
+// corruptFrame returns a valid frame in which replacement overwrites the bytes from offset. A frame
+// begins with a header:
+//
+//	offset 0: kind, 1: length of the track's name, 2 and 3: reserved, 4: size of the payload
 func corruptFrame(offset int, replacement ...byte) []byte {
 	b := encodeFrame(kindPost, trackControl)
 	copy(b[offset:], replacement)
 	return b
 }
 
+// readFrame must reject a header before it reads a payload of the wrong size for its kind.
 func TestReadFrameRejectsInvalidHeaders(t *testing.T) {
-	validFrame := corruptFrame(0)
+	validFrame := encodeFrame(kindPost, trackControl)
 	if _, err := readFrame(bytes.NewReader(validFrame)); err != nil {
 		t.Fatalf("readFrame of a valid frame: got %v, want no error", err)
 	}
-	for name, b := range map[string][]byte{
-		"no kind":                         encodeFrame(0, trackControl),
-		"an unknown kind":                 encodeFrame(kindLeave+1, trackControl),
-		"no track":                        encodeFrame(kindPost, ""),
-		"an unknown track":                encodeFrame(kindPost, "other"),
-		"a nonzero first reserved byte":   corruptFrame(2, 1),
-		"a nonzero second reserved byte":  corruptFrame(3, 1),
-		"a payload that is too large":     corruptFrame(4, 1, 0, 0x10, 0),
-		"a payload of four gigabytes":     corruptFrame(4, 255, 255, 255, 255),
+	for name, frame := range map[string][]byte{
+		"no kind":                        encodeFrame(0, trackControl),
+		"an unknown kind":                encodeFrame(kindLeave+1, trackControl),
+		"no track":                       encodeFrame(kindPost, ""),
+		"an unknown track":               encodeFrame(kindPost, "other"),
+		"a nonzero first reserved byte":  corruptFrame(2, 1),
+		"a nonzero second reserved byte": corruptFrame(3, 1),
+		"a payload of 1 MiB and a byte":  corruptFrame(4, 1, 0, 0x10, 0), // in little-endian order
+		"a payload of 4 GiB":             corruptFrame(4, 255, 255, 255, 255),
+
+		// encodeFrame adds a payload of four bytes.
 		"a digest of four bytes":          encodeFrame(kindPost, trackCompare),
 		"values of four bytes":            encodeFrame(kindPost, valueTrack("a")),
 		"a status of four bytes":          encodeFrame(kindStatus, ""),
@@ -50,15 +56,15 @@ func TestReadFrameRejectsInvalidHeaders(t *testing.T) {
 		"a report on a track":             encodeFrame(kindReport, trackControl),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := readFrame(bytes.NewReader(b)); !errors.Is(err, ErrProtocol) {
-				t.Errorf("got %v, want ErrProtocol", err)
+			if _, err := readFrame(bytes.NewReader(frame)); !errors.Is(err, ErrProtocol) {
+				t.Errorf("readFrame returned error %v, want ErrProtocol", err)
 			}
 		})
 	}
 }
 
 func TestReadFrameRejectsTruncatedFrames(t *testing.T) {
-	validFrame := corruptFrame(0)
+	validFrame := encodeFrame(kindPost, trackControl)
 	for n := range validFrame {
 		_, err := readFrame(bytes.NewReader(validFrame[:n]))
 		if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -101,14 +107,16 @@ func FuzzReadFrame(f *testing.F) {
 				return
 			}
 			state := record.state(&waitState{}, time.Now())
-			_ = state.String()
+			_ = state.String() // must not panic
 		}
 	})
 }
 
+// A status says in which call a rank waits, and since when. It is encoded with the time since then,
+// because clocks of machines differ.
 func TestStatusRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		now := time.Unix(1_000_000, 0)
+		now := time.Unix(1_000_000, 0) // any time
 		want := status{
 			submitted:    rapid.Uint64().Draw(t, "submitted"),
 			inCollective: rapid.Uint64().Draw(t, "inCollective"),
@@ -116,7 +124,8 @@ func TestStatusRoundTrip(t *testing.T) {
 			inExchange:   rapid.Uint64().Draw(t, "inExchange"),
 			since:        now,
 		}
-		if want.inCollective != 0 || want.inExchange != 0 {
+		isWaiting := want.inCollective != 0 || want.inExchange != 0
+		if isWaiting {
 			want.since = now.Add(-time.Duration(rapid.Int64Range(0, 1<<60).Draw(t, "age")))
 		}
 		got := decodeStatus(want.encode(now), now)
@@ -128,8 +137,9 @@ func TestStatusRoundTrip(t *testing.T) {
 
 // TestInvalidAgeIsNotInFuture decodes a duration that would be negative as a time.Duration.
 func TestInvalidAgeIsNotInFuture(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
-	s := decodeStatus(bytes.Repeat([]byte{255}, statusBytes), now)
+	now := time.Unix(1_000_000, 0) // any time
+	allOnes := bytes.Repeat([]byte{255}, statusBytes)
+	s := decodeStatus(allOnes, now)
 	if s.since.After(now) {
 		t.Errorf("since = %v, want a time no later than %v", s.since, now)
 	}

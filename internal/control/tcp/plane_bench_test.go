@@ -44,25 +44,29 @@ func benchScale(b *testing.B, rankCount int) {
 	const exchangeCount = 10
 	store, dial := newBenchStore(b)
 	planes := make([]*Plane, rankCount)
-	// runOnEach calls f for all ranks at the same time and returns the CPU time of these calls.
+	// runOnEach calls f for all ranks at the same time and returns the CPU time of these calls. An
+	// error of a rank fails the benchmark.
 	runOnEach := func(f func(rank int) error) time.Duration {
 		begin := cpuTime(b)
-		check(b, errors.Join(ranktest.CollectErrors(rankCount, f)...))
+		errs := ranktest.CollectErrors(rankCount, f)
+		check(b, errors.Join(errs...))
 		return cpuTime(b) - begin
 	}
 	ranks := make([]int, rankCount)
 	for r := range ranks {
 		ranks[r] = r
 	}
-	joinTime := runOnEach(func(rank int) (err error) {
+	joinTime := runOnEach(func(rank int) error {
 		client := dial()
-		planes[rank], err = Join(b.Context(), Config{
+		p, joinErr := Join(b.Context(), Config{
 			Store: client, Timeout: hangTimeout, Host: "127.0.0.1",
 			Group: driver.GroupConfig{ID: "scale", Ranks: ranks, Rank: rank},
 		})
-		return errors.Join(err, client.Close())
+		planes[rank] = p
+		closeErr := client.Close()
+		return errors.Join(joinErr, closeErr)
 	})
-	payload := make([]byte, 142)
+	payload := make([]byte, 142) // as large as the message of an agreement
 	exchangeTime := runOnEach(func(rank int) error {
 		for range exchangeCount {
 			_, err := planes[rank].Exchange(b.Context(), driver.LaneControl, payload)
@@ -73,7 +77,7 @@ func benchScale(b *testing.B, rankCount int) {
 		return nil
 	})
 	deathTime := runOnEach(func(rank int) error {
-		if rank == 0 { // which the other ranks lose
+		if rank == 0 { // closes its connections, so that the other ranks lose it
 			for _, l := range planes[0].links[1:] {
 				_ = l.conn.Close()
 			}
@@ -89,15 +93,17 @@ func benchScale(b *testing.B, rankCount int) {
 		return err
 	})
 	runOnEach(func(rank int) error { return planes[rank].Close() })
-	check(b, store.Close())
-	messageCount := exchangeCount * rankCount * (rankCount - 1)
+	err := store.Close()
+	check(b, err)
+	messageCount := exchangeCount * rankCount * (rankCount - 1) // each rank sends to all others
 	perRank := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(rankCount) }
 	b.ReportMetric(perRank(joinTime), "join-µs/rank")
 	b.ReportMetric(float64(exchangeTime.Microseconds())/float64(messageCount), "exchange-µs/message")
 	b.ReportMetric(perRank(deathTime), "death-µs/rank")
 }
 
-// newBenchStore starts a server of a store. dial returns a new client of the store.
+// newBenchStore starts a server of a store. dial returns a new client of the store, and panics if
+// it cannot connect.
 func newBenchStore(b *testing.B) (server *rendezvous.Server, dial func() *rendezvous.Client) {
 	token := rendezvous.NewToken()
 	server, err := rendezvous.Listen("127.0.0.1:0", token)

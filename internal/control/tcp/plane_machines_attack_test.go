@@ -1,13 +1,13 @@
 package tcp
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,12 +16,21 @@ import (
 	"symmem/internal/netlab"
 )
 
-// A machine without ranks attacks the store while ranks join and run.
+// newAttackedCluster returns a cluster of three machines. The last one runs no ranks: it is the
+// attacker. The ranks of the other machines have not been started.
+func newAttackedCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := newIdleCluster(t, netlab.Config{Machines: 3}, ranksPerMachine)
+	c.idle = 1
+	return c
+}
+
+// A machine without ranks attacks the store while ranks join and run. All ranks must be able to
+// join and run nevertheless.
 func TestAttackOnStoreIsIgnored(t *testing.T) {
 	t.Parallel()
-	c := newIdleCluster(t, netlab.Config{Machines: 3}, 2)
-	c.idle = 1
-	store := netip.AddrPortFrom(c.lab.Machines[0].Addresses[0], 29500)
+	c := newAttackedCluster(t)
+	store := netip.AddrPortFrom(c.lab.Machines[0].Addresses[0], storePort)
 	a := startAttack(c, func() []netip.AddrPort { return []netip.AddrPort{store} })
 	c.start(machineRank{Timeout: hangTimeout})
 	a.awaitConnections(c.t)
@@ -33,10 +42,9 @@ func TestAttackOnStoreIsIgnored(t *testing.T) {
 // join. After that, only the store's port must be open.
 func TestAttackOnRanksIsIgnored(t *testing.T) {
 	t.Parallel()
-	c := newIdleCluster(t, netlab.Config{Machines: 3}, 2)
-	c.idle = 1
+	c := newAttackedCluster(t)
 	listeningAddresses := func() (all []netip.AddrPort) {
-		for _, m := range c.lab.Machines[:2] {
+		for _, m := range c.lab.Machines[:2] { // those with ranks
 			for _, port := range listeningPorts(m) {
 				all = append(all, netip.AddrPortFrom(m.Addresses[0], port))
 			}
@@ -45,26 +53,30 @@ func TestAttackOnRanksIsIgnored(t *testing.T) {
 	}
 	c.lastWaits = true
 	c.start(machineRank{Timeout: hangTimeout})
-	last := c.ranks[len(c.ranks)-1]
-	// Ranks 0 to 2 listen, and rank 0 also serves the store.
-	for end := time.Now().Add(hangTimeout); len(listeningAddresses()) < len(c.ranks); {
-		if time.Now().After(end) {
-			c.t.Fatalf("the ranks listen at %v, want %d addresses", listeningAddresses(), len(c.ranks))
+	lastRank := c.ranks[len(c.ranks)-1]
+	// Rank 0 listens on two ports, because it also serves the store. Ranks 1 and 2 listen on one
+	// each. Rank 3 waits. So there are as many ports as ranks.
+	wantCount := len(c.ranks)
+	deadline := time.Now().Add(hangTimeout)
+	for len(listeningAddresses()) < wantCount {
+		if time.Now().After(deadline) {
+			c.t.Fatalf("the ranks listen at %v, want %d addresses", listeningAddresses(), wantCount)
 		}
 		<-time.After(10 * time.Millisecond)
 	}
 	a := startAttack(c, listeningAddresses)
 	a.awaitConnections(c.t)
-	_, _ = io.WriteString(last.input, "join\n")
+	_, _ = io.WriteString(lastRank.input, "join\n") // fails if the rank has ended; see awaitAll
 	c.awaitAll(eventNamed(eventJoined))
-	if open := listeningAddresses(); len(open) != 1 || open[0].Port() != 29500 {
+	if open := listeningAddresses(); len(open) != 1 || open[0].Port() != storePort {
 		c.t.Errorf("after all ranks have joined, %v are open, want only the store's port", open)
 	}
 	c.awaitRounds()
 	c.finish()
 }
 
-// listeningPorts lists the TCP ports on which processes of a machine listen.
+// listeningPorts lists the TCP ports on which processes of a machine listen, as the kernel reports
+// them.
 func listeningPorts(m *netlab.Machine) (ports []uint16) {
 	for _, name := range []string{"tcp", "tcp6"} {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", m.Thread, name))
@@ -73,11 +85,12 @@ func listeningPorts(m *netlab.Machine) (ports []uint16) {
 		}
 		for line := range strings.Lines(string(text)) {
 			fields := strings.Fields(line)
-			const local, state, listen = 1, 3, "0A"
-			if len(fields) <= state || fields[state] != listen {
+			const localIndex, stateIndex = 1, 3
+			const listening = "0A"
+			if len(fields) <= stateIndex || fields[stateIndex] != listening {
 				continue
 			}
-			_, digits, _ := strings.Cut(fields[local], ":")
+			_, digits, _ := strings.Cut(fields[localIndex], ":") // address:port, in hexadecimal
 			if port, err := strconv.ParseUint(digits, 16, 16); err == nil {
 				ports = append(ports, uint16(port))
 			}
@@ -99,7 +112,7 @@ const attackConnectionCount = 600
 
 // startAttack starts an attack from the last machine. The attack ends with the test.
 func startAttack(c *cluster, targets func() []netip.AddrPort) *attack {
-	a := &attack{make(chan struct{}), make(chan struct{})}
+	a := &attack{enough: make(chan struct{}), stop: make(chan struct{})}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -112,6 +125,8 @@ func startAttack(c *cluster, targets func() []netip.AddrPort) *attack {
 	return a
 }
 
+// awaitConnections waits for attackConnectionCount connections. It fails the test if that takes
+// longer than hangTimeout.
 func (a *attack) awaitConnections(t testing.TB) {
 	t.Helper()
 	select {
@@ -121,8 +136,10 @@ func (a *attack) awaitConnections(t testing.TB) {
 	}
 }
 
+// run connects from a machine to each target about once in a millisecond, until the attack is
+// stopped. targets returns the addresses that exist at the moment.
 func (a *attack) run(from *netlab.Machine, targets func() []netip.AddrPort) {
-	var open []net.Conn
+	var open []net.Conn // connections to keep open
 	defer func() {
 		for _, conn := range open {
 			_ = conn.Close()
@@ -151,36 +168,51 @@ func (a *attack) run(from *netlab.Machine, targets func() []netip.AddrPort) {
 			text := attackTexts[count%len(attackTexts)]
 			_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
 			_, _ = io.WriteString(conn, text)
-			if len(open) < attackConnectionCount && (count%2 == 0 || len(text) < helloBytes) {
+			// A target still waits for the rest if the text is shorter than a hello.
+			shouldKeep := count%2 == 0 || len(text) < helloBytes
+			if shouldKeep && len(open) < attackConnectionCount {
 				open = append(open, conn)
-				continue
+			} else {
+				_ = conn.Close()
 			}
-			_ = conn.Close()
 		}
 	}
 }
 
-// attackTexts contains an empty text, an incomplete hello (a rank's first message), other
-// protocols, random bytes, messages without a hello, and hellos with wrong tokens.
+// attackTexts contains the data that the attack sends. A hello is a rank's first message. It begins
+// with protocolName.
 var attackTexts = []string{
-	"", protocolName, "GET / HTTP/1.1\r\n\r\n", strings.Repeat("\xff", 4096),
+	"",
+	protocolName, // an incomplete hello
+	"GET / HTTP/1.1\r\n\r\n",
+	strings.Repeat("\xff", 4096),
 	protocolName + strings.Repeat("x", 200),
 	"\x00\x2d\xc8\x1b\x3c\x09", // VALIDATE of PyTorch's store with a wrong token
 	randomText(1 << 16),
+	// Messages without a hello.
 	string(encodeFrame(kindFail, "")) + string(encodeFrame(kindPost, trackControl)),
-	string(corruptFrame(4, 255, 255, 255, 255)),
-	helloWithWrongToken(1, 0), helloWithWrongToken(3, 1), helloWithWrongToken(1<<31, 0),
+	string(corruptFrame(4, 255, 255, 255, 255)), // a payload of 4 GiB
+	// The first two are from ranks to their peers. No job has as many ranks as the third claims.
+	helloWithWrongToken(1, 0),
+	helloWithWrongToken(3, 1),
+	helloWithWrongToken(1<<31, 0),
 }
 
-func randomText(bytes int) string {
-	text := make([]byte, bytes)
-	_, _ = rand.NewChaCha8([32]byte{43}).Read(text)
+// randomText returns the same random bytes in each run.
+func randomText(length int) string {
+	text := make([]byte, length)
+	seed := [32]byte{43}
+	_, _ = rand.NewChaCha8(seed).Read(text) // never fails
 	return string(text)
 }
 
-// helloWithWrongToken returns a rank's first message, but with a wrong token.
+// helloWithWrongToken returns the hello of a rank to another, but with a token and addresses that
+// are all zeros.
 func helloWithWrongToken(rank, target uint32) string {
-	return string(slices.Concat([]byte(protocolName), make([]byte, tokenHalf),
-		[]byte{byte(rank), 0, 0, byte(rank >> 24), byte(target), 0, 0, 0, 1, 0, 0, 0},
-		make([]byte, 2*addressBytes)))
+	const attempt = 1
+	hello := append([]byte(protocolName), make([]byte, tokenHalf)...)
+	for _, number := range []uint32{rank, target, attempt} {
+		hello = binary.LittleEndian.AppendUint32(hello, number)
+	}
+	return string(hello) + strings.Repeat("\x00", 2*addressBytes)
 }

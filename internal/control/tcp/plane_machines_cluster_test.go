@@ -110,7 +110,7 @@ func (c *cluster) start(r machineRank) {
 	c.t.Helper()
 	r.Size, r.LocalSize = c.local*(len(c.lab.Machines)-c.idle), c.local
 	if r.Store == "" {
-		r.Store = netip.AddrPortFrom(c.lab.Machines[0].Addresses[0], 29500).String()
+		r.Store = netip.AddrPortFrom(c.lab.Machines[0].Addresses[0], storePort).String()
 	}
 	r.Token = strconv.FormatUint(rand.Uint64(), 36)
 	for rank := range r.Size {

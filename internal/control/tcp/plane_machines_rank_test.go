@@ -21,21 +21,23 @@ import (
 const machineRankVariable = "SYMMEM_TCP_TEST_RANK"
 
 // machineRank describes a rank on a simulated machine. It connects to the store, joins a group and
-// runs rounds until the test ends them or a fault occurs.
+// runs rounds of exchanges until the test ends them or a fault occurs.
 type machineRank struct {
-	Rank, Size, LocalRank, LocalSize int
-	Store, Token                     string
-	Timeout                          time.Duration // of Connect, Join and each wait
-	Pause                            time.Duration // between rounds
-	WaitsForInput                    bool          // waits for a line of input before Join
+	Rank, Size           int           // of the job, which is one group
+	LocalRank, LocalSize int           // of the machine
+	Store                string        // address of the store
+	Token                string        // secret of the job
+	Timeout              time.Duration // of Connect, Join and each wait
+	Pause                time.Duration // between rounds
+	WaitsForInput        bool          // waits for a line of input before Join
 }
 
-// machineEvent is a line of JSON from a rank.
+// machineEvent is a line of JSON that a rank writes to the test.
 type machineEvent struct {
 	Event string // one of the constants below
 	Round int    `json:",omitempty"` // completed rounds
-	Kind  string `json:",omitempty"` // from controltest.KindOf
-	Ranks []int  `json:",omitempty"` // in the error or the exchanged reports
+	Kind  string `json:",omitempty"` // class of the error, from controltest.KindOf, or "finished"
+	Ranks []int  `json:",omitempty"` // late or lost ranks in the error or the exchanged reports
 	Text  string `json:",omitempty"` // this rank's error
 }
 
@@ -50,7 +52,7 @@ const (
 func (e machineEvent) write() { _ = json.NewEncoder(os.Stdout).Encode(e) }
 
 // runMachineRank runs a rank and exits if a test started this process as a rank. Otherwise, it
-// does nothing.
+// does nothing. TestMain calls it first.
 func runMachineRank() {
 	text := os.Getenv(machineRankVariable)
 	if text == "" {
@@ -65,14 +67,16 @@ func runMachineRank() {
 	os.Exit(0)
 }
 
-// run returns the rank's last event.
+// run connects, joins and runs rounds. It returns the rank's last event, with the error if one of
+// these steps failed.
 func (r *machineRank) run() machineEvent {
 	ctx, cancel := context.WithTimeout(context.Background(), r.Timeout)
 	defer cancel()
 	store, member, err := rendezvous.Connect(ctx, rendezvous.World{
 		Rank: r.Rank, Size: r.Size, LocalRank: r.LocalRank, LocalSize: r.LocalSize,
-		Source: rendezvous.SourceOptions, Route: rendezvous.Route{
-			Kind:     rendezvous.RouteServe,
+		Source: rendezvous.SourceOptions,
+		Route: rendezvous.Route{
+			Kind:     rendezvous.RouteServe, // rank 0 serves the store
 			Endpoint: rendezvous.Endpoint{Address: r.Store, Token: rendezvous.Token(r.Token)},
 		},
 	})
@@ -89,12 +93,12 @@ func (r *machineRank) run() machineEvent {
 			return r.failedToJoin(err)
 		}
 	}
-	guardedCtx, stop := member.Guard(ctx, ranks) // ends when a rank is lost
+	guardedCtx, stopGuard := member.Guard(ctx, ranks) // ends when a rank is lost
 	p, err := Join(guardedCtx, Config{
 		Store: store, Timeout: r.Timeout,
 		Group: driver.GroupConfig{ID: "machines", Ranks: ranks, Rank: r.Rank},
 	})
-	stop()
+	stopGuard()
 	if err != nil {
 		return r.failedToJoin(err)
 	}
@@ -133,7 +137,7 @@ const roundsPerEvent = 2
 // after it has read a line from standard input. rounds is the number of completed rounds.
 func (r *machineRank) runRounds(p *Plane) (rounds int, err error) {
 	var shouldFinish atomic.Bool
-	go func() {
+	go func() { // ends with the process
 		shouldFinish.Store(bufio.NewScanner(os.Stdin).Scan())
 	}()
 	const ordered = false
@@ -141,7 +145,8 @@ func (r *machineRank) runRounds(p *Plane) (rounds int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for pause := time.NewTicker(max(r.Pause, 1)); ; <-pause.C {
+	pause := time.NewTicker(max(r.Pause, 1)) // NewTicker panics for 0
+	for {
 		done, err := r.runRound(p, value, rounds, shouldFinish.Load())
 		if done || err != nil {
 			return rounds, err
@@ -150,6 +155,7 @@ func (r *machineRank) runRounds(p *Plane) (rounds int, err error) {
 		if rounds%roundsPerEvent == 0 {
 			machineEvent{Event: eventRounds, Round: rounds}.write()
 		}
+		<-pause.C
 	}
 }
 
@@ -159,7 +165,8 @@ type roundMessage struct {
 	Finish      bool // whether the rank proposes to finish
 }
 
-// runRound exchanges messages and values, compares a call, and checks the received data. done
+// runRound exchanges messages, gathers a named value and compares a call. It checks the received
+// data, and returns an error that begins with "wrong" if these are not those of this round. done
 // reports whether any rank has proposed to finish.
 func (r *machineRank) runRound(
 	p *Plane, value driver.Named, round int, finish bool,
@@ -175,7 +182,8 @@ func (r *machineRank) runRound(
 	}
 	for rank, text := range messages {
 		var m roundMessage
-		if json.Unmarshal(text, &m) != nil || m.Rank != rank || m.Round != round {
+		err := json.Unmarshal(text, &m)
+		if err != nil || m.Rank != rank || m.Round != round {
 			return false, fmt.Errorf("wrong: rank %d sent %q in round %d", rank, text, round)
 		}
 		done = done || m.Finish
@@ -189,11 +197,12 @@ func (r *machineRank) runRound(
 			return false, fmt.Errorf("wrong: rank %d has the value %v in round %d", rank, words, round)
 		}
 	}
-	return done, p.Compare(p.Submit(), &driver.Call{Digest: uint64(round)})
+	ticket := p.Submit()
+	return done, p.Compare(ticket, &driver.Call{Digest: uint64(round)})
 }
 
-// report exchanges the fault reports of all ranks and returns this rank's last event. The event
-// lists the ranks that any report lists as lost.
+// report exchanges the fault reports of all ranks after a round has returned err, and returns this
+// rank's last event. The event lists the ranks that any report lists as lost.
 func (r *machineRank) report(p *Plane, err error) machineEvent {
 	machineEvent{Event: eventFailed, Text: err.Error()}.write()
 	e := machineEvent{Event: eventEnded, Text: err.Error()}
@@ -206,6 +215,7 @@ func (r *machineRank) report(p *Plane, err error) machineEvent {
 	}
 	var lostRanks []int
 	for rank := range reports {
+		// DecodeFailures returns only the first of several failures, so decode one at a time.
 		oneReport := make([][]byte, len(reports))
 		oneReport[rank] = reports[rank]
 		err := control.DecodeFailures(p.cfg.Group.Ranks, oneReport, "work")

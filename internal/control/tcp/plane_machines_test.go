@@ -3,6 +3,7 @@ package tcp
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,10 +11,18 @@ import (
 	"symmem/internal/netlab"
 )
 
+// Tests in this file run ranks as processes on simulated machines: network namespaces on this host.
+// Machine m runs ranks 2*m and 2*m+1. Rank 0, on machine 0, serves a store through which the ranks
+// find each other. The links between machines can be slow, lossy or cut.
+
 const ranksPerMachine = 2
 
+// storePort is the TCP port of the store on machine 0.
+const storePort = 29500
+
 // TestSilentMachineIsReported cuts a machine off from the network before it kills the machine's
-// processes, so that no other machine learns of their end.
+// processes, so that no other machine learns of their end. The others must report its ranks as lost
+// because of the silence.
 func TestSilentMachineIsReported(t *testing.T) {
 	t.Parallel()
 	for machine := range 3 {
@@ -49,19 +58,20 @@ func TestPartitionReportsOtherSide(t *testing.T) {
 }
 
 // TestBadNetworkIsNotAFault connects two machines, whose clocks differ, with a link that delays,
-// reorders and drops packets, and fails temporarily.
+// reorders and drops packets, and fails for a while. All ranks must continue.
 func TestBadNetworkIsNotAFault(t *testing.T) {
 	t.Parallel()
 	for _, isIPv6 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("IPv6 %t", isIPv6), func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, netlab.Config{
+			lab := netlab.Config{
 				Machines: 2, IPv6: isIPv6, Seed: 43, ClockStep: 5000 * time.Second,
-			}, ranksPerMachine, wanLink, machineRank{Timeout: hangTimeout})
+			}
+			c := newCluster(t, lab, ranksPerMachine, wanLink, machineRank{Timeout: hangTimeout})
 			c.awaitRounds()
 			c.lab.Set(0, 1, netlab.Link{Cut: true})
 			time.AfterFunc(healedPartition, func() { c.lab.Set(0, 1, wanLink) })
-			c.awaitRounds()
+			c.awaitRounds() // may end before the cut has an effect
 			c.awaitRounds()
 			c.finish()
 		})
@@ -72,7 +82,8 @@ func TestBadNetworkIsNotAFault(t *testing.T) {
 // shorter than sys.SilenceLimit that data is sent again before the limit.
 const healedPartition = 2500 * time.Millisecond
 
-// TestPartitionWhileJoiningHeals cuts the machines off from each other before their ranks join.
+// TestPartitionWhileJoiningHeals cuts the machines off from each other before their ranks join. The
+// ranks must join when the links work again, a second after all processes have started.
 func TestPartitionWhileJoiningHeals(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, netlab.Config{Machines: 2}, ranksPerMachine, netlab.Link{Cut: true},
@@ -83,61 +94,67 @@ func TestPartitionWhileJoiningHeals(t *testing.T) {
 	c.finish()
 }
 
-// TestOtherInterfaceIsUsed connects two machines with two interfaces each, of which the first
-// interface of machine 0 is disconnected.
+// TestOtherInterfaceIsUsed connects two machines with two interfaces each. The first interface of
+// machine 0 is disconnected. Ranks must reach each other, and the store, through the second.
 func TestOtherInterfaceIsUsed(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 2, Interfaces: 2}, ranksPerMachine)
-	c.lab.CutInterface(0, 0)
+	const machine, cutInterface, otherInterface = 0, 0, 1
+	c.lab.CutInterface(machine, cutInterface)
+	storeAddress := c.lab.Machines[machine].Addresses[otherInterface]
 	c.start(machineRank{
 		Timeout: hangTimeout,
-		Store:   netip.AddrPortFrom(c.lab.Machines[0].Addresses[1], 29500).String(),
+		Store:   netip.AddrPortFrom(storeAddress, storePort).String(),
 	})
 	c.awaitRounds()
 	c.finish()
 }
 
 // TestMissingStoreIsReported isolates machine 0, where rank 0 serves the store, before the ranks
-// connect. The ranks of machine 1 must report rank 0 as late, and the ranks of machine 0 all ranks
-// of machine 1.
+// connect. Ranks of machine 1 know only that rank 0 does not answer, so they must report it as
+// late. The ranks of machine 0 must report all ranks of machine 1.
 func TestMissingStoreIsReported(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
 	c := newCluster(t, netlab.Config{Machines: 2}, ranksPerMachine, netlab.Link{Cut: true},
 		machineRank{Timeout: timeout})
-	for _, r := range c.ranksOf(1) {
-		e, _, ok := c.ranks[r].await(time.Now().Add(timeout+detectionLimit), eventNamed(eventEnded))
-		if !ok || e.Kind != "late" || len(e.Ranks) != 1 || e.Ranks[0] != 0 {
-			c.t.Errorf("rank %d reports %+v; want late rank 0: %s", r, e, c.ranks[r].history())
+	// checkLate checks that a rank ends with an error about late ranks, and returns its last event.
+	checkLate := func(rank int, late []int) machineEvent {
+		c.t.Helper()
+		p := c.ranks[rank]
+		last, _, ok := p.await(time.Now().Add(timeout+detectionLimit), eventNamed(eventEnded))
+		if !ok || last.Kind != "late" || !slices.Equal(last.Ranks, late) {
+			c.t.Errorf("rank %d reports %+v; want late ranks %v: %s", rank, last, late, p.history())
 		}
+		return last
 	}
-	for _, r := range c.ranksOf(0) {
-		e, _, ok := c.ranks[r].await(time.Now().Add(timeout+detectionLimit), eventNamed(eventEnded))
-		if !ok || e.Kind != "late" || fmt.Sprint(e.Ranks) != fmt.Sprint(c.ranksOf(1)) {
-			c.t.Errorf("rank %d reports %+v; want late ranks %v: %s", r, e, c.ranksOf(1),
-				c.ranks[r].history())
-		}
-		if want := `ranks [0 1] on "node-a"`; !strings.Contains(e.Text, want) {
-			c.t.Errorf("error of rank %d does not list the ranks on each machine (%s): %s", r, want,
-				e.Text)
+	for _, rank := range c.ranksOf(1) {
+		checkLate(rank, []int{0})
+	}
+	for _, rank := range c.ranksOf(0) {
+		last := checkLate(rank, c.ranksOf(1))
+		if want := `ranks [0 1] on "node-a"`; !strings.Contains(last.Text, want) {
+			c.t.Errorf("error of rank %d does not list the ranks on each machine (%s): %s", rank, want,
+				last.Text)
 		}
 	}
 }
 
-// TestNATIsRefused translates the address of machine 1 (node-b).
+// TestNATIsRefused translates the address of machine 1 (node-b): other machines see another one.
+// NCCL does not work then, so the ranks must refuse to join. The error must name both addresses.
 func TestNATIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 2}, ranksPerMachine)
 	c.lab.TranslateAddress(1, netip.MustParseAddr("10.77.0.99"))
 	c.start(machineRank{Timeout: hangTimeout})
 	for _, p := range c.ranks {
-		e, _, ok := p.await(time.Now().Add(hangTimeout), eventNamed(eventEnded))
+		last, _, ok := p.await(time.Now().Add(hangTimeout), eventNamed(eventEnded))
 		if !ok {
 			c.t.Fatalf("rank %d did not end: %s", p.rank, p.history())
 		}
 		for _, want := range []string{"NAT", "node-a", "node-b", "10.77.0.2", "10.77.0.99"} {
-			if !strings.Contains(e.Text, want) {
-				c.t.Errorf("error of rank %d does not mention %q: %s", p.rank, want, e.Text)
+			if !strings.Contains(last.Text, want) {
+				c.t.Errorf("error of rank %d does not mention %q: %s", p.rank, want, last.Text)
 			}
 		}
 	}
