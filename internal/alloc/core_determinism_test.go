@@ -1,6 +1,7 @@
 package alloc
 
 import (
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -29,7 +30,7 @@ func (r *rank) alloc(t rapid.TB, size int64, stream Stream) {
 	r.live = append(r.live, block)
 }
 
-// free frees r.live[i].
+// free frees r.live[i] and removes it from the list.
 func (r *rank) free(t rapid.TB, i int) {
 	if _, err := r.core.Free(r.live[i]); err != nil {
 		t.Fatal(err)
@@ -37,7 +38,8 @@ func (r *rank) free(t rapid.TB, i int) {
 	r.live = append(r.live[:i], r.live[i+1:]...)
 }
 
-// newRanks returns two ranks whose drivers assign segment addresses in opposite orders.
+// newRanks returns two ranks whose drivers assign segment addresses in opposite orders: ascending
+// on rank 0, and descending on rank 1.
 func newRanks(tb rapid.TB, config Config) (ranks [2]rank) {
 	const addressCount = 1 << 10
 	for i := range ranks {
@@ -47,23 +49,23 @@ func newRanks(tb rapid.TB, config Config) (ranks [2]rank) {
 		}
 		ranks[i].core = c
 		for k := range uint64(addressCount) {
-			if i == 1 {
-				k = addressCount - 1 - k
-			}
 			address := (k + 1) << 36 // far apart, because segments must not overlap
 			ranks[i].addresses = append(ranks[i].addresses, address)
 		}
 	}
+	slices.Reverse(ranks[1].addresses)
 	return ranks
 }
 
+// The ranks of a job must place blocks identically, although each driver chooses other addresses.
 func TestPlacementDoesNotDependOnSegmentAddresses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := Config{First: mib, Granularity: 64 * kib}
-		config.Sizing = Sizing(rapid.IntRange(0, 1).Draw(t, "sizing"))
+		config.Sizing = Sizing(rapid.IntRange(0, 1).Draw(t, "sizing")) // one of two ways
 		pair := newRanks(t, config)
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			liveCount := len(pair[0].live)
+			// One in three steps frees a block, if there is one.
 			if liveCount > 0 && rapid.IntRange(0, 2).Draw(t, "kind") == 0 {
 				i := rapid.IntRange(0, liveCount-1).Draw(t, "victim")
 				pair[0].free(t, i)
@@ -102,6 +104,8 @@ func placeAfterReuse(tb testing.TB, policy Policy) [2]Block {
 	return placed
 }
 
+// Both segments have a free block of the right size. AddressOrder prefers the lower address, which
+// is that of the first segment on rank 0, and that of the second segment on rank 1.
 func TestAddressOrderDivergesAndCreationOrderDoesNot(t *testing.T) {
 	if got := placeAfterReuse(t, AddressOrder); got[0].Segment != 0 || got[1].Segment != 1 {
 		t.Errorf("AddressOrder chose segments %d and %d; want 0 and 1",

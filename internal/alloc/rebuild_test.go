@@ -9,43 +9,58 @@ import (
 	"pgregory.net/rapid"
 )
 
-// divergingRank simulates a rank whose history differs from those of other ranks. Its blocks are in
-// allocation order.
+// divergingRank simulates a rank of a program whose calls differ between ranks for a while. Its
+// blocks are in allocation order.
 type divergingRank struct {
 	*rank
 	streams []Stream // the program's streams, as this rank names them
-	pinned  []Block  // pinned blocks, live or parked
+	pinned  []Block  // pinned blocks, live or freed; in this list once for each Pin
 }
 
-// step makes the call that op selects. Its arguments depend only on pick, size and the rank's
-// blocks, so ranks with the same blocks make the same call.
-func (r *divergingRank) step(t rapid.TB, op, pick int, size int64) {
+// call is a call that a rank can make.
+type call int
+
+const (
+	callAlloc call = iota
+	callFree
+	callUse // lets another stream use a block
+	callPin // keeps a block allocated even if it is freed
+	callUnpin
+	callComplete // reports that the work of a stream is complete
+)
+
+// step makes a call. Its arguments depend only on pick, size and the rank's blocks, so ranks with
+// the same blocks make the same call. Without blocks, a rank allocates one instead.
+func (r *divergingRank) step(t rapid.TB, c call, pick int, size int64) {
 	stream := r.streams[pick%len(r.streams)]
 	if len(r.live) == 0 {
-		op = 0
-	}
-	switch op {
-	case 0, 1, 2:
 		r.alloc(t, size, stream)
-	case 3, 4:
-		r.free(t, pick%len(r.live))
-	case 5:
-		if err := r.core.Use(r.live[pick%len(r.live)].Handle, stream); err != nil {
+		return
+	}
+	i := pick % len(r.live)
+	switch c {
+	case callAlloc:
+		r.alloc(t, size, stream)
+	case callFree:
+		r.free(t, i)
+	case callUse:
+		if err := r.core.Use(r.live[i].Handle, stream); err != nil {
 			t.Fatal(err)
 		}
-	case 6:
-		v := r.live[pick%len(r.live)]
-		if _, err := r.core.Pin(v.Handle); err != nil {
+	case callPin:
+		block := r.live[i]
+		if _, err := r.core.Pin(block.Handle); err != nil {
 			t.Fatal(err)
 		}
-		r.pinned = append(r.pinned, v)
-	case 7:
+		r.pinned = append(r.pinned, block)
+	case callUnpin:
 		r.unpin(t, pick)
-	default:
+	case callComplete:
 		r.core.StreamCompleted(stream, r.core.Mark())
 	}
 }
 
+// unpin undoes a Pin of one of the pinned blocks, if there are any.
 func (r *divergingRank) unpin(t rapid.TB, pick int) {
 	if len(r.pinned) == 0 {
 		return
@@ -57,46 +72,56 @@ func (r *divergingRank) unpin(t rapid.TB, pick int) {
 	r.pinned = slices.Delete(r.pinned, i, i+1)
 }
 
+// completeStreams reports that the work of all streams is complete.
 func (r *divergingRank) completeStreams() {
 	for _, s := range r.streams {
 		r.core.StreamCompleted(s, r.core.Mark())
 	}
 }
 
-func stepTogether(t *rapid.T, name string, ranks ...*divergingRank) {
-	for range rapid.IntRange(0, 40).Draw(t, name) {
-		op, pick := rapid.IntRange(0, 8).Draw(t, "op"), rapid.IntRange(0, 1000).Draw(t, "pick")
+// stepTogether makes up to 40 random calls, each on both ranks.
+func stepTogether(t *rapid.T, ranks []*divergingRank) {
+	// Allocations and frees are in the list more than once, so that they are more frequent.
+	calls := []call{
+		callAlloc, callAlloc, callAlloc, callFree, callFree, callUse, callPin, callUnpin,
+		callComplete,
+	}
+	for range rapid.IntRange(0, 40).Draw(t, "calls on both ranks") {
+		c := rapid.SampledFrom(calls).Draw(t, "call")
+		pick := rapid.IntRange(0, 1000).Draw(t, "pick")
 		size := rapid.SampledFrom([]int64{512, 4 * kib, 96 * kib, 2 * mib}).Draw(t, "size")
 		for _, r := range ranks {
-			r.step(t, op, pick, size)
+			r.step(t, c, pick, size)
 		}
 	}
 }
 
-// newDivergingRanks returns two ranks whose streams have different names.
+// newDivergingRanks returns two ranks without blocks, which name three of their streams
+// differently.
 func newDivergingRanks(t *rapid.T) []*divergingRank {
 	config := Config{
 		First:       rapid.SampledFrom([]int64{mib, 16 * mib}).Draw(t, "first"),
 		Granularity: 64 * kib,
 	}
-	config.Sizing = Sizing(rapid.IntRange(0, 1).Draw(t, "sizing"))
-	two := newRanks(t, config)
+	config.Sizing = Sizing(rapid.IntRange(0, 1).Draw(t, "sizing")) // one of two ways
+	pair := newRanks(t, config)
 	return []*divergingRank{
-		{rank: &two[0], streams: []Stream{0, 1, 2, 3}},
-		{rank: &two[1], streams: []Stream{0, 7, 5, 6}},
+		{rank: &pair[0], streams: []Stream{0, 1, 2, 3}},
+		{rank: &pair[1], streams: []Stream{0, 7, 5, 6}},
 	}
 }
 
-// commonLayout returns the CommonLayout of the ranks' inventories after completing all streams.
-func commonLayout(t *rapid.T, all []*divergingRank) (Arrangement, *Conflict) {
+// commonLayout completes all streams and then returns the layout that suits the blocks of all
+// ranks. It returns a conflict if there is none.
+func commonLayout(t *rapid.T, ranks []*divergingRank) (Arrangement, *Conflict) {
 	var inventories []Inventory
-	for _, r := range all {
+	for _, r := range ranks {
 		r.completeStreams()
-		v, err := r.core.Inventory()
+		inventory, err := r.core.Inventory()
 		if err != nil {
 			t.Fatal(err)
 		}
-		inventories = append(inventories, v)
+		inventories = append(inventories, inventory)
 	}
 	return CommonLayout(inventories)
 }
@@ -106,109 +131,128 @@ func commonLayout(t *rapid.T, all []*divergingRank) (Arrangement, *Conflict) {
 // place new blocks identically.
 func TestRebuiltCoresPlaceBlocksIdentically(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		all := newDivergingRanks(t)
+		ranks := newDivergingRanks(t)
 		for range rapid.IntRange(1, 4).Draw(t, "recoveries") {
-			stepTogether(t, "together", all...)
-			for _, r := range all {
+			stepTogether(t, ranks)
+			for _, r := range ranks {
 				diverge(t, r)
 			}
-			layout, conflict := commonLayout(t, all)
+			layout, conflict := commonLayout(t, ranks)
 			if conflict != nil {
 				t.Fatalf("CommonLayout returned conflict %+v for identical live blocks", conflict)
 			}
-			for _, r := range all {
+			for _, r := range ranks {
 				if _, err := r.core.Rebuild(layout); err != nil {
 					t.Fatal(err)
 				}
 				for len(r.pinned) > 0 {
-					r.unpin(t, 0) // in a different order on each rank
+					r.unpin(t, 0) // the first, which may be another block on each rank
 				}
 				if err := r.core.Verify(); err != nil {
 					t.Fatal(err)
 				}
 			}
-			checkSamePlacement(t, all)
-			for range rapid.IntRange(0, 40).Draw(t, "afterwards") {
-				stepAll(t, all)
+			checkSamePlacement(t, ranks)
+			for range rapid.IntRange(0, 40).Draw(t, "calls afterwards") {
+				stepAndCompare(t, ranks)
 			}
 		}
 	})
 }
 
-// diverge makes calls on one rank that do not change its live blocks.
+// diverge makes random calls on one rank. In the end, its live blocks are those that it had before.
 func diverge(t *rapid.T, r *divergingRank) {
 	before := len(r.live)
+	calls := []call{
+		callAlloc, callAlloc, callFree, callUse, callPin, callUnpin, callComplete,
+	}
 	for range rapid.IntRange(0, 20).Draw(t, "calls on one rank") {
-		op := rapid.SampledFrom([]int{0, 0, 3, 5, 6, 7, 8}).Draw(t, "op on one rank")
+		c := rapid.SampledFrom(calls).Draw(t, "call on one rank")
 		pick := rapid.IntRange(0, 1000).Draw(t, "pick on one rank")
-		if op == 3 {
+		if c == callFree { // only a block that diverge has allocated
 			if len(r.live) == before {
 				continue
 			}
 			pick = before + pick%(len(r.live)-before)
 		}
-		r.step(t, op, pick, rapid.Int64Range(1, 3*mib).Draw(t, "size on one rank"))
+		r.step(t, c, pick, rapid.Int64Range(1, 3*mib).Draw(t, "size on one rank"))
 	}
 	for len(r.live) > before {
 		r.free(t, before)
 	}
 }
 
-func stepAll(t *rapid.T, all []*divergingRank) {
-	op := rapid.SampledFrom([]int{0, 1, 3, 5, 8}).Draw(t, "op afterwards")
+// stepAndCompare makes a random call on both ranks, and fails the test if their placement differs
+// then.
+func stepAndCompare(t *rapid.T, ranks []*divergingRank) {
+	calls := []call{callAlloc, callAlloc, callFree, callUse, callComplete}
+	c := rapid.SampledFrom(calls).Draw(t, "call afterwards")
 	pick := rapid.IntRange(0, 1000).Draw(t, "pick afterwards")
 	size := rapid.Int64Range(1, 3*mib).Draw(t, "size afterwards")
-	for _, r := range all {
-		r.step(t, op, pick, size)
+	for _, r := range ranks {
+		r.step(t, c, pick, size)
 		if err := r.core.Verify(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	checkSamePlacement(t, all)
+	checkSamePlacement(t, ranks)
 }
 
-func checkSamePlacement(t *rapid.T, all []*divergingRank) {
+// rangeOf returns where a block is.
+func rangeOf(b Block) Range {
+	return Range{Segment: b.Segment, Offset: b.Offset, Size: b.Size}
+}
+
+// checkSamePlacement fails the test unless both ranks have their live blocks at the same places and
+// the same counters. It also fails if a Core does not know one of the blocks.
+func checkSamePlacement(t *rapid.T, ranks []*divergingRank) {
 	var places [2][]Range
-	for i, r := range all {
-		for _, v := range r.live {
-			places[i] = append(places[i], Range{v.Segment, v.Offset, v.Size})
-			if live, err := r.core.LiveBlock(v.Handle); err != nil || live != v {
-				t.Fatalf("LiveBlock = %+v, %v; want %+v", live, err, v)
+	for i, r := range ranks {
+		for _, block := range r.live {
+			places[i] = append(places[i], rangeOf(block))
+			if got, err := r.core.LiveBlock(block.Handle); err != nil || got != block {
+				t.Fatalf("rank %d: LiveBlock = %+v, %v; want %+v", i, got, err, block)
 			}
 		}
 	}
-	if d := cmp.Diff(places[0], places[1]); d != "" {
-		t.Fatalf("placements differ (-rank 0 +rank 1):\n%s", d)
+	if diff := cmp.Diff(places[0], places[1]); diff != "" {
+		t.Fatalf("placements differ (-rank 0 +rank 1):\n%s", diff)
 	}
-	if a, b := all[0].core.Stats(), all[1].core.Stats(); a.Mapped != b.Mapped || a.Live != b.Live {
-		t.Fatalf("rank 0 has counters %+v, rank 1 %+v", a, b)
+	stats0, stats1 := ranks[0].core.Stats(), ranks[1].core.Stats()
+	if stats0.Mapped != stats1.Mapped || stats0.Live != stats1.Live {
+		t.Fatalf("rank 0 has counters %+v, rank 1 %+v; want the same Mapped and Live", stats0, stats1)
 	}
 }
 
 func TestBlockLiveOnOneRankIsConflict(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		all := newDivergingRanks(t)
-		stepTogether(t, "together", all...)
-		all[1].alloc(t, 5*kib, 0)
-		extra := all[1].live[len(all[1].live)-1]
-		_, conflict := commonLayout(t, all)
-		if conflict == nil || conflict.Range != (Range{extra.Segment, extra.Offset, extra.Size}) {
-			t.Fatalf("CommonLayout returned conflict %+v, want one at %+v", conflict, extra)
+		ranks := newDivergingRanks(t)
+		stepTogether(t, ranks)
+		const stream = 0
+		ranks[1].alloc(t, 5*kib, stream)
+		extra := ranks[1].live[len(ranks[1].live)-1]
+		_, conflict := commonLayout(t, ranks)
+		if conflict == nil || conflict.Range != rangeOf(extra) {
+			t.Fatalf("CommonLayout returned conflict %+v, want one at %+v", conflict, rangeOf(extra))
 		}
 	})
 }
 
+// A freed block is deferred while another stream may still use it. It is then neither live nor
+// free, so the ranks cannot agree on a layout.
 func TestRebuildRefusesDeferredBlocks(t *testing.T) {
-	two := newRanks(t, Config{First: mib})
-	r := &two[0]
-	r.alloc(t, kib, 0)
-	if err := r.core.Use(r.live[0].Handle, 1); err != nil {
+	pair := newRanks(t, Config{First: mib})
+	r := &pair[0]
+	const owner, user = 0, 1 // streams
+	r.alloc(t, kib, owner)
+	if err := r.core.Use(r.live[0].Handle, user); err != nil {
 		t.Fatal(err)
 	}
 	r.free(t, 0)
-	_, inventoryErr := r.core.Inventory()
-	if _, rebuildErr := r.core.Rebuild(Arrangement{}); !errors.Is(inventoryErr, ErrDeferred) ||
-		!errors.Is(rebuildErr, ErrDeferred) {
-		t.Fatalf("Inventory = %v, Rebuild = %v; want ErrDeferred from both", inventoryErr, rebuildErr)
+	if _, err := r.core.Inventory(); !errors.Is(err, ErrDeferred) {
+		t.Errorf("Inventory returned error %v, want ErrDeferred", err)
+	}
+	if _, err := r.core.Rebuild(Arrangement{}); !errors.Is(err, ErrDeferred) {
+		t.Errorf("Rebuild returned error %v, want ErrDeferred", err)
 	}
 }
