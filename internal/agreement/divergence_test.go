@@ -15,7 +15,7 @@ import (
 // TestReports checks the text of every kind of report. The input of each case has one line per
 // rank:
 //
-//	agree mode=exact
+//	agree
 //	alloc 512@0+0 free 512@0+0
 //	alloc 512@0+0
 //

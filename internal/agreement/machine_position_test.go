@@ -13,6 +13,10 @@ import (
 	"symmem/internal/ledger"
 )
 
+// In these tests, a history is the list of a pool's events on one rank. newLedger(n, history)
+// returns the ledger that keeps the last n events of it, or all for 0. newGroup returns a machine
+// for each ledger, and runAll lets these machines agree.
+
 // maxRounds returns the maximum number of rounds that an agreement on n events needs. In the first
 // round, ranks send votes: the lengths and digests (hashes) of their histories. If these differ,
 // ranks search the first difference, which can be at n+1 positions. In each round, they compare
@@ -53,8 +57,8 @@ func firstDifference(a, b []event.Event) int {
 	return min(len(a), len(b))
 }
 
-// One rank has another history than all others, which agree up to a random position. All ranks
-// must report the first difference, after few rounds.
+// The history of one rank differs from that of all others. The ranks have already agreed on the
+// events before an earlier position. All must report the first difference, after few rounds.
 func TestFirstDifferingEventIsFound(t *testing.T) {
 	names := slices.Sorted(maps.Keys(changes)) // in the same order in every run
 	rapid.Check(t, func(t *rapid.T) {

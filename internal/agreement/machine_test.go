@@ -13,8 +13,11 @@ import (
 	"symmem/internal/ledger"
 )
 
+// A Machine runs an agreement on one rank: it finds out whether all ranks have the same history of
+// events in each pool. A ledger is such a history, with a digest (hash) at each position.
+
 func TestNewRefusesInvalidConfigs(t *testing.T) {
-	source := ledger.New(0)
+	source := ledger.New(0) // keeps the default number of events
 	cases := map[string]Config{
 		"no ranks":                  {},
 		"a rank out of range":       {Rank: 2, Ranks: 2},

@@ -10,6 +10,10 @@ import (
 	"symmem/internal/ledger"
 )
 
+// In an agreement, each rank has a Machine. In each round, the machines send payloads. Merge
+// combines these to a Summary, from which Step computes the payload of the next round or the
+// outcome.
+
 // payloadsByRound runs an agreement and returns the payloads that ranks send: the result contains,
 // for each round, the payload of each rank. An error of a machine fails the test.
 func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
@@ -35,7 +39,8 @@ func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 }
 
 // newSixMachines returns the machines of six ranks whose histories differ at event 300. There are
-// three variants of the event, each on two ranks. The machines have not been started.
+// three variants of the event, each on two ranks. The machines have not been started. newGroup
+// makes a machine for each ledger.
 func newSixMachines(t testing.TB) []*Machine {
 	t.Helper()
 	history := randomHistory(newRand(3), 400)
