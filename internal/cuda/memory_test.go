@@ -11,6 +11,12 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
+// Tests in this file use load: it compiles a C library that stands in for libcuda, and opens it.
+// The library's functions, which have the declarations of cuda.h, only record their arguments.
+// SetOutput sets bytes that they write to the memory of an argument, whose index counts from 0.
+// RecordMemory selects an argument whose memory is recorded. address, big and stream are arbitrary
+// values.
+
 // The structures must have the same layout in Go and in C. The C function layout_of_prop returns
 // sizes and offsets by index, in the order of the table below.
 func TestAllocationPropLayout(t *testing.T) {

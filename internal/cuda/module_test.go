@@ -67,7 +67,7 @@ func moduleWith(kernelCount int) Module { return Module(address) + Module(kernel
 func kernelOf(module Module, number int) Function { return Function(module) + 16*Function(number) }
 
 func TestModuleLoadFunctionsLoadsAll(t *testing.T) {
-	driver, _ := load(t, declarations, eagerLoading)
+	driver, _ := load(t, declarations, eagerLoading) // builds a C library in place of libcuda
 	for _, kernelCount := range []int{0, 1, 3} {
 		module := moduleWith(kernelCount)
 		var want []Function

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Arguments of calls. The recorder, a library in place of libcuda, never uses the addresses.
+// Arguments of calls. Tests call a C library that stands in for libcuda and only records the calls,
+// so the addresses are never used.
 const (
 	// Addresses and sizes have bits above the 32nd, so that truncated arguments are detected.
 	address      uintptr = 0x7fab_cdef_0000
@@ -211,8 +212,8 @@ func errIfFalse(ok bool, err error) error {
 // Each method must pass its arguments to the C function, and return an error with the name of the
 // function if that fails.
 func TestMethodsPassAllArguments(t *testing.T) {
-	driver, recorder := load(t, declarations)
-	const outOfMemory = 2 // any result but 0 is an error
+	driver, recorder := load(t, declarations) // builds the library
+	const outOfMemory = 2                     // any result but 0 is an error
 	for name, c := range calls {
 		t.Run(name, func(t *testing.T) {
 			recorder.Reset()
