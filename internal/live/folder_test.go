@@ -10,6 +10,10 @@ import (
 	"testing"
 )
 
+// Each rank of a job serves its state at a socket. The sockets of a job are in a folder, and the
+// folders of a user's jobs are in Root, which is in TMPDIR. useFolder sets TMPDIR to an empty
+// folder for a test.
+
 // checkOpenFails checks that a server cannot be opened. If it can, checkOpenFails closes it and
 // fails the test, with the reason why Open should have failed.
 func checkOpenFails(t *testing.T, reason string) {
@@ -51,7 +55,7 @@ func TestOpenRefusesUnsafeFolder(t *testing.T) {
 // TestLongSocketPathIsRefused uses a temporary folder whose path is longer than that of a Unix
 // socket may be. Open must not leave a folder for the job.
 func TestLongSocketPathIsRefused(t *testing.T) {
-	useFolder(t) // sets TMPDIR
+	useFolder(t)
 	// The path of a socket may have 107 bytes. This one has 100 more than TMPDIR.
 	long := filepath.Join(os.Getenv("TMPDIR"), strings.Repeat("long-", 20))
 	if err := os.Mkdir(long, 0o700); err != nil {

@@ -38,8 +38,11 @@ func checkSeries(t *testing.T, s Snapshot, name, value string, labels ...string)
 	}
 }
 
-// The values are those of example. Collectives are counted on all of their paths, and "window" is
-// the only path there. Series that begin with nccl have the names of NCCL Inspector.
+// example returns the snapshot of a rank of four, with one group and one pool. The rank has waited
+// 1.5 s for rank 3, and the group has failed. Of its 9 calls, all AllReduce, 2 were timed and took
+// 0.5 s in total. The latest timed call reduced 1 MiB in 1 ms.
+//
+// The names of series that begin with nccl are those of NCCL Inspector.
 func TestMetrics(t *testing.T) {
 	t.Setenv("SLURM_JOB_ID", "42") // the metrics have it as a label
 	s := example(2)

@@ -15,6 +15,9 @@ import (
 	"symmem/internal/page"
 )
 
+// Tests in this file build the web page that shows the state of a machine's ranks. example returns
+// the state of one rank, and get requests a page of the rank with such a state.
+
 // machineOf returns a Machine whose ranks share a pool. histories contains, by rank, the events
 // that a rank has recorded in the pool.
 func machineOf(histories ...Pool) *Machine {
