@@ -14,7 +14,7 @@ func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 	const size, count = 4096, 4000
 	const stream = 0
 	c := newCore(t, Default())
-	all := make([]Block, count) // in the order of their offsets
+	all := make([]Block, count) // in the order of their offsets, in one segment
 	for i := range all {
 		all[i] = mustAlloc(t, c, size, stream)
 	}

@@ -9,10 +9,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// divergingRank simulates a rank of a program whose calls differ between ranks for a while. Its
-// blocks are in allocation order.
+// After a fault, the ranks of a job may have made different calls, and so their Cores may differ.
+// Each lists its live blocks in an Inventory. CommonLayout computes one arrangement of memory from
+// all inventories, and Rebuild changes each Core to it.
+
+// divergingRank simulates a rank of a program whose calls differ between ranks for a while.
 type divergingRank struct {
-	*rank
+	*rank            // has the Core and its live blocks, in the order of allocation
 	streams []Stream // the program's streams, as this rank names them
 	pinned  []Block  // pinned blocks, live or freed; in this list once for each Pin
 }

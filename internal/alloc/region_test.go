@@ -11,7 +11,8 @@ import (
 
 // A pool maps memory in segments. A segment is divided into regions, each of which belongs to one
 // stream. A region consists of spans of 2 MiB. Its memory is dirty up to an end, and clean above:
-// no queued work uses clean memory, so other streams can take it without waiting.
+// no queued work uses clean memory, so other streams can take it without waiting. newCore returns
+// an empty pool. mustAlloc allocates a block, and adds a segment if the pool requests one.
 
 // footprint returns the number of bytes that are not clean: the total size of all spans that begin
 // below the dirty end of their region.
