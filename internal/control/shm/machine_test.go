@@ -16,7 +16,8 @@ import (
 // hangTimeout expires only if a test hangs.
 const hangTimeout = 60 * time.Second
 
-// rankPair holds two ranks in this process, which use one store and share memory.
+// rankPair holds two ranks in this process, which use one store and share memory. A Machine
+// connects a rank to the others on the machine, and a plane to the others of a group.
 type rankPair struct {
 	t        *testing.T
 	ctx      context.Context // ends after hangTimeout

@@ -15,9 +15,10 @@ import (
 
 const unordered = false // argument of Named
 
-// Ranks gather the words of a named value in steps, from 1. A rank writes its words for a step into
-// a slot of memory that all ranks share, in one of two lines by turns.
-//
+// Tests in this file use newRankPair: two ranks in this process, whose planes are connected by
+// join. Ranks gather the words of a named value in steps, from 1. For each name, a rank has a slot
+// in memory that all ranks share. It writes its words for a step in one of two lines of the slot.
+
 // TestGatherFailsOnInvalidData writes invalid data into the slot of rank 1 before rank 0 reads it.
 // Rank 0 must report them, and must not wait for rank 1.
 func TestGatherFailsOnInvalidData(t *testing.T) {

@@ -14,6 +14,11 @@ import (
 	"symmem/internal/sys"
 )
 
+// Most tests in this file use newRankPair: two ranks in this process, whose planes are connected by
+// join. A plane lets the ranks of a group exchange data in steps, through memory that they share.
+// Each rank has a block of this memory. In d.planes[0], blocks[1] and otherBlocks[0] are that of
+// rank 1.
+
 // TestLongWaitSleepsAndIsWoken lets rank 1 wait until it sleeps. Rank 0 then makes the same call,
 // which must wake rank 1.
 func TestLongWaitSleepsAndIsWoken(t *testing.T) {
