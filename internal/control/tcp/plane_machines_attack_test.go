@@ -16,12 +16,16 @@ import (
 	"symmem/internal/netlab"
 )
 
+// Tests in this file use a cluster: ranks as processes on simulated machines, which are network
+// namespaces on this host. Rank 0 serves a store, from which ranks get the group's secret token. A
+// rank without the token is not part of the job, and must not disturb it.
+
 // newAttackedCluster returns a cluster of three machines. The last one runs no ranks: it is the
 // attacker. The ranks of the other machines have not been started.
 func newAttackedCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := newIdleCluster(t, netlab.Config{Machines: 3}, ranksPerMachine)
-	c.idle = 1
+	c.idle = 1 // number of machines without ranks
 	return c
 }
 

@@ -13,6 +13,10 @@ import (
 	"symmem/internal/netlab"
 )
 
+// The test in this file uses a cluster: ranks as processes on simulated machines, which are network
+// namespaces on this host. Ranks run rounds of exchanges until a fault occurs. If the host is too
+// busy to simulate the network, a failure of a cluster skips its test instead.
+
 var (
 	faultsFlag = flag.Int("faults", 6, "number of random network faults")
 	ranksFlag  = flag.Int("machine-ranks", 2, "ranks per machine in tests with random network faults")
@@ -157,7 +161,7 @@ func (c *cluster) injectHealingFault(r *rand.Rand, link netlab.Link, counts *fau
 	}
 	<-time.After(duration)
 	c.lab.SetAll(link)
-	c.awaitRounds()
+	c.awaitRounds() // fails the test unless all ranks complete more rounds
 	counts.add(kind)
 }
 
@@ -199,7 +203,7 @@ func (c *cluster) injectLastFault(r *rand.Rand, counts *faultCounts) {
 		_ = c.ranks[rank].command.Process.Kill()
 		c.checkOnlyRankLost(rank, begin)
 	case orderlyEnd:
-		c.finish()
+		c.finish() // fails the test unless all ranks end without an error
 	}
 	counts.add(kind)
 }

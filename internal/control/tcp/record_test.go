@@ -10,6 +10,8 @@ import (
 	"symmem/internal/control"
 )
 
+// A rankRecord holds what a rank knows about another rank, from its messages.
+
 // post returns the message with which a rank posts its payload for a step of a track. The payload
 // is the step.
 func post(track track, step uint64) message {
@@ -26,6 +28,7 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 	for i := range driver.MaxValueNames + 1 {
 		tooManyNames = append(tooManyNames, post(valueTrack(fmt.Sprint(i)), 1))
 	}
+	// The payload of a kindFail is a status, of which only the size matters here.
 	failure := message{kind: kindFail, step: uint64(control.FailedItself), payload: anyStatus()}
 	for name, c := range map[string]struct {
 		acceptedCount int // number of messages before the first error
