@@ -119,13 +119,10 @@ void late(unsigned *cell, unsigned *variable, void (*meanwhile)(void *)) {
 	}
 }
 
-// TestStatusAfterStep calls a function after a step. The step is a call of another function, here
-// enter. If the step fails, its status must be returned, and the function must not be called.
-//
-// In C, the functions return a weighted sum of their arguments, which are more than registers can
-// hold, and of the step's argument.
-func TestStatusAfterStep(t *testing.T) {
-	path := dltest.Compile(t, "libstatus.so", `
+// statusLibrary is the C source of the functions that TestStatusAfterStep calls. Their arguments
+// are more than registers can hold. sum and sum_of_more return a weighted sum of them and of the
+// last argument of enter on the same thread. called returns the number of calls of both.
+const statusLibrary = `
 static __thread long entered;
 static int calls;
 int enter(long argument) { entered = argument; return argument < 0 ? 7 : 0; }
@@ -138,7 +135,12 @@ int sum_of_more(long a, long b, long c, long d, long e, long f, long g, long h, 
                 long k, long l, long m) {
 	return sum(a,b,c,d,e,f,g,h,i,j,k,l) + 13*m;
 }
-int called(void) { return calls; }`)
+int called(void) { return calls; }`
+
+// TestStatusAfterStep calls a function after a step, which is a call of another function, here
+// enter. If the step fails, its status must be returned, and the function must not be called.
+func TestStatusAfterStep(t *testing.T) {
+	path := dltest.Compile(t, "libstatus.so", statusLibrary)
 	library, err := dl.Open(path)
 	if err != nil {
 		t.Fatal(err)
