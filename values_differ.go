@@ -211,7 +211,6 @@ func majorityWords(wordsByRank []driver.Words) (majority driver.Words, hasMajori
 
 // describeSides lists which ranks have which call, such as "ranks 0-2 have ... at file.go:7; rank 3
 // has ...".
-
 func (v *values) describeSides(divergence *DivergenceError) string {
 	var texts []string
 	for _, s := range divergence.Sides {
