@@ -203,8 +203,8 @@ func (c *comparison) recordAgreed(outcome *agreement.Outcome) {
 	}
 }
 
-// checkInBackground compares histories regularly until the group ends. It thus finds divergences
-// even if the program never registers again.
+// checkInBackground compares histories regularly until the group ends or a comparison fails. It
+// thus finds divergences even if the program never registers again.
 func (c *comparison) checkInBackground() {
 	timer := time.NewTicker(c.rt.opts.CheckInterval)
 	defer timer.Stop()
@@ -215,7 +215,7 @@ func (c *comparison) checkInBackground() {
 			return
 		}
 		if err := c.compareInBackground(); err != nil {
-			return // the group has failed or was closed, and the program's calls return why
+			return // the group has ended, or only LaneBackground has failed: the group still works
 		}
 	}
 }
