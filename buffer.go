@@ -125,7 +125,7 @@ func (b Buffer) UseOn(s *Stream) error {
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
-	const noStream = 0 // never read, because the Memory has no pool
+	const noStream = 0 // any number: the uses of a Memory without a pool are not recorded
 	return Memory{
 		start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, noStream) | hostFlag,
 	}

@@ -60,8 +60,7 @@ func reportOf(cause error) report {
 	}
 	var r report
 	var mismatch *driver.MismatchError
-	// The order of the cases is that of the kinds' constants. An error can match several cases.
-	// errors.As sets the field of r.
+	// An error can match several cases, so their order matters. errors.As sets the field of r.
 	switch {
 	case errors.As(cause, &r.Lost):
 		r.Kind, r.InCall = kindLost, r.Lost.InCall
