@@ -120,8 +120,8 @@ func (s *suspicion) recordRealigned(g *roster) {
 // alignedCall is a call of all ranks of a group that compares histories of pools.
 type alignedCall struct {
 	tag string // names the call, so that the comparison fails if ranks make different calls
-	// pools lists the pools that may need a realignment: each that some rank suspects, and each for
-	// which needsAlign returns true on some rank.
+	// pools lists the pools that the call may realign. It realigns those that some rank suspects, and
+	// those for which needsAlign returns true on some rank.
 	pools      []*Pool
 	needsAlign func(*Pool) bool          // may be nil; set to nil after a realignment
 	ledgers    func() []agreement.Ledger // returns the histories to compare; may be nil

@@ -280,10 +280,10 @@ func (w *localWorld) Leave(context.Context, string) error {
 	return w.store.Close()
 }
 
-// recordResult records the result of a join of a group, for leaveReason.
+// recordResult records the result of a join of a group or of a failed Open, for leaveReason.
 func (m *rankMonitor) recordResult(err error) {
 	if errors.Is(err, ErrClosed) {
-		return // Runtime.Close has interrupted the join
+		return // Runtime.Close has interrupted the call
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

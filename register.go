@@ -68,8 +68,9 @@ func (r *registrar) ensureMembership(g *Group) (*membership, error) {
 	return m, nil
 }
 
-// findMembership is ensureMembership for callers that do not hold mu. It accepts any group, and
-// also adds the membership to the group.
+// findMembership is ensureMembership for callers that do not hold mu. It also adds the membership
+// to the group. It returns an error if the group is nil or belongs to another runtime, or if the
+// pool is closed.
 func (r *registrar) findMembership(g *Group) (*membership, error) {
 	if g == nil || g.rt != r.rt {
 		return nil, invalid("the group is nil or belongs to another runtime than the pool")
