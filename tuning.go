@@ -22,7 +22,7 @@ const (
 )
 
 // Tuning describes how a group chooses the path of a call: the way in which the call runs. A tuning
-// table contains measurements of the paths. With them, a group chooses a fast path for each call.
+// table contains measured thresholds: up to which size of a call each path is the fastest.
 type Tuning struct {
 	// Table is the name of the tuning table, and its file if it has one.
 	Table string `json:"table"`
