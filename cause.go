@@ -220,8 +220,8 @@ func difference(ranks, others []int) []int {
 	})
 }
 
-// addAdvice adds what to do if a rank has a suspect pool: its layout may differ between ranks until
-// a realignment, for which the rank waits.
+// addAdvice adds what to do if a rank has a suspect pool, whose layout may differ between ranks. At
+// the next call that uses the pool, this rank waits for the others, in order to realign it.
 func (all *reports) addAdvice(err error) error {
 	if !all.suspect {
 		return err

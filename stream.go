@@ -269,7 +269,8 @@ func (s *Stream) drain(ctx context.Context) error {
 // has no work left, and must not be queried.
 func (s *Stream) mayBeGone() bool { return s.adopted != nil && s.rt.adoptedIdle.Load() }
 
-// close ends the use of the stream. It waits for the stream's work.
+// close ends the use of the stream. It waits for the stream's work, except for an adopted stream
+// that its owner may have destroyed or is capturing.
 func (s *Stream) close() error {
 	if s.adopted == nil {
 		err := s.queue.Close()
