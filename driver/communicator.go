@@ -142,7 +142,7 @@ type Communicator interface {
 	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
 	Decisions
 	// Register makes a window, which gives the group's ranks access to a segment of each rank. It is
-	// collective. All ranks pass the same key, which they have not used for another window. If the
+	// collective. All ranks pass the same key, which no other open window of the group has. If the
 	// sizes of the segments differ, all ranks return an error, and the key can be used again. During
 	// a capture, Register returns ErrCapturing. After an error, this rank has no window.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
