@@ -43,8 +43,12 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 		}
 	}
 	tasks.Wait()
-	if !slices.IsSorted(freed) {
-		t.Errorf("deferred functions ran in the order %v, want ascending order", freed)
+	var want []int
+	for i := range freeCount {
+		want = append(want, i)
+	}
+	if !slices.Equal(freed, want) {
+		t.Errorf("deferred functions ran in the order %v, want 0 to %d, once each", freed, freeCount-1)
 	}
 	allFreed, err := g.Reclaim()
 	if !allFreed || err != nil || len(g.unfinishedWork)+len(g.deferredFrees) > 0 {
