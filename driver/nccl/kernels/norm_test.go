@@ -86,8 +86,7 @@ func TestChooseScatteredNorms(t *testing.T) {
 		switch {
 		case err != nil && !strings.Contains(err.Error(), c.want):
 			t.Errorf("%s: Choose = %v, want %s", c.name, err, c.want)
-		case err == nil && (l.Kernel != c.want ||
-			l.Fused && (l.Blocks != c.blocks || l.Threads != c.threads)):
+		case err == nil && (l.Kernel != c.want || l.Blocks != c.blocks || l.Threads != c.threads):
 			t.Errorf("%s: got %s with %d blocks of %d threads, want %s with %d of %d", c.name, l.Kernel,
 				l.Blocks, l.Threads, c.want, c.blocks, c.threads)
 		}
