@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	multiprocessorRegisters = 64 << 10 // registers of a multiprocessor
+	multiprocessorRegisters = 64 << 10 // registers of a multiprocessor of the GPU
 	registerUnit            = 8        // a thread gets a multiple of this number
 )
 
@@ -27,42 +27,53 @@ func familyOf(kernel string) string {
 	return ""
 }
 
-// requiredThreads returns the number of threads of a kernel that must fit on a multiprocessor.
+// requiredThreads returns the number of threads of a kernel that must fit on a multiprocessor at
+// the same time. The name of most kernels ends in the largest number of ranks.
 func requiredThreads(kernel string) int {
 	ranks, err := strconv.Atoi(kernel[strings.LastIndex(kernel, "_")+1:])
+	hasRanks := err == nil
 	if strings.HasSuffix(kernel, "_any") {
-		ranks, err = MaxRanks, nil
+		ranks, hasRanks = MaxRanks, true
 	}
+	const oneBlock = maxRowThreads
 	switch {
 	case slices.Contains(Retired, kernel):
-		return maxRowThreads
+		return oneBlock
 	case strings.HasPrefix(kernel, "norm_local"):
-		return 2 * maxRowThreads
+		return 2 * oneBlock
 	case strings.HasPrefix(kernel, "norm_"):
-		return (maxRowWarps + 1) * warp
+		return (maxRowWarps + 1) * warp // with the warp that exchanges headers
 	case strings.HasPrefix(kernel, "route_line_") && ranks <= 4:
 		return routeThreads + 4*warp // leaves space for a small call of another group
-	case familyOf(kernel) == "" || err != nil:
-		return maxRowThreads
+	case familyOf(kernel) == "" || !hasRanks: // not a line kernel
+		return oneBlock
 	}
-	const multiprocessors = 100
+	// The threads of all blocks that a line kernel needs at the same time, for each multiprocessor.
+	const multiprocessors = 100 // any number
 	l := &Launch{Ranks: ranks, Multiprocessors: multiprocessors}
 	grid := l.resident(familyOf(kernel))
-	return (grid.blocks + multiprocessors - 1) / multiprocessors * grid.threads
+	blocksEach := (grid.blocks + multiprocessors - 1) / multiprocessors // rounded up
+	return blocksEach * grid.threads
 }
 
-// The values of the format and the attribute in an entry of section .nv.info with a register
-// count. An entry has a format, an attribute, the size of the data, and data: here, the index of
-// the kernel's symbol and the number of registers.
+// Section .nv.info of a cubin (a compiled object) is a list of entries:
+//
+//	byte 0      format
+//	byte 1      attribute
+//	bytes 2, 3  size of the data if the format is sizedFormat, and otherwise the data
+//	from 4      data if the format is sizedFormat
+//
+// The data of attribute registerCount is the index of the kernel's symbol and the number of
+// registers, each in 4 bytes.
 const (
-	sized         = 0x04
+	sizedFormat   = 0x04
 	registerCount = 0x2f
 )
 
 // TestKernelsFitBlocks checks that a multiprocessor has enough registers for each kernel's threads.
 func TestKernelsFitBlocks(t *testing.T) {
-	for major := range binaries {
-		counts := map[string]int{}
+	for major := range binaries { // of the compute capability
+		counts := map[string]int{} // registers of a thread, by kernel
 		for _, load := range []func(major, minor int) ([]byte, error){
 			Object, NormObject, RouteObject,
 		} {
@@ -100,16 +111,16 @@ func registerCounts(t *testing.T, object []byte) map[string]int {
 	found := map[string]int{}
 	for len(info) >= 4 {
 		format, attribute := info[0], info[1]
-		info = info[2:]
-		size := 2
-		if format == sized {
-			size += int(binary.LittleEndian.Uint16(info))
+		entryBytes := 4
+		if format == sizedFormat {
+			entryBytes += int(binary.LittleEndian.Uint16(info[2:]))
 		}
-		if format == sized && attribute == registerCount {
-			symbol := symbols[binary.LittleEndian.Uint32(info[2:])-1]
-			found[symbol.Name] = int(binary.LittleEndian.Uint32(info[6:]))
+		if format == sizedFormat && attribute == registerCount {
+			symbolIndex := binary.LittleEndian.Uint32(info[4:])
+			symbol := symbols[symbolIndex-1] // Symbols leaves out the symbol with index 0
+			found[symbol.Name] = int(binary.LittleEndian.Uint32(info[8:]))
 		}
-		info = info[size:]
+		info = info[entryBytes:]
 	}
 	return found
 }
