@@ -19,12 +19,12 @@ func TestMain(m *testing.M) { gputest.Main(m) }
 func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 	g := gputest.Open(t)
 	err := g.Do(func() error {
-		gate, err := g.Words.Take(g.CUDA)
+		gate, err := g.Words.Take(g.CUDA) // a word of memory that the host and the GPU access
 		if err != nil {
 			return err
 		}
 		const open = 1
-		defer gate.Set(open)
+		defer gate.Set(open) // ends the abandoned work
 		timeout := g.Timeout
 		g.Timeout = time.Millisecond
 		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
@@ -35,7 +35,7 @@ func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 			t.Errorf("Run with blocked work = %v, want %v", err, context.DeadlineExceeded)
 		}
 		if !g.MustKeepMemory() {
-			t.Error("MustKeepMemory = false while the abandoned work runs")
+			t.Error("MustKeepMemory = false while the abandoned work runs, want true")
 		}
 		written, err := g.Words.Take(g.CUDA)
 		if err != nil {
@@ -45,8 +45,8 @@ func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
 			return g.CUDA.StreamWriteValue(stream, written.Address(), 1)
 		})
-		if written.Value() != 1 {
-			t.Error("Run returned before its work had completed")
+		if got := written.Value(); got != 1 {
+			t.Errorf("the word is %d after Run, want 1, which Run's work writes", got)
 		}
 		return err
 	})
@@ -74,38 +74,54 @@ func TestInternalStreamsAwaitWorkAfterAnError(t *testing.T) {
 			return err
 		}
 		defer g.Words.Put(gate, done)
-		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
-			time.AfterFunc(20*time.Millisecond, func() { gate.Set(1) })
-			return errors.Join(errQueue,
-				g.CUDA.StreamWaitValue(stream, gate.Address(), 1, cuda.WaitEqual),
-				g.CUDA.StreamWriteValue(stream, done.Address(), 1))
+		const open, written = 1, 1 // values of the two words
+		runErr := g.InternalStreams.Run(g, func(stream cuda.Stream) error {
+			// Run must still be waiting when the gate opens.
+			time.AfterFunc(20*time.Millisecond, func() { gate.Set(open) })
+			err := g.CUDA.StreamWaitValue(stream, gate.Address(), open, cuda.WaitEqual)
+			if err != nil {
+				return err
+			}
+			err = g.CUDA.StreamWriteValue(stream, done.Address(), written)
+			if err != nil {
+				return err
+			}
+			return errQueue
 		})
-		if done.Value() != 1 {
+		if done.Value() != written {
 			t.Error("Run returned before its work had completed")
 		}
-		return err
+		return runErr
 	})
 	if !errors.Is(err, errQueue) {
 		t.Errorf("Run = %v, want %v", err, errQueue)
 	}
 }
 
-// TestInternalStreamsDoNotWaitForEachOther calls Run while the queue function of another Run
-// waits, like an NCCL call that waits for a stopped rank.
+// TestInternalStreamsDoNotWaitForEachOther calls Run while the function of another Run, which
+// queues its work, waits. An NCCL call that waits for a stopped rank does the same. The later Run
+// must return first.
 func TestInternalStreamsDoNotWaitForEachOther(t *testing.T) {
 	g := gputest.Open(t)
-	queueing, proceed := make(chan struct{}), make(chan struct{})
-	ended := make(chan error, 2) // results of the two Runs
+	isQueueing := make(chan struct{}) // closed when the first Run queues its work
+	proceed := make(chan struct{})    // closed to let it continue
+	ended := make(chan error, 2)      // results of the two Runs
 	run := func(queue func()) {
 		ended <- g.Do(func() error {
-			return g.InternalStreams.Run(g, func(cuda.Stream) error { queue(); return nil })
+			return g.InternalStreams.Run(g, func(cuda.Stream) error {
+				queue()
+				return nil
+			})
 		})
 	}
-	go run(func() { close(queueing); <-proceed })
-	<-queueing
+	go run(func() {
+		close(isQueueing)
+		<-proceed
+	})
+	<-isQueueing
 	go run(func() {})
 	select {
-	case err := <-ended:
+	case err := <-ended: // of the second Run
 		if err != nil {
 			t.Error(err)
 		}

@@ -8,20 +8,23 @@ import (
 	"time"
 )
 
+// TestDeferredFreesRunOnceAndInOrder defers functions with FreeWhenIdle while several goroutines
+// call Reclaim, which runs them once all unfinished work has ended. Each function must run once,
+// and in the order of the FreeWhenIdle calls.
 func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
-	const freeCount = 200
+	const freeCount = 200 // deferred functions, and also entries of unfinished work
 	var (
-		g     GPU
-		ended atomic.Bool
-		mu    sync.Mutex
-		freed []int
-		tasks sync.WaitGroup
+		g            GPU
+		ended        atomic.Bool // whether the unfinished work has ended
+		mu           sync.Mutex  // guards freed
+		freed        []int       // the deferred functions that have run, in this order
+		reclaimTasks sync.WaitGroup
 	)
 	for range freeCount {
 		g.AddUnfinished(ended.Load)
 	}
 	for range 4 {
-		tasks.Go(func() {
+		reclaimTasks.Go(func() {
 			for done := false; !done; {
 				_, _ = g.Reclaim() // no deferred function returns an error
 				mu.Lock()
@@ -31,7 +34,7 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 		})
 	}
 	for i := range freeCount {
-		ended.Store(i > freeCount/2)
+		ended.Store(i > freeCount/2) // the work ends in the middle
 		err := g.FreeWhenIdle(func() error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -42,7 +45,7 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tasks.Wait()
+	reclaimTasks.Wait() // until freed has freeCount entries
 	var want []int
 	for i := range freeCount {
 		want = append(want, i)
@@ -51,61 +54,68 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 		t.Errorf("deferred functions ran in the order %v, want 0 to %d, once each", freed, freeCount-1)
 	}
 	allFreed, err := g.Reclaim()
-	if !allFreed || err != nil || len(g.unfinishedWork)+len(g.deferredFrees) > 0 {
-		t.Errorf("Reclaim = %v, %v, with %d unfinished and %d deferred entries left; want true, nil, "+
-			"with none left", allFreed, err, len(g.unfinishedWork), len(g.deferredFrees))
+	if !allFreed || err != nil {
+		t.Errorf("Reclaim = %v, %v; want true, nil", allFreed, err)
+	}
+	if unfinished, deferred := len(g.unfinishedWork), len(g.deferredFrees); unfinished+deferred > 0 {
+		t.Errorf("%d unfinished and %d deferred entries are left, want none", unfinished, deferred)
 	}
 }
 
+// TestReclaimWaitsForOtherGoroutine calls Reclaim while another Reclaim runs a deferred function.
+// The second call must not return before that function has ended, because its caller relies on the
+// freed memory.
 func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 	var (
 		g       GPU
-		ended   atomic.Bool
+		ended   atomic.Bool           // whether the unfinished work has ended
 		begun   = make(chan struct{}) // closed when the deferred function runs
 		proceed = make(chan struct{}) // closed to let it return
-		first   = make(chan bool)
 	)
 	g.AddUnfinished(ended.Load)
-	if err := g.FreeWhenIdle(func() error {
+	err := g.FreeWhenIdle(func() error {
 		close(begun)
 		<-proceed
 		return nil
-	}); err != nil {
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	ended.Store(true)
-	go func() {
-		done, _ := g.Reclaim()
-		first <- done
-	}()
+	reclaim := func() chan bool {
+		result := make(chan bool, 1)
+		go func() {
+			allFreed, _ := g.Reclaim() // the deferred function returns no error
+			result <- allFreed
+		}()
+		return result
+	}
+	first := reclaim()
 	<-begun
-	second := make(chan bool)
-	go func() {
-		done, _ := g.Reclaim()
-		second <- done
-	}()
+	second := reclaim()
 	select {
 	case <-second:
 		t.Fatal("Reclaim did not wait for the other Reclaim")
-	case <-time.After(20 * time.Millisecond):
+	case <-time.After(20 * time.Millisecond): // the second Reclaim probably waits
 	}
 	close(proceed)
-	for _, allFreed := range []chan bool{first, second} {
-		if !<-allFreed {
+	for _, result := range []chan bool{first, second} {
+		if allFreed := <-result; !allFreed {
 			t.Error("Reclaim = false, want true")
 		}
 	}
 }
 
-// TestKeepsMemoryRereadsUnfinishedWork adds work during a query of the first work, as Stream.Close
-// does.
+// TestKeepsMemoryRereadsUnfinishedWork adds work while MustKeepMemory queries the first work, as
+// Stream.Close does. MustKeepMemory must notice the new work.
 func TestKeepsMemoryRereadsUnfinishedWork(t *testing.T) {
 	var g GPU
+	neverEnds := func() bool { return false }
 	g.AddUnfinished(func() bool {
-		g.AddUnfinished(func() bool { return false })
+		g.AddUnfinished(neverEnds)
 		return true
 	})
 	if !g.MustKeepMemory() {
-		t.Error("MustKeepMemory = false while work is unfinished")
+		t.Error("MustKeepMemory = false while work is unfinished, want true")
 	}
 }
