@@ -10,16 +10,18 @@ import (
 	"symmem/internal/sys"
 )
 
-// The peer's staging memory in these tests.
+// The address and size of the peer's staging memory in these tests. A Send copies the message
+// into staging memory, from which the receiver copies it.
 const (
 	segmentAddress = 1 << 30
 	segmentBytes   = 4 << 20
 )
 
 // TestPostRejectsInvalidHeaders posts a Recv after the peer has announced a message with a header
-// that a correct peer would never write.
+// that a correct peer would never write. post must return an error instead of copying from memory
+// that the header names.
 func TestPostRejectsInvalidHeaders(t *testing.T) {
-	for name, corrupt := range map[string]func(h *header){
+	for name, corrupt := range map[string]func(h *header){ // h is valid before
 		"wrong size of a mapped segment":     func(h *header) { h.size, h.offset = 1<<40, 1<<39 },
 		"segment size overflows":             func(h *header) { h.segment, h.size = 2, 1<<63 },
 		"segment number overflows":           func(h *header) { h.segment = 1<<32 + 1 },
@@ -42,19 +44,24 @@ func TestPostRejectsInvalidHeaders(t *testing.T) {
 	}
 	t.Run("more headers than slots", func(t *testing.T) {
 		in := newTestInbox(t)
-		spin.StoreRelease64(&in.mailbox.headersFrom(0).postedCount, 1<<60)
+		spin.StoreRelease64(&in.mailbox.headersFrom(0).postedCount, impossibleCount)
 		if accepted, err := in.post(newRecv(8)); err == nil || accepted {
-			t.Errorf("post = %v, %v; want an error", accepted, err)
+			t.Errorf("post = %v, %v; want false and an error", accepted, err)
 		}
 	})
 }
 
+// impossibleCount is a number of headers, far above the number of slots.
+const impossibleCount = 1 << 60
+
+// TestPostAcceptsCompleteMessageImmediately posts a Recv after the whole message has arrived. post
+// must accept it and set up the copy from the peer's staging memory.
 func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
 	in := newTestInbox(t)
 	in.announceFromPeer(&header{number: 1, bytes: 8, segment: 1, size: segmentBytes, offset: 64})
 	e := newRecv(8)
 	if accepted, err := in.post(e); err != nil || !accepted {
-		t.Fatalf("post = %v, %v; want true", accepted, err)
+		t.Fatalf("post = %v, %v; want true, nil", accepted, err)
 	}
 	if got, want := e.descriptor.From, uint64(segmentAddress+64); got != want {
 		t.Errorf("post copies the message from %#x, want %#x", got, want)
@@ -62,15 +69,18 @@ func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
 }
 
 // TestUnreadMessagesAreLimitedToSlots corrupts the number of posted headers in a closed mailbox.
+// unreadMessages must not list more messages than there are slots.
 func TestUnreadMessagesAreLimitedToSlots(t *testing.T) {
 	in := newTestInbox(t)
-	o := outbox{
-		config: &driver.GroupConfig{Ranks: []int{0, 1}},
+	const peer = 1
+	o := outbox{ // of rank 0
+		config: &driver.GroupConfig{Ranks: []int{0, peer}, Rank: 0},
 		peers:  []peerOutbox{{}, {mailbox: in.mailbox}},
 	}
-	spin.StoreRelease64(&in.mailbox.headersFrom(0).postedCount, 1<<60)
-	atomic.StoreUint32(&in.mailbox.wakeup().closed, 1)
-	if got := len(o.unreadMessages(1)); got != Slots {
+	spin.StoreRelease64(&in.mailbox.headersFrom(0).postedCount, impossibleCount)
+	const isClosed = 1
+	atomic.StoreUint32(&in.mailbox.wakeup().closed, isClosed)
+	if got := len(o.unreadMessages(peer)); got != Slots {
 		t.Errorf("unreadMessages returned %d messages, want %d", got, Slots)
 	}
 }
@@ -79,12 +89,13 @@ func TestUnreadMessagesAreLimitedToSlots(t *testing.T) {
 // memory appears to be mapped at segmentAddress.
 func newTestInbox(t *testing.T) *inbox {
 	t.Helper()
-	f, err := sys.Memfd("symmem-mailbox", mailboxBytes(2))
+	const ranks = 2
+	f, err := sys.Memfd("symmem-mailbox", mailboxBytes(ranks))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	mapping, err := sys.Map(f, 0, mailboxBytes(2))
+	defer f.Close() // the mapping keeps the memory
+	mapping, err := sys.Map(f, 0, mailboxBytes(ranks))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +106,7 @@ func newTestInbox(t *testing.T) *inbox {
 	})
 	return &inbox{
 		config:         &driver.GroupConfig{Ranks: []int{0, 1}, Rank: 1},
-		mailbox:        &mailbox{memory: mapping, ranks: 2},
+		mailbox:        &mailbox{memory: mapping, ranks: ranks},
 		announcements:  map[messageKey]*announcement{},
 		awaitingHeader: map[messageKey]*End{},
 		lastInSlot:     map[slotKey]*announcement{},
@@ -105,12 +116,14 @@ func newTestInbox(t *testing.T) *inbox {
 	}
 }
 
-// announceFromPeer makes a complete message with a header from rank 0 arrive.
+// announceFromPeer makes a complete message with header h arrive from rank 0, in slot 0.
 func (in *inbox) announceFromPeer(h *header) {
-	atomic.StoreUint32(&in.mailbox.flags(0).arrived[0], 1)
-	in.mailbox.headersFrom(0).post(h)
+	const peer, slot = 0, 0
+	atomic.StoreUint32(&in.mailbox.flags(peer).arrived[slot], 1)
+	in.mailbox.headersFrom(peer).post(h)
 }
 
+// newRecv returns a Recv of the given size from rank 0.
 func newRecv(bytes int64) *End {
 	call := &driver.Call{Operation: driver.Recv, Count: bytes, DataType: driver.Uint8}
 	return &End{plan: &Plan{Call: call}, descriptor: &kernels.Message{}}
