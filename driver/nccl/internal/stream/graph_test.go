@@ -18,32 +18,40 @@ func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 		t.Fatal(err)
 	}
 	gate := make(chan struct{}) // blocks the stream until it is closed
+	if err := s.Host(func() { <-gate }); err != nil {
+		t.Fatal(err)
+	}
 	event := streams.NewEvent()
-	if err := errors.Join(s.Host(func() { <-gate }), s.Record(event)); err != nil {
+	if err := s.Record(event); err != nil {
 		t.Fatal(err)
 	}
 	g := streams.GPU
 	for name, query := range map[string]func() bool{"Idle": s.Idle, "Done": event.Done} {
-		g.Adopted.Store(false)
+		g.Adopted.Store(false) // as if symmem had adopted no stream
 		endCapture := beginForeignCapture(t, g)
 		if query() {
-			t.Errorf("%s() = true before the work has completed", name)
+			t.Errorf("%s() = true before the work has completed, want false", name)
 		}
 		endCapture()
 	}
 	close(gate)
-	if err := errors.Join(s.Synchronize(t.Context()), s.Close()); err != nil {
+	if err := s.Synchronize(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// beginForeignCapture begins a capture in global mode on another thread. The returned function
-// ends the capture. It reports no error if a query has invalidated the capture.
+// beginForeignCapture begins a capture in global mode on another thread, as another library would.
+// It stops the test if that fails. The returned function ends the capture. It reports no error if
+// a query has invalidated the capture.
 func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 	t.Helper()
-	begun, ended := make(chan error), make(chan error)
-	end := make(chan struct{})
-	go func() {
+	begun := make(chan error)  // the result of BeginCapture
+	end := make(chan struct{}) // closed to end the capture
+	ended := make(chan error)  // the result of the whole goroutine
+	go func() {                // ends after end is closed
 		ended <- g.Do(func() error {
 			stream, err := g.CUDA.StreamCreate()
 			if err == nil {
@@ -51,7 +59,7 @@ func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 			}
 			begun <- err
 			<-end
-			_, _ = g.CUDA.EndCapture(stream)
+			_, _ = g.CUDA.EndCapture(stream) // fails if the capture is invalid
 			return errors.Join(err, g.CUDA.StreamDestroy(stream))
 		})
 	}()
@@ -75,12 +83,15 @@ func TestCapturingStreamIsBusyWithEarlierWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gate := make(chan struct{})
-	if err := errors.Join(s.Host(func() { <-gate }), s.BeginCapture()); err != nil {
+	gate := make(chan struct{}) // blocks the stream until it is closed
+	if err := s.Host(func() { <-gate }); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.BeginCapture(); err != nil {
 		t.Fatal(err)
 	}
 	if s.Idle() {
-		t.Error("Idle() = true before the stream's work has completed")
+		t.Error("Idle() = true before the stream's work has completed, want false")
 	}
 	close(gate)
 	if err := gpu.Poll(t.Context(), s.Idle); err != nil {
@@ -90,7 +101,10 @@ func TestCapturingStreamIsBusyWithEarlierWork(t *testing.T) {
 	if err == nil {
 		err = g.Close()
 	}
-	if err := errors.Join(err, s.Close()); err != nil {
+	if err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
 }
