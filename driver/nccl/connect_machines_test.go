@@ -24,6 +24,8 @@ const machinesVariable = "SYMMEM_TEST_MACHINES"
 // therefore disable the comparison.
 func isOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
+// applyMachinesVariable gives each rank a machine, if machinesVariable is set. It has to be called
+// before the tests.
 func applyMachinesVariable() {
 	if !isOneMachine() {
 		hostID = func(rank int) string { return fmt.Sprintf("machine %d", rank) }
@@ -46,6 +48,7 @@ const mismatchTests = "^TestContract$/^mistakes$/MismatchError_and/^(count|path|
 func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
 	needFabric(t)
 	for _, pattern := range []string{fabricTests, mismatchTests} {
+		// With -test.v, the output shows whether any test has been run.
 		c := systest.Command(t, 5*time.Minute, os.Args[0], "-test.short", "-test.timeout=4m",
 			"-test.v", "-test.run="+pattern)
 		c.Env = append(os.Environ(), machinesVariable+"=1", "SOFTGPU_FABRIC=1")
@@ -91,12 +94,14 @@ func inSeparateMachinesProcess(t *testing.T) bool {
 	return inChildProcess(t, machinesVariable+"=1", "SOFTGPU_FABRIC=1")
 }
 
+// TestTimeoutNamesAMissingRankOfAnotherMachine calls Connect only on rank 0. The TimeoutError must
+// name rank 1.
 func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 	if !inSeparateMachinesProcess(t) {
 		return
 	}
 	w := newTestGroup(t, 2, time.Second)
-	group := driver.GroupConfig{ID: "alone", Ranks: []int{0, 1}}
+	group := driver.GroupConfig{ID: "alone", Ranks: []int{0, 1}, Rank: 0}
 	_, err := w.opened[0].device.Connect(t.Context(), group)
 	var timeoutErr *driver.TimeoutError
 	if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
@@ -125,14 +130,17 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 		plan, err := prepare(m.group, driver.Call{
 			Operation: driver.Barrier, DataType: driver.Uint8, Path: path, Digest: uint64(m.rank),
 		})
-		err = errors.Join(err, foreign[0].capture(func() error {
+		if err != nil {
+			return err
+		}
+		err = foreign[0].capture(func() error {
 			recordErr := m.group.(driver.Recorder).Record(foreign[0].stream, plan)
 			if !errors.As(recordErr, new(*driver.MismatchError)) {
 				t.Errorf("Record of a mismatched call on rank %d = %v, want a MismatchError", m.rank,
 					recordErr)
 			}
 			return nil
-		}))
+		})
 		return errors.Join(err, finish(foreign...))
 	})
 }

@@ -15,14 +15,15 @@ import (
 
 // TestNCCLIsQueried checks that symmem queries NCCL's RAS (monitoring) subsystem after a timeout.
 func TestNCCLIsQueried(t *testing.T) {
-	const wantQuery = true
-	checkQueryOfNCCL(t, "22902", wantQuery)
+	const version, wantQuery = "22902", true // 2.29.2
+	checkQueryOfNCCL(t, version, wantQuery)
 }
 
-// TestOldNCCLIsNotQueried uses a version of NCCL that a query can crash.
+// TestOldNCCLIsNotQueried checks that symmem does not query a version of NCCL that a query can
+// crash.
 func TestOldNCCLIsNotQueried(t *testing.T) {
-	const wantQuery = false
-	checkQueryOfNCCL(t, "22809", wantQuery)
+	const version, wantQuery = "22809", false // 2.28.9
+	checkQueryOfNCCL(t, version, wantQuery)
 }
 
 // checkQueryOfNCCL makes one rank skip a collective in a child process with the given version of
@@ -38,7 +39,8 @@ func checkQueryOfNCCL(t *testing.T, version string, wantQuery bool) {
 	defer listener.Close()
 	address := listener.Addr().String()
 	if inChildProcess(t, "SOFTGPU_NCCL="+version, ras.Variable+"="+address) {
-		skipCollective(newGroup(t, 2, time.Second), func(*testRank, error) error { return nil })
+		ignoreError := func(*testRank, error) error { return nil } // ranks get a TimeoutError
+		skipCollective(newGroup(t, 2, time.Second), ignoreError)
 		return
 	}
 	if isQueried := hasPendingConnection(t, listener); isQueried != wantQuery {
@@ -95,8 +97,9 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 	})
 }
 
-// skipCollective launches one NCCL collective on rank 1 and two on rank 0, and passes each rank's
-// error of Synchronize to check.
+// skipCollective launches one NCCL collective on rank 1 and two on rank 0, so that rank 0 times
+// out. It passes each rank's error of Synchronize to check. The test fails if check returns an
+// error.
 func skipCollective(w *testGroup, check func(m *testRank, err error) error) {
 	w.t.Helper()
 	w.withSum(1024, func(m *testRank, p *repeatedSum) error {

@@ -10,11 +10,13 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestChooseWithOneVisibleGPU checks that chooseDevice ignores the local rank if the process sees
-// only one GPU: the launcher has then chosen a GPU for each rank.
+// TestChooseWithOneVisibleGPU checks that chooseDevice ignores the local rank (the rank's number
+// on its machine) if the process sees only one GPU: the launcher has then chosen a GPU for each
+// rank.
 func TestChooseWithOneVisibleGPU(t *testing.T) {
 	requireSoftGPU(t, "has a configurable number of devices")
-	if !inChildProcess(t, "SOFTGPU_DEVICES=1", "SOFTGPU_NCCL=23203") {
+	const recentNCCL = "SOFTGPU_NCCL=23203" // 2.32.3
+	if !inChildProcess(t, "SOFTGPU_DEVICES=1", recentNCCL) {
 		return
 	}
 	checkChoices(t, []choice{
@@ -47,7 +49,8 @@ func TestChooseSpreadsRanksOverSharedGPUs(t *testing.T) {
 // without a GPU if ranks cannot share GPUs.
 func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
 	requireSoftGPU(t, "has a configurable number of devices")
-	if !inChildProcess(t, "SOFTGPU_DEVICES=2", sharingVariable+"=") {
+	sharingDisabled := sharingVariable + "="
+	if !inChildProcess(t, "SOFTGPU_DEVICES=2", sharingDisabled) {
 		return
 	}
 	checkChoices(t, []choice{
@@ -63,6 +66,7 @@ type choice struct{ device, localRank, want int }
 // noGPU in choice.want expects ErrUnsupported.
 const noGPU = -1
 
+// checkChoices calls chooseDevice for each choice, and fails the test if it returns another GPU.
 func checkChoices(t *testing.T, choices []choice) {
 	t.Helper()
 	gpus, err := cuda.Load()
@@ -71,17 +75,25 @@ func checkChoices(t *testing.T, choices []choice) {
 	}
 	for _, c := range choices {
 		got, err := chooseDevice(gpus, &driver.Config{Device: c.device, LocalRank: c.localRank})
-		switch {
-		case c.want == noGPU && !errors.Is(err, driver.ErrUnsupported):
-			t.Errorf("chooseDevice(device %d, local rank %d) = %v, want ErrUnsupported", c.device,
-				c.localRank, err)
-		case c.want != noGPU && (err != nil || got.Ordinal() != c.want):
-			t.Errorf("chooseDevice(device %d, local rank %d) = GPU %d, %v; want GPU %d", c.device,
-				c.localRank, got.Ordinal(), err, c.want)
+		if c.want == noGPU {
+			if !errors.Is(err, driver.ErrUnsupported) {
+				t.Errorf("chooseDevice(device %d, local rank %d) = %v, want ErrUnsupported", c.device,
+					c.localRank, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("chooseDevice(device %d, local rank %d) = %v, want GPU %d", c.device,
+				c.localRank, err, c.want)
+		} else if got.Ordinal() != c.want {
+			t.Errorf("chooseDevice(device %d, local rank %d) = GPU %d, want GPU %d", c.device,
+				c.localRank, got.Ordinal(), c.want)
 		}
 	}
 }
 
+// openSingleRank opens a world of one rank, which is closed at the end of the test. It stops the
+// test if that fails.
 func openSingleRank(t *testing.T) *Device {
 	t.Helper()
 	d, err := Backend{}.Open(t.Context(), driver.Config{
@@ -102,8 +114,8 @@ func openSingleRank(t *testing.T) *Device {
 // Stream.Close, follows changes of a group's timeout.
 func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	d := openSingleRank(t)
-	base := d.longestTimeout()
-	limit := driver.NewLimit(time.Hour)
+	base := d.longestTimeout()          // that of the device, without groups
+	limit := driver.NewLimit(time.Hour) // changed below
 	c, err := d.Connect(t.Context(), driver.GroupConfig{ID: "g", Ranks: []int{0}, Timeout: limit})
 	if err != nil {
 		t.Fatal(err)

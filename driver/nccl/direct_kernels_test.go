@@ -24,15 +24,17 @@ const maxOfferBytes = 12 << 20
 
 // offers returns calls of all operations and many sizes with the given layout. The map's key is
 // the name of the kernel that the direct path uses for the calls. The calls of a kernel are sorted
-// from small to large. Calls that the direct path does not support are left out.
+// from small to large. Calls that do not fit into the buffers, or that the direct path does not
+// support, are left out.
 func (p *testbed) offers(w layout) map[string][]trial {
 	callsByKernel := map[string][]trial{}
 	m := p.ranks[0]
 	send, recv := p.fields(m, w)
-	maxElements := min(p.room(w), maxOfferBytes/int64(w.dataType.Size()))
+	elementSize := int64(w.dataType.Size())
+	maxElements := min(p.room(w), maxOfferBytes/elementSize)
 	for bytes := int64(4 << 10); bytes <= maxOfferBytes; bytes += bytes / 4 {
 		for _, operation := range operations {
-			c := trial{layout: w, operation: operation, count: bytes / int64(w.dataType.Size())}
+			c := trial{layout: w, operation: operation, count: bytes / elementSize}
 			sendElements, recvElements := c.spans(len(p.ranks))
 			if max(sendElements, recvElements) > maxElements {
 				continue
@@ -48,6 +50,7 @@ func (p *testbed) offers(w layout) map[string][]trial {
 	return callsByKernel
 }
 
+// countLaunch counts a launch of each kernel of a plan in m.launched.
 func (m *testRank) countLaunch(p *plan) {
 	for k := p.kernel; k != nil; k = k.next {
 		m.launched[k.function]++
@@ -80,8 +83,8 @@ func allKernels(t *testing.T) []string {
 	return names
 }
 
-// kernelsOf returns the names of the kernels that groups of the given size use. The last character
-// of most names is the maximum size: 2, 4, or 8 for all other sizes.
+// kernelsOf returns the names of the kernels that groups of the given size (number of ranks) use.
+// The last character of most names is a size: 2, 4, or 8 for all other sizes.
 func kernelsOf(t *testing.T, ranks int) []string {
 	t.Helper()
 	sizeSuffix := byte('8')
@@ -93,10 +96,11 @@ func kernelsOf(t *testing.T, ranks int) []string {
 		isUsed := false
 		switch {
 		case slices.Contains(kernels.Retired, name):
+			isUsed = false // by any group
 		case strings.HasPrefix(name, "norm_local"):
 			isUsed = true // by norms of a few long rows
 		case strings.HasSuffix(name, "_any"):
-			isUsed = ranks > 2 // 2 ranks use no two-shot kernel
+			isUsed = ranks > 2 // two-shot kernels, which 2 ranks do not use
 		default:
 			isUsed = name[len(name)-1] == sizeSuffix
 		}
@@ -107,6 +111,8 @@ func kernelsOf(t *testing.T, ranks int) []string {
 	return names
 }
 
+// launchesByName returns how often the rank has launched each kernel since it was opened. Kernels
+// without a launch are left out.
 func (m *testRank) launchesByName(t *testing.T) map[string]int {
 	t.Helper()
 	counts := map[string]int{}

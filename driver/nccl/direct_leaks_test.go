@@ -14,7 +14,7 @@ import (
 func TestGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 50
 	if usesSoftGPU(t) {
-		groups = 15
+		groups = 15 // it is slow
 	}
 	w := newTestGroup(t, 2, time.Minute)
 	var sums [2]*repeatedSum // by rank
@@ -62,6 +62,7 @@ func checkDescriptors(t *testing.T, before, groups int) {
 	}
 }
 
+// countDescriptors returns the number of open file descriptors of this process.
 func countDescriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -71,6 +72,7 @@ func countDescriptors(t *testing.T) int {
 	return len(entries)
 }
 
+// freeMemory returns the free bytes of the GPU of each rank.
 func (w *testGroup) freeMemory() []int64 {
 	w.t.Helper()
 	free := make([]int64, len(w.ranks))
@@ -87,17 +89,19 @@ func (w *testGroup) freeMemory() []int64 {
 // were not received, both after Close and after a failure.
 func TestGroupsLeaveNoMessagesBehind(t *testing.T) {
 	t.Run("closed", func(t *testing.T) {
-		closeWithMessages(t, 4096, func(driver.Communicator) {})
+		const smallMessage = 4 << 10
+		closeWithMessages(t, smallMessage, func(driver.Communicator) {})
 	})
 	t.Run("failed", func(t *testing.T) {
-		closeWithMessages(t, 32<<20, func(c driver.Communicator) { c.Abort(errAborted) })
+		const largeMessage = 32 << 20
+		closeWithMessages(t, largeMessage, func(c driver.Communicator) { c.Abort(errAborted) })
 	})
 }
 
 // closeWithMessages checks that groups leave no descriptors open if rank 0 has sent a message to
 // rank 1 that was not received. It calls beforeClose on both ranks before it closes a group.
 func closeWithMessages(t *testing.T, bytes int64, beforeClose func(driver.Communicator)) {
-	const groups = 15
+	const groups = 15 // the smallest number of new descriptors that counts as a leak
 	w := newTestGroup(t, 2, time.Minute)
 	w.regroup(0, 1)
 	var buffers [2]uintptr // by rank
@@ -129,7 +133,7 @@ func closeWithMessages(t *testing.T, bytes int64, beforeClose func(driver.Commun
 			beforeClose(m.group)
 			err := m.closeGroup()
 			if errors.As(err, new(*driver.MessageError)) {
-				return nil // expected, because the message was not received
+				return nil // allowed, because the message was not received
 			}
 			return err
 		})

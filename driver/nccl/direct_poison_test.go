@@ -2,8 +2,8 @@ package nccl
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -31,29 +31,23 @@ var failureModes = []string{missingRank, differentCall, abortAnytime, failedBloc
 func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 	random := newRandom(t)
 	p := newTestbed(t, ranksUpTo(t, 4), pinnedBytes, random)
-	types := []driver.DataType{driver.Float32, driver.Float16, driver.BFloat16, driver.Int32}
 	operations := []driver.Operation{
 		driver.AllReduce, driver.ReduceScatter, driver.Reduce, driver.AllGather, driver.Broadcast,
 		driver.AllToAll,
 	}
-	all := memberLists(t)
-	for _, bytes := range []int64{40, 30 << 10, 400 << 10, 1500 << 10, 7<<20 + 1<<19} {
+	groups := memberLists(t)
+	// From small to large, so that the calls use all families of kernels listed below.
+	for _, callBytes := range []int64{40, 30 << 10, 400 << 10, 1500 << 10, 7<<20 + 1<<19} {
 		for _, o := range operations {
-			c := trial{layout: layout{dataType: types[random.IntN(len(types))]}, operation: o}
-			c.inPlace = random.IntN(2) == 0 && (o != driver.AllToAll || bytes < 1<<20)
-			members := all[random.IntN(len(all))]
+			members := groups[random.IntN(len(groups))]
+			size := callBytes
 			if o == driver.ReduceScatter || o == driver.AllGather || o == driver.AllToAll {
 				// Buffers with a part for each rank must fit into the pinned memory.
-				bytes = min(bytes, pinnedBytes/int64(len(members))-1<<16)
+				size = min(size, pinnedBytes/int64(len(members))-1<<16)
 			}
-			if c.inPlace && bytes > 1<<20 && c.dataType == driver.Int32 {
-				c.dataType = driver.Float32 // a late peer may add poison, which only floats reveal
-			}
-			c.count = max(1, bytes/int64(c.dataType.Size())-random.Int64N(3))
-			c.noWindow = bytes < 1<<19 && random.IntN(2) == 0
-			c.root = random.IntN(len(members))
+			c := drawFailingCall(random, o, size, len(members))
 			p.failCall(members, c, failureModes[random.IntN(len(failureModes))])
-			if bytes > 1<<20 { // again with misaligned parts
+			if size > 1<<20 { // again with misaligned parts
 				c.inPlace = o == driver.AllGather || c.inPlace
 				c.count |= 1
 				p.failCall(members, c, failedBlock)
@@ -74,6 +68,24 @@ func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 		}
 	}
 	t.Logf("kernel families of failed calls: %v", usedFamilies)
+}
+
+// drawFailingCall returns a call with a random type, layout and root, and with a count of about
+// callBytes.
+func drawFailingCall(random *rand.Rand, o driver.Operation, callBytes int64, ranks int) trial {
+	types := []driver.DataType{driver.Float32, driver.Float16, driver.BFloat16, driver.Int32}
+	c := trial{layout: layout{dataType: types[random.IntN(len(types))]}, operation: o}
+	// The direct path does not support large in-place calls of AllToAll.
+	c.inPlace = random.IntN(2) == 0 && (o != driver.AllToAll || callBytes < 1<<20)
+	if c.inPlace && callBytes > 1<<20 && c.dataType == driver.Int32 {
+		c.dataType = driver.Float32 // a late peer may add poison, which only floats reveal
+	}
+	// Up to 2 elements fewer, so that some counts are no multiple of an access by the kernel.
+	c.count = max(1, callBytes/int64(c.dataType.Size())-random.Int64N(3))
+	// Outside windows, the direct path supports only small calls.
+	c.noWindow = callBytes < 1<<19 && random.IntN(2) == 0
+	c.root = random.IntN(ranks)
+	return c
 }
 
 // isNaN reports whether an element is a floating-point NaN. Poison and sums with poison are NaNs.
@@ -115,51 +127,29 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 	if p.add(&b, c) || len(b.trials) == 0 {
 		p.t.Fatalf("the buffers have no room for the call, or no kernel supports it: %v", &c)
 	}
-	c = b.trials[0]
-	launches := make([]failedLaunch, len(members)) // by group rank
-	badRank := p.random.IntN(len(members))
-	var launching sync.WaitGroup // ranks other than badRank that have not launched the call
-	launching.Add(len(members) - 1)
-	abortDelay := time.Duration(p.random.IntN(3000)) * time.Microsecond
+	c = b.trials[0] // add has set the offsets and the digest
 	p.must(func(m *testRank) error {
 		send, recv := p.fields(m, b.layout)
-		return errors.Join(p.prepareOutputs(m, &b, send, recv), m.stream.Synchronize(p.t.Context()))
+		if err := p.prepareOutputs(m, &b, send, recv); err != nil {
+			return err
+		}
+		return m.stream.Synchronize(p.t.Context())
 	})
-	p.must(func(m *testRank) error {
+	launches := make([]failedLaunch, len(members)) // by group rank
+	badRank := p.random.IntN(len(members))
+	var othersLaunching sync.WaitGroup // ranks other than badRank that have not launched the call
+	othersLaunching.Add(len(members) - 1)
+	p.must(func(m *testRank) (err error) {
 		send, recv := p.fields(m, b.layout)
 		call := c.call(m.rank, send, recv)
 		launched := &launches[m.rank]
 		launched.mustFail = mode == missingRank || mode == differentCall
-		if m.rank != badRank {
-			launched.isLaunched = m.launch(m.stream, call) == nil
-			launching.Done()
-			return nil
-		}
-		switch mode {
-		case missingRank:
-			launching.Wait()
-			m.group.Abort(errAborted)
-			return nil
-		case differentCall:
-			call.Digest++
-		case abortAnytime:
-			<-time.After(abortDelay / 2)
-		case failedBlock:
-			if err := m.failBlock(p.testGroup, 1+p.random.IntN(3)); err != nil {
-				return err
-			}
-		}
-		launched.isLaunched = m.launch(m.stream, call) == nil
-		switch mode {
-		case abortAnytime:
-			<-time.After(abortDelay / 2)
-			m.group.Abort(errAborted)
-		case failedBlock:
-			// The other blocks have finished, but the peers still wait for the failed block.
-			err := m.stream.Synchronize(p.t.Context())
-			m.group.Abort(errAborted)
+		if m.rank == badRank {
+			launched.isLaunched, err = p.launchOnBadRank(m, call, mode, &othersLaunching)
 			return err
 		}
+		launched.isLaunched = m.launch(m.stream, call) == nil
+		othersLaunching.Done()
 		return nil
 	})
 	p.must(func(m *testRank) error {
@@ -172,6 +162,41 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 		}
 		return nil
 	})
+}
+
+// launchOnBadRank causes the failure of a call on the bad rank, and reports whether this rank has
+// launched the call. It returns an error only if it could not cause the failure.
+func (p *testbed) launchOnBadRank(
+	m *testRank, call driver.Call, mode string, othersLaunching *sync.WaitGroup,
+) (isLaunched bool, err error) {
+	switch mode {
+	case missingRank:
+		othersLaunching.Wait()
+		m.group.Abort(errAborted)
+		return false, nil
+	case differentCall:
+		call.Digest++
+		return m.launch(m.stream, call) == nil, nil
+	case abortAnytime:
+		delay := time.Duration(p.random.IntN(1500)) * time.Microsecond
+		<-time.After(delay)
+		isLaunched = m.launch(m.stream, call) == nil
+		<-time.After(delay)
+		m.group.Abort(errAborted)
+		return isLaunched, nil
+	case failedBlock:
+		block := 1 + p.random.IntN(3)
+		if err := m.failBlock(p.testGroup, block); err != nil {
+			return false, err
+		}
+		isLaunched = m.launch(m.stream, call) == nil
+		// The other blocks have finished, but the peers still wait for the failed block.
+		err = m.stream.Synchronize(p.t.Context())
+		m.group.Abort(errAborted)
+		return isLaunched, err
+	default:
+		return false, fmt.Errorf("unknown failure mode %q", mode)
+	}
 }
 
 // failBlock sets the fault word that one thread block of this rank's next kernel reads. The block
@@ -187,21 +212,25 @@ func (m *testRank) failBlock(w *testGroup, block int) error {
 	)
 	address := transport.Exchange[m.rank] + uintptr(stateBytes*block+faultOffset)
 	copy(m.pinned, []byte{1, 0, 0, 0}) // a fault word that is not 0
-	return errors.Join(
-		m.stream.Copy(address, dl.AddressOf(&m.pinned[0]), 4),
-		m.stream.Synchronize(w.t.Context()))
+	if err := m.stream.Copy(address, dl.AddressOf(&m.pinned[0]), 4); err != nil {
+		return err
+	}
+	return m.stream.Synchronize(w.t.Context())
 }
 
+// checkFailedOutputs compares the output memory of a rank with its expected contents, where poison
+// and other NaNs may replace outputs. It returns an error about the first difference, or if poison
+// is missing.
 func (p *testbed) checkFailedOutputs(m *testRank, b *batch, launched failedLaunch) error {
 	_, recv := p.fields(m, b.layout)
 	size := int64(b.dataType.Size())
 	c := &b.trials[0]
-	end := recv.base + (b.end+margin)*size
-	got, err := m.readDevice(p.testGroup, recv.memory.segment.Address(), end)
+	checkedBytes := recv.base + (b.end+margin)*size // includes memory before and after the output
+	got, err := m.readDevice(p.testGroup, recv.memory.segment.Address(), checkedBytes)
 	if err != nil {
 		return err
 	}
-	want := p.wants[m.number][:len(got)]
+	want := p.wants[m.number][:len(got)] // a buffer, which writeExpected fills
 	if !launched.isLaunched {
 		p.writeExpected(m, &batch{layout: b.layout}, recv, 0, want) // without calls: unchanged memory
 		if !bytes.Equal(got, want) {
@@ -237,6 +266,7 @@ func allowPoison(t driver.DataType, got, want []byte) (poisonCount int) {
 		n := min(rangeBytes, len(got))
 		switch {
 		case bytes.Equal(got[:n], want[:n]):
+			// All elements are correct.
 		case isPoison(got[:n]):
 			poisonCount += n / size
 			copy(want, got[:n])

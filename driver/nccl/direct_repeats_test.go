@@ -1,7 +1,6 @@
 package nccl
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -28,7 +27,7 @@ func TestDirectRepeats(t *testing.T) {
 	random := newRandom(t)
 	p := newTestbed(t, ranksUpTo(t, 4), bufferBytes, random)
 	groups := memberLists(t)
-	p.regroupAndRegister(groups[len(groups)-1]...)
+	p.regroupAndRegister(groups[len(groups)-1]...) // the largest group
 	p.drawInputs(driver.BFloat16)
 	p.reduced = formula.Reduce(driver.RankOrder, driver.Sum, driver.BFloat16, p.inputs)
 	var batches []batch
@@ -41,12 +40,7 @@ func TestDirectRepeats(t *testing.T) {
 	p.must(func(m *testRank) error {
 		rankRandom := rand.New(rand.NewPCG(seed, uint64(m.rank)))
 		for i := range batches {
-			const checkWhole = true
-			err := errors.Join(m.delay(rankRandom), p.launchBatch(m, &batches[i]), m.delay(rankRandom))
-			if err == nil {
-				err = p.checkOutputs(m, &batches[i], checkWhole)
-			}
-			if err != nil {
+			if err := p.runWithDelays(m, &batches[i], rankRandom); err != nil {
 				m.group.Abort(err) // so that the other ranks do not wait for this one
 				return fmt.Errorf("batch %d: %w", i, err)
 			}
@@ -65,6 +59,21 @@ func TestDirectRepeats(t *testing.T) {
 	p.ranks[0].requireKernels(t, wantKernels)
 }
 
+// runWithDelays launches a batch, with a random delay before and after it, and checks the outputs.
+func (p *testbed) runWithDelays(m *testRank, b *batch, random *rand.Rand) error {
+	if err := m.delay(random); err != nil {
+		return err
+	}
+	if err := p.launchBatch(m, b); err != nil {
+		return err
+	}
+	if err := m.delay(random); err != nil {
+		return err
+	}
+	const compareWhole = true
+	return p.checkOutputs(m, b, compareWhole)
+}
+
 // drawBatch returns a batch of up to 100 random calls with small counts. If all cases run, one
 // call in 100 instead has a count with which a randomly chosen kernel is used.
 func (p *testbed) drawBatch() batch {
@@ -72,13 +81,13 @@ func (p *testbed) drawBatch() batch {
 		dataType: driver.BFloat16, inPlace: p.random.IntN(2) == 0, noWindow: p.random.IntN(2) == 0,
 	}}
 	offers := p.offers(b.layout)
-	kernelNames := slices.Sorted(maps.Keys(offers))
+	kernelNames := slices.Sorted(maps.Keys(offers)) // in the same order for the same seed
 	for range 100 {
 		c := p.drawSmallTrial()
 		if runsAllCases() && p.random.IntN(100) == 0 {
 			kernelOffers := offers[kernelNames[p.random.IntN(len(kernelNames))]]
 			c = kernelOffers[p.random.IntN(len(kernelOffers))]
-			c.count -= p.random.Int64N(100)
+			c.count -= p.random.Int64N(100) // so that not all counts are round
 		}
 		c.root = p.random.IntN(len(p.ranks))
 		isFull := p.add(&b, c)
@@ -99,8 +108,10 @@ func (p *testbed) drawSmallTrial() trial {
 	return trial{operation: operations[i], count: p.random.Int64N(1 << p.random.IntN(12))}
 }
 
+// delay delays the host or the rank's stream for a random time, or does nothing. Short delays are
+// more likely.
 func (m *testRank) delay(random *rand.Rand) error {
-	yields := random.IntN(1 << random.IntN(10))
+	yields := random.IntN(1 << random.IntN(10)) // less than 512
 	spin := func() {
 		for range yields {
 			runtime.Gosched()
@@ -111,6 +122,7 @@ func (m *testRank) delay(random *rand.Rand) error {
 		return m.stream.Host(spin)
 	case 1:
 		spin()
+	default: // no delay
 	}
 	return nil
 }

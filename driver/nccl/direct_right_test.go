@@ -26,7 +26,8 @@ func newRandom(t *testing.T) *rand.Rand {
 			t.Logf("random seed: %#x", seed)
 		}
 	})
-	return rand.New(rand.NewPCG(seed, 1))
+	const sequence = 1 // any constant: the seed alone selects the numbers
+	return rand.New(rand.NewPCG(seed, sequence))
 }
 
 // memberLists returns the world ranks of groups of two, three and four ranks, as far as the
@@ -47,17 +48,17 @@ func memberLists(t *testing.T) [][]int {
 // the outputs, with results computed on the host. Sums must have the same bits as float32 sums in
 // rank order. On the software GPU, it tests one random group and half of the types.
 func TestDirectIsRight(t *testing.T) {
-	size := int64(2 << 20)
+	bufferBytes := int64(2 << 20) // larger calls are skipped
 	if runsAllCases() {
-		size = maxLargeBytes + 1<<20
+		bufferBytes = maxLargeBytes + 1<<20 // the largest calls, with room around their outputs
 	}
 	random := newRandom(t)
-	p := newTestbed(t, ranksUpTo(t, 4), size, random)
+	p := newTestbed(t, ranksUpTo(t, 4), bufferBytes, random)
 	groups := memberLists(t)
 	dataTypes := reduce.DataTypes()
 	if !runsAllCases() && usesSoftGPU(t) {
-		i := random.IntN(len(groups))
-		groups = groups[i : i+1]
+		group := groups[random.IntN(len(groups))]
+		groups = [][]int{group}
 		random.Shuffle(len(dataTypes), func(i, j int) {
 			dataTypes[i], dataTypes[j] = dataTypes[j], dataTypes[i]
 		})
@@ -79,6 +80,7 @@ func TestDirectIsRight(t *testing.T) {
 	t.Logf("tested %d calls", p.tested)
 }
 
+// checkCopies tests all operations that only move elements of type t.
 func (p *testbed) checkCopies(t driver.DataType) {
 	p.t.Helper()
 	for _, o := range []driver.Operation{driver.AllGather, driver.Broadcast, driver.AllToAll} {
@@ -86,6 +88,8 @@ func (p *testbed) checkCopies(t driver.DataType) {
 	}
 }
 
+// checkReductions tests all operations that reduce elements of type t, with each reduction that
+// direct kernels support.
 func (p *testbed) checkReductions(t driver.DataType) {
 	p.t.Helper()
 	for _, op := range driver.ReductionsOf(t) {
@@ -93,7 +97,8 @@ func (p *testbed) checkReductions(t driver.DataType) {
 			continue
 		}
 		p.reduced = formula.Reduce(driver.RankOrder, op, t, p.inputs)
-		if t.Float() && t != driver.Float64 && op != driver.Prod { // checkNear has a bound for these
+		hasErrorBound := t.Float() && t != driver.Float64 && op != driver.Prod // see checkNear
+		if hasErrorBound {
 			if err := checkNear(t, op, p.inputs, p.reduced); err != nil {
 				p.t.Fatal(err)
 			}
@@ -107,19 +112,23 @@ func (p *testbed) checkReductions(t driver.DataType) {
 // checkOperation tests an operation in place and out of place, inside and outside windows.
 func (p *testbed) checkOperation(c trial) {
 	p.t.Helper()
-	for _, c.inPlace = range []bool{false, true} {
-		for _, c.noWindow = range []bool{false, true} {
+	for _, inPlace := range []bool{false, true} {
+		for _, noWindow := range []bool{false, true} {
+			c.inPlace, c.noWindow = inPlace, noWindow
 			p.checkSmallCounts(c)
 			p.checkLargeCounts(c)
 		}
 	}
 }
 
+// checkSmallCounts tests the call c with the smallCounts. It collects calls in a batch until the
+// buffers are full, and then runs the batch.
 func (p *testbed) checkSmallCounts(c trial) {
 	p.t.Helper()
 	const compareWhole = true
 	b := batch{layout: c.layout}
-	for _, c.count = range p.smallCounts() {
+	for _, count := range p.smallCounts() {
+		c.count = count
 		c.root = p.random.IntN(len(p.ranks))
 		isFull := p.add(&b, c)
 		if isFull {
@@ -134,16 +143,17 @@ func (p *testbed) checkSmallCounts(c trial) {
 // maxSmallCount is the largest count that checkSmallCounts tests.
 const maxSmallCount = 4097
 
-// smallCounts returns all counts up to maxSmallCount, or two random ones unless all cases run.
+// smallCounts returns all counts up to maxSmallCount. Unless all cases run, it returns only two
+// random ones, of which the first is below 16.
 func (p *testbed) smallCounts() []int64 {
-	var counts []int64
-	if runsAllCases() {
-		for count := range int64(maxSmallCount + 1) {
-			counts = append(counts, count)
-		}
-		return counts
+	if !runsAllCases() {
+		return []int64{p.random.Int64N(16), p.random.Int64N(maxSmallCount + 1)}
 	}
-	return []int64{p.random.Int64N(16), p.random.Int64N(maxSmallCount + 1)}
+	var counts []int64
+	for count := range int64(maxSmallCount + 1) {
+		counts = append(counts, count)
+	}
+	return counts
 }
 
 // maxLargeBytes is the size of the largest buffers that checkLargeCounts tests.
@@ -156,16 +166,16 @@ func (p *testbed) checkLargeCounts(c trial) {
 	ranks := len(p.ranks)
 	c.count = 1
 	send, recv := c.spans(ranks)
-	bytesPerCount := max(send, recv) * int64(c.dataType.Size())
+	bytesPerCount := max(send, recv) * int64(c.dataType.Size()) // in the larger buffer
 	for bytes := int64(8 << 10); bytes <= maxLargeBytes; bytes *= 2 {
-		count := bytes / bytesPerCount
-		for _, c.count = range []int64{count - 1, count, count + 1} {
+		roundCount := bytes / bytesPerCount
+		for _, count := range []int64{roundCount - 1, roundCount, roundCount + 1} {
 			if !runsAllCases() && p.random.IntN(250) != 0 {
 				continue
 			}
 			b := batch{layout: c.layout}
-			c.root = p.random.IntN(ranks)
-			p.add(&b, c)
+			c.count, c.root = count, p.random.IntN(ranks)
+			p.add(&b, c) // adds nothing, and run does nothing, if the buffers are too small
 			// To save time, compare the whole output only for the largest sums of one type.
 			compareWhole := bytes == maxLargeBytes && c.dataType == driver.BFloat16 &&
 				c.op == driver.Sum

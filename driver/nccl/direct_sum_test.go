@@ -13,13 +13,13 @@ import (
 // repeatedSum is a rank's buffer for a series of identical calls. Its value after the calls
 // reveals whether a call was missing or repeated.
 //
-// All elements on all ranks are the same integer. Each call is an in-place all-reduce, which
+// All elements on all ranks are the same integer. Each call is an in-place all-reduce (sum), which
 // multiplies this integer by the number of ranks. With three ranks, the integer stays odd even
-// after an overflow. With two ranks, it would soon be 0.
+// after an overflow. With two ranks, it would be 0 after 32 calls.
 //
 // If isAdditive is set, each call is an in-place reduce-scatter, and the buffer has a part for
-// each rank. Each call adds the other ranks' copies of this rank's part, which never change, to
-// the part itself.
+// each rank. Each call adds the other ranks' copies of this rank's part to the part itself. These
+// copies never change, so each call adds the unit once for each other rank.
 type repeatedSum struct {
 	*region
 	count      int64 // elements in the buffer or, if isAdditive is set, in a part
@@ -33,7 +33,7 @@ type repeatedSum struct {
 // the unit. It must be called on all ranks. name identifies the window and determines the unit,
 // which is 1 for name 1.
 func (m *testRank) newRepeatedSum(w *testGroup, name uint32, count int64) (*repeatedSum, error) {
-	unit := 1 + 1000*(name-1)
+	unit := 1 + 1000*(name-1) // different units reveal a call on the wrong buffer
 	cfg := &m.group.(*communicator).cfg
 	bytes := 4 * count
 	offset := int64(0)
@@ -48,25 +48,29 @@ func (m *testRank) newRepeatedSum(w *testGroup, name uint32, count int64) (*repe
 	p := &repeatedSum{
 		region: s, count: count, offset: offset, isAdditive: w.hasAdditiveSums, unit: unit, want: unit,
 	}
-	return p, errors.Join(m.register(w, s, name), m.setToUnit(w, p, bytes))
+	err = m.register(w, s, name)
+	return p, errors.Join(err, m.setToUnit(w, p, bytes))
 }
 
+// setToUnit sets all integers of the buffer, which has the given size, to p.unit.
 func (m *testRank) setToUnit(w *testGroup, p *repeatedSum, bytes int64) error {
 	for at := int64(0); at < bytes; at += pinnedBytes {
 		piece := m.pinned[:min(pinnedBytes, bytes-at)]
 		for i := 0; i < len(piece); i += 4 {
 			binary.LittleEndian.PutUint32(piece[i:], p.unit)
 		}
-		err := errors.Join(
-			m.stream.Copy(p.segment.Address()+uintptr(at), dl.AddressOf(&piece[0]), int64(len(piece))),
-			m.stream.Synchronize(w.t.Context()))
-		if err != nil {
+		to, from := p.segment.Address()+uintptr(at), dl.AddressOf(&piece[0])
+		if err := m.stream.Copy(to, from, int64(len(piece))); err != nil {
+			return err
+		}
+		if err := m.stream.Synchronize(w.t.Context()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// call returns the call that is repeated.
 func (p *repeatedSum) call(path driver.Path) driver.Call {
 	const digest = 3 // any number, the same on all ranks
 	call := driver.Call{
@@ -80,8 +84,8 @@ func (p *repeatedSum) call(path driver.Path) driver.Call {
 	return call
 }
 
-// launch launches a call of a group and updates p.want. It checks that the direct path uses a bulk
-// kernel if and only if the count is at least countFor["bulk"].
+// launch launches a call of a group and updates p.want. On the direct path, it returns an error
+// unless the kernel is a bulk kernel if and only if the count is at least countFor["bulk"].
 func (p *repeatedSum) launch(c driver.Communicator, s driver.Stream, path driver.Path) error {
 	call := p.call(path)
 	group := c.(*communicator)

@@ -15,8 +15,8 @@ import (
 // with which a repeatedSum uses a kernel of this kind.
 var countFor = map[string]int64{"line": 1000, "bulk": 1 << 21}
 
-// TestTimeoutNamesAMissingRank makes kernels wait for one rank until they time out. At least one
-// rank must get a TimeoutError that names the missing rank. The GPUs must stay usable.
+// TestTimeoutNamesAMissingRank makes kernels wait for the last rank until they time out. At least
+// one rank must get a TimeoutError that names the missing rank. The GPUs must stay usable.
 func TestTimeoutNamesAMissingRank(t *testing.T) {
 	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) {
@@ -47,7 +47,8 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 
 var errAborted = errors.New("this rank aborts")
 
-// TestAbortEndsKernels aborts the group on one rank while kernels wait for the last rank.
+// TestAbortEndsKernels aborts the group on one rank while kernels wait for the last rank. They
+// must end long before the timeout, with the errors that abortWaitingCalls checks.
 func TestAbortEndsKernels(t *testing.T) {
 	const calls = 1
 	for kind, count := range countFor {
@@ -67,8 +68,8 @@ func TestAbortEndsKernelsThatStartLater(t *testing.T) {
 func abortWaitingCalls(t *testing.T, count int64, calls int) {
 	t.Helper()
 	w := newTestGroup(t, ranksUpTo(t, 4), time.Minute)
-	var launching sync.WaitGroup // ranks that have not launched all calls
-	launching.Add(len(w.opened) - 1)
+	var launching sync.WaitGroup     // ranks that have not launched all calls
+	launching.Add(len(w.opened) - 1) // all except the last one
 	w.runWithoutLast(count, func(m *testRank, p *repeatedSum) error {
 		var errs []error
 		for range calls {
@@ -92,7 +93,8 @@ func abortWaitingCalls(t *testing.T, count int64, calls int) {
 }
 
 // runWithoutLast connects a group, makes a call that succeeds, and runs f on all ranks except the
-// last. It then closes the group and checks that a new group with new memory works.
+// last. The test fails if f returns an error. Then runWithoutLast closes the group and checks that
+// a new group with new memory works.
 func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedSum) error) {
 	w.t.Helper()
 	w.regroup()
@@ -109,7 +111,7 @@ func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedS
 		return f(m, p)
 	})
 	w.must(func(m *testRank) error {
-		err := m.closeGroup()
+		err := m.closeGroup() // returns no error although the group has failed
 		for _, s := range m.regions {
 			err = errors.Join(err, s.segment.Unmap())
 		}

@@ -7,9 +7,9 @@ import (
 )
 
 // trial is a test case: a collective call on the direct path that all ranks make. Offsets and
-// counts are in elements.
+// counts are in elements. A buffer of some operations has a part of count elements for each rank.
 type trial struct {
-	layout
+	layout    // of the buffers
 	operation driver.Operation
 	op        driver.ReduceOp // for operations that reduce
 	root      int             // group rank, for operations with a root
@@ -17,9 +17,10 @@ type trial struct {
 	// sendOffset and recvOffset are the offsets of the buffers in the fields of a rank. They are
 	// equal if inPlace is set.
 	sendOffset, recvOffset int64
-	digest                 uint64
+	digest                 uint64 // the same on all ranks, and different for each call
 }
 
+// layout is common to all calls whose outputs share memory.
 type layout struct {
 	dataType driver.DataType
 	inPlace  bool
@@ -36,15 +37,15 @@ func (c *trial) String() string {
 // spans returns the number of elements in each buffer, which is the same on all ranks.
 func (c *trial) spans(ranks int) (send, recv int64) {
 	const anyRank = 0
-	// With elements of one byte, a size in bytes is a number of elements.
+	// Spans returns sizes in bytes. With elements of one byte, these are numbers of elements.
 	call := driver.Call{Operation: c.operation, Count: c.count, DataType: driver.Uint8}
 	return call.Spans(ranks, anyRank)
 }
 
-// extent returns how many elements of output memory the call occupies.
+// extent returns how many elements of the output field the call occupies.
 func (c *trial) extent(ranks int) int64 {
 	send, recv := c.spans(ranks)
-	if c.inPlace {
+	if c.inPlace { // the input is in the output field, too
 		return max(send, recv)
 	}
 	return recv
@@ -61,30 +62,33 @@ type piece struct {
 // sources holds the tiles from which the expected outputs of all trials are computed.
 type sources struct {
 	inputs  [][]byte // each rank's input repeats its tile
-	reduced []byte   // the reduction of inputs
+	reduced []byte   // the reduction of inputs, as long as a tile
 }
 
 // pieces returns the expected output of a rank. Elements outside the pieces must not change.
 func (c *trial) pieces(rank int, s *sources) []piece {
 	ownOffset := int64(rank) * c.count // of this rank's part in a buffer with a part for each rank
+	output := piece{offset: c.recvOffset, count: c.count, tileOffset: c.sendOffset}
 	switch c.operation {
 	case driver.AllReduce:
-		return []piece{{c.recvOffset, c.count, s.reduced, c.sendOffset}}
+		output.tile = s.reduced
 	case driver.Reduce:
 		if rank != c.root {
 			return nil
 		}
-		return []piece{{c.recvOffset, c.count, s.reduced, c.sendOffset}}
+		output.tile = s.reduced
 	case driver.ReduceScatter:
-		if c.inPlace {
-			return []piece{{c.recvOffset + ownOffset, c.count, s.reduced, c.sendOffset + ownOffset}}
+		output.tile = s.reduced
+		output.tileOffset += ownOffset
+		if c.inPlace { // the output is this rank's part of its input
+			output.offset += ownOffset
 		}
-		return []piece{{c.recvOffset, c.count, s.reduced, c.sendOffset + ownOffset}}
 	case driver.Broadcast:
-		return []piece{{c.recvOffset, c.count, s.inputs[c.root], c.sendOffset}}
-	default:
+		output.tile = s.inputs[c.root]
+	default: // AllGather, AllToAll
 		return c.parts(ownOffset, s)
 	}
+	return []piece{output}
 }
 
 // parts returns the expected output of an AllGather or AllToAll, a piece from each rank. ownOffset
@@ -92,7 +96,7 @@ func (c *trial) pieces(rank int, s *sources) []piece {
 func (c *trial) parts(ownOffset int64, s *sources) []piece {
 	var all []piece
 	for r, input := range s.inputs {
-		partOffset := int64(r) * c.count
+		partOffset := int64(r) * c.count // of rank r's part
 		tileOffset := c.sendOffset
 		switch {
 		case c.operation == driver.AllToAll:
@@ -100,7 +104,9 @@ func (c *trial) parts(ownOffset int64, s *sources) []piece {
 		case c.inPlace: // the input of an in-place AllGather is rank r's part of its output
 			tileOffset += partOffset
 		}
-		all = append(all, piece{c.recvOffset + partOffset, c.count, input, tileOffset})
+		all = append(all, piece{
+			offset: c.recvOffset + partOffset, count: c.count, tile: input, tileOffset: tileOffset,
+		})
 	}
 	return all
 }
@@ -115,6 +121,7 @@ type field struct {
 	base   int64 // byte offset of the first element in the region
 }
 
+// at returns the address of an element of type t.
 func (f field) at(element int64, t driver.DataType) uintptr {
 	return f.memory.segment.Address() + uintptr(f.base+element*int64(t.Size()))
 }

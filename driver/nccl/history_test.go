@@ -8,7 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// newNumberedCall returns a call whose Count is its ticket, so that tests can recognize it.
+// newNumberedCall returns a call whose Count is its ticket (its number in the group), so that
+// tests can recognize it.
 func newNumberedCall(operation driver.Operation, path driver.Path, ticket uint64) *driver.Call {
 	return &driver.Call{Operation: operation, Path: path, Count: int64(ticket)}
 }
@@ -16,7 +17,8 @@ func newNumberedCall(operation driver.Operation, path driver.Path, ticket uint64
 // TestHistoryConcurrentReads checks that callOf never returns the call of another ticket while
 // calls are recorded.
 func TestHistoryConcurrentReads(t *testing.T) {
-	const calls, readers = 20 * historySize, 2
+	const calls = 20 * historySize // each place in the history is overwritten 19 times
+	const readers = 2
 	var h history
 	var running sync.WaitGroup // the readers
 	for seed := range uint64(readers) {
@@ -40,8 +42,11 @@ func TestHistoryConcurrentReads(t *testing.T) {
 	running.Wait()
 }
 
+// TestHistory records more calls than a history stores. The subtests depend on each other: some
+// add an entry, which those after them expect.
 func TestHistory(t *testing.T) {
-	const last = 2 * historySize // the last ticket with a call
+	const last = 2 * historySize          // the last ticket with a call
+	const oldest = last - historySize + 2 // callOf refuses the one before, to be safe from races
 	var h history
 	checkFound := func(t *testing.T, ticket uint64, wantFound bool) {
 		t.Helper()
@@ -60,7 +65,7 @@ func TestHistory(t *testing.T) {
 	}
 	t.Run("latest tickets", func(t *testing.T) {
 		checkFound(t, last, true)
-		checkFound(t, last-historySize+2, true)
+		checkFound(t, oldest, true)
 	})
 	t.Run("old and future tickets", func(t *testing.T) {
 		checkFound(t, 0, false)

@@ -23,17 +23,19 @@ func newNormWindows(
 	w.regroup()
 	w.must(func(m *testRank) (err error) {
 		d := &buffers[m.number]
-		if *d, err = newNormBuffersAt(m, 16); err != nil {
+		const offset = 16 // any multiple of 16 bytes
+		if *d, err = newNormBuffersAt(m, offset); err != nil {
 			return err
 		}
-		return m.register(w, d.region, 1)
+		const windowName = 1 // any number, the same on all ranks
+		return m.register(w, d.region, windowName)
 	})
 	needDirect(t, w.ranks[0].group)
 	return w, buffers
 }
 
-// pulledNorms lists norms with enough rows that each of 2 ranks reads the other rank's input from
-// the window, with a pull kernel.
+// pulledNorms lists norms (an all-reduce, followed by RMSNorm of each row) that use a pull kernel:
+// each of 2 ranks reads the other rank's input from the window. Smaller norms use other kernels.
 var pulledNorms = []struct {
 	rows, hidden int
 	dataType     driver.DataType
@@ -45,9 +47,11 @@ var pulledNorms = []struct {
 	{513, 7168, driver.Float16, driver.QuantPerRow},
 }
 
+// newPulledNorm returns pulledNorms[i] with random inputs.
 func newPulledNorm(random *rand.Rand, i int) *formula.NormCase {
+	const ranks = 2
 	norm := pulledNorms[i]
-	c := formula.NewNormCase(random, 2, norm.rows, norm.hidden, norm.dataType, norm.quant)
+	c := formula.NewNormCase(random, ranks, norm.rows, norm.hidden, norm.dataType, norm.quant)
 	c.InPlace = c.OnlyQuantized // a call with OnlyQuantized is always in place
 	c.AddSpecialValues(random)
 	return c
@@ -66,7 +70,7 @@ func TestNormsInWindows(t *testing.T) {
 }
 
 // TestScatteredNormsInWindows is TestNormsInWindows for ReduceScatterRMSNorm. Rows of 2056
-// elements take two kernels.
+// elements are too short for a pull kernel, and need two kernels.
 func TestScatteredNormsInWindows(t *testing.T) {
 	random := newRandom(t)
 	for _, ranks := range []int{2, ranksUpTo(t, 4)} {
@@ -83,7 +87,8 @@ func TestScatteredNormsInWindows(t *testing.T) {
 			{2056, driver.BFloat16, driver.QuantStatic},
 		} {
 			const maxLineBytes = 2 << 20 // line kernels handle parts up to this size
-			rows := maxLineBytes/2/norm.hidden + 1
+			const elementBytes = 2
+			rows := maxLineBytes/elementBytes/norm.hidden + 1 // just too many for line kernels
 			c := formula.NewNormCase(random, ranks, rows, norm.hidden, norm.dataType, norm.quant)
 			c.AddSpecialValues(random)
 			w.normalize(buffers, c.Scatter(random)...)
@@ -110,10 +115,13 @@ func TestNormInWindowsTimesOut(t *testing.T) {
 			return nil
 		}
 		call, err := buffers[0].prepare(m, c)
-		if err == nil {
-			err = m.launch(m.stream, call)
+		if err != nil {
+			return err
 		}
-		return errors.Join(err, m.stream.Synchronize(t.Context()))
+		if err := m.launch(m.stream, call); err != nil {
+			return err
+		}
+		return m.stream.Synchronize(t.Context())
 	})
 	var timeoutErr *driver.TimeoutError
 	if !errors.As(errs[0], &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {

@@ -18,9 +18,13 @@ import (
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+		others, err := m.newStreams(1)
+		if err != nil {
+			return err
+		}
+		first, second := m.stream, others[0]
 		buffer, err := m.mapRegion(8)
-		others, streamErr := m.newStreams(1)
-		if err = errors.Join(err, streamErr); err != nil {
+		if err != nil {
 			return err
 		}
 		message := driver.Call{
@@ -34,20 +38,23 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		first, second := m.stream, others[0]
-		if m.rank == 1 {
-			receive := func() error { return m.group.Launch(second, plan) }
-			return errors.Join(p.launch(m.group, first, driver.PathDirect),
-				p.launch(m.group, second, driver.PathDirect), receive(), receive(),
-				m.check(w, p, first, second))
+		if m.rank == 0 {
+			send, err := m.captureWork(first, func() error { return m.group.Launch(first, plan) })
+			if err != nil {
+				return err
+			}
+			err = send.Launch(first)
+			err = errors.Join(err, p.launch(m.group, first, driver.PathDirect))
+			err = errors.Join(err, send.Launch(first))
+			err = errors.Join(err, p.launch(m.group, second, driver.PathDirect))
+			return errors.Join(err, m.check(w, p, first, second))
 		}
-		g, err := m.captureWork(first, func() error { return m.group.Launch(first, plan) })
-		if err != nil {
-			return err
+		err = p.launch(m.group, first, driver.PathDirect)
+		err = errors.Join(err, p.launch(m.group, second, driver.PathDirect))
+		for range 2 { // receive both messages
+			err = errors.Join(err, m.group.Launch(second, plan))
 		}
-		return errors.Join(g.Launch(first), p.launch(m.group, first, driver.PathDirect),
-			g.Launch(first), p.launch(m.group, second, driver.PathDirect),
-			m.check(w, p, first, second))
+		return errors.Join(err, m.check(w, p, first, second))
 	})
 }
 
@@ -64,16 +71,18 @@ func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		m.group.SetCheck(true)
+		m.group.SetCheck(true) // ranks compare a plain call before they launch it
 		if err := p.launch(m.group, other, driver.PathDirect); err != nil {
 			return err
 		}
-		if m.rank == 1 {
-			<-proceed
-			return errors.Join(p.launch(m.group, m.stream, driver.PathPlain),
-				m.check(w, p, m.stream, other), other.Close())
+		if m.rank == 0 {
+			err := m.useDuringLaunch(w, p, other, proceed) // also closes other
+			return errors.Join(err, m.check(w, p, m.stream))
 		}
-		return errors.Join(m.useDuringLaunch(w, p, other, proceed), m.check(w, p, m.stream))
+		<-proceed
+		err = p.launch(m.group, m.stream, driver.PathPlain)
+		err = errors.Join(err, m.check(w, p, m.stream, other))
+		return errors.Join(err, other.Close())
 	})
 }
 
@@ -89,16 +98,7 @@ func (m *testRank) useDuringLaunch(
 	if err := gpu.Poll(w.t.Context(), isComparing); err != nil {
 		return err
 	}
-	go func() {
-		e := m.device.streams.NewEvent()
-		err := errors.Join(other.Host(func() {}), other.Record(e), other.Wait(e),
-			other.WaitIgnoringErrors(e), other.BeginCapture())
-		g, endErr := other.EndCapture()
-		if endErr == nil {
-			endErr = g.Close()
-		}
-		useResult <- errors.Join(err, endErr, other.Synchronize(w.t.Context()), other.Close())
-	}()
+	go func() { useResult <- m.useAndClose(w, other) }()
 	var err error
 	select {
 	case err = <-useResult:
@@ -107,6 +107,24 @@ func (m *testRank) useDuringLaunch(
 	}
 	close(proceed)
 	return errors.Join(err, <-launchResult)
+}
+
+// useAndClose calls each method of a stream that must not wait for a launch on another stream, and
+// then closes the stream.
+func (m *testRank) useAndClose(w *testGroup, s driver.Stream) error {
+	e := m.device.streams.NewEvent()
+	err := s.Host(func() {})
+	err = errors.Join(err, s.Record(e))
+	err = errors.Join(err, s.Wait(e))
+	err = errors.Join(err, s.WaitIgnoringErrors(e))
+	err = errors.Join(err, s.BeginCapture())
+	g, endErr := s.EndCapture()
+	if endErr == nil {
+		endErr = g.Close()
+	}
+	err = errors.Join(err, endErr)
+	err = errors.Join(err, s.Synchronize(w.t.Context()))
+	return errors.Join(err, s.Close())
 }
 
 // TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call while the
@@ -127,18 +145,20 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		c := m.group.(*communicator)
-		err = errors.Join(p.launch(c, old, driver.PathDirect), m.check(w, p, old))
-		c.isClosing.Store(true)
-		barrier, prepareErr := prepare(second, driver.Call{
-			Operation: driver.Barrier, Path: driver.PathPlain,
-		})
-		if err = errors.Join(err, prepareErr); err != nil {
+		barrier, err := prepare(second, driver.Call{Operation: driver.Barrier, Path: driver.PathPlain})
+		if err != nil {
 			return err
 		}
-		err = errors.Join(err, second.Launch(old, barrier), old.Synchronize(w.t.Context()), old.Close())
+		c := m.group.(*communicator)
+		err = p.launch(c, old, driver.PathDirect) // the group's latest call
+		err = errors.Join(err, m.check(w, p, old))
+		c.isClosing.Store(true)
+		err = errors.Join(err, second.Launch(old, barrier))
+		err = errors.Join(err, old.Synchronize(w.t.Context()))
+		err = errors.Join(err, old.Close())
 		c.isClosing.Store(false) // as if the next launch had read it before isClosing was set
-		err = errors.Join(err, p.launch(c, m.stream, driver.PathDirect), m.check(w, p, m.stream))
+		err = errors.Join(err, p.launch(c, m.stream, driver.PathDirect))
+		err = errors.Join(err, m.check(w, p, m.stream))
 		return errors.Join(err, second.Close())
 	})
 }

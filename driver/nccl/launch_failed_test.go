@@ -15,7 +15,8 @@ import (
 
 // inSoftGPUProcess is like inChildProcess, but skips the test on a real GPU. In the child process,
 // the software GPU makes CUDA or NCCL calls fail. fail is the value of SOFTGPU_FAIL:
-// "function:call:code" makes the call with this number, counted from 1, return the code.
+// "function:call:code" makes the call with this number, counted from 1, return the code. Code 2 of
+// CUDA is cuda.ErrOutOfMemory.
 func inSoftGPUProcess(t *testing.T, fail string, variables ...string) bool {
 	t.Helper()
 	requireSoftGPU(t, "can inject failures")
@@ -25,10 +26,10 @@ func inSoftGPUProcess(t *testing.T, fail string, variables ...string) bool {
 // noFailures is an argument of inSoftGPUProcess with which no call fails.
 const noFailures = ""
 
-// inChildProcess returns true in a child process that it has started, where the caller must run
-// the body of the test. In the parent process, it runs the test again in the child process and
-// returns false. The child process has additional environment variables, which libraries read only
-// once.
+// inChildProcess runs the test again in a child process with additional environment variables,
+// which libraries read only once. In the parent process, it waits for the child process and
+// returns false. If the child process fails, so does the test. In the child process, inChildProcess
+// returns true, and the caller must run the body of the test.
 func inChildProcess(t *testing.T, variables ...string) bool {
 	t.Helper()
 	const testNameVariable = "SYMMEM_TEST_APART" // name of the test for which the child was started
@@ -58,11 +59,15 @@ func checkFault(t *testing.T, s driver.Stream) {
 	}
 }
 
+// closeAll closes the streams and devices of both ranks. The test fails if one cannot be closed.
 func (p *pairOfRanks) closeAll(t *testing.T) {
 	t.Helper()
 	for r := range p {
-		if err := errors.Join(p[r].stream.Close(), p[r].device.Close()); err != nil {
-			t.Errorf("rank %d: %v", r, err)
+		if err := p[r].stream.Close(); err != nil {
+			t.Errorf("rank %d: closing the stream: %v", r, err)
+		}
+		if err := p[r].device.Close(); err != nil {
+			t.Errorf("rank %d: closing the device: %v", r, err)
 		}
 	}
 }
@@ -74,7 +79,7 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 		return
 	}
 	p := openPair(t, 5*time.Second)
-	var graphs [2]driver.Graph
+	var graphs [2]driver.Graph // by rank
 	runBoth(t, func(r int) error {
 		graphs[r] = p.capture(t, r, func() error { return p.launch(r, driver.PathPlain) })
 		return nil
@@ -82,11 +87,11 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	if err := graphs[0].Launch(p[0].stream); !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("rank 0: Launch = %v, want the injected failure", err)
 	}
+	// Rank 1 may learn of the failure before or after its launch.
 	err := graphs[1].Launch(p[1].stream)
-	switch {
-	case err == nil:
+	if err == nil {
 		checkFault(t, p[1].stream)
-	case !errors.Is(err, driver.ErrFault):
+	} else if !errors.Is(err, driver.ErrFault) {
 		t.Errorf("rank 1: Launch = %v, want ErrFault", err)
 	}
 	for _, g := range graphs {
@@ -107,7 +112,7 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	}
 	p := openPair(t, 5*time.Second)
 	buffer := p[1].regions[0].segment.Address()
-	g := p.capture(t, 1, func() error { return p.message(1, driver.Recv, buffer, 8, 0) })
+	g := p.capture(t, 1, func() error { return p.message(1, driver.Recv, buffer, 8, noDigest) })
 	if err := g.Launch(p[1].stream); err == nil {
 		t.Error("Launch = nil, want an error, because CUDA could not record the event")
 	}
@@ -136,10 +141,11 @@ func TestFailedSendFailsTheReceiver(t *testing.T) {
 		return
 	}
 	p := openPair(t, 5*time.Second)
-	if err := p.message(1, driver.Recv, p[1].regions[0].segment.Address(), 8, 0); err != nil {
+	buffers := p.addresses()
+	if err := p.message(1, driver.Recv, buffers[1], 8, noDigest); err != nil {
 		t.Fatal(err)
 	}
-	err := p.message(0, driver.Send, p[0].regions[0].segment.Address(), 8, 0)
+	err := p.message(0, driver.Send, buffers[0], 8, noDigest)
 	if !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("Send = %v, want the injected failure", err)
 	}

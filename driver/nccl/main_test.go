@@ -21,13 +21,15 @@ import (
 // runs the tests on that.
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
+// runTests prepares the process, runs the tests, and returns the exit status. It may restart the
+// program.
 func runTests(m *testing.M) int {
 	if err := loadKernelsEagerly(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	applyMachinesVariable()
-	if (Backend{}).Available() != nil {
+	if (Backend{}).Available() != nil { // there is no GPU
 		cudaPath, ncclPath, err := softgpu.Build()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -64,18 +66,20 @@ func loadKernelsEagerly() error {
 	return syscall.Exec(program, os.Args, append(os.Environ(), loading+"=EAGER"))
 }
 
+// modelName returns the name of the first GPU.
 func modelName() (string, error) {
 	gpus, err := cuda.Load()
 	if err != nil {
 		return "", err
 	}
-	gpu, err := gpus.Device(0)
+	first, err := gpus.Device(0)
 	if err != nil {
 		return "", err
 	}
-	return gpu.Name()
+	return first.Name()
 }
 
+// isSoft reports whether a name of a GPU is that of the software GPU.
 func isSoft(name string) bool { return strings.HasPrefix(name, "Software") }
 
 // needDevices skips the test on a machine with fewer than n GPUs. If the software GPU has fewer
@@ -83,17 +87,18 @@ func isSoft(name string) bool { return strings.HasPrefix(name, "Software") }
 func needDevices(t *testing.T, n int) {
 	t.Helper()
 	count := maxRanks(t)
-	switch {
-	case count >= n:
-	case usesSoftGPU(t) && os.Getenv("SOFTGPU_DEVICES") == "":
-		t.Fatalf("the software GPU has only %d devices, but the test needs %d", count, n)
-	default:
-		t.Skip(fmt.Errorf("the machine has only %d GPUs, but the test needs %d: %w", count, n,
-			driver.ErrUnsupported))
+	if count >= n {
+		return
 	}
+	if usesSoftGPU(t) && os.Getenv("SOFTGPU_DEVICES") == "" {
+		t.Fatalf("the software GPU has only %d devices, but the test needs %d", count, n)
+	}
+	t.Skip(fmt.Errorf("the machine has only %d GPUs, but the test needs %d: %w", count, n,
+		driver.ErrUnsupported))
 }
 
-// ranksUpTo returns the number of GPUs, but at least two and at most n, as a number of ranks.
+// ranksUpTo returns the number of ranks for a test with up to n ranks: one for each GPU, but at
+// least two. With fewer than two GPUs, needDevices then skips the test.
 func ranksUpTo(t *testing.T, n int) int {
 	t.Helper()
 	return min(n, max(2, maxRanks(t)))

@@ -19,17 +19,20 @@ import (
 func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	unblocked := make(chan struct{})
-	var graphs [2]driver.Graph
+	var graphs [2]driver.Graph // by rank
 	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
 		buffer := p[r].regions[0].segment.Address()
-		graphs[r] = p.capture(t, r, func() error { return p.message(r, o, buffer, 8, 0) })
-		err := errors.Join(p[r].stream.Host(func() { <-unblocked }),
-			graphs[r].Launch(p[r].stream), graphs[r].Launch(p[r].stream))
-		if err != nil {
+		graphs[r] = p.capture(t, r, func() error { return p.message(r, o, buffer, 8, noDigest) })
+		if err := p[r].stream.Host(func() { <-unblocked }); err != nil {
 			t.Fatal(err)
 		}
+		for range 2 { // the second message must wait for the first
+			if err := graphs[r].Launch(p[r].stream); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	p[0].group.Abort(nil)
+	p[0].group.Abort(nil) // the default cause
 	for r := range p {
 		<-p[r].group.(*communicator).stages.kernelsEnded // after gpu.KernelEndTimeout
 	}
@@ -44,7 +47,8 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 		if err := graphs[r].Close(); err != nil {
 			t.Errorf("rank %d: closing the graph: %v", r, err)
 		}
-		err := errors.Join(p[r].stream.Close(), p[r].device.Close())
+		err := p[r].stream.Close()
+		err = errors.Join(err, p[r].device.Close())
 		isTimeout := errors.As(err, new(*driver.TimeoutError)) // the teardown may have timed out
 		if err != nil && !isTimeout {
 			t.Errorf("rank %d: closing the stream and the device: %v", r, err)
@@ -52,14 +56,25 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	}
 }
 
+// noDigest is an argument of message. Messages that are not compared need no digest.
+const noDigest = 0
+
 // TestEachReplayOfASendHasTheFullTimeout launches a graph with a Send several times while the
 // receiver is slow. The timeout for each message must start only after the previous message has
 // been received.
 func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
-	const timeout, launches = 6 * time.Second, 5
+	const (
+		timeout  = 6 * time.Second
+		launches = 5
+		// All messages together take 5 * 0.3 = 1.5 timeouts. The last one would time out if its
+		// timeout began at its launch.
+		receiveInterval = timeout * 3 / 10
+	)
 	p := openPair(t, timeout)
 	buffers := p.addresses()
-	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, buffers[0], 8, 0) })
+	g := p.capture(t, 0, func() error {
+		return p.message(0, driver.Send, buffers[0], 8, noDigest)
+	})
 	for range launches {
 		if err := g.Launch(p[0].stream); err != nil {
 			t.Fatal(err)
@@ -69,9 +84,9 @@ func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 		select {
 		case <-p[0].group.Failed():
 			t.Fatalf("the group failed: %v", p[0].group.Cause())
-		case <-time.After(timeout * 3 / 10): // the last message waits for longer than the timeout
+		case <-time.After(receiveInterval):
 		}
-		if err := p.message(1, driver.Recv, buffers[1], 8, 0); err != nil {
+		if err := p.message(1, driver.Recv, buffers[1], 8, noDigest); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,6 +97,7 @@ func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 	p.closeAll(t)
 }
 
+// addresses returns the address of the segment of each rank.
 func (p *pairOfRanks) addresses() [2]uintptr {
 	return [2]uintptr{p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()}
 }
@@ -91,30 +107,33 @@ func (p *pairOfRanks) addresses() [2]uintptr {
 // The group must stay usable.
 func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 	p := openPair(t, 5*time.Second)
-	buffer := p[0].regions[0].segment.Address()
+	buffers := p.addresses()
+	send := func() error { return p.message(0, driver.Send, buffers[0], 8, noDigest) }
+	receive := func() error { return p.message(1, driver.Recv, buffers[1], 8, noDigest) }
 	var lastErr error
 	g := p.capture(t, 0, func() error {
 		for i := range p2p.Slots {
-			if err := p.message(0, driver.Send, buffer, 8, 0); err != nil {
+			if err := send(); err != nil {
 				return fmt.Errorf("message %d: %w", i, err)
 			}
 		}
-		lastErr = p.message(0, driver.Send, buffer, 8, 0)
+		lastErr = send()
 		return nil
 	})
 	if !errors.Is(lastErr, driver.ErrUnsupported) {
 		t.Errorf("last Send in the graph = %v, want ErrUnsupported", lastErr)
 	}
-	if err := p.message(0, driver.Send, buffer, 8, 0); !errors.Is(err, driver.ErrUnsupported) {
+	if err := send(); !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("Send before the graph is closed = %v, want ErrUnsupported", err)
 	}
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
-	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
-		if err := p.message(r, o, p[r].regions[0].segment.Address(), 8, 0); err != nil {
-			t.Errorf("rank %d: %v", r, err)
-		}
+	if err := send(); err != nil {
+		t.Errorf("Send after the graph was closed: %v", err)
+	}
+	if err := receive(); err != nil {
+		t.Errorf("Recv after the graph was closed: %v", err)
 	}
 	runBoth(t, func(r int) error { return p[r].stream.Synchronize(t.Context()) })
 	p.closeAll(t)
@@ -123,34 +142,42 @@ func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 // TestGraphWithMessagesIsLaunchedOnTwoStreams checks that launches on two streams are serialized,
 // and that each one transfers a separate message.
 func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
-	const launches, size = 40, 1000
+	const launches, size, sentByte = 40, 1000, 7
 	p := openPair(t, 20*time.Second)
 	buffers := p.addresses()
 	var graphs [2]driver.Graph      // by rank
 	var streams [2][2]driver.Stream // two streams of each rank
 	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
-		graphs[r] = p.capture(t, r, func() error { return p.message(r, o, buffers[r], size, 0) })
+		graphs[r] = p.capture(t, r, func() error {
+			return p.message(r, o, buffers[r], size, noDigest)
+		})
 		other, err := p[r].device.NewStream()
 		if err != nil {
 			t.Fatal(err)
 		}
 		streams[r] = [2]driver.Stream{p[r].stream, other}
 	}
-	err := errors.Join(p[0].stream.Fill(buffers[0], 7, size), p[0].stream.Synchronize(t.Context()))
-	if err != nil {
+	if err := p[0].stream.Fill(buffers[0], sentByte, size); err != nil {
 		t.Fatal(err)
 	}
+	if err := p[0].stream.Synchronize(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Rank 0 changes streams after each launch, and rank 1 after two.
+	launchesBeforeChange := [2]int{1, 2}
 	runBoth(t, func(r int) error {
 		for i := range launches {
-			s := streams[r][i/(1+r)%2] // rank 0 changes streams after each launch, and rank 1 after two
+			s := streams[r][i/launchesBeforeChange[r]%2]
 			if err := graphs[r].Launch(s); err != nil {
 				return fmt.Errorf("launch %d of rank %d: %w", i, r, err)
 			}
 		}
-		return errors.Join(streams[r][0].Synchronize(t.Context()),
-			streams[r][1].Synchronize(t.Context()), graphs[r].Close(), streams[r][1].Close())
+		err := streams[r][0].Synchronize(t.Context())
+		err = errors.Join(err, streams[r][1].Synchronize(t.Context()))
+		err = errors.Join(err, graphs[r].Close())
+		return errors.Join(err, streams[r][1].Close()) // closeAll closes the first stream
 	})
-	want := slices.Repeat([]byte{7}, size)
+	want := slices.Repeat([]byte{sentByte}, size)
 	if got := p.read(t, 1, 0, size); !slices.Equal(got, want) {
 		t.Errorf("the received message begins with %x, want %x", got[:8], want[:8])
 	}
@@ -159,15 +186,19 @@ func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 
 // TestReleasedReplayIsNotReceivedAsAnEarlierMessage releases a replayed Send, as a teardown does:
 // the Send stops waiting until the previous message has been received, and overwrites that
-// message. The receiver must then not accept the first message.
+// message. The receiver must then accept neither message.
 func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
-	const size = 1000
+	const size, firstByte, secondByte = 1000, 1, 2 // each message repeats its byte
 	p := openPair(t, time.Second)
 	buffers := p.addresses()
-	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, buffers[0], size, 0) })
-	for _, value := range []byte{1, 2} { // the bytes of the first and of the second message
-		err := errors.Join(p[0].stream.Fill(buffers[0], value, size), g.Launch(p[0].stream))
-		if err != nil {
+	g := p.capture(t, 0, func() error {
+		return p.message(0, driver.Send, buffers[0], size, noDigest)
+	})
+	for _, value := range []byte{firstByte, secondByte} {
+		if err := p[0].stream.Fill(buffers[0], value, size); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Launch(p[0].stream); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -181,15 +212,17 @@ func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	if err := gpu.Poll(ctx, isReleased); err != nil {
 		t.Fatal(err)
 	}
-	err := errors.Join(p[1].stream.Fill(buffers[1], 0, size),
-		p.message(1, driver.Recv, buffers[1], size, 0))
+	err := p[1].stream.Fill(buffers[1], 0, size)
+	if err == nil {
+		err = p.message(1, driver.Recv, buffers[1], size, noDigest)
+	}
 	if err == nil {
 		err = p[1].stream.Synchronize(ctx)
 	}
 	if !errors.As(err, new(*driver.TimeoutError)) {
 		t.Errorf("Recv = %v, want a TimeoutError", err)
 	}
-	if got := p.read(t, 1, 0, size); slices.Contains(got, 2) {
+	if got := p.read(t, 1, 0, size); slices.Contains(got, secondByte) {
 		t.Error("the second message was received in place of the first")
 	}
 	_ = p[0].stream.Synchronize(ctx) // returns the group's fault
@@ -216,18 +249,28 @@ func TestCapturedMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 			t.Fatal(err)
 		}
 		buffers[r] = segment.Address()
-		defer func() { _ = errors.Join(segment.Unmap(), arena.Close()) }()
+		defer func() { // the ranks are closed by then
+			_ = segment.Unmap()
+			_ = arena.Close()
+		}()
 	}
-	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, buffers[0], large, 0) })
-	err := errors.Join(g.Launch(p[0].stream), p[0].stream.Synchronize(t.Context()),
-		p[0].group.Close(), g.Close())
+	g := p.capture(t, 0, func() error {
+		return p.message(0, driver.Send, buffers[0], large, noDigest)
+	})
+	if err := g.Launch(p[0].stream); err != nil {
+		t.Fatal(err)
+	}
+	err := p[0].stream.Synchronize(t.Context())
+	err = errors.Join(err, p[0].group.Close())
+	err = errors.Join(err, g.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-p[0].group.(*communicator).stages.allFreed
-	err = errors.Join(p.message(1, driver.Recv, buffers[1], large, 0),
-		p[1].stream.Synchronize(t.Context()))
-	if err != nil {
+	if err := p.message(1, driver.Recv, buffers[1], large, noDigest); err != nil {
+		t.Error(err)
+	}
+	if err := p[1].stream.Synchronize(t.Context()); err != nil {
 		t.Error(err)
 	}
 	p.closeAll(t)

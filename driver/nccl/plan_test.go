@@ -14,12 +14,16 @@ import (
 // does not have are refused. If symmem passed 0 instead, NCCL would use the type or reduction with
 // this number.
 func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
+	const (
+		unknownReduction = driver.ReduceOps // the number of reductions
+		unknownType      = driver.Float32 + 100
+	)
 	for name, call := range map[string]driver.Call{
-		"unknown reduction": {Operation: driver.AllReduce, ReduceOp: driver.ReduceOps},
+		"unknown reduction": {Operation: driver.AllReduce, ReduceOp: unknownReduction},
 		"bitwise reduction": {
 			Operation: driver.AllReduce, DataType: driver.Int32, ReduceOp: driver.BAnd,
 		},
-		"unknown type": {Operation: driver.AllGather, DataType: driver.Float32 + 100},
+		"unknown type": {Operation: driver.AllGather, DataType: unknownType},
 	} {
 		for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow} {
 			p := &plan{Call: call}
@@ -28,7 +32,8 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 			}
 		}
 	}
-	gather := &plan{Call: driver.Call{Operation: driver.AllGather, ReduceOp: driver.ReduceOps}}
+	// An AllGather does not reduce, so its ReduceOp does not matter.
+	gather := &plan{Call: driver.Call{Operation: driver.AllGather, ReduceOp: unknownReduction}}
 	if err := gather.Refusal(driver.PathPlain); err != nil {
 		t.Errorf("AllGather with an unknown reduction: Refusal = %v, want nil", err)
 	}
@@ -37,8 +42,9 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 // TestOperationsWithoutAnNCCLCallAreRefused checks that plan.collective refuses operations that
 // are no single collective of NCCL.
 func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
+	const unknownOperation = driver.Operation(100)
 	for _, operation := range []driver.Operation{
-		driver.Send, driver.Recv, driver.AllToAllV, driver.AllReduceRMSNorm, driver.Operation(100),
+		driver.Send, driver.Recv, driver.AllToAllV, driver.AllReduceRMSNorm, unknownOperation,
 	} {
 		p := &plan{
 			Call: driver.Call{Operation: operation},
@@ -80,11 +86,11 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 		if err := c.UseWindows(t.Context()); err != nil {
 			return err
 		}
-		call := driver.Call{
+		call := driver.Call{ // in place
 			Operation: driver.AllReduce, DataType: driver.Float32, Count: 64, SendWindow: s.window,
 			RecvWindow: s.window, Send: s.segment.Address(), Recv: s.segment.Address(),
 		}
-		choiceCount := 0
+		choiceCount := 0 // for the current offer
 		c.direct.choose = func(l kernels.Launch) (kernels.Work, error) {
 			choiceCount++
 			return kernels.Choose(l)
@@ -121,8 +127,9 @@ func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	return driver.Prepare(c, call)
 }
 
-// TestCallWithoutTicketIsNamedByItsLaunch checks the text for a call with a ticket (its number in
-// the group), and for a replayed call, whose ticket is unknown.
+// TestCallWithoutTicketIsNamedByItsLaunch checks how errors describe a call. A call with a ticket
+// (its number in the group) is named by its ticket. The ticket of a replayed call is unknown, so it
+// is named by the number of its kernel launch and by its position in the capture.
 func TestCallWithoutTicketIsNamedByItsLaunch(t *testing.T) {
 	const ticket, noTicket, kernelLaunch = 12, 0, 63
 	f := faults{cfg: &driver.GroupConfig{ID: "g"}}

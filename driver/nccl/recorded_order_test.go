@@ -57,30 +57,48 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 			w := newAdditiveGroup(t, ranks, 20*time.Second)
 			var causes causeChecker
 			w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
-				foreign, err := m.newForeignStreams(2)
-				for i, o := range foreign {
-					err = errors.Join(err, o.capture(func() error {
-						return o.record(driver.PathDirect, sums[i], sums[i])
-					}))
-				}
-				firstCapture := 1
-				if m.rank == 0 {
-					firstCapture = 2
-					slices.Reverse(foreign)
-				}
-				for _, o := range foreign {
-					err = errors.Join(err, o.replay())
-				}
+				cause, err := m.replayInOppositeOrder(w, sums)
 				if err != nil {
 					return err
 				}
-				cause := m.awaitKernelFault(w)
-				_ = finish(foreign...) // returns the group's fault
+				firstCapture := 1 // of the graph that this rank has replayed first
+				if m.rank == 0 {
+					firstCapture = 2
+				}
 				return causes.check(cause, checkReplayMismatch(firstCapture))
 			})
 			causes.requireCause(t)
 		})
 	}
+}
+
+// replayInOppositeOrder captures a graph with two calls for each of two sums, and replays the
+// graphs, on rank 0 the second graph first. It returns the cause of the group's failure.
+func (m *testRank) replayInOppositeOrder(
+	w *testGroup, sums []*repeatedSum,
+) (cause, err error) {
+	foreign, err := m.newForeignStreams(2)
+	if err != nil {
+		return nil, err
+	}
+	for i, o := range foreign {
+		p := sums[i]
+		err := o.capture(func() error { return o.record(driver.PathDirect, p, p) })
+		if err != nil {
+			return nil, err
+		}
+	}
+	if m.rank == 0 {
+		slices.Reverse(foreign)
+	}
+	for _, o := range foreign {
+		if err := o.replay(); err != nil {
+			return nil, err
+		}
+	}
+	cause = m.awaitKernelFault(w)
+	_ = finish(foreign...) // returns the group's fault
+	return cause, nil
 }
 
 // TestCallsDivergeWithFewResidentBlocks launches different calls on GPUs that run only one thread
@@ -90,14 +108,18 @@ func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 	if !inSoftGPUProcess(t, noFailures, "SOFTGPU_BLOCKS=1") {
 		return
 	}
+	const count = 50_000 // elements, enough for several blocks
 	w := newGroup(t, 2, 3*time.Second)
 	var causes causeChecker
-	w.withSum(50_000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(count, func(m *testRank, p *repeatedSum) error {
 		call := p.call(driver.PathDirect)
-		call.Digest += uint64(m.rank)
+		call.Digest += uint64(m.rank)           // calls with different digests do not match
 		m.group.(*communicator).SetCheck(false) // otherwise the hosts would compare the calls
 		plan, err := prepare(m.group, call)
-		if err = errors.Join(err, m.group.Launch(m.stream, plan)); err != nil {
+		if err != nil {
+			return err
+		}
+		if err := m.group.Launch(m.stream, plan); err != nil {
 			return err
 		}
 		return causes.check(m.stream.Synchronize(t.Context()), checkMismatch)
@@ -114,40 +136,49 @@ func checkMismatch(err error) error {
 
 // checkReplayMismatch returns a function that checks for a MismatchError about the first call of a
 // capture. The error must identify the call by the number of its launch, because calls in graphs
-// of another library have no ticket.
+// of another library have no ticket (number in the group).
 func checkReplayMismatch(capture int) func(error) error {
-	return func(err error) error { return checkCapturedMismatch(err, capture, true) }
+	const byLaunch = true
+	return func(err error) error { return checkCapturedMismatch(err, capture, byLaunch) }
 }
 
 // checkOwnMismatch is checkReplayMismatch for a graph of symmem. The error must identify the call
 // by its ticket.
 func checkOwnMismatch(capture int) func(error) error {
-	return func(err error) error { return checkCapturedMismatch(err, capture, false) }
+	const byLaunch = false
+	return func(err error) error { return checkCapturedMismatch(err, capture, byLaunch) }
 }
 
-func checkCapturedMismatch(err error, capture int, hasLaunchNumber bool) error {
+func checkCapturedMismatch(err error, capture int, byLaunch bool) error {
 	position := fmt.Sprintf("call 1 of capture %d", capture)
 	var mismatch *driver.MismatchError
-	if !errors.As(err, &mismatch) || mismatch.Call.Recorded.Capture != uint64(capture) ||
-		!strings.Contains(err.Error(), position) {
+	if !errors.As(err, &mismatch) {
 		return failuref("got %v, want a MismatchError about %s", err, position)
 	}
-	if mismatch.Launch != hasLaunchNumber {
-		return failuref("got %v with Launch = %t, want %t", err, mismatch.Launch, hasLaunchNumber)
+	if got := mismatch.Call.Recorded.Capture; got != uint64(capture) {
+		return failuref("got %v with Capture = %d, want %d", err, got, capture)
+	}
+	if !strings.Contains(err.Error(), position) {
+		return failuref("got %v, want an error that contains %q", err, position)
+	}
+	if mismatch.Launch != byLaunch {
+		return failuref("got %v with Launch = %t, want %t", err, mismatch.Launch, byLaunch)
 	}
 	return nil
 }
 
-// TestOwnGraphsInOppositeOrderDiverge launches a different graph of symmem on each of two ranks.
-// Direct calls are compared while they run, and plain calls before they run.
+// TestOwnGraphsInOppositeOrderDiverge launches a different graph of symmem on each of two ranks,
+// and expects a MismatchError. Direct calls are compared while they run, and plain calls before
+// they run.
 func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
 		t.Run(path.String(), func(t *testing.T) {
 			w := newAdditiveGroup(t, 2, 20*time.Second)
 			var causes causeChecker
 			w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
-				for _, p := range sums {
-					if _, err := m.capture(p, path, 1); err != nil {
+				const callsInGraph = 1
+				for _, p := range sums { // capture appends the graph to m.graphs
+					if _, err := m.capture(p, path, callsInGraph); err != nil {
 						return err
 					}
 				}
@@ -162,26 +193,30 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 	}
 }
 
-// TestReplayedCallDivergesFromAnEagerCall replays a captured call on one rank, while the other
-// rank launches the same call.
+// TestReplayedCallDivergesFromAnEagerCall replays a captured call on rank 0, while rank 1 launches
+// the same call without a graph. Both ranks must get a MismatchError.
 func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 	w := newAdditiveGroup(t, 2, 20*time.Second)
 	var causes causeChecker
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
 		foreign, err := m.newForeignStreams(1)
-		err = errors.Join(err, foreign[0].capture(func() error {
-			return foreign[0].record(driver.PathDirect, p)
-		}))
+		if err != nil {
+			return err
+		}
 		// The group's teardown waits until the graph is destroyed.
 		defer func() { _ = finish(foreign...) }()
+		o := foreign[0]
+		err = o.capture(func() error { return o.record(driver.PathDirect, p) })
+		if err != nil {
+			return err
+		}
 		if m.rank == 0 {
-			if err := errors.Join(err, foreign[0].replay(p)); err != nil {
+			if err := o.replay(p); err != nil {
 				return err
 			}
 			return causes.check(m.awaitKernelFault(w), checkReplayMismatch(1))
 		}
-		err = errors.Join(err, p.launch(m.group, m.stream, driver.PathDirect))
-		if err != nil {
+		if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
 			return err
 		}
 		return causes.check(m.stream.Synchronize(t.Context()), checkMismatch)
@@ -205,15 +240,21 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 				return err
 			}
 			_, _ = gpu.StreamQuery(o.cudaStream) // fails and invalidates the capture
-			err := o.record(driver.PathDirect, p)
+			recordErr := o.record(driver.PathDirect, p)
 			_, endErr := gpu.EndCapture(o.cudaStream)
-			if !errors.Is(err, cuda.ErrCaptureInvalidated) || endErr == nil {
-				return failuref("Record = %v and EndCapture = %v, want ErrCaptureInvalidated and an error",
-					err, endErr)
+			if !errors.Is(recordErr, cuda.ErrCaptureInvalidated) {
+				return failuref("Record = %v, want ErrCaptureInvalidated", recordErr)
+			}
+			if endErr == nil {
+				return failuref("EndCapture = nil, want an error, because the capture is invalid")
 			}
 			return nil
 		})
-		return errors.Join(err, m.group.(*communicator).Cause(), finish(foreign...), m.check(w, p))
+		if cause := m.group.(*communicator).Cause(); cause != nil {
+			err = errors.Join(err, failuref("the group failed: %v", cause))
+		}
+		err = errors.Join(err, finish(foreign...))
+		return errors.Join(err, m.check(w, p)) // the sum must be unchanged
 	})
 }
 
@@ -221,23 +262,30 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 // stream's owner captures it. Launch must return ErrCapturing, because the captured graph might
 // outlive objects that symmem's graph uses. Later launches on the stream must succeed.
 func TestGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
+	const callsInGraph = 1
 	w := newAdditiveGroup(t, 2, 10*time.Second)
 	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
-		g, err := m.capture(p, driver.PathDirect, 1)
-		foreign, foreignErr := m.newForeignStreams(1)
-		if err = errors.Join(err, foreignErr); err != nil {
+		own, err := m.capture(p, driver.PathDirect, callsInGraph)
+		if err != nil {
 			return err
 		}
-		err = foreign[0].capture(func() error {
-			if err := g.Launch(foreign[0].stream); !errors.Is(err, driver.ErrCapturing) {
+		foreign, err := m.newForeignStreams(1)
+		if err != nil {
+			return err
+		}
+		o := foreign[0]
+		err = o.capture(func() error {
+			if err := own.Launch(o.stream); !errors.Is(err, driver.ErrCapturing) {
 				return failuref("Launch = %v, want ErrCapturing", err)
 			}
-			return foreign[0].record(driver.PathDirect, p)
+			return o.record(driver.PathDirect, p)
 		})
 		if err != nil {
 			return err
 		}
-		return errors.Join(foreign[0].replay(p), p.replay(m, g, foreign[0].stream, 1), finish(foreign...),
-			m.check(w, p))
+		err = o.replay(p)
+		err = errors.Join(err, p.replay(m, own, o.stream, callsInGraph))
+		err = errors.Join(err, finish(foreign...))
+		return errors.Join(err, m.check(w, p))
 	})
 }

@@ -1,7 +1,6 @@
 package nccl
 
 import (
-	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -10,12 +9,17 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// launchDelay is how late the last rank launches the timed call of timeSums.
-const launchDelay = 300 * time.Millisecond
+// The calls of timeSums.
+const (
+	timedCalls = 3 // of which a CallTimer times only the second
+	timedCount = 1000
+	timedBytes = 4 * timedCount // of float32, in a call
+	// launchDelay is how late the last rank launches the second call.
+	launchDelay = 300 * time.Millisecond
+)
 
-// timeSums launches three all-reduces of 1000 elements on the given path, and returns the readings
-// of a CallTimer on each rank. Each CallTimer times only the second call. The last rank launches
-// that call launchDelay after the other ranks.
+// timeSums launches timedCalls all-reduces on the given path, and returns the readings of a
+// CallTimer on each rank. The last rank launches the second call launchDelay after the other ranks.
 func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 	w.t.Helper()
 	last := len(w.ranks) - 1
@@ -23,27 +27,32 @@ func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 	launching.Add(last)
 	readings := make([]driver.CallTimes, len(w.ranks)) // by rank
 	w.must(func(m *testRank) error {
-		call := m.twoLevelCall(driver.AllReduce, driver.Float32, 1000)
+		call := m.twoLevelCall(driver.AllReduce, driver.Float32, timedCount)
 		call.Path = path
 		prepared, err := prepare(m.group, call)
 		if err != nil {
 			return err
 		}
 		var timer driver.CallTimer
-		prepared.(driver.Timed).SetMeter(timer.Meter(4000)) // bytes of each call
-		for i := range 3 {
-			if i == 1 && m.rank == last {
+		prepared.(driver.Timed).SetMeter(timer.Meter(timedBytes))
+		for i := range timedCalls {
+			isTimed := i == 1
+			if isTimed && m.rank == last {
 				launching.Wait()
 				<-time.After(launchDelay)
 			}
 			err := m.group.Launch(m.stream, prepared)
-			if i == 1 && m.rank != last {
+			if isTimed && m.rank != last {
 				launching.Done()
 			}
-			if err = errors.Join(err, m.stream.Synchronize(w.t.Context())); err != nil {
+			if err != nil {
+				return err
+			}
+			if err := m.stream.Synchronize(w.t.Context()); err != nil {
 				return err
 			}
 		}
+		// The watcher, a goroutine of the group, collects the sample later.
 		ticks := time.NewTicker(time.Millisecond)
 		defer ticks.Stop()
 		for start := time.Now(); timer.Read().Samples == 0; <-ticks.C {
@@ -66,14 +75,19 @@ func TestRunsAreTimed(t *testing.T) {
 	})
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathTwoLevel} {
 		for rank, r := range w.timeSums(path) {
-			if r.Calls != 3 || r.Bytes != 12000 || r.Samples != 1 || r.Time <= 0 {
-				t.Errorf("path %v, rank %d: got %+v, want 3 calls of 12000 bytes in all, and one sample",
-					path, rank, r)
+			const allBytes = timedCalls * timedBytes
+			if r.Calls != timedCalls || r.Bytes != allBytes {
+				t.Errorf("path %v, rank %d: got %+v, want %d calls of %d bytes in all", path, rank, r,
+					timedCalls, allBytes)
 			}
-			const lateRank = 3 // does not wait for other ranks
-			if rank != lateRank && r.Time < launchDelay/3 {
+			if r.Samples != 1 || r.Time <= 0 {
+				t.Errorf("path %v, rank %d: got %+v, want one sample with a duration", path, rank, r)
+			}
+			const lateRank = 3              // does not wait for other ranks
+			const minWait = launchDelay / 3 // the kernels of other ranks may start later, too
+			if rank != lateRank && r.Time < minWait {
 				t.Errorf("path %v, rank %d: the call took %v, want at least %v", path, rank, r.Time,
-					launchDelay/3)
+					minWait)
 			}
 		}
 	}
@@ -89,7 +103,8 @@ func TestTimesWithoutRoomAreSkipped(t *testing.T) {
 		var timers [len(c.runTimer.samples) + 1]driver.CallTimer
 		var started []*runSample
 		for i := range timers {
-			meter := timers[i].Meter(1)
+			const bytes = 1 // of a call; any number
+			meter := timers[i].Meter(bytes)
 			for range 2 { // a CallTimer times the second call, not the first
 				if s := c.runTimer.startSteps(&c.mu, &meter, m.stream.(*stream.Stream)); s != nil {
 					started = append(started, s)

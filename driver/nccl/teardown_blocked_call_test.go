@@ -27,7 +27,9 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 			if !inSoftGPUProcess(t, noFailures) {
 				return
 			}
-			firstSums = false // so that the launch below blocks on the host until rank 1 arrives
+			// Launches below must block on the host until rank 1 arrives. The child process runs only
+			// this test, so the variable need not be reset.
+			firstSums = false
 			p := openAndSumWithTimeout(t, 20*time.Second)
 			if test.isStuck { // launch a window kernel that ignores the abort and never exits
 				if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
@@ -38,12 +40,12 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 				}
 			}
 			c := p[0].group.(*communicator)
-			c.busy.WindowKernels.Store(true) // as if the watcher had not cleared it yet
-			ticketBefore, _ := c.history.lastCall()
+			c.busy.WindowKernels.Store(true)        // as if the watcher had not cleared it yet
+			ticketBefore, _ := c.history.lastCall() // tickets number the calls of the group
 			plainResult := make(chan error, 1)
 			go func() {
-				plainResult <- errors.Join(p.launch(0, driver.PathPlain),
-					p[0].stream.Synchronize(t.Context()))
+				err := p.launch(0, driver.PathPlain)
+				plainResult <- errors.Join(err, p[0].stream.Synchronize(t.Context()))
 			}()
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()

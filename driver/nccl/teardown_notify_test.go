@@ -33,8 +33,9 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 			return err
 		}
 		c := m.group.(*communicator)
+		// The hook runs on a goroutine of the teardown.
 		var hasWaited, wasAborting atomic.Bool
-		c.teardown.plane = &hookedPlane{c.plane, func() {
+		c.teardown.plane = &hookedPlane{Plane: c.plane, onWait: func() {
 			wasAborting.Store(c.comm.isAborting.Load())
 			hasWaited.Store(true)
 		}}
@@ -49,7 +50,7 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		c.Abort(nil)
+		c.Abort(nil) // with the default cause, ErrAborted
 		<-c.stages.kernelsEnded
 		if !hasWaited.Load() {
 			return failuref("the teardown did not call WaitForAcknowledgements")
@@ -83,7 +84,8 @@ func recordLaunch(c *communicator, ticket uint64) {
 }
 
 // TestCallsThatEndedEarlyAreFaults checks that CheckEndedEarly returns an error for a call that
-// has ended although a rank on another machine has failed, and nil if no rank has failed.
+// has ended although a rank on another machine has failed, and nil if no rank has failed. Rank 1
+// sees a failure, and rank 0 sees none.
 func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	const ticket = 7
 	simulateTwoMachines(t, 2)
@@ -93,7 +95,7 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 		c := m.group.(*communicator)
 		recordLaunch(c, ticket)
 		hasFailed := m.rank == 1
-		c.owner.plane = &outcomePlane{c.plane, hasFailed}
+		c.owner.plane = &outcomePlane{Plane: c.plane, hasFailed: hasFailed}
 		err := c.owner.CheckEndedEarly(ticket)
 		if (err != nil) != hasFailed {
 			return failuref("rank %d: CheckEndedEarly = %v, want an error: %t", m.rank, err, hasFailed)
@@ -138,10 +140,13 @@ func TestCallsThatWereWaitedForStaySuccessful(t *testing.T) {
 			Operation: driver.AllReduce, DataType: driver.Float32, Count: 1024,
 			Send: s.segment.Address(), Recv: s.segment.Address(),
 		})
-		if err == nil {
-			err = errors.Join(c.Launch(m.stream, p), m.stream.Synchronize(t.Context()))
-		}
 		if err != nil {
+			return err
+		}
+		if err := c.Launch(m.stream, p); err != nil {
+			return err
+		}
+		if err := m.stream.Synchronize(t.Context()); err != nil {
 			return err
 		}
 		c.owner.plane = &outcomePlane{Plane: c.plane, hasFailed: true}
