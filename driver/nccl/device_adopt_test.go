@@ -203,7 +203,7 @@ func (m *testRank) newBusyStream(w *testGroup) (*busyStream, error) {
 		return nil, err
 	}
 	b := &busyStream{foreignStream: foreign[0]}
-	if b.sum, err = m.newRepeatedSum(w, 1, 1000); err != nil {
+	if b.sum, err = m.newRepeatedSum(w, windowName, smallCount); err != nil {
 		return nil, err
 	}
 	if b.release, err = m.blockStream(b.cudaStream); err != nil {

@@ -43,7 +43,7 @@ func checkFailedRelease(t *testing.T) {
 	_ = w.ranks[1].regions[0].segment.Unmap() // may return the fault
 	errs := w.each(func(m *testRank) error {
 		m.regions, m.mapped = nil, 0 // map the next region at the same addresses
-		p, err := m.newRepeatedSum(w, 1, 1<<20)
+		p, err := m.newRepeatedSum(w, windowName, 1<<20)
 		if err == nil {
 			err = m.replayInNewGraph(w, p)
 		}
@@ -135,7 +135,7 @@ func TestNoCallUsesAWindowThatNCCLCouldNotDeregister(t *testing.T) {
 // sumOverWindow registers a new window with elements of 1 on both ranks. It adds them up in place,
 // beginning at the byte offset, and checks that all sums are 2.
 func (m *testRank) sumOverWindow(w *testGroup, bytes, offset int64) error {
-	p, err := m.newRepeatedSum(w, 1, bytes/4)
+	p, err := m.newRepeatedSum(w, windowName, bytes/4)
 	if err != nil {
 		return err
 	}

@@ -20,14 +20,15 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 	var sums [2]*repeatedSum // by rank
 	w.regroup(0, 1)
 	w.must(func(m *testRank) (err error) {
-		sums[m.rank], err = m.newRepeatedSum(w, 1, 600_000)
+		const elements = 600_000
+		sums[m.rank], err = m.newRepeatedSum(w, windowName, elements)
 		return err
 	})
 	runGroup := func() {
 		w.regroup(0, 1) // closes the previous group
 		w.must(func(m *testRank) error {
 			p := sums[m.rank]
-			if err := m.register(w, p.region, 1); err != nil {
+			if err := m.register(w, p.region, windowName); err != nil {
 				return err
 			}
 			for range 2 {

@@ -50,7 +50,7 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 // checkWithoutDirect checks that the direct path refuses a call and that the other paths compute
 // correct results. It returns the text of the refusal.
 func (m *testRank) checkWithoutDirect(w *testGroup) (string, error) {
-	p, err := m.newRepeatedSum(w, 1, 1000)
+	p, err := m.newRepeatedSum(w, windowName, smallCount)
 	if err != nil {
 		return "", err
 	}

@@ -39,8 +39,8 @@ func drawElements(t driver.DataType, random *rand.Rand) []byte {
 		case 0:
 			v = math.Ldexp(v, exponents.smallest+random.IntN(exponents.limit-exponents.smallest))
 		case 1:
-			v = math.Copysign(0, v)
-		default: // most elements keep a value near 1
+			v = math.Copysign(0, v) // zero with the sign of v
+		default: // most elements keep a value between -2 and 2
 		}
 		putElement(t, out, i, float32(v))
 	}

@@ -27,7 +27,7 @@ func newOddGroup(t *testing.T) *testGroup {
 // the streams, the calls of the group must be serialized.
 func TestStreamsTakeTurns(t *testing.T) {
 	w := newOddGroup(t)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		others, err := m.newStreams(2)
 		if err != nil {
 			return err
@@ -47,7 +47,7 @@ func TestStreamsTakeTurns(t *testing.T) {
 // on another stream. The second launch must still run second.
 func TestCaptureKeepsTheOrderOfStreams(t *testing.T) {
 	w := newOddGroup(t)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		others, err := m.newStreams(1)
 		if err != nil {
 			return err
@@ -92,7 +92,7 @@ func TestPathsMix(t *testing.T) {
 // would deadlock.
 func TestPathsTakeTurns(t *testing.T) {
 	w := newOddGroup(t)
-	w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
+	w.withSums(twoCounts(smallCount), func(m *testRank, sums []*repeatedSum) error {
 		others, err := m.newStreams(1)
 		graph, captureErr := m.capture(sums[1], driver.PathDirect, 1)
 		err = errors.Join(err, captureErr, m.warmUp(sums), m.check(w, sums[0], m.stream))
@@ -122,7 +122,7 @@ func TestPathsTakeTurns(t *testing.T) {
 // TestPathsTakeTurnsWithReplays repeats TestPathsTakeTurns with graphs of another library.
 func TestPathsTakeTurnsWithReplays(t *testing.T) {
 	w := newOddGroup(t)
-	w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
+	w.withSums(twoCounts(smallCount), func(m *testRank, sums []*repeatedSum) error {
 		foreign, err := m.newForeignStreams(int(machinePaths))
 		err = errors.Join(err, m.warmUp(sums))
 		for path, o := range foreign {
@@ -296,7 +296,7 @@ func TestGroupsRunConcurrently(t *testing.T) {
 // adopted stream.
 func TestAdoptedStreamsTakeTurns(t *testing.T) {
 	w := newOddGroup(t)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		foreign, err := m.newForeignStreams(2)
 		if err != nil {
 			return err

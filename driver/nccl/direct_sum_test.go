@@ -29,6 +29,12 @@ type repeatedSum struct {
 	want       uint32 // expected value after the calls so far
 }
 
+// smallCount is the count of repeated sums in tests where it does not matter.
+const smallCount = 1000
+
+// windowName identifies a rank's window in tests that need only one.
+const windowName = 1
+
 // newRepeatedSum allocates a buffer, registers it with the rank's group and sets its elements to
 // the unit. It must be called on all ranks. name identifies the window and determines the unit,
 // which is 1 for name 1.

@@ -13,7 +13,7 @@ import (
 
 // countFor maps the kinds of direct kernels, for small and for large calls, to a count of elements
 // with which a repeatedSum uses a kernel of this kind.
-var countFor = map[string]int64{"line": 1000, "bulk": 1 << 21}
+var countFor = map[string]int64{"line": smallCount, "bulk": 1 << 21}
 
 // TestTimeoutNamesAMissingRank makes kernels wait for the last rank until they time out. At least
 // one rank must get a TimeoutError that names the missing rank. The GPUs must stay usable.

@@ -27,7 +27,6 @@ func newNormWindows(
 		if *d, err = newNormBuffersAt(m, offset); err != nil {
 			return err
 		}
-		const windowName = 1 // any number, the same on all ranks
 		return m.register(w, d.region, windowName)
 	})
 	needDirect(t, w.ranks[0].group)

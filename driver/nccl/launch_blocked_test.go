@@ -17,18 +17,18 @@ import (
 // second collective, for which rank 0 uses another stream.
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		others, err := m.newStreams(1)
 		if err != nil {
 			return err
 		}
 		first, second := m.stream, others[0]
-		buffer, err := m.mapRegion(8)
+		buffer, err := m.mapRegion(messageBytes)
 		if err != nil {
 			return err
 		}
 		message := driver.Call{
-			Operation: driver.Send, DataType: driver.Uint8, Count: 8, Root: 1 - m.rank,
+			Operation: driver.Send, DataType: driver.Uint8, Count: messageBytes, Root: 1 - m.rank,
 			Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
 		}
 		if m.rank == 1 {
@@ -66,7 +66,7 @@ const blockedTimeout = time.Minute
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	w := newAdditiveGroup(t, 2, blockedTimeout)
 	proceed := make(chan struct{}) // closed when rank 1 may launch the compared call
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		other, err := m.device.NewStream()
 		if err != nil {
 			return err
@@ -96,6 +96,7 @@ func (m *testRank) useDuringLaunch(
 	go func() { launchResult <- p.launch(m.group, m.stream, driver.PathPlain) }()
 	isComparing := func() bool { return m.group.(*communicator).comparer.comparedCall.Load() != nil }
 	if err := gpu.Poll(w.t.Context(), isComparing); err != nil {
+		close(proceed) // so that rank 1 does not wait forever
 		return err
 	}
 	go func() { useResult <- m.useAndClose(w, other) }()
@@ -134,7 +135,7 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	ctx, cancel := connectContext(t.Context())
 	defer cancel()
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		old, err := m.device.NewStream()
 		if err != nil {
 			return err
@@ -164,12 +165,13 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 }
 
 // TestDirectKernelsStayOrderedAfterAbort queues a blocked direct kernel, two NCCL calls and
-// another direct kernel. The kernels must stay in order although an abort ends the NCCL calls.
+// another direct kernel, each on a separate stream. The kernels must stay in order although an
+// abort ends the NCCL calls.
 func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	var queued sync.WaitGroup // the ranks that have not queued all calls
 	queued.Add(2)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		streams, err := m.newStreams(4)
 		if err != nil {
 			return err
@@ -189,9 +191,10 @@ func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 			return errors.Join(err, unblock())
 		}
 		m.group.Abort(errAborted)
+		// Long enough for a kernel that does not wait for the first one.
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if gpu.Poll(ctx, streams[3].Idle) == nil {
+		if isIdle := gpu.Poll(ctx, streams[3].Idle) == nil; isIdle {
 			err = errors.New("the second direct kernel ran before the first")
 		}
 		return errors.Join(err, unblock())

@@ -112,7 +112,9 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	}
 	p := openPair(t, 5*time.Second)
 	buffer := p[1].regions[0].segment.Address()
-	g := p.capture(t, 1, func() error { return p.message(1, driver.Recv, buffer, 8, noDigest) })
+	g := p.capture(t, 1, func() error {
+		return p.message(1, driver.Recv, buffer, messageBytes, noDigest)
+	})
 	if err := g.Launch(p[1].stream); err == nil {
 		t.Error("Launch = nil, want an error, because CUDA could not record the event")
 	}
@@ -142,10 +144,10 @@ func TestFailedSendFailsTheReceiver(t *testing.T) {
 	}
 	p := openPair(t, 5*time.Second)
 	buffers := p.addresses()
-	if err := p.message(1, driver.Recv, buffers[1], 8, noDigest); err != nil {
+	if err := p.message(1, driver.Recv, buffers[1], messageBytes, noDigest); err != nil {
 		t.Fatal(err)
 	}
-	err := p.message(0, driver.Send, buffers[0], 8, noDigest)
+	err := p.message(0, driver.Send, buffers[0], messageBytes, noDigest)
 	if !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("Send = %v, want the injected failure", err)
 	}

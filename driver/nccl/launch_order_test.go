@@ -14,7 +14,7 @@ import (
 // blocked NCCL kernel and a direct kernel. The direct kernel must not run before the NCCL kernel.
 func TestEmptyCallKeepsTheOrder(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		others, err := m.newStreams(2)
 		if err != nil {
 			return err
@@ -75,7 +75,7 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
 				w := newAdditiveGroup(t, 2, 10*time.Second)
-				w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+				w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 					return m.launchAroundMessage(w, p, kind, adopted)
 				})
 			})
@@ -89,7 +89,7 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 func (m *testRank) launchAroundMessage(
 	w *testGroup, p *repeatedSum, kind string, adopted bool,
 ) error {
-	buffer, err := m.mapRegion(8)
+	buffer, err := m.mapRegion(messageBytes)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (m *testRank) prepareMessage(
 	buffer *region, kind string, streams []*stream.Stream,
 ) (launch func() error, messageStream driver.Stream, err error) {
 	message := driver.Call{
-		Operation: driver.Send, DataType: driver.Uint8, Count: 8, Root: 1 - m.rank,
+		Operation: driver.Send, DataType: driver.Uint8, Count: messageBytes, Root: 1 - m.rank,
 		Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
 	}
 	messageStream = streams[1] // of rank 1: the Send follows the second call
@@ -184,7 +184,7 @@ func (m *testRank) queueWait(
 	case ownersWaitAndEvent: // a pool does the same when memory is freed
 		return s.Record(m.device.streams.NewEvent())
 	case ownersWaitAndFill:
-		return s.Fill(buffer, 0, 8)
+		return s.Fill(buffer, 0, messageBytes)
 	default: // waitByRecv or waitByGraph: s is messageStream
 		return nil
 	}

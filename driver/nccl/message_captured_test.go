@@ -14,6 +14,14 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
+// In the tests of this file, rank 0 sends messages to rank 1.
+const (
+	// messageBytes is the size of messages if it does not matter.
+	messageBytes = 8
+	// noDigest is the digest of messages. It does not matter, because they are not compared.
+	noDigest = 0
+)
+
 // TestStreamSkipsMessagesOfATornDownGroup launches graphs with messages on streams that are
 // blocked until the kernels of the group have been stopped. The streams must then become idle.
 func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
@@ -22,7 +30,9 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	var graphs [2]driver.Graph // by rank
 	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
 		buffer := p[r].regions[0].segment.Address()
-		graphs[r] = p.capture(t, r, func() error { return p.message(r, o, buffer, 8, noDigest) })
+		graphs[r] = p.capture(t, r, func() error {
+			return p.message(r, o, buffer, messageBytes, noDigest)
+		})
 		if err := p[r].stream.Host(func() { <-unblocked }); err != nil {
 			t.Fatal(err)
 		}
@@ -56,9 +66,6 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 	}
 }
 
-// noDigest is an argument of message. Messages that are not compared need no digest.
-const noDigest = 0
-
 // TestEachReplayOfASendHasTheFullTimeout launches a graph with a Send several times while the
 // receiver is slow. The timeout for each message must start only after the previous message has
 // been received.
@@ -73,7 +80,7 @@ func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 	p := openPair(t, timeout)
 	buffers := p.addresses()
 	g := p.capture(t, 0, func() error {
-		return p.message(0, driver.Send, buffers[0], 8, noDigest)
+		return p.message(0, driver.Send, buffers[0], messageBytes, noDigest)
 	})
 	for range launches {
 		if err := g.Launch(p[0].stream); err != nil {
@@ -86,7 +93,7 @@ func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 			t.Fatalf("the group failed: %v", p[0].group.Cause())
 		case <-time.After(receiveInterval):
 		}
-		if err := p.message(1, driver.Recv, buffers[1], 8, noDigest); err != nil {
+		if err := p.message(1, driver.Recv, buffers[1], messageBytes, noDigest); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -108,8 +115,8 @@ func (p *pairOfRanks) addresses() [2]uintptr {
 func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 	p := openPair(t, 5*time.Second)
 	buffers := p.addresses()
-	send := func() error { return p.message(0, driver.Send, buffers[0], 8, noDigest) }
-	receive := func() error { return p.message(1, driver.Recv, buffers[1], 8, noDigest) }
+	send := func() error { return p.message(0, driver.Send, buffers[0], messageBytes, noDigest) }
+	receive := func() error { return p.message(1, driver.Recv, buffers[1], messageBytes, noDigest) }
 	var lastErr error
 	g := p.capture(t, 0, func() error {
 		for i := range p2p.Slots {

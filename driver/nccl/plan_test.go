@@ -77,7 +77,7 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	w.must(func(m *testRank) error {
 		s, err := m.mapRegion(1 << 20)
 		if err == nil {
-			err = m.register(w, s, 0)
+			err = m.register(w, s, windowName)
 		}
 		if err != nil {
 			return err

@@ -175,7 +175,7 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 // was invalidated. The teardown must not wait for a graph, because there is none.
 func TestInvalidatedCaptureDoesNotDelayTeardown(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		plan, err := prepare(m.group, p.call(driver.PathDirect))
 		if err != nil {
 			return err

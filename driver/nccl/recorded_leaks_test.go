@@ -24,7 +24,8 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	var sums [2]*repeatedSum // by rank
 	w.must(func(m *testRank) (err error) {
-		sums[m.rank], err = m.newRepeatedSum(w, 1, 600_000)
+		const elements = 600_000
+		sums[m.rank], err = m.newRepeatedSum(w, windowName, elements)
 		return err
 	})
 	closeGroups := func(n int) { // in turn with each of the four combinations of the arguments
@@ -71,7 +72,7 @@ func (w *testGroup) captureAndClose(sums [2]*repeatedSum, mustAbort, destroyFirs
 	graphs := make([][]*foreignStream, 2) // by rank
 	w.must(func(m *testRank) error {
 		p := sums[m.rank]
-		if err := m.register(w, p.region, 1); err != nil {
+		if err := m.register(w, p.region, windowName); err != nil {
 			return err
 		}
 		for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {

@@ -56,7 +56,7 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			w := newAdditiveGroup(t, ranks, 20*time.Second)
 			var causes causeChecker
-			w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
+			w.withSums(twoCounts(smallCount), func(m *testRank, sums []*repeatedSum) error {
 				cause, err := m.replayInOppositeOrder(w, sums)
 				if err != nil {
 					return err
@@ -175,7 +175,7 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 		t.Run(path.String(), func(t *testing.T) {
 			w := newAdditiveGroup(t, 2, 20*time.Second)
 			var causes causeChecker
-			w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
+			w.withSums(twoCounts(smallCount), func(m *testRank, sums []*repeatedSum) error {
 				const callsInGraph = 1
 				for _, p := range sums { // capture appends the graph to m.graphs
 					if _, err := m.capture(p, path, callsInGraph); err != nil {
@@ -198,7 +198,7 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 	w := newAdditiveGroup(t, 2, 20*time.Second)
 	var causes causeChecker
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		foreign, err := m.newForeignStreams(1)
 		if err != nil {
 			return err
@@ -229,7 +229,7 @@ func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 // stream queries of the other rank in this process would fail as well.
 func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		foreign, err := m.newForeignStreams(1)
 		if err != nil {
 			return err
@@ -264,7 +264,7 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 func TestGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	const callsInGraph = 1
 	w := newAdditiveGroup(t, 2, 10*time.Second)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		own, err := m.capture(p, driver.PathDirect, callsInGraph)
 		if err != nil {
 			return err

@@ -265,7 +265,7 @@ func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
 // dependencies. Besides a node for each call, there must be two nodes for each group.
 func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 	w := newAdditiveGroup(t, 2, 20*time.Second)
-	w.withSums(twoCounts(1000), func(m *testRank, sums []*repeatedSum) error {
+	w.withSums(twoCounts(smallCount), func(m *testRank, sums []*repeatedSum) error {
 		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
 			ID: "second", Ranks: []int{0, 1}, Rank: m.rank, Check: isOneMachine(),
 		})
@@ -349,7 +349,7 @@ func TestCaptureAddsNodesIfEdgesCannotBeRemoved(t *testing.T) {
 	}
 	w := newAdditiveGroup(t, 2, 20*time.Second)
 	nodes := make([]int, 2)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		foreign, err := m.newForeignStreams(1)
 		err = errors.Join(err, foreign[0].capture(func() error {
 			return foreign[0].record(driver.PathDirect, p, p, p)

@@ -27,7 +27,7 @@ func (m *testRank) ringAllToAllV(p *repeatedSum, count int64, path driver.Path) 
 // because a replay would wait forever for elements that no rank sends.
 func TestSplitsInACaptureAreCompared(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		m.group.SetCheck(true)
 		call := m.ringAllToAllV(p, 10, driver.PathPlain)
 		call.Splits.RecvCounts[1-m.rank] += int64(m.rank)

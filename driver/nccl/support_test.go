@@ -67,7 +67,7 @@ func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 			err = m.group.(driver.LazyWindows).UseWindows(t.Context())
 		}
 		if err == nil {
-			err = m.register(w, s, 0)
+			err = m.register(w, s, windowName)
 		}
 		if err != nil {
 			return err
@@ -150,7 +150,7 @@ func TestRemarkOnMisalignedBuffers(t *testing.T) {
 	w.must(func(m *testRank) error {
 		s, err := m.mapRegion(2 * bufferBytes)
 		if err == nil {
-			err = m.register(w, s, 0)
+			err = m.register(w, s, windowName)
 		}
 		if err != nil {
 			return err

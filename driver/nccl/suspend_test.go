@@ -135,7 +135,7 @@ func TestSuspendUnmappedWindows(t *testing.T) {
 		}
 		s, err := m.mapRegion(bytes)
 		if err == nil {
-			err = m.register(w, s, 1)
+			err = m.register(w, s, windowName)
 		}
 		if err != nil {
 			return err

@@ -10,7 +10,8 @@ import (
 	"symmem/internal/control"
 )
 
-// hookedPlane is a Plane and a Notifier whose WaitForAcknowledgements calls onWait instead of
+// hookedPlane is a control plane (the connection through which the ranks of a group learn of
+// failures). It is a Plane and a Notifier whose WaitForAcknowledgements calls onWait instead of
 // waiting until the other ranks know of the group's failure.
 type hookedPlane struct {
 	control.Plane
@@ -87,7 +88,7 @@ func recordLaunch(c *communicator, ticket uint64) {
 // has ended although a rank on another machine has failed, and nil if no rank has failed. Rank 1
 // sees a failure, and rank 0 sees none.
 func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
-	const ticket = 7
+	const ticket = 7 // any number
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
@@ -97,8 +98,11 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 		hasFailed := m.rank == 1
 		c.owner.plane = &outcomePlane{Plane: c.plane, hasFailed: hasFailed}
 		err := c.owner.CheckEndedEarly(ticket)
-		if (err != nil) != hasFailed {
-			return failuref("rank %d: CheckEndedEarly = %v, want an error: %t", m.rank, err, hasFailed)
+		if hasFailed && err == nil {
+			return failuref("rank %d: CheckEndedEarly = nil, want an error", m.rank)
+		}
+		if !hasFailed && err != nil {
+			return failuref("rank %d: CheckEndedEarly = %v, want nil", m.rank, err)
 		}
 		return nil
 	})
@@ -107,7 +111,7 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 // TestEndedCallsOutliveTheirGroup checks a call that completed before its group was closed.
 // CheckEndedEarly must return nil, even if the other rank has not yet reported its launch.
 func TestEndedCallsOutliveTheirGroup(t *testing.T) {
-	const ticket = 7
+	const ticket = 7 // any number
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()

@@ -312,7 +312,7 @@ func TestPeersStayMappedUntilGroupIsClosed(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := m.register(w, s, 1); err != nil {
+		if err := m.register(w, s, windowName); err != nil {
 			return err
 		}
 		addresses, err := s.window.(driver.PeerMapper).PeerAddresses()

@@ -27,11 +27,12 @@ func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 // inPlaceCall returns an in-place AllReduce or AllGather of two ranks. Its output is the whole
 // buffer of p.
 func (p *repeatedSum) inPlaceCall(o driver.Operation, rank int) driver.Call {
+	const ranks, elementBytes = 2, 4
 	call := p.call(driver.PathDirect)
 	call.Operation = o
-	if o == driver.AllGather {
-		call.Count /= 2
-		call.Send += uintptr(int64(rank) * 4 * call.Count)
+	if o == driver.AllGather { // each rank sends its part of the output
+		call.Count /= ranks
+		call.Send += uintptr(int64(rank) * elementBytes * call.Count)
 	}
 	return call
 }
@@ -40,7 +41,6 @@ func (p *repeatedSum) inPlaceCall(o driver.Operation, rank int) driver.Call {
 // after the group has failed. Unless hasNoticed is set, it does so as if it did not know of the
 // failure.
 func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
-	const reusedValue = 7 // the value that rank 0 writes to its buffer after the timeout
 	w := newGroup(t, 2, time.Second)
 	graphs := make([]*foreignStream, 2) // by rank
 	sums := make([]*repeatedSum, 2)     // by rank
@@ -59,12 +59,13 @@ func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 		}
 		return graphs[m.rank].replayAndWait()
 	})
+	const reusedValue = 7 // the value that rank 0 writes to its buffer after the timeout
 	w.must(func(m *testRank) error {
 		if m.rank == 1 {
 			<-w.ranks[0].group.Failed()
 			return nil
 		}
-		if err := graphs[0].replayAndWait(); err != nil { // times out
+		if err := graphs[0].replayAndWait(); err != nil { // until the kernel times out
 			return err
 		}
 		p := sums[0]
@@ -76,12 +77,10 @@ func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 			return nil
 		}
 		<-m.group.(*communicator).stages.kernelsEnded
-		if !hasNoticed { // clear the report, from which kernels of this rank learn of the failure
-			transport, err := m.group.(*communicator).direct.exchange.Transport()
-			if err != nil {
+		if !hasNoticed {
+			if err := m.clearReport(); err != nil {
 				return err
 			}
-			clear(dl.Bytes(transport.Report, int(unsafe.Sizeof(kernels.Report{}))))
 		}
 		if err := graphs[1].replayAndWait(); err != nil {
 			return err
@@ -90,11 +89,7 @@ func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 	})
 	w.must(func(m *testRank) (err error) {
 		if m.rank == 0 {
-			// An error if an element is neither poison nor reusedValue.
-			poisonCount, countErr := m.countPoison(w, sums[0], reusedValue)
-			if err = countErr; err == nil && poisonCount > 0 {
-				err = fmt.Errorf("%d elements of the reused buffer are poison, want 0", poisonCount)
-			}
+			err = m.checkUnpoisoned(w, sums[0], reusedValue)
 		}
 		g := graphs[m.rank]
 		if fault := g.stream.Synchronize(t.Context()); fault == nil {
@@ -103,4 +98,24 @@ func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 		err = errors.Join(err, g.destroy())
 		return errors.Join(err, g.closeStream())
 	})
+}
+
+// clearReport clears the report, from which kernels of this rank learn of a failure.
+func (m *testRank) clearReport() error {
+	transport, err := m.group.(*communicator).direct.exchange.Transport()
+	if err != nil {
+		return err
+	}
+	clear(dl.Bytes(transport.Report, int(unsafe.Sizeof(kernels.Report{}))))
+	return nil
+}
+
+// checkUnpoisoned checks that all elements of the buffer of p are want.
+func (m *testRank) checkUnpoisoned(w *testGroup, p *repeatedSum, want uint32) error {
+	// countPoison returns an error if an element is neither poison nor want.
+	poisonCount, err := m.countPoison(w, p, want)
+	if err == nil && poisonCount > 0 {
+		err = fmt.Errorf("%d elements of the reused buffer are poison, want 0", poisonCount)
+	}
+	return err
 }

@@ -71,7 +71,7 @@ func replayOnOneRank(t *testing.T, count int64) {
 	w := newGroup(t, ranks, time.Second)
 	graphs, sums := make([]*foreignStream, ranks), make([]*repeatedSum, ranks)
 	w.must(func(m *testRank) (err error) {
-		if sums[m.rank], err = m.newRepeatedSum(w, 1, count); err != nil {
+		if sums[m.rank], err = m.newRepeatedSum(w, windowName, count); err != nil {
 			return err
 		}
 		if graphs[m.rank], err = m.captureForeign(sums[m.rank].call(driver.PathDirect)); err != nil {
@@ -161,7 +161,7 @@ func (g *foreignStream) checkReplayPoisons(w *testGroup, m *testRank, p *repeate
 // must be poison on both ranks.
 func TestReplaysAfterATimeoutArePoisoned(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		g, err := m.captureForeign(p.call(driver.PathDirect))
 		if err != nil {
 			return err
@@ -192,7 +192,7 @@ func TestReplaysAfterATimeoutArePoisoned(t *testing.T) {
 // TestDivergenceInAReplay replays graphs of different calls on two ranks.
 func TestDivergenceInAReplay(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		call := p.call(driver.PathDirect)
 		if m.rank == 1 {
 			call.Count--
@@ -231,7 +231,7 @@ func TestRankSendsNothingAfterAFault(t *testing.T) {
 	sums := make([]*repeatedSum, 2)
 	w.must(func(m *testRank) (err error) {
 		m.group.SetCheck(false)
-		if sums[m.rank], err = m.newRepeatedSum(w, 1, 1000); err != nil {
+		if sums[m.rank], err = m.newRepeatedSum(w, windowName, smallCount); err != nil {
 			return err
 		}
 		if m.rank == 1 {
@@ -267,7 +267,7 @@ func TestAbortEndsReplays(t *testing.T) {
 	w := newGroup(t, ranksUpTo(t, 4), time.Minute)
 	var replaying sync.WaitGroup // the other ranks
 	replaying.Add(len(w.opened) - 1)
-	w.withSum(1000, func(m *testRank, p *repeatedSum) error {
+	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		g, err := m.captureForeign(p.call(driver.PathDirect))
 		if err != nil {
 			return err
