@@ -10,8 +10,8 @@ import (
 // Device is a GPU, or a part of a GPU that MIG (Multi-Instance GPU) divides. Its methods need no
 // current context.
 //
-// Results that C code stores by pointer are in cells (memory outside the Go heap). Take returns the
-// content of a cell and frees it.
+// Results that C code stores by pointer are in cells (heap memory, which does not move). Take
+// returns the content of a cell and releases it.
 type Device struct {
 	driver  *Driver
 	ordinal int32 // see Ordinal

@@ -66,7 +66,7 @@ func deviceLocation(device Device) Location {
 }
 
 // memory calls the functions for memory. Arguments and results that C code accesses by pointer are
-// in cells (memory outside the Go heap). Take returns the content of a cell and frees it.
+// in cells (heap memory, which does not move). Take returns the content of a cell and releases it.
 type memory struct{ table }
 
 // Granularity returns the unit, in bytes, of the sizes and addresses of allocations. Both must be

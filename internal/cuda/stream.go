@@ -12,7 +12,7 @@ import (
 type Stream uintptr
 
 // streams calls the functions for streams and events. Results that C code stores by pointer are in
-// cells (memory outside the Go heap). Take returns the content of a cell and frees it.
+// cells (heap memory, which does not move). Take returns the content of a cell and releases it.
 type streams struct{ table }
 
 // StreamCreate creates a stream that does not synchronize with the default stream.

@@ -44,7 +44,7 @@ func (t *table) call(f function, args ...uintptr) error {
 // result. args are the other arguments.
 func getValue[T any](t *table, f function, args ...uintptr) (T, error) {
 	var zero T
-	cell := dl.NewCell(zero)         // memory outside the Go heap
+	cell := dl.NewCell(zero)         // heap memory, which does not move
 	allArgs := make([]uintptr, 0, 8) // enough for all callers, and on the stack
 	allArgs = append(allArgs, cell.Address())
 	allArgs = append(allArgs, args...)
