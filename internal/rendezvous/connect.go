@@ -109,8 +109,7 @@ func explainLostStore(err error, w *World) error {
 	if !isMissing && !isLost {
 		return err
 	}
-	// The store reports only to ranks that have sent a greeting whether rank 0 ended or left. This
-	// rank has not sent one.
+	// Only a rank with a connected endWatcher learns whether rank 0 ended or left.
 	end := &EndedError{Rank: 0, Description: storeRankEnded + " or left"}
 	reason := fmt.Errorf("%w: %w", end, err)
 	return &AbsentError{Ranks: []int{0}, Size: w.Size, Err: reason}

@@ -33,15 +33,15 @@ const cancelTimeout = 2 * time.Second
 // guard makes all I/O of the link fail when ctx is done. The caller must call release. After
 // release, I/O works again.
 func (l *link) guard(ctx context.Context) (release func()) {
-	hasExpired := make(chan struct{})
+	expired := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		defer close(hasExpired)
+		defer close(expired)
 		_ = l.conn.SetDeadline(pastDeadline)
 	})
 	return func() {
 		isStopped := stop()
 		if !isStopped { // The function above has started. It sets the deadline.
-			<-hasExpired
+			<-expired
 			_ = l.conn.SetDeadline(time.Time{})
 		}
 	}

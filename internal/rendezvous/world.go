@@ -87,9 +87,9 @@ func (k RouteKind) String() string {
 
 // Options overrides the environment variables. Its zero value overrides nothing.
 type Options struct {
-	// If these four fields are 0, the environment determines the ranks.
+	// If Rank, Size, LocalRank and LocalSize are 0, the environment determines the ranks.
 	Rank, Size int
-	// If only LocalSize and LocalRank are 0, all ranks run on this machine.
+	// If only LocalRank and LocalSize are 0, all ranks run on this machine.
 	LocalRank, LocalSize int
 	// Address is the address at which rank 0 serves the store. "host:port" requires a Token. If
 	// Address is empty, the environment determines the route.
