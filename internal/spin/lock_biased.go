@@ -20,7 +20,8 @@ import (
 //  1. It sets held by a compare-and-swap.
 //  2. It sets Lock.bias to nil.
 //  3. It makes every processor that runs this process execute a memory barrier (membarrier(2)).
-//  4. It waits until bias.busy is 0. TryLock restores Lock.bias and clears held instead.
+//  4. It waits until bias.busy is 0. TryLock does not wait: if busy is not 0, it restores Lock.bias
+//     and then clears held.
 //
 // The owner sets busy before it checks that the bias still exists. After the barrier, there are
 // therefore two cases: the owner has seen that the bias has ended, or the other goroutine sees
