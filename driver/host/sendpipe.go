@@ -297,7 +297,7 @@ func (pipe *sendPipe) unreadMessages(c *communicator, peer int) []driver.Message
 			From: c.cfg.Ranks[c.cfg.Rank], To: c.cfg.Ranks[peer],
 			Tag: message.tag, Number: message.number, Sent: 1,
 		}
-		isSameMessage := len(unread) > 0 && unread[len(unread)-1] == ends // as in the frame before
+		isSameMessage := len(unread) > 0 && unread[len(unread)-1] == ends // as in frame n+1
 		if !isSameMessage {
 			unread = append(unread, ends)
 		}
