@@ -33,8 +33,8 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 
 // variables returns the variables of torchrun, and those of the store that the launcher serves.
 //
-// The store of TORCHELASTIC_USE_AGENT_STORE is another one. As it is not used, rank 0 of a PyTorch
-// program opens a store on MASTER_PORT.
+// TORCHELASTIC_USE_AGENT_STORE=False means that the launcher serves no store of PyTorch. Rank 0 of
+// a PyTorch program therefore opens one on MASTER_PORT.
 func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string {
 	size := strconv.Itoa(s.Ranks)
 	return map[string]string{
