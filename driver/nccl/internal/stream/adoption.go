@@ -42,7 +42,7 @@ func (a *adoptedState) IsCapturing() (bool, error) {
 	status, err := gpu.Get(device, func() (cuda.CaptureStatus, error) {
 		return device.CUDA.CaptureStatus(a.handle)
 	})
-	if errors.Is(err, cuda.ErrCaptureImplicit) { // another stream's capture includes the default
+	if errors.Is(err, cuda.ErrCaptureImplicit) { // another stream's capture prevents the use
 		return true, nil
 	}
 	return status != cuda.CaptureNone, err
