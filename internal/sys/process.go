@@ -22,8 +22,8 @@ func Pidfd(pid int) (*os.File, error) {
 // AwaitEnd blocks until the process of a Pidfd has exited. It returns an error if pidfd is closed
 // or its read deadline passes.
 //
-// It waits by the Go runtime's poller. While a thread is blocked in a system call instead, a
-// background thread of the runtime uses CPU time.
+// It waits with the Go runtime's poller instead of a blocking system call. While a thread is
+// blocked in a system call, a background thread of the runtime uses CPU time.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {

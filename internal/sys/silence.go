@@ -82,7 +82,8 @@ type Silence int
 const (
 	// Answering means that the machine has answered recently.
 	Answering Silence = iota
-	// Suspect means that the machine has not answered a probe yet. Either packet may be lost.
+	// Suspect means that the machine has not answered a probe yet. The probe or its answer may be
+	// lost or late.
 	Suspect
 	// Silent means that the machine has not answered for almost SilenceLimit.
 	Silent
