@@ -13,7 +13,8 @@ import (
 	"symmem"
 )
 
-// readEnumerators returns the values of the enumerators in symmem.h, by name without SYMMEM_.
+// readEnumerators returns the values of the enumerators in symmem.h, by name without SYMMEM_. The
+// test fails if the header cannot be read.
 func readEnumerators(t *testing.T) map[string]int {
 	t.Helper()
 	text, err := os.ReadFile("../../symmem.h")
@@ -23,117 +24,165 @@ func readEnumerators(t *testing.T) map[string]int {
 	values := map[string]int{}
 	definition := regexp.MustCompile(`SYMMEM_(\w+) = (-?\d+)`)
 	for _, match := range definition.FindAllStringSubmatch(string(text), -1) {
-		value, err := strconv.Atoi(match[2])
+		name, digits := match[1], match[2]
+		value, err := strconv.Atoi(digits)
 		if err != nil {
 			t.Fatal(err)
 		}
-		values[match[1]] = value
+		values[name] = value
 	}
 	return values
 }
 
+// checkEnumerator checks that symmem.h defines an enumerator, given without SYMMEM_, with a value.
+func checkEnumerator(t *testing.T, enumerators map[string]int, name string, value int) {
+	t.Helper()
+	inHeader, ok := enumerators[name]
+	if !ok {
+		t.Errorf("symmem.h does not define SYMMEM_%s", name)
+	} else if value != inHeader {
+		t.Errorf("SYMMEM_%s is %d in Go, want %d as in symmem.h", name, value, inHeader)
+	}
+}
+
 func TestCodesMatchHeader(t *testing.T) {
 	enumerators := readEnumerators(t)
-	for c := CodeInvalid; c < numCodes; c++ {
-		if want, ok := enumerators["ERR_"+c.String()]; !ok || want != int(c) {
-			t.Errorf("code %v = %d, want %d as in symmem.h (found: %v)", c, int(c), want, ok)
-		}
+	for c := CodeInvalid; c < numCodes; c++ { // all except CodeOK, which is not an error
+		checkEnumerator(t, enumerators, "ERR_"+c.String(), int(c))
 	}
-	if enumerators["POOLS"] != MaxPools {
-		t.Errorf("MaxPools = %d, want %d as in symmem.h", MaxPools, enumerators["POOLS"])
-	}
+	checkEnumerator(t, enumerators, "POOLS", MaxPools)
 }
 
+// TestEnumsMatchHeader checks the tables that list the Go values of an enum by number. The names in
+// the header follow from the Go names: AllReduce is ALL_REDUCE, and two-level is TWO_LEVEL.
 func TestEnumsMatchHeader(t *testing.T) {
 	enumerators := readEnumerators(t)
-	check := func(name string, position int) {
-		enumerator := strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
-		if want, ok := enumerators[enumerator]; !ok || want != position {
-			t.Errorf("%s = %d, want %d as in symmem.h (found: %v)", enumerator, position, want, ok)
-		}
+	check := func(name string, number int) {
+		t.Helper()
+		name = strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+		checkEnumerator(t, enumerators, name, number)
 	}
-	for i, v := range types {
-		check(v.String(), i)
+	for number, v := range types {
+		check(v.String(), number)
 	}
-	for i, v := range paths {
-		check("PATH_"+v.String(), i)
+	for number, v := range paths {
+		check("PATH_"+v.String(), number)
 	}
-	for i, v := range checkLevels {
-		check("CHECK_"+v.String(), i)
+	for number, v := range checkLevels {
+		check("CHECK_"+v.String(), number)
 	}
-	wordBoundary := regexp.MustCompile(`([a-z]|All)([A-Z])`) // AllReduce is ALL_REDUCE
-	for i, v := range operations {
-		check(wordBoundary.ReplaceAllString(v.String(), "${1}_$2"), i)
+	wordBoundary := regexp.MustCompile(`([a-z])([A-Z])`)
+	for number, v := range operations {
+		check(wordBoundary.ReplaceAllString(v.String(), "${1}_$2"), number)
 	}
 }
 
+// TestCodeOf checks the code of each kind of error, and the JSON text that callers in other
+// languages get with the code.
 func TestCodeOf(t *testing.T) {
 	for _, row := range []struct {
-		name string
-		err  error
-		code Code
-		json string
+		name       string
+		err        error
+		want       Code
+		wantDetail string // part of the JSON text; "" accepts any text
 	}{
-		{"no error is OK", nil, CodeOK, ""},
 		{
-			"divergence has details", &symmem.DivergenceError{Group: "world"}, CodeDivergence,
-			`"divergence":{"group":"world"`,
+			name: "no error is OK",
+			want: CodeOK,
 		},
 		{
-			"deadlock is a divergence",
-			&symmem.DeadlockError{Activity: map[int]string{1: "a check"}}, CodeDivergence,
-			`"elsewhere":{"1":"a check"}`,
+			name:       "divergence has details",
+			err:        &symmem.DivergenceError{Group: "world"},
+			want:       CodeDivergence,
+			wantDetail: `"divergence":{"group":"world"`,
 		},
 		{
-			"mismatched call is a divergence",
-			&symmem.MismatchError{Group: "pair", Others: []int{1}}, CodeDivergence, `"group":"pair"`,
+			name:       "deadlock is a divergence",
+			err:        &symmem.DeadlockError{Activity: map[int]string{1: "a check"}}, // by rank
+			want:       CodeDivergence,
+			wantDetail: `"elsewhere":{"1":"a check"}`,
 		},
 		{
-			"device out of memory", fmt.Errorf("mapping: %w", symmem.ErrOutOfMemory),
-			CodeOutOfMemory, "mapping",
+			name:       "mismatched call is a divergence",
+			err:        &symmem.MismatchError{Group: "pair", Others: []int{1}},
+			want:       CodeDivergence,
+			wantDetail: `"group":"pair"`,
 		},
 		{
-			"timeout lists late ranks", &symmem.TimeoutError{Missing: []int{3}}, CodeTimeout,
-			`"missing":[3]`,
+			name:       "device out of memory",
+			err:        fmt.Errorf("mapping: %w", symmem.ErrOutOfMemory),
+			want:       CodeOutOfMemory,
+			wantDetail: "mapping",
 		},
 		{
-			"timeout lists absent ranks", &symmem.AbsentError{Ranks: []int{2}}, CodeTimeout,
-			`"missing":[2]`,
-		},
-		{"lost ranks are listed", &symmem.RankLostError{Ranks: []int{1}}, CodeRankLost, `"ranks":[1]`},
-		{
-			"lost rank precedes its consequences",
-			errors.Join(symmem.ErrClosed, &symmem.RankLostError{}), CodeRankLost, `"ranks":[]`,
+			name:       "timeout lists late ranks",
+			err:        &symmem.TimeoutError{Missing: []int{3}},
+			want:       CodeTimeout,
+			wantDetail: `"missing":[3]`,
 		},
 		{
-			"out of memory has the requested size", &symmem.OutOfMemoryError{Requested: 7}, CodeOutOfMemory,
-			`"requested":7`,
+			name:       "timeout lists absent ranks",
+			err:        &symmem.AbsentError{Ranks: []int{2}},
+			want:       CodeTimeout,
+			wantDetail: `"missing":[2]`,
 		},
 		{
-			"panic precedes the error it wraps", fmt.Errorf("%w: %w", ErrPanic, symmem.ErrClosed), CodePanic,
-			`"name":"PANIC"`,
+			name:       "lost ranks are listed",
+			err:        &symmem.RankLostError{Ranks: []int{1}},
+			want:       CodeRankLost,
+			wantDetail: `"ranks":[1]`,
 		},
-		{"closed", symmem.ErrClosed, CodeClosed, ""},
-		{"other errors are FAILED", errors.New("cuda error 999"), CodeFailed, "cuda error 999"},
+		{
+			name:       "lost rank precedes its consequences",
+			err:        errors.Join(symmem.ErrClosed, &symmem.RankLostError{}),
+			want:       CodeRankLost,
+			wantDetail: `"ranks":[]`,
+		},
+		{
+			name:       "out of memory has the requested size",
+			err:        &symmem.OutOfMemoryError{Requested: 7},
+			want:       CodeOutOfMemory,
+			wantDetail: `"requested":7`,
+		},
+		{
+			name:       "panic precedes the error it wraps",
+			err:        fmt.Errorf("%w: %w", ErrPanic, symmem.ErrClosed),
+			want:       CodePanic,
+			wantDetail: `"name":"PANIC"`,
+		},
+		{
+			name: "closed",
+			err:  symmem.ErrClosed,
+			want: CodeClosed,
+		},
+		{
+			name:       "other errors are FAILED",
+			err:        errors.New("cuda error 999"),
+			want:       CodeFailed,
+			wantDetail: "cuda error 999",
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if got := CodeOf(row.err); got != row.code {
-				t.Errorf("CodeOf = %v, want %v", got, row.code)
+			if got := CodeOf(row.err); got != row.want {
+				t.Errorf("CodeOf(%v) = %v, want %v", row.err, got, row.want)
 			}
 			if row.err == nil {
-				return
+				return // callers get no detail without an error
 			}
-			text := Detail(row.code, row.err)
-			if !json.Valid([]byte(text)) || !strings.Contains(text, row.json) {
-				t.Errorf("Detail = %s, want valid JSON with %s", text, row.json)
+			text := Detail(row.want, row.err)
+			if !json.Valid([]byte(text)) || !strings.Contains(text, row.wantDetail) {
+				t.Errorf("Detail = %s, want valid JSON with %s", text, row.wantDetail)
 			}
 		})
 	}
 }
 
+// TestDivergenceWithoutCallSitesSuggestsEnablingThem checks that the message about a divergence
+// names the variable that makes ranks record the lines of their calls, unless it is already set.
 func TestDivergenceWithoutCallSitesSuggestsEnablingThem(t *testing.T) {
 	d := symmem.DivergenceError{Sides: []symmem.Side{
-		{Ranks: []int{0}, Event: "this"}, {Ranks: []int{1}, Event: "that"},
+		{Ranks: []int{0}, Event: "this"},
+		{Ranks: []int{1}, Event: "that"},
 	}}
 	const advice = "SYMMEM_CALLSITES=1"
 	if text := CodeDivergence.Message(&d); !strings.Contains(text, advice) {
@@ -146,17 +195,20 @@ func TestDivergenceWithoutCallSitesSuggestsEnablingThem(t *testing.T) {
 }
 
 func TestPlugResult(t *testing.T) {
-	for err, want := range map[error]int{
-		nil:                       0, // ncclSuccess
-		ErrPanic:                  3, // ncclInternalError
-		symmem.ErrInvalid:         4, // ncclInvalidArgument
-		ErrNotOpen:                5, // ncclInvalidUsage
-		symmem.ErrAborted:         6, // ncclRemoteError
-		&symmem.DivergenceError{}: 5,
-		errors.New("any other"):   2, // ncclSystemError
+	for _, row := range []struct {
+		err  error
+		want int // a value of NCCL's enum ncclResult_t
+	}{
+		{nil, ncclSuccess},
+		{ErrPanic, ncclInternalError},
+		{symmem.ErrInvalid, ncclInvalidArgument},
+		{ErrNotOpen, ncclInvalidUsage},
+		{&symmem.DivergenceError{}, ncclInvalidUsage},
+		{symmem.ErrAborted, ncclRemoteError},
+		{errors.New("any other"), ncclSystemError},
 	} {
-		if got := PlugResult(err); got != want {
-			t.Errorf("PlugResult(%v) = %d, want %d", err, got, want)
+		if got := PlugResult(row.err); got != row.want {
+			t.Errorf("PlugResult(%v) = %d, want %d", row.err, got, row.want)
 		}
 	}
 }

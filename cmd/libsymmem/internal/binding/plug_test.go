@@ -12,7 +12,7 @@ func TestPlugStatusPrintsEachErrorOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := l.Close(true); err != nil {
+		if err := l.Close(force); err != nil {
 			t.Error(err)
 		}
 	}()

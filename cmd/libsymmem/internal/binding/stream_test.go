@@ -8,40 +8,8 @@ import (
 	"symmem"
 )
 
-// TestForgetDoesNotBlockOtherStreams forgets a stream whose work has not ended. Other streams must
-// stay usable meanwhile, because the work may depend on them.
-func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
-	const handle = 1
-	l, _ := openLibrary(t, hostOptions)
-	r, err := l.mainWorldRank()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := r.findStream(handle)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gate := make(chan struct{})
-	if err := s.Host(func() { <-gate }); err != nil {
-		t.Fatal(err)
-	}
-	forgotten := make(chan error)
-	go func() { forgotten <- l.ForgetStream(handle) }()
-	for !errors.Is(s.Host(func() {}), symmem.ErrClosed) { // until ForgetStream has begun
-		runtime.Gosched()
-	}
-	if !r.streams.mu.TryRLock() {
-		t.Error("ForgetStream holds the stream table's lock while it waits; want it released")
-	} else {
-		r.streams.mu.RUnlock()
-	}
-	close(gate)
-	if err := <-forgotten; err != nil {
-		t.Error(err)
-	}
-}
-
-// blockStream queues work on a stream that does not end until unblock is called.
+// blockStream queues work on a stream that does not end until unblock is called. The
+// handle of a stream can be any number.
 func blockStream(t *testing.T, r *rank, handle uintptr) (unblock func()) {
 	t.Helper()
 	s, err := r.findStream(handle)
@@ -55,7 +23,40 @@ func blockStream(t *testing.T, r *rank, handle uintptr) (unblock func()) {
 	return func() { close(gate) }
 }
 
-// TestEventsFollowStreamOrder makes a second stream wait for an event of a first stream.
+// TestForgetDoesNotBlockOtherStreams forgets a stream whose work has not ended. Other streams must
+// stay usable meanwhile, because the work may depend on them.
+func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
+	const streamHandle = 1
+	l, _ := openLibrary(t, hostOptions)
+	r, err := l.mainWorldRank()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.findStream(streamHandle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unblock := blockStream(t, r, streamHandle)
+	forgotten := make(chan error)
+	go func() { forgotten <- l.ForgetStream(streamHandle) }() // waits for the stream's work
+	// Wait until ForgetStream has begun. The stream then refuses new work.
+	for !errors.Is(s.Host(func() {}), symmem.ErrClosed) {
+		runtime.Gosched()
+	}
+	// To find or create a stream, calls lock the table.
+	if r.streams.mu.TryRLock() {
+		r.streams.mu.RUnlock()
+	} else {
+		t.Error("ForgetStream holds the stream table's lock while it waits; want it released")
+	}
+	unblock()
+	if err := <-forgotten; err != nil {
+		t.Errorf("ForgetStream = %v, want nil", err)
+	}
+}
+
+// TestEventsFollowStreamOrder makes a second stream wait for an event of a first stream. An event is
+// a position in a stream; it is done when the work before it is done.
 func TestEventsFollowStreamOrder(t *testing.T) {
 	const firstStream, secondStream = 1, 2
 	l, _ := openLibrary(t, hostOptions)
@@ -75,34 +76,37 @@ func TestEventsFollowStreamOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, e := range map[string]uint64{"first": first, "second": second} {
-		if l.IsEventDone(e) {
-			t.Errorf("IsEventDone(%s) = true before the event's work is done, want false", name)
-		}
+	if l.IsEventDone(first) {
+		t.Error("IsEventDone(first) = true while the first stream is blocked, want false")
+	}
+	if l.IsEventDone(second) {
+		t.Error("IsEventDone(second) = true while it waits for the first event, want false")
 	}
 	// Closing an event must not release streams that wait for it.
 	if err := l.CloseEvent(first); err != nil {
-		t.Error(err)
+		t.Errorf("CloseEvent(first) = %v, want nil", err)
 	}
 	if l.IsEventDone(second) {
 		t.Error("IsEventDone(second) = true after the first event was closed, want false")
 	}
 	unblock()
 	if err := l.WaitForEvent(second); err != nil {
-		t.Error(err)
+		t.Errorf("WaitForEvent(second) = %v, want nil", err)
 	}
 	if !l.IsEventDone(second) {
 		t.Error("IsEventDone(second) = false after WaitForEvent, want true")
 	}
 }
 
+// TestInvalidEventHandlesAreRefused checks that calls with a handle of no open event fail.
+// IsEventDone, which cannot return an error, returns true.
 func TestInvalidEventHandlesAreRefused(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
-	e, err := l.RecordEvent(defaultStream)
+	closed, err := l.RecordEvent(defaultStream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.CloseEvent(e); err != nil {
+	if err := l.CloseEvent(closed); err != nil {
 		t.Fatal(err)
 	}
 	for _, row := range []struct {
@@ -110,27 +114,30 @@ func TestInvalidEventHandlesAreRefused(t *testing.T) {
 		handle uint64
 		want   Code
 	}{
-		{"closed event", e, CodeClosed},
-		{"unknown event", e + 1000, CodeInvalid},
+		{"closed event", closed, CodeClosed},
+		{"unknown event", closed + 1000, CodeInvalid},
 		{"handle 0", 0, CodeInvalid},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if !l.IsEventDone(row.handle) {
 				t.Error("IsEventDone = false, want true")
 			}
-			for name, err := range map[string]error{
-				"WaitForEvent": l.WaitForEvent(row.handle),
-				"CloseEvent":   l.CloseEvent(row.handle),
-				"StreamWait":   l.StreamWait(defaultStream, row.handle),
-			} {
-				if CodeOf(err) != row.want {
-					t.Errorf("%s = %v, want %v", name, err, row.want)
-				}
+			if err := l.WaitForEvent(row.handle); CodeOf(err) != row.want {
+				t.Errorf("WaitForEvent = %v, want an error with code %v", err, row.want)
+			}
+			if err := l.CloseEvent(row.handle); CodeOf(err) != row.want {
+				t.Errorf("CloseEvent = %v, want an error with code %v", err, row.want)
+			}
+			if err := l.StreamWait(defaultStream, row.handle); CodeOf(err) != row.want {
+				t.Errorf("StreamWait = %v, want an error with code %v", err, row.want)
 			}
 		})
 	}
-	unopened := New(&Counters{}, func(text string) { t.Error(text) })
-	if _, err := unopened.RecordEvent(defaultStream); CodeOf(err) != CodeNotOpen {
-		t.Errorf("RecordEvent before Open: got %v, want %v", err, ErrNotOpen)
+}
+
+func TestRecordEventBeforeOpenFails(t *testing.T) {
+	l := New(&Counters{}, func(text string) { t.Error(text) })
+	if _, err := l.RecordEvent(defaultStream); CodeOf(err) != CodeNotOpen {
+		t.Errorf("RecordEvent before Open: got %v, want an error with code %v", err, CodeNotOpen)
 	}
 }

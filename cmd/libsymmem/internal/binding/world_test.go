@@ -8,8 +8,9 @@ import (
 	"symmem"
 )
 
-// openWorld opens another world of one rank. It returns this process's rank in the world and the
-// world's handle. The cleanup accepts that the test has closed the world.
+// openWorld opens another world, in addition to the main world of l. A world is a set of ranks; here,
+// its only rank is this process. openWorld returns the rank and the handle of the world. When the
+// test ends, it closes the world, unless the test has closed it.
 func openWorld(t *testing.T, l *Library) (r *rank, handle uint64) {
 	t.Helper()
 	handle, err := l.OpenWorld([]byte(hostOptions))
@@ -20,7 +21,9 @@ func openWorld(t *testing.T, l *Library) (r *rank, handle uint64) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := l.CloseWorld(handle, true); err != nil && !errors.Is(err, symmem.ErrClosed) {
+		err := l.CloseWorld(handle, force)
+		isAlreadyClosed := errors.Is(err, symmem.ErrClosed)
+		if err != nil && !isAlreadyClosed {
 			t.Error(err)
 		}
 	})
@@ -30,30 +33,34 @@ func openWorld(t *testing.T, l *Library) (r *rank, handle uint64) {
 // TestStreamOrdersWorkAcrossWorlds uses one stream in two worlds. The work of the first world
 // waits at a gate and then fails. The work of the second world must run after it, without failing.
 func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
-	const handle = 1 // of the stream
+	const streamHandle = 1 // stands for the caller's CUDA stream
 	l, _ := openLibrary(t, hostOptions)
 	first, err := l.mainWorldRank()
 	if err != nil {
 		t.Fatal(err)
 	}
 	second, _ := openWorld(t, l)
-	firstStream, err := first.findStream(handle)
+	firstStream, err := first.findStream(streamHandle)
 	if err != nil {
 		t.Fatal(err)
 	}
 	gate := make(chan struct{})
-	if err := firstStream.Host(func() { <-gate; panic("on purpose") }); err != nil {
+	failAfterGate := func() {
+		<-gate
+		panic("on purpose")
+	}
+	if err := firstStream.Host(failAfterGate); err != nil {
 		t.Fatal(err)
 	}
-	ran := make(chan struct{})
-	secondStream, err := second.findStream(handle)
+	secondStream, err := second.findStream(streamHandle)
 	if err != nil {
 		t.Fatal(err)
 	}
+	ran := make(chan struct{})
 	if err := secondStream.Host(func() { close(ran) }); err != nil {
 		t.Fatal(err)
 	}
-	e, err := l.RecordEvent(handle)
+	event, err := l.RecordEvent(streamHandle) // after the work of both worlds
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,43 +69,48 @@ func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 		t.Error("work of the second world ran before the stream's earlier work was done")
 	default:
 	}
-	if l.IsEventDone(e) {
+	if l.IsEventDone(event) {
 		t.Error("IsEventDone = true before the event's work is done, want false")
 	}
 	close(gate)
-	if err := l.WaitForEvent(e); err == nil {
+	if err := l.WaitForEvent(event); err == nil {
 		t.Error("WaitForEvent = nil, want the failure of the first world")
 	}
 	<-ran // the failure of the first world does not affect the second
-	if err := l.Synchronize(handle); err == nil {
+	if err := l.Synchronize(streamHandle); err == nil {
 		t.Error("Synchronize = nil, want the failure of the first world")
 	}
-	if err := l.Synchronize(handle); err != nil {
+	if err := l.Synchronize(streamHandle); err != nil { // a failure is reported once
 		t.Errorf("second Synchronize = %v, want nil", err)
 	}
 }
 
+// TestCallSitesHaveSameNumberInAllWorlds registers two call sites, one before and one after a world
+// was opened. The library's numbers must stand for them in this world too, although the world
+// numbers its sites differently.
 func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	first, err := l.SiteNumber("first.py:1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, handle := openWorld(t, l)
-	r.rt.Interop().Site("engine.go:7") // so that this world numbers its sites differently
+	r, _ := openWorld(t, l)
+	r.rt.Interop().Site("engine.go:7") // takes the next number of this world
 	second, err := l.SiteNumber("second.py:2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for site, text := range map[uint32]string{first: "first.py:1", second: "second.py:2"} {
-		wantNumber := r.rt.Interop().Site(text)
-		if got := r.interopAt(site); got != r.rt.Interop().At(wantNumber) {
-			t.Errorf("site %d (%s) in world %d: got %v, want number %d", site, text, handle, got,
-				wantNumber)
+		numberInWorld := r.rt.Interop().Site(text)
+		want := r.rt.Interop().At(numberInWorld) // records calls with this site
+		if got := r.interopAt(site); got != want {
+			t.Errorf("interopAt(%d) for %s: got %v, want %v", site, text, got, want)
 		}
 	}
 }
 
+// TestLiveBuffersOutliveForcedCloseOfWorld closes a world, other than the main world, while a buffer
+// is live. The buffer can still be freed. Other calls in the world fail.
 func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	_, world := openWorld(t, l)
@@ -110,49 +122,69 @@ func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.CloseWorld(world, false); CodeOf(err) != CodeLive {
-		t.Errorf("CloseWorld with a live buffer = %v, want %v", err, CodeLive)
+	if err := l.CloseWorld(world, withoutForce); CodeOf(err) != CodeLive {
+		t.Errorf("CloseWorld with a live buffer = %v, want an error with code %v", err, CodeLive)
 	}
-	if err := l.CloseWorld(world, true); err != nil {
+	if err := l.CloseWorld(world, force); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.Alloc(poolNumber, 4096, defaultStream, noSite); CodeOf(err) != CodeClosed {
-		t.Errorf("Alloc in a pool of the closed world = %v, want %v", err, CodeClosed)
+		t.Errorf("Alloc in a pool of the closed world = %v, want an error with code %v", err,
+			CodeClosed)
 	}
-	if err := l.Free(address, false); err != nil {
+	if err := l.Free(address, noDelay); err != nil {
 		t.Errorf("freeing a buffer of the closed world: %v", err)
 	}
 	if err := l.Check(world); CodeOf(err) != CodeClosed {
-		t.Errorf("Check of the closed world = %v, want %v", err, CodeClosed)
-	}
-	options := []byte(`{"size": 1, "pool": {"capacity": 1}}`)
-	if _, err := l.OpenWorld(options); CodeOf(err) != CodeInvalid {
-		t.Errorf("OpenWorld with a pool = %v, want %v", err, CodeInvalid)
+		t.Errorf("Check of the closed world = %v, want an error with code %v", err, CodeClosed)
 	}
 }
 
+// TestOpenWorldRefusesPoolOptions checks that only the main world is opened together with a pool.
+func TestOpenWorldRefusesPoolOptions(t *testing.T) {
+	l, _ := openLibrary(t, hostOptions)
+	options := []byte(`{"size": 1, "pool": {"capacity": 1}}`)
+	if _, err := l.OpenWorld(options); CodeOf(err) != CodeInvalid {
+		t.Errorf("OpenWorld(%s) = %v, want an error with code %v", options, err, CodeInvalid)
+	}
+}
+
+// TestWorldsOpenAndCloseConcurrently opens and closes worlds on several goroutines, while the main
+// world is in use.
 func TestWorldsOpenAndCloseConcurrently(t *testing.T) {
+	const goroutines, worldsPerGoroutine = 3, 5
+	const mainWorldCalls = 50 // of each kind
 	l, _ := openLibrary(t, hostOptions)
 	mainWorld, err := l.World()
 	if err != nil {
 		t.Fatal(err)
 	}
+	useWorld := func() {
+		world, err := l.OpenWorld([]byte(hostOptions))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := l.Check(world); err != nil {
+			t.Error(err)
+		}
+		if err := l.CloseWorld(world, withoutForce); err != nil {
+			t.Error(err)
+		}
+	}
 	var users sync.WaitGroup
-	for range 3 {
+	for range goroutines {
 		users.Go(func() {
-			for range 5 {
-				world, err := l.OpenWorld([]byte(hostOptions))
-				if err == nil {
-					err = errors.Join(l.Check(world), l.CloseWorld(world, false))
-				}
-				if err != nil {
-					t.Error(err)
-				}
+			for range worldsPerGoroutine {
+				useWorld()
 			}
 		})
 	}
-	for range 50 {
-		if err := errors.Join(l.Check(mainWorld), l.Synchronize(0)); err != nil {
+	for range mainWorldCalls {
+		if err := l.Check(mainWorld); err != nil {
+			t.Error(err)
+		}
+		if err := l.Synchronize(defaultStream); err != nil {
 			t.Error(err)
 		}
 	}
