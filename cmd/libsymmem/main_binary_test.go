@@ -10,6 +10,7 @@ import (
 	"testing"
 )
 
+// openELF opens the compiled libsymmem.so. The first call in the process compiles it.
 func openELF(t *testing.T) *elf.File {
 	t.Helper()
 	f, err := elf.Open(build(t).library)
@@ -39,6 +40,8 @@ func declaredFunctions(t *testing.T) []string {
 	return names
 }
 
+// TestLibraryExportsDeclaredFunctions checks that the library exports the functions that symmem.h
+// declares, and no others.
 func TestLibraryExportsDeclaredFunctions(t *testing.T) {
 	symbols, err := openELF(t).DynamicSymbols()
 	if err != nil {
@@ -46,29 +49,31 @@ func TestLibraryExportsDeclaredFunctions(t *testing.T) {
 	}
 	var exported []string
 	for _, s := range symbols {
-		if s.Section != elf.SHN_UNDEF {
+		isImported := s.Section == elf.SHN_UNDEF
+		if !isImported {
 			exported = append(exported, s.Name)
 		}
 	}
 	slices.Sort(exported)
 	want := declaredFunctions(t)
-	const minFunctions = 60 // fewer means that the search for declarations is broken
+	const minFunctions = 60 // with fewer, the search for declarations must be broken
 	if len(want) < minFunctions {
 		t.Fatalf("found %d functions in symmem.h, want at least %d", len(want), minFunctions)
 	}
 	if !slices.Equal(exported, want) {
-		t.Errorf("exported functions:\n%v\nwant those of symmem.h:\n%v", exported, want)
+		t.Errorf("exported functions differ:\ngot  %v\nwant %v, as declared in symmem.h", exported, want)
 	}
 }
 
-// TestForkedChildTestsAllFunctions checks that testdata/forked.c, which calls the library in a
-// forked child, mentions every function that symmem.h declares.
+// TestForkedChildTestsAllFunctions checks that testdata/forked.c mentions every function that
+// symmem.h declares. That program calls the functions in a forked child, where they must fail.
 func TestForkedChildTestsAllFunctions(t *testing.T) {
 	text, err := os.ReadFile("testdata/forked.c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	words := regexp.MustCompile(`\w+`).FindAllString(cComment.ReplaceAllString(string(text), ""), -1)
+	code := cComment.ReplaceAllString(string(text), "")
+	words := regexp.MustCompile(`\w+`).FindAllString(code, -1)
 	for _, name := range declaredFunctions(t) {
 		if !slices.Contains(words, name) {
 			t.Errorf("forked.c does not mention %s", name)
@@ -76,8 +81,8 @@ func TestForkedChildTestsAllFunctions(t *testing.T) {
 	}
 }
 
-// TestLibraryLinksOnlyGlibc checks that the library needs no other libraries than those of glibc,
-// which consisted of several before version 2.34.
+// TestLibraryLinksOnlyGlibc checks that the library needs no other libraries than those of glibc.
+// Before version 2.34, glibc consisted of several libraries, such as libpthread.
 func TestLibraryLinksOnlyGlibc(t *testing.T) {
 	libraries, err := openELF(t).ImportedLibraries()
 	if err != nil {
@@ -91,10 +96,15 @@ func TestLibraryLinksOnlyGlibc(t *testing.T) {
 	}
 }
 
+// TestLibraryCannotBeUnloaded checks that dlclose keeps the library in memory, because the threads
+// of the Go runtime would crash without their code.
 func TestLibraryCannotBeUnloaded(t *testing.T) {
-	const noDelete = 8 // DF_1_NODELETE in elf.h; the Go runtime cannot be unloaded
+	const noDelete = 8 // DF_1_NODELETE in elf.h
 	flags, err := openELF(t).DynValue(elf.DT_FLAGS_1)
-	if err != nil || len(flags) == 0 || flags[0]&noDelete == 0 {
-		t.Errorf("DT_FLAGS_1 = %v, %v; want bit %d set", flags, err, noDelete)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(flags) == 0 || flags[0]&noDelete == 0 {
+		t.Errorf("DT_FLAGS_1 = %v, want a value with the flag %d", flags, noDelete)
 	}
 }
