@@ -146,14 +146,15 @@ func TestCloseKeepsUserLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(r.file, nil, 0o600); err != nil {
+	const line = "a line of the log\n"
+	if err := os.WriteFile(r.file, []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(r.file); err != nil {
-		t.Errorf("the log was removed: %v", err)
+	if text, err := os.ReadFile(r.file); err != nil || string(text) != line {
+		t.Errorf("after Close, the log contains %q, %v; want %q", text, err, line)
 	}
 }
 
