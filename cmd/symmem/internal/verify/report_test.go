@@ -12,7 +12,8 @@ import (
 	"symmem/driver"
 )
 
-// Findings of one rank about a case.
+// Findings of one rank about a case, which is an all-reduce of one buffer. The numbers in wrong are
+// arbitrary. A buffer is symmetric if it is in a window, which is registered memory.
 var (
 	right         = finding{Completed: true, Symmetric: true}
 	wrong         = finding{Completed: true, Symmetric: true, Wrong: 3, MaxDiff: 9, MeanDiff: 1}
@@ -20,45 +21,54 @@ var (
 	withoutWindow = finding{Completed: true}
 )
 
+// TestCaseCombinesFindingsOfRanks merges what three ranks found about the same case.
 func TestCaseCombinesFindingsOfRanks(t *testing.T) {
+	const caseIndex = 0 // of the only case
+	planned := &plannedCase{name: "1.1", round: 1, elements: 4, value: 2}
 	for _, c := range []struct {
 		name     string
 		findings []finding // by rank
-		want     Case      // without the fields that are the same for all cases
+		want     Case      // without the fields that only depend on planned
 	}{
-		{"all ranks pass", []finding{right, right, right}, Case{Symmetric: true, Result: Passed}},
 		{
-			"one wrong rank",
-			[]finding{right, wrong, right},
-			Case{Symmetric: true, MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{1}, Result: Failed},
+			name:     "all ranks pass",
+			findings: []finding{right, right, right},
+			want:     Case{Symmetric: true, Result: Passed},
 		},
 		{
-			"one unfinished rank",
-			[]finding{right, notRun, right},
-			Case{Result: NotRun},
+			name:     "one wrong rank",
+			findings: []finding{right, wrong, right},
+			want: Case{
+				Symmetric: true, MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{1}, Result: Failed,
+			},
 		},
 		{
-			"a wrong and an unfinished rank",
-			[]finding{wrong, notRun, right},
-			Case{MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{0}, Result: Failed},
+			name:     "one unfinished rank",
+			findings: []finding{right, notRun, right},
+			want:     Case{Result: NotRun},
 		},
 		{
-			"a buffer outside windows",
-			[]finding{right, right, withoutWindow},
-			Case{Result: Passed},
+			name:     "a wrong and an unfinished rank",
+			findings: []finding{wrong, notRun, right},
+			want:     Case{MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{0}, Result: Failed},
+		},
+		{
+			name:     "a buffer outside windows",
+			findings: []finding{right, right, withoutWindow},
+			want:     Case{Result: Passed},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			results := make([]rankResult, len(c.findings))
-			for r := range results {
-				results[r] = rankResult{Rank: r, Findings: c.findings[r : r+1]}
+			var results []rankResult
+			for rank, f := range c.findings {
+				results = append(results, rankResult{Rank: rank, Findings: []finding{f}})
 			}
-			planned := &plannedCase{name: "1.1", round: 1, elements: 4, value: 2}
-			got := newCase(planned, 0, len(results), results)
+			got := newCase(planned, caseIndex, len(results), results)
 			want := c.want
-			want.Name, want.Round, want.Size, want.Value = "1.1", 1, 4, 2
+			want.Name, want.Round = planned.name, planned.round
+			want.Size, want.Value = planned.elements, planned.value
 			want.Ranks = []int{0, 1, 2}
-			want.Expected = 2 + 4 + 6 // rank r contributes value*(r+1)
+			want.Expected = 2 + 4 + 6 // the sum of value*(rank+1) over all ranks
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Fatalf("newCase differs (-want +got):\n%s", diff)
 			}
@@ -66,26 +76,31 @@ func TestCaseCombinesFindingsOfRanks(t *testing.T) {
 	}
 }
 
+// TestNonMembersDoNotAffectCase merges findings about a case of a group that does not contain the
+// last rank. That rank cannot run the case, which must not change the result.
 func TestNonMembersDoNotAffectCase(t *testing.T) {
+	const ranks = 4
+	const caseIndex = 0               // of the only case
+	planned := &plannedCase{group: 1} // a group with the ranks 0 to 2
+	nonMember := rankResult{Rank: 3, Findings: []finding{notRun}}
 	results := []rankResult{
 		{Rank: 0, Findings: []finding{right}},
 		{Rank: 1, Findings: []finding{right}},
 		{Rank: 2, Findings: []finding{right}},
-		{Rank: 3, Findings: []finding{notRun}},
+		nonMember,
 	}
-	const ranks = 4
-	planned := &plannedCase{group: 1} // a group with the ranks 0 to 2
-	if c := newCase(planned, 0, ranks, results); c.Result != Passed || !c.Symmetric {
+	if c := newCase(planned, caseIndex, ranks, results); c.Result != Passed || !c.Symmetric {
 		t.Errorf("newCase with all results = %+v, want a symmetric pass", c)
 	}
-	onlyNonMember := results[3:]
-	if c := newCase(planned, 0, ranks, onlyNonMember); c.Result != NotRun || c.Symmetric {
-		t.Errorf("newCase with only the result of rank 3 = %+v, want not run", c)
+	// Without results of members, it is unknown whether the case ran.
+	c := newCase(planned, caseIndex, ranks, []rankResult{nonMember})
+	if c.Result != NotRun || c.Symmetric {
+		t.Errorf("newCase with only the result of rank 3 = %+v, want not run and not symmetric", c)
 	}
 }
 
-// exampleReport returns a report of two ranks on five cases, of which one failed and the last did
-// not run. d is the divergence that ended the run, or nil.
+// exampleReport returns a report of two ranks on five cases. Rank 0 found the third case wrong, and
+// the last case did not run. d is the divergence that ended the run, or nil.
 func exampleReport(d *symmem.DivergenceError) *Report {
 	p := &program{cases: []plannedCase{
 		{name: "1.churn8", round: 1, isChurn: true, elements: 100, value: 998},
@@ -102,12 +117,14 @@ func exampleReport(d *symmem.DivergenceError) *Report {
 		results[1].Outcome, results[1].Text = ranksDiverged, d.Message
 		results[1].Divergence = d
 	}
-	return mergeResults(Report{
+	options := Report{
 		Backend: "host", Ranks: 2, Check: "every", Placement: "address", RequestedPath: "window",
 		Groups: 1, Rounds: 1,
-	}, p, results)
+	}
+	return mergeResults(options, p, results)
 }
 
+// exampleDivergence returns a divergence in a group with four ranks, of which rank 2 differs.
 func exampleDivergence() *symmem.DivergenceError {
 	const request = "alloc 512 B (stream 0) -> segment "
 	return &symmem.DivergenceError{
@@ -121,6 +138,9 @@ func exampleDivergence() *symmem.DivergenceError {
 	}
 }
 
+// TestTextShowsAllResults checks the complete text of a report. The column Exp is the sum over the
+// two ranks: three times the value. The first two cases, checks of random allocations (churn) with
+// the same result, share a line with their total size, 1,100.
 func TestTextShowsAllResults(t *testing.T) {
 	var b bytes.Buffer
 	if err := exampleReport(exampleDivergence()).WriteText(&b); err != nil {
@@ -154,6 +174,8 @@ Divergence in group w/1.0, pool 7 of w/1.0, at event 9: earlier events are the s
 	}
 }
 
+// TestWrongSumsWithoutErrorSuggestChecks checks that a report of wrong sums says how to find their
+// cause if no divergence was found.
 func TestWrongSumsWithoutErrorSuggestChecks(t *testing.T) {
 	var b bytes.Buffer
 	r := exampleReport(nil)
@@ -168,6 +190,7 @@ func TestWrongSumsWithoutErrorSuggestChecks(t *testing.T) {
 	}
 }
 
+// TestReportJSONRoundTrip checks that a program that reads the JSON gets the whole report.
 func TestReportJSONRoundTrip(t *testing.T) {
 	r := exampleReport(exampleDivergence())
 	b, err := json.Marshal(r)
@@ -186,33 +209,57 @@ func TestReportJSONRoundTrip(t *testing.T) {
 }
 
 func TestSpansAndThousands(t *testing.T) {
-	for want, numbers := range map[string][]int{
-		"": nil, "3": {3}, "0-2": {0, 1, 2}, "0,2-3,7": {0, 2, 3, 7},
+	for _, c := range []struct {
+		numbers []int
+		want    string
+	}{
+		{nil, ""},
+		{[]int{3}, "3"},
+		{[]int{0, 1, 2}, "0-2"},
+		{[]int{0, 2, 3, 7}, "0,2-3,7"},
 	} {
-		if got := driver.Spans(numbers); got != want {
-			t.Errorf("Spans(%v) = %q, want %q", numbers, got, want)
+		if got := driver.Spans(c.numbers); got != c.want {
+			t.Errorf("Spans(%v) = %q, want %q", c.numbers, got, c.want)
 		}
 	}
-	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1 << 20: "1,048,576"} {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1048576: "1,048,576"} {
 		if got := thousands(n); got != want {
 			t.Errorf("thousands(%d) = %q, want %q", n, got, want)
 		}
 	}
 }
 
+// TestFaultNamesRankWithUniqueError checks the text about an error that ended the run. It names the
+// rank only if that distinguishes the rank from others. Texts about late ranks name them anyway.
 func TestFaultNamesRankWithUniqueError(t *testing.T) {
-	full := rankResult{Rank: 1, Outcome: otherError, Text: "out of memory"}
-	alsoFull := rankResult{Rank: 2, Outcome: otherError, Text: "out of memory"}
+	outOfMemory1 := rankResult{Rank: 1, Outcome: otherError, Text: "out of memory"}
+	outOfMemory2 := rankResult{Rank: 2, Outcome: otherError, Text: "out of memory"}
 	late := rankResult{Rank: 0, Outcome: rankLate, Text: "waited"}
 	for _, c := range []struct {
 		name    string
 		results []rankResult
 		want    string
 	}{
-		{"one of several ranks", []rankResult{late, full}, "rank 1: out of memory"},
-		{"the same error on two ranks", []rankResult{full, alsoFull}, "out of memory"},
-		{"a single rank", []rankResult{full}, "out of memory"},
-		{"late ranks", []rankResult{late, late}, "waited"},
+		{
+			"one of several ranks",
+			[]rankResult{late, outOfMemory1},
+			"rank 1: out of memory",
+		},
+		{
+			"the same error on two ranks",
+			[]rankResult{outOfMemory1, outOfMemory2},
+			"out of memory",
+		},
+		{
+			"a single rank",
+			[]rankResult{outOfMemory1},
+			"out of memory",
+		},
+		{
+			"late ranks",
+			[]rankResult{late, late},
+			"waited",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if r := mergeResults(Report{}, &program{}, c.results); r.Fault != c.want {
@@ -222,37 +269,66 @@ func TestFaultNamesRankWithUniqueError(t *testing.T) {
 	}
 }
 
+// TestReportNamesPathAndReason checks what a report says about the path: how all-reduces were
+// implemented. If cases took another path than the requested one, the report gives the reason.
 func TestReportNamesPathAndReason(t *testing.T) {
-	windows := rankResult{Paths: map[string]string{"window": "configured"}}
-	noWindows := rankResult{Paths: map[string]string{"plain": "there are no windows"}}
+	tookWindow := rankResult{Paths: map[string]string{"window": "configured"}}
+	tookPlain := rankResult{Paths: map[string]string{"plain": "there are no windows"}}
+	nothingRan := rankResult{}
 	for _, c := range []struct {
-		name, path string // path is the requested path
-		results    []rankResult
-		took, why  string // wanted TakenPaths and PathReason
+		name       string
+		requested  string
+		results    []rankResult // by rank
+		wantTaken  string
+		wantReason string // "" if the report must not give one
 	}{
-		{"the requested path", "window", []rankResult{windows, windows}, "window", ""},
-		{"another path", "window", []rankResult{noWindows, noWindows}, "plain", "there are no windows"},
 		{
-			"two paths", "window",
-			[]rankResult{windows, noWindows},
-			"plain, window", "there are no windows",
+			name:      "the requested path",
+			requested: "window",
+			results:   []rankResult{tookWindow, tookWindow},
+			wantTaken: "window",
 		},
-		{"no requested path", "auto", []rankResult{noWindows, noWindows}, "plain", ""},
-		{"nothing ran", "window", []rankResult{{}, {}}, "", ""},
+		{
+			name:       "another path",
+			requested:  "window",
+			results:    []rankResult{tookPlain, tookPlain},
+			wantTaken:  "plain",
+			wantReason: "there are no windows",
+		},
+		{
+			name:       "two paths",
+			requested:  "window",
+			results:    []rankResult{tookWindow, tookPlain},
+			wantTaken:  "plain, window",
+			wantReason: "there are no windows",
+		},
+		{
+			name:      "no requested path",
+			requested: "auto",
+			results:   []rankResult{tookPlain, tookPlain},
+			wantTaken: "plain",
+		},
+		{
+			name:      "nothing ran",
+			requested: "window",
+			results:   []rankResult{nothingRan, nothingRan},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := mergeResults(Report{RequestedPath: c.path}, &program{}, c.results)
-			if r.TakenPaths != c.took || r.PathReason != c.why {
+			r := mergeResults(Report{RequestedPath: c.requested}, &program{}, c.results)
+			if r.TakenPaths != c.wantTaken || r.PathReason != c.wantReason {
 				t.Errorf("TakenPaths = %q, PathReason = %q; want %q, %q", r.TakenPaths,
-					r.PathReason, c.took, c.why)
+					r.PathReason, c.wantTaken, c.wantReason)
 			}
 			var text strings.Builder
 			if err := r.WriteText(&text); err != nil {
 				t.Fatal(err)
 			}
-			printed := strings.Contains(text.String(), "The path taken was "+c.took+": "+c.why+".\n")
-			if printed != (c.why != "") {
-				t.Errorf("reason printed = %v, want %v; text:\n%s", printed, c.why != "", &text)
+			line := "The path taken was " + c.wantTaken + ": " + c.wantReason + ".\n"
+			isPrinted := strings.Contains(text.String(), line)
+			wantPrinted := c.wantReason != ""
+			if isPrinted != wantPrinted {
+				t.Errorf("reason printed = %v, want %v; text:\n%s", isPrinted, wantPrinted, &text)
 			}
 		})
 	}

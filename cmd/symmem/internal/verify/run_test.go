@@ -10,6 +10,8 @@ import (
 	"symmem/internal/ranktest"
 )
 
+// runOnAllRanks runs the verification with ranks that are goroutines, and returns their reports.
+// The test fails if Run returns an error. A divergence or wrong sums are no error.
 func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), ranks, c.Options())
@@ -17,25 +19,31 @@ func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 		t.Fatal(err)
 	}
 	reports := make([]*Report, ranks)
-	err = ranktest.Run(ranks, func(r int) (err error) {
-		reports[r], err = Run(t.Context(), runtimes[r], c, nil)
+	runErr := ranktest.Run(ranks, func(rank int) (err error) {
+		reports[rank], err = Run(t.Context(), runtimes[rank], c, nil)
 		return err
 	})
 	// After a divergence, Close returns the same error, which the reports contain.
-	_ = ranktest.Run(ranks, func(r int) error { return runtimes[r].Close() })
-	if err != nil {
-		t.Fatal(err)
+	_ = ranktest.Run(ranks, func(rank int) error { return runtimes[rank].Close() })
+	if runErr != nil {
+		t.Fatal(runErr)
 	}
 	return reports
 }
 
+// smallConfig returns a Config for a short run.
 func smallConfig() Config {
 	c := Default()
-	c.Elements, c.Cases, c.Churn, c.Skew = 1<<10, 3, 60, true
+	c.Elements = 1 << 10
+	c.Cases = 3
+	c.Churn = 60  // random allocations and frees before the cases
+	c.Skew = true // ranks also make unrelated allocations, which differ between ranks
 	c.Timeout = 20 * time.Second
 	return c
 }
 
+// TestDefaultPlacementPassesAtAllCheckLevels checks that all sums are right if ranks place buffers
+// in the order of creation, although the ranks allocate at different times.
 func TestDefaultPlacementPassesAtAllCheckLevels(t *testing.T) {
 	for _, level := range []symmem.CheckLevel{
 		symmem.CheckOff, symmem.CheckRegistration, symmem.CheckEvery,
@@ -43,15 +51,18 @@ func TestDefaultPlacementPassesAtAllCheckLevels(t *testing.T) {
 		t.Run(level.String(), func(t *testing.T) {
 			c := smallConfig()
 			c.Check, c.Groups = level, 3
-			wantCases := c.Cases * c.Rounds * c.Groups // without the cases of the churn
-			for _, r := range runOnAllRanks(t, 3, c) {
-				if !r.OK() || r.Passed != len(r.Cases) || r.Passed < wantCases {
-					t.Errorf("%d of %d cases passed, want all of at least %d; fault: %q",
-						r.Passed, len(r.Cases), wantCases, r.Fault)
+			minCases := c.Cases * c.Rounds * c.Groups // without the cases of the churn
+			for rank, r := range runOnAllRanks(t, 3, c) {
+				if !r.OK() || r.Passed != len(r.Cases) {
+					t.Errorf("rank %d: %d of %d cases passed, want all; fault: %q", rank, r.Passed,
+						len(r.Cases), r.Fault)
+				}
+				if len(r.Cases) < minCases {
+					t.Errorf("rank %d: %d cases, want at least %d", rank, len(r.Cases), minCases)
 				}
 				for i := range r.Cases {
-					if c := &r.Cases[i]; !c.Symmetric {
-						t.Errorf("case %s was not symmetric", c.Name)
+					if !r.Cases[i].Symmetric {
+						t.Errorf("rank %d: case %s was not symmetric", rank, r.Cases[i].Name)
 					}
 				}
 			}
@@ -59,32 +70,41 @@ func TestDefaultPlacementPassesAtAllCheckLevels(t *testing.T) {
 	}
 }
 
-// divergingConfig returns a Config with which the ranks place buffers differently.
+// divergingConfig returns a Config with which the ranks place buffers differently. Each rank reuses
+// the free memory with the lowest address, and addresses differ between ranks.
 func divergingConfig() Config {
 	c := smallConfig()
 	c.Placement = symmem.PlaceByAddress
 	return c
 }
 
+// TestPlacementByAddressGivesWrongSums checks that the program detects wrong sums. Without checks,
+// ranks that diverge combine unrelated data without an error.
 func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 	c := divergingConfig()
 	c.Check = symmem.CheckOff
-	for _, r := range runOnAllRanks(t, 4, c) {
-		if r.Failed == 0 || r.Divergence != nil || r.OK() || r.NotRun != 0 {
-			t.Errorf("%d cases failed, %d did not run, divergence = %v; want only failed cases",
-				r.Failed, r.NotRun, r.Divergence)
+	for rank, r := range runOnAllRanks(t, 4, c) {
+		if r.Failed == 0 || r.OK() {
+			t.Errorf("rank %d: %d cases failed, OK() = %v; want some and false", rank, r.Failed, r.OK())
+		}
+		if r.NotRun != 0 || r.Divergence != nil {
+			t.Errorf("rank %d: %d cases did not run, divergence = %v; want 0 and none", rank, r.NotRun,
+				r.Divergence)
 		}
 	}
 }
 
+// TestAllRanksReportSameDivergence checks that both check levels find the divergence, and describe
+// the same first event on each rank. With CheckEvery, they find it before a sum is wrong.
 func TestAllRanksReportSameDivergence(t *testing.T) {
-	var first *symmem.DivergenceError
+	var first *symmem.DivergenceError // of rank 0 with the first level
 	for _, level := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration} {
 		c := divergingConfig()
 		c.Check = level
 		for rank, r := range runOnAllRanks(t, 4, c) {
 			if r.Divergence == nil || r.OK() {
-				t.Fatalf("%v, rank %d: no divergence", level, rank)
+				t.Fatalf("%v, rank %d: divergence = %v, OK() = %v; want one and false", level, rank,
+					r.Divergence, r.OK())
 			}
 			if level == symmem.CheckEvery && r.Failed > 0 {
 				t.Errorf("%v, rank %d: %d sums were wrong, want none", level, rank, r.Failed)
@@ -100,33 +120,47 @@ func TestAllRanksReportSameDivergence(t *testing.T) {
 	}
 }
 
+// TestNonMembersReportGroupDivergence runs cases in the world and in groups of three of the four ranks.
+// A divergence in a group must end the run on the other rank too, which must report the same.
 func TestNonMembersReportGroupDivergence(t *testing.T) {
 	c := divergingConfig()
 	c.Check, c.Groups = symmem.CheckEvery, 4
 	reports := runOnAllRanks(t, 4, c)
+	first := reports[0].Divergence
+	if first == nil {
+		t.Fatal("rank 0: no divergence")
+	}
 	for rank, r := range reports {
-		if r.Divergence == nil || r.Divergence.Message != reports[0].Divergence.Message {
-			t.Errorf("rank %d: divergence = %+v, want that of rank 0", rank, r.Divergence)
+		if r.Divergence == nil || r.Divergence.Message != first.Message {
+			t.Errorf("rank %d: divergence = %+v, want that of rank 0, %+v", rank, r.Divergence, first)
 		}
 	}
 }
 
+// TestTypesAndReductionsMatchFormula requires a certain order of additions. The results of all types
+// and reductions must then be right bit for bit.
 func TestTypesAndReductionsMatchFormula(t *testing.T) {
-	for _, elements := range []int64{2, 1023} {
+	const smallest, odd = 2, 1023 // in units of 4 bytes; the largest type has 8 bytes
+	for _, elements := range []int64{smallest, odd} {
 		c := smallConfig()
 		c.Elements, c.Churn, c.Deterministic = elements, 0, symmem.FormulaRankOrder
 		c.Cases = 40 // enough for each combination of a type and a reduction
 		wantPassed := c.Cases * c.Rounds
-		for _, r := range runOnAllRanks(t, 3, c) {
+		for rank, r := range runOnAllRanks(t, 3, c) {
 			if !r.OK() || r.Passed != wantPassed {
-				t.Errorf("%d elements: %d of %d cases passed, want %d; fault: %q", elements, r.Passed,
-					len(r.Cases), wantPassed, r.Fault)
+				t.Errorf("%d elements, rank %d: %d of %d cases passed, want %d; fault: %q", elements,
+					rank, r.Passed, len(r.Cases), wantPassed, r.Fault)
 			}
 		}
 	}
 }
 
+// TestValidateRejectsInvalidConfig makes one change to the default, which is valid, in each case.
 func TestValidateRejectsInvalidConfig(t *testing.T) {
+	valid := Default()
+	if err := valid.Validate(); err != nil {
+		t.Fatalf("Validate of the default Config: %v", err)
+	}
 	for name, change := range map[string]func(*Config){
 		"no cases":          func(c *Config) { c.Cases = 0 },
 		"no rounds":         func(c *Config) { c.Rounds = 0 },
@@ -138,12 +172,9 @@ func TestValidateRejectsInvalidConfig(t *testing.T) {
 		"negative timeout":  func(c *Config) { c.Timeout = -1 },
 	} {
 		c := Default()
-		if err := c.Validate(); err != nil {
-			t.Fatalf("Validate of the default Config: %v", err)
-		}
 		change(&c)
 		if c.Validate() == nil {
-			t.Errorf("%s: Validate accepted the Config", name)
+			t.Errorf("%s: Validate(%+v) = nil, want an error", name, c)
 		}
 	}
 }
