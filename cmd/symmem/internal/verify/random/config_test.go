@@ -10,10 +10,11 @@ import (
 	"symmem"
 )
 
+// TestValidateRejectsInvalidOptions makes one change to a valid Config in each case.
 func TestValidateRejectsInvalidOptions(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Config)
-		text   string // part of the error's text
+		want   string // part of the error's text
 	}{
 		"round 0":           {func(c *Config) { c.FirstRound = 0 }, "the first round is 0"},
 		"negative rounds":   {func(c *Config) { c.Rounds = -1 }, "rounds is -1"},
@@ -28,62 +29,81 @@ func TestValidateRejectsInvalidOptions(t *testing.T) {
 			config.Rounds = 1
 			c.change(&config)
 			err := config.Validate()
-			if err == nil || !strings.Contains(err.Error(), c.text) {
-				t.Errorf("Validate() = %v, want an error with %q", err, c.text)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Validate() = %v, want an error with %q", err, c.want)
 			}
 		})
 	}
-	config := Default()
-	config.Duration = time.Minute
-	if err := config.Validate(); err != nil {
+	// A run needs only one limit: a number of rounds, as above, or a duration.
+	withDuration := Default()
+	withDuration.Duration = time.Minute
+	if err := withDuration.Validate(); err != nil {
 		t.Errorf("with only a duration: Validate() = %v, want no error", err)
 	}
 }
 
+// TestRunEndsAtLimits checks whether another round begins after some rounds and some time.
 func TestRunEndsAtLimits(t *testing.T) {
 	timed := Config{Duration: time.Minute}
-	if !timed.hasMoreRounds(1000, 59*time.Second) || timed.hasMoreRounds(1, time.Minute) {
-		t.Error("a run with a duration does not end exactly when it has elapsed")
-	}
 	counted := Config{Rounds: 3}
-	if !counted.hasMoreRounds(2, time.Hour) || counted.hasMoreRounds(3, 0) {
-		t.Error("a run with a number of rounds does not end exactly after them")
-	}
 	both := Config{Duration: time.Minute, Rounds: 3}
-	if !both.hasMoreRounds(2, time.Second) || both.hasMoreRounds(2, time.Minute) ||
-		both.hasMoreRounds(3, time.Second) {
-		t.Error("a run with both limits does not end at the first limit reached")
-	}
-}
-
-func TestFlagsToRepeatIncludeAllOptions(t *testing.T) {
-	c := Default()
-	c.Seed, c.Placement, c.Check, c.Skew = 9, symmem.PlaceByAddress, symmem.CheckOff, false
-	want := "--seed 9 --from-round 31 --rounds 1 --steps 200 --max-bytes 4194304 " +
-		"--placement address --check off --skew=false"
-	if got := FlagsToRepeat(&c, 31); got != want {
-		t.Errorf("FlagsToRepeat in round 31:\ngot  %s\nwant %s", got, want)
-	}
-}
-
-func TestStepErrorsNameTheStepOnce(t *testing.T) {
-	s := &step{name: "suspending a pool"}
-	for text, want := range map[string]string{
-		"suspending a pool: busy": "step 3, suspending a pool: busy",
-		"closed":                  "step 3, suspending a pool: closed",
+	for _, c := range []struct {
+		name       string
+		config     Config
+		doneRounds int
+		elapsed    time.Duration
+		want       bool // whether another round begins
+	}{
+		{"duration has not elapsed", timed, 1000, 59 * time.Second, true},
+		{"duration has elapsed", timed, 1, time.Minute, false},
+		{"rounds remain", counted, 2, time.Hour, true},
+		{"no rounds remain", counted, 3, 0, false},
+		{"both limits, none reached", both, 2, time.Second, true},
+		{"both limits, duration has elapsed", both, 2, time.Minute, false},
+		{"both limits, no rounds remain", both, 3, time.Second, false},
 	} {
-		if got := s.errorAt(3, errors.New(text)).Error(); got != want {
-			t.Errorf("errorAt(3, %q) = %q, want %q", text, got, want)
+		if got := c.config.hasMoreRounds(c.doneRounds, c.elapsed); got != c.want {
+			t.Errorf("%s: hasMoreRounds(%d, %v) = %v, want %v", c.name, c.doneRounds, c.elapsed, got,
+				c.want)
 		}
 	}
 }
 
+// TestFlagsToRepeatIncludeAllOptions checks the flags that repeat one round of a run. Options with
+// their default values are included only if they determine what a round does.
+func TestFlagsToRepeatIncludeAllOptions(t *testing.T) {
+	const round = 31
+	c := Default()
+	c.Seed, c.Placement, c.Check, c.Skew = 9, symmem.PlaceByAddress, symmem.CheckOff, false
+	want := "--seed 9 --from-round 31 --rounds 1 --steps 200 --max-bytes 4194304 " +
+		"--placement address --check off --skew=false"
+	if got := FlagsToRepeat(&c, round); got != want {
+		t.Errorf("FlagsToRepeat in round %d:\ngot  %s\nwant %s", round, got, want)
+	}
+}
+
+// TestStepErrorsNameTheStepOnce checks that an error that begins with the step's name does not get
+// the name again.
+func TestStepErrorsNameTheStepOnce(t *testing.T) {
+	s := &step{name: "suspending a pool"}
+	const number = 3
+	for text, want := range map[string]string{
+		"suspending a pool: busy": "step 3, suspending a pool: busy",
+		"closed":                  "step 3, suspending a pool: closed",
+	} {
+		if got := s.errorAt(number, errors.New(text)).Error(); got != want {
+			t.Errorf("errorAt(%d, %q) = %q, want %q", number, text, got, want)
+		}
+	}
+}
+
+// TestDrawStepFollowsWeights checks that steps are drawn about as often as their weights say.
 func TestDrawStepFollowsWeights(t *testing.T) {
 	totalWeight := 0
 	for _, s := range steps {
 		totalWeight += s.weight
 	}
-	const drawsPerWeight = 200
+	const drawsPerWeight = 200 // so that chance causes no factor of two
 	d := &choices{Rand: rand.New(rand.NewPCG(1, 2))}
 	counts := map[string]int{} // by the name of the step
 	for range drawsPerWeight * totalWeight {
@@ -92,11 +112,13 @@ func TestDrawStepFollowsWeights(t *testing.T) {
 	for _, s := range steps {
 		want := drawsPerWeight * s.weight
 		if got := counts[s.name]; got < want/2 || got > 2*want {
-			t.Errorf("%s: drawn %d times, want about %d", s.name, got, want)
+			t.Errorf("%s: drawn %d times, want %d to %d", s.name, got, want/2, 2*want)
 		}
 	}
 }
 
+// TestGrowthAboveToleranceIsReported checks which changes of the resource usage count as a leak. The
+// file descriptors first grow by exactly the tolerance, and then by one more.
 func TestGrowthAboveToleranceIsReported(t *testing.T) {
 	r := Report{Resources: []Resource{
 		{Name: "goroutines", Start: 10, End: 9},
@@ -106,11 +128,21 @@ func TestGrowthAboveToleranceIsReported(t *testing.T) {
 		t.Errorf("without growth above the tolerance: Leaks() = %v, want none", r.Leaks())
 	}
 	r.Resources[1].End++
-	if leaks := r.Leaks(); r.OK() || len(leaks) != 1 || leaks[0].Name != "file descriptors" ||
-		!strings.HasSuffix(leaks[0].String(), "LEAKED") {
-		t.Errorf("Leaks() = %v, want the file descriptors", leaks)
+	if r.OK() {
+		t.Error("with growth above the tolerance: OK() = true, want false")
 	}
-	if r = (Report{Tally: Tally{Wrong: 1}}); r.OK() {
+	leaks := r.Leaks()
+	if len(leaks) != 1 || leaks[0].Name != "file descriptors" {
+		t.Fatalf("Leaks() = %v, want only the file descriptors", leaks)
+	}
+	if text := leaks[0].String(); !strings.HasSuffix(text, "LEAKED") {
+		t.Errorf("text of the leak = %q, want LEAKED at the end", text)
+	}
+}
+
+func TestReportWithWrongElementIsNotOK(t *testing.T) {
+	r := Report{Tally: Tally{Wrong: 1}}
+	if r.OK() {
 		t.Error("OK() = true for a report with a wrong element, want false")
 	}
 }
