@@ -40,6 +40,7 @@ func TestLogsOfEachVersion(t *testing.T) {
 	})
 }
 
+// formatLog returns a line about each choice of a kernel in a log.
 func formatLog(l Log) string {
 	var b strings.Builder
 	for _, c := range l {
@@ -60,7 +61,7 @@ func formatKernels(t *testing.T, l Log, input string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		kernels := l.KernelsOf(Collective{name, bytes})
+		kernels := l.KernelsOf(Collective{Operation: name, Bytes: bytes})
 		verdict := "not windowed"
 		if kernels.Windowed {
 			verdict = "windowed"
@@ -70,6 +71,7 @@ func formatKernels(t *testing.T, l Log, input string) string {
 	return b.String()
 }
 
+// TestParseIgnoresUnterminatedLine parses a log while NCCL is writing its second line.
 func TestParseIgnoresUnterminatedLine(t *testing.T) {
 	line := "h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
 	l, err := Parse(strings.NewReader(line + "\n" + line))
@@ -80,20 +82,22 @@ func TestParseIgnoresUnterminatedLine(t *testing.T) {
 
 func TestParseReturnsReadError(t *testing.T) {
 	errRead := errors.New("read failed")
-	_, err := Parse(io.MultiReader(strings.NewReader("a\n"), iotest.ErrReader(errRead)))
-	if !errors.Is(err, errRead) {
-		t.Errorf("Parse returned %v, want the reader's error", err)
+	brokenFile := io.MultiReader(strings.NewReader("a\n"), iotest.ErrReader(errRead))
+	if _, err := Parse(brokenFile); !errors.Is(err, errRead) {
+		t.Errorf("Parse returned the error %v, want %v", err, errRead)
 	}
 }
 
-// TestParseChoice formats choices with NCCL's format strings and parses them.
+// TestParseChoice formats choices with NCCL's format strings and parses them. Kernels that use
+// windows have another format, with a number of calls (works).
 func TestParseChoice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[A-Z][A-Za-z0-9_]{0,30}`)
 		number := rapid.IntRange(0, 1<<20)
 		want := Choice{
 			Collective: Collective{
-				name.Draw(t, "collective"), rapid.Int64Range(0, 1<<50).Draw(t, "bytes"),
+				Operation: name.Draw(t, "collective"),
+				Bytes:     rapid.Int64Range(0, 1<<50).Draw(t, "bytes"),
 			},
 			Calls: 1,
 		}
@@ -118,7 +122,8 @@ func TestParseChoice(t *testing.T) {
 	})
 }
 
-// FuzzParse checks that Parse returns only complete choices, and that KernelsOf finds them.
+// FuzzParse checks that Parse returns only complete choices, and that KernelsOf finds those of one
+// call. The size of a choice for several calls is their sum, so KernelsOf ignores it.
 func FuzzParse(f *testing.F) {
 	f.Add("h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 8 Bytes -> Kernel K nchannels 1 nthreads 2\n")
 	f.Add("h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n")
@@ -130,8 +135,11 @@ func FuzzParse(f *testing.F) {
 			t.Fatal(err)
 		}
 		for _, c := range l {
-			if c.Bytes < 0 || c.Calls < 0 || c.Operation == "" || c.Description == "" {
-				t.Errorf("invalid choice %+v", c)
+			if c.Bytes < 0 || c.Calls < 0 {
+				t.Errorf("choice %+v has a negative number", c)
+			}
+			if c.Operation == "" || c.Description == "" {
+				t.Errorf("choice %+v lacks a text", c)
 			}
 			if c.Calls == 1 && !l.KernelsOf(c.Collective).Logged {
 				t.Errorf("KernelsOf does not find %+v in the log", c)

@@ -8,45 +8,49 @@ import (
 	"testing"
 )
 
+// TestSettingsKeepUserVariables checks how the log variables that the user has set are combined with
+// those that the log needs. Variables of the user are never changed. If they prevent the log, the
+// settings say so.
 func TestSettingsKeepUserVariables(t *testing.T) {
 	tests := map[string]struct {
-		env      map[string]string // variables of the user
-		set      string            // variables that newSettings sets, sorted
-		pattern  string            // wanted settings.filePattern
-		wantsLog bool              // wanted settings.isLogRequested
-		problem  string            // part of the wanted settings.problem
+		env              map[string]string // variables of the user
+		wantSet          string            // variables that newSettings sets, sorted
+		wantFilePattern  string            // the user's name for the file, or ""
+		wantLogRequested bool              // whether the user requests a log
+		wantProblem      string            // part of the text; "" means no problem
 	}{
 		"no variables": {
-			set: "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=" + defaultSubsystems,
+			wantSet: "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=" + defaultSubsystems,
 		},
 		"log in a named file": {
 			env: map[string]string{
 				"NCCL_DEBUG": "info", "NCCL_DEBUG_SUBSYS": "init,tuning", "NCCL_DEBUG_FILE": "/x.%h",
 			},
-			pattern: "/x.%h", wantsLog: true,
+			wantFilePattern:  "/x.%h",
+			wantLogRequested: true,
 		},
 		"log on standard output goes to a file": {
-			env:      map[string]string{"NCCL_DEBUG": "TRACE"},
-			set:      "NCCL_DEBUG_SUBSYS=" + defaultSubsystems,
-			wantsLog: true,
+			env:              map[string]string{"NCCL_DEBUG": "TRACE"},
+			wantSet:          "NCCL_DEBUG_SUBSYS=" + defaultSubsystems,
+			wantLogRequested: true,
 		},
 		"only warnings": {
-			env:     map[string]string{"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"},
-			problem: "NCCL_DEBUG is WARN, so",
+			env:         map[string]string{"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"},
+			wantProblem: "NCCL_DEBUG is WARN, so",
 		},
 		"other subsystems": {
-			env:     map[string]string{"NCCL_DEBUG_SUBSYS": "INIT,NET"},
-			set:     "NCCL_DEBUG=INFO",
-			problem: "NCCL_DEBUG_SUBSYS is INIT,NET, so",
+			env:         map[string]string{"NCCL_DEBUG_SUBSYS": "INIT,NET"},
+			wantSet:     "NCCL_DEBUG=INFO",
+			wantProblem: "NCCL_DEBUG_SUBSYS is INIT,NET, so",
 		},
 		"all subsystems except TUNING": {
-			env:     map[string]string{"NCCL_DEBUG_SUBSYS": "^TUNING"},
-			set:     "NCCL_DEBUG=INFO",
-			problem: "add TUNING",
+			env:         map[string]string{"NCCL_DEBUG_SUBSYS": "^TUNING"}, // ^ inverts the list
+			wantSet:     "NCCL_DEBUG=INFO",
+			wantProblem: "add TUNING",
 		},
 		"all subsystems except another": {
-			env: map[string]string{"NCCL_DEBUG_SUBSYS": "^NET"},
-			set: "NCCL_DEBUG=INFO",
+			env:     map[string]string{"NCCL_DEBUG_SUBSYS": "^NET"},
+			wantSet: "NCCL_DEBUG=INFO",
 		},
 	}
 	for name, tt := range tests {
@@ -56,38 +60,46 @@ func TestSettingsKeepUserVariables(t *testing.T) {
 			for _, name := range slices.Sorted(maps.Keys(s.variables)) {
 				set = append(set, name+"="+s.variables[name])
 			}
-			if got := strings.Join(set, " "); got != tt.set {
-				t.Errorf("variables = %q, want %q", got, tt.set)
+			if got := strings.Join(set, " "); got != tt.wantSet {
+				t.Errorf("variables = %q, want %q", got, tt.wantSet)
 			}
-			if s.filePattern != tt.pattern || s.isLogRequested != tt.wantsLog {
-				t.Errorf("filePattern = %q, isLogRequested = %v; want %q, %v", s.filePattern,
-					s.isLogRequested, tt.pattern, tt.wantsLog)
+			if s.filePattern != tt.wantFilePattern {
+				t.Errorf("filePattern = %q, want %q", s.filePattern, tt.wantFilePattern)
 			}
-			hasProblem := strings.Contains(s.problem, tt.problem)
-			if tt.problem == "" {
-				hasProblem = s.problem == ""
+			if s.isLogRequested != tt.wantLogRequested {
+				t.Errorf("isLogRequested = %v, want %v", s.isLogRequested, tt.wantLogRequested)
 			}
-			if !hasProblem {
-				t.Errorf("problem = %q, want %q", s.problem, tt.problem)
+			if tt.wantProblem == "" && s.problem != "" {
+				t.Errorf("problem = %q, want none", s.problem)
+			}
+			if !strings.Contains(s.problem, tt.wantProblem) {
+				t.Errorf("problem = %q, want a text with %q", s.problem, tt.wantProblem)
 			}
 		})
 	}
 }
 
+// TestExpandPattern expands file names as NCCL does: %h is the host name up to the first dot, %p is
+// the process ID, and %% is a percent sign.
 func TestExpandPattern(t *testing.T) {
+	const pid = 42
 	for pattern, want := range map[string]string{
-		"/tmp/nccl.%h.%p": "/tmp/nccl.gpu7.42", "100%%.%p": "100%.42", "%d%p": "%d42", "a%": "a%",
-		"%%h": "%h",
+		"/tmp/nccl.%h.%p": "/tmp/nccl.gpu7.42",
+		"100%%.%p":        "100%.42",
+		"%d%p":            "%d42",
+		"a%":              "a%",
+		"%%h":             "%h",
 	} {
-		if got := expandPattern(pattern, "gpu7.cluster.example", 42); got != want {
+		if got := expandPattern(pattern, "gpu7.cluster.example", pid); got != want {
 			t.Errorf("expandPattern(%q) = %q, want %q", pattern, got, want)
 		}
 	}
-	if got := expandPattern("%h", "odd%name/x", 1); got != "odd-name-x" {
+	if got := expandPattern("%h", "odd%name/x", pid); got != "odd-name-x" {
 		t.Errorf("expandPattern of an invalid host name = %q, want odd-name-x", got)
 	}
-	if got := expandPattern(escapePercent("/tmp/50%/a"), "h", 1); got != "/tmp/50%/a" {
-		t.Errorf("expandPattern of an escaped path = %q, want the path", got)
+	const path = "/tmp/50%/a"
+	if got := expandPattern(escapePercent(path), "host", pid); got != path {
+		t.Errorf("expandPattern of an escaped path = %q, want the path, %q", got, path)
 	}
 }
 
@@ -99,6 +111,8 @@ func clearVariables(t *testing.T) {
 	}
 }
 
+// TestRecorderReadsLog starts a recorder without variables of the user, writes a line to its log as
+// NCCL does, and reads the log.
 func TestRecorderReadsLog(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
@@ -122,12 +136,22 @@ func TestRecorderReadsLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for want, call := range map[string]Collective{
-		"AllReduce 8 B: symmetric kernel AllReduce_AGxLL_R": CollectiveOf("all_reduce", 2, 4),
-		"AllReduce 16 B: not in NCCL's log":                 CollectiveOf("AllReduce", 4, 4),
+	const elementBytes = 4
+	for _, c := range []struct {
+		call Collective
+		want string
+	}{
+		{
+			CollectiveOf("all_reduce", 2, elementBytes), // the call in the log
+			"AllReduce 8 B: symmetric kernel AllReduce_AGxLL_R",
+		},
+		{
+			CollectiveOf("AllReduce", 4, elementBytes),
+			"AllReduce 16 B: not in NCCL's log",
+		},
 	} {
-		if got := log.KernelsOf(call).String(); got != want {
-			t.Errorf("KernelsOf(%+v) = %q, want %q", call, got, want)
+		if got := log.KernelsOf(c.call).String(); got != c.want {
+			t.Errorf("KernelsOf(%+v) = %q, want %q", c.call, got, c.want)
 		}
 	}
 	if err := r.Close(); err != nil {
@@ -138,6 +162,8 @@ func TestRecorderReadsLog(t *testing.T) {
 	}
 }
 
+// TestCloseKeepsUserLog checks that Close does not empty a log that the user has requested with
+// NCCL's variables.
 func TestCloseKeepsUserLog(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
@@ -158,6 +184,8 @@ func TestCloseKeepsUserLog(t *testing.T) {
 	}
 }
 
+// TestProblemReportsUnreadableLog checks that Start creates no file if the user's variables name the
+// log, and that Problem explains why this log cannot be read.
 func TestProblemReportsUnreadableLog(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
@@ -175,13 +203,21 @@ func TestProblemReportsUnreadableLog(t *testing.T) {
 	}
 }
 
+// TestCollectiveOfUsesNCCLNames checks how names of operations in symmem and nccl-tests become names
+// in NCCL's log, which has no barriers.
 func TestCollectiveOfUsesNCCLNames(t *testing.T) {
-	for operation, want := range map[string]string{
-		"all_reduce": "AllReduce", "ReduceScatter": "ReduceScatter", "AllToAll": "AlltoAll",
-		"alltoall": "AlltoAll", "broadcast": "Broadcast", "Barrier": "Barrier",
+	const count, elementBytes = 3, 2
+	for operation, wantOperation := range map[string]string{
+		"all_reduce":    "AllReduce",
+		"ReduceScatter": "ReduceScatter",
+		"AllToAll":      "AlltoAll",
+		"alltoall":      "AlltoAll",
+		"broadcast":     "Broadcast",
+		"Barrier":       "Barrier",
 	} {
-		if got := CollectiveOf(operation, 3, 2); got != (Collective{want, 6}) {
-			t.Errorf("CollectiveOf(%s, 3, 2) = %v, want %s of 6 bytes", operation, got, want)
+		want := Collective{Operation: wantOperation, Bytes: count * elementBytes}
+		if got := CollectiveOf(operation, count, elementBytes); got != want {
+			t.Errorf("CollectiveOf(%s, %d, %d) = %v, want %v", operation, count, elementBytes, got, want)
 		}
 	}
 }
