@@ -8,9 +8,10 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// nvmlSource implements NVML in C for three GPUs with the numbers 0 to 2. GPUs 0 and 1 are
-// connected by NVLink, and have 12 and 13 active links. Queries about links of GPU 2 return
-// NVML_ERROR_NOT_SUPPORTED (3). Invalid calls return other errors.
+// nvmlSource implements NVML, NVIDIA's management library, in C. It has three GPUs with the numbers
+// 0 to 2, at the PCI addresses in nvmlAddresses. GPUs 0 and 1 are connected by NVLink, and have 12
+// and 13 active links. Queries about links of GPU 2 return NVML_ERROR_NOT_SUPPORTED (3). Invalid
+// calls return other errors: 1 (not initialized), 2 (invalid argument) or 6 (not found).
 const nvmlSource = `
 #include <stdint.h>
 #include <string.h>
@@ -46,6 +47,9 @@ int nvmlDeviceGetNvLinkState(nvmlDevice_t d, unsigned link, int *active) {
 }
 `
 
+var nvmlAddresses = []string{"0000:01:00.0", "0000:02:00.0", "0000:03:00.0"}
+
+// gpusAtPCI returns GPUs with the given PCI addresses, by which NVML finds them.
 func gpusAtPCI(addresses ...string) []GPU {
 	all := make([]GPU, len(addresses))
 	for i, a := range addresses {
@@ -54,17 +58,23 @@ func gpusAtPCI(addresses ...string) []GPU {
 	return all
 }
 
+// TestAddNVLinks adds what NVML knows about three GPUs to what CUDA knows.
 func TestAddNVLinks(t *testing.T) {
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", nvmlSource))
 	l := Links{Pairs: []Pair{
-		{From: 0, To: 1, NVLink: "unknown"}, {From: 1, To: 2, NVLink: "unknown"},
+		{From: 0, To: 1, NVLink: "unknown"},
+		{From: 1, To: 2, NVLink: "unknown"},
 	}}
-	if err := l.addNVLinks(gpusAtPCI("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")); err != nil {
+	if err := l.addNVLinks(gpusAtPCI(nvmlAddresses...)); err != nil {
 		t.Fatal(err)
 	}
-	want := Links{ActiveNVLinks: []int{12, 13, 0}, Pairs: []Pair{
-		{From: 0, To: 1, NVLink: "yes"}, {From: 1, To: 2, NVLink: "unknown"},
-	}}
+	want := Links{
+		ActiveNVLinks: []int{12, 13, 0},
+		Pairs: []Pair{
+			{From: 0, To: 1, NVLink: "yes"},
+			{From: 1, To: 2, NVLink: "unknown"}, // the query is not supported
+		},
+	}
 	if diff := cmp.Diff(want, l); diff != "" {
 		t.Errorf("the links differ (-want +got):\n%s", diff)
 	}
@@ -79,11 +89,11 @@ func TestAddNVLinks(t *testing.T) {
 func TestAddNVLinksWithoutLibrary(t *testing.T) {
 	t.Setenv(nvmlVariable, "/nowhere/libnvidia-ml.so.1")
 	l := Links{Pairs: []Pair{{From: 0, To: 1, NVLink: "unknown"}}}
-	if err := l.addNVLinks(gpusAtPCI("0000:01:00.0")); err == nil {
+	if err := l.addNVLinks(gpusAtPCI(nvmlAddresses[0])); err == nil {
 		t.Error("addNVLinks without NVML returned no error")
 	}
 	if l.ActiveNVLinks != nil || l.Pairs[0].NVLink != "unknown" {
-		t.Errorf("the links are %+v, want unknown", l)
+		t.Errorf("the links are %+v, want no active links and an unknown connection", l)
 	}
 	if got := nvmlDriverVersion(); got != "" {
 		t.Errorf("nvmlDriverVersion() = %q, want an empty string", got)
@@ -95,7 +105,10 @@ func TestAddNVLinksWithOldLibrary(t *testing.T) {
 	source := "int nvmlInit_v2(void) { return 0; } int nvmlShutdown(void) { return 0; }"
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", source))
 	var l Links
-	if err := l.addNVLinks(gpusAtPCI("0000:01:00.0")); err == nil || l.ActiveNVLinks != nil {
-		t.Errorf("got the links %+v, error %v; want an error and unknown links", l, err)
+	if err := l.addNVLinks(gpusAtPCI(nvmlAddresses[0])); err == nil {
+		t.Error("addNVLinks with an old library returned no error")
+	}
+	if l.ActiveNVLinks != nil {
+		t.Errorf("the active links are %v, want nil because they are unknown", l.ActiveNVLinks)
 	}
 }

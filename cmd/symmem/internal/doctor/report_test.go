@@ -24,6 +24,7 @@ func TestReports(t *testing.T) {
 				t.Fatalf("unknown command %q", d.Cmd)
 			}
 			report := Examine(readFacts(t, d.Input))
+			// Without a section, the whole report is printed.
 			if d.HasArg("section") {
 				var name string
 				d.ScanArgs(t, "section", &name)
@@ -50,17 +51,18 @@ func readFacts(t *testing.T, change string) *Facts {
 	}
 	facts := &Facts{}
 	decode(t, text, facts)
-	if change != "" {
-		changed := Facts{}
-		decode(t, []byte(change), &changed)
-		clearLists(facts, &changed)
-		decode(t, []byte(change), facts)
+	if change == "" {
+		return facts
 	}
+	onlyChange := &Facts{}
+	decode(t, []byte(change), onlyChange)
+	clearLists(facts, onlyChange)
+	decode(t, []byte(change), facts) // sets the fields in change, and keeps the others
 	return facts
 }
 
 // clearLists clears the lists in facts that change contains, because decoding change would
-// otherwise merge old and new elements.
+// otherwise merge old and new elements. Other lists cannot be changed by tests.
 func clearLists(facts, change *Facts) {
 	if change.GPUs != nil {
 		facts.GPUs = nil
@@ -73,6 +75,7 @@ func clearLists(facts, change *Facts) {
 	}
 }
 
+// decode decodes JSON without unknown fields into dst.
 func decode(t *testing.T, text []byte, dst *Facts) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -83,37 +86,51 @@ func decode(t *testing.T, text []byte, dst *Facts) {
 }
 
 func TestVerdictIsWorstLevel(t *testing.T) {
-	for change, want := range map[string]Level{
-		"":                               OK,
-		`{"limits": {"files": 10}}`:      Warn,
-		`{"trial": {"error": "killed"}}`: Fail,
-		`{"limits": {"files": 10}, "host": {"memfd_error": "x"}}`: Fail,
+	for _, c := range []struct {
+		name   string
+		change string // to the facts of a machine without problems
+		want   Level
+	}{
+		{"no problem", "", OK},
+		{"a low limit of open files", `{"limits": {"files": 10}}`, Warn},
+		{"a failed trial", `{"trial": {"error": "killed"}}`, Fail},
+		{
+			"a warning and a failure",
+			`{"limits": {"files": 10}, "host": {"memfd_error": "x"}}`,
+			Fail,
+		},
 	} {
-		if got := Examine(readFacts(t, change)).Verdict; got != want {
-			t.Errorf("with the change %q: Verdict = %s, want %s", change, got, want)
+		if got := Examine(readFacts(t, c.change)).Verdict; got != c.want {
+			t.Errorf("%s: Verdict = %s, want %s", c.name, got, c.want)
 		}
 	}
 }
 
+// TestFindingsHaveAdvice examines a machine with many problems. Each finding that is a problem must
+// say what to do about it.
 func TestFindingsHaveAdvice(t *testing.T) {
-	r := Examine(&Facts{RequestedBackend: "nccl", Backend: "nccl", Trial: &Trial{Error: "x"}})
+	failedTrial := &Trial{Error: "x"}
+	r := Examine(&Facts{RequestedBackend: "nccl", Backend: "nccl", Trial: failedTrial})
 	problemCount := 0
 	for _, s := range r.Sections {
 		for _, f := range s.Findings {
-			isProblem, hasAdvice := f.Level != OK, f.Advice != ""
+			isProblem := f.Level != OK
+			hasAdvice := f.Advice != ""
 			if isProblem {
 				problemCount++
 			}
 			if isProblem != hasAdvice {
-				t.Errorf("section %s: finding %+v, want advice unless the level is OK", s.Name, f)
+				t.Errorf("section %s: finding %+v, want advice if and only if the level is not OK", s.Name, f)
 			}
 		}
 	}
 	if problemCount == 0 {
-		t.Error("facts without a GPU and with a failed trial have no problem, want one")
+		t.Error("facts without a GPU and with a failed trial have no problem, want at least one")
 	}
 }
 
+// TestReportJSONContainsFacts checks that the facts in a report as JSON are complete: examining them
+// again gives the same verdict and sections.
 func TestReportJSONContainsFacts(t *testing.T) {
 	facts := readFacts(t, "")
 	out, err := json.Marshal(Examine(facts))
@@ -126,18 +143,22 @@ func TestReportJSONContainsFacts(t *testing.T) {
 	}
 	second := Examine(&decoded.Facts)
 	if second.Verdict != decoded.Verdict || len(second.Sections) != len(decoded.Sections) {
-		t.Errorf("examining the facts of a report gives the verdict %s and %d sections, want %s and %d",
+		t.Errorf("examining the facts of a report: got verdict %s and %d sections, want %s and %d",
 			second.Verdict, len(second.Sections), decoded.Verdict, len(decoded.Sections))
 	}
 }
 
+var errPipeClosed = errors.New("the pipe is closed")
+
+// failingWriter fails to write anything.
 type failingWriter struct{}
 
-func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("the pipe is closed") }
+func (failingWriter) Write([]byte) (int, error) { return 0, errPipeClosed }
 
 func TestWriteTextReturnsWriteError(t *testing.T) {
-	err := Examine(readFacts(t, "")).WriteText(failingWriter{})
-	if err == nil || !strings.Contains(err.Error(), "the pipe is closed") {
-		t.Errorf("WriteText returned %v, want the error of the writer", err)
+	report := Examine(readFacts(t, ""))
+	err := report.WriteText(failingWriter{})
+	if err == nil || !strings.Contains(err.Error(), errPipeClosed.Error()) {
+		t.Errorf("WriteText returned %v, want an error with %q", err, errPipeClosed)
 	}
 }
