@@ -17,18 +17,23 @@ var operations = []symmem.Operation{
 	symmem.OpReduceScatterV, symmem.OpGather, symmem.OpScatter,
 }
 
+// drawPattern returns the random pattern of a valid call. A pattern defines the data that each rank
+// sends, and that it must receive.
 func drawPattern(t *rapid.T) *Pattern {
 	ranks := rapid.IntRange(1, 9).Draw(t, "ranks")
 	dataType := rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type")
 	return &Pattern{
-		Operation: rapid.SampledFrom(operations).Draw(t, "operation"), DataType: dataType,
-		ReduceOp: rapid.SampledFrom(driver.ReductionsOf(dataType)).Draw(t, "redop"),
-		Count:    rapid.Int64Range(1, 3*period).Draw(t, "count"),
-		Root:     rapid.IntRange(0, ranks-1).Draw(t, "root"), Ranks: ranks,
-		Tag: rapid.Uint64().Draw(t, "tag"),
+		Operation: rapid.SampledFrom(operations).Draw(t, "operation"),
+		DataType:  dataType,
+		ReduceOp:  rapid.SampledFrom(driver.ReductionsOf(dataType)).Draw(t, "redop"),
+		Count:     rapid.Int64Range(1, 3*period).Draw(t, "count"), // values repeat after a period
+		Root:      rapid.IntRange(0, ranks-1).Draw(t, "root"),
+		Ranks:     ranks,
+		Tag:       rapid.Uint64().Draw(t, "tag"), // differs between calls
 	}
 }
 
+// decodeAll returns the values of all elements in b.
 func decodeAll(b []byte, t symmem.DataType) (all []float64) {
 	for i := 0; i < len(b); i += t.Size() {
 		all = append(all, Decode(b[i:], t))
@@ -36,30 +41,38 @@ func decodeAll(b []byte, t symmem.DataType) (all []float64) {
 	return all
 }
 
+// TestInputsAndOutputsHaveExpectedElements checks the values that a rank sends, and the numbers of
+// elements that it sends and receives.
 func TestInputsAndOutputsHaveExpectedElements(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPattern(t)
 		rank := rapid.IntRange(0, p.Ranks-1).Draw(t, "rank")
-		sent, received := p.SendRecvCounts(rank)
+		wantSent, wantReceived := p.SendRecvCounts(rank)
 		in := p.Input(rank)
 		for i, v := range decodeAll(in, p.DataType) {
-			if want := p.inputValue(rank, int64(i)); v != want || v < 1 || v > maxSum {
-				t.Fatalf("%+v: element %d of the input is %v, want %v, from 1 to %d", p, i, v, want, maxSum)
+			if want := p.inputValue(rank, int64(i)); v != want {
+				t.Fatalf("%+v: element %d of the input is %v, want %v", p, i, v, want)
+			}
+			if v < 1 || v > maxSum {
+				t.Fatalf("%+v: element %d of the input is %v, want 1 to %d", p, i, v, maxSum)
 			}
 		}
-		if n := int64(len(in) / p.DataType.Size()); n != sent {
-			t.Fatalf("%+v: the input has %d elements, want %d", p, n, sent)
+		if n := int64(len(in) / p.DataType.Size()); n != wantSent {
+			t.Fatalf("%+v: the input has %d elements, want %d", p, n, wantSent)
 		}
 		out := p.Output(rank)
-		if out == nil && p.Operation.HasRoot() && rank != p.Root {
-			return // only the root has an output
+		mayLackOutput := p.Operation.HasRoot() && rank != p.Root
+		if out == nil && mayLackOutput {
+			return
 		}
-		if n := int64(len(out) / p.DataType.Size()); n != received {
-			t.Fatalf("%+v: the output has %d elements, want %d", p, n, received)
+		if n := int64(len(out) / p.DataType.Size()); n != wantReceived {
+			t.Fatalf("%+v: the output has %d elements, want %d", p, n, wantReceived)
 		}
 	})
 }
 
+// TestReductionsAreExactInAllTypes checks that the type of a reduction can represent the results.
+// Otherwise, they would depend on the order of additions.
 func TestReductionsAreExactInAllTypes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPattern(t)
@@ -67,15 +80,16 @@ func TestReductionsAreExactInAllTypes(t *testing.T) {
 		if p.Tolerance() > 0 {
 			return // rounding is permitted
 		}
-		const checkedElements = 50
+		const checkedElements = 50 // the others follow the same formula
 		for i := range min(p.Count, checkedElements) {
-			want := p.reducedValue(i)
-			got := Decode(Encode(nil, p.DataType, want), p.DataType)
-			if got != want {
-				t.Fatalf("%+v: element %d is %v, but %v represents it as %v", p, i, want, p.DataType, got)
+			value := p.reducedValue(i)
+			encoded := Encode(nil, p.DataType, value)
+			if decoded := Decode(encoded, p.DataType); decoded != value {
+				t.Fatalf("%+v: element %d is %v, but %v represents it as %v", p, i, value, p.DataType,
+					decoded)
 			}
-			if want > maxSum {
-				t.Fatalf("%+v: element %d is %v, want at most %d", p, i, want, maxSum)
+			if value > maxSum {
+				t.Fatalf("%+v: element %d is %v, want at most %d", p, i, value, maxSum)
 			}
 		}
 	})
@@ -87,10 +101,12 @@ func TestPartsMatchWholeOperation(t *testing.T) {
 	const ranks = 3
 	p := Pattern{
 		Operation: symmem.OpReduceScatter, DataType: symmem.Int32, ReduceOp: symmem.Sum,
-		Count: 2*period + 17, Ranks: ranks, Tag: 5,
+		Ranks: ranks, Tag: 5,
+		Count: 2*period + 17, // no multiple of the period, after which values repeat
 	}
 	whole := p
-	whole.Operation, whole.Count = symmem.OpAllReduce, p.Count*ranks
+	whole.Operation = symmem.OpAllReduce
+	whole.Count = p.Count * ranks
 	var joined []byte
 	for rank := range ranks {
 		joined = append(joined, p.Output(rank)...)
@@ -100,9 +116,11 @@ func TestPartsMatchWholeOperation(t *testing.T) {
 	}
 	p.Operation = symmem.OpAllToAll
 	for rank := range ranks {
+		received := decodeAll(p.Output(rank), p.DataType)
 		for peer := range ranks {
-			got := decodeAll(p.Output(rank), p.DataType)[int64(peer)*p.Count]
-			if want := p.inputValue(peer, int64(rank)*p.Count); got != want {
+			got := received[int64(peer)*p.Count]
+			want := p.inputValue(peer, int64(rank)*p.Count) // peer's part for this rank
+			if got != want {
 				t.Errorf("all-to-all: the first element that rank %d received from rank %d is %v, want %v",
 					rank, peer, got, want)
 			}
@@ -110,20 +128,26 @@ func TestPartsMatchWholeOperation(t *testing.T) {
 	}
 }
 
-// TestForeignDataIsDetected compares an output with data that a faulty call could deliver.
+// TestForeignDataIsDetected compares an output with data that a faulty call could deliver: that of
+// another call or rank, or that at another offset.
 func TestForeignDataIsDetected(t *testing.T) {
 	p := Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.BFloat16, ReduceOp: symmem.Sum,
 		Count: 4096, Ranks: 4, Tag: 1,
 	}
-	other := p
-	other.Tag = 2
+	otherCall := p
+	otherCall.Tag = 2
+	// shifted returns the data that begins with a later element of the output.
+	shifted := func(elements int64) []byte {
+		return p.encodeRange(elements, p.Count, p.reducedValue)
+	}
+	const elementBytes = 2 // of a bfloat16
 	inputOfRank1 := func(i int64) float64 { return p.inputValue(1, i) }
 	for name, wrong := range map[string][]byte{
-		"another call":          other.Output(0),
-		"offset of 512 bytes":   p.encodeRange(256, p.Count, p.reducedValue),
-		"offset of 2 MiB":       p.encodeRange(1<<20, p.Count, p.reducedValue),
-		"offset of one element": p.encodeRange(1, p.Count, p.reducedValue),
+		"another call":          otherCall.Output(0),
+		"offset of 512 bytes":   shifted(512 / elementBytes),
+		"offset of 2 MiB":       shifted(2 << 20 / elementBytes),
+		"offset of one element": shifted(1),
 		"data of one rank":      p.encodeRange(0, p.Count, inputOfRank1),
 	} {
 		minWrong := p.Count * 8 / 10 // a few elements have the right value by chance
@@ -134,23 +158,32 @@ func TestForeignDataIsDetected(t *testing.T) {
 	}
 }
 
+// TestCompareReportsFirstDifference changes two elements of an output. The values differ from those
+// of the pattern, which are integers from 1.
 func TestCompareReportsFirstDifference(t *testing.T) {
+	const exact = 0                          // the permitted relative error
+	const elementBytes = 2                   // of a float16
+	const firstIndex, firstValue = 70, 119.5 // the first changed element
+	const secondIndex, secondValue = 90, 0   // the second changed element
 	p := Pattern{Operation: symmem.OpAllGather, DataType: symmem.Float16, Count: 100, Ranks: 2}
-	want := p.Output(0)
-	got := bytes.Clone(want)
-	const size = 2 // of a float16
-	copy(got[70*size:], Encode(nil, symmem.Float16, 119.5))
-	copy(got[90*size:], Encode(nil, symmem.Float16, 0))
-	d := compare(got, want, symmem.Float16, 0)
-	wantDifference := Difference{Wrong: 2, First: 70, Got: 119.5, Want: p.inputValue(0, 70)}
-	if d != wantDifference {
-		t.Errorf("compare = %+v, want %+v", d, wantDifference)
+	output := p.Output(0)
+	changed := bytes.Clone(output)
+	copy(changed[firstIndex*elementBytes:], Encode(nil, symmem.Float16, firstValue))
+	copy(changed[secondIndex*elementBytes:], Encode(nil, symmem.Float16, secondValue))
+	want := Difference{
+		Wrong: 2, First: firstIndex, Got: firstValue,
+		Want: p.inputValue(0, firstIndex), // the output begins with the input of rank 0
 	}
-	if d := compare(want, want, symmem.Float16, 0); d != (Difference{}) {
+	if d := compare(changed, output, symmem.Float16, exact); d != want {
+		t.Errorf("compare = %+v, want %+v", d, want)
+	}
+	if d := compare(output, output, symmem.Float16, exact); d != (Difference{}) {
 		t.Errorf("compare of identical bytes = %+v, want no difference", d)
 	}
 }
 
+// TestCompareToleratesRoundedAverages checks that averages over three ranks may be rounded. A
+// division by four is exact in floating point, so averages over four ranks must be exact.
 func TestCompareToleratesRoundedAverages(t *testing.T) {
 	p := Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.BFloat16, ReduceOp: symmem.Avg,
@@ -163,7 +196,7 @@ func TestCompareToleratesRoundedAverages(t *testing.T) {
 		t.Errorf("compare with a rounding error = %+v, want no wrong element", d)
 	}
 	if d := compare(wrong, want, p.DataType, p.Tolerance()); d.Wrong != 1 {
-		t.Errorf("compare with a value 10 %% too large = %+v, want a wrong element", d)
+		t.Errorf("compare with a value that is 10 %% too large = %+v, want a wrong element", d)
 	}
 	p.Ranks = 4
 	if p.Tolerance() != 0 {
