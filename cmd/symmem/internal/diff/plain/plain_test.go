@@ -46,8 +46,8 @@ func FuzzPickle(f *testing.F) {
 		"(]\x94h\x00aK\x01K\x02\x86\x94}(\x8c\x01aNu\x88\x89t.",
 		"cos\nsystem\n(X\x04\x00\x00\x00truetR.", "\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.",
 	} {
-		f.Add([]byte("\x80\x04" + body))
-		f.Add([]byte("\x80\x02" + body))
+		f.Add([]byte("\x04" + body))
+		f.Add([]byte("\x02" + body))
 	}
 	f.Fuzz(func(t *testing.T, file []byte) { _ = decode(t, append([]byte("\x80"), file...)) })
 }
