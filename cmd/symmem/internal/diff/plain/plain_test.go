@@ -10,7 +10,8 @@ import (
 	"testing/iotest"
 )
 
-// walk visits the values in v up to a depth, because a list in a pickle can contain itself.
+// walk calls all methods of a document on v and on the values in it, which must not panic. It stops
+// at a depth, because a list in a pickle can contain itself.
 func walk(d *Document, v Value, depth int) {
 	_, _ = d.StringOf(v)
 	_, _ = v.Int()
@@ -25,9 +26,11 @@ func walk(d *Document, v Value, depth int) {
 	}
 }
 
-// decode decodes a file and visits its values.
+// decode decodes a file, visits its values and returns the error of Decode. The test fails if this
+// error is not ErrFormat.
 func decode(t *testing.T, file []byte) error {
 	t.Helper()
+	const maxDepth = 4
 	d, v, err := Decode(bytes.NewReader(file), Options{})
 	if err != nil {
 		if !errors.Is(err, ErrFormat) {
@@ -35,34 +38,51 @@ func decode(t *testing.T, file []byte) error {
 		}
 		return err
 	}
-	walk(d, v, 4)
+	walk(d, v, maxDepth)
 	return nil
 }
 
-// FuzzPickle decodes damaged pickles: Decode must return a document or ErrFormat.
+// FuzzPickle decodes damaged pickles: Decode must return a document or ErrFormat. A pickle is a
+// program of operations, each of which is one byte and its arguments. The first operation is 0x80
+// with the protocol. The fuzzer varies what follows 0x80.
 func FuzzPickle(f *testing.F) {
+	const protocol2, protocol4 = "\x02", "\x04"
 	for _, body := range []string{
+		// A dictionary with a list of integers of different sizes.
 		"}\x8c\x08segments]\x94(K\x01M\x00\x02J\x00\x00\x00\x01\x8a\x02\x00\x01es.",
+		// A tuple with a list that contains itself, a pair, a dictionary and two booleans.
 		"(]\x94h\x00aK\x01K\x02\x86\x94}(\x8c\x01aNu\x88\x89t.",
-		"cos\nsystem\n(X\x04\x00\x00\x00truetR.", "\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.",
+		// A call of os.system.
+		"cos\nsystem\n(X\x04\x00\x00\x00truetR.",
+		// A text whose length is the largest 64-bit integer.
+		"\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.",
 	} {
-		f.Add([]byte("\x04" + body))
-		f.Add([]byte("\x02" + body))
+		f.Add([]byte(protocol4 + body))
+		f.Add([]byte(protocol2 + body))
 	}
-	f.Fuzz(func(t *testing.T, file []byte) { _ = decode(t, append([]byte("\x80"), file...)) })
+	f.Fuzz(func(t *testing.T, rest []byte) {
+		file := append([]byte("\x80"), rest...)
+		_ = decode(t, file) // checks the error
+	})
 }
 
-// FuzzJSON compares which files Decode and encoding/json accept.
+// FuzzJSON checks that Decode accepts every list or object that encoding/json accepts.
 func FuzzJSON(f *testing.F) {
 	for _, file := range []string{
 		`{"segments": [{"address": 1, "blocks": []}], "t": [1.5, -3e2, true, null, "\u00e4"]}`,
-		`[[], {}, 18446744073709551615]`, `{"a": 1,}`, `[1, 2`, `{"a": {"b": `,
+		`[[], {}, 18446744073709551615]`,
+		`{"a": 1,}`,
+		`[1, 2`,
+		`{"a": {"b": `,
 	} {
 		f.Add([]byte(file))
 	}
 	f.Fuzz(func(t *testing.T, file []byte) {
-		if file = bytes.TrimSpace(file); len(file) == 0 || file[0] != '{' && file[0] != '[' {
-			return
+		file = bytes.TrimSpace(file)
+		isObject := bytes.HasPrefix(file, []byte("{"))
+		isList := bytes.HasPrefix(file, []byte("["))
+		if !isObject && !isList {
+			return // snapshots consist of no other values
 		}
 		err := decode(t, file)
 		if json.Valid(file) && err != nil {
