@@ -36,20 +36,25 @@ var (
 //	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff/snapshots -benchtime 1x \
 //	    -ranks 1 -events 4000000    # one file of 1 GB
 func BenchmarkDiff(b *testing.B) {
-	for name, write := range map[string]func(*testing.B, string, int, difftest.Program){
-		"traces": writeTrace, "snapshots": writeSnapshot,
+	for _, format := range []struct {
+		name      string
+		writeFile func(b *testing.B, folder string, rank int, p difftest.Program)
+	}{
+		{"traces", writeTrace},
+		{"snapshots", writeSnapshot},
 	} {
-		b.Run(name, func(b *testing.B) {
+		b.Run(format.name, func(b *testing.B) {
 			folder := cmp.Or(*benchFolder, b.TempDir())
-			rng := rand.New(rand.NewPCG(1, 2))
+			rng := rand.New(rand.NewPCG(1, 2)) // any seed, but the same in each run
 			p := difftest.RandomProgram(rng, *benchEvents, pools, streams)
+			lastRank := *benchRanks - 1
 			for rank := range *benchRanks {
-				if rank == *benchRanks-1 {
+				if rank == lastRank {
 					p = plantExtra(rng, p)
 				}
-				write(b, folder, rank, p)
+				format.writeFile(b, folder, rank, p)
 			}
-			debug.FreeOSMemory()
+			debug.FreeOSMemory() // of the generated programs
 			for b.Loop() {
 				compareFolder(b, folder)
 			}
@@ -57,6 +62,7 @@ func BenchmarkDiff(b *testing.B) {
 	}
 }
 
+// plantExtra returns a copy of a program with an additional allocation at a random place.
 func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 	for {
 		// PlantDifference returns nil if it has drawn an unsuitable place.
@@ -66,6 +72,7 @@ func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 	}
 }
 
+// compareFolder reads and compares the files in a folder, and reports the metrics of this.
 func compareFolder(b *testing.B, folder string) {
 	b.Helper()
 	const resetMaxResident = "5" // resets VmHWM; see proc_pid_clear_refs(5)
@@ -78,17 +85,21 @@ func compareFolder(b *testing.B, folder string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ranks, err := load.Files(sources, load.Options{Device: -1}) // the only device with events
+	const onlyDevice = -1 // the only device with events
+	ranks, err := load.Files(sources, load.Options{Device: onlyDevice})
 	if err != nil {
 		b.Fatal(err)
 	}
-	if r := diff.Compare(ranks, diff.Options{}); r.RanksAgree && *benchRanks > 1 {
+	r := diff.Compare(ranks, diff.Options{})
+	hasDifference := *benchRanks > 1 // a single rank differs from no other
+	if hasDifference && r.RanksAgree {
 		b.Fatal("Compare found no difference; want one")
 	}
 	b.ReportMetric((processorTime(b) - before).Seconds(), "cpu-s/op")
 	b.ReportMetric(maxResident(b), "MiB-max")
 }
 
+// processorTime returns the CPU time that this process has used.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var use syscall.Rusage
@@ -105,7 +116,7 @@ func maxResident(b *testing.B) float64 {
 	if err != nil {
 		b.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(status), "VmHWM:")
+	_, rest, _ := strings.Cut(string(status), "VmHWM:") // is followed by the size and "kB"
 	kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
 	if err != nil {
 		b.Fatal(err)
@@ -113,43 +124,49 @@ func maxResident(b *testing.B) float64 {
 	return kib / 1024
 }
 
-// writeTrace writes the trace of a rank that executes p. After every tenth request, the trace has
-// a collective.
+// writeTrace writes the trace of a rank that executes p. For every tenth request, beginning with the
+// first, the trace also has a collective.
 func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
-	w, err := trace.Create(folder, trace.Options{Rank: rank, Size: *benchRanks, Records: 2 * len(p)})
+	const unit = 512 // sizes and offsets of blocks are multiples of it
+	maxRecords := 2 * len(p)
+	w, err := trace.Create(folder, trace.Options{Rank: rank, Size: *benchRanks, Records: maxRecords})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer w.Close()
-	group := w.NewSource()
+	const none = -1
 	call := &event.Call{
-		Operation: "AllReduce", Path: "window", Root: -1, SendSegment: -1, RecvSegment: -1,
+		Operation: "AllReduce", Path: "window", Root: none, SendSegment: none, RecvSegment: none,
 	}
 	numbers := make([]uint64, pools) // number of the next event, by pool
 	offsets := map[int]int64{}       // offset of the block, by tensor
-	sources := make([]*trace.Source, pools)
-	for i := range sources {
-		sources[i] = w.NewSource()
+	groupSource := w.NewSource()
+	poolSources := make([]*trace.Source, pools)
+	for pool := range poolSources {
+		poolSources[pool] = w.NewSource()
 	}
 	for i, r := range p {
 		e := event.Event{
 			Kind: event.KindAlloc, Number: numbers[r.Pool], Group: "world", Pool: uint64(r.Pool),
-			Site: fmt.Sprintf("model.py:%d", r.Tensor%100), Size: (r.Size + 511) / 512 * 512,
-			Requested: r.Size, Stream: uint32(r.Stream), Offset: int64(r.Tensor) * 512,
+			Site: fmt.Sprintf("model.py:%d", r.Tensor%100), Stream: uint32(r.Stream),
+			Requested: r.Size, Size: (r.Size + unit - 1) / unit * unit, // rounded up
+			Offset: int64(r.Tensor) * unit, // differs between tensors
 		}
 		if r.IsFree {
 			e.Kind, e.Requested, e.Offset = event.KindFree, 0, offsets[r.Tensor]
 		}
 		offsets[r.Tensor] = e.Offset
 		numbers[r.Pool]++
-		sources[r.Pool].Record(&e)
+		poolSources[r.Pool].Record(&e)
 		if i%10 == 0 {
-			group.RecordCollective("world", uint64(i/10), call, 0, "model.py:1")
+			const stream = 0
+			groupSource.RecordCollective("world", uint64(i/10), call, stream, "model.py:1")
 		}
 	}
 }
 
+// writeSnapshot writes PyTorch's memory snapshot of a rank that executes p.
 func writeSnapshot(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
 	const protocol = 2
