@@ -10,16 +10,24 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
-// calls returns events of calls, the first of which has the given time.
-func calls(unixMicro int64, count int) []history.Event {
+const noStack = -1 // no call stack was recorded
+
+// calls returns the events of calls, which begin a microsecond after each other.
+func calls(firstUnixMicro int64, count int) []history.Event {
 	all := make([]history.Event, count)
 	for i := range all {
-		all[i] = history.Event{Action: history.Call, Stack: -1, UnixMicro: unixMicro + int64(i)}
+		all[i] = history.Event{
+			Action: history.Call, Stack: noStack, UnixMicro: firstUnixMicro + int64(i),
+		}
 	}
 	return all
 }
 
-// ranksWithCalls returns ranks with the given calls in the world, all of which are barriers.
+// threeCalls returns events of three calls whose time does not matter.
+func threeCalls() []history.Event { return calls(0, 3) }
+
+// ranksWithCalls returns what the files of ranks contain that made the given calls. All calls are
+// barriers in the group "world". The numbers of the ranks are 0, 1 and so on.
 func ranksWithCalls(events ...[]history.Event) []*history.Rank {
 	ranks := ranksOf(history.Calls, "world", events...)
 	for _, r := range ranks {
@@ -28,12 +36,15 @@ func ranksWithCalls(events ...[]history.Event) []*history.Rank {
 	return ranks
 }
 
+// hasNote reports whether a note contains a text.
 func hasNote(r *diff.Report, want string) bool {
 	return slices.ContainsFunc(r.Notes, func(note string) bool { return strings.Contains(note, want) })
 }
 
+// TestMissingFilesAreNoted compares the files of ranks 0, 1 and 3. A note must list the ranks whose
+// files are missing. These are gaps between the numbers and, if known, other members of the group.
 func TestMissingFilesAreNoted(t *testing.T) {
-	ranks := ranksWithCalls(calls(0, 3), calls(0, 3), calls(0, 3))
+	ranks := ranksWithCalls(threeCalls(), threeCalls(), threeCalls())
 	ranks[2].Number = 3
 	r := diff.Compare(ranks, diff.Options{})
 	if !r.RanksAgree || !hasNote(r, "no file of rank 2") {
@@ -45,46 +56,88 @@ func TestMissingFilesAreNoted(t *testing.T) {
 	if r := diff.Compare(ranks, diff.Options{}); !hasNote(r, "no file of ranks 2,4-6") {
 		t.Errorf("notes = %q; want one about ranks 2 and 4 to 6", r.Notes)
 	}
-	ranks = ranksWithCalls(calls(0, 3), calls(0, 3))
-	ranks[0].Number, ranks[1].Number = 4211, 4222 // process ids in the names of snapshots
+}
+
+// TestProcessIDsAreNoMissingFiles compares files that are named after processes. The gaps between
+// the numbers of processes must not count as missing files.
+func TestProcessIDsAreNoMissingFiles(t *testing.T) {
+	ranks := ranksWithCalls(threeCalls(), threeCalls())
+	ranks[0].Number, ranks[1].Number = 4211, 4222
 	if r := diff.Compare(ranks, diff.Options{}); len(r.Notes) > 0 {
 		t.Errorf("notes = %q; want none", r.Notes)
 	}
 }
 
-// TestRankWithoutCalls compares a group in which a member has made no call.
+// withoutCalls removes a rank's calls and the group to which they belong.
+func withoutCalls(r *history.Rank) { r.Sequences = nil }
+
+// TestRankWithoutCalls compares ranks 0 and 1, which made calls in a group, with rank 2, which made
+// none. The calls are missing on rank 2 only if it is known to be a member of the group.
 func TestRankWithoutCalls(t *testing.T) {
+	const isAgreed, isMissing = "agree", "missing on [2]"
 	for _, c := range []struct {
-		isPartial bool     // whether the file of rank 2, which has no calls, lacks its beginning
-		members   [2][]int // members of the group according to the files of ranks 0 and 2
-		want      string
+		name       string
+		isPartial  bool  // whether the file of rank 2 lacks its beginning
+		membersIn0 []int // members of the group according to the file of rank 0, or nil
+		membersIn2 []int // the same according to the file of rank 2
+		want       string
 	}{
-		{false, [2][]int{{0, 1, 2}, {0, 1, 2}}, "missing on [2]"},
-		{false, [2][]int{{0, 1, 2}, nil}, "missing on [2]"},
-		{false, [2][]int{nil, nil}, "agree"},
-		{false, [2][]int{{0, 1}, {0, 1}}, "agree"},
-		{false, [2][]int{{0, 1, 2}, {2}}, "agree"}, // two groups of the same name
-		{true, [2][]int{{0, 1, 2}, {0, 1, 2}}, "agree"},
+		{
+			name:       "both files list rank 2",
+			membersIn0: []int{0, 1, 2},
+			membersIn2: []int{0, 1, 2},
+			want:       isMissing,
+		},
+		{
+			name:       "only the file of rank 0 lists the members",
+			membersIn0: []int{0, 1, 2},
+			want:       isMissing,
+		},
+		{
+			name: "no file lists the members",
+			want: isAgreed,
+		},
+		{
+			name:       "rank 2 is not a member",
+			membersIn0: []int{0, 1},
+			membersIn2: []int{0, 1},
+			want:       isAgreed,
+		},
+		{
+			name:       "two groups of the same name",
+			membersIn0: []int{0, 1, 2},
+			membersIn2: []int{2},
+			want:       isAgreed,
+		},
+		{
+			name:       "the calls may precede the file of rank 2",
+			isPartial:  true,
+			membersIn0: []int{0, 1, 2},
+			membersIn2: []int{0, 1, 2},
+			want:       isAgreed,
+		},
 	} {
-		ranks := ranksWithCalls(calls(0, 3), calls(0, 3), nil)
-		ranks[2].Sequences, ranks[2].IsPartial = nil, c.isPartial
-		for i, rank := range []int{0, 2} {
-			if c.members[i] != nil {
-				ranks[rank].Members = map[string][]int{"world": c.members[i]}
-			}
+		ranks := ranksWithCalls(threeCalls(), threeCalls(), nil)
+		withoutCalls(ranks[2])
+		ranks[2].IsPartial = c.isPartial
+		if c.membersIn0 != nil {
+			ranks[0].Members = map[string][]int{"world": c.membersIn0}
+		}
+		if c.membersIn2 != nil {
+			ranks[2].Members = map[string][]int{"world": c.membersIn2}
 		}
 		r := diff.Compare(ranks, diff.Options{})
-		got := "agree"
+		got := isAgreed
 		if d := r.Sequences[0].RequestDifference; d != nil {
 			got = fmt.Sprintf("%s on %v", d.Kind, d.MinorityRanks)
 		}
 		if got != c.want {
-			t.Errorf("%+v: %s; want %s", c, got, c.want)
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 		notes := fmt.Sprint(r.Sequences[0].Notes)
 		isNoted := strings.Contains(notes, "rank 2 was not compared")
 		if isNoted != c.isPartial {
-			t.Errorf("%+v: notes = %q; has a note about rank 2 = %v, want %v", c, notes, isNoted,
+			t.Errorf("%s: notes = %q; has a note about rank 2 = %v, want %v", c.name, notes, isNoted,
 				c.isPartial)
 		}
 	}
@@ -94,14 +147,16 @@ func TestRankWithoutCalls(t *testing.T) {
 // shows that it is a member of the group.
 func TestMemberWithoutCalls(t *testing.T) {
 	for name, addFact := range map[string]func(*history.Rank){
-		"world":  func(r *history.Rank) { r.WorldGroup = "world" },
-		"window": func(r *history.Rank) { r.Windows = []history.Window{{Group: "world"}} },
-		"pool": func(r *history.Rank) {
+		"the group is the world": func(r *history.Rank) { r.WorldGroup = "world" },
+		"the group has a window": func(r *history.Rank) {
+			r.Windows = []history.Window{{Group: "world"}}
+		},
+		"the group has a pool": func(r *history.Rank) {
 			r.Sequences = []*history.Sequence{{Class: history.SymmemPool, ID: "0 of group world"}}
 		},
 	} {
-		ranks := ranksWithCalls(calls(0, 3), calls(0, 3), nil)
-		ranks[2].Sequences = nil
+		ranks := ranksWithCalls(threeCalls(), threeCalls(), nil)
+		withoutCalls(ranks[2])
 		addFact(ranks[2])
 		if r := diff.Compare(ranks, diff.Options{}); r.RanksAgree {
 			t.Errorf("%s: the ranks agree; want missing calls on rank 2", name)
@@ -109,41 +164,69 @@ func TestMemberWithoutCalls(t *testing.T) {
 	}
 }
 
+// TestRankThatStops compares ranks 0 and 1, which made the same calls, with rank 2, which stopped
+// earlier or later. A single extra call is a difference and not a later stop.
 func TestRankThatStops(t *testing.T) {
-	for counts, want := range map[[3]int]string{
-		{9, 9, 4}: "rank 2 against rank 0: the trace ends here; that of rank 0 has 5 more requests.",
-		{4, 4, 9}: "rank 2 against rank 0: the trace of rank 0 ends here; this one has 5 more requests.",
-		{4, 4, 5}: "rank 2 against rank 0: this one difference (extra) explains the rest; " +
-			"no request follows.",
+	for _, c := range []struct {
+		usualCount int // calls of ranks 0 and 1
+		oddCount   int // calls of rank 2
+		want       string
+	}{
+		{
+			usualCount: 9,
+			oddCount:   4,
+			want:       "rank 2 against rank 0: the trace ends here; that of rank 0 has 5 more requests.",
+		},
+		{
+			usualCount: 4,
+			oddCount:   9,
+			want: "rank 2 against rank 0: the trace of rank 0 ends here; " +
+				"this one has 5 more requests.",
+		},
+		{
+			usualCount: 4,
+			oddCount:   5,
+			want: "rank 2 against rank 0: this one difference (extra) explains the rest; " +
+				"no request follows.",
+		},
 	} {
-		r := diff.Compare(ranksWithCalls(calls(0, counts[0]), calls(0, counts[1]), calls(0, counts[2])),
-			diff.Options{})
-		if got := r.Sequences[0].RequestDifference.Explanation; len(got) != 1 || got[0] != want {
-			t.Errorf("%v calls: explanation %q; want %q", counts, got, want)
+		usual, odd := calls(0, c.usualCount), calls(0, c.oddCount)
+		r := diff.Compare(ranksWithCalls(usual, usual, odd), diff.Options{})
+		got := r.Sequences[0].RequestDifference.Explanation
+		if want := []string{c.want}; !slices.Equal(got, want) {
+			t.Errorf("%d and %d calls: explanation %q; want %q", c.usualCount, c.oddCount, got, want)
 		}
 	}
 }
 
+// TestFilesOfTwoRunsAreNoted compares files whose last events are far apart in time, because an
+// earlier run left one of them. Half a minute can pass between the ranks of one run.
 func TestFilesOfTwoRunsAreNoted(t *testing.T) {
-	const minute = 60_000_000 // in microseconds
-	ranks := ranksWithCalls(calls(9*minute, 3), calls(9*minute+minute/2, 3), calls(5*minute, 3))
+	const second = 1_000_000 // in microseconds
+	const minute = 60 * second
+	const count = 3 // calls of each rank
+	const usual, slightlyLater, muchEarlier = 9 * minute, 9*minute + 30*second, 5 * minute
+	ranks := ranksWithCalls(
+		calls(usual, count), calls(slightlyLater, count), calls(muchEarlier, count))
 	if r := diff.Compare(ranks, diff.Options{}); !hasNote(r, "rank 2 ended") {
 		t.Errorf("notes = %q; want one about rank 2", r.Notes)
 	}
 	if r := diff.Compare(ranks[:2], diff.Options{}); len(r.Notes) > 0 {
-		t.Errorf("notes = %q; want none", r.Notes)
+		t.Errorf("without rank 2: notes = %q; want none", r.Notes)
 	}
 }
 
-// TestRankWithoutTrace compares ranks of which one has not recorded its requests.
+// TestRankWithoutTrace compares ranks of which one has not recorded its requests. It is left out.
 func TestRankWithoutTrace(t *testing.T) {
-	alloc := []history.Event{{Action: history.Alloc, Size: 512, Stack: -1}}
+	alloc := []history.Event{{Action: history.Alloc, Size: 512, Stack: noStack}}
 	ranks := ranksOf(history.MemPool, "1", alloc, alloc, nil)
 	ranks[2].Sequences, ranks[2].LacksTrace = nil, true
 	r := diff.Compare(ranks, diff.Options{})
+	if !r.RanksAgree {
+		t.Error("RanksAgree = false, want true")
+	}
 	s := r.Sequences[0]
-	if !r.RanksAgree || s.Title != "MemPool 1" || fmt.Sprint(s.Ranks) != "[0 1]" {
-		t.Errorf("%s was compared on ranks %v with agree = %v; want MemPool 1, [0 1] and true", s.Title,
-			s.Ranks, r.RanksAgree)
+	if want := []int{0, 1}; s.Title != "MemPool 1" || !slices.Equal(s.Ranks, want) {
+		t.Errorf("%s was compared on ranks %v; want MemPool 1 on %v", s.Title, s.Ranks, want)
 	}
 }
