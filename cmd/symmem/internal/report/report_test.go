@@ -2,7 +2,6 @@ package report
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,70 +11,87 @@ import (
 	"symmem/internal/page"
 )
 
-// newHistory returns the history of a rank that made the given calls in the world. The last call
-// transfers 64 bytes. Call i has the time 1000+i.
+const unknown = -1 // the segment or call stack of an event
+
+// timeOfCall returns the time of a rank's call i in microseconds since 1970.
+func timeOfCall(i int) int64 { return int64(1000 + i) }
+
+// newHistory returns the history of a rank that made the given calls in the group "world". Each call
+// transfers another number of bytes: call i transfers 1<<i.
 func newHistory(rank int, calls ...string) *history.Rank {
 	r := &history.Rank{Number: rank, Format: "trace of symmem", File: "rank"}
 	s := &history.Sequence{Class: history.Calls, ID: "world", NoPlacesReason: "calls have none"}
 	for i, text := range calls {
-		index := slices.Index(r.Texts, text)
-		if index < 0 {
-			index = len(r.Texts)
+		textIndex := slices.Index(r.Texts, text)
+		if textIndex < 0 {
+			textIndex = len(r.Texts)
 			r.Texts = append(r.Texts, text)
 		}
-		bytes := 64 * (i + 1) / len(calls)
 		s.Events = append(s.Events, history.Event{
-			Action: history.Call, Number: int64(i), Block: int32(index), Segment: -1, Stack: -1,
-			UnixMicro: int64(1000 + i), Bytes: int64(bytes),
+			Action: history.Call, Number: int64(i), Segment: unknown, Stack: unknown,
+			Block:     int32(textIndex), // for a call, this field is the index of its text
+			UnixMicro: timeOfCall(i), Bytes: 1 << i,
 		})
 	}
 	r.Sequences = append(r.Sequences, s)
 	return r
 }
 
+// buildPage compares ranks and returns the page about the result.
 func buildPage(ranks ...*history.Rank) *page.Page {
 	return Build(diff.Compare(ranks, diff.Options{}), nil)
 }
 
+// TestPaths checks that the page counts the calls and bytes of each operation and path. The path is
+// the way in which symmem executed a call. A comparison of values has none.
 func TestPaths(t *testing.T) {
-	const window, plain = "AllReduce sum of 4 int8, path window, collective 1", "Barrier, path plain"
-	p := buildPage(newHistory(0, window, plain, window, `"size": Agree of 8`),
-		newHistory(1, window, plain, window, `"size": Agree of 8`))
-	want := []page.Path{
-		{Group: "group world", Operation: "AllReduce", Path: "window", Calls: []int64{2, 2}},
-		{Group: "group world", Operation: "Barrier", Path: "plain", Calls: []int64{1, 1}},
-		{Group: "group world", Operation: "value", Calls: []int64{1, 1}},
+	calls := []string{
+		"AllReduce sum of 4 int8, path window, collective 1",
+		"Barrier, path plain",
+		"AllReduce sum of 4 int8, path window, collective 1",
+		`"size": Agree of 8`,
 	}
-	got := slices.Clone(p.Paths)
-	for i := range got {
-		got[i].Bytes = nil // compared below
+	p := buildPage(newHistory(0, calls...), newHistory(1, calls...))
+	want := []page.Path{ // Calls and Bytes are by rank
+		{
+			Group: "group world", Operation: "AllReduce", Path: "window",
+			Calls: []int64{2, 2}, Bytes: []int64{1 + 4, 1 + 4},
+		},
+		{
+			Group: "group world", Operation: "Barrier", Path: "plain",
+			Calls: []int64{1, 1}, Bytes: []int64{2, 2},
+		},
+		{
+			Group: "group world", Operation: "value", Path: "",
+			Calls: []int64{1, 1}, Bytes: []int64{8, 8},
+		},
 	}
-	if d := cmp.Diff(want, got); d != "" {
+	if d := cmp.Diff(want, p.Paths); d != "" {
 		t.Errorf("paths differ (-want +got):\n%s", d)
-	}
-	if bytes := p.Paths[2].Bytes; !slices.Equal(bytes, []int64{64, 64}) {
-		t.Errorf("bytes of the last call = %v; want 64 on both ranks", bytes)
 	}
 }
 
 // TestPending checks that the page lists ranks that are behind, calls that have not completed, and
 // segments that only some ranks have registered.
 func TestPending(t *testing.T) {
-	rank0, rank1 := newHistory(0, "A", "B", "C"), newHistory(1, "A", "B", "C")
-	rank2 := newHistory(2, "A")
+	rank0 := newHistory(0, "A", "B", "C")
+	rank1 := newHistory(1, "A", "B", "C")
+	rank2 := newHistory(2, "A") // is behind
 	rank1.PendingCalls = []history.PendingCall{
 		{Group: "world", Text: "C", State: "scheduled", UnixMicro: 5},
 	}
+	// All ranks have registered segment 0 of a pool, but rank 1 has deregistered it. Only rank 0 has
+	// registered segment 1.
 	const pool = "1 of group world"
 	for _, r := range []*history.Rank{rank0, rank1, rank2} {
-		r.Windows = []history.Window{{Pool: pool, Bytes: 64, Group: "world"}}
+		r.Windows = []history.Window{{Pool: pool, Segment: 0, Bytes: 64, Group: "world"}}
 	}
-	rank0.Windows = append(rank0.Windows, history.Window{Pool: pool, Segment: 1, Group: "world"})
 	rank1.Windows[0].IsDeregistered = true
+	rank0.Windows = append(rank0.Windows, history.Window{Pool: pool, Segment: 1, Group: "world"})
 	p := buildPage(rank0, rank1, rank2)
 	var got []string
 	for _, row := range p.Pending {
-		got = append(got, strings.TrimSpace(strings.Join([]string{row.Group, row.Text}, ": ")))
+		got = append(got, row.Group+": "+row.Text)
 	}
 	want := []string{
 		"world: C: scheduled",
@@ -85,8 +101,9 @@ func TestPending(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("pending rows differ (-want +got):\n%s", d)
 	}
-	if last := p.Pending[2]; !slices.Equal(last.Ranks, []int{2}) || last.Time != 1001 {
-		t.Errorf("ranks %v have been behind since %d; want rank 2 since 1001", last.Ranks, last.Time)
+	wantTime := timeOfCall(1) // of B, which rank 2 has not called
+	if last := p.Pending[2]; !slices.Equal(last.Ranks, []int{2}) || last.Time != wantTime {
+		t.Errorf("ranks %v have been behind since %d; want [2] since %d", last.Ranks, last.Time, wantTime)
 	}
 	wantStates := []page.State{page.Registered, page.Deregistered, page.Registered}
 	if !slices.Equal(p.Windows[0].States, wantStates) {
@@ -97,11 +114,12 @@ func TestPending(t *testing.T) {
 // TestFaults checks that ranks with the same fault share a row. The row shows the earliest known
 // time.
 func TestFaults(t *testing.T) {
-	const text, printableText = "rank 2 is late\x1b[31m", "rank 2 is late?[31m"
-	const unknown = 0
+	const text = "rank 2 is late\x1b[31m" // ends with a command to the terminal
+	const printableText = "rank 2 is late?[31m"
+	const unknownTime = 0
 	var ranks []*history.Rank
-	for i, time := range []int64{unknown, 9, 7, unknown} {
-		r := newHistory(i, "A")
+	for number, time := range []int64{unknownTime, 9, 7, unknownTime} {
+		r := newHistory(number, "A")
 		r.Faults = []history.Fault{{Group: "world", Text: text, UnixMicro: time}}
 		ranks = append(ranks, r)
 	}
@@ -111,38 +129,62 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestOlderBlocks checks that a page contains a block that was allocated before the trace as an
-// event, and that its segment is large enough for the block.
+// TestOlderBlocks shows a pool with a block that was allocated before the trace began, and that ends
+// after the known end of its segment. The page must have an event for the allocation, and a segment
+// that is large enough for the block.
 func TestOlderBlocks(t *testing.T) {
-	r := &history.Rank{Sequences: []*history.Sequence{{
-		Class: history.SymmemPool, Segments: []history.SegmentInfo{{Bytes: 1}},
+	const olderBlock = -1 // older than the trace, so it has no number
+	pool := &history.Sequence{
+		Class:         history.SymmemPool,
+		Segments:      []history.SegmentInfo{{Bytes: 1}},
 		InitialBlocks: []history.InitialBlock{{Offset: 64, Size: 36}},
 		Events: []history.Event{
-			{Action: history.Alloc, Size: 8, Stack: -1},
-			{Action: history.Free, Offset: 64, Block: -1, Stack: -1},
+			{Action: history.Alloc, Size: 8, Stack: unknown},
+			{Action: history.Free, Offset: 64, Block: olderBlock, Stack: unknown},
 		},
-	}}}
-	track := buildPage(r).Sequences[0].Tracks[0]
-	if track.Len() != 3 || track.Segments[0].Bytes != 100 {
-		t.Errorf("the track has %d events and a segment of %d bytes; want 3 and 100", track.Len(),
-			track.Segments[0].Bytes)
+	}
+	r := &history.Rank{Sequences: []*history.Sequence{pool}}
+	track := buildPage(r).Sequences[0].Tracks[0] // the events of the only rank
+	wantEvents := len(pool.InitialBlocks) + len(pool.Events)
+	const wantBytes = 64 + 36 // up to the end of the older block
+	if track.Len() != wantEvents || track.Segments[0].Bytes != wantBytes {
+		t.Errorf("the track has %d events and a segment of %d bytes; want %d and %d", track.Len(),
+			track.Segments[0].Bytes, wantEvents, wantBytes)
 	}
 }
 
 func TestSummarize(t *testing.T) {
-	for want, ranks := range map[string][]*history.Rank{
-		"The ranks agree.": {newHistory(0, "A"), newHistory(1, "A")},
-		"The ranks differ: in group world, requests differ first at request 1 (different call); in the " +
-			"minority: rank 2.": {newHistory(0, "A", "B"), newHistory(1, "A", "B"), newHistory(2, "A", "C")},
-		"There is nothing to compare: no two ranks have events of the same pool or group.": {
-			newHistory(0, "A"),
+	for _, c := range []struct {
+		name  string
+		ranks []*history.Rank
+		want  string
+	}{
+		{
+			"the same calls",
+			[]*history.Rank{newHistory(0, "A"), newHistory(1, "A")},
+			"The ranks agree.",
 		},
-		"The ranks agree. Note: there is no file of rank 1 (trace of symmem).": {
-			newHistory(0, "A"), newHistory(2, "A"),
+		{
+			"a different call on rank 2",
+			[]*history.Rank{
+				newHistory(0, "A", "B"), newHistory(1, "A", "B"), newHistory(2, "A", "C"),
+			},
+			"The ranks differ: in group world, requests differ first at request 1 (different call); " +
+				"in the minority: rank 2.",
+		},
+		{
+			"a single rank",
+			[]*history.Rank{newHistory(0, "A")},
+			"There is nothing to compare: no two ranks have events of the same pool or group.",
+		},
+		{
+			"no file of rank 1",
+			[]*history.Rank{newHistory(0, "A"), newHistory(2, "A")},
+			"The ranks agree. Note: there is no file of rank 1 (trace of symmem).",
 		},
 	} {
-		if got := Summarize(diff.Compare(ranks, diff.Options{})); got != want {
-			t.Errorf("Summarize = %q; want %q", got, want)
+		if got := Summarize(diff.Compare(c.ranks, diff.Options{})); got != c.want {
+			t.Errorf("%s: Summarize = %q; want %q", c.name, got, c.want)
 		}
 	}
 }
