@@ -31,9 +31,11 @@ func TestMain(m *testing.M) {
 // noGPU lists variables that hide the machine's GPUs from tests. Tests use the host backend or the
 // software GPU.
 var noGPU = map[string]string{
-	"SYMMEM_CUDA": "/nowhere/libcuda.so.1", "SYMMEM_NVML": "/nowhere/libnvidia-ml.so.1",
+	"SYMMEM_CUDA": "/nowhere/libcuda.so.1",
+	"SYMMEM_NVML": "/nowhere/libnvidia-ml.so.1",
 }
 
+// hideGPUs sets the variables of noGPU for a script.
 func hideGPUs(e *testscript.Env) error {
 	for name, value := range noGPU {
 		e.Setenv(name, value)
@@ -70,12 +72,14 @@ var buildBinary = sync.OnceValues(func() (path string, err error) {
 		return "", err
 	}
 	path = filepath.Join(binaryFolder, "symmem")
-	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("compiling the command: %w\n%s", err, out)
+	output, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("compiling the command: %w\n%s", err, output)
 	}
 	return path, nil
 })
 
+// TestScripts runs the scripts in testdata/script. They run this test binary as symmem.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -96,15 +100,16 @@ func checkExitCode(ts *testscript.TestScript, isNegated bool, args []string) {
 	}
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	err = ts.Exec(args[1], args[2:]...)
+	command := args[1:]
+	err = ts.Exec(command[0], command[1:]...)
 	code := 0
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		code = exit.ExitCode()
 	} else {
-		ts.Check(err)
+		ts.Check(err) // the program could not be run
 	}
 	if code != want {
-		ts.Fatalf("%v exited with code %d, want %d", args[1:], code, want)
+		ts.Fatalf("%v exited with code %d, want %d", command, code, want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"image"
+	"image/color"
 	"image/png"
 	"os"
 	"path/filepath"
@@ -18,7 +19,8 @@ import (
 var rewrite = flag.Bool("rewrite", false, "rewrite the pictures of reports")
 
 // trainingProgram returns a program that resembles training: it allocates weights and, in each
-// step, activations that the backward pass frees in reverse order.
+// step, activations that the backward pass frees in reverse order. The sizes are arbitrary, but vary
+// so that the picture looks like that of a real program.
 func trainingProgram(steps, layers int) difftest.Program {
 	var p difftest.Program
 	tensor := 0
@@ -33,18 +35,20 @@ func trainingProgram(steps, layers int) difftest.Program {
 		p = append(p, r)
 	}
 	for layer := range layers {
-		alloc(int64(3+layer%3) << 20)
+		alloc(int64(3+layer%3) << 20) // a weight of 3 to 5 MiB
 	}
 	for step := range steps {
 		var activations []difftest.Request
 		for layer := range layers {
-			work := alloc(int64(1+(layer+step)%4) << 19)
-			activations = append(activations, alloc(int64(2+layer%4)<<20), alloc(int64(5+step%3)<<18))
-			free(work)
+			temporary := alloc(int64(1+(layer+step)%4) << 19)
+			first := alloc(int64(2+layer%4) << 20)
+			second := alloc(int64(5+step%3) << 18)
+			activations = append(activations, first, second)
+			free(temporary)
 		}
-		for layer := len(activations) - 1; layer >= 0; layer-- {
-			gradient := alloc(int64(1+layer%5) << 19)
-			free(activations[layer])
+		for i, activation := range slices.Backward(activations) {
+			gradient := alloc(int64(1+i%5) << 19)
+			free(activation)
 			free(gradient)
 		}
 	}
@@ -57,8 +61,11 @@ func writeTrainingReport(t *testing.T) string {
 	t.Helper()
 	const steps, layers = 6, 12
 	usual := trainingProgram(steps, layers)
-	position := len(usual) * 4 / 9 // of the additional request
-	additional := difftest.Request{Tensor: 1 << 20, Size: 6 << 20}
+	position := len(usual) * 4 / 9 // of the additional request; a little before the middle
+	additional := difftest.Request{
+		Tensor: 1 << 20, // a number that no other tensor has
+		Size:   6 << 20,
+	}
 	deviant := slices.Insert(slices.Clone(usual), position, additional)
 	dir := writeSnapshots(t, usual, usual, deviant, usual)
 	file := filepath.Join(dir, "report.html")
@@ -71,8 +78,8 @@ func writeTrainingReport(t *testing.T) string {
 // TestReportPictures compares screenshots of a report page with the pictures in the repository.
 // With -rewrite, it replaces the pictures, one of which is shown in the README.
 func TestReportPictures(t *testing.T) {
-	const maxFraction = 0.02
-	b := pagetest.Open(t)
+	const maxFraction = 0.02 // fonts differ slightly between machines
+	b := pagetest.Open(t)    // skips the test if there is no browser
 	url := writeTrainingReport(t)
 	for file, screen := range map[string]pagetest.Screen{
 		"../../docs/images/report.png": {Width: 1200, Height: 800},
@@ -88,8 +95,8 @@ func TestReportPictures(t *testing.T) {
 		if fraction := differingFraction(t, file, picture); fraction > maxFraction {
 			shot := filepath.Join(t.ArtifactDir(), filepath.Base(file))
 			writePicture(t, shot, picture)
-			t.Errorf("%.1f %% of the page differs from %s; see %s, or run with -rewrite", 100*fraction,
-				file, shot)
+			t.Errorf("%.1f %% of the page differs from %s, want at most %v %%; see %s, or run with "+
+				"-rewrite", 100*fraction, file, 100*maxFraction, shot)
 		}
 		for _, e := range p.Errors() {
 			t.Errorf("error on the page: %s", e)
@@ -97,6 +104,7 @@ func TestReportPictures(t *testing.T) {
 	}
 }
 
+// writePicture writes a picture to a PNG file.
 func writePicture(t *testing.T, file string, picture image.Image) {
 	t.Helper()
 	var b bytes.Buffer
@@ -109,10 +117,10 @@ func writePicture(t *testing.T, file string, picture image.Image) {
 	}
 }
 
-// differingFraction returns the fraction of pixels that clearly differ from those in a file.
+// differingFraction returns the fraction of pixels that clearly differ from those in a file. The
+// test fails if the pictures have different sizes.
 func differingFraction(t *testing.T, file string, got image.Image) float64 {
 	t.Helper()
-	const maxDifference = 0x3000 // of 0xffff
 	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
@@ -126,33 +134,42 @@ func differingFraction(t *testing.T, file string, got image.Image) float64 {
 	if size != got.Bounds().Size() {
 		t.Fatalf("the picture has %v pixels; want %v, as in %s", got.Bounds().Size(), size, file)
 	}
-	count := 0
+	differingCount := 0
 	for y := range size.Y {
 		for x := range size.X {
-			r, g, b, _ := want.At(x, y).RGBA()
-			r2, g2, b2, _ := got.At(x, y).RGBA()
-			for _, d := range []int{int(r) - int(r2), int(g) - int(g2), int(b) - int(b2)} {
-				if d > maxDifference || d < -maxDifference {
-					count++
-					break
-				}
+			if isClearlyDifferent(want.At(x, y), got.At(x, y)) {
+				differingCount++
 			}
 		}
 	}
-	return float64(count) / float64(size.X*size.Y)
+	return float64(differingCount) / float64(size.X*size.Y)
 }
 
-// TestReportOfTraces runs ranks that write traces, and opens the report page of these traces.
+// isClearlyDifferent reports whether two colors differ clearly in red, green or blue.
+func isClearlyDifferent(a, b color.Color) bool {
+	const maxDifference = 0x3000 // of 0xffff
+	r1, g1, b1, _ := a.RGBA()
+	r2, g2, b2, _ := b.RGBA()
+	for _, d := range []int{int(r1) - int(r2), int(g1) - int(g2), int(b1) - int(b2)} {
+		if d > maxDifference || d < -maxDifference {
+			return true
+		}
+	}
+	return false
+}
+
+// TestReportOfTraces runs ranks that write traces, and opens the report page of these traces. Rank 1
+// allocates 7,000 bytes more than the others, as its request 27.
 func TestReportOfTraces(t *testing.T) {
-	b := pagetest.Open(t)
-	dir := writeTraces(t, 20)
+	b := pagetest.Open(t) // skips the test if there is no browser
+	dir := writeTraces(t, extraBefore)
 	file := filepath.Join(dir, "report.html")
 	if code, stdout, stderr := runReport(t, dir, "-o", file); code != exitWrong {
 		t.Fatalf("report = %d, %q, %q; want %d", code, stdout, stderr, exitWrong)
 	}
 	p := b.Open(t, "file://"+file, pagetest.Screen{Width: 1280, Height: 900})
 	p.WaitUntilPainted()
-	for selector, want := range map[string]string{
+	for selector, want := range map[string]string{ // texts of elements, by CSS selector
 		"#verdict":      "request 27 (extra); in the minority: rank 1.",
 		".label.blamed": "rank 1",
 		"#details h2":   "Request 27",

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,11 +14,13 @@ import (
 	"symmem"
 )
 
+// runStatus runs the subcommand status in this process, and returns its exit code and output.
 func runStatus(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var outBuffer, errBuffer bytes.Buffer
-	code = run(t.Context(), append([]string{"status"}, args...), strings.NewReader(""), &outBuffer,
-		&errBuffer)
+	args = append([]string{"status"}, args...)
+	noInput := strings.NewReader("")
+	code = run(t.Context(), args, noInput, &outBuffer, &errBuffer)
 	return code, outBuffer.String(), errBuffer.String()
 }
 
@@ -49,7 +52,8 @@ func openWaitingRanks(t *testing.T) (end func()) {
 			if rt.Rank() == 1 {
 				<-arrive
 			}
-			if err := g.Agree(t.Context(), "step", 1); err != nil {
+			const step = 1
+			if err := g.Agree(t.Context(), "step", step); err != nil { // waits for the other rank
 				t.Error(err)
 			}
 		})
@@ -60,20 +64,28 @@ func openWaitingRanks(t *testing.T) (end func()) {
 	}
 }
 
+// TestStatusShowsWaits checks that the status says that rank 0 waits for rank 1: as text for all
+// jobs, as JSON, and for one folder of a job.
 func TestStatusShowsWaits(t *testing.T) {
 	end := openWaitingRanks(t)
 	defer end()
 	var text string
 	begin := time.Now()
-	for !strings.Contains(text, "for rank 1 in value \"step\"") {
+	for !strings.Contains(text, `for rank 1 in value "step"`) { // rank 0 may not wait yet
 		code, stdout, stderr := runStatus(t)
-		if code != exitOK || time.Since(begin) > time.Minute {
-			t.Fatalf("status = %d, %q, %q; want rank 0 to wait for rank 1", code, stdout, stderr)
+		if code != exitOK {
+			t.Fatalf("status = %d, %q, %q; want code %d", code, stdout, stderr, exitOK)
+		}
+		if time.Since(begin) > time.Minute {
+			t.Fatalf("status prints %q for a minute; want rank 0 to wait for rank 1", stdout)
 		}
 		text = stdout
 	}
-	if !strings.Contains(text, "rank 1, process") || strings.Contains(text, "\x1b") {
-		t.Errorf("status prints %q; want both ranks, without escape sequences", text)
+	if !strings.Contains(text, "rank 1, process") {
+		t.Errorf("status prints %q; want a line about rank 1", text)
+	}
+	if strings.Contains(text, "\x1b") {
+		t.Errorf("status prints %q; want no escape sequences", text)
 	}
 	code, stdout, _ := runStatus(t, "--json")
 	var all struct {
@@ -85,16 +97,21 @@ func TestStatusShowsWaits(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &all); err != nil || code != exitOK {
 		t.Fatalf("status --json = %d, %q: %v", code, stdout, err)
 	}
-	if len(all.Jobs) != 1 || len(all.Jobs[0].Ranks) != 2 || len(all.Jobs[0].Ranks[0].Waits) != 1 ||
-		all.Jobs[0].Ranks[0].Waits[0].Ranks[0] != 1 {
-		t.Fatalf("status --json prints %s; want one job in which rank 0 waits for rank 1", stdout)
+	if len(all.Jobs) != 1 || len(all.Jobs[0].Ranks) != 2 {
+		t.Fatalf("status --json prints %s; want one job of two ranks", stdout)
 	}
-	code, stdout, _ = runStatus(t, all.Jobs[0].Folder)
+	job := all.Jobs[0]
+	if waits := job.Ranks[0].Waits; len(waits) != 1 || !slices.Equal(waits[0].Ranks, []int{1}) {
+		t.Fatalf("status --json prints %s; want rank 0 to wait only for rank 1", stdout)
+	}
+	code, stdout, _ = runStatus(t, job.Folder)
 	if code != exitOK || !strings.Contains(stdout, "rank 0, process") {
 		t.Errorf("status of the folder = %d, %q; want the job", code, stdout)
 	}
 }
 
+// TestStatusWithoutRanksFails runs the command when all ranks have closed, and for a folder that does
+// not exist.
 func TestStatusWithoutRanksFails(t *testing.T) {
 	end := openWaitingRanks(t)
 	end() // both ranks have closed, but TMPDIR still names their folder
@@ -106,8 +123,8 @@ func TestStatusWithoutRanksFails(t *testing.T) {
 	}
 }
 
-// TestStatusReportsUnreadableFolder checks that status does not take a folder that it cannot list
-// for the folder of a job that has ended.
+// TestStatusReportsUnreadableFolder checks that an argument that is no folder gets a specific error.
+// The command must not say that the job has ended.
 func TestStatusReportsUnreadableFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
