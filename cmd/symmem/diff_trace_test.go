@@ -12,7 +12,8 @@ import (
 	"symmem/trace"
 )
 
-// Arguments of writeTraces: the number of the allocation before which rank 1 makes an extra request.
+// Arguments of writeTraces: the number of the allocation before which rank 1 makes an extra
+// request.
 const (
 	noExtra     = -1 // no extra request
 	extraBefore = 20 // after 20 allocations and 7 frees, so the extra request has the index 27
@@ -75,8 +76,8 @@ func requestMemory(rt *symmem.Runtime, extra int) error {
 	return nil
 }
 
-// TestDiffOfTraces compares the traces of ranks that made the same requests. Then, it compares ranks
-// of which one made an extra request.
+// TestDiffOfTraces compares the traces of ranks that made the same requests. Then, it compares
+// ranks of which one made an extra request.
 func TestDiffOfTraces(t *testing.T) {
 	code, stdout, stderr := runDiff(t, writeTraces(t, noExtra))
 	if code != exitOK || !strings.Contains(stdout, "requests agree: 54") {
@@ -151,8 +152,8 @@ func TestDiffOfGivenRanks(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwoWorlds gives the traces of processes that opened two worlds to three commands. A world
-// is a set of ranks. The ranks differ only in the second world.
+// TestDiffOfTwoWorlds gives the traces of processes that opened two worlds to three commands. A
+// world is a set of ranks. The ranks differ only in the second world.
 func TestDiffOfTwoWorlds(t *testing.T) {
 	folder := t.TempDir()
 	writeTracesTo(t, folder, noExtra)

@@ -19,8 +19,8 @@ import (
 var rewrite = flag.Bool("rewrite", false, "rewrite the pictures of reports")
 
 // trainingProgram returns a program that resembles training: it allocates weights and, in each
-// step, activations that the backward pass frees in reverse order. The sizes are arbitrary, but vary
-// so that the picture looks like that of a real program.
+// step, activations that the backward pass frees in reverse order. The sizes are arbitrary, but
+// vary so that the picture looks like that of a real program.
 func trainingProgram(steps, layers int) difftest.Program {
 	var p difftest.Program
 	tensor := 0
@@ -158,8 +158,8 @@ func isClearlyDifferent(a, b color.Color) bool {
 	return false
 }
 
-// TestReportOfTraces runs ranks that write traces, and opens the report page of these traces. Rank 1
-// allocates 7,000 bytes more than the others, as its request 27.
+// TestReportOfTraces runs ranks that write traces, and opens the report page of these traces. Rank
+// 1 allocates 7,000 bytes more than the others, as its request 27.
 func TestReportOfTraces(t *testing.T) {
 	b := pagetest.Open(t) // skips the test if there is no browser
 	dir := writeTraces(t, extraBefore)

@@ -24,8 +24,9 @@ func useOneSharedGPU(t *testing.T) (folder string) {
 	return folder
 }
 
-// checkCleanup checks that the daemon of NVIDIA's Multi-Process Service was started and stopped once,
-// and that TMPDIR (folder) is empty. The daemon, which mpstest replaces, writes its commands to log.
+// checkCleanup checks that the daemon of NVIDIA's Multi-Process Service was started and stopped
+// once, and that TMPDIR (folder) is empty. The daemon, which mpstest replaces, writes its commands
+// to log.
 func checkCleanup(t *testing.T, log, folder string) {
 	t.Helper()
 	const want = "start of all\nquit\n" // all means that it uses all GPUs
@@ -37,8 +38,8 @@ func checkCleanup(t *testing.T, log, folder string) {
 	}
 }
 
-// TestDaemonRunsWhileRanksShareGPU checks that commands start the daemon for ranks that share a GPU,
-// and stop it when the ranks have ended, successfully or not.
+// TestDaemonRunsWhileRanksShareGPU checks that commands start the daemon for ranks that share a
+// GPU, and stop it when the ranks have ended, successfully or not.
 func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 	path := symmemBinary(t) // build before the environment changes
 	folder := useOneSharedGPU(t)
@@ -91,8 +92,8 @@ func TestBrokenDaemonIsIgnored(t *testing.T) {
 	}
 }
 
-// TestSignalStopsDaemonAndRanks checks that a command that is interrupted by a signal stops its ranks
-// and the daemon before it exits.
+// TestSignalStopsDaemonAndRanks checks that a command that is interrupted by a signal stops its
+// ranks and the daemon before it exits.
 func TestSignalStopsDaemonAndRanks(t *testing.T) {
 	path := symmemBinary(t) // build before the environment changes
 	folder := useOneSharedGPU(t)
@@ -126,9 +127,9 @@ func TestSignalStopsDaemonAndRanks(t *testing.T) {
 	}
 }
 
-// TestEnvironmentOfRanksThatShareGPUs checks the variables that limit what each rank uses of a GPU. A
-// rank gets its share, rounded down, of 100 % of the threads. It also gets its share of 64 hardware
-// queues (connections), but at most 32.
+// TestEnvironmentOfRanksThatShareGPUs checks the variables that limit what each rank uses of a GPU.
+// A rank gets its share, rounded down, of 100 % of the threads. It also gets its share of 64
+// hardware queues (connections), but at most 32.
 func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
 	withService := doctor.GPUSharing{IsServiceRunning: true} // the Multi-Process Service
 	for name, test := range map[string]struct {

@@ -110,8 +110,8 @@ func TestStatusShowsWaits(t *testing.T) {
 	}
 }
 
-// TestStatusWithoutRanksFails runs the command when all ranks have closed, and for a folder that does
-// not exist.
+// TestStatusWithoutRanksFails runs the command when all ranks have closed, and for a folder that
+// does not exist.
 func TestStatusWithoutRanksFails(t *testing.T) {
 	end := openWaitingRanks(t)
 	end() // both ranks have closed, but TMPDIR still names their folder
@@ -123,8 +123,8 @@ func TestStatusWithoutRanksFails(t *testing.T) {
 	}
 }
 
-// TestStatusReportsUnreadableFolder checks that an argument that is no folder gets a specific error.
-// The command must not say that the job has ended.
+// TestStatusReportsUnreadableFolder checks that an argument that is no folder gets a specific
+// error. The command must not say that the job has ended.
 func TestStatusReportsUnreadableFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

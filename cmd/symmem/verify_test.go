@@ -18,8 +18,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// runSymmem runs the command in a process, and returns its exit code and output. The test fails only
-// if the process cannot be run.
+// runSymmem runs the command in a process, and returns its exit code and output. The test fails
+// only if the process cannot be run.
 func runSymmem(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var outBuffer, errBuffer bytes.Buffer
@@ -123,8 +123,8 @@ func TestReportContainsOptions(t *testing.T) {
 // codeAfter returns the exit code of a command after a signal has ended it, as in shells.
 func codeAfter(s syscall.Signal) int { return 128 + int(s) }
 
-// TestForwardedSignalDeterminesExitCode checks the exit code of a command that forwarded a signal to
-// its ranks. The command exits as if the signal had ended it, unless all ranks succeed.
+// TestForwardedSignalDeterminesExitCode checks the exit code of a command that forwarded a signal
+// to its ranks. The command exits as if the signal had ended it, unless all ranks succeed.
 func TestForwardedSignalDeterminesExitCode(t *testing.T) {
 	const noFailure = -1 // as launch.Result.FirstFailed, which is otherwise a rank
 	for _, c := range []struct {
@@ -179,8 +179,8 @@ func codeOf(err error) int {
 	return exitOK
 }
 
-// TestExitCodeIsLargestOfRanks checks how the exit codes of ranks are combined. Crashes of ranks are
-// printed, but not codes with a known meaning, because the ranks have printed why.
+// TestExitCodeIsLargestOfRanks checks how the exit codes of ranks are combined. Crashes of ranks
+// are printed, but not codes with a known meaning, because the ranks have printed why.
 func TestExitCodeIsLargestOfRanks(t *testing.T) {
 	ok := launch.Exit{Code: exitOK}
 	wrong := launch.Exit{Code: exitWrong}

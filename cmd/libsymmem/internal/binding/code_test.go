@@ -77,91 +77,94 @@ func TestEnumsMatchHeader(t *testing.T) {
 	}
 }
 
+// errorsWithCodes lists an error for each way in which CodeOf finds a code.
+var errorsWithCodes = []struct {
+	name       string
+	err        error
+	want       Code
+	wantDetail string // part of the JSON text; "" accepts any text
+}{
+	{
+		name: "no error is OK",
+		want: CodeOK,
+	},
+	{
+		name:       "divergence has details",
+		err:        &symmem.DivergenceError{Group: "world"},
+		want:       CodeDivergence,
+		wantDetail: `"divergence":{"group":"world"`,
+	},
+	{
+		name:       "deadlock is a divergence",
+		err:        &symmem.DeadlockError{Activity: map[int]string{1: "a check"}}, // by rank
+		want:       CodeDivergence,
+		wantDetail: `"elsewhere":{"1":"a check"}`,
+	},
+	{
+		name:       "mismatched call is a divergence",
+		err:        &symmem.MismatchError{Group: "pair", Others: []int{1}},
+		want:       CodeDivergence,
+		wantDetail: `"group":"pair"`,
+	},
+	{
+		name:       "device out of memory",
+		err:        fmt.Errorf("mapping: %w", symmem.ErrOutOfMemory),
+		want:       CodeOutOfMemory,
+		wantDetail: "mapping",
+	},
+	{
+		name:       "timeout lists late ranks",
+		err:        &symmem.TimeoutError{Missing: []int{3}},
+		want:       CodeTimeout,
+		wantDetail: `"missing":[3]`,
+	},
+	{
+		name:       "timeout lists absent ranks",
+		err:        &symmem.AbsentError{Ranks: []int{2}},
+		want:       CodeTimeout,
+		wantDetail: `"missing":[2]`,
+	},
+	{
+		name:       "lost ranks are listed",
+		err:        &symmem.RankLostError{Ranks: []int{1}},
+		want:       CodeRankLost,
+		wantDetail: `"ranks":[1]`,
+	},
+	{
+		name:       "lost rank precedes its consequences",
+		err:        errors.Join(symmem.ErrClosed, &symmem.RankLostError{}),
+		want:       CodeRankLost,
+		wantDetail: `"ranks":[]`,
+	},
+	{
+		name:       "out of memory has the requested size",
+		err:        &symmem.OutOfMemoryError{Requested: 7},
+		want:       CodeOutOfMemory,
+		wantDetail: `"requested":7`,
+	},
+	{
+		name:       "panic precedes the error it wraps",
+		err:        fmt.Errorf("%w: %w", ErrPanic, symmem.ErrClosed),
+		want:       CodePanic,
+		wantDetail: `"name":"PANIC"`,
+	},
+	{
+		name: "closed",
+		err:  symmem.ErrClosed,
+		want: CodeClosed,
+	},
+	{
+		name:       "other errors are FAILED",
+		err:        errors.New("cuda error 999"),
+		want:       CodeFailed,
+		wantDetail: "cuda error 999",
+	},
+}
+
 // TestCodeOf checks the code of each kind of error, and the JSON text that callers in other
 // languages get with the code.
 func TestCodeOf(t *testing.T) {
-	for _, row := range []struct {
-		name       string
-		err        error
-		want       Code
-		wantDetail string // part of the JSON text; "" accepts any text
-	}{
-		{
-			name: "no error is OK",
-			want: CodeOK,
-		},
-		{
-			name:       "divergence has details",
-			err:        &symmem.DivergenceError{Group: "world"},
-			want:       CodeDivergence,
-			wantDetail: `"divergence":{"group":"world"`,
-		},
-		{
-			name:       "deadlock is a divergence",
-			err:        &symmem.DeadlockError{Activity: map[int]string{1: "a check"}}, // by rank
-			want:       CodeDivergence,
-			wantDetail: `"elsewhere":{"1":"a check"}`,
-		},
-		{
-			name:       "mismatched call is a divergence",
-			err:        &symmem.MismatchError{Group: "pair", Others: []int{1}},
-			want:       CodeDivergence,
-			wantDetail: `"group":"pair"`,
-		},
-		{
-			name:       "device out of memory",
-			err:        fmt.Errorf("mapping: %w", symmem.ErrOutOfMemory),
-			want:       CodeOutOfMemory,
-			wantDetail: "mapping",
-		},
-		{
-			name:       "timeout lists late ranks",
-			err:        &symmem.TimeoutError{Missing: []int{3}},
-			want:       CodeTimeout,
-			wantDetail: `"missing":[3]`,
-		},
-		{
-			name:       "timeout lists absent ranks",
-			err:        &symmem.AbsentError{Ranks: []int{2}},
-			want:       CodeTimeout,
-			wantDetail: `"missing":[2]`,
-		},
-		{
-			name:       "lost ranks are listed",
-			err:        &symmem.RankLostError{Ranks: []int{1}},
-			want:       CodeRankLost,
-			wantDetail: `"ranks":[1]`,
-		},
-		{
-			name:       "lost rank precedes its consequences",
-			err:        errors.Join(symmem.ErrClosed, &symmem.RankLostError{}),
-			want:       CodeRankLost,
-			wantDetail: `"ranks":[]`,
-		},
-		{
-			name:       "out of memory has the requested size",
-			err:        &symmem.OutOfMemoryError{Requested: 7},
-			want:       CodeOutOfMemory,
-			wantDetail: `"requested":7`,
-		},
-		{
-			name:       "panic precedes the error it wraps",
-			err:        fmt.Errorf("%w: %w", ErrPanic, symmem.ErrClosed),
-			want:       CodePanic,
-			wantDetail: `"name":"PANIC"`,
-		},
-		{
-			name: "closed",
-			err:  symmem.ErrClosed,
-			want: CodeClosed,
-		},
-		{
-			name:       "other errors are FAILED",
-			err:        errors.New("cuda error 999"),
-			want:       CodeFailed,
-			wantDetail: "cuda error 999",
-		},
-	} {
+	for _, row := range errorsWithCodes {
 		t.Run(row.name, func(t *testing.T) {
 			if got := CodeOf(row.err); got != row.want {
 				t.Errorf("CodeOf(%v) = %v, want %v", row.err, got, row.want)

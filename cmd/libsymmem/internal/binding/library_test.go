@@ -22,8 +22,8 @@ const (
 // check off, the rank does not compare its calls with those of others.
 const hostOptions = `{"backend": "host", "size": 1, "check": "off"}`
 
-// openLibrary opens a Library with options in JSON, and closes it when the test ends. The test fails
-// if the Library prints a warning.
+// openLibrary opens a Library with options in JSON, and closes it when the test ends. The test
+// fails if the Library prints a warning.
 func openLibrary(t *testing.T, options string) (*Library, *Counters) {
 	t.Helper()
 	counters := &Counters{}

@@ -55,8 +55,8 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	}
 }
 
-// TestEventsFollowStreamOrder makes a second stream wait for an event of a first stream. An event is
-// a position in a stream; it is done when the work before it is done.
+// TestEventsFollowStreamOrder makes a second stream wait for an event of a first stream. An event
+// is a position in a stream; it is done when the work before it is done.
 func TestEventsFollowStreamOrder(t *testing.T) {
 	const firstStream, secondStream = 1, 2
 	l, _ := openLibrary(t, hostOptions)

@@ -8,9 +8,9 @@ import (
 	"symmem"
 )
 
-// openWorld opens another world, in addition to the main world of l. A world is a set of ranks; here,
-// its only rank is this process. openWorld returns the rank and the handle of the world. When the
-// test ends, it closes the world, unless the test has closed it.
+// openWorld opens another world, in addition to the main world of l. A world is a set of ranks;
+// here, its only rank is this process. openWorld returns the rank and the handle of the world. When
+// the test ends, it closes the world, unless the test has closed it.
 func openWorld(t *testing.T, l *Library) (r *rank, handle uint64) {
 	t.Helper()
 	handle, err := l.OpenWorld([]byte(hostOptions))
@@ -109,8 +109,8 @@ func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 	}
 }
 
-// TestLiveBuffersOutliveForcedCloseOfWorld closes a world, other than the main world, while a buffer
-// is live. The buffer can still be freed. Other calls in the world fail.
+// TestLiveBuffersOutliveForcedCloseOfWorld closes a world, other than the main world, while a
+// buffer is live. The buffer can still be freed. Other calls in the world fail.
 func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	_, world := openWorld(t, l)

@@ -59,26 +59,31 @@ func TestFormatWidth(t *testing.T) {
 	}
 }
 
+const microsecond = 1e3 // in nanoseconds
+
+// newResult returns the result of calls that take a time in nanoseconds.
+func newResult(ns, wrongElements float64) *report.Result {
+	return &report.Result{
+		Summary: report.Summary{Median: ns}, Figures: map[string]float64{"wrong": wrongElements},
+	}
+}
+
+// newRefusedResult returns the result of calls of 1 microsecond that did not take the requested
+// path, but the path plain.
+func newRefusedResult(reason string) *report.Result {
+	r := newResult(1*microsecond, 0)
+	r.Params = map[string]any{"took": "plain", "refused": reason}
+	return r
+}
+
 // TestRowsHaveNCCLTestsFormat writes four tables with one row each, and compares their rows and
 // totals. A row has the results of calls out of place and in place. An algorithm bandwidth is the
-// size divided by the time. For an all-reduce of n ranks, the bus bandwidth is 2*(n-1)/n times that.
+// size divided by the time. For an all-reduce of n ranks, the bus bandwidth is 2*(n-1)/n times
+// that.
 func TestRowsHaveNCCLTestsFormat(t *testing.T) {
-	const microsecond = 1e3 // in nanoseconds
 	var out strings.Builder
 	o := &CollectiveOptions{DataType: symmem.Float32, Checks: []symmem.CheckLevel{symmem.CheckOff}}
 	table := NCCLTests{Writer: &out}
-	// newResult returns the result of calls that take a time in nanoseconds.
-	newResult := func(ns, wrongElements float64) *report.Result {
-		return &report.Result{
-			Summary: report.Summary{Median: ns}, Figures: map[string]float64{"wrong": wrongElements},
-		}
-	}
-	// newRefusedResult returns the result of calls that did not take the requested path.
-	newRefusedResult := func(reason string) *report.Result {
-		r := newResult(1*microsecond, 0)
-		r.Params = map[string]any{"took": "plain", "refused": reason}
-		return r
-	}
 	// The tables are separate, because each row has another *Operation.
 	for _, r := range []*Row{
 		{
@@ -113,8 +118,8 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 			rowsAndTotals = append(rowsAndTotals, strings.TrimSuffix(line, "\n"))
 		}
 	}
-	// The columns are size, count, type, reduction and root, and then twice time, algorithm bandwidth,
-	// bus bandwidth and wrong elements.
+	// The columns are size, count, type, reduction and root, and then twice time, algorithm
+	// bandwidth, bus bandwidth and wrong elements.
 	want := []string{
 		"     1048576        262144     float     sum      -1" +
 			"    20.00   52.43   78.64       0    10.00  104.86  157.29       0",

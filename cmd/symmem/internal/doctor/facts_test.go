@@ -85,8 +85,8 @@ func withoutFile(all []Variable, file string) []Variable {
 	return remaining
 }
 
-// TestInspectLauncher describes the environment that Slurm and Kubernetes give to rank 1 of 2, first
-// with and then without a variable that is required.
+// TestInspectLauncher describes the environment that Slurm and Kubernetes give to rank 1 of 2,
+// first with and then without a variable that is required.
 func TestInspectLauncher(t *testing.T) {
 	environment := map[string]string{
 		"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_LOCALID": "1",

@@ -129,8 +129,8 @@ func TestFindingsHaveAdvice(t *testing.T) {
 	}
 }
 
-// TestReportJSONContainsFacts checks that the facts in a report as JSON are complete: examining them
-// again gives the same verdict and sections.
+// TestReportJSONContainsFacts checks that the facts in a report as JSON are complete: examining
+// them again gives the same verdict and sections.
 func TestReportJSONContainsFacts(t *testing.T) {
 	facts := readFacts(t, "")
 	out, err := json.Marshal(Examine(facts))

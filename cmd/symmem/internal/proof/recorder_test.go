@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestSettingsKeepUserVariables checks how the log variables that the user has set are combined with
-// those that the log needs. Variables of the user are never changed. If they prevent the log, the
-// settings say so.
+// TestSettingsKeepUserVariables checks how the log variables that the user has set are combined
+// with those that the log needs. Variables of the user are never changed. If they prevent the log,
+// the settings say so.
 func TestSettingsKeepUserVariables(t *testing.T) {
 	tests := map[string]struct {
 		env              map[string]string // variables of the user
@@ -184,8 +184,8 @@ func TestCloseKeepsUserLog(t *testing.T) {
 	}
 }
 
-// TestProblemReportsUnreadableLog checks that Start creates no file if the user's variables name the
-// log, and that Problem explains why this log cannot be read.
+// TestProblemReportsUnreadableLog checks that Start creates no file if the user's variables name
+// the log, and that Problem explains why this log cannot be read.
 func TestProblemReportsUnreadableLog(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
@@ -203,8 +203,8 @@ func TestProblemReportsUnreadableLog(t *testing.T) {
 	}
 }
 
-// TestCollectiveOfUsesNCCLNames checks how names of operations in symmem and nccl-tests become names
-// in NCCL's log, which has no barriers.
+// TestCollectiveOfUsesNCCLNames checks how names of operations in symmem and nccl-tests become
+// names in NCCL's log, which has no barriers.
 func TestCollectiveOfUsesNCCLNames(t *testing.T) {
 	const count, elementBytes = 3, 2
 	for operation, wantOperation := range map[string]string{

@@ -16,8 +16,8 @@ const unknown = -1 // the segment or call stack of an event
 // timeOfCall returns the time of a rank's call i in microseconds since 1970.
 func timeOfCall(i int) int64 { return int64(1000 + i) }
 
-// newHistory returns the history of a rank that made the given calls in the group "world". Each call
-// transfers another number of bytes: call i transfers 1<<i.
+// newHistory returns the history of a rank that made the given calls in the group "world". Each
+// call transfers another number of bytes: call i transfers 1<<i.
 func newHistory(rank int, calls ...string) *history.Rank {
 	r := &history.Rank{Number: rank, Format: "trace of symmem", File: "rank"}
 	s := &history.Sequence{Class: history.Calls, ID: "world", NoPlacesReason: "calls have none"}
@@ -111,7 +111,7 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// TestFaults checks that ranks with the same fault share a row. The row shows the earliest known
+// TestFaults checks that ranks with the same fault share a row, which shows the earliest known
 // time.
 func TestFaults(t *testing.T) {
 	const text = "rank 2 is late\x1b[31m" // ends with a command to the terminal
@@ -129,9 +129,9 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestOlderBlocks shows a pool with a block that was allocated before the trace began, and that ends
-// after the known end of its segment. The page must have an event for the allocation, and a segment
-// that is large enough for the block.
+// TestOlderBlocks shows a pool with a block that was allocated before the trace began, and that
+// ends after the known end of its segment. The page must have an event for the allocation, and a
+// segment that is large enough for the block.
 func TestOlderBlocks(t *testing.T) {
 	const olderBlock = -1 // older than the trace, so it has no number
 	pool := &history.Sequence{

@@ -110,8 +110,8 @@ func (m *model) countLiveElements() int64 {
 	return sum
 }
 
-// TestProgramUsesLiveBuffersAndFreesAll executes random programs in a model. Each step must be valid,
-// each case must run once, and nothing may remain.
+// TestProgramUsesLiveBuffersAndFreesAll executes random programs in a model. Each step must be
+// valid, each case must run once, and nothing may remain.
 func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := compose(drawConfig(t))
@@ -141,8 +141,8 @@ func TestProgramDependsOnlyOnConfig(t *testing.T) {
 	})
 }
 
-// TestPlacementByAddressMapsTwiceTheMemory checks the memory that is mapped in advance for placement
-// by address. It must be ample, or the run would fail before a sum is wrong.
+// TestPlacementByAddressMapsTwiceTheMemory checks the memory that is mapped in advance for
+// placement by address. It must be ample, or the run would fail before a sum is wrong.
 func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawConfig(t)

@@ -120,8 +120,9 @@ func TestAllRanksReportSameDivergence(t *testing.T) {
 	}
 }
 
-// TestNonMembersReportGroupDivergence runs cases in the world and in groups of three of the four ranks.
-// A divergence in a group must end the run on the other rank too, which must report the same.
+// TestNonMembersReportGroupDivergence runs cases in the world and in groups of three of the four
+// ranks. A divergence in a group must end the run on the other rank too, which must report the
+// same.
 func TestNonMembersReportGroupDivergence(t *testing.T) {
 	c := divergingConfig()
 	c.Check, c.Groups = symmem.CheckEvery, 4
@@ -137,8 +138,8 @@ func TestNonMembersReportGroupDivergence(t *testing.T) {
 	}
 }
 
-// TestTypesAndReductionsMatchFormula requires a certain order of additions. The results of all types
-// and reductions must then be right bit for bit.
+// TestTypesAndReductionsMatchFormula requires a certain order of additions. The results of all
+// types and reductions must then be right bit for bit.
 func TestTypesAndReductionsMatchFormula(t *testing.T) {
 	const smallest, odd = 2, 1023 // in units of 4 bytes; the largest type has 8 bytes
 	for _, elements := range []int64{smallest, odd} {

@@ -124,8 +124,8 @@ func maxResident(b *testing.B) float64 {
 	return kib / 1024
 }
 
-// writeTrace writes the trace of a rank that executes p. For every tenth request, beginning with the
-// first, the trace also has a collective.
+// writeTrace writes the trace of a rank that executes p. For every tenth request, beginning with
+// the first, the trace also has a collective.
 func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
 	const unit = 512 // sizes and offsets of blocks are multiples of it

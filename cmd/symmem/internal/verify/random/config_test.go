@@ -117,8 +117,8 @@ func TestDrawStepFollowsWeights(t *testing.T) {
 	}
 }
 
-// TestGrowthAboveToleranceIsReported checks which changes of the resource usage count as a leak. The
-// file descriptors first grow by exactly the tolerance, and then by one more.
+// TestGrowthAboveToleranceIsReported checks which changes of the resource usage count as a leak.
+// The file descriptors first grow by exactly the tolerance, and then by one more.
 func TestGrowthAboveToleranceIsReported(t *testing.T) {
 	r := Report{Resources: []Resource{
 		{Name: "goroutines", Start: 10, End: 9},

@@ -139,8 +139,8 @@ func configByAddress(check symmem.CheckLevel) Config {
 	return c
 }
 
-// TestPlacementByAddressGivesWrongSums checks that a run without checks detects wrong sums, and ends
-// with the round in which they occur.
+// TestPlacementByAddressGivesWrongSums checks that a run without checks detects wrong sums, and
+// ends with the round in which they occur.
 func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 	r := mustRunRanks(t, configByAddress(symmem.CheckOff), 3)[0]
 	if r.Wrong == 0 || r.OK() {
@@ -154,8 +154,8 @@ func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 	}
 }
 
-// TestPlacementByAddressDivergesWithChecks checks that a run with checks ends with a divergence, and
-// that all ranks report the failed round.
+// TestPlacementByAddressDivergesWithChecks checks that a run with checks ends with a divergence,
+// and that all ranks report the failed round.
 func TestPlacementByAddressDivergesWithChecks(t *testing.T) {
 	reports, errs := runRanks(t, configByAddress(symmem.CheckEvery), 3)
 	divergedCount := 0
