@@ -128,7 +128,10 @@ func TestSingleRoundCanBeRepeated(t *testing.T) {
 	}
 }
 
-const configByAddressSeed = 1
+const (
+	configByAddressSeed  = 1
+	configByAddressRanks = 3
+)
 
 // configByAddress returns a Config with which the ranks diverge during the run. They place buffers
 // by address, and addresses differ between ranks.
@@ -142,7 +145,7 @@ func configByAddress(check symmem.CheckLevel) Config {
 // TestPlacementByAddressGivesWrongSums checks that a run without checks detects wrong sums, and
 // ends with the round in which they occur.
 func TestPlacementByAddressGivesWrongSums(t *testing.T) {
-	r := mustRunRanks(t, configByAddress(symmem.CheckOff), 3)[0]
+	r := mustRunRanks(t, configByAddress(symmem.CheckOff), configByAddressRanks)[0]
 	if r.Wrong == 0 || r.OK() {
 		t.Fatalf("%d elements are wrong, OK() = %v; want some and false", r.Wrong, r.OK())
 	}
@@ -157,7 +160,7 @@ func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 // TestPlacementByAddressDivergesWithChecks checks that a run with checks ends with a divergence,
 // and that all ranks report the failed round.
 func TestPlacementByAddressDivergesWithChecks(t *testing.T) {
-	reports, errs := runRanks(t, configByAddress(symmem.CheckEvery), 3)
+	reports, errs := runRanks(t, configByAddress(symmem.CheckEvery), configByAddressRanks)
 	divergedCount := 0
 	for rank, err := range errs {
 		var round *RoundError
