@@ -23,11 +23,13 @@ func interruptAtPoll(l *Library, nth int) (count *int) {
 	return count
 }
 
+// neverInterrupt is more than the number of polls of any call, which may last a minute.
+const neverInterrupt = 1_000
+
 // TestInterruptedSynchronizeCanBeRepeated interrupts a wait for a stream, as Ctrl-C does in Python.
 // The interrupt must not affect the stream or a second wait.
 func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
-	const interruptAt = 3        // the wait must also continue after a poll, so more than 1
-	const neverInterrupt = 1_000 // more polls than the second wait makes
+	const interruptAt = 3 // the wait must also continue after a poll, so more than 1
 	l, _ := openLibrary(t, hostOptions)
 	r, err := l.mainWorldRank()
 	if err != nil {
@@ -99,7 +101,8 @@ func TestInterruptedCallThatDoesNotReturnIsAbandoned(t *testing.T) {
 // call runs, becomes an error.
 func TestPanicOfInterruptibleCallIsReturned(t *testing.T) {
 	l := New(&Counters{}, func(text string) { t.Error(text) })
-	interruptAtPoll(l, 1) // without a poll function, the call would run on this goroutine
+	// Without a poll function, the call would run on this goroutine.
+	interruptAtPoll(l, neverInterrupt)
 	err := l.runInterruptible("working", func(context.Context) error { panic("a mistake") })
 	if CodeOf(err) != CodePanic {
 		t.Errorf("call that panics: got %v, want an error with code %v", err, CodePanic)
