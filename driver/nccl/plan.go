@@ -3,7 +3,6 @@ package nccl
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -57,17 +56,6 @@ func (p *plan) Prepared() *driver.Call { return &p.Call }
 // SetMeter makes the communicator report to m how long runs of the plan take on the GPU.
 func (p *plan) SetMeter(m driver.Meter) { p.runMeter = &m }
 
-// dataTypes maps types to those passed to NCCL, which can reduce all types except movedTypes.
-var dataTypes = map[driver.DataType]nccl.DataType{
-	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
-	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
-	driver.Int64: nccl.Int64, driver.Uint8: nccl.Uint8, driver.Uint32: nccl.Uint32,
-	driver.Uint64: nccl.Uint64, driver.Int16: nccl.Float16, driver.Uint16: nccl.Float16,
-}
-
-// movedTypes lists types that NCCL does not know, but moves as another type of the same size.
-var movedTypes = []driver.DataType{driver.Int16, driver.Uint16}
-
 func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathDirect {
 		_, err := p.choose()
@@ -97,12 +85,6 @@ func (p *plan) Refusal(path driver.Path) error {
 	return nil
 }
 
-var errNoNorm = fmt.Errorf("NCCL has no RMSNorm, so the call needs the direct path (path auto or "+
-	"direct): %w", driver.ErrUnsupported)
-
-var errNoRoute = fmt.Errorf("NCCL does not exchange rows by experts, so the call needs the "+
-	"direct path, which works within one machine (path auto or direct): %w", driver.ErrUnsupported)
-
 // refuseFormula returns an error for a formula (a fixed order of additions), which NCCL does not
 // follow.
 func (p *plan) refuseFormula() error {
@@ -115,17 +97,6 @@ func (p *plan) refuseFormula() error {
 	}
 	return fmt.Errorf("the group computes reductions by the formula %v, which NCCL does not support: "+
 		"only the direct path does (path auto or direct): %w", formula, driver.ErrUnsupported)
-}
-
-func checkTypes(call *driver.Call) error {
-	_, hasOp := call.ReduceOp.NCCL().Number()
-	hasOp = hasOp || call.ReduceOp.HasFactor()
-	reduces := hasOp && !slices.Contains(movedTypes, call.DataType)
-	if _, hasType := dataTypes[call.DataType]; hasType && (!call.Operation.Reduces() || reduces) {
-		return nil
-	}
-	return fmt.Errorf("NCCL has no %v of %v with %v: %w", call.Operation, call.DataType,
-		call.ReduceOp, driver.ErrUnsupported)
 }
 
 func (p *plan) Remark(path driver.Path) string {
