@@ -9,14 +9,16 @@ import (
 	"symmem/internal/cuda"
 )
 
-// streamOwner stands for another library that has streams on the rank's GPU.
+// streamOwner stands for another library that has streams on the rank's GPU. symmem adopts such a
+// stream: it uses the stream by its handle, without owning it.
 type streamOwner struct {
 	cuda *cuda.Driver
 	gpu  cuda.Device
 	ctx  cuda.Context // the GPU's primary context
 }
 
-// newStreamOwner retains the primary context. The caller must call gpu.ReleasePrimary at the end.
+// newStreamOwner loads CUDA and retains the GPU's primary context. The caller must call
+// gpu.ReleasePrimary at the end. newStreamOwner fails the test on an error.
 func (r *rank) newStreamOwner() *streamOwner {
 	owner := &streamOwner{}
 	var err error
@@ -40,9 +42,12 @@ func (owner *streamOwner) withContext(calls func() error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(calls(), owner.cuda.SetCurrent(previousContext))
+	callsErr := calls()
+	restoreErr := owner.cuda.SetCurrent(previousContext)
+	return errors.Join(callsErr, restoreErr)
 }
 
+// newStream creates a CUDA stream, which destroy destroys.
 func (owner *streamOwner) newStream() (s cuda.Stream, err error) {
 	err = owner.withContext(func() (err error) {
 		s, err = owner.cuda.StreamCreate()
@@ -64,7 +69,7 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 			r.skip("no other library has streams on the host", symmem.ErrUnsupported)
 		}
 		p, owner := r.pool(), r.newStreamOwner()
-		r.Interop().SetIdle(true) // so that Trim and Close do not query the streams
+		r.Interop().SetIdle(true) // promises that no adopted stream has work, so symmem need not ask
 		for round := range int64(4) {
 			b := r.window(p, mib)
 			m := r.memoryAt(b.Memory().Address(), b.Size()) // like another library's tensor
@@ -73,13 +78,13 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 			s, err := r.Interop().AdoptStream(uintptr(ownerStream))
 			r.ok(err)
 			r.fill(b, float32(r.Rank()+1))
-			count := b.Size()/4 - round // a different one in each round
+			count := b.Size()/4 - round // a different count in each round needs a new plan
 			r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, s))
 			r.ok(s.Synchronize(r.ctx))
 			r.ok(owner.destroy(ownerStream))
-			// Use symmem: make a plan, and map and release a segment.
+			// Use symmem: make a plan (the preparation of a call), and map and release a segment.
 			r.checkSum(r.World(), b)
-			big := r.window(p, 64*mib)
+			big := r.window(p, 64*mib) // in a new segment
 			r.checkSum(r.World(), big)
 			r.ok(big.Free())
 			r.ok(p.Trim(r.ctx, 0))
@@ -98,7 +103,7 @@ func TestForeignCaptureBlocksRegistration(t *testing.T) {
 		}
 		p, owner := r.pool(), r.newStreamOwner()
 		b := r.window(p, mib)
-		m := r.memoryAt(b.Memory().Address(), b.Size())
+		m := r.memoryAt(b.Memory().Address(), b.Size()) // like another library's tensor
 		ownerStream, err := owner.newStream()
 		r.ok(err)
 		s, err := r.Interop().AdoptStream(uintptr(ownerStream))
@@ -116,7 +121,7 @@ func TestForeignCaptureBlocksRegistration(t *testing.T) {
 		}))
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(owner.destroy(ownerStream))
-		r.Interop().SetIdle(true) // so that Close does not query the stream
+		r.Interop().SetIdle(true) // so that Close does not query the destroyed stream
 		r.checkSum(r.World(), r.window(p, 64*mib))
 		r.ok(owner.withContext(func() error { return owner.cuda.GraphDestroy(graph) }))
 		r.ok(owner.gpu.ReleasePrimary())

@@ -1,6 +1,7 @@
 package symmem_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,15 +10,18 @@ import (
 	"symmem"
 )
 
+// TestJoin joins four ranks into two pairs. The order of the list gives the ranks in the group.
+// Join must refuse wrong lists and wrong IDs.
 func TestJoin(t *testing.T) {
 	runRanks(t, 4, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		b := r.window(p, mib)
+		b := r.window(p, mib)                // a buffer in memory that is registered with the world
 		odd, even := r.Rank()|1, r.Rank()&^1 // ranks 1 and 0, or ranks 3 and 2
 		g, err := r.Join(r.ctx, fmt.Sprintf("pair %d", r.Rank()/2), []int{odd, even})
 		r.ok(err)
-		if want := 1 - r.Rank()%2; g.Rank() != want || g.Size() != 2 {
-			r.failf("got rank %d of %d, want %d of 2", g.Rank(), g.Size(), want)
+		wantRank := 1 - r.Rank()%2 // the odd rank is first in the list, so it has rank 0
+		if g.Rank() != wantRank || g.Size() != 2 {
+			r.failf("got rank %d of %d, want %d of 2", g.Rank(), g.Size(), wantRank)
 		}
 		r.checkSum(g, b)
 		r.ok(g.Close())
@@ -26,20 +30,30 @@ func TestJoin(t *testing.T) {
 		default:
 			r.failf("Ended() is not closed after Close")
 		}
-		otherRank := (r.Rank() + 1) % 4
-		for _, ranks := range [][]int{
-			nil, {r.Rank(), r.Rank()}, {r.Rank(), 99}, {r.Rank(), -1}, {otherRank},
+		const worldSize = 4
+		otherRank := (r.Rank() + 1) % worldSize
+		for name, ranks := range map[string][]int{
+			"no ranks":          nil,
+			"a repeated rank":   {r.Rank(), r.Rank()},
+			"a rank too large":  {r.Rank(), 99},
+			"a negative rank":   {r.Rank(), -1},
+			"without this rank": {otherRank},
 		} {
 			_, err := r.Join(r.ctx, "wrong", ranks)
-			r.wantErr(err, symmem.ErrInvalid)
+			if !errors.Is(err, symmem.ErrInvalid) {
+				r.failf("Join with %s: got %v, want ErrInvalid", name, err)
+			}
 		}
+		const maxErrorBytes = 200 // an error must not repeat a long ID
 		for _, id := range []string{"", strings.Repeat("x", symmem.MaxGroupID+1)} {
 			_, err = r.Join(r.ctx, id, []int{r.Rank()})
 			r.wantErr(err, symmem.ErrInvalid)
-			if len(err.Error()) > 200 {
-				r.failf("the error about an invalid id has %d bytes, want at most 200", len(err.Error()))
+			if len(err.Error()) > maxErrorBytes {
+				r.failf("the error about an invalid ID of %d bytes has %d bytes, want at most %d",
+					len(id), len(err.Error()), maxErrorBytes)
 			}
 		}
+		// The longest ID is allowed, even if it is not valid UTF-8.
 		notUTF8 := strings.Repeat(" \xff", symmem.MaxGroupID/2)
 		g, err = r.Join(r.ctx, notUTF8, []int{r.Rank()})
 		r.ok(err)
@@ -47,6 +61,11 @@ func TestJoin(t *testing.T) {
 	})
 }
 
+// sumOfTwoRanks is the sum if rank 0 contributes 1 and rank 1 contributes 2.
+const sumOfTwoRanks = 1 + 2
+
+// TestCollectiveOnAdoptedStream calls a collective on the stream of another library, known by its
+// handle. After ForgetStream, calls on the stream must fail, and the group must still work.
 func TestCollectiveOnAdoptedStream(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -58,7 +77,7 @@ func TestCollectiveOnAdoptedStream(t *testing.T) {
 		m := b.Memory()
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		r.ok(s.Synchronize(r.ctx))
-		r.checkAll(b, 3)
+		r.checkAll(b, sumOfTwoRanks)
 		if r.Interop().IsCapturing(ownerStream.Handle()) {
 			r.failf("IsCapturing = true without a capture, want false")
 		}
@@ -69,8 +88,9 @@ func TestCollectiveOnAdoptedStream(t *testing.T) {
 	})
 }
 
-// TestForeignCaptureRecordsCollectives captures a collective on an adopted stream, whose capture
-// another stream object has begun, and replays it.
+// TestForeignCaptureRecordsCollectives adopts a stream, which another stream object owns. The owner
+// captures a collective on the adopted stream and replays it. During the capture, calls that cannot
+// be captured must fail.
 func TestForeignCaptureRecordsCollectives(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
@@ -91,16 +111,16 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 		e, err := r.NewEvent()
 		r.ok(err)
 		r.wantErr(s.Record(e), symmem.ErrCapturing)
-		r.alloc(p, 64*mib)
+		r.alloc(p, 64*mib) // in a new segment, so that Register has work to do
 		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
 		r.wantErr(p.Trim(r.ctx, 0), symmem.ErrCapturing)
 		graph, err := ownerStream.EndCapture()
 		r.ok(err)
-		for range 3 {
+		for range 3 { // replays
 			r.fill(b, float32(r.Rank()+1))
 			r.ok(graph.Launch(ownerStream))
 			r.ok(ownerStream.Synchronize(r.ctx))
-			r.checkAll(b, 3)
+			r.checkAll(b, sumOfTwoRanks)
 		}
 		r.ok(graph.Close())
 		r.ok(p.Register(r.ctx, r.World()))
@@ -108,10 +128,13 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 	})
 }
 
+// TestForeignCaptureOnOneRankFailsTrimOnAll calls Trim on both ranks while one of them captures.
+// Trim releases unused segments, so it must fail on both ranks and name the capturing rank.
 func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Timeout: 10 * time.Second}, func(r *rank) {
 		p := r.pool()
-		r.ok(r.alloc(p, mib).Free())
+		buffer := r.alloc(p, mib)
+		r.ok(buffer.Free()) // leaves a segment for Trim
 		owner := r.stream()
 		adopted, err := r.Interop().AdoptStream(owner.Handle())
 		r.ok(err)
@@ -124,7 +147,8 @@ func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 			}
 			err := p.Trim(r.ctx, 0)
 			r.wantErr(err, symmem.ErrCapturing)
-			if want := fmt.Sprintf("rank %d", capturingRank); !strings.Contains(err.Error(), want) {
+			want := fmt.Sprintf("rank %d", capturingRank)
+			if !strings.Contains(err.Error(), want) {
 				r.failf("got error %q, want one that names %s", err, want)
 			}
 			if r.Rank() == capturingRank {
@@ -134,31 +158,41 @@ func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 			}
 		}
 		r.ok(p.Trim(r.ctx, 0))
-		if n := p.Stats(); n.Segments != 0 {
-			r.failf("%d segments are mapped after Trim, want 0", n.Segments)
+		if n := p.Stats().Segments; n != 0 {
+			r.failf("%d segments are mapped after Trim, want 0", n)
 		}
 		r.Interop().ForgetStream(adopted)
 	})
 }
 
+// TestDivergenceNamesForeignCallSites reports call sites of another language to symmem. The ranks
+// then make different notes, which are events that another library defines. The error must show
+// the note and the line of each rank, and must be the same on both.
 func TestDivergenceNamesForeignCallSites(t *testing.T) {
 	var texts errorTexts
-	runRanks(t, 2, symmem.Options{CheckInterval: -1}, func(r *rank) {
+	const (
+		neverInBackground = -1 // only the calls of Check below compare the ranks
+		noteKind          = 7
+		firstValue        = 4096 // of rank 0
+	)
+	runRanks(t, 2, symmem.Options{CheckInterval: neverInBackground}, func(r *rank) {
 		p := r.pool()
 		ownLine := fmt.Sprintf("model.py:%d", r.Rank()+1)
 		site := r.Interop().Site(ownLine)
-		if again := r.Interop().Site(ownLine); site == 0 || site != again {
+		again := r.Interop().Site(ownLine)
+		if site == 0 || site != again {
 			r.failf("Site = %d, then %d; want the same nonzero number for the same line", site, again)
 		}
 		_, err := r.Interop().At(site).Alloc(p, r.DefaultStream(), mib)
 		r.ok(err)
-		r.ok(r.Interop().At(site).Note(p, 1, 2))
-		r.wantErr(r.Interop().At(site).Note(p, -1, 2), symmem.ErrInvalid)
-		r.ok(r.World().Check(r.ctx))
-		r.ok(r.Interop().At(site).Note(p, 7, int64(4096+r.Rank())))
+		const sameKind, sameValue, invalidKind = 1, 2, -1
+		r.ok(r.Interop().At(site).Note(p, sameKind, sameValue))
+		r.wantErr(r.Interop().At(site).Note(p, invalidKind, sameValue), symmem.ErrInvalid)
+		r.ok(r.World().Check(r.ctx)) // different call sites are no divergence
+		r.ok(r.Interop().At(site).Note(p, noteKind, int64(firstValue+r.Rank())))
 		d := r.wantDivergence(r.World().Check(r.ctx))
 		for rank, side := range d.Ranks() {
-			event := fmt.Sprintf("note %d of kind 7", 4096+rank)
+			event := fmt.Sprintf("note %d of kind %d", firstValue+rank, noteKind)
 			line := fmt.Sprintf("model.py:%d", rank+1)
 			if side.Event != event || side.Site != line {
 				r.failf("rank %d: got %+v, want %s at %s", rank, side, event, line)
@@ -169,6 +203,8 @@ func TestDivergenceNamesForeignCallSites(t *testing.T) {
 	texts.requireSame(t, 2)
 }
 
+// TestSetCheck raises the check level of a running world. Calls with different counts, which the
+// old level would not compare, must then be reported.
 func TestSetCheck(t *testing.T) {
 	const neverInBackground = -1
 	o := symmem.Options{Check: symmem.CheckOff, CheckInterval: neverInBackground}
@@ -181,7 +217,7 @@ func TestSetCheck(t *testing.T) {
 		b := r.window(p, mib)
 		r.wantErr(r.SetCheck(r.ctx, symmem.CheckDefault), symmem.ErrInvalid)
 		m := b.Memory()
-		count := int64(1 + r.Rank())
+		count := int64(1 + r.Rank()) // differs between the ranks
 		err := r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
 		if err == nil {
 			err = r.DefaultStream().Synchronize(r.ctx)
@@ -190,6 +226,8 @@ func TestSetCheck(t *testing.T) {
 	})
 }
 
+// TestSetCheckStartsBackgroundCheck makes no call that compares the ranks after SetCheck. The check
+// in the background must find the divergence.
 func TestSetCheckStartsBackgroundCheck(t *testing.T) {
 	o := symmem.Options{Check: symmem.CheckOff, CheckInterval: time.Millisecond}
 	runRanks(t, 2, o, func(r *rank) {
@@ -201,12 +239,16 @@ func TestSetCheckStartsBackgroundCheck(t *testing.T) {
 	})
 }
 
+// TestCallPathOverridesGroupPath makes calls with a path in a world whose path is the window path.
 func TestCallPathOverridesGroupPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		b := r.window(r.pool(), mib)
 		m := b.Memory()
 		for _, choice := range []symmem.PathChoice{
-			symmem.PathPlain, symmem.PathWindow, symmem.PathAuto, symmem.PathDefault,
+			symmem.PathPlain,
+			symmem.PathWindow,
+			symmem.PathAuto,    // takes the window path, because the memory is registered
+			symmem.PathDefault, // takes the path of the world
 		} {
 			r.fill(b, 1)
 			call := symmem.Call{
@@ -215,7 +257,7 @@ func TestCallPathOverridesGroupPath(t *testing.T) {
 			}
 			r.ok(r.Interop().Do(r.ctx, r.World(), call, nil))
 			r.synchronize()
-			r.checkAll(b, 2)
+			r.checkAll(b, 1+1)
 		}
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 3 {
 			r.failf("Paths = %v, want 1 plain and 3 window", paths)
@@ -225,22 +267,31 @@ func TestCallPathOverridesGroupPath(t *testing.T) {
 	})
 }
 
+// TestReserveOn reserves registered memory for a stream. A buffer of the reserved size must fit
+// into it, so that AllocOn maps no segment.
 func TestReserveOn(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		const size = 32 * mib
 		p, s := r.pool(), r.stream()
-		r.ok(p.ReserveOn(r.ctx, s, 32*mib, r.World()))
-		segments := p.Stats().Segments
-		b, err := p.AllocOn(s, 32*mib)
+		r.ok(p.ReserveOn(r.ctx, s, size, r.World()))
+		reserved := p.Stats().Segments
+		b, err := p.AllocOn(s, size)
 		r.ok(err)
-		if p.Stats().Segments != segments || !symmem.Contains(p, b.Address()) ||
-			!r.World().IsSymmetric(b.Memory()) {
-			r.failf("the buffer of AllocOn is not in registered memory of the %d reserved segments: "+
-				"the pool now has %d", segments, p.Stats().Segments)
+		if n := p.Stats().Segments; n != reserved {
+			r.failf("the pool has %d segments after AllocOn, want the %d reserved ones", n, reserved)
+		}
+		if !symmem.Contains(p, b.Address()) {
+			r.failf("the buffer of AllocOn at %#x is not in a segment of the pool", b.Address())
+		}
+		if !r.World().IsSymmetric(b.Memory()) {
+			r.failf("IsSymmetric = false for the buffer of AllocOn, want true")
 		}
 		r.wantErr(p.ReserveOn(r.ctx, nil, mib, nil), symmem.ErrInvalid)
 	})
 }
 
+// TestAdoptCommunicatorUnsupportedOnHost checks what the host backend lacks: communicators of other
+// libraries, and a device with a number.
 func TestAdoptCommunicatorUnsupportedOnHost(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		if !r.Device().Addressable {

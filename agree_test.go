@@ -9,8 +9,8 @@ import (
 	"symmem"
 )
 
-// allocateDifferentSizes makes the ranks diverge. Of its two requests, the first has a different
-// size on each rank.
+// allocateDifferentSizes makes the ranks diverge. It requests two buffers. The size of the first
+// differs between the ranks.
 func allocateDifferentSizes(r *rank, p *symmem.Pool) {
 	r.alloc(p, int64(512*(1+r.Rank())))
 	r.alloc(p, 4096)
@@ -36,6 +36,8 @@ func TestCheckLevelNames(t *testing.T) {
 	}
 }
 
+// TestDefaultCheckLevel opens a world without a check level. The ranks must compare every call if
+// the backend compares without cost, and otherwise only registrations.
 func TestDefaultCheckLevel(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		want := symmem.CheckRegistration
@@ -50,12 +52,15 @@ func TestDefaultCheckLevel(t *testing.T) {
 
 // reduceDifferently makes an all-reduce whose reduction differs between the two ranks.
 func reduceDifferently(r *rank) {
-	m := r.unregistered(32)
+	const count = 8
+	m := r.unregistered(4 * count)
 	op := []symmem.ReduceOp{symmem.Min, symmem.Max}[r.Rank()]
-	r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, op, nil))
+	r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, op, nil))
 	r.synchronize()
 }
 
+// TestCheckOffComparesNothing makes the ranks diverge in a world with the level CheckOff. No call
+// may fail or compare anything, not even Check.
 func TestCheckOffComparesNothing(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		p := r.pool()
@@ -63,14 +68,15 @@ func TestCheckOffComparesNothing(t *testing.T) {
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(r.World().Check(r.ctx))
 		reduceDifferently(r)
-		if n := r.World().Stats().Agreements; n != 0 {
+		if n := r.World().Stats().Agreements; n != 0 { // each comparison is an agreement
 			r.failf("Agreements = %d, want 0", n)
 		}
 	})
 }
 
-// TestCheckRegistrationComparesHistories checks which calls compare the histories of pools at the
-// level CheckRegistration. A collective on unregistered memory does not.
+// TestCheckRegistrationComparesHistories makes the pools of the ranks diverge at the level
+// CheckRegistration. A collective on unregistered memory must not notice. Each of the other calls
+// compares the histories of the pools, so it must report the first different event.
 func TestCheckRegistrationComparesHistories(t *testing.T) {
 	const neverInBackground = -1
 	o := symmem.Options{Check: symmem.CheckRegistration, CheckInterval: neverInBackground}
@@ -89,20 +95,27 @@ func TestCheckRegistrationComparesHistories(t *testing.T) {
 				p := r.pool()
 				allocateDifferentSizes(r, p)
 				reduceDifferently(r)
-				texts.add(r, r.wantDivergence(call(r, p)))
+				err := call(r, p)
+				texts.add(r, r.wantDivergence(err))
 			})
-			if text := texts.requireSame(t, 2); !strings.Contains(text, "alloc 512 B") {
-				t.Errorf("got error %q, want one with the first different event", text)
+			const firstDifferentEvent = "alloc 512 B" // as on rank 0
+			if text := texts.requireSame(t, 2); !strings.Contains(text, firstDifferentEvent) {
+				t.Errorf("got error %q, want one with %q", text, firstDifferentEvent)
 			}
 		})
 	}
 }
 
+// checkOften makes the ranks compare in the background much more often than by default.
+var checkOften = symmem.Options{
+	Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
+}
+
+// TestBackgroundCheckReportsDivergence makes pools diverge and then only calls barriers. The check
+// in the background must make a barrier fail, with the same error on all ranks.
 func TestBackgroundCheckReportsDivergence(t *testing.T) {
 	var texts errorTexts
-	runRanks(t, 3, symmem.Options{
-		Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
-	}, func(r *rank) {
+	runRanks(t, 3, checkOften, func(r *rank) {
 		allocateDifferentSizes(r, r.pool())
 		// Barriers compare nothing at this level, so only the background check can end the loop.
 		var err error
@@ -118,36 +131,45 @@ func TestBackgroundCheckReportsDivergence(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
+// TestBackgroundCheckAllowsRanksToLag makes the same requests on both ranks, but each rank at its
+// speed. The checks in the background must not report the rank that has made fewer requests yet.
 func TestBackgroundCheckAllowsRanksToLag(t *testing.T) {
-	runRanks(t, 2, symmem.Options{
-		Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
-	}, func(r *rank) {
+	const checks = 5
+	runRanks(t, 2, checkOften, func(r *rank) {
 		p := r.pool()
 		before := r.World().Stats().Agreements
-		for r.World().Stats().Agreements < before+5 {
-			r.ok(r.alloc(p, 4096).Free())
+		for r.World().Stats().Agreements < before+checks {
+			b := r.alloc(p, 4096)
+			r.ok(b.Free())
 		}
 		r.ok(r.World().Cause(r.ctx))
 	})
 }
 
+// TestCheckFindsDivergenceBeforeRegistration compares pools that have no registered memory.
 func TestCheckFindsDivergenceBeforeRegistration(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		r.alloc(p, 4096)
+		r.alloc(p, 4096) // the same event on both ranks
 		r.ok(r.World().Check(r.ctx))
 		if n := r.World().Stats().Agreements; n != 1 {
 			r.failf("Agreements = %d, want 1", n)
 		}
 		allocateDifferentSizes(r, p)
 		d := r.wantDivergence(r.World().Check(r.ctx))
-		if d.Position != 2 || d.Group != r.World().ID() || len(d.Sides) != 2 {
-			r.failf("got %+v, want position 2 and two sides", d)
+		if d.Position != 2 { // the first request of allocateDifferentSizes is event 2
+			r.failf("Position = %d, want 2", d.Position)
+		}
+		if d.Group != r.World().ID() || len(d.Sides) != 2 {
+			r.failf("got %+v, want two sides in group %s", d, r.World().ID())
 		}
 	})
 }
 
+// TestDivergenceNamesCallSites checks that the error shows the line of each rank's allocation. The
+// scope allocates before the divergence, with an equal size on both ranks.
 func TestDivergenceNamesCallSites(t *testing.T) {
+	const wantSite = "rank_test.go:" // the file of rank.alloc, which calls Alloc
 	var texts errorTexts
 	runRanks(t, 2, symmem.Options{CallSites: true}, func(r *rank) {
 		p := r.pool()
@@ -157,29 +179,32 @@ func TestDivergenceNamesCallSites(t *testing.T) {
 		}))
 		allocateDifferentSizes(r, p)
 		err := r.World().Check(r.ctx)
-		for rank, side := range r.wantDivergence(err).Ranks() {
-			if !strings.Contains(side.Site, "rank_test.go:") {
-				r.failf("rank %d: site %q, want a line of rank_test.go", rank, side.Site)
+		for number, side := range r.wantDivergence(err).Ranks() {
+			if !strings.Contains(side.Site, wantSite) {
+				r.failf("the site of rank %d is %q, want a line of %s", number, side.Site, wantSite)
 			}
 		}
 		texts.add(r, err)
 	})
-	if text := texts.requireSame(t, 2); !strings.Contains(text, "rank_test.go:") {
-		t.Errorf("got error %q, want one that names a line", text)
+	if text := texts.requireSame(t, 2); !strings.Contains(text, wantSite) {
+		t.Errorf("got error %q, want one that names a line of %s", text, wantSite)
 	}
 }
 
+// TestDivergenceOmitsCallSitesByDefault makes the ranks diverge without the option CallSites.
 func TestDivergenceOmitsCallSitesByDefault(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		allocateDifferentSizes(r, r.pool())
-		for _, side := range r.wantDivergence(r.World().Check(r.ctx)).Ranks() {
+		for number, side := range r.wantDivergence(r.World().Check(r.ctx)).Ranks() {
 			if side.Site != "" {
-				r.failf("site %q, want none", side.Site)
+				r.failf("the site of rank %d is %q, want none", number, side.Site)
 			}
 		}
 	})
 }
 
+// TestSetCheckWhileGroupFails changes the level of the Runtime while rank 0 makes one of its groups
+// fail. SetCheck must succeed.
 func TestSetCheckWhileGroupFails(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -190,8 +215,8 @@ func TestSetCheckWhileGroupFails(t *testing.T) {
 	})
 }
 
-// TestCheckAfterDeadlineBlamesNoRank calls Check after the deadline, on rank 0 only. Both ranks
-// must return a TimeoutError that does not list rank 1 as missing.
+// TestCheckAfterDeadlineBlamesNoRank calls Check on rank 0 only, with a deadline in the past. Both
+// ranks must return a TimeoutError. It must not list rank 1 as missing, because rank 1 had no time.
 func TestCheckAfterDeadlineBlamesNoRank(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)

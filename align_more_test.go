@@ -6,21 +6,24 @@ import (
 	"symmem"
 )
 
-// TestRealignmentRejectsConcurrentChange changes a pool after a realignment has waited for all
-// streams. If the change frees or uses a buffer, the realignment must fail, because a stream may
-// be using the buffer again. An allocation does not matter.
+// TestRealignmentRejectsConcurrentChange changes a pool during a realignment. After a fault, a
+// realignment makes the pools of all ranks equal again. It first waits for all streams. If a buffer
+// is freed or used meanwhile, the realignment must fail, because a stream may be using the buffer
+// again. An allocation does not matter.
 func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		a, b := r.alloc(p, 4096), r.alloc(p, 4096)
 		s, err := r.NewStream()
 		r.ok(err)
-		r.ok(symmem.InventoryAround(p, func() { r.alloc(p, 4096) }))
+		allocate := func() { r.alloc(p, 4096) }
+		r.ok(symmem.InventoryAround(p, allocate)) // calls allocate in place of the wait
 		for name, change := range map[string]func() error{
 			"free": a.Free,
 			"use":  func() error { return b.UseOn(s) },
 		} {
-			if err := symmem.InventoryAround(p, func() { r.ok(change()) }); err == nil {
+			err := symmem.InventoryAround(p, func() { r.ok(change()) })
+			if err == nil {
 				r.failf("%s during a realignment: got no error, want one", name)
 			}
 		}
@@ -29,13 +32,13 @@ func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 	})
 }
 
-// TestTrimWhileGraphPinsMemory trims a pool after a fault, while a graph of rank 0 uses a buffer
-// that was freed before the realignment.
+// TestTrimWhileGraphPinsMemory trims a pool after a fault, while a graph of rank 0 uses a freed
+// buffer. Trim must succeed on both ranks, and the world must remain usable.
 func TestTrimWhileGraphPinsMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		freed := r.window(p, 4096)
-		g := r.split(r.World(), 0)
+		g := r.split(r.World(), 0) // the group that fails
 		var graph *symmem.Graph
 		if r.Rank() == 0 {
 			graph = r.capture(func(s *symmem.Stream) { r.ok(freed.UseOn(s)) })
@@ -44,7 +47,7 @@ func TestTrimWhileGraphPinsMemory(t *testing.T) {
 		g.Abort()
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 		r.split(r.World(), 0) // realigns the pool
-		for range 2 {
+		for range 2 {         // the second Trim meets the memory as the first one has left it
 			r.ok(p.Trim(r.ctx, 0))
 			r.checkSum(r.World(), r.window(p, 4096))
 		}
@@ -55,14 +58,15 @@ func TestTrimWhileGraphPinsMemory(t *testing.T) {
 	})
 }
 
-// TestReserveAfterFault reserves memory for a stream after a fault, while the ranks' pools have
-// different segments. Other streams must not get the reserved memory.
+// TestReserveAfterFault reserves memory for a stream after a fault, while rank 0 has a segment more
+// than rank 1. Other streams must not get the reserved memory. In the second case, rank 1 learns of
+// the fault only during the reservation.
 func TestReserveAfterFault(t *testing.T) {
-	const size = 8 << 20
+	const size = 8 << 20 // of a segment, a buffer and the reservation
 	for _, rank1MissesFault := range []bool{false, true} {
-		capacity := int64(2 * size)
+		capacity := int64(2 * size) // the reservation and another segment
 		if rank1MissesFault {
-			capacity += size // the realignment drops rank 1's first reservation
+			capacity += size // rank 1 reserves twice: the realignment drops its first reservation
 		}
 		runRanks(t, 2, symmem.Options{}, func(r *rank) {
 			p, err := r.NewPool(symmem.PoolOptions{
@@ -70,9 +74,9 @@ func TestReserveAfterFault(t *testing.T) {
 			})
 			r.ok(err)
 			a := r.window(p, size)
-			g := r.split(r.World(), 0)
+			g := r.split(r.World(), 0) // the group that fails
 			if r.Rank() == 0 {
-				b, err := p.Alloc(size)
+				b, err := p.Alloc(size) // in a new segment
 				r.ok(err)
 				r.ok(b.Free())
 			}
@@ -89,7 +93,7 @@ func TestReserveAfterFault(t *testing.T) {
 			for err == nil { // use all memory that is not reserved
 				_, err = p.AllocOn(other, size/2)
 			}
-			r.wantErr(err, symmem.ErrOutOfMemory)
+			r.wantErr(err, symmem.ErrOutOfMemory) // of the first request that does not fit
 			reserved, err := p.AllocOn(s, size)
 			r.ok(err)
 			r.checkSum(r.World(), reserved)
@@ -104,7 +108,7 @@ func TestCaptureDelaysRealignment(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		a := r.window(p, 4096)
-		g := r.split(r.World(), 0)
+		g := r.split(r.World(), 0) // the group that fails
 		r.ok(a.Free())
 		if r.Rank() == 0 {
 			b, err := p.Alloc(1 << 20) // rank 1 does not allocate this buffer
@@ -119,7 +123,7 @@ func TestCaptureDelaysRealignment(t *testing.T) {
 			r.ok(s.BeginCapture())
 		}
 		g = r.split(r.World(), 0)
-		for range 2 {
+		for range 2 { // the first failure must not change the second call
 			r.wantErr(p.Register(r.ctx, g), symmem.ErrCapturing)
 		}
 		if r.Rank() == 0 {
@@ -127,6 +131,7 @@ func TestCaptureDelaysRealignment(t *testing.T) {
 			r.ok(err)
 			r.ok(graph.Close())
 		}
+		// Agree makes rank 1 wait until rank 0 has ended the capture.
 		r.ok(r.World().Agree(r.ctx, "the capture has ended", 1))
 		r.ok(p.Register(r.ctx, g))
 		r.checkSum(g, r.window(p, 4096))

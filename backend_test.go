@@ -17,6 +17,8 @@ import (
 // backendVariable is the environment variable for the backend of all tests.
 const backendVariable = "SYMMEM_TEST_BACKEND"
 
+// withBackend returns the options with the backend of all tests, unless they name another one. By
+// default, this is the host backend, whose devices are parts of the CPU's memory.
 func withBackend(o symmem.Options) symmem.Options {
 	if o.Backend == "" {
 		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
@@ -25,7 +27,8 @@ func withBackend(o symmem.Options) symmem.Options {
 }
 
 // skipOnHost skips a test that is only meaningful with the backend nccl. Package
-// internal/softgpu/roottest runs the tests with nccl, and does not skip it.
+// internal/softgpu/roottest runs the tests with nccl on a simulated GPU, so the test also runs
+// without a GPU.
 func skipOnHost(tb testing.TB, reason string) {
 	tb.Helper()
 	if withBackend(symmem.Options{}).Backend == "host" {
@@ -33,8 +36,9 @@ func skipOnHost(tb testing.TB, reason string) {
 	}
 }
 
-// availableRanks returns the number of ranks that the backend can run. With one device it is 2, so
-// that tests with 2 ranks skip themselves.
+// availableRanks returns the number of ranks that the backend can run, one per device. The host
+// backend has no limit. With one device, availableRanks returns 2: a test then tries to open 2
+// ranks, which skips it. availableRanks fails the test if it cannot count the devices.
 func availableRanks(tb testing.TB) int {
 	tb.Helper()
 	if withBackend(symmem.Options{}).Backend == "host" {
@@ -47,14 +51,18 @@ func availableRanks(tb testing.TB) int {
 	return max(2, n)
 }
 
-// smallestRefusedSize is the smallest size of a local world that the backend has refused, or 0.
-// Later tests do not open worlds of this size: their ranks would wait for a rank without a device.
+// smallestRefusedSize is the smallest size of a local world (whose ranks are goroutines) that the
+// backend has refused, or 0. Later tests do not open worlds of this size or more: their ranks would
+// wait for a rank without a device.
 var smallestRefusedSize atomic.Int64
 
-// openRanks opens a world whose ranks are goroutines, or skips the test without enough devices.
+// openRanks opens a world of n ranks, which are goroutines. It skips the test if there are too few
+// devices, and fails it on another error. The caller must close the Runtimes.
 func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	t.Helper()
-	if smallest := smallestRefusedSize.Load(); smallest != 0 && int64(n) >= smallest {
+	smallestRefused := smallestRefusedSize.Load()
+	isRefused := smallestRefused != 0 && int64(n) >= smallestRefused
+	if isRefused {
 		t.Skipf("the backend has no devices for %d ranks", n)
 	}
 	runtimes, err := symmem.OpenLocal(t.Context(), n, withBackend(o))
@@ -68,18 +76,22 @@ func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	return runtimes
 }
 
-// requireRanks skips the test without enough devices, as runRanks does.
+// requireRanks skips the test without enough devices. To find out, it opens and closes a world.
 func requireRanks(t *testing.T, ranks int) {
 	t.Helper()
-	runRanks(t, ranks, symmem.Options{}, func(*rank) {})
+	doNothing := func(*rank) {}
+	runRanks(t, ranks, symmem.Options{}, doNothing)
 }
 
-// openAlone opens a world of one rank.
+// openAlone opens a world of one rank with default options. The world closes at the end of the
+// test.
 func openAlone(tb testing.TB) *symmem.Runtime {
 	tb.Helper()
 	return openAloneWith(tb, symmem.Options{})
 }
 
+// openAloneWith opens a world of one rank. At the end of the test, the world closes and frees its
+// live buffers. openAloneWith fails the test on an error.
 func openAloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
 	tb.Helper()
 	o.Size = 1

@@ -15,19 +15,21 @@ import (
 )
 
 // TestSubgroupDivergenceNamesWorldRanks calls a collective with different counts in a group of
-// world ranks 0 and 2.
+// world ranks 0 and 2. The error must use the ranks of the world, and say which rank of the group
+// each is if the numbers differ.
 func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	checkPlain := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
 	runWithFault(t, 3, checkPlain, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
-			return
+			return // is alone in its group
 		}
-		b := r.alloc(r.pool(), 4096).Memory()
-		const root = 1 // rank 2 of the world
-		count := int64(100 + r.Rank())
-		err := g.Broadcast(r.ctx, b, b, count, symmem.Int8, root, nil)
-		d := r.wantDivergence(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
+		m := r.alloc(r.pool(), 4096).Memory()
+		const root = 1                 // rank 2 of the world
+		count := int64(100 + r.Rank()) // 100 on rank 0, 102 on rank 2
+		err := g.Broadcast(r.ctx, m, m, count, symmem.Int8, root, nil)
+		syncErr := r.DefaultStream().Synchronize(r.ctx) // reports an error of the submitted call
+		d := r.wantDivergence(errors.Join(err, syncErr))
 		want := []symmem.Side{
 			{Ranks: []int{0}, Event: "Broadcast of 100 int8, root 1 of the group, path plain, collective 1"},
 			{Ranks: []int{2}, Event: "Broadcast of 102 int8, root 1 of the group, path plain, collective 1"},
@@ -37,8 +39,11 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 		}
 		text := fmt.Sprintf("group %s: ranks call different collectives: world rank 0 has %q; "+
 			"world rank 2 (rank 1 of the group) has %q", g.ID(), want[0].Event, want[1].Event)
-		if d.Error() != text || d.Kind != symmem.DivergedCollective {
+		if d.Error() != text {
 			r.failf("got %q, want %q", d, text)
+		}
+		if d.Kind != symmem.DivergedCollective {
+			r.failf("Kind = %v, want %v", d.Kind, symmem.DivergedCollective)
 		}
 	})
 }
@@ -47,6 +52,7 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 // graph on the last rank while the other ranks launch the first. The calls differ only in the
 // number of their capture.
 func TestGraphLaunchOrderDiverges(t *testing.T) {
+	const count = 1000 // elements of a call
 	options := checkEvery
 	options.Timeout = time.Minute // a divergence must be reported long before
 	for _, ranks := range []int{2, 4} {
@@ -56,25 +62,29 @@ func TestGraphLaunchOrderDiverges(t *testing.T) {
 				graphs := make([]*symmem.Graph, 2)
 				for i := range graphs {
 					graphs[i] = r.capture(func(s *symmem.Stream) {
-						for range 2 {
-							r.ok(r.World().AllReduce(r.ctx, send.Memory(), recv.Memory(), 1000, symmem.Float32,
+						for range 2 { // calls in each graph
+							r.ok(r.World().AllReduce(r.ctx, send.Memory(), recv.Memory(), count, symmem.Float32,
 								symmem.Sum, s))
 						}
 					})
 				}
-				firstGraph := 0
+				launched := graphs[0]
 				if r.Rank() == ranks-1 {
-					firstGraph = 1
+					launched = graphs[1]
 				}
 				begin := time.Now()
-				err := graphs[firstGraph].Launch(r.DefaultStream())
-				d := r.wantDivergence(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
+				err := launched.Launch(r.DefaultStream())
+				syncErr := r.DefaultStream().Synchronize(r.ctx)
+				d := r.wantDivergence(errors.Join(err, syncErr))
 				if elapsed := time.Since(begin); elapsed > options.Timeout/2 {
 					r.failf("the divergence was reported after %v, want at most %v", elapsed,
 						options.Timeout/2)
 				}
+				if len(d.Sides) != 2 {
+					r.failf("Sides = %v, want 2 sides", d.Sides)
+				}
 				for i, want := range []string{"call 1 of capture 1", "call 1 of capture 2"} {
-					if len(d.Sides) != 2 || !strings.Contains(d.Sides[i].Event, want) {
+					if !strings.Contains(d.Sides[i].Event, want) {
 						r.failf("Sides = %v, want %q in side %d", d.Sides, want, i)
 					}
 				}
@@ -86,17 +96,20 @@ func TestGraphLaunchOrderDiverges(t *testing.T) {
 	}
 }
 
+// TestSubgroupDivergenceNamesPool makes the second pool of a group of world ranks 0 and 2 diverge.
+// The error must name this pool by its number in the group, and the members by their world ranks.
 func TestSubgroupDivergenceNamesPool(t *testing.T) {
 	runWithFault(t, 3, checkEvery, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
-			return
+			return // is alone in its group
 		}
 		r.poolWith(symmem.PoolOptions{Domain: g}) // pool 0
 		p := r.poolWith(symmem.PoolOptions{Domain: g})
-		r.alloc(p, int64(512*(1+r.Rank())))
+		r.alloc(p, int64(512*(1+r.Rank()))) // the size differs between the ranks
 		d := r.wantDivergence(g.Check(r.ctx))
-		if want := "pool 1 of group " + g.ID(); d.Pool != want || !strings.Contains(d.Error(), want) {
+		want := "pool 1 of group " + g.ID()
+		if d.Pool != want || !strings.Contains(d.Error(), want) {
 			r.failf("Pool = %q in the error %q, want %q in both", d.Pool, d, want)
 		}
 		if diff := cmp.Diff([]int{0, 2}, d.Members); diff != "" {
@@ -105,37 +118,62 @@ func TestSubgroupDivergenceNamesPool(t *testing.T) {
 	})
 }
 
+// TestJoinedGroupIDHasNoSpace joins a group. Internally, a space before its ID distinguishes it
+// from split groups. The space must not appear in Group.ID and in errors.
 func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 	runWithFault(t, 2, checkEvery, func(r *rank) {
-		g, err := r.Join(r.ctx, "jj", []int{1, 0})
+		const id = "jj"
+		g, err := r.Join(r.ctx, id, []int{1, 0})
 		r.ok(err)
+		if g.ID() != id {
+			r.failf("ID = %q, want %q", g.ID(), id)
+		}
 		g.Abort()
-		if err := g.Check(r.ctx); g.ID() != "jj" || !strings.HasPrefix(err.Error(), "group jj: ") {
-			r.failf("ID = %q, error %q; want jj in both", g.ID(), err)
+		err = g.Check(r.ctx)
+		wantPrefix := "group " + id + ": "
+		if err == nil || !strings.HasPrefix(err.Error(), wantPrefix) {
+			r.failf("got error %v, want one that begins with %q", err, wantPrefix)
 		}
 	})
 }
 
 // TestDivergenceMentionsSmallerDevice makes rank 1 map a smaller segment, as if its device were
-// nearly full.
+// nearly full. The error must mention this reason.
 func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
-		firstSegment := 64 * mib >> r.Rank()
+		firstSegment := []int64{64 * mib, 32 * mib}[r.Rank()]
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: firstSegment})
 		r.alloc(p, mib)
 		d := r.wantDivergence(p.Register(r.ctx, r.World()))
-		if !strings.Contains(d.Error(), "a device has less memory") || d.Why != "different size" {
-			r.failf("got %v, want advice about a device with less memory", d)
+		if d.Why != "different size" {
+			r.failf("Why = %q, want %q", d.Why, "different size")
+		}
+		const advice = "a device has less memory"
+		if !strings.Contains(d.Error(), advice) {
+			r.failf("got error %q, want one with %q", d, advice)
 		}
 	})
 }
 
+// TestDivergenceJSONRoundTrip encodes an error in which every field differs from its zero value,
+// and decodes it. No field must be lost.
 func TestDivergenceJSONRoundTrip(t *testing.T) {
 	want := &symmem.DivergenceError{
-		Group: "world/1.0", Members: []int{0, 2}, Kind: symmem.DivergedPlacement,
-		Pool: "pool 0 of group world/1.0", PoolID: 1 << 63, Position: 4, Last: 9,
-		Sides:  []symmem.Side{{Ranks: []int{2}, Event: "free 512 B (stream 0)", Site: "a.go:7"}},
-		Others: []int{5}, Deviant: []int{2}, Absent: []int{7}, Why: "extra event", Message: "all",
+		Group:    "world/1.0",
+		Members:  []int{0, 2},
+		Kind:     symmem.DivergedPlacement,
+		Pool:     "pool 0 of group world/1.0",
+		PoolID:   1 << 63, // does not fit into an int64
+		Position: 4,
+		Last:     9,
+		Sides: []symmem.Side{{
+			Ranks: []int{2}, Event: "free 512 B (stream 0)", Site: "a.go:7", Before: []string{"earlier"},
+		}},
+		Others:  []int{5},
+		Deviant: []int{2},
+		Absent:  []int{7},
+		Why:     "extra event",
+		Message: "all",
 	}
 	encoded, err := json.Marshal(want)
 	if err != nil {
@@ -148,11 +186,13 @@ func TestDivergenceJSONRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(want, &got); diff != "" {
 		t.Fatalf("the decoded error differs (-want +got):\n%s", diff)
 	}
-	if side := got.Ranks()[2]; side.Site != "a.go:7" {
-		t.Errorf("Ranks()[2] = %+v, want site a.go:7", side)
+	if side := got.Ranks()[2]; side.Site != want.Sides[0].Site {
+		t.Errorf("Ranks()[2] = %+v, want site %s", side, want.Sides[0].Site)
 	}
 }
 
+// TestOutOfMemoryErrorsMatchErrOutOfMemory checks that callers find both kinds of missing memory,
+// that of a pool and that of the device, with the same errors.Is.
 func TestOutOfMemoryErrorsMatchErrOutOfMemory(t *testing.T) {
 	for name, err := range map[string]error{
 		"pool": &symmem.OutOfMemoryError{Requested: 1},

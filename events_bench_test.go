@@ -10,11 +10,19 @@ import (
 	"symmem/event"
 )
 
-func BenchmarkAllocEvents(b *testing.B) {
+// newEventHooks returns a missing hook and a cheap hook for Options.OnEvent, by the name of a
+// benchmark. The hook reads the event, so that the compiler cannot drop it.
+func newEventHooks() map[string]func(*event.Event) {
 	var sum uint64
-	for name, hook := range map[string]func(*event.Event){
-		"without": nil, "with": func(e *event.Event) { sum += e.Number },
-	} {
+	return map[string]func(*event.Event){
+		"without": nil,
+		"with":    func(e *event.Event) { sum += e.Number },
+	}
+}
+
+// BenchmarkAllocEvents measures an allocation and a free, without and with a hook for their events.
+func BenchmarkAllocEvents(b *testing.B) {
+	for name, hook := range newEventHooks() {
 		b.Run(name, func(b *testing.B) {
 			rt := openAloneWith(b, symmem.Options{OnEvent: hook})
 			p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -35,11 +43,9 @@ func BenchmarkAllocEvents(b *testing.B) {
 	}
 }
 
+// BenchmarkCollectiveEvents measures a small all-reduce, without and with a hook for its event.
 func BenchmarkCollectiveEvents(b *testing.B) {
-	var sum uint64
-	for name, hook := range map[string]func(*event.Event){
-		"without": nil, "with": func(e *event.Event) { sum += e.Number },
-	} {
+	for name, hook := range newEventHooks() {
 		b.Run(name, func(b *testing.B) {
 			rt := openAloneWith(b, symmem.Options{OnEvent: hook})
 			p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -53,7 +59,8 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 			m := buffer.Memory()
 			b.ReportAllocs()
 			for b.Loop() {
-				err := rt.World().AllReduce(b.Context(), m, m, 16, symmem.Float32, symmem.Sum, nil)
+				err := rt.World().AllReduce(
+					b.Context(), m, m, smallCount, symmem.Float32, symmem.Sum, nil)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -62,29 +69,37 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 	}
 }
 
+// smallCount is the number of elements of an all-reduce. They take little time to add.
+const smallCount = 16
+
 // BenchmarkTrace measures the time that a trace adds to an allocation, a free and a collective.
 func BenchmarkTrace(b *testing.B) {
 	withoutTrace := newTraceBench(b, symmem.Options{})
 	withTrace := newTraceBench(b, symmem.Options{Trace: b.TempDir()})
-	const allocEvents, collectiveEvents = 2, 1 // per call of the benchmarked function
 	b.Run("alloc", func(b *testing.B) {
-		compareBatches(b, withoutTrace, withTrace, allocEvents, (*traceBench).allocAndFree)
+		const eventsPerCall = 2 // of the allocation and the free
+		compareBatches(b, withoutTrace, withTrace, eventsPerCall, (*traceBench).allocAndFree)
 	})
 	b.Run("collective", func(b *testing.B) {
-		compareBatches(b, withoutTrace, withTrace, collectiveEvents, (*traceBench).allReduce)
+		const eventsPerCall = 1
+		compareBatches(b, withoutTrace, withTrace, eventsPerCall, (*traceBench).allReduce)
 	})
 }
 
 // compareBatches alternates batches of calls without and with a trace. It reports by how much the
 // trace increases the minimum and the median of the times of the batches. The minimum matters,
-// because other programs slow most batches down. Each call causes the given number of events.
+// because other programs slow most batches down. Each call causes eventsPerCall events.
 func compareBatches(
-	b *testing.B, withoutTrace, withTrace *traceBench, events float64, call func(*traceBench) error,
+	b *testing.B, withoutTrace, withTrace *traceBench, eventsPerCall float64,
+	call func(*traceBench) error,
 ) {
-	const calls = 512 // per batch
-	var untracedTimes, tracedTimes []float64
+	const (
+		calls = 512 // in a batch: it takes much longer than reading the clock
+		pairs = 8   // of batches in an iteration, so that one iteration already gives a median
+	)
+	var untracedTimes, tracedTimes []float64 // mean ns of a call, for each batch
 	for b.Loop() {
-		for range 8 {
+		for range pairs {
 			untracedTimes = append(untracedTimes, timeCalls(b, calls, withoutTrace, call))
 			tracedTimes = append(tracedTimes, timeCalls(b, calls, withTrace, call))
 		}
@@ -92,12 +107,16 @@ func compareBatches(
 	slices.Sort(untracedTimes)
 	slices.Sort(tracedTimes)
 	middle := len(tracedTimes) / 2
-	b.ReportMetric(tracedTimes[0]-untracedTimes[0], "ns-added-min")
-	b.ReportMetric((tracedTimes[0]-untracedTimes[0])/events, "ns-added-min/event")
-	b.ReportMetric((tracedTimes[middle]-untracedTimes[middle])/events, "ns-added-median/event")
+	addedMin := tracedTimes[0] - untracedTimes[0]
+	addedMedian := tracedTimes[middle] - untracedTimes[middle]
+	b.ReportMetric(addedMin, "ns-added-min")
+	b.ReportMetric(addedMin/eventsPerCall, "ns-added-min/event")
+	b.ReportMetric(addedMedian/eventsPerCall, "ns-added-median/event")
 	b.ReportMetric(untracedTimes[0], "ns-without-min")
 }
 
+// timeCalls makes calls and returns their mean time in nanoseconds. It fails the benchmark if a
+// call fails.
 func timeCalls(
 	b *testing.B, calls int, t *traceBench, call func(*traceBench) error,
 ) float64 {
@@ -110,6 +129,7 @@ func timeCalls(
 	return float64(time.Since(begin)) / float64(calls)
 }
 
+// traceBench holds the arguments of the calls that BenchmarkTrace measures.
 type traceBench struct {
 	ctx    context.Context
 	group  *symmem.Group
@@ -117,6 +137,8 @@ type traceBench struct {
 	memory symmem.Memory
 }
 
+// newTraceBench opens a world of one rank, which closes at the end of the benchmark, and allocates
+// the memory for its collectives.
 func newTraceBench(b *testing.B, o symmem.Options) *traceBench {
 	b.Helper()
 	rt := openAloneWith(b, o)
@@ -128,7 +150,9 @@ func newTraceBench(b *testing.B, o symmem.Options) *traceBench {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return &traceBench{b.Context(), rt.World(), p, buffer.Memory()}
+	return &traceBench{
+		ctx: b.Context(), group: rt.World(), pool: p, memory: buffer.Memory(),
+	}
 }
 
 func (t *traceBench) allocAndFree() error {
@@ -140,5 +164,6 @@ func (t *traceBench) allocAndFree() error {
 }
 
 func (t *traceBench) allReduce() error {
-	return t.group.AllReduce(t.ctx, t.memory, t.memory, 16, symmem.Float32, symmem.Sum, nil)
+	return t.group.AllReduce(
+		t.ctx, t.memory, t.memory, smallCount, symmem.Float32, symmem.Sum, nil)
 }

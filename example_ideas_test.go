@@ -16,16 +16,22 @@ import (
 func ExampleGroup_AllToAllV() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		counts := [][]int64{{1, 2}, {3, 4}} // counts[i][j] elements from rank i to rank j
+		sendByRank := [][]float32{
+			{0, 10, 11},                  // one element for rank 0, then two for rank 1
+			{20, 21, 22, 30, 31, 32, 33}, // three elements for rank 0, then four for rank 1
+		}
 		rank, s := rt.Rank(), rt.DefaultStream()
-		sendCounts, recvCounts := counts[rank], []int64{counts[0][rank], counts[1][rank]}
+		sendCounts := counts[rank]
+		recvCounts := []int64{counts[0][rank], counts[1][rank]}
 		splits := symmem.Contiguous(sendCounts, recvCounts)
-		send := [][]float32{{0, 10, 11}, {20, 21, 22, 30, 31, 32, 33}}[rank]
-		recv := make([]float32, counts[0][rank]+counts[1][rank])
-		if err := errors.Join(
-			rt.World().AllToAllV(
-				ctx, symmem.Host(send), symmem.Host(recv), splits, symmem.Float32, s),
-			s.Synchronize(ctx),
-		); err != nil {
+		send := sendByRank[rank]
+		recv := make([]float32, recvCounts[0]+recvCounts[1])
+		err := rt.World().AllToAllV(
+			ctx, symmem.Host(send), symmem.Host(recv), splits, symmem.Float32, s)
+		if err != nil {
+			return err
+		}
+		if err := s.Synchronize(ctx); err != nil {
 			return err
 		}
 		if rank == 1 {
@@ -43,15 +49,23 @@ func ExampleGroup_SendTagged() {
 		receiver  = 0 // rank
 		resultTag = 7
 	)
+	// The world has two ranks. Rank 1 sends its rank to rank 0.
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
-		g, s, v := rt.World(), rt.DefaultStream(), []float32{float32(rt.Rank())}
+		g, s := rt.World(), rt.DefaultStream()
+		v := []float32{float32(rt.Rank())}
+		m := symmem.Host(v)
 		if rt.Rank() != receiver {
-			err := g.SendTagged(ctx, symmem.Host(v), count, symmem.Float32, receiver, resultTag, s)
-			return errors.Join(err, s.Synchronize(ctx))
+			err := g.SendTagged(ctx, m, count, symmem.Float32, receiver, resultTag, s)
+			if err != nil {
+				return err
+			}
+			return s.Synchronize(ctx)
 		}
-		err := g.RecvTagged(
-			ctx, symmem.Host(v), count, symmem.Float32, symmem.AnySource, resultTag, s)
-		if err := errors.Join(err, s.Synchronize(ctx)); err != nil {
+		err := g.RecvTagged(ctx, m, count, symmem.Float32, symmem.AnySource, resultTag, s)
+		if err != nil {
+			return err
+		}
+		if err := s.Synchronize(ctx); err != nil {
 			return err
 		}
 		fmt.Println("got", v)
@@ -66,21 +80,26 @@ func ExampleEvent() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	other, errStream := rt.NewStream()
-	copied, errEvent := rt.NewEvent() // marks the end of the copy from a to b
-	if err := errors.Join(errStream, errEvent); err != nil {
+	other, err := rt.NewStream()
+	if err != nil {
+		log.Fatal(err)
+	}
+	copied, err := rt.NewEvent() // marks the end of the copy from a to b
+	if err != nil {
 		log.Fatal(err)
 	}
 	a, b, c := []int32{1, 2}, make([]int32, 2), make([]int32, 2)
-	err = errors.Join(
+	err = errors.Join( // runs all steps and reports the errors of all
 		rt.DefaultStream().Copy(symmem.Host(b), symmem.Host(a)),
 		rt.DefaultStream().Record(copied),
 		other.Wait(copied), // later work on other sees the new contents of b
 		other.Copy(symmem.Host(c), symmem.Host(b)),
 		other.Synchronize(context.Background()),
 	)
-	fmt.Println(c, copied.Done(), errors.Join(err, rt.Close()))
-	// Output: [1 2] true <nil>
+	isDone := copied.Done()
+	closeErr := rt.Close()
+	fmt.Println(c, isDone, err, closeErr)
+	// Output: [1 2] true <nil> <nil>
 }
 
 // On the host backend a program can access a buffer as a slice.
@@ -98,10 +117,13 @@ func ExampleView() {
 		if err != nil {
 			return err
 		}
-		v[0], v[1] = float32(rt.Rank()), 5
+		v[0], v[1] = float32(rt.Rank()), 5 // summed over ranks 0 and 1: 0+1 and 5+5
 		m, s := buffer.Memory(), rt.DefaultStream()
 		err = rt.World().AllReduce(ctx, m, m, 2, symmem.Float32, symmem.Sum, s)
-		if err := errors.Join(err, s.Synchronize(ctx)); err != nil {
+		if err != nil {
+			return err
+		}
+		if err := s.Synchronize(ctx); err != nil {
 			return err
 		}
 		if rt.Rank() == 0 {
@@ -129,34 +151,40 @@ func ExamplePool_Trim() {
 		before := pool.Stats().Segments
 		const keepBytes = 0
 		err = pool.Trim(ctx, keepBytes) // all ranks of the domain must call Trim
+		if err != nil {
+			return err
+		}
 		if rt.Rank() == 0 {
 			fmt.Printf("segments: %d, then %d\n", before, pool.Stats().Segments)
 		}
-		return err
+		return nil
 	})
 	// Output: segments: 1, then 0
 }
 
-// A warning names the late rank long before the wait ends with an error.
+// A warning names the late rank long before the wait ends with an error. Here, rank 1 is late: it
+// calls Barrier only after rank 0 has warned about it.
 func ExampleOptions_onLate() {
 	warned := make(chan symmem.LateWarning, 1)
-	worldWith(symmem.Options{
-		Backend: "host", WarnAfter: time.Millisecond,
-		OnLate: func(w symmem.LateWarning) {
-			if slices.Equal(w.Ranks, []int{1}) { // rank 0's warning about rank 1
-				select {
-				case warned <- w:
-				default: // the channel already holds a warning
-				}
-			}
-		},
-	}, func(ctx context.Context, rt *symmem.Runtime) error {
+	onLate := func(w symmem.LateWarning) { // all ranks call it, also more than once
+		if !slices.Equal(w.Ranks, []int{1}) {
+			return
+		}
+		select {
+		case warned <- w:
+		default: // the channel already holds a warning
+		}
+	}
+	options := symmem.Options{Backend: "host", WarnAfter: time.Millisecond, OnLate: onLate}
+	worldWith(options, func(ctx context.Context, rt *symmem.Runtime) error {
 		if rt.Rank() == 1 {
 			w := <-warned
 			fmt.Println("rank 0 waits for", w.Ranks)
 		}
-		return errors.Join(
-			rt.World().Barrier(ctx, rt.DefaultStream()), rt.DefaultStream().Synchronize(ctx))
+		if err := rt.World().Barrier(ctx, rt.DefaultStream()); err != nil {
+			return err
+		}
+		return rt.DefaultStream().Synchronize(ctx)
 	})
 	// Output: rank 0 waits for [1]
 }

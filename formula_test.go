@@ -12,10 +12,16 @@ import (
 	"symmem/driver/formula"
 )
 
+// TestFormulaNames checks the names of formulas. A formula is the order in which a reduction
+// combines the values of the ranks.
 func TestFormulaNames(t *testing.T) {
 	for name, want := range map[string]symmem.Formula{
-		"default": symmem.FormulaDefault, "any": symmem.FormulaAny, "0": symmem.FormulaAny,
-		"ranks": symmem.FormulaRankOrder, "1": symmem.FormulaRankOrder, "tree": symmem.FormulaTree,
+		"default":      symmem.FormulaDefault,
+		"any":          symmem.FormulaAny,
+		"0":            symmem.FormulaAny,
+		"ranks":        symmem.FormulaRankOrder,
+		"1":            symmem.FormulaRankOrder,
+		"tree":         symmem.FormulaTree,
 		"rounded-tree": symmem.FormulaRoundedTree,
 	} {
 		got, err := symmem.ParseFormula(name)
@@ -39,8 +45,8 @@ func TestFormulaNames(t *testing.T) {
 	}
 }
 
-// TestOptionsOverrideFormulaEnvironment opens three ranks, for which the formula in the
-// environment is not possible. With another formula in the options, Open succeeds.
+// TestOptionsOverrideFormulaEnvironment opens three ranks with a formula in the environment that
+// needs a power of two. With another formula in the options, Open must succeed.
 func TestOptionsOverrideFormulaEnvironment(t *testing.T) {
 	t.Setenv("SYMMEM_DETERMINISTIC", "tree")
 	_, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{Backend: "host"})
@@ -51,13 +57,15 @@ func TestOptionsOverrideFormulaEnvironment(t *testing.T) {
 	runRanks(t, 3, symmem.Options{Deterministic: symmem.FormulaAny}, func(r *rank) {
 		r.checkSum(r.World(), r.window(r.pool(), 4096))
 	})
-	t.Setenv("SYMMEM_DETERMINISTIC", "sorted")
+	t.Setenv("SYMMEM_DETERMINISTIC", "sorted") // not a formula
 	_, err = symmem.Open(t.Context(), symmem.Options{Size: 1})
 	if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), "SYMMEM_DETERMINISTIC: ") {
 		t.Errorf("Open: got %v, want ErrInvalid for SYMMEM_DETERMINISTIC", err)
 	}
 }
 
+// TestDeterministicModeRejectsAdoptedCommunicator adopts a communicator of another library, whose
+// order of reductions symmem cannot choose.
 func TestDeterministicModeRejectsAdoptedCommunicator(t *testing.T) {
 	rt, err := symmem.Open(t.Context(), withBackend(symmem.Options{
 		Size: 1, Deterministic: symmem.FormulaRankOrder,
@@ -80,32 +88,50 @@ func rejectReduction(*driver.Call) error {
 }
 
 // TestDeterministicCallNeedsDirectPath routes all-reduces in a group whose plain and window paths
-// reject the call. The direct path can take registered memory, and unregistered memory that fits
-// into the exchange memory.
+// reject the call. The direct path can take registered memory of any size. It takes unregistered
+// memory only if that fits into the exchange memory, through which the ranks pass data.
 func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
-		const noOtherPath = "and no other path can take the call"
+		const (
+			noOtherPath   = "and no other path can take the call"
+			orderRejected = "NCCL chooses the order" + notSupported // as by rejectReduction
+			noPath        = ""                                      // the call is rejected
+			fittingCount  = 2 << 10                                 // 8 KiB, as the exchange memory
+			largeCount    = 1 << 18                                 // 1 MiB
+		)
 		registered, unregistered := r.window(r.pool(), mib).Memory(), r.alloc(r.pool(), mib).Memory()
 		g := symmem.WithPathChecks(r.World(), rejectReduction, rejectReduction, checkSmallExchange)
 		for _, row := range []struct {
-			m      symmem.Memory
-			count  int64
-			choice symmem.PathChoice
-			want   string
+			name       string
+			memory     symmem.Memory
+			count      int64
+			choice     symmem.PathChoice
+			wantPath   string
+			wantReason string
 		}{
-			{registered, 1 << 18, symmem.PathDefault, "direct: " + bothInWindows + noOtherPath},
-			{unregistered, 2 << 10, symmem.PathDefault, "direct: " + notInWindow + ", " + noOtherPath},
-			{unregistered, 1 << 18, symmem.PathDefault, ": NCCL chooses the order" + notSupported +
-				"; not direct: 8KiB of exchange memory" + notSupported},
-			{registered, 1 << 10, symmem.PathPlain, ": NCCL chooses the order" + notSupported},
-			{registered, 1 << 10, symmem.PathWindow, ": NCCL chooses the order" + notSupported},
+			{
+				"large, registered", registered, largeCount, symmem.PathDefault,
+				"direct", bothInWindows + noOtherPath,
+			},
+			{
+				"fitting, unregistered", unregistered, fittingCount, symmem.PathDefault,
+				"direct", notInWindow + ", " + noOtherPath,
+			},
+			{
+				"large, unregistered", unregistered, largeCount, symmem.PathDefault,
+				noPath, orderRejected + "; not direct: 8KiB of exchange memory" + notSupported,
+			},
+			{"plain path", registered, 1 << 10, symmem.PathPlain, noPath, orderRejected},
+			{"window path", registered, 1 << 10, symmem.PathWindow, noPath, orderRejected},
 		} {
-			// Route returns no path if it rejects the call.
+			// The third result, which ranks compare, does not matter here.
 			path, reason, _ := symmem.Route(g, symmem.Call{
-				Type: symmem.Float32, Count: row.count, Send: row.m, Recv: row.m, Path: row.choice,
+				Type: symmem.Float32, Count: row.count, Send: row.memory, Recv: row.memory,
+				Path: row.choice,
 			})
-			if got := path + ": " + reason; got != row.want {
-				r.failf("%d elements with Path %v: got %q, want %q", row.count, row.choice, got, row.want)
+			if path != row.wantPath || reason != row.wantReason {
+				r.failf("%s: got path %q, because of %q; want %q, because of %q", row.name, path, reason,
+					row.wantPath, row.wantReason)
 			}
 		}
 	})
@@ -114,6 +140,7 @@ func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 // TestAllReduceEqualsReduceScatterAllGather compares the results of an AllReduce bit by bit with
 // those of a ReduceScatter and an AllGather. The sums depend on the order of additions.
 func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
+	// The odd number makes parts begin at addresses with little alignment.
 	const ranks, elementsPerRank = 4, 3001
 	requireRanks(t, ranks)
 	for _, f := range []symmem.Formula{
@@ -127,9 +154,10 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 			eachRank(rts, func(rt *symmem.Runtime) {
 				r := &rank{Runtime: rt, t: t, ctx: t.Context()}
 				defer rt.Close()
-				for _, dt := range []symmem.DataType{symmem.Float32, symmem.BFloat16, symmem.Float64} {
-					for _, op := range driver.ReductionsOf(dt) {
-						r.compareSplitReduction(dt, op, elementsPerRank)
+				types := []symmem.DataType{symmem.Float32, symmem.BFloat16, symmem.Float64}
+				for _, dataType := range types {
+					for _, op := range driver.ReductionsOf(dataType) {
+						r.compareSplitReduction(dataType, op, elementsPerRank)
 					}
 				}
 				r.reduceZeroElements()
@@ -138,6 +166,7 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	}
 }
 
+// reduceZeroElements fails the test unless an AllReduce of no elements succeeds.
 func (r *rank) reduceZeroElements() {
 	const count = 0
 	b, stream := r.alloc(r.pool(), mib), r.DefaultStream()
@@ -148,21 +177,22 @@ func (r *rank) reduceZeroElements() {
 }
 
 // compareSplitReduction fails the test unless an AllReduce has the same result as a ReduceScatter
-// and an AllGather.
+// and an AllGather. It returns without a check if the backend does not support the reduction.
 func (r *rank) compareSplitReduction(
-	dt symmem.DataType, op symmem.ReduceOp, elementsPerRank int64,
+	dataType symmem.DataType, op symmem.ReduceOp, elementsPerRank int64,
 ) {
 	w, p := r.World(), r.pool()
-	const seed = 7
+	const seed = 7 // any number gives random data
 	count := int64(w.Size()) * elementsPerRank
-	size := count * int64(dt.Size())
-	data := formula.Input(dt, seed, w.Rank(), w.Size(), count)
+	size := count * int64(dataType.Size())
+	data := formula.Input(dataType, seed, w.Rank(), w.Size(), count)
+	// reduceData is for the AllReduce, and gatherData for the ReduceScatter and the AllGather.
 	var reduceData, gatherData symmem.Memory
 	for _, m := range []*symmem.Memory{&reduceData, &gatherData} {
 		b := r.window(p, size)
 		defer func() { r.ok(b.Free()) }()
 		var err error
-		*m, err = b.Memory().Slice(0, size)
+		*m, err = b.Memory().Slice(0, size) // the buffer may be larger
 		r.ok(err)
 		r.ok(r.DefaultStream().Copy(*m, symmem.Host(data)))
 	}
@@ -170,7 +200,7 @@ func (r *rank) compareSplitReduction(
 	ownPart, err := gatherData.Slice(int64(w.Rank())*ownSize, ownSize)
 	r.ok(err)
 	call := symmem.Call{
-		Operation: symmem.OpAllReduce, Type: dt, Op: op, Factor: formula.Factor(op),
+		Operation: symmem.OpAllReduce, Type: dataType, Op: op, Factor: formula.Factor(op),
 		Count: count, Send: reduceData, Recv: reduceData,
 	}
 	err = r.Interop().Do(r.ctx, w, call, nil)
@@ -181,12 +211,12 @@ func (r *rank) compareSplitReduction(
 	call.Operation, call.Count = symmem.OpReduceScatter, elementsPerRank
 	call.Send, call.Recv = gatherData, ownPart
 	r.ok(r.Interop().Do(r.ctx, w, call, nil))
-	r.ok(w.AllGather(r.ctx, ownPart, gatherData, elementsPerRank, dt, nil))
+	r.ok(w.AllGather(r.ctx, ownPart, gatherData, elementsPerRank, dataType, nil))
 	reduced, gathered := make([]byte, size), make([]byte, size)
 	r.ok(r.DefaultStream().Copy(symmem.Host(reduced), reduceData))
 	r.ok(r.DefaultStream().Copy(symmem.Host(gathered), gatherData))
 	r.synchronize()
 	if !bytes.Equal(reduced, gathered) {
-		r.failf("%v of %v: the results have different bits", op, dt)
+		r.failf("%v of %v: the results have different bits", op, dataType)
 	}
 }

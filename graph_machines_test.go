@@ -18,7 +18,8 @@ import (
 )
 
 // firstCallVariable marks a process as a rank of TestFirstCallsAreCapturedBetweenMachines. The rank
-// also needs rankVariable, sizeVariable and storeVariable.
+// also needs rankVariable, sizeVariable and storeVariable: its number, the number of ranks, and the
+// address where the ranks find each other.
 const firstCallVariable = "SYMMEM_TEST_FIRST"
 
 // TestFirstCallsAreCapturedBetweenMachines captures the first call in a new group, for each
@@ -34,14 +35,19 @@ func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the variable MACHINES: %v", err)
 	}
-	requireRanks(t, ranks)
+	requireRanks(t, ranks) // skips the test if there are too few devices
 	var processes []*exec.Cmd
 	for number := range ranks {
 		c := systest.Command(t, systest.Patience, os.Args[0])
-		machine := machines * number / ranks
-		c.Env = append(os.Environ(), firstCallVariable+"=1", storeVariable+"="+store,
-			rankVariable+"="+strconv.Itoa(number), sizeVariable+"="+strconv.Itoa(ranks),
-			fmt.Sprintf("NCCL_HOSTID=machine-%d", machine), "NCCL_NET=Socket")
+		machine := machines * number / ranks // for 4 ranks and 2 machines: 0, 0, 1, 1
+		c.Env = append(os.Environ(),
+			firstCallVariable+"=1",
+			storeVariable+"="+store,
+			rankVariable+"="+strconv.Itoa(number),
+			sizeVariable+"="+strconv.Itoa(ranks),
+			fmt.Sprintf("NCCL_HOSTID=machine-%d", machine),
+			"NCCL_NET=Socket",
+		)
 		c.Stdout, c.Stderr = &strings.Builder{}, os.Stderr
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
@@ -66,7 +72,9 @@ func runFirstCallProcess() int {
 		Timeout: time.Minute,
 	}))
 	if err == nil {
-		err = errors.Join(captureFirstCalls(ctx, rt), rt.Close())
+		captureErr := captureFirstCalls(ctx, rt)
+		closeErr := rt.Close()
+		err = errors.Join(captureErr, closeErr)
 	}
 	if err != nil {
 		fmt.Println(err)
@@ -75,14 +83,14 @@ func runFirstCallProcess() int {
 	return 0
 }
 
-// captureFirstCalls calls captureFirstCall for each operation.
+// captureFirstCalls calls captureFirstCall for each operation. It returns the errors of all.
 func captureFirstCalls(ctx context.Context, rt *symmem.Runtime) error {
 	pool, err := rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		return err
 	}
-	const count = 1 << 16 // float32 elements per rank
-	bytes := int64(4 * count * rt.Size())
+	const count = 1 << 16                 // float32 elements per rank
+	bytes := int64(4 * count * rt.Size()) // enough for each operation
 	send, err := pool.Alloc(bytes)
 	if err != nil {
 		return err
@@ -104,7 +112,9 @@ func captureFirstCalls(ctx context.Context, rt *symmem.Runtime) error {
 			errs = append(errs, fmt.Errorf("%v: %w", operation, err))
 		}
 	}
-	return errors.Join(append(errs, send.Free(), recv.Free())...)
+	errs = append(errs, send.Free())
+	errs = append(errs, recv.Free())
+	return errors.Join(errs...)
 }
 
 // captureFirstCall captures a call in a new group and replays it.
@@ -122,7 +132,11 @@ func captureFirstCall(ctx context.Context, rt *symmem.Runtime, call symmem.Call)
 	graph, endErr := s.EndCapture()
 	err = errors.Join(callErr, endErr)
 	if err == nil {
-		err = errors.Join(graph.Launch(s), s.Synchronize(ctx), graph.Close())
+		launchErr := graph.Launch(s)
+		syncErr := s.Synchronize(ctx)
+		closeErr := graph.Close()
+		err = errors.Join(launchErr, syncErr, closeErr)
 	}
-	return errors.Join(err, g.Close())
+	closeErr := g.Close()
+	return errors.Join(err, closeErr)
 }

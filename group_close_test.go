@@ -2,7 +2,6 @@ package symmem_test
 
 import (
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,12 +13,13 @@ import (
 // The error must report the abort and the unreceived message, because either of them may explain
 // the other.
 func TestCloseNamesFailedPeer(t *testing.T) {
-	aborted := make(chan struct{})
+	aborted := make(chan struct{}) // closed when rank 1 has aborted the group
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		m := r.alloc(r.pool(), 4096).Memory()
 		if r.Rank() == 1 {
-			r.ok(g.Send(r.ctx, m, 16, symmem.Int8, 0, nil))
+			const count, receiver = 16, 0
+			r.ok(g.Send(r.ctx, m, count, symmem.Int8, receiver, nil))
 			r.synchronize()
 			g.Abort()
 			close(aborted)
@@ -34,10 +34,11 @@ func TestCloseNamesFailedPeer(t *testing.T) {
 	})
 }
 
-// TestCloseRealignsAfterPeerFault closes a group that a peer has aborted. The ranks must realign
-// their pools afterwards.
+// TestCloseRealignsAfterPeerFault closes a group that a peer has aborted. Afterwards, the ranks
+// must realign their pools (place later buffers at equal offsets again), so that the world still
+// works.
 func TestCloseRealignsAfterPeerFault(t *testing.T) {
-	aborted := make(chan struct{})
+	aborted := make(chan struct{}) // closed when rank 1 has aborted the group
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		p := r.pool()
@@ -58,10 +59,10 @@ func TestCloseRealignsAfterPeerFault(t *testing.T) {
 // are released.
 func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
-		r.requireDroppedWork()
+		r.requireDroppedWork() // skips the test on GPUs
 		g := r.split(r.World(), 0)
-		m, s := r.memory1000(g), r.stream()
-		release := r.hold(s)
+		m, s := r.memory1000(g), r.stream() // 1000 numbers
+		release := r.hold(s)                // keeps the stream busy
 		r.ok(r.sum1000(g, m, s))
 		r.wantTimeout(g.Close())
 		release()
@@ -69,16 +70,17 @@ func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 	})
 }
 
+// TestGroupCloseWaitsForCollective closes a group while a goroutine repeats a collective in it.
+// Close must succeed and end the collective, with an error that says that a rank has closed.
 func TestGroupCloseWaitsForCollective(t *testing.T) {
 	runRanks(t, 2, abortable, func(r *rank) {
 		p := r.pool()
-		b := r.alloc(p, 16*mib)
-		for range 4 {
-			g, err := r.World().Split(r.ctx, 0, 0)
-			r.ok(err)
+		b := r.alloc(p, 16*mib) // large, so that Close is likely to meet a collective
+		for range 4 {           // more chances for this
+			g := r.split(r.World(), 0)
 			r.checkSum(g, b)
 			started, result := make(chan struct{}), make(chan error, 1)
-			go func() {
+			go func() { // ends after Close
 				close(started)
 				var err error
 				for err == nil {
@@ -88,9 +90,10 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 			}()
 			<-started
 			r.ok(g.Close())
-			// If the other rank has closed first, the error says so.
-			var deadlock *driver.DeadlockError
-			if err := <-result; !errors.Is(err, symmem.ErrClosed) && !errors.As(err, &deadlock) {
+			err := <-result
+			isClosedHere := errors.Is(err, symmem.ErrClosed)
+			isClosedByPeer := errors.As(err, new(*driver.DeadlockError)) // the peer was faster
+			if !isClosedHere && !isClosedByPeer {
 				r.failf("got %v, want ErrClosed or a DeadlockError", err)
 			}
 		}
@@ -101,57 +104,60 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 // error must not name rank 1, which makes no call either.
 func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 	var texts errorTexts
+	const callingRank, idleRank, closingRank = 0, 1, 2
 	runRanks(t, 3, abortable, func(r *rank) {
-		g, err := r.World().Split(r.ctx, 0, 0)
-		r.ok(err)
+		g := r.split(r.World(), 0)
 		b := r.alloc(r.pool(), mib)
 		r.checkSum(g, b)
 		switch r.Rank() {
-		case 0:
-			for err == nil {
+		case callingRank:
+			var err error
+			for err == nil { // until the group fails
 				err = r.sum(g, b)
 			}
-		case 1:
+		case idleRank:
 			<-g.Ended() // this rank makes no call
-		case 2:
+		case closingRank:
 			r.ok(g.Close())
 			return
 		}
-		err = g.Cause(r.ctx)
+		err := g.Cause(r.ctx)
 		var deadlock *driver.DeadlockError
-		if !errors.As(err, &deadlock) || deadlock.Activity[2] == "" || len(deadlock.Activity) > 1 {
-			t.Errorf("rank %d: got %v, want a DeadlockError that names only rank 2", r.Rank(), err)
+		if !errors.As(err, &deadlock) {
+			r.failf("got %v, want a DeadlockError", err)
+		}
+		if deadlock.Activity[closingRank] == "" || len(deadlock.Activity) > 1 {
+			r.failf("got %v, want an error that names only rank %d", err, closingRank)
 		}
 		texts.add(r, err)
 	})
-	texts.requireSame(t, 2)
+	const survivors = 2
+	texts.requireSame(t, survivors)
 }
 
+// TestRanksAgreeOnClosedRanks closes a group on rank 1 while the others make collectives. The
+// others must get the same error, which names rank 1.
 func TestRanksAgreeOnClosedRanks(t *testing.T) {
-	var mu sync.Mutex
-	faults := map[string]bool{} // texts of the causes; guarded by mu
+	var causes errorTexts
+	const closingRank, survivors = 1, 2
 	runRanks(t, 3, abortable, func(r *rank) {
-		g, err := r.World().Split(r.ctx, 0, 0)
-		r.ok(err)
+		g := r.split(r.World(), 0)
 		p := r.pool()
 		b := r.alloc(p, mib)
 		r.checkSum(g, b)
-		if r.Rank() == 1 {
+		if r.Rank() == closingRank {
 			r.ok(g.Close())
 			return
 		}
+		var err error
 		for err == nil {
 			err = r.sum(g, b)
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		faults[g.Cause(r.ctx).Error()] = true
+		causes.add(r, g.Cause(r.ctx))
 		var deadlock *driver.DeadlockError
-		if !errors.As(err, &deadlock) || deadlock.Activity[1] == "" {
-			t.Errorf("rank %d: got %v, want a DeadlockError that names rank 1", r.Rank(), err)
+		if !errors.As(err, &deadlock) || deadlock.Activity[closingRank] == "" {
+			r.failf("got %v, want a DeadlockError that names rank %d", err, closingRank)
 		}
 	})
-	if len(faults) != 1 {
-		t.Errorf("got the errors %v, want the same one on both ranks", faults)
-	}
+	causes.requireSame(t, survivors)
 }

@@ -8,7 +8,8 @@ import (
 	"symmem"
 )
 
-// suspendGroup suspends g and returns the amount of memory that it has released on this rank.
+// suspendGroup suspends g, which releases memory and can make no collectives until resumeGroup. All
+// ranks must call suspendGroup. It returns how much memory g has released on this rank.
 func suspendGroup(r *rank, g *symmem.Group) symmem.Suspension {
 	r.t.Helper()
 	released, err := g.Suspend(r.ctx)
@@ -19,6 +20,7 @@ func suspendGroup(r *rank, g *symmem.Group) symmem.Suspension {
 	return released
 }
 
+// resumeGroup ends the suspension of g. Like suspendGroup, it fails the test on an error.
 func resumeGroup(r *rank, g *symmem.Group) {
 	r.t.Helper()
 	r.ok(g.Resume(r.ctx))
@@ -28,7 +30,8 @@ func resumeGroup(r *rank, g *symmem.Group) {
 }
 
 // TestSuspendedGroupReplaysGraphs captures two graphs and replays them after each of many
-// suspensions of the group. Every other time, the pool is suspended, too.
+// suspensions of the group. Every other time, the pool is suspended, too. The graphs must still
+// compute the right sums.
 func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 	const cycles = 100
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
@@ -39,7 +42,7 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 		sumGraph := r.capture(func(s *symmem.Stream) {
 			r.ok(w.AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		})
-		const messageCount = 10
+		const messageCount = 10 // elements
 		peer := 1 - r.Rank()
 		messageGraph := r.capture(func(s *symmem.Stream) {
 			r.ok(w.Send(r.ctx, m, messageCount, symmem.Float32, peer, s))
@@ -49,19 +52,20 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 			if cycle%2 == 0 {
 				r.suspend(p, symmem.DiscardContents)
 			}
-			if released := suspendGroup(r, w); released.Released <= 0 {
-				r.failf("Suspend = %+v, want Released > 0", released)
+			suspension := suspendGroup(r, w)
+			if suspension.Released <= 0 {
+				r.failf("Suspend = %+v, want Released > 0", suspension)
 			}
 			resumeGroup(r, w)
 			if cycle%2 == 0 {
 				r.resume(p)
 			}
 			r.fill(b, float32(cycle+r.Rank()))
-			wantSum := float32(cycle + cycle + 1)
+			wantSum := float32(cycle + (cycle + 1)) // the values of ranks 0 and 1
 			r.ok(sumGraph.Launch(s))
 			r.synchronize()
 			r.checkAll(b, wantSum)
-			r.ok(messageGraph.Launch(s)) // exchanges equal elements
+			r.ok(messageGraph.Launch(s)) // exchanges equal elements, so that b does not change
 			r.synchronize()
 			r.checkAll(b, wantSum)
 		}
@@ -70,6 +74,8 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 	})
 }
 
+// TestSuspendedGroupRefusesCalls makes calls in a suspended group. Calls that need device memory
+// must fail with advice. Calls that only compare values, and other groups, must work.
 func TestSuspendedGroupRefusesCalls(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		g, p, s := r.split(r.World(), 0), r.pool(), r.DefaultStream()
@@ -81,15 +87,17 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 		_, err := g.Suspend(r.ctx)
 		r.ok(err)         // a second Suspend does nothing
 		r.alloc(p, 8*mib) // in a new segment, so that Register has work to do
+		const advice = "call its Resume on every rank"
 		for name, err := range map[string]error{
-			"AllReduce": r.sum(g, b), "Barrier": g.Barrier(r.ctx, s),
-			"Launch":   barrierGraph.Launch(s),
-			"Send":     g.Send(r.ctx, m, 1, symmem.Float32, 1-r.Rank(), s),
-			"Register": p.Register(r.ctx, g), "SetPath": g.SetPath(r.ctx, symmem.PathPlain),
+			"AllReduce": r.sum(g, b),
+			"Barrier":   g.Barrier(r.ctx, s),
+			"Launch":    barrierGraph.Launch(s),
+			"Send":      g.Send(r.ctx, m, 1, symmem.Float32, 1-r.Rank(), s),
+			"Register":  p.Register(r.ctx, g),
+			"SetPath":   g.SetPath(r.ctx, symmem.PathPlain),
 		} {
-			if !errors.Is(err, symmem.ErrSuspended) ||
-				!strings.Contains(err.Error(), "call its Resume on every rank") {
-				r.failf("%s: got %v, want ErrSuspended with the advice to call Resume", name, err)
+			if !errors.Is(err, symmem.ErrSuspended) || !strings.Contains(err.Error(), advice) {
+				r.failf("%s: got %v, want ErrSuspended with %q", name, err, advice)
 			}
 		}
 		r.checkSum(r.World(), b) // other groups are not affected
@@ -112,6 +120,7 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		w, s := r.World(), r.DefaultStream()
 		m := r.unregistered(mib)
+		// Backends may pass short and long messages in different ways.
 		const short, long = 10, 100 << 10 // elements
 		for _, count := range []int64{short, long} {
 			if r.Rank() == 0 {
@@ -120,7 +129,7 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 			}
 			_, err := w.Suspend(r.ctx)
 			r.wantErr(err, symmem.ErrBusy)
-			if count == short {
+			if count == short { // texts holds one error of each rank
 				texts.add(r, err)
 			}
 			if r.Rank() == 1 {
@@ -137,7 +146,8 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 	}
 }
 
-// TestSuspendedGroupCloses closes suspended groups, with and without suspended pools.
+// TestSuspendedGroupCloses closes suspended groups, with and without suspended pools. The memory
+// must remain usable in the world.
 func TestSuspendedGroupCloses(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for _, suspendsPool := range []bool{false, true} {
@@ -158,6 +168,8 @@ func TestSuspendedGroupCloses(t *testing.T) {
 	})
 }
 
+// TestSuspendedGroupFails aborts a suspended group. Resume and other calls must return ErrAborted,
+// not ErrSuspended.
 func TestSuspendedGroupFails(t *testing.T) {
 	runWithFault(t, 2, suspendOptions(), func(r *rank) {
 		g, p := r.split(r.World(), 0), r.pool()

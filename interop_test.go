@@ -15,28 +15,34 @@ import (
 	"symmem"
 )
 
+// TestCallValuesMatchMethods makes each call that combines a number or a text of all ranks. Calls
+// with different values that must be equal, or with invalid arguments, must fail.
 func TestCallValuesMatchMethods(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		interop, w, me := r.Interop(), r.World(), int64(r.Rank())
 		for _, row := range []struct {
-			call symmem.ValueCall
-			want int64
+			operation symmem.ValueOperation
+			value     int64 // this rank's number, where me is 0 or 1
+			text      string
+			want      int64 // the result, which is 0 or 1 for Any and All, and 0 for texts
 		}{
-			{symmem.ValueCall{Operation: symmem.ValueAgree, Value: 7}, 7},
-			{symmem.ValueCall{Operation: symmem.ValueAny, Value: 5 * me}, 1},
-			{symmem.ValueCall{Operation: symmem.ValueAll, Value: 5 * me}, 0},
-			{symmem.ValueCall{Operation: symmem.ValueAll, Value: 5 + me}, 1},
-			{symmem.ValueCall{Operation: symmem.ValueMin, Value: 3 + me}, 3},
-			{symmem.ValueCall{Operation: symmem.ValueMax, Value: 3 + me}, 4},
-			{symmem.ValueCall{Operation: symmem.ValueSum, Value: 3 + me}, 7},
-			{symmem.ValueCall{Operation: symmem.ValueAgreeString, Text: "8 experts"}, 0},
-			{symmem.ValueCall{Operation: symmem.ValueStep, Text: "decode"}, 0},
+			{operation: symmem.ValueAgree, value: 7, want: 7},
+			{operation: symmem.ValueAny, value: 5 * me, want: 1}, // 5 on rank 1
+			{operation: symmem.ValueAll, value: 5 * me, want: 0}, // 0 on rank 0
+			{operation: symmem.ValueAll, value: 5 + me, want: 1},
+			{operation: symmem.ValueMin, value: 3 + me, want: 3},
+			{operation: symmem.ValueMax, value: 3 + me, want: 4},
+			{operation: symmem.ValueSum, value: 3 + me, want: 3 + 4},
+			{operation: symmem.ValueAgreeString, text: "8 experts", want: 0},
+			{operation: symmem.ValueStep, text: "decode", want: 0},
 		} {
-			row.call.Name = row.call.Operation.String()
-			got, err := interop.Value(r.ctx, w, row.call)
+			call := symmem.ValueCall{
+				Operation: row.operation, Name: row.operation.String(), Value: row.value, Text: row.text,
+			}
+			got, err := interop.Value(r.ctx, w, call)
 			r.ok(err)
 			if got != row.want {
-				r.failf("Value(%+v) = %d, want %d", row.call, got, row.want)
+				r.failf("Value(%+v) = %d, want %d", call, got, row.want)
 			}
 		}
 		rate := symmem.ValueCall{Operation: symmem.ValueAgreeFloat, Name: "rate", Float: 0.5}
@@ -49,13 +55,15 @@ func TestCallValuesMatchMethods(t *testing.T) {
 			_, err = interop.Value(r.ctx, w, symmem.ValueCall{Operation: unknown, Name: "rate"})
 			r.wantErr(err, symmem.ErrInvalid)
 		}
-		_, err = interop.Value(r.ctx, nil, rate)
+		var noGroup *symmem.Group
+		_, err = interop.Value(r.ctx, noGroup, rate)
 		r.wantErr(err, symmem.ErrInvalid)
 	})
 }
 
-// TestPremulSum checks sums with a factor. Calls with different factors must not share a plan (the
-// cached preparation of a call).
+// TestPremulSum checks sums of which each contribution is multiplied by a factor. Calls with
+// different factors must not share a plan (the cached preparation of a call), so the first factor
+// comes again at the end.
 func TestPremulSum(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -64,22 +72,24 @@ func TestPremulSum(t *testing.T) {
 		recv, err := r.window(p, 4096).Memory().Slice(0, 8)
 		r.ok(err)
 		for _, factor := range []float64{0.5, -0.25, 0.5} {
-			const unchanged, root = -1, 1
+			const unchanged, root = -1, 1 // unchanged is in memory that a call must not write
 			f := float32(factor)
-			sums := []float32{3 * f, 4 * f}
-			parts := [][]float32{{3 * f, unchanged}, {4 * f, unchanged}} // by rank
-			atRoot := [][]float32{{unchanged, unchanged}, sums}          // by rank
+			// Rank 0 contributes 1 and 0. Rank 1 contributes 2 and 4.
+			ownElements := []float32{float32(r.Rank() + 1), float32(4 * r.Rank())}
+			sums := []float32{(1 + 2) * f, (0 + 4) * f}
+			partByRank := [][]float32{{sums[0], unchanged}, {sums[1], unchanged}}
+			rootedByRank := [][]float32{{unchanged, unchanged}, sums}
 			for _, row := range []struct {
 				operation symmem.Operation
 				count     int64
-				root      int
+				root      int // 0 for operations without a root
 				want      []float32
 			}{
 				{symmem.OpAllReduce, 2, 0, sums},
-				{symmem.OpReduceScatter, 1, 0, parts[r.Rank()]},
-				{symmem.OpReduce, 2, root, atRoot[r.Rank()]},
+				{symmem.OpReduceScatter, 1, 0, partByRank[r.Rank()]},
+				{symmem.OpReduce, 2, root, rootedByRank[r.Rank()]},
 			} {
-				write(r, send, []float32{float32(r.Rank() + 1), float32(4 * r.Rank())})
+				write(r, send, ownElements)
 				write(r, recv, []float32{unchanged, unchanged})
 				r.ok(r.Interop().Do(r.ctx, r.World(), symmem.Call{
 					Operation: row.operation, Type: symmem.Float32, Op: symmem.PremulSum, Factor: factor,
@@ -93,22 +103,27 @@ func TestPremulSum(t *testing.T) {
 	})
 }
 
+// TestPremulSumNeedsFactor passes factors that PremulSum refuses, and a factor to another
+// reduction.
 func TestPremulSumNeedsFactor(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		m := r.unregistered(8)
+		const count = 2
+		m := r.unregistered(4 * count)
 		call := symmem.Call{
-			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.PremulSum, Count: 2, Send: m,
-			Recv: m,
+			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.PremulSum, Count: count,
+			Send: m, Recv: m,
 		}
 		for _, factor := range []float64{0, math.NaN(), math.Inf(1)} {
 			call.Factor = factor
 			r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
 		}
-		call.Factor, call.Op = 2, symmem.Sum
+		call.Factor, call.Op = 2, symmem.Sum // Sum has no factor
 		r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
 	})
 }
 
+// TestDifferentFactorsDiverge passes the factor 0.5 on rank 0 and 1 on rank 1. The error must show
+// both.
 func TestDifferentFactorsDiverge(t *testing.T) {
 	options := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
 	runWithFault(t, 2, options, func(r *rank) {
@@ -117,7 +132,8 @@ func TestDifferentFactorsDiverge(t *testing.T) {
 			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.PremulSum, Count: 2,
 			Factor: 0.5 * float64(r.Rank()+1), Send: m, Recv: m,
 		}, nil)
-		d := r.wantDivergence(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
+		syncErr := r.DefaultStream().Synchronize(r.ctx) // reports an error of the submitted call
+		d := r.wantDivergence(errors.Join(err, syncErr))
 		want := []symmem.Side{
 			{Ranks: []int{0}, Event: "AllReduce 0.5*sum of 2 float32, path plain, collective 1"},
 			{Ranks: []int{1}, Event: "AllReduce 1*sum of 2 float32, path plain, collective 1"},
@@ -128,30 +144,32 @@ func TestDifferentFactorsDiverge(t *testing.T) {
 	})
 }
 
-// TestNormCallMatchesMethod compares the errors of Do and of the method, for a valid and an invalid
-// norm.
+// TestNormCallMatchesMethod calls AllReduceRMSNorm, which normalizes the rows of a sum, through its
+// method and through Do. Both must return the same error, for a valid and an invalid row length.
 func TestNormCallMatchesMethod(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		m := r.unregistered(16)
-		for _, hidden := range []int64{8, 7} { // elements of a row; 7 are not supported
-			a := symmem.NormArgs{
-				Input: m, Output: m, Residual: r.unregistered(16), Weight: r.unregistered(16),
-				Rows: 1, Hidden: hidden,
+		const validLength, invalidLength = 8, 7 // elements of a row
+		const bytes = 2 * validLength           // the default type is bfloat16
+		m := r.unregistered(bytes)
+		for _, length := range []int64{validLength, invalidLength} {
+			args := symmem.NormArgs{
+				Input: m, Output: m, Residual: r.unregistered(bytes), Weight: r.unregistered(bytes),
+				Rows: 1, Hidden: length,
 			}
-			want := r.World().AllReduceRMSNorm(r.ctx, a, nil)
+			want := r.World().AllReduceRMSNorm(r.ctx, args, nil)
 			got := r.Interop().Do(r.ctx, r.World(), symmem.Call{
-				Operation: symmem.OpAllReduceRMSNorm, Norm: &a,
+				Operation: symmem.OpAllReduceRMSNorm, Norm: &args,
 			}, nil)
 			if fmt.Sprint(got) != fmt.Sprint(want) {
-				r.failf("rows of %d: Do = %v, want the method's result %v", hidden, got, want)
+				r.failf("rows of %d: Do = %v, want the method's result %v", length, got, want)
 			}
 		}
 		r.synchronize()
 	})
 }
 
-// TestStopWord checks that a group's stop word, which kernels on GPUs can poll, becomes nonzero
-// when the group fails. The host backend has no stop words.
+// TestStopWord aborts a group on a GPU. The group's stop word, which kernels can poll, must become
+// nonzero. The host backend has no stop words.
 func TestStopWord(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -168,8 +186,8 @@ func TestStopWord(t *testing.T) {
 		g.Abort()
 		stop := (*atomic.Uint32)(unsafe.Pointer(wordAt(word)))
 		for stop.Load() == 0 {
-			if r.ctx.Err() != nil {
-				r.failf("the word is 0 after the group has failed")
+			if r.ctx.Err() != nil { // the context of the test
+				r.failf("the word is 0 after the group has failed, want another value")
 			}
 			runtime.Gosched()
 		}

@@ -10,49 +10,59 @@ import (
 	"symmem"
 )
 
-// newListCall returns a list of three calls with parts of the sizes in u, and a function that
-// checks their results.
+// newListCall returns a list of three calls that run as one: an all-reduce, a gather and a
+// reduce-scatter. In the gather, rank r contributes u.counts[r] elements. check fails the test
+// unless all results are right.
+//
+// u.part(src, dst, n) returns n numbers from rank src for rank dst, which increase with src.
 func newListCall(u *unevenCall) (call symmem.Call, check func()) {
-	me, n := u.Rank(), u.counts[0]+1 // n is at least 1
-	sum := u.allocateFilled(u.part(0, 0, n))
-	gathered := u.joinParts(func(r int) []int32 { return u.part(r, 0, u.counts[r]) })
-	whole := u.allocateFilled(make([]int32, len(gathered)))
-	parts := u.allocateFilled(u.joinParts(func(r int) []int32 { return u.part(me, r, n) }))
-	own := u.allocateFilled(make([]int32, n))
+	me, n := u.Rank(), u.counts[0]+1         // n is at least 1, even if the gather is empty
+	sum := u.allocateFilled(u.part(0, 0, n)) // the same numbers on all ranks
+	contribution := u.allocateFilled(u.part(me, 0, u.counts[me]))
+	wantGathered := u.joinParts(func(src int) []int32 { return u.part(src, 0, u.counts[src]) })
+	gathered := u.allocateFilled(make([]int32, len(wantGathered)))
+	scattered := u.allocateFilled(
+		u.joinParts(func(dst int) []int32 { return u.part(me, dst, n) }))
+	maxima := u.allocateFilled(make([]int32, n))
+	gather := symmem.Call{
+		Operation: symmem.OpAllGatherV, Type: symmem.Int32, Send: contribution, Recv: gathered,
+		Splits: &symmem.Splits{RecvCounts: u.counts},
+	}
+	reduceScatter := symmem.Call{
+		Operation: symmem.OpReduceScatter, Type: symmem.Int32, Op: symmem.Max, Count: n,
+		Send: scattered, Recv: maxima,
+	}
 	call = symmem.Call{
 		Operation: symmem.OpAllReduce, Type: symmem.Int32, Op: symmem.Sum, Count: n,
-		Send: sum, Recv: sum,
-		More: []symmem.Call{{
-			Operation: symmem.OpAllGatherV, Type: symmem.Int32, Recv: whole,
-			Send:   u.allocateFilled(u.part(me, 0, u.counts[me])),
-			Splits: &symmem.Splits{RecvCounts: u.counts},
-		}, {
-			Operation: symmem.OpReduceScatter, Type: symmem.Int32, Op: symmem.Max, Count: n,
-			Send: parts, Recv: own,
-		}},
+		Send: sum, Recv: sum, More: []symmem.Call{gather, reduceScatter},
 	}
 	return call, func() {
-		want := u.part(0, 0, n)
-		for i := range want {
-			want[i] *= int32(u.Size())
+		wantSum := u.part(0, 0, n)
+		for i := range wantSum {
+			wantSum[i] *= int32(u.Size())
 		}
-		u.check("AllReduce", sum, want)
-		u.check("AllGatherV", whole, gathered)
-		u.check("ReduceScatter", own, u.part(u.Size()-1, me, n))
+		u.check("AllReduce", sum, wantSum)
+		u.check("AllGatherV", gathered, wantGathered)
+		lastRank := u.Size() - 1 // has the largest numbers
+		u.check("ReduceScatter", maxima, u.part(lastRank, me, n))
 	}
 }
 
-// TestListOfCalls makes random lists on memory inside and outside windows.
+// TestListOfCalls makes random lists on memory inside and outside windows (registered memory). With
+// call.Wait, Do must return only when the results are complete.
 func TestListOfCalls(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	runRanks(t, 3, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
 		draw := rand.New(rand.NewPCG(seed, 1)) // draws the same numbers on all ranks
-		pools := []*symmem.Pool{r.pool(), r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})}
+		inDomain := r.pool()                   // calls register its memory with the world
+		noDomain := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})
+		pools := []*symmem.Pool{inDomain, noDomain}
 		for range 10 {
-			maxCount := []int{4, 100, 3000, 100_000}[draw.IntN(4)]
-			n := int64(draw.IntN(maxCount))
-			u := unevenCall{rank: r, pool: pools[draw.IntN(2)], counts: []int64{n, n, n}}
+			limits := []int{4, 100, 3000, 100_000} // of counts, so that small ones are frequent
+			n := int64(draw.IntN(limits[draw.IntN(len(limits))]))
+			pool := pools[draw.IntN(len(pools))]
+			u := unevenCall{rank: r, pool: pool, counts: []int64{n, n, n}}
 			call, check := newListCall(&u)
 			call.Wait = draw.IntN(2) == 0
 			r.ok(r.Interop().Do(r.ctx, r.World(), call, nil))
@@ -64,15 +74,18 @@ func TestListOfCalls(t *testing.T) {
 	})
 }
 
+// TestCapturedListOfCalls captures a list and replays it. Its two sums cover the halves of a
+// buffer.
 func TestCapturedListOfCalls(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		b := r.window(r.pool(), 4096)
-		firstHalf, err := b.Memory().Slice(0, 2048)
+		const half = 2048 // bytes
+		b := r.window(r.pool(), 2*half)
+		firstHalf, err := b.Memory().Slice(0, half)
 		r.ok(err)
-		secondHalf, err := b.Memory().Slice(2048, 2048)
+		secondHalf, err := b.Memory().Slice(half, half)
 		r.ok(err)
 		call := symmem.Call{
-			Operation: symmem.OpAllReduce, Type: symmem.Float32, Count: 512, Send: firstHalf,
+			Operation: symmem.OpAllReduce, Type: symmem.Float32, Count: half / 4, Send: firstHalf,
 			Recv: firstHalf,
 		}
 		next := call
@@ -85,12 +98,14 @@ func TestCapturedListOfCalls(t *testing.T) {
 		for range 3 {
 			r.fill(b, float32(1+r.Rank()))
 			r.ok(g.Launch(r.DefaultStream()))
-			r.checkAll(b, 3)
+			r.checkAll(b, 1+2) // the values of ranks 0 and 1
 		}
 		r.ok(g.Close())
 	})
 }
 
+// TestDifferentListsDiverge makes lists whose second calls have different counts. The error must
+// show both calls and the call site.
 func TestDifferentListsDiverge(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
 		x, y := r.unregistered(64), r.unregistered(64)
@@ -98,10 +113,12 @@ func TestDifferentListsDiverge(t *testing.T) {
 			Operation: symmem.OpAllReduce, Type: symmem.Int32, Count: 4, Send: x, Recv: x, Wait: true,
 		}
 		next := call
-		next.Send, next.Recv, next.Count = y, y, 5+int64(r.Rank())
+		next.Send, next.Recv = y, y
+		next.Count = 5 + int64(r.Rank()) // 5 on rank 0, 6 on rank 1
 		call.More = []symmem.Call{next}
-		interop := r.Interop().At(r.Interop().Site("model.py:7"))
-		d := r.wantDivergence(interop.Do(r.ctx, r.World(), call, nil))
+		site := r.Interop().Site("model.py:7")
+		err := r.Interop().At(site).Do(r.ctx, r.World(), call, nil)
+		d := r.wantDivergence(err)
 		for _, want := range []string{
 			"AllReduce sum of 5 int32", "AllReduce sum of 6 int32", "model.py:7",
 		} {
@@ -112,6 +129,8 @@ func TestDifferentListsDiverge(t *testing.T) {
 	})
 }
 
+// TestInvalidListsAreRefused adds a call to a list that a list cannot contain. The first call of
+// the list is valid, but must not be made either.
 func TestInvalidListsAreRefused(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		m := r.unregistered(64)
@@ -123,7 +142,9 @@ func TestInvalidListsAreRefused(t *testing.T) {
 		negative.Count = -1
 		nested.More = []symmem.Call{sum}
 		for name, next := range map[string]symmem.Call{
-			"a message": message, "a negative count": negative, "a nested list": nested,
+			"a message":        message,
+			"a negative count": negative,
+			"a nested list":    nested,
 		} {
 			call := sum
 			call.More = []symmem.Call{next}
@@ -132,17 +153,21 @@ func TestInvalidListsAreRefused(t *testing.T) {
 				r.failf("%s in a list: got %v, want ErrInvalid", name, err)
 			}
 		}
-		r.ok(r.Interop().Do(r.ctx, r.World(), sum, nil)) // nothing was queued
+		// The refused lists have queued nothing that would disturb a later call.
+		r.ok(r.Interop().Do(r.ctx, r.World(), sum, nil))
 		r.synchronize()
 	})
 }
 
 // TestPathOfListIsKept makes lists of a small gather, which can take the direct path, and a large
-// gather, which cannot. The path of the list must apply to its calls.
+// gather, which cannot. The path of the list must apply to its calls. A call in a list must not
+// have a path that differs from the list's.
 func TestPathOfListIsKept(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
+		// The direct path has little memory for exchanging data.
 		g := symmem.WithChecks(r.World(), nil, checkSmallExchange)
-		gather := func(bytes int64) symmem.Call {
+		const smallBytes, largeBytes = 1 << 10, 32 << 10
+		gather := func(bytes int64) symmem.Call { // each rank contributes the bytes
 			recv := r.unregistered(2 * bytes)
 			send, err := recv.Slice(int64(r.Rank())*bytes, bytes)
 			r.ok(err)
@@ -153,16 +178,18 @@ func TestPathOfListIsKept(t *testing.T) {
 		}
 		for _, row := range []struct {
 			choice symmem.PathChoice
-			want   []string
+			want   []string // the paths of the small and the large gather
 		}{
-			{symmem.PathDefault, []string{"plain", "plain"}}, // all calls take the path of the large one
+			{symmem.PathDefault, []string{"plain", "plain"}}, // both take the path of the large one
 			{symmem.PathPlain, []string{"plain", "plain"}},
-			{symmem.PathDirect, []string{"direct", "plain"}},
+			{symmem.PathDirect, []string{"direct", "plain"}}, // each that can takes the direct path
 		} {
-			call := gather(1 << 10)
-			call.Path, call.More = row.choice, []symmem.Call{gather(32 << 10)}
-			if paths, err := symmem.ListPaths(g, call); err != nil || !slices.Equal(paths, row.want) {
-				r.failf("paths of a list with path %v = %v, %v, want %v", row.choice, paths, err, row.want)
+			call := gather(smallBytes)
+			call.Path, call.More = row.choice, []symmem.Call{gather(largeBytes)}
+			paths, err := symmem.ListPaths(g, call)
+			r.ok(err)
+			if !slices.Equal(paths, row.want) {
+				r.failf("paths of a list with path %v = %v, want %v", row.choice, paths, row.want)
 			}
 			call.More[0].Path = symmem.PathWindow
 			r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)

@@ -51,6 +51,8 @@ func runWatchedRank() int {
 	return 0
 }
 
+// fetch makes a GET request with an access token and returns the body of the response. A status
+// other than 200 is an error.
 func fetch(address, path, token string) (string, error) {
 	request, err := http.NewRequest(http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
@@ -72,17 +74,17 @@ func fetch(address, path, token string) (string, error) {
 	return string(body), err
 }
 
-// answeringRanks lists the ranks that have described their state in the page, and returns the rank
-// that serves the page.
-func answeringRanks(m live.Machine) (ranks []int, servedBy int) {
+// answeringRanks lists the ranks that have described their state in the page.
+func answeringRanks(m live.Machine) (ranks []int) {
 	for i := range m.Ranks {
 		if m.Ranks[i].Error == "" {
 			ranks = append(ranks, m.Ranks[i].Rank)
 		}
 	}
-	return ranks, m.ServedBy
+	return ranks
 }
 
+// unusedAddress returns a TCP address of this machine that no process uses now.
 func unusedAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "localhost:0")
@@ -93,12 +95,12 @@ func unusedAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestLiveViewSurvivesKilledRanks kills two of three ranks, one after the other: the rank that
-// serves the live view. Each time, the next rank must serve it and show the remaining ranks and
-// their fault.
+// TestLiveViewSurvivesKilledRanks kills the rank that serves the live view, first rank 0 and then
+// rank 1. Each time, the next rank must serve the view. The view must show the remaining ranks and
+// their fault. The metrics must say which ranks are up.
 func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	requireRanks(t, lostRanks)
-	useLiveFolder(t)
+	useLiveFolder(t) // separates the job from other jobs on this machine
 	address, store := unusedAddress(t), "unix:@symmem-test-"+rand.Text()
 	var ranks []*exec.Cmd
 	var inputs []io.Closer
@@ -106,60 +108,75 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 		c, input := startWatchedRank(t, store, address, number)
 		ranks, inputs = append(ranks, c), append(inputs, input)
 	}
+	const lastRank = lostRanks - 1
 	var token string
-	for number := range lostRanks {
-		remaining := []int{0, 1, 2}[number:]
-		await(t, fmt.Sprintf("rank %d serves ranks %v", number, remaining), func() bool {
+	for server := range lostRanks { // the ranks before server have been killed
+		remaining := []int{0, 1, 2}[server:]
+		await(t, fmt.Sprintf("rank %d serves ranks %v", server, remaining), func() bool {
 			token = jobToken(token)
 			text, err := fetch(address, "/debug/symmem", token)
 			var m live.Machine
 			if err != nil || json.Unmarshal([]byte(text), &m) != nil {
 				return false
 			}
-			answering, servedBy := answeringRanks(m)
-			return servedBy == number && slices.Equal(answering, remaining) &&
-				(number == 0 || strings.Contains(faults(m), "lost"))
+			showsRanks := m.ServedBy == server && slices.Equal(answeringRanks(m), remaining)
+			hasLoss := server > 0
+			return showsRanks && (!hasLoss || strings.Contains(faults(m), "lost"))
 		})
-		metrics, err := fetch(address, "/metrics", "")
-		for rank := range lostRanks {
-			isUp := 0
-			if rank >= number {
-				isUp = 1
-			}
-			want := fmt.Sprintf("symmem_up{rank=\"%d\"} %d\n", rank, isUp)
-			if err != nil || !strings.Contains(metrics, want) {
-				t.Errorf("metrics of rank %d lack %q (%v):\n%.2000s", number, want, err, metrics)
-			}
-		}
-		if number < lostRanks-1 {
-			_ = ranks[number].Process.Kill()
-			_ = ranks[number].Wait()
+		checkMetrics(t, address, server)
+		if server < lastRank {
+			_ = ranks[server].Process.Kill()
+			_ = ranks[server].Wait() // the error says that the process was killed
 		}
 	}
-	_ = inputs[lostRanks-1].Close()
-	if err := ranks[lostRanks-1].Wait(); err != nil {
-		t.Errorf("the last rank failed: %v\n%s", err, ranks[lostRanks-1].Stdout)
+	_ = inputs[lastRank].Close() // ends the last rank
+	if err := ranks[lastRank].Wait(); err != nil {
+		t.Errorf("the last rank failed: %v\n%s", err, ranks[lastRank].Stdout)
 	}
 	if text, err := fetch(address, "/metrics", ""); err == nil {
 		t.Errorf("got metrics %q after all ranks have exited, want an error", text)
 	}
 }
 
-// jobToken returns the access token of the only job, or the given token if there is no job.
-func jobToken(token string) string {
-	jobs, _ := live.Jobs(live.Root())
+// checkMetrics checks that the metrics show the ranks before firstUp as down, and the others as up.
+func checkMetrics(t *testing.T, address string, firstUp int) {
+	t.Helper()
+	const noToken = "" // metrics need none
+	metrics, err := fetch(address, "/metrics", noToken)
+	if err != nil {
+		t.Errorf("reading the metrics from rank %d: %v", firstUp, err)
+		return
+	}
+	for number := range lostRanks {
+		isUp := 0
+		if number >= firstUp {
+			isUp = 1
+		}
+		want := fmt.Sprintf("symmem_up{rank=\"%d\"} %d\n", number, isUp)
+		if !strings.Contains(metrics, want) {
+			t.Errorf("metrics of rank %d lack %q:\n%.2000s", firstUp, want, metrics)
+		}
+	}
+}
+
+// jobToken returns the access token of the only job. If there is no job at the moment, it returns
+// the token of an earlier call.
+func jobToken(earlier string) string {
+	jobs, _ := live.Jobs(live.Root()) // after an error, there are no jobs
 	for _, job := range jobs {
 		if found, err := live.Token(job); err == nil {
 			return found
 		}
 	}
-	return token
+	return earlier
 }
 
 // startWatchedRank starts a rank, which exits when the returned Closer is closed.
 func startWatchedRank(t *testing.T, store, address string, number int) (*exec.Cmd, io.Closer) {
 	t.Helper()
-	c := rankCommand(t, store, "", number, lostRanks, -1, watchedVariable+"="+address)
+	const noRound, noVictim = "", -1 // the rank does not kill itself
+	c := rankCommand(
+		t, store, noRound, number, lostRanks, noVictim, watchedVariable+"="+address)
 	input, err := c.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

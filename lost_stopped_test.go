@@ -28,8 +28,9 @@ const stoppedVariable = "SYMMEM_TEST_STOPPED"
 const stoppedTimeout = 4 * time.Second
 
 // runStoppingRank runs this process as a rank of TestErrorNamesStoppedRank and returns its exit
-// status. The victim stops itself at a random time. The other ranks repeat a call until it fails,
-// and print a lossReport with the ranks that the error names.
+// status. All ranks repeat a call. The victim stops itself at a random time, with SIGSTOP, so that
+// its process does not end. The other ranks repeat the call until it fails, and print a lossReport
+// with the ranks that the error names.
 func runStoppingRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable)) // the test has set both to integers
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
@@ -46,7 +47,7 @@ func runStoppingRank() int {
 		return 1
 	}
 	if isVictim() {
-		stopDelay := random.N(60 * time.Millisecond)
+		stopDelay := random.N(60 * time.Millisecond) // within the first calls
 		time.AfterFunc(stopDelay, func() {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		})
@@ -59,8 +60,8 @@ func runStoppingRank() int {
 	if errors.As(err, &late) {
 		report.Lost = late.Missing
 	}
-	_ = json.NewEncoder(os.Stdout).Encode(report)
-	rt.Close()
+	_ = json.NewEncoder(os.Stdout).Encode(report) // without a report, the test fails
+	rt.Close()                                    // returns the fault again
 	return 0
 }
 
@@ -74,7 +75,7 @@ func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
 			symmem.GroupOptions{Timeout: stoppedTimeout})
 	case "split":
 		g, err = rt.World().Split(ctx, 0, 0)
-	default:
+	default: // "register"
 		return registerNewPool(ctx, rt)
 	}
 	if err != nil {
@@ -83,13 +84,14 @@ func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
 	return g.Close()
 }
 
-// registerNewPool creates a pool of four segments, registers them and closes the pool.
+// registerNewPool creates a pool of four segments, registers them and closes the pool. The ranks
+// exchange messages for each segment, so the victim may stop between them.
 func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
-	const firstBytes = 2 << 20
+	const firstBytes, segments = 2 << 20, 4 // each segment is twice as large as the previous one
 	pool, err := rt.NewPool(symmem.PoolOptions{
 		Domain: rt.World(), FirstSegment: firstBytes,
 	})
-	for i := 0; err == nil && i < 4; i++ {
+	for i := 0; err == nil && i < segments; i++ {
 		_, err = pool.Alloc(firstBytes << i) // fills a new segment
 	}
 	if err == nil {
@@ -107,7 +109,7 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 	t.Parallel()
 	const ranks = 4
 	for _, call := range []string{"join", "split", "register"} {
-		for _, victim := range []int{0, 2} { // rank 0 serves the store
+		for _, victim := range []int{0, 2} { // rank 0 is special: it serves the store
 			t.Run(fmt.Sprintf("rank %d in %s", victim, call), func(t *testing.T) {
 				t.Parallel()
 				if call != "register" && withBackend(symmem.Options{}).Backend != "host" {
@@ -120,14 +122,16 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 					all = append(all,
 						startRank(t, store, noRound, number, ranks, victim, stoppedVariable+"="+call))
 				}
-				for _, number := range []int{1, 2, 3, 0} {
-					if number == 0 { // its Close waits until all other ranks have left
-						_ = all[victim].Process.Kill()
-						_ = all[victim].Wait() // the error says that the process was killed
-					}
+				for number := 1; number < ranks; number++ {
 					if number != victim {
 						checkStoppedReport(t, all[number], number, victim)
 					}
+				}
+				_ = all[victim].Process.Kill()
+				_ = all[victim].Wait() // the error says that the process was killed
+				// Rank 0 ends last: its Close waits until all other ranks have left.
+				if victim != 0 {
+					checkStoppedReport(t, all[0], 0, victim)
 				}
 			})
 		}
@@ -137,12 +141,16 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 // checkStoppedReport waits for a rank's process and checks that its report names only the victim.
 func checkStoppedReport(t *testing.T, c *exec.Cmd, number, victim int) {
 	t.Helper()
-	err := c.Wait()
+	exitErr := c.Wait()
 	out := c.Stdout.(*bytes.Buffer).Bytes()
+	if exitErr != nil {
+		t.Errorf("rank %d failed: %v\n%s", number, exitErr, out)
+		return
+	}
 	var report lossReport
-	err = errors.Join(err, json.Unmarshal(out, &report))
+	err := json.Unmarshal(out, &report)
 	if err != nil || !slices.Equal(report.Lost, []int{victim}) {
-		t.Errorf("rank %d: got error %v and report %s, want a report that names rank %d", number, err,
-			out, victim)
+		t.Errorf("rank %d: got error %v and report %s, want a report that names only rank %d", number,
+			err, out, victim)
 	}
 }
