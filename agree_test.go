@@ -117,9 +117,10 @@ func TestBackgroundCheckReportsDivergence(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 3, checkOften, func(r *rank) {
 		allocateDifferentSizes(r, r.pool())
-		// Barriers compare nothing at this level, so only the background check can end the loop.
+		// Barriers compare nothing at this level, so only the background check can fail.
+		const limit = 20 * time.Second // much longer than the interval of the checks
 		var err error
-		for err == nil && r.ctx.Err() == nil {
+		for begin := time.Now(); err == nil && time.Since(begin) < limit; {
 			err = r.World().Barrier(r.ctx, nil)
 			if err == nil {
 				err = r.DefaultStream().Synchronize(r.ctx)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
@@ -185,9 +186,10 @@ func TestStopWord(t *testing.T) {
 		}
 		g.Abort()
 		stop := (*atomic.Uint32)(unsafe.Pointer(wordAt(word)))
-		for stop.Load() == 0 {
-			if r.ctx.Err() != nil { // the context of the test
-				r.failf("the word is 0 after the group has failed, want another value")
+		const limit = 20 * time.Second // much longer than an abort takes
+		for begin := time.Now(); stop.Load() == 0; {
+			if time.Since(begin) > limit {
+				r.failf("the word is 0 for %v after the group has failed, want another value", limit)
 			}
 			runtime.Gosched()
 		}
