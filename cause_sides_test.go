@@ -97,6 +97,10 @@ func checkOwnSides(
 			}()
 		}
 		d := r.wantDivergence(diverge(r, g, p))
+		if n := begun.Load(); r.Rank() == lateRank && n <= exchange {
+			r.failf("this rank has begun %d exchanges of reports, want more than %d: it was not held", n,
+				exchange)
+		}
 		if side, ok := d.Ranks()[r.Rank()]; !ok || side.Event == "" {
 			r.failf("this rank's side is %+v in %+v, want one with an event", side, d)
 		}
