@@ -11,8 +11,10 @@ import (
 	"symmem/driver"
 )
 
-// writeDirectTable writes a tuning table and returns its file. All-reduces take the direct path up
-// to 16 KiB on symmetric buffers and up to 4 KiB on others, and the window path up to 32 KiB.
+// writeDirectTable writes a tuning table, which chooses paths by size, and returns its file.
+// All-reduces take the direct path, which runs kernels of symmem, up to 16 KiB on symmetric buffers.
+// On other buffers, the limit is 4 KiB. Otherwise, they take the window path up to 32 KiB. The plain
+// path, which needs no registered memory, takes the rest.
 func writeDirectTable(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "direct.json")
@@ -46,14 +48,15 @@ func checkSmallExchange(call *driver.Call) error {
 // allowAll is the path check of a path that can take all calls.
 func allowAll(*driver.Call) error { return nil }
 
-// directRow describes a call on the table of writeDirectTable, and its expected path.
+// directRow describes an all-reduce on the table of writeDirectTable, and its expected path.
 type directRow struct {
 	name      string
-	choice    symmem.PathChoice
-	inWindows bool // both buffers are in windows
-	op        symmem.ReduceOp
-	bytes     int64
-	path, why string // in why, TABLE stands for the name of the table
+	choice    symmem.PathChoice // of the call; zero is PathDefault, which follows the table
+	inWindows bool              // both buffers are in windows, which are registered memory
+	op        symmem.ReduceOp   // zero is Sum
+	bytes     int64             // of the send buffer
+	wantPath  string
+	wantWhy   string // the reason for the path, in which TABLE stands for the name of the table
 }
 
 // Parts of the reasons for a path.
@@ -66,68 +69,82 @@ const (
 
 var directRows = []directRow{
 	{
-		"symmetric buffers up to the limit", symmem.PathDefault, true, symmem.Sum, 16 << 10, "direct",
-		bothInWindows + "and " + tableSays +
+		name:      "symmetric buffers up to the limit",
+		inWindows: true, bytes: 16 << 10, wantPath: "direct",
+		wantWhy: bothInWindows + "and " + tableSays +
 			"direct up to 16KiB for AllReduce on 2 ranks, symmetric buffers",
 	},
 	{
-		"symmetric buffers above the limit take the best other path",
-		symmem.PathDefault, true, symmem.Sum, 32 << 10, "window",
-		bothInWindows + "and " + tableSays + "window up to 32KiB for AllReduce on 2 ranks; not direct: " +
-			tableSays + "another path than direct above 16KiB for AllReduce on 2 ranks, symmetric buffers",
+		name:      "symmetric buffers above the limit take the best other path",
+		inWindows: true, bytes: 32 << 10, wantPath: "window",
+		wantWhy: bothInWindows + "and " + tableSays +
+			"window up to 32KiB for AllReduce on 2 ranks; not direct: " + tableSays +
+			"another path than direct above 16KiB for AllReduce on 2 ranks, symmetric buffers",
 	},
 	{
-		"any buffers have another limit", symmem.PathDefault, false, symmem.Sum, 4 << 10,
-		"direct", notInWindow + ", and " + tableSays +
+		name:  "any buffers have another limit",
+		bytes: 4 << 10, wantPath: "direct",
+		wantWhy: notInWindow + ", and " + tableSays +
 			"direct up to 4KiB for all operations, any buffers",
 	},
 	{
-		"any buffers above that limit take the plain path", symmem.PathDefault, false, symmem.Sum,
-		5 << 10, "plain", notInWindow + "; not direct: " + tableSays +
+		name:  "any buffers above that limit take the plain path",
+		bytes: 5 << 10, wantPath: "plain",
+		wantWhy: notInWindow + "; not direct: " + tableSays +
 			"another path than direct above 4KiB for all operations, any buffers",
 	},
 	{
-		"a call without a kernel takes another path", symmem.PathDefault, true,
-		symmem.Prod, 4 << 10, "window", bothInWindows + "and " + tableSays +
+		name:      "a call without a kernel takes another path",
+		inWindows: true, op: symmem.Prod, bytes: 4 << 10, wantPath: "window",
+		wantWhy: bothInWindows + "and " + tableSays +
 			"window up to 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + notSupported,
 	},
 	{
-		"a call without a kernel above the limit gives no reason", symmem.PathDefault, true,
-		symmem.Prod, 32 << 10, "window",
-		bothInWindows + "and " + tableSays + "window up to 32KiB for AllReduce on 2 ranks",
+		name:      "a call without a kernel above the limit gives no reason",
+		inWindows: true, op: symmem.Prod, bytes: 32 << 10, wantPath: "window",
+		wantWhy: bothInWindows + "and " + tableSays +
+			"window up to 32KiB for AllReduce on 2 ranks",
 	},
 	{
-		"a call may ask for the direct path against the table", symmem.PathDirect, true, symmem.Sum,
-		64 << 10, "direct", bothInWindows + "and the call asks for the direct path",
+		name:   "a call may ask for the direct path against the table",
+		choice: symmem.PathDirect, inWindows: true, bytes: 64 << 10, wantPath: "direct",
+		wantWhy: bothInWindows + "and the call asks for the direct path",
 	},
 	{
-		"a call may ask for the direct path on any buffers", symmem.PathDirect, false, symmem.Sum,
-		8 << 10, "direct", notInWindow + ", and the call asks for the direct path",
+		name:   "a call may ask for the direct path on any buffers",
+		choice: symmem.PathDirect, bytes: 8 << 10, wantPath: "direct",
+		wantWhy: notInWindow + ", and the call asks for the direct path",
 	},
 	{
-		"an unavailable direct path is replaced as with PathAuto", symmem.PathDirect, true,
-		symmem.Prod, 64 << 10, "plain", bothInWindows + "but " + tableSays +
+		name:   "an unavailable direct path is replaced as with PathAuto",
+		choice: symmem.PathDirect, inWindows: true, op: symmem.Prod, bytes: 64 << 10,
+		wantPath: "plain",
+		wantWhy: bothInWindows + "but " + tableSays +
 			"plain above 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + notSupported,
 	},
 	{
-		"a request for the direct path that fails outside windows takes the plain path",
-		symmem.PathDirect, false, symmem.Sum, 16 << 10,
-		"plain", notInWindow + "; not direct: 8KiB of exchange memory" + notSupported,
+		name:   "a request for the direct path that fails outside windows takes the plain path",
+		choice: symmem.PathDirect, bytes: 16 << 10, wantPath: "plain",
+		wantWhy: notInWindow + "; not direct: 8KiB of exchange memory" + notSupported,
 	},
 	{
-		"a call may ask for the window path", symmem.PathWindow, true, symmem.Sum, 4 << 10, "window",
-		bothInWindows + "and the call asks for the window path",
+		name:   "a call may ask for the window path",
+		choice: symmem.PathWindow, inWindows: true, bytes: 4 << 10, wantPath: "window",
+		wantWhy: bothInWindows + "and the call asks for the window path",
 	},
 	{
-		"a call may ask for the plain path", symmem.PathPlain, true, symmem.Sum, 4 << 10, "plain",
-		bothInWindows + "but the call asks for the plain path",
+		name:   "a call may ask for the plain path",
+		choice: symmem.PathPlain, inWindows: true, bytes: 4 << 10, wantPath: "plain",
+		wantWhy: bothInWindows + "but the call asks for the plain path",
 	},
 	{
-		"an empty call takes the plain path", symmem.PathDirect, true, symmem.Sum, 0, "plain",
-		"the operation works without windows",
+		name:   "an empty call takes the plain path",
+		choice: symmem.PathDirect, inWindows: true, bytes: 0, wantPath: "plain",
+		wantWhy: "the operation works without windows",
 	},
 }
 
+// TestDirectPathIsPreferred checks the path of each row, and the reason that users read.
 func TestDirectPathIsPreferred(t *testing.T) {
 	file := writeDirectTable(t)
 	runRanks(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
@@ -139,62 +156,71 @@ func TestDirectPathIsPreferred(t *testing.T) {
 			if row.inWindows {
 				m = registered
 			}
+			const elementBytes = 4
 			path, why, _ := symmem.Route(g, symmem.Call{
-				Type: symmem.Float32, Op: row.op, Count: row.bytes / 4, Send: m, Recv: m,
+				Type: symmem.Float32, Op: row.op, Count: row.bytes / elementBytes, Send: m, Recv: m,
 				Path: row.choice,
 			})
-			want := strings.ReplaceAll(row.why, "TABLE", "the table "+file+" of box")
-			if path != row.path || why != want {
-				r.failf("%s: got %s: %q, want %s: %q", row.name, path, why, row.path, want)
+			wantWhy := strings.ReplaceAll(row.wantWhy, "TABLE", "the table "+file+" of box")
+			if path != row.wantPath || why != wantWhy {
+				r.failf("%s: got %s: %q, want %s: %q", row.name, path, why, row.wantPath, wantWhy)
 			}
 		}
 	})
 }
 
+// TestBarriersPreferDirectPath checks that a barrier takes the direct path if the group has one and
+// the call does not exclude it. The table must not matter. Messages must take the plain path.
 func TestBarriersPreferDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
-		withDirect := symmem.WithChecks(r.World(), nil, allowAll)
-		withoutDirect := symmem.WithChecks(r.World(), nil, func(*driver.Call) error {
+		var ownWindowCheck func(*driver.Call) error // nil keeps the check of the group's communicator
+		withDirect := symmem.WithChecks(r.World(), ownWindowCheck, allowAll)
+		withoutDirect := symmem.WithChecks(r.World(), ownWindowCheck, func(*driver.Call) error {
 			return fmt.Errorf("a link is missing: %w", driver.ErrUnsupported)
 		})
 		const noWindows = "the operation works without windows"
 		for _, row := range []struct {
-			g         *symmem.Group
-			choice    symmem.PathChoice
-			path, why string
+			g                 *symmem.Group
+			choice            symmem.PathChoice
+			wantPath, wantWhy string
 		}{
 			{
-				withDirect, symmem.PathAuto, "direct",
-				noWindows + ", and barriers take the direct path whenever they can",
+				g: withDirect, choice: symmem.PathAuto, wantPath: "direct",
+				wantWhy: noWindows + ", and barriers take the direct path whenever they can",
 			},
 			{
-				withDirect, symmem.PathDirect, "direct",
-				noWindows + ", and the call asks for the direct path",
+				g: withDirect, choice: symmem.PathDirect, wantPath: "direct",
+				wantWhy: noWindows + ", and the call asks for the direct path",
 			},
-			{withDirect, symmem.PathPlain, "plain", noWindows},
-			{withDirect, symmem.PathWindow, "plain", noWindows},
-			{withoutDirect, symmem.PathAuto, "plain", noWindows},
+			{g: withDirect, choice: symmem.PathPlain, wantPath: "plain", wantWhy: noWindows},
+			{g: withDirect, choice: symmem.PathWindow, wantPath: "plain", wantWhy: noWindows},
+			{g: withoutDirect, choice: symmem.PathAuto, wantPath: "plain", wantWhy: noWindows},
 			{
-				withoutDirect, symmem.PathDirect, "plain",
-				noWindows + "; not direct: a link is missing" + notSupported,
+				g: withoutDirect, choice: symmem.PathDirect, wantPath: "plain",
+				wantWhy: noWindows + "; not direct: a link is missing" + notSupported,
 			},
 		} {
 			barrier := symmem.Call{Operation: symmem.OpBarrier, Path: row.choice}
-			if path, why, _ := symmem.Route(row.g, barrier); path != row.path || why != row.why {
-				r.failf("%v: got %s: %q, want %s: %q", row.choice, path, why, row.path, row.why)
+			path, why, _ := symmem.Route(row.g, barrier)
+			if path != row.wantPath || why != row.wantWhy {
+				r.failf("barrier with %v: got %s: %q, want %s: %q", row.choice, path, why, row.wantPath,
+					row.wantWhy)
 			}
+			const destination = 1
 			message := symmem.Call{
-				Operation: symmem.OpSend, Type: symmem.Uint8, Count: 1, Root: 1, Path: row.choice,
+				Operation: symmem.OpSend, Type: symmem.Uint8, Count: 1, Root: destination,
+				Path: row.choice,
 			}
 			if path, _, _ := symmem.Route(row.g, message); path != "plain" {
-				r.failf("%v: got the %s path for a message, want plain", row.choice, path)
+				r.failf("message with %v: got the %s path, want plain", row.choice, path)
 			}
 		}
 	})
 }
 
-// TestDirectPathComparesOffsetsInWindows checks the digests of calls, which ranks compare. If both
-// buffers are in windows, their offsets must be part of the digest. Otherwise, they must not.
+// TestDirectPathComparesOffsetsInWindows checks the digests of calls, which ranks compare. Kernels
+// find a peer's buffers in windows at this rank's offsets. So if both buffers are in windows, their
+// offsets must be part of the digest. Otherwise, they must not, because they may differ by rank.
 func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p, unregistered := r.pool(), r.pool()
@@ -210,26 +236,32 @@ func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 			}
 			return compared
 		}
-		if digest(in1, in2) == digest(in2, in1) || digest(in1, in2) == digest(in1, in1) {
-			r.failf("buffers at different places in windows have the same digest, want different digests")
+		if digest(in1, in2) == digest(in2, in1) {
+			r.failf("exchanged buffers in windows have the same digest, want different digests")
+		}
+		if digest(in1, in2) == digest(in1, in1) {
+			r.failf("different recv buffers in windows have the same digest, want different digests")
 		}
 		if digest(out1, out2) != digest(out2, out1) || digest(out1, out2) != digest(out1, out1) {
-			r.failf("the digest depends on offsets outside windows")
+			r.failf("the digest depends on offsets outside windows, want the same digest")
 		}
 		if digest(in1, in2) == digest(out1, out2) {
 			r.failf("calls in and outside windows have the same digest, want different digests")
 		}
 		if digest(in1, out1) != digest(out1, out2) {
-			r.failf("the digest depends on the offset of send, but recv is not in a window")
+			r.failf("the digest depends on the offset of send, want no effect: recv is not in a window")
 		}
 	})
 }
 
+// TestRegistrableMemoryTakesDirectPath checks that Explain describes the path of unregistered memory
+// as it will be after a registration.
 func TestRegistrableMemoryTakesDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
 		g := symmem.WithChecks(r.World(), allowAll, checkSmallExchange)
-		m := r.alloc(r.pool(), 16<<10).Memory()
-		e, err := g.Explain(symmem.OpAllReduce, m, m, 4096, symmem.Float32)
+		const count, elementBytes = 4096, 4 // 16 KiB, the limit of the direct path
+		m := r.alloc(r.pool(), count*elementBytes).Memory()
+		e, err := g.Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
 		r.ok(err)
 		want := "AllReduce: direct path, after registering: both buffers belong to pools that the " +
 			"group can register, and the table "
@@ -239,15 +271,22 @@ func TestRegistrableMemoryTakesDirectPath(t *testing.T) {
 	})
 }
 
+// TestForcedDirectPathFallsBack chooses the direct path for a group. On the host backend, which has
+// none, calls must take the path of the table. On all backends, Explain must name the taken path.
 func TestForcedDirectPathFallsBack(t *testing.T) {
-	runRanks(t, 2, symmem.Options{Tuning: tableOf(t, "1MiB"), Path: symmem.PathDirect}, func(r *rank) {
-		b := r.window(r.pool(), 64<<10)
+	windowTable := tableOf(t, "1MiB") // chooses the window path up to 1 MiB
+	o := symmem.Options{Tuning: windowTable, Path: symmem.PathDirect}
+	runRanks(t, 2, o, func(r *rank) {
+		const count, elementBytes = 16 << 10, 4
+		b := r.window(r.pool(), count*elementBytes)
 		if got := r.World().Stats().Tuning.Path; got != "direct" {
 			r.failf("Stats().Tuning.Path = %s, want direct", got)
 		}
+		// A change back to the direct path must have the same effect as the option.
 		r.ok(r.World().SetPath(r.ctx, symmem.PathPlain))
 		r.ok(r.World().SetPath(r.ctx, symmem.PathDirect))
-		path, why := r.takenPath(b), r.explain(b, 16<<10)
+		path := r.takenPath(b) // all-reduces b
+		why := r.explain(b, count)
 		const reason = "; not direct: the host backend has no GPU kernels"
 		if r.Device().Backend == "host" && (path != "window" || !strings.Contains(why, reason)) {
 			r.failf("got the %s path: %q, want window and %q", path, why, reason)

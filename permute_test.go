@@ -9,32 +9,42 @@ import (
 	bits "symmem/internal/reduce"
 )
 
-// permuteCase is a layer of a mixture of experts with random shapes and tokens. The layer consists
-// of Dispatch, Permute, the experts, Unpermute and Combine.
+// permuteCase is a layer of a mixture of experts with random shapes and tokens. It runs on one rank:
+//
+//   - Dispatch sends each token's row to the ranks of its experts.
+//   - Permute groups the received rows by expert.
+//   - The experts compute a row from each of these rows.
+//   - Unpermute returns the computed rows to the order of Dispatch.
+//   - Combine sends them back and adds them up.
 type permuteCase struct {
 	*routeCase
 	dispatch, combine symmem.RouteArgs
 	permute           symmem.PermuteArgs
-	layout            symmem.PermutedLayout
+	layout            symmem.PermutedLayout // of permute.Permuted
 }
 
+// newPermuteCase draws the shape and the tokens of a layer, and allocates its memory. The rows that
+// Combine sends are in symmetric memory, and the results are not.
 func newPermuteCase(c *routeCase) *permuteCase {
 	c.drawShape()
 	c.Type = symmem.BFloat16
 	p := &permuteCase{routeCase: c}
 	p.drawAllTokens()
 	p.dispatch = c.args()
+	alignments := []int64{0, 1, 8, 24} // 0 selects the default
 	p.permute = symmem.PermuteArgs{
-		Routing: c.Routing, Align: []int64{0, 1, 8, 24}[c.draw.IntN(4)], Dispatched: p.dispatch.Recv,
+		Routing: c.Routing, Align: alignments[c.draw.IntN(len(alignments))],
+		Dispatched: p.dispatch.Recv,
 	}
-	n := len(c.tokens)
+	n := len(c.tokens) // number of ranks
 	p.layout = c.PermutedLayout(n, p.permute.Align)
-	p.permute.Permuted = memoryOf(c, c.pools[0], make([]uint8, p.layout.Bytes))
-	p.permute.Computed = memoryOf(c, c.pools[0], make([]uint16, p.layout.Capacity*c.Hidden))
-	p.permute.Returned = memoryOf(c, c.pools[1], make([]uint16, int64(n)*c.MaxTokens*c.Hidden))
+	private, symmetric := c.pools[0], c.pools[1]
+	p.permute.Permuted = memoryOf(c, private, make([]uint8, p.layout.Bytes))
+	p.permute.Computed = memoryOf(c, private, make([]uint16, p.layout.Capacity*c.Hidden))
+	p.permute.Returned = memoryOf(c, symmetric, make([]uint16, int64(n)*c.MaxTokens*c.Hidden))
 	p.combine = p.dispatch
 	p.combine.Send = p.permute.Returned
-	p.combine.Recv = memoryOf(c, c.pools[0], make([]uint16, p.dispatch.Tokens*c.Hidden))
+	p.combine.Recv = memoryOf(c, private, make([]uint16, p.dispatch.Tokens*c.Hidden))
 	return p
 }
 
@@ -42,19 +52,21 @@ func newPermuteCase(c *routeCase) *permuteCase {
 func (p *permuteCase) drawAllTokens() {
 	for _, x := range p.tokens {
 		*x = *p.drawTokens(x.count)
+		// Replace the random bits, which may encode infinities, by numbers from -0.5 to 0.5.
 		for i := 0; i < len(x.rows); i += 2 {
 			binary.LittleEndian.PutUint16(x.rows[i:], bits.BFloat16Bits(p.draw.Float32()-0.5))
 		}
 	}
 }
 
-// compute returns the result of an expert for an element. Both are encoded as bfloat16.
+// compute returns the result of an expert for an element, both encoded as bfloat16. The factor
+// differs between neighboring experts.
 func compute(expert int, element uint16) uint16 {
 	return bits.BFloat16Bits(bits.BFloat16Value(element) * float32(1+expert%5))
 }
 
-// runExperts computes a row for each row that Permute has written. Rows without an expert become
-// NaN, so that check fails if Unpermute uses them.
+// runExperts computes a row for each row that Permute has written. Rows without a
+// token, which fill gaps between experts, become NaN. So check fails if Unpermute uses them.
 func (p *permuteCase) runExperts() {
 	const notANumber = 0x7fff // as bfloat16
 	permuted := read[uint8](p.rank, p.permute.Permuted)
@@ -63,7 +75,7 @@ func (p *permuteCase) runExperts() {
 	for i := range computed {
 		row := int64(i) / p.Hidden
 		expert := int32(binary.LittleEndian.Uint32(permuted[p.layout.Experts+4*row:]))
-		if expert < 0 {
+		if expert < 0 { // the row belongs to no token
 			computed[i] = notANumber
 			continue
 		}
@@ -74,8 +86,8 @@ func (p *permuteCase) runExperts() {
 }
 
 // check compares the combined rows of this rank's tokens with the definition of the layer: the sum
-// of the ranks' parts, in the order of ranks.
-func (p *permuteCase) check(compute func(expert int, element uint16) uint16) {
+// of the ranks' parts, in the order of ranks. resultOf returns an expert's result for an element.
+func (p *permuteCase) check(resultOf func(expert int, element uint16) uint16) {
 	p.t.Helper()
 	own := p.tokens[p.Rank()]
 	if own.count == 0 {
@@ -88,7 +100,7 @@ func (p *permuteCase) check(compute func(expert int, element uint16) uint16) {
 			element := binary.LittleEndian.Uint16(own.rows[2*index:])
 			total, isFirst := float32(0), true
 			for r := range p.tokens {
-				part, hasPart := p.partOf(r, own, token, element, compute)
+				part, hasPart := p.partOf(r, own, token, element, resultOf)
 				switch {
 				case hasPart && isFirst: // not 0 + part, which would turn -0 into 0
 					total, isFirst = part, false
@@ -104,29 +116,32 @@ func (p *permuteCase) check(compute func(expert int, element uint16) uint16) {
 	}
 }
 
-// partOf returns the weighted sum of what a rank's experts compute for an element, rounded to
+// partOf returns the weighted sum of the results of a rank's experts for an element, rounded to
 // bfloat16. hasPart is false if the token is routed to none of these experts.
 func (p *permuteCase) partOf(
-	rank int, x *routedTokens, token int, element uint16, compute func(int, uint16) uint16,
+	rank int, x *routedTokens, token int, element uint16, resultOf func(int, uint16) uint16,
 ) (sum float32, hasPart bool) {
 	for k := range p.TopK {
 		id := x.ids[token*p.TopK+k]
 		if p.owner(id) != rank {
 			continue
 		}
-		product := bits.BFloat16Value(compute(int(id), element)) * x.weights[token*p.TopK+k]
+		product := bits.BFloat16Value(resultOf(int(id), element)) * x.weights[token*p.TopK+k]
 		if hasPart {
-			product = sum + float32(product) // the conversion prevents a fused multiply-add
+			sum += float32(product) // the conversion prevents a fused multiply-add
+		} else { // not 0 + product, which would turn -0 into 0
+			sum, hasPart = product, true
 		}
-		sum, hasPart = product, true
 	}
 	return bits.BFloat16Value(bits.BFloat16Bits(sum)), hasPart
 }
 
 // TestPermutedRowsReachTheirExperts runs whole layers: dispatch, experts and combine.
 func TestPermutedRowsReachTheirExperts(t *testing.T) {
-	runRoutes(t, []int{2, 3}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
-		for range 4 {
+	ranks := []int{2, 3}
+	const layers = 4 // each with other shapes and tokens
+	runRoutes(t, ranks, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
+		for range layers {
 			p := newPermuteCase(c)
 			g := c.World()
 			c.ok(g.Dispatch(c.ctx, p.dispatch, nil))
@@ -139,15 +154,18 @@ func TestPermutedRowsReachTheirExperts(t *testing.T) {
 	})
 }
 
-// TestCapturedPermutations captures a layer, and replays it with new tokens. Its experts return
-// their input, so that no kernel is necessary between Permute and Unpermute.
+// TestCapturedPermutations captures a layer in a graph, and replays it with new tokens. Its experts
+// return their input, so that no kernel is necessary between Permute and Unpermute.
 func TestCapturedPermutations(t *testing.T) {
-	runRoutes(t, []int{2}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
+	ranks := []int{2}
+	runRoutes(t, ranks, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
 		p := newPermuteCase(c)
-		var err error
-		p.permute.Computed, err = p.permute.Permuted.Slice(p.layout.Rows, 2*p.layout.Capacity*c.Hidden)
+		const elementBytes = 2 // of bfloat16
+		permutedRows, err := p.permute.Permuted.Slice(
+			p.layout.Rows, elementBytes*p.layout.Capacity*c.Hidden)
 		c.ok(err)
-		c.ok(c.pools[1].Register(c.ctx, c.World()))
+		p.permute.Computed = permutedRows
+		c.ok(c.pools[1].Register(c.ctx, c.World())) // not possible during the capture
 		s := c.DefaultStream()
 		c.ok(s.BeginCapture())
 		c.ok(c.World().Dispatch(c.ctx, p.dispatch, nil))
@@ -158,60 +176,73 @@ func TestCapturedPermutations(t *testing.T) {
 		c.ok(err)
 		for range 3 {
 			p.drawAllTokens()
-			if x := c.tokens[c.Rank()]; x.count > 0 {
+			if x := c.tokens[c.Rank()]; x.count > 0 { // a rank without tokens has no memory for them
 				write(c.rank, p.dispatch.IDs, x.ids)
 				write(c.rank, p.dispatch.Weights, x.weights)
 				write(c.rank, p.dispatch.Send, x.rows)
 			}
 			c.ok(graph.Launch(s))
 			c.synchronize()
-			p.check(func(_ int, element uint16) uint16 { return element })
+			p.check(func(_ int, element uint16) uint16 { return element }) // the input
 		}
 		c.ok(graph.Close())
 	})
 }
 
+// TestInvalidPermutations checks that Permute and Unpermute refuse the same invalid arguments, and
+// that neither of them works in place.
 func TestInvalidPermutations(t *testing.T) {
-	runRoutes(t, []int{2}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
+	ranks := []int{2}
+	runRoutes(t, ranks, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
 		p := newPermuteCase(c)
-		shorten := func(m *symmem.Memory) {
-			var err error
-			*m, err = m.Slice(0, m.Bytes()-128)
-			c.ok(err)
-		}
+		tooShort, err := p.permute.Permuted.Slice(0, p.permute.Permuted.Bytes()-128)
+		c.ok(err)
 		buffer := c.alloc(c.pools[0], p.layout.Bytes)
 		freed := buffer.Memory()
 		c.ok(buffer.Free())
 		for _, row := range []struct {
 			name   string
-			change func(a *symmem.PermuteArgs)
+			change func(a *symmem.PermuteArgs) // makes valid arguments invalid
 			want   error
 		}{
-			{"an alignment of -1", func(a *symmem.PermuteArgs) { a.Align = -1 }, symmem.ErrInvalid},
-			{"an alignment above 4096", func(a *symmem.PermuteArgs) { a.Align = 4097 }, symmem.ErrInvalid},
-			{"too many experts", func(a *symmem.PermuteArgs) { a.Experts = 513 }, symmem.ErrInvalid},
-			{"rows of odd sizes", func(a *symmem.PermuteArgs) { a.Hidden++ }, symmem.ErrInvalid},
 			{
-				"missing memory", func(a *symmem.PermuteArgs) { a.Permuted = symmem.Memory{} },
-				symmem.ErrOutOfRange,
+				name:   "an alignment of -1",
+				change: func(a *symmem.PermuteArgs) { a.Align = -1 }, want: symmem.ErrInvalid,
 			},
 			{
-				"memory for too few rows", func(a *symmem.PermuteArgs) { shorten(&a.Permuted) },
-				symmem.ErrOutOfRange,
+				name:   "an alignment above 4096",
+				change: func(a *symmem.PermuteArgs) { a.Align = 4097 }, want: symmem.ErrInvalid,
 			},
 			{
-				"freed memory", func(a *symmem.PermuteArgs) { a.Permuted = freed },
-				symmem.ErrFreed,
+				name:   "more than 512 experts",
+				change: func(a *symmem.PermuteArgs) { a.Experts = 513 }, want: symmem.ErrInvalid,
+			},
+			{
+				name:   "rows that are no multiple of 16 bytes",
+				change: func(a *symmem.PermuteArgs) { a.Hidden++ }, want: symmem.ErrInvalid,
+			},
+			{
+				name:   "missing memory",
+				change: func(a *symmem.PermuteArgs) { a.Permuted = symmem.Memory{} },
+				want:   symmem.ErrOutOfRange,
+			},
+			{
+				name:   "memory for too few rows",
+				change: func(a *symmem.PermuteArgs) { a.Permuted = tooShort },
+				want:   symmem.ErrOutOfRange,
+			},
+			{
+				name:   "freed memory",
+				change: func(a *symmem.PermuteArgs) { a.Permuted = freed }, want: symmem.ErrFreed,
 			},
 		} {
 			a := p.permute
 			row.change(&a)
-			for call, err := range map[string]error{
-				"Permute": c.World().Permute(a, nil), "Unpermute": c.World().Unpermute(a, nil),
-			} {
-				if !errors.Is(err, row.want) {
-					c.failf("%s with %s: got %v, want %v", call, row.name, err, row.want)
-				}
+			if err := c.World().Permute(a, nil); !errors.Is(err, row.want) {
+				c.failf("Permute with %s: got %v, want %v", row.name, err, row.want)
+			}
+			if err := c.World().Unpermute(a, nil); !errors.Is(err, row.want) {
+				c.failf("Unpermute with %s: got %v, want %v", row.name, err, row.want)
 			}
 		}
 		a := p.permute

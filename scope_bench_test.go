@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"testing"
 
 	"symmem"
@@ -18,8 +19,12 @@ func BenchmarkScope(b *testing.B) {
 	for _, groups := range []int{1, 8, 64} {
 		g := newGrownPool(b, openAlone(b), groups)
 		for _, segments := range []int{10, 100, 1000, 10_000} {
-			if segments*groups > 64_000 || testing.Short() && segments*groups > 1000 {
-				continue // the registration would take too long
+			mostWindows := 64_000 // more would take too long to register
+			if testing.Short() {
+				mostWindows = 1000
+			}
+			if segments*groups > mostWindows {
+				continue
 			}
 			g.grow(b, segments)
 			name := fmt.Sprintf("groups=%d/segments=%d", groups, segments)
@@ -30,6 +35,7 @@ func BenchmarkScope(b *testing.B) {
 }
 
 func (g *grownPool) benchmarkScopes(b *testing.B) {
+	const maxScopeNs = 50
 	b.ReportAllocs()
 	groupIndex := 0
 	for b.Loop() {
@@ -42,10 +48,11 @@ func (g *grownPool) benchmarkScopes(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	checkLimit(b, 50)
+	checkLimit(b, maxScopeNs)
 }
 
-// barsVariable makes benchmarks fail if they exceed their time limits, unless it is empty.
+// barsVariable is an environment variable. Unless it is empty, benchmarks fail if they exceed their
+// time limits.
 const barsVariable = "SYMMEM_TEST_BARS"
 
 // checkLimit fails a benchmark that takes more than limitNs per iteration, if barsVariable is set.
@@ -64,6 +71,7 @@ type segmentRecord struct {
 	blocks  []symmem.Buffer
 }
 
+// benchmarkWalks measures SGLang's former check: a copy of all records, and a map look-up for each.
 func (g *grownPool) benchmarkWalks(b *testing.B) {
 	source := g.records()
 	registered := map[uintptr]bool{}
@@ -74,7 +82,7 @@ func (g *grownPool) benchmarkWalks(b *testing.B) {
 	for b.Loop() {
 		copied := make([]segmentRecord, len(source))
 		for i, r := range source {
-			r.blocks = append([]symmem.Buffer(nil), r.blocks...)
+			r.blocks = slices.Clone(r.blocks)
 			copied[i] = r
 		}
 		for _, r := range copied {
@@ -102,13 +110,15 @@ func BenchmarkIsSymmetric(b *testing.B) {
 				return g.rt.Interop().IsSymmetric(g.rt.World(), address, queryBytes)
 			}
 			walk := func(address uintptr) bool { return isInWindow(windows, address) }
-			noLimit := math.Inf(1)
-			benchmarkQueries(b, name+"/by=query", 50, addresses, inWindow, query)
+			maxQueryNs, noLimit := 50.0, math.Inf(1)
+			benchmarkQueries(b, name+"/by=query", maxQueryNs, addresses, inWindow, query)
 			benchmarkQueries(b, name+"/by=walk", noLimit, addresses, inWindow, walk)
 		}
 	}
 }
 
+// benchmarkQueries runs a sub-benchmark that calls query for each address in turn. It fails if an
+// answer is not want, or if a query takes more than limitNs and limits are on (checkLimit).
 func benchmarkQueries(
 	b *testing.B, name string, limitNs float64, addresses []uintptr, want bool,
 	query func(uintptr) bool,
@@ -117,14 +127,16 @@ func benchmarkQueries(
 	b.Run(name, func(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
-			if address := addresses[i%len(addresses)]; query(address) != want {
-				b.Fatalf("the answer for address %#x is %t, want %t", address, !want, want)
+			address := addresses[i%len(addresses)]
+			if got := query(address); got != want {
+				b.Fatalf("the answer for address %#x is %t, want %t", address, got, want)
 			}
 		}
 		checkLimit(b, limitNs)
 	})
 }
 
+// queryBytes is the size of each queried range. It divides the size of a block.
 const queryBytes = 64 << 10
 
 // queryAddresses returns the start addresses of ranges. If inWindow is true, all ranges lie inside
@@ -133,6 +145,9 @@ func (g *grownPool) queryAddresses(inWindow bool) []uintptr {
 	const (
 		queries = 1 << 10
 		stride  = 7919 // a prime, so that consecutive queries are far apart
+		// rangesPerBlock is the number of ranges that fit into a block, less one. An odd number takes
+		// different ranges of a block when its turn comes again.
+		rangesPerBlock = halfSegment/queryBytes - 1
 	)
 	var addresses []uintptr
 	last := g.blocks[len(g.blocks)-1]
@@ -141,18 +156,19 @@ func (g *grownPool) queryAddresses(inWindow bool) []uintptr {
 		b := g.blocks[i*stride%len(g.blocks)]
 		switch {
 		case inWindow:
-			addresses = append(addresses, b.Address()+uintptr(i%15)*queryBytes)
-		case i%3 == 0:
+			addresses = append(addresses, b.Address()+uintptr(i%rangesPerBlock)*queryBytes)
+		case i%3 == 0: // before the first window
 			addresses = append(addresses, g.blocks[0].Address()-queryBytes)
-		case i%3 == 1:
+		case i%3 == 1: // across the end of the last window
 			addresses = append(addresses, end-queryBytes/2)
-		default:
+		default: // after the last window
 			addresses = append(addresses, end+uintptr(i))
 		}
 	}
 	return addresses
 }
 
+// isInWindow reports whether a window contains the queryBytes bytes at address.
 func isInWindow(windows []segmentRecord, address uintptr) bool {
 	for i := range windows {
 		w := &windows[i]
@@ -164,16 +180,17 @@ func isInWindow(windows []segmentRecord, address uintptr) bool {
 }
 
 // grownPool is a pool whose segments are registered with each of its groups. A benchmark chooses
-// the number of segments: with PyTorch's sizing, two blocks of 1 MiB fill a segment.
+// the number of segments.
 type grownPool struct {
 	rt     *symmem.Runtime
 	pool   *symmem.Pool
 	groups []*symmem.Group
-	blocks []symmem.Buffer
+	blocks []symmem.Buffer // all live blocks, two per segment
 }
 
 var errSegments = errors.New("the pool has the wrong number of segments")
 
+// halfSegment is the size of a block. With PyTorch's sizing, two blocks fill a segment.
 const halfSegment = 1 << 20
 
 // newGrownPool creates an empty pool and the given number of groups: the world and splits of it.
@@ -209,7 +226,7 @@ func (g *grownPool) allocate(segments int) error {
 	return nil
 }
 
-// grow increases the number of segments to the given one and registers them with every group.
+// grow increases the number of segments to segments, and registers all of them with every group.
 func (g *grownPool) grow(tb testing.TB, segments int) {
 	tb.Helper()
 	if err := g.allocate(segments); err != nil {
@@ -222,7 +239,7 @@ func (g *grownPool) grow(tb testing.TB, segments int) {
 	}
 }
 
-// records lists the pool's segments by ordinal.
+// records lists the pool's segments with their blocks. The index is the segment's ordinal.
 func (g *grownPool) records() []segmentRecord {
 	var all []segmentRecord
 	for s := range g.pool.Segments() {

@@ -7,6 +7,8 @@ import (
 	"symmem"
 )
 
+// TestScopeEndRegistersNewMemory checks that memory from a scope is not registered with the scope's
+// group before End, and that afterwards, collectives on it take the window path.
 func TestScopeEndRegistersNewMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -22,19 +24,24 @@ func TestScopeEndRegistersNewMemory(t *testing.T) {
 		r.ok(s.End(r.ctx))
 		r.checkSum(r.World(), b)
 		if stats := r.World().Stats(); stats.Registrations != 1 || stats.Paths["window"] != 1 {
-			r.failf("got %+v, want 1 registration and 1 call on the window path", stats)
+			r.failf("got %+v, want 1 registration, and 1 call on the window path (checkSum)", stats)
 		}
 	})
 }
 
+// TestScopeEndWithoutNewMemory uses scopes on one of two ranks. Without new memory, End must not
+// wait for the other rank to agree to a registration.
 func TestScopeEndWithoutNewMemory(t *testing.T) {
+	const scopes, scopingRank = 10, 0
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		r.window(p, mib)
+		r.window(p, mib) // maps and registers the pool's only segment
 		before := r.World().Stats().Agreements
-		for i := 0; i < 10 && r.Rank() == 0; i++ {
-			s := p.Begin(r.World())
-			r.ok(s.End(r.ctx))
+		if r.Rank() == scopingRank {
+			for range scopes {
+				s := p.Begin(r.World())
+				r.ok(s.End(r.ctx))
+			}
 		}
 		if n := r.World().Stats().Agreements; n != before {
 			r.failf("%d agreements after the scopes, want %d as before", n, before)
@@ -42,6 +49,8 @@ func TestScopeEndWithoutNewMemory(t *testing.T) {
 	})
 }
 
+// TestNestedScopes ends a scope of a one-rank group inside a scope of the world. End registers all
+// memory of the pool, but only with the group of its scope.
 func TestNestedScopes(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -50,7 +59,7 @@ func TestNestedScopes(t *testing.T) {
 		a, err := outer.Alloc(mib)
 		r.ok(err)
 		inner := p.Begin(single)
-		b, err := inner.Alloc(8 * mib)
+		b, err := inner.Alloc(8 * mib) // does not fit into the first segment
 		r.ok(err)
 		r.ok(inner.End(r.ctx))
 		for _, buffer := range []symmem.Buffer{a, b} {
@@ -68,6 +77,8 @@ func TestNestedScopes(t *testing.T) {
 	})
 }
 
+// TestEndedScopeRejectsCalls checks that End and Alloc return ErrClosed after the end of a scope, by
+// End or by Abandon, and that another Abandon does nothing.
 func TestEndedScopeRejectsCalls(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -78,7 +89,9 @@ func TestEndedScopeRejectsCalls(t *testing.T) {
 			s := p.Begin(r.World())
 			end(s)
 			s.Abandon() // does nothing
-			r.wantErr(s.End(r.ctx), symmem.ErrClosed)
+			if err := s.End(r.ctx); !errors.Is(err, symmem.ErrClosed) {
+				r.failf("End after %s: got %v, want ErrClosed", name, err)
+			}
 			if _, err := s.Alloc(512); !errors.Is(err, symmem.ErrClosed) {
 				r.failf("Alloc after %s: got %v, want ErrClosed", name, err)
 			}
@@ -86,6 +99,8 @@ func TestEndedScopeRejectsCalls(t *testing.T) {
 	})
 }
 
+// TestScopeDoesNotAllocate checks that a scope without new memory allocates nothing on the Go heap,
+// even with the usual deferred Abandon.
 func TestScopeDoesNotAllocate(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -100,10 +115,13 @@ func TestScopeDoesNotAllocate(t *testing.T) {
 	})
 }
 
+// TestNextEndRegistersMemoryOfAbandonedScope abandons a scope with new memory. The memory must stay
+// allocated without a registration, until the next scope of the pool ends.
 func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 	errTest := errors.New("test error")
 	for _, row := range []struct {
-		name    string
+		name string
+		// abandon allocates the returned buffer in a scope of the world, and abandons the scope.
 		abandon func(r *rank, p *symmem.Pool) symmem.Buffer
 	}{
 		{"by Abandon", func(r *rank, p *symmem.Pool) symmem.Buffer {
@@ -114,10 +132,13 @@ func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 			return b
 		}},
 		{"by an error in With", func(r *rank, p *symmem.Pool) (b symmem.Buffer) {
-			r.wantErr(p.With(r.ctx, r.World(), func(s *symmem.Scope) (err error) {
-				b, err = s.Alloc(mib)
-				return errors.Join(err, errTest)
-			}), errTest)
+			err := p.With(r.ctx, r.World(), func(s *symmem.Scope) error {
+				var allocErr error
+				b, allocErr = s.Alloc(mib)
+				r.ok(allocErr)
+				return errTest
+			})
+			r.wantErr(err, errTest)
 			return b
 		}},
 		{"by a panic in With", func(r *rank, p *symmem.Pool) (b symmem.Buffer) {
@@ -126,11 +147,13 @@ func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 					r.failf("With did not propagate the panic")
 				}
 			}()
-			r.ok(p.With(r.ctx, r.World(), func(s *symmem.Scope) (err error) {
-				b, err = s.Alloc(mib)
-				r.ok(err)
+			err := p.With(r.ctx, r.World(), func(s *symmem.Scope) error {
+				var allocErr error
+				b, allocErr = s.Alloc(mib)
+				r.ok(allocErr)
 				panic(errTest)
-			}))
+			})
+			r.failf("With returned %v, want a panic", err)
 			return b
 		}},
 	} {
@@ -152,15 +175,20 @@ func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 	}
 }
 
+// TestDisabledScopeAllocatesLocalMemory checks that a disabled scope allocates outside its pool. The
+// ranks may allocate different sizes, and collectives on the memory take the plain path.
 func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
-	const count = 1024
+	const count = 1024 // elements to sum; the buffers are larger
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		s := p.BeginDisabled()
 		b, err := s.Alloc(int64(1+r.Rank()) * mib)
 		r.ok(err)
-		if s.Enabled() || b.Pool() == p || p.Stats().Used != 0 {
-			r.failf("the disabled scope allocated from the pool")
+		if s.Enabled() {
+			r.failf("Enabled() = true, want false")
+		}
+		if used := p.Stats().Used; b.Pool() == p || used != 0 {
+			r.failf("the disabled scope allocated from the pool, which has %d bytes in use; want 0", used)
 		}
 		r.ok(s.End(r.ctx))
 		r.wantErr(s.End(r.ctx), symmem.ErrClosed)
@@ -169,9 +197,10 @@ func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
 		r.fill(b, 1)
 		r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil))
 		r.synchronize()
-		if v := r.floats(b); v[count-1] != 2 || v[count] != 1 {
+		v := r.floats(b)
+		if lastSum, next := v[count-1], v[count]; lastSum != 2 || next != 1 {
 			r.failf("elements %d and %d = %v and %v, want the sum 2 and the initial value 1", count-1,
-				count, v[count-1], v[count])
+				count, lastSum, next)
 		}
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 0 {
 			r.failf("Paths = %v, want 1 plain", paths)
@@ -180,6 +209,8 @@ func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
 	})
 }
 
+// TestScopeEndReportsRegistrationError begins scopes whose memory cannot be registered with the
+// world. All methods of these scopes must return the error that Register returns.
 func TestScopeEndReportsRegistrationError(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		single := r.split(r.World(), r.Rank())
@@ -188,21 +219,25 @@ func TestScopeEndReportsRegistrationError(t *testing.T) {
 			pool *symmem.Pool
 			want error
 		}{
-			{"a pool without a domain", r.poolWith(symmem.PoolOptions{}), symmem.ErrInvalid},
 			{
-				"a pool of a smaller domain", r.poolWith(symmem.PoolOptions{Domain: single}),
-				symmem.ErrInvalid,
+				name: "a pool without a domain",
+				pool: r.poolWith(symmem.PoolOptions{}), want: symmem.ErrInvalid,
 			},
-			{"a closed pool", r.closedPool(), symmem.ErrClosed},
+			{
+				name: "a pool of a smaller domain",
+				pool: r.poolWith(symmem.PoolOptions{Domain: single}), want: symmem.ErrInvalid,
+			},
+			{name: "a closed pool", pool: r.closedPool(), want: symmem.ErrClosed},
 		} {
 			s := row.pool.Begin(r.World())
 			_, allocErr := s.Alloc(512)
+			endErr := s.End(r.ctx)
 			withErr := row.pool.With(r.ctx, r.World(), func(*symmem.Scope) error {
 				panic("With called the function of an invalid scope")
 			})
+			registerErr := row.pool.Register(r.ctx, r.World())
 			for call, err := range map[string]error{
-				"Alloc": allocErr, "End": s.End(r.ctx), "With": withErr,
-				"Register": row.pool.Register(r.ctx, r.World()),
+				"Alloc": allocErr, "End": endErr, "With": withErr, "Register": registerErr,
 			} {
 				if !errors.Is(err, row.want) {
 					r.failf("%s on %s: got %v, want %v", call, row.name, err, row.want)
@@ -212,21 +247,25 @@ func TestScopeEndReportsRegistrationError(t *testing.T) {
 	})
 }
 
+// closedPool returns a pool of the world that is closed.
 func (r *rank) closedPool() *symmem.Pool {
 	p := r.pool()
 	r.ok(p.Close())
 	return p
 }
 
+// TestScopeRejectsNilAndClosedGroup checks that calls with a nil group return ErrInvalid, and that
+// End returns ErrClosed if it must register new memory with a closed group.
 func TestScopeRejectsNilAndClosedGroup(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		withoutGroup := p.Begin(nil)
 		r.wantErr(withoutGroup.End(r.ctx), symmem.ErrInvalid)
 		r.wantErr(p.Register(r.ctx, nil), symmem.ErrInvalid)
-		r.wantErr(p.With(r.ctx, r.World(), nil), symmem.ErrInvalid)
+		r.wantErr(p.With(r.ctx, r.World(), nil), symmem.ErrInvalid) // a nil function
 		var nilGroup *symmem.Group
-		if b := r.window(p, 4096); nilGroup.IsSymmetric(b.Memory()) {
+		registered := r.window(p, 4096)
+		if nilGroup.IsSymmetric(registered.Memory()) {
 			r.failf("IsSymmetric = true in a nil group, want false")
 		}
 		closedGroup := r.split(r.World(), 0)
@@ -239,12 +278,14 @@ func TestScopeRejectsNilAndClosedGroup(t *testing.T) {
 	})
 }
 
+// TestZeroScope checks that the zero value returns ErrInvalid and does not panic.
 func TestZeroScope(t *testing.T) {
 	var s symmem.Scope
 	_, allocErr := s.Alloc(512)
 	_, allocOnErr := s.AllocOn(nil, 512)
+	endErr := s.End(t.Context())
 	for call, err := range map[string]error{
-		"Alloc": allocErr, "AllocOn": allocOnErr, "End": s.End(t.Context()),
+		"Alloc": allocErr, "AllocOn": allocOnErr, "End": endErr,
 	} {
 		if !errors.Is(err, symmem.ErrInvalid) {
 			t.Errorf("%s: got %v, want ErrInvalid", call, err)
