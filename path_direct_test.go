@@ -12,9 +12,9 @@ import (
 )
 
 // writeDirectTable writes a tuning table, which chooses paths by size, and returns its file.
-// All-reduces take the direct path, which runs kernels of symmem, up to 16 KiB on symmetric buffers.
-// On other buffers, the limit is 4 KiB. Otherwise, they take the window path up to 32 KiB. The plain
-// path, which needs no registered memory, takes the rest.
+// All-reduces take the direct path, which runs kernels of symmem, up to 16 KiB on symmetric
+// buffers. On other buffers, the limit is 4 KiB. Otherwise, they take the window path up to 32 KiB.
+// The plain path, which needs no registered memory, takes the rest.
 func writeDirectTable(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "direct.json")
@@ -254,8 +254,8 @@ func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 	})
 }
 
-// TestRegistrableMemoryTakesDirectPath checks that Explain describes the path of unregistered memory
-// as it will be after a registration.
+// TestRegistrableMemoryTakesDirectPath checks that Explain describes the path of unregistered
+// memory as it will be after a registration.
 func TestRegistrableMemoryTakesDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
 		g := symmem.WithChecks(r.World(), allowAll, checkSmallExchange)

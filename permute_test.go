@@ -9,7 +9,8 @@ import (
 	bits "symmem/internal/reduce"
 )
 
-// permuteCase is a layer of a mixture of experts with random shapes and tokens. It runs on one rank:
+// permuteCase is a layer of a mixture of experts with random shapes and tokens. It runs on one
+// rank:
 //
 //   - Dispatch sends each token's row to the ranks of its experts.
 //   - Permute groups the received rows by expert.

@@ -142,9 +142,9 @@ func randomWorkload(live int) workload {
 }
 
 // trainingWorkload simulates the passes of training. The forward pass allocates an activation in
-// each layer. The backward pass visits the layers in reverse order and frees their activations. Both
-// passes allocate and free three temporaries in each layer. Sizes are log-uniform between 512 B and
-// 64 MiB. The first slots hold activations, one per layer, and the others hold temporaries.
+// each layer. The backward pass visits the layers in reverse order and frees their activations.
+// Both passes allocate and free three temporaries in each layer. Sizes are log-uniform between 512
+// B and 64 MiB. The first slots hold activations, one per layer, and the others hold temporaries.
 func trainingWorkload(layers int) workload {
 	const minSize, maxSize = 512, 64 << 20
 	const temporaries = 3

@@ -10,32 +10,35 @@ import (
 	"symmem"
 )
 
-// TestCloseReportsFaultOnce closes a Runtime while three of its streams have collectives of a
-// group that the other rank has aborted. No call has returned the fault yet, so Close must return
-// it, but only once.
+// TestCloseReportsFaultOnce closes the Runtime of rank 0 while three of its streams have
+// collectives of the world, which rank 1 aborts. No call has returned the fault yet, so Close must
+// return it, but only once.
 func TestCloseReportsFaultOnce(t *testing.T) {
+	const abortingRank, streams = 1, 3
 	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
-	launched, closed := make(chan struct{}), make(chan error, 1)
+	launched := make(chan struct{}) // closed when rank 0 has queued its collectives
+	closed := make(chan error, 1)   // the result of rank 0's Close
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
 		defer r.Close()
 		defer symmem.FreeLive(rt)
 		b := r.window(r.pool(), mib)
 		r.checkSum(r.World(), b) // NCCL's first call waits for all ranks
-		if r.Rank() == 1 {
+		if r.Rank() == abortingRank {
 			<-launched
 			r.World().Abort()
 			<-r.World().Ended() // after Close, this rank could not report the cause
 			return
 		}
+		// The deferred calls also run after a failure. Their order is: begin, launched, Close.
 		defer func() {
 			symmem.FreeLive(rt)
 			closed <- r.Close()
 		}()
 		defer close(launched)
-		begin := make(chan struct{})
+		begin := make(chan struct{}) // when it is closed, the streams begin their collectives
 		defer close(begin)
-		for range 3 {
+		for range streams {
 			s, err := r.NewStream()
 			r.ok(err)
 			// The host function delays the collective, so the call itself launches nothing.
@@ -45,31 +48,36 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 		}
 	})
 	err := <-closed
-	if !errors.Is(err, symmem.ErrAborted) || strings.Contains(err.Error(), "\n") {
+	isJoined := err != nil && strings.Contains(err.Error(), "\n") // one line for each joined error
+	if !errors.Is(err, symmem.ErrAborted) || isJoined {
 		t.Errorf("got %v, want ErrAborted once", err)
 	}
 }
 
-// TestCloseOmitsReturnedFault checks that Close does not return a fault that a call has returned.
+// TestCloseOmitsReturnedFault aborts a group and calls it, which returns the fault. Close must not
+// return the same fault again.
 func TestCloseOmitsReturnedFault(t *testing.T) {
+	const count = 100
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		b := r.window(r.pool(), 4096)
 		m := b.Memory()
 		g.Abort()
-		err := g.AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, nil)
+		err := g.AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
 		r.wantErr(err, symmem.ErrAborted)
 		symmem.FreeLive(r.Runtime)
 		r.ok(r.Close())
 	})
 }
 
-// TestCloseEndsPendingJoin closes a Runtime during a Join, which must return ErrClosed.
+// TestCloseEndsPendingJoin closes both Runtimes while rank 0 waits in a Join for rank 1, which
+// never calls it. Join must return ErrClosed long before its timeout.
 func TestCloseEndsPendingJoin(t *testing.T) {
-	waiting := make(chan struct{})
+	const timeout, limit = time.Minute, 20 * time.Second
+	waiting := make(chan struct{}) // closed by the first warning that rank 1 is late
 	var once sync.Once
 	runtimes := openRanks(t, 2, symmem.Options{
-		Timeout: time.Minute, WarnAfter: 20 * time.Millisecond,
+		Timeout: timeout, WarnAfter: 20 * time.Millisecond,
 		OnLate: func(symmem.LateWarning) { once.Do(func() { close(waiting) }) },
 	})
 	begin := time.Now()
@@ -87,23 +95,25 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 	if err := <-joined; !errors.Is(err, symmem.ErrClosed) {
 		t.Errorf("Join: got %v, want ErrClosed", err)
 	}
-	if took := time.Since(begin); took > 20*time.Second {
-		t.Errorf("Join and Close took %v, want at most 20s", took)
+	if took := time.Since(begin); took > limit {
+		t.Errorf("Join and Close took %v, want at most %v", took, limit)
 	}
 }
 
-// TestJoinNamesClosedRank closes rank 0 during its Join, while rank 1 waits in Join and before
-// rank 2 connects. The errors of ranks 1 and 2 must name rank 0.
+// TestJoinNamesClosedRank closes the Runtime of rank 0 during its Join. At that time, rank 1 waits
+// in Join, and rank 2 has not connected yet. The errors of ranks 1 and 2 must name rank 0.
 func TestJoinNamesClosedRank(t *testing.T) {
+	const closedRank, waitingRank, lateRank = 0, 1, 2
 	runtimes := openRanks(t, 3, symmem.Options{Timeout: time.Minute})
-	connected, failed := make(chan struct{}), make(chan struct{})
-	symmem.HoldConnect(runtimes[0], func() { close(connected) })
-	symmem.HoldConnect(runtimes[2], func() { <-failed })
-	errs := make([]error, len(runtimes))
+	connected := make(chan struct{}) // closed when rank 0 has connected
+	failed := make(chan struct{})    // closed when rank 1's Join has failed
+	symmem.HoldConnect(runtimes[closedRank], func() { close(connected) })
+	symmem.HoldConnect(runtimes[lateRank], func() { <-failed })
+	errs := make([]error, len(runtimes)) // of Join, by rank
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		var closing sync.WaitGroup
 		defer closing.Wait()
-		if rt.Rank() == 0 {
+		if rt.Rank() == closedRank {
 			closing.Go(func() {
 				<-connected
 				if err := rt.Close(); err != nil {
@@ -112,20 +122,25 @@ func TestJoinNamesClosedRank(t *testing.T) {
 			})
 		}
 		_, errs[rt.Rank()] = rt.Join(t.Context(), "three", []int{0, 1, 2})
-		if rt.Rank() == 1 {
+		if rt.Rank() == waitingRank {
 			close(failed)
 		}
 		if err := rt.Close(); err != nil {
 			t.Errorf("rank %d: Close: %v", rt.Rank(), err)
 		}
 	})
-	if !errors.Is(errs[0], symmem.ErrClosed) {
-		t.Errorf("rank 0: got %v, want ErrClosed", errs[0])
+	if err := errs[closedRank]; !errors.Is(err, symmem.ErrClosed) {
+		t.Errorf("rank %d: got %v, want ErrClosed", closedRank, err)
 	}
-	for rank, err := range errs[1:] {
+	for _, number := range []int{waitingRank, lateRank} {
 		var deadlock *symmem.DeadlockError
-		if !errors.As(err, &deadlock) || len(deadlock.Activity) != 1 || deadlock.Activity[0] == "" {
-			t.Errorf("rank %d: got %v, want a DeadlockError that names only rank 0", rank+1, err)
+		if !errors.As(errs[number], &deadlock) {
+			t.Errorf("rank %d: got %v, want a DeadlockError", number, errs[number])
+			continue
+		}
+		if len(deadlock.Activity) != 1 || deadlock.Activity[closedRank] == "" {
+			t.Errorf("rank %d: got the activities %v, want only one of rank %d", number,
+				deadlock.Activity, closedRank)
 		}
 	}
 }
@@ -135,9 +150,10 @@ func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 	const timeout, streams = 500 * time.Millisecond, 24
 	runRanks(t, 1, symmem.Options{Timeout: timeout}, func(r *rank) {
 		for range streams {
-			r.hold(r.stream())
+			r.hold(r.stream()) // keeps the stream busy until the end of the test
 		}
-		const limit = (streams - 1) * 2 * timeout // less than twice the timeout for each stream
+		// In turn, the streams would take twice the timeout each, which is more than the limit.
+		const limit = (streams - 1) * 2 * timeout
 		begin := time.Now()
 		r.wantTimeout(r.Close())
 		if took := time.Since(begin); took > limit {
@@ -146,6 +162,8 @@ func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 	})
 }
 
+// TestRuntimeForgetsClosedPoolsAndGroups checks that closed pools and groups leave the statistics,
+// so that a Runtime that creates many of them does not grow.
 func TestRuntimeForgetsClosedPoolsAndGroups(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		before := r.Stats()
@@ -157,20 +175,21 @@ func TestRuntimeForgetsClosedPoolsAndGroups(t *testing.T) {
 			r.closePool(p)
 			r.ok(g.Close())
 		}
-		if after := r.Stats(); len(after.Pools) != len(before.Pools) ||
-			len(after.Groups) != len(before.Groups) {
+		after := r.Stats()
+		if len(after.Pools) != len(before.Pools) || len(after.Groups) != len(before.Groups) {
 			r.failf("%d pools and %d groups are left, want %d and %d",
 				len(after.Pools), len(after.Groups), len(before.Pools), len(before.Groups))
 		}
 	})
 }
 
-// beginClose starts Close on another goroutine and waits until it has begun.
+// beginClose starts Close on another goroutine and waits until the Runtime rejects new calls. The
+// result of Close is sent to closed.
 func beginClose(rt *symmem.Runtime) (closed chan error) {
 	closed = make(chan error, 1)
 	go func() { closed <- rt.Close() }()
 	for {
-		if _, err := rt.NewEvent(); err != nil {
+		if _, err := rt.NewEvent(); err != nil { // Close has begun
 			pause()
 			return closed
 		}
@@ -180,6 +199,8 @@ func beginClose(rt *symmem.Runtime) (closed chan error) {
 // pause gives other goroutines time to begin waiting, or to make the mistake that a test looks for.
 func pause() { <-time.After(50 * time.Millisecond) }
 
+// TestCloseDuringNewPool begins Close when NewPool has reserved addresses. NewPool must succeed,
+// and Close must wait for it and close the new pool.
 func TestCloseDuringNewPool(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		var closed chan error
@@ -192,10 +213,11 @@ func TestCloseDuringNewPool(t *testing.T) {
 	})
 }
 
-// TestCloseDuringJoinClosesGroup closes a Runtime inside a Join, so that Close times out.
+// TestCloseDuringJoinClosesGroup calls Close inside a Join, so that Close waits for the Join until
+// the timeout. Afterwards, Join must close the new group and return ErrClosed.
 func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
-		symmem.HoldConnect(r.Runtime, func() { r.ok(r.Close()) })
+		symmem.HoldConnect(r.Runtime, func() { r.ok(r.Close()) }) // called in Join
 		_, err := r.Join(r.ctx, "late", []int{0})
 		r.wantErr(err, symmem.ErrClosed)
 	})

@@ -77,8 +77,8 @@ func TestNestedScopes(t *testing.T) {
 	})
 }
 
-// TestEndedScopeRejectsCalls checks that End and Alloc return ErrClosed after the end of a scope, by
-// End or by Abandon, and that another Abandon does nothing.
+// TestEndedScopeRejectsCalls checks that End and Alloc return ErrClosed after the end of a scope,
+// by End or by Abandon, and that another Abandon does nothing.
 func TestEndedScopeRejectsCalls(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -175,8 +175,8 @@ func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 	}
 }
 
-// TestDisabledScopeAllocatesLocalMemory checks that a disabled scope allocates outside its pool. The
-// ranks may allocate different sizes, and collectives on the memory take the plain path.
+// TestDisabledScopeAllocatesLocalMemory checks that a disabled scope allocates outside its pool.
+// The ranks may allocate different sizes, and collectives on the memory take the plain path.
 func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
 	const count = 1024 // elements to sum; the buffers are larger
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// numbersFrom returns the numbers that rank src sends: counts[dst] numbers for each rank dst, by
-// rank. Each number encodes src and dst.
+// numbersFrom returns the numbers that rank src sends: counts[dst] numbers for each rank dst, in
+// the order of ranks. Each number encodes src, dst and its index in separate bits.
 func numbersFrom(src int, counts []int64) (all []int32) {
 	for dst, n := range counts {
 		for i := range n {
@@ -21,15 +21,18 @@ func numbersFrom(src int, counts []int64) (all []int32) {
 	return all
 }
 
-// unevenCount returns the number of elements that src sends to dst in a round. It varies with each
-// argument and is at most 1000.
+// unevenCount returns the number of elements that src sends to dst in a round: a multiple of 100
+// from 0 to 1000. The factors make it vary with each argument.
 func unevenCount(src, dst, round int) int64 { return int64((src*5 + dst*3 + round*7) % 11 * 100) }
 
+// TestSplits exchanges different numbers of elements between all ranks. In each round, the ranks
+// must receive what their peers have sent to them, in the order of ranks.
 func TestSplits(t *testing.T) {
-	const capacity = 4096 // elements of a buffer
+	const capacity = 4096 // elements of a buffer, enough for 3 times 1000
+	const elementBytes = 4
 	runRanks(t, 3, symmem.Options{Path: symmem.PathPlain}, func(r *rank) {
 		g, s, n := r.World(), r.DefaultStream(), r.Size()
-		send, recv := r.unregistered(capacity*4), r.unregistered(capacity*4)
+		send, recv := r.unregistered(capacity*elementBytes), r.unregistered(capacity*elementBytes)
 		for round := range 5 {
 			sendCounts, recvCounts := make([]int64, n), make([]int64, n)
 			for peer := range n {
@@ -42,8 +45,9 @@ func TestSplits(t *testing.T) {
 				fromPeer[r.Rank()] = recvCounts[peer]
 				want = append(want, numbersFrom(peer, fromPeer)...)
 			}
-			padding := make([]int32, capacity)
-			write(r, send, append(numbersFrom(r.Rank(), sendCounts), padding...)[:capacity])
+			sent := make([]int32, capacity) // padded with zeros to the size of send
+			copy(sent, numbersFrom(r.Rank(), sendCounts))
+			write(r, send, sent)
 			splits := symmem.Contiguous(sendCounts, recvCounts)
 			r.ok(g.AllToAllV(r.ctx, send, recv, splits, symmem.Int32, s))
 			clear(splits.SendCounts) // the call must have copied them
@@ -54,8 +58,10 @@ func TestSplits(t *testing.T) {
 	})
 }
 
+// TestMismatchedSplitsDiverge makes rank 2 expect an element more from rank 0 than rank 0 sends.
+// All ranks must get an error with both numbers.
 func TestMismatchedSplitsDiverge(t *testing.T) {
-	var errs [3]error
+	var errs [3]error // by rank
 	runRanks(t, 3, symmem.Options{Path: symmem.PathPlain, Check: symmem.CheckEvery}, func(r *rank) {
 		send, recv := r.unregistered(64), r.unregistered(64)
 		counts := []int64{1, 1, 1}
@@ -63,26 +69,37 @@ func TestMismatchedSplitsDiverge(t *testing.T) {
 		if r.Rank() == 2 {
 			splits.RecvCounts[0] = 2
 		}
-		err := r.World().AllToAllV(r.ctx, send, recv, splits, symmem.Int32, nil)
-		errs[r.Rank()] = errors.Join(err, r.DefaultStream().Synchronize(r.ctx))
+		callErr := r.World().AllToAllV(r.ctx, send, recv, splits, symmem.Int32, nil)
+		streamErr := r.DefaultStream().Synchronize(r.ctx)
+		errs[r.Rank()] = errors.Join(callErr, streamErr) // either of them may report the fault
 	})
+	wantEnds := []symmem.MessageEnds{{From: 0, To: 2, Sent: 1, Received: 2}}
 	for number, err := range errs {
 		var e *symmem.MessageError
-		if !errors.As(err, &e) || e.Fault != symmem.SplitsDiffer || e.Number != 1 ||
-			!slices.Equal(e.Ends, []symmem.MessageEnds{{From: 0, To: 2, Sent: 1, Received: 2}}) {
-			t.Errorf("rank %d: got %v, want a MessageError for 1 element sent and 2 expected", number, err)
+		if !errors.As(err, &e) {
+			t.Errorf("rank %d: got %v, want a MessageError", number, err)
+			continue
+		}
+		if e.Fault != symmem.SplitsDiffer || e.Number != 1 || !slices.Equal(e.Ends, wantEnds) {
+			t.Errorf("rank %d: got %+v, want SplitsDiffer in exchange 1 with the ends %+v", number, e,
+				wantEnds)
 		}
 	}
 }
 
+// TestUnevenAndRootedOperations runs collectives with random counts, which may be 0, and random
+// roots. The largest counts need several steps of the exchange memory. To repeat a failure, use the
+// logged seed.
 func TestUnevenAndRootedOperations(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
+	const rounds = 30
 	runRanks(t, 3, symmem.Options{Path: symmem.PathPlain}, func(r *rank) {
 		draw := rand.New(rand.NewPCG(seed, 1)) // draws the same numbers on all ranks
 		pool := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})
-		for range 30 {
-			maxCount := []int{4, 100, 3000, 100_000}[draw.IntN(4)]
+		for range rounds {
+			limits := []int{4, 100, 3000, 100_000} // of all counts in a round
+			maxCount := limits[draw.IntN(len(limits))]
 			counts := []int64{
 				int64(draw.IntN(maxCount)), int64(draw.IntN(maxCount)), int64(draw.IntN(maxCount)),
 			}
@@ -94,7 +111,8 @@ func TestUnevenAndRootedOperations(t *testing.T) {
 	})
 }
 
-// unevenCall checks operations on one rank.
+// unevenCall checks operations with the same counts and root on one rank. They all move or reduce
+// parts: the numbers that one rank contributes to the result of another.
 type unevenCall struct {
 	*rank
 	pool   *symmem.Pool
@@ -102,7 +120,8 @@ type unevenCall struct {
 	root   int
 }
 
-// part returns the numbers that src contributes to the part of dst. They increase with src.
+// part returns the count numbers that src contributes to dst, which encode both ranks and the
+// index. They increase with src, so that the last rank has the maximum.
 func (u *unevenCall) part(src, dst int, count int64) []int32 {
 	numbers := make([]int32, count)
 	for i := range numbers {
@@ -111,6 +130,7 @@ func (u *unevenCall) part(src, dst int, count int64) []int32 {
 	return numbers
 }
 
+// joinParts returns part(r) for all ranks r, in the order of ranks.
 func (u *unevenCall) joinParts(part func(r int) []int32) (all []int32) {
 	for r := range u.counts {
 		all = append(all, part(r)...)
@@ -123,13 +143,15 @@ func (u *unevenCall) allocateFilled(numbers []int32) symmem.Memory {
 	if len(numbers) == 0 {
 		return symmem.Memory{}
 	}
-	bytes := int64(len(numbers)) * 4
+	const elementBytes = 4
+	bytes := int64(len(numbers)) * elementBytes
 	m, err := u.alloc(u.pool, bytes).Memory().Slice(0, bytes)
 	u.ok(err)
 	write(u.rank, m, numbers)
 	return m
 }
 
+// check fails the test unless m, the result of the named call, contains the numbers want.
 func (u *unevenCall) check(call string, m symmem.Memory, want []int32) {
 	u.t.Helper()
 	if len(want) == 0 {
@@ -140,16 +162,21 @@ func (u *unevenCall) check(call string, m symmem.Memory, want []int32) {
 	}
 }
 
+// toAll is the dst of parts that do not depend on their destination.
+const toAll = 0
+
+// checkAllGatherV gathers a part of each rank on all ranks.
 func (u *unevenCall) checkAllGatherV() {
 	me := u.Rank()
-	want := u.joinParts(func(r int) []int32 { return u.part(r, 0, u.counts[r]) })
+	want := u.joinParts(func(r int) []int32 { return u.part(r, toAll, u.counts[r]) })
 	recv := u.allocateFilled(make([]int32, len(want)))
-	send := u.allocateFilled(u.part(me, 0, u.counts[me]))
+	send := u.allocateFilled(u.part(me, toAll, u.counts[me]))
 	u.ok(u.World().AllGatherV(u.ctx, send, recv, u.counts, symmem.Int32, nil))
 	u.synchronize()
 	u.check("AllGatherV", recv, want)
 }
 
+// checkReduceScatterV computes the maximum of all ranks' parts for each rank.
 func (u *unevenCall) checkReduceScatterV() {
 	me := u.Rank()
 	send := u.allocateFilled(u.joinParts(func(r int) []int32 { return u.part(me, r, u.counts[r]) }))
@@ -166,19 +193,21 @@ func (u *unevenCall) checkRooted(count int64) {
 	var whole symmem.Memory // only on the root
 	var want []int32
 	if me == u.root {
-		want = u.joinParts(func(r int) []int32 { return u.part(r, 0, count) })
+		want = u.joinParts(func(r int) []int32 { return u.part(r, toAll, count) })
 		whole = u.allocateFilled(make([]int32, len(want)))
 	}
-	own := u.allocateFilled(u.part(me, 0, count))
+	own := u.allocateFilled(u.part(me, toAll, count))
 	u.ok(u.World().Gather(u.ctx, own, whole, count, symmem.Int32, u.root, nil))
 	u.synchronize()
 	u.check("Gather", whole, want)
 	back := u.allocateFilled(make([]int32, count))
 	u.ok(u.World().Scatter(u.ctx, whole, back, count, symmem.Int32, u.root, nil))
 	u.synchronize()
-	u.check("Scatter", back, u.part(me, 0, count))
+	u.check("Scatter", back, u.part(me, toAll, count))
 }
 
+// TestDifferentCountsDiverge gives the ranks different counts for the same call. The error must
+// quote the counts of both.
 func TestDifferentCountsDiverge(t *testing.T) {
 	o := symmem.Options{Path: symmem.PathPlain, Check: symmem.CheckEvery}
 	runRanks(t, 2, o, func(r *rank) {
@@ -200,20 +229,27 @@ func TestDifferentCountsDiverge(t *testing.T) {
 	})
 }
 
+// TestInvalidCountsAreRefused checks counts and a root that do not fit to two ranks, and a buffer
+// that is too small for the counts.
 func TestInvalidCountsAreRefused(t *testing.T) {
-	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+	const ranks = 2
+	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		g, send, recv := r.World(), r.unregistered(64), r.unregistered(64)
 		for _, counts := range [][]int64{nil, {1}, {1, 1, 1}, {1, -1}} {
 			err := g.AllGatherV(r.ctx, send, recv, counts, symmem.Int32, nil)
-			r.wantErr(err, symmem.ErrInvalid)
+			if !errors.Is(err, symmem.ErrInvalid) {
+				r.failf("AllGatherV of the counts %v: got %v, want ErrInvalid", counts, err)
+			}
 			err = g.ReduceScatterV(r.ctx, send, recv, counts, symmem.Int32, symmem.Sum, nil)
-			r.wantErr(err, symmem.ErrInvalid)
+			if !errors.Is(err, symmem.ErrInvalid) {
+				r.failf("ReduceScatterV of the counts %v: got %v, want ErrInvalid", counts, err)
+			}
 		}
-		twoElements, err := recv.Slice(0, 8)
+		twoElements, err := recv.Slice(0, 8) // of the four elements that AllGatherV needs
 		r.ok(err)
 		err = g.AllGatherV(r.ctx, send, twoElements, []int64{2, 2}, symmem.Int32, nil)
 		r.wantErr(err, symmem.ErrOutOfRange)
-		const noRank = 2
-		r.wantErr(g.Gather(r.ctx, send, recv, 1, symmem.Int32, noRank, nil), symmem.ErrInvalid)
+		const count, noRank = 1, ranks
+		r.wantErr(g.Gather(r.ctx, send, recv, count, symmem.Int32, noRank, nil), symmem.ErrInvalid)
 	})
 }
