@@ -9,20 +9,24 @@ import (
 	"symmem"
 )
 
-// scatter sets r.args to the arguments of a ReduceScatterRMSNorm with rowsPerRank rows on each
-// rank. It returns the arguments of an AllReduceRMSNorm of the same input, whose results on every
-// rank contain the rows of all ranks.
-func (r *normRank) scatter(rowsPerRank int64) (whole symmem.NormArgs) {
+// An RMS norm adds the input of all ranks and the residual, replaces the residual by this sum, and
+// normalizes the rows of the sum. ReduceScatterRMSNorm leaves on each rank only the rank's part of
+// the rows, and AllReduceRMSNorm leaves all rows on each rank.
+
+// scatter sets r.args to the arguments of a ReduceScatterRMSNorm with the given number of rows on
+// each rank. It returns the arguments of an AllReduceRMSNorm of the same input, with which tests
+// compare.
+func (r *normRank) scatter(rows int64) (whole symmem.NormArgs) {
 	a := &r.args
-	allRows := rowsPerRank * int64(r.Size())
-	tensor := func(rows int64) symmem.Memory {
-		return r.alloc(r.pool, rows*a.Hidden*elementBytes).Memory()
+	allRows := rows * int64(r.Size())
+	tensor := func(count int64) symmem.Memory { // allocates count rows
+		return r.alloc(r.pool, count*a.Hidden*elementBytes).Memory()
 	}
-	a.Rows, a.Input = rowsPerRank, tensor(allRows)
-	a.Output, a.Residual = tensor(rowsPerRank), tensor(rowsPerRank)
+	a.Rows, a.Input = rows, tensor(allRows)
+	a.Output, a.Residual = tensor(rows), tensor(rows)
 	r.fill(a.Input, r.scatteredInput)
 	r.fill(a.Weight, func(i int) float32 { return float32(1 + i%3) })
-	first := r.Rank() * int(rowsPerRank*a.Hidden) // element of the whole residual
+	first := r.Rank() * int(rows*a.Hidden) // first element of this rank in the whole residual
 	residual := func(i int) float32 { return float32(math.Cos(float64(3 * i))) }
 	r.fill(a.Residual, func(i int) float32 { return residual(first + i) })
 	whole = *a
@@ -31,12 +35,15 @@ func (r *normRank) scatter(rowsPerRank int64) (whole symmem.NormArgs) {
 	return whole
 }
 
-// scatteredInput returns element i of this rank's input.
+// rowsPerRank is the number of rows in tests in which it does not matter.
+const rowsPerRank = 3
+
+// scatteredInput returns element i of this rank's input: any numbers that differ between ranks.
 func (r *normRank) scatteredInput(i int) float32 {
 	return float32(math.Sin(float64(i*i + r.Rank())))
 }
 
-const elementBytes = 2 // of the tensors except for quantized ones
+const elementBytes = 2 // of bfloat16, the type of all tensors except for quantized ones
 
 // ownRows returns this rank's rows of a tensor with the rows of all ranks.
 func (r *normRank) ownRows(m symmem.Memory) []float32 {
@@ -46,17 +53,21 @@ func (r *normRank) ownRows(m symmem.Memory) []float32 {
 	return r.readNumbers(own)
 }
 
+// TestScatteredNormHasBitsOfAllReduce compares both operations on the same input. Each rank's
+// results must have the same bits, for small and large numbers of rows.
 func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
-	for _, rows := range []int64{1, 5, 300} {
+	for _, rows := range []int64{1, 5, 300} { // on each rank
 		runNorms(t, func(r *normRank) {
 			whole := r.scatter(rows)
 			r.ok(r.World().ReduceScatterRMSNorm(r.ctx, r.args, nil))
 			r.ok(r.World().AllReduceRMSNorm(r.ctx, whole, nil))
 			if !slices.Equal(r.readNumbers(r.args.Output), r.ownRows(whole.Output)) {
-				r.failf("%d rows on each rank: the output differs from an AllReduceRMSNorm's", rows)
+				r.failf("%d rows on each rank: the output differs from AllReduceRMSNorm, want equal bits",
+					rows)
 			}
 			if !slices.Equal(r.readNumbers(r.args.Residual), r.ownRows(whole.Residual)) {
-				r.failf("%d rows on each rank: the residual differs from an AllReduceRMSNorm's", rows)
+				r.failf("%d rows on each rank: the residual differs from AllReduceRMSNorm, want equal bits",
+					rows)
 			}
 		})
 	}
@@ -67,10 +78,11 @@ func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
 // memory.
 func TestScatteredNormReadsPeersInput(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		const rows, hidden = 600, 8192
+		const rows, hidden = 600, 8192 // per rank, and elements of a row
 		a := &r.args
 		a.Rows, a.Hidden = rows, hidden
-		a.Input = r.alloc(r.rank.pool(), rows*hidden*elementBytes*int64(r.Size())).Memory()
+		symmetric := r.rank.pool() // r.pool has other memory
+		a.Input = r.alloc(symmetric, rows*hidden*elementBytes*int64(r.Size())).Memory()
 		a.Output = r.alloc(r.pool, rows*hidden*elementBytes).Memory()
 		a.Residual = r.alloc(r.pool, rows*hidden*elementBytes).Memory()
 		a.Weight = r.alloc(r.pool, hidden*elementBytes).Memory()
@@ -78,10 +90,12 @@ func TestScatteredNormReadsPeersInput(t *testing.T) {
 		r.fill(a.Residual, func(i int) float32 { return float32(i % 5) })
 		r.fill(a.Weight, func(int) float32 { return 1 })
 		r.ok(r.World().ReduceScatterRMSNorm(r.ctx, *a, nil))
-		first := r.Rank() * rows * hidden
+		first := r.Rank() * rows * hidden // first element of this rank in the input
 		for i, got := range r.readNumbers(a.Residual) {
-			// The sum of both ranks' inputs and of the earlier residual.
-			want := float32(2*((first+i)%7) + 1 + i%5)
+			inputOf0 := (first + i) % 7
+			inputOf1 := inputOf0 + 1
+			earlier := i % 5
+			want := float32(inputOf0 + inputOf1 + earlier)
 			if got != want {
 				r.failf("residual %d = %g, want %g", i, got, want)
 			}
@@ -89,34 +103,39 @@ func TestScatteredNormReadsPeersInput(t *testing.T) {
 	})
 }
 
+// TestScatteredNormOnlyQuantizes computes quantized rows without an Output. They must be the rows
+// of an AllReduceRMSNorm.
 func TestScatteredNormOnlyQuantizes(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		whole := r.scatter(3)
+		whole := r.scatter(rowsPerRank)
 		a := &r.args
 		for _, args := range []*symmem.NormArgs{a, &whole} {
+			const quantizedBytes, scaleBytes = 1, 4
 			args.Output, args.Quant = symmem.Memory{}, symmem.QuantPerRow
-			args.Quantized = r.alloc(r.pool, args.Rows*args.Hidden).Memory()
-			args.Scales = r.alloc(r.pool, 4*args.Rows).Memory()
+			args.Quantized = r.alloc(r.pool, quantizedBytes*args.Rows*args.Hidden).Memory()
+			args.Scales = r.alloc(r.pool, scaleBytes*args.Rows).Memory()
 		}
 		r.ok(r.World().ReduceScatterRMSNorm(r.ctx, *a, nil))
-		r.fill(a.Input, r.scatteredInput)
+		r.fill(a.Input, r.scatteredInput) // the call may have changed it
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, whole, nil))
 		got := make([]byte, a.Rows*a.Hidden)
 		allRows := make([]byte, whole.Rows*a.Hidden)
 		s := r.DefaultStream()
-		r.ok(errors.Join(s.Copy(symmem.Host(got), a.Quantized),
-			s.Copy(symmem.Host(allRows), whole.Quantized), s.Synchronize(r.ctx)))
-		want := allRows[r.Rank()*len(got):][:len(got)]
+		r.ok(s.Copy(symmem.Host(got), a.Quantized))
+		r.ok(s.Copy(symmem.Host(allRows), whole.Quantized))
+		r.ok(s.Synchronize(r.ctx))
+		want := allRows[r.Rank()*len(got):][:len(got)] // this rank's rows
 		if !slices.Equal(got, want) {
-			r.failf("the quantized rows differ from those of an AllReduceRMSNorm")
+			r.failf("the quantized rows differ from those of an AllReduceRMSNorm, want equal bytes")
 		}
 	})
 }
 
 // TestNormOperationsDiverge calls ReduceScatterRMSNorm on rank 0 and AllReduceRMSNorm on rank 1.
+// Both must return a DivergenceError.
 func TestNormOperationsDiverge(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		r.scatter(3)
+		r.scatter(rowsPerRank)
 		norm := r.World().ReduceScatterRMSNorm
 		if r.Rank() == 1 {
 			norm = r.World().AllReduceRMSNorm
@@ -132,9 +151,11 @@ func TestNormOperationsDiverge(t *testing.T) {
 	})
 }
 
+// TestInvalidScatteredNorms checks that the input must hold the rows of all ranks. The output may
+// overlap the part of the input that becomes this rank's rows, but no other part.
 func TestInvalidScatteredNorms(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		r.scatter(3)
+		r.scatter(rowsPerRank)
 		inputPart := func(rank int) symmem.Memory { // the rows that the call sums for this rank
 			bytes := r.args.Rows * r.args.Hidden * elementBytes
 			m, err := r.args.Input.Slice(int64(rank)*bytes, bytes)
@@ -143,20 +164,23 @@ func TestInvalidScatteredNorms(t *testing.T) {
 		}
 		for _, c := range []struct {
 			name   string
-			change func(a *symmem.NormArgs)
+			change func(a *symmem.NormArgs) // of valid arguments
 			want   error
 		}{
 			{
-				"a small input", func(a *symmem.NormArgs) { a.Input = inputPart(0) },
-				symmem.ErrOutOfRange,
+				name:   "an input of one rank's rows",
+				change: func(a *symmem.NormArgs) { a.Input = inputPart(0) },
+				want:   symmem.ErrOutOfRange,
 			},
 			{
-				"output over this rank's part of the input",
-				func(a *symmem.NormArgs) { a.Output = inputPart(r.Rank()) }, nil,
+				name:   "output over this rank's part of the input",
+				change: func(a *symmem.NormArgs) { a.Output = inputPart(r.Rank()) },
+				want:   nil,
 			},
 			{
-				"output over another rank's part of the input",
-				func(a *symmem.NormArgs) { a.Output = inputPart(1 - r.Rank()) }, symmem.ErrInvalid,
+				name:   "output over another rank's part of the input",
+				change: func(a *symmem.NormArgs) { a.Output = inputPart(1 - r.Rank()) },
+				want:   symmem.ErrInvalid,
 			},
 		} {
 			a := r.args
@@ -168,12 +192,14 @@ func TestInvalidScatteredNorms(t *testing.T) {
 	})
 }
 
+// TestRepeatedScatteredNormDoesNotAllocate checks that only the first call allocates Go memory.
 func TestRepeatedScatteredNormDoesNotAllocate(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		r.scatter(3)
+		r.scatter(rowsPerRank)
 		call := func() { r.ok(r.World().ReduceScatterRMSNorm(r.ctx, r.args, nil)) }
 		call()
-		r.expectNoAllocations(0, call)
+		const countingRank = 0
+		r.expectNoAllocations(countingRank, call)
 		r.ok(r.DefaultStream().Synchronize(r.ctx))
 	})
 }

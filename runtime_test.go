@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -14,38 +12,47 @@ import (
 	"symmem"
 )
 
+// TestSingleRankWorld opens a world of one rank, checks what its Runtime reports, and uses it.
 func TestSingleRankWorld(t *testing.T) {
 	rt := openAlone(t)
-	if rt.Rank() != 0 || rt.Size() != 1 || rt.World().Size() != 1 || rt.Source() != "options" {
-		t.Errorf("got rank %d of %d from %q, want 0 of 1 from options", rt.Rank(), rt.Size(), rt.Source())
+	if rt.Rank() != 0 || rt.Size() != 1 || rt.World().Size() != 1 {
+		t.Errorf("got rank %d of %d in a group of %d, want 0 of 1 in a group of 1", rt.Rank(),
+			rt.Size(), rt.World().Size())
+	}
+	if rt.Source() != "options" { // where rank and size come from
+		t.Errorf("Source() = %q, want options", rt.Source())
 	}
 	device, wantBackend := rt.Device(), withBackend(symmem.Options{}).Backend
 	if device.Backend != wantBackend || device.Granularity <= 0 {
 		t.Errorf("Device() = %+v, want the backend %s and a positive granularity", device, wantBackend)
 	}
 	stats := rt.Stats()
+	// The pool is the one of disabled scopes, and the group is the world.
 	if stats.Size != 1 || len(stats.Pools) != 1 || len(stats.Groups) != 1 {
 		t.Errorf("Stats() = %+v, want one rank, one pool and one group", stats)
 	}
-	if level := rt.Check().String(); stats.Backend != wantBackend || stats.Check != level {
-		t.Errorf("Stats() = %+v, want the backend %s and the check level %s", stats, wantBackend, level)
+	wantLevel := rt.Check().String()
+	if stats.Backend != wantBackend || stats.Check != wantLevel {
+		t.Errorf("Stats() = %+v, want the backend %s and the check level %s", stats, wantBackend,
+			wantLevel)
 	}
 	if err := symmetricSum(t.Context(), rt, rt.World()); err != nil {
 		t.Error(err)
 	}
 }
 
+// TestInvalidOptions checks that Open and OpenLocal refuse invalid options.
 func TestInvalidOptions(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		options symmem.Options
 	}{
-		{"a rank outside the world", symmem.Options{Rank: 2, Size: 2}},
-		{"a negative rank", symmem.Options{Rank: -1, Size: 2}},
-		{"a negative size", symmem.Options{Size: -1}},
-		{"a negative timeout", symmem.Options{Timeout: -time.Second}},
-		{"an unknown level", symmem.Options{Check: 17}},
-		{"an unknown backend", symmem.Options{Size: 1, Backend: "abacus"}},
+		{name: "a rank outside the world", options: symmem.Options{Rank: 2, Size: 2}},
+		{name: "a negative rank", options: symmem.Options{Rank: -1, Size: 2}},
+		{name: "a negative size", options: symmem.Options{Size: -1}},
+		{name: "a negative timeout", options: symmem.Options{Timeout: -time.Second}},
+		{name: "an unknown check level", options: symmem.Options{Check: 17}},
+		{name: "an unknown backend", options: symmem.Options{Size: 1, Backend: "abacus"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			_, err := symmem.Open(t.Context(), withBackend(row.options))
@@ -53,20 +60,23 @@ func TestInvalidOptions(t *testing.T) {
 				t.Errorf("Open: got %v, want ErrInvalid", err)
 			}
 			if row.options.Size != 0 {
-				return // OpenLocal chooses the size
+				return // OpenLocal takes the size as an argument
 			}
-			_, err = symmem.OpenLocal(t.Context(), 1, withBackend(row.options))
+			const ranks = 1
+			_, err = symmem.OpenLocal(t.Context(), ranks, withBackend(row.options))
 			if !errors.Is(err, symmem.ErrInvalid) {
 				t.Errorf("OpenLocal: got %v, want ErrInvalid", err)
 			}
 		})
 	}
-	_, err := symmem.OpenLocal(t.Context(), 0, withBackend(symmem.Options{}))
+	const noRanks = 0
+	_, err := symmem.OpenLocal(t.Context(), noRanks, withBackend(symmem.Options{}))
 	if !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("OpenLocal with 0 ranks: got %v, want ErrInvalid", err)
 	}
 }
 
+// TestBackendSelection checks that the environment names the backend unless the options do.
 func TestBackendSelection(t *testing.T) {
 	t.Setenv("SYMMEM_BACKEND", "abacus")
 	rt, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Backend: "host"})
@@ -82,15 +92,20 @@ func TestBackendSelection(t *testing.T) {
 	}
 }
 
+// TestOpenNamesMissingRank opens a world of two ranks on one rank. The error must name the other
+// one.
 func TestOpenNamesMissingRank(t *testing.T) {
 	_, err := symmem.Open(t.Context(), withBackend(symmem.Options{
-		Rank: 0, Size: 2, Store: "unix:@symmem-test-" + rand.Text(), Timeout: soon,
+		Rank: 0, Size: 2,
+		Store:   "unix:@symmem-test-" + rand.Text(), // no other test has this address
+		Timeout: soon,
 	}))
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ranks [1]") {
 		t.Errorf("got %v, want DeadlineExceeded for ranks [1]", err)
 	}
 }
 
+// TestHotCallsDoNotAllocate checks that frequent calls allocate nothing on the Go heap.
 func TestHotCallsDoNotAllocate(t *testing.T) {
 	rt := openAlone(t)
 	ctx, w := t.Context(), rt.World()
@@ -106,7 +121,10 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"Alloc and Free": func() error {
 			x, err := p.Alloc(8192)
-			return errors.Join(err, x.Free())
+			if err != nil {
+				return err
+			}
+			return x.Free()
 		},
 		"a scope without new memory": func() error {
 			s := p.Begin(w)
@@ -114,19 +132,21 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 		},
 		"IsSymmetric": func() error {
 			if !w.IsSymmetric(b.Memory()) {
-				return errors.New("not symmetric")
+				return errors.New("IsSymmetric = false for a registered buffer, want true")
 			}
 			return nil
 		},
 		"AllReduce": func() error {
-			return w.AllReduce(ctx, m, m, 2, symmem.Float32, symmem.Sum, nil)
+			const count = 2
+			return w.AllReduce(ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
 		},
 	} {
 		// An earlier call may have mapped a segment that is not registered yet.
 		if err := p.Register(ctx, w); err != nil {
 			t.Fatal(err)
 		}
-		allocs := testing.AllocsPerRun(100, func() {
+		const runs = 100
+		allocs := testing.AllocsPerRun(runs, func() {
 			if err := call(); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -137,24 +157,33 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	}
 }
 
+// TestDifferentOptionsFailOpen opens two ranks with different options, which must be the same on
+// all ranks. Both must fail, and name the option and its values.
 func TestDifferentOptionsFailOpen(t *testing.T) {
-	requireRanks(t, 2)
-	for want, options := range map[string][2]symmem.Options{
-		"check level: rank 0: every; rank 1: off": {
-			{Check: symmem.CheckEvery}, {Check: symmem.CheckOff},
+	requireRanks(t, 2) // skips the test without enough devices
+	for _, row := range []struct {
+		options [2]symmem.Options // by rank
+		want    string            // part of the error
+	}{
+		{
+			options: [2]symmem.Options{{Check: symmem.CheckEvery}, {Check: symmem.CheckOff}},
+			want:    "check level: rank 0: every; rank 1: off",
 		},
-		"formula of reductions: rank 0: ranks; rank 1: any": {
-			{Deterministic: symmem.FormulaRankOrder}, {Deterministic: symmem.FormulaAny},
+		{
+			options: [2]symmem.Options{
+				{Deterministic: symmem.FormulaRankOrder}, {Deterministic: symmem.FormulaAny},
+			},
+			want: "formula of reductions: rank 0: ranks; rank 1: any",
 		},
 	} {
-		store := fmt.Sprintf("unix:@symmem-differ-%d-%s", os.Getpid(), want[:5])
+		store := "unix:@symmem-test-" + rand.Text()
 		var ranks sync.WaitGroup
-		for number, o := range options {
+		for number, o := range row.options {
 			ranks.Go(func() {
 				o.Rank, o.Size, o.Store, o.Timeout = number, 2, store, 10*time.Second
 				rt, err := symmem.Open(t.Context(), withBackend(o))
-				if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), want) {
-					t.Errorf("rank %d: got %v, want ErrInvalid with %q", number, err, want)
+				if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
+					t.Errorf("rank %d: got %v, want ErrInvalid with %q", number, err, row.want)
 				}
 				if rt != nil {
 					rt.Close()
