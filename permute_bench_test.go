@@ -48,8 +48,9 @@ const simulatedRanks = 4
 // simulated rank receives: topK ids per row, with -1 for experts of other ranks. pairs is the
 // number of ids that are not -1. After Permute, each of them has a row.
 func (e *exchangeShape) receivedIDs() (ids []int32, pairs int64) {
-	random, ownExperts := rand.New(rand.NewPCG(1, 1)), e.experts/simulatedRanks
-	for range e.counts[0] {
+	random := rand.New(rand.NewPCG(1, 1)) // the same ids in each run
+	ownExperts := e.experts / simulatedRanks
+	for range e.counts[0] { // tokens of the only rank
 		row, found := slices.Repeat([]int32{-1}, e.topK), int64(0)
 		for k, expert := range random.Perm(e.experts)[:e.topK] {
 			if expert < ownExperts {
@@ -57,7 +58,7 @@ func (e *exchangeShape) receivedIDs() (ids []int32, pairs int64) {
 				found++
 			}
 		}
-		if found > 0 {
+		if found > 0 { // dispatch sends the rank no other rows
 			ids = append(ids, row...)
 			pairs += found
 		}
@@ -65,56 +66,66 @@ func (e *exchangeShape) receivedIDs() (ids []int32, pairs int64) {
 	return ids, pairs
 }
 
+// measurePermute runs the sub-benchmark of a shape. It captures four graphs: Permute, the device
+// copy to compare it with, Unpermute, and its copy.
 func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
 	ids, pairs := e.receivedIDs()
 	rows := int64(len(ids) / e.topK)
 	a := symmem.PermuteArgs{Routing: e.routing()}
 	a.Experts = e.experts / simulatedRanks
 	const ranks, defaultAlign = 1, 0
-	from, to := a.Layout(ranks), a.PermutedLayout(ranks, defaultAlign)
-	rowBytes, computedBytes := a.Hidden*int64(a.Type.Size()), 2*a.Hidden
-	// A copy of n bytes reads n and writes n, whereas Permute reads rows and writes pairs.
-	copied := [2]int64{(rows + pairs) * rowBytes / 2, (rows + pairs) * computedBytes / 2}
+	dispatched, permuted := a.Layout(ranks), a.PermutedLayout(ranks, defaultAlign)
+	const bfloat16Bytes = 2 // of computed elements
+	rowBytes, computedBytes := a.Hidden*int64(a.Type.Size()), bfloat16Bytes*a.Hidden
+	// Permute reads rows and writes pairs, or the reverse. A copy of n bytes reads and writes n.
+	permuteCopy, unpermuteCopy := (rows+pairs)*rowBytes/2, (rows+pairs)*computedBytes/2
 	pool, err := r.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	var source, target symmem.Memory // of the copies
+	var source, target symmem.Memory // of the copies; unpermuteCopy is at least permuteCopy
 	var buffers []symmem.Buffer
 	for _, part := range []struct {
 		memory *symmem.Memory
 		bytes  int64
 	}{
-		{&a.Dispatched, from.Bytes},
-		{&a.Permuted, to.Bytes},
-		{&a.Computed, to.Capacity * computedBytes},
+		{&a.Dispatched, dispatched.Bytes},
+		{&a.Permuted, permuted.Bytes},
+		{&a.Computed, permuted.Capacity * computedBytes},
 		{&a.Returned, a.MaxTokens * computedBytes},
-		{&source, copied[1]},
-		{&target, copied[1]},
+		{&source, unpermuteCopy},
+		{&target, unpermuteCopy},
 	} {
 		buffer, err := pool.Alloc(part.bytes)
 		if err != nil {
 			b.Fatal(err)
 		}
-		*part.memory, buffers = buffer.Memory(), append(buffers, buffer)
+		*part.memory = buffer.Memory()
+		buffers = append(buffers, buffer)
 		if err := r.DefaultStream().Fill(*part.memory, 0); err != nil {
 			b.Fatal(err)
 		}
 	}
 	s, g := r.DefaultStream(), r.World()
-	err = errors.Join(
-		s.Copy(slice(a.Dispatched, from.IDs, 4*int64(len(ids))), symmem.Host(ids)),
-		s.Copy(slice(a.Dispatched, from.Counts, 4), symmem.Host([]int32{int32(rows)})))
-	const calls = 20
+	const wordBytes = 4 // of an id or a count
+	idsErr := s.Copy(
+		slice(a.Dispatched, dispatched.IDs, wordBytes*int64(len(ids))), symmem.Host(ids))
+	countErr := s.Copy(
+		slice(a.Dispatched, dispatched.Counts, wordBytes), symmem.Host([]int32{int32(rows)}))
+	err = errors.Join(idsErr, countErr) // and all later errors, which are checked at the end
+	const calls = 20                    // in a graph
 	for _, call := range []func() error{
 		func() error { return g.Permute(a, nil) },
-		func() error { return s.Copy(slice(target, 0, copied[0]), slice(source, 0, copied[0])) },
+		func() error { return s.Copy(slice(target, 0, permuteCopy), slice(source, 0, permuteCopy)) },
 		func() error { return g.Unpermute(a, nil) },
-		func() error { return s.Copy(slice(target, 0, copied[1]), slice(source, 0, copied[1])) },
+		func() error {
+			return s.Copy(slice(target, 0, unpermuteCopy), slice(source, 0, unpermuteCopy))
+		},
 	} {
-		err = errors.Join(err, r.capture(calls, call))
+		captureErr := r.capture(calls, call)
+		err = errors.Join(err, captureErr)
 	}
-	var times, ratios [2][]float64
+	var times, ratios [2][]float64 // of Permute and of Unpermute
 	const replays = 5
 	for b.Loop() {
 		for i := range 2 { // graphs 0 and 1 belong to Permute, and graphs 2 and 3 to Unpermute
@@ -129,11 +140,14 @@ func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
 		b.ReportMetric(median(times[i]), "us-"+name)
 		b.ReportMetric(median(ratios[i]), name+"-copy")
 	}
-	err = errors.Join(err, r.closeGraphs())
+	closeErr := r.closeGraphs()
+	err = errors.Join(err, closeErr)
 	for _, buffer := range buffers {
-		err = errors.Join(err, buffer.Free())
+		freeErr := buffer.Free()
+		err = errors.Join(err, freeErr)
 	}
-	if err = errors.Join(err, pool.Close()); err != nil {
+	poolErr := pool.Close()
+	if err = errors.Join(err, poolErr); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -12,21 +12,22 @@ import (
 	"symmem"
 )
 
-// maxWindows is the limit for the number of windows of a pool of 4 GiB with the default sizing.
+// maxWindows is the limit for the number of windows of a pool of 4 GiB with the default sizing. A
+// window is a segment that is registered with a group.
 const maxWindows = 8
 
 // BenchmarkGrowth measures how long the slowest rank needs to register the memory of a pool that
 // grows to 4 GiB, as when a model is loaded. Requests have 2 to 48 MiB, and each has a scope. With
-// the default sizing, the sizes of segments grow with the pool. With PyTorch's sizing, nearly
-// every request needs a segment and a window.
+// the default sizing (by=pool), the sizes of segments grow with the pool. With PyTorch's sizing
+// (by=pytorch), nearly every request needs a segment and a window.
 func BenchmarkGrowth(b *testing.B) {
 	bytes := int64(4 << 30)
 	if testing.Short() {
 		bytes = 128 << 20
 	}
 	ranks := 2
-	if n := availableRanks(b); n <= 4 {
-		ranks = n // one per GPU
+	if gpus := availableRanks(b); gpus <= 4 {
+		ranks = gpus // the host backend has no such limit, and gets 2 ranks
 	}
 	const seed = 1
 	sizes := requestSizes(bytes, seed)
@@ -51,9 +52,9 @@ func growPools(
 	b *testing.B, runtimes []*symmem.Runtime, o symmem.PoolOptions, sizes []int64,
 ) (windows int) {
 	b.Helper()
-	total := time.Duration(0)
+	total := time.Duration(0) // of the slowest ranks
 	for b.Loop() {
-		times := make([]time.Duration, len(runtimes))
+		times := make([]time.Duration, len(runtimes)) // by rank
 		each(b, runtimes, func(i int, rt *symmem.Runtime) error {
 			ownOptions := o
 			ownOptions.Domain = rt.World()
@@ -69,7 +70,7 @@ func growPools(
 		})
 		total += slices.Max(times)
 	}
-	b.ReportMetric(float64(total.Nanoseconds())/float64(b.N), "ns/op")
+	b.ReportMetric(float64(total.Nanoseconds())/float64(b.N), "ns/op") // replaces the whole time
 	b.ReportMetric(float64(windows), "windows")
 	return windows
 }
@@ -86,7 +87,11 @@ func timeRegistrations(
 		if allocErr != nil {
 			return took, allocErr
 		}
-		defer func() { err = errors.Join(err, buffer.Free()) }()
+		// Buffers stay live until the end of the function, so that each one needs new memory.
+		defer func() {
+			freeErr := buffer.Free()
+			err = errors.Join(err, freeErr)
+		}()
 		begin := time.Now()
 		if err := s.End(b.Context()); err != nil {
 			return took, err
@@ -114,27 +119,30 @@ func requestSizes(sum int64, seed uint64) []int64 {
 	return all
 }
 
+// TestGrowthRequestsDependOnSeedOnly checks that sizes are in range, add up to the sum, and are the
+// same for the same seed.
 func TestGrowthRequestsDependOnSeedOnly(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		bytes := rapid.Int64Range(1, 1<<33).Draw(t, "bytes")
-		seed := rapid.Uint64().Draw(t, "seed")
-		all, sum := requestSizes(bytes, seed), int64(0)
+	rapid.Check(t, func(rt *rapid.T) {
+		bytes := rapid.Int64Range(1, 1<<33).Draw(rt, "bytes")
+		seed := rapid.Uint64().Draw(rt, "seed")
+		all := requestSizes(bytes, seed)
+		sum := int64(0)
 		for i, n := range all {
 			sum += n
 			smallest := int64(minRequest)
-			if i == len(all)-1 {
+			if i == len(all)-1 { // the rest of the sum
 				smallest = 1
 			}
 			if n < smallest || n > maxRequest {
-				t.Fatalf("request %d of %d has %d bytes, want %d to %d", i, len(all), n, smallest,
+				rt.Fatalf("request %d of %d has %d bytes, want %d to %d", i, len(all), n, smallest,
 					maxRequest)
 			}
 		}
 		if sum != bytes {
-			t.Fatalf("the requests add up to %d bytes, want %d", sum, bytes)
+			rt.Fatalf("the requests add up to %d bytes, want %d", sum, bytes)
 		}
 		if !slices.Equal(all, requestSizes(bytes, seed)) {
-			t.Fatal("the same seed draws different requests")
+			rt.Fatal("the same seed draws different requests, want the same ones")
 		}
 	})
 }

@@ -14,42 +14,45 @@ import (
 // step is a statement of a random program, which all ranks run.
 type step struct {
 	kind   stepKind
-	choice int   // selects a buffer or a group, modulo their number
+	choice int   // selects a buffer, a group or a number of colors, modulo their number
 	bytes  int64 // to allocate or, for stepTrim, to keep
 }
 
 type stepKind int
 
 const (
-	stepAlloc stepKind = iota
-	stepFree
-	stepScope  // allocate in a scope
-	stepSum    // all-reduce a buffer
-	stepGather // all-gather into a buffer
-	stepSplit  // create a group
-	stepTrim
-	stepKinds // number of kinds
+	stepAlloc  stepKind = iota
+	stepFree            // does nothing without a live buffer, as stepSum and stepGather
+	stepScope           // allocate in a scope
+	stepSum             // all-reduce a buffer
+	stepGather          // all-gather into a buffer
+	stepSplit           // split the world into groups
+	stepTrim            // unmap segments without buffers
+	stepKinds           // number of kinds
 )
 
-func drawProgram(t *rapid.T) []step {
-	steps := rapid.Custom(func(t *rapid.T) step {
+// drawProgram draws 1 to 40 steps. Buffers of up to 3 MiB fill segments of 4 MiB quickly.
+func drawProgram(rt *rapid.T) []step {
+	steps := rapid.Custom(func(rt *rapid.T) step {
 		return step{
-			kind:   stepKind(rapid.IntRange(0, int(stepKinds)-1).Draw(t, "kind")),
-			choice: rapid.IntRange(0, 1000).Draw(t, "choice"),
-			bytes:  rapid.Int64Range(1, 3*mib).Draw(t, "bytes"),
+			kind:   stepKind(rapid.IntRange(0, int(stepKinds)-1).Draw(rt, "kind")),
+			choice: rapid.IntRange(0, 1000).Draw(rt, "choice"),
+			bytes:  rapid.Int64Range(1, 3*mib).Draw(rt, "bytes"),
 		}
 	})
-	return rapid.SliceOfN(steps, 1, 40).Draw(t, "program")
+	return rapid.SliceOfN(steps, 1, 40).Draw(rt, "program")
 }
 
+// programState is the state of a program on one rank.
 type programState struct {
 	*rank
 	pool    *symmem.Pool
 	live    []symmem.Buffer
-	groups  []*symmem.Group
-	history []string // the steps, and the places of their buffers
+	groups  []*symmem.Group // the world and the groups of stepSplit
+	history []string        // the steps, and the places of the buffers that they compute with
 }
 
+// run executes a step. It fails the test if a call fails or a result is wrong.
 func (m *programState) run(s step) {
 	m.history = append(m.history, fmt.Sprintf("%+v", s))
 	switch s.kind {
@@ -66,7 +69,7 @@ func (m *programState) run(s step) {
 		}))
 	case stepSum, stepGather:
 		m.compute(s)
-	case stepSplit:
+	case stepSplit: // the ranks of each color form a group
 		colors := 1 + s.choice%3
 		m.groups = append(m.groups, m.split(m.World(), m.Rank()%colors))
 	case stepTrim:
@@ -75,6 +78,7 @@ func (m *programState) run(s step) {
 	}
 }
 
+// free frees the buffer that choice selects, if there is one.
 func (m *programState) free(choice int) {
 	if len(m.live) == 0 {
 		return
@@ -95,6 +99,7 @@ func (m *programState) compute(s step) {
 		m.checkSum(g, b)
 		return
 	}
+	// Each rank fills the buffer with its rank, and gathers its part of the buffer in place.
 	const elementBytes = 4
 	count := b.Size() / elementBytes / int64(g.Size()) // per rank
 	part, err := b.Memory().Slice(int64(g.Rank())*count*elementBytes, count*elementBytes)
@@ -103,15 +108,15 @@ func (m *programState) compute(s step) {
 	m.ok(g.AllGather(m.ctx, part, b.Memory(), count, symmem.Float32, nil))
 	m.synchronize()
 	for i, got := range m.floats(b)[:count*int64(g.Size())] {
-		source := int64(i) / count // group rank
+		source := int64(i) / count // group rank that contributed the element
 		if got != float32(source) {
-			m.failf("element %d = %v, want %v", i, got, source)
+			m.failf("%+v: element %d = %v, want %v", s, i, got, source)
 		}
 	}
 }
 
-// TestRandomPrograms runs random programs with segments at random addresses. Sums must be correct,
-// and buffers must have the same positions on all ranks.
+// TestRandomPrograms runs random programs with segments at random addresses. Results must be
+// correct, and buffers must have the same positions on all ranks.
 func TestRandomPrograms(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks := rapid.IntRange(2, 4).Draw(rt, "ranks")
@@ -119,8 +124,8 @@ func TestRandomPrograms(t *testing.T) {
 		options := symmem.Options{
 			Scatter: rapid.Uint64Range(1, 1<<32).Draw(rt, "scatter"), Timeout: 20 * time.Second,
 		}
-		var histories errorTexts // each history as the text of an error
-		passed := t.Run("", func(t *testing.T) {
+		var histories errorTexts                 // compares texts; an error carries the history of a rank
+		passed := t.Run("", func(t *testing.T) { // because runRanks cannot use a *rapid.T
 			runRanks(t, ranks, options, func(r *rank) {
 				m := &programState{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}
 				for _, s := range program {
@@ -132,7 +137,7 @@ func TestRandomPrograms(t *testing.T) {
 			histories.requireSame(t, ranks)
 		})
 		if !passed {
-			rt.Fatal("the program failed")
+			rt.Fatal("the program failed") // rapid then looks for a shorter one
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"symmem/internal/cuda"
 )
 
+// availableMemory returns the free memory of the rank's GPU in bytes.
 func (r *rank) availableMemory() (free int64) {
 	r.t.Helper()
 	r.ok(nccl.Current(r.Rank(), func(gpu *cuda.Driver) (err error) {
@@ -21,15 +22,18 @@ func (r *rank) availableMemory() (free int64) {
 	return free
 }
 
-// TestSuspendFreesDeviceMemory compares the GPU memory that Suspend frees with the sizes of a pool
-// and of a group's exchange memory.
+// TestSuspendFreesDeviceMemory suspends a pool, and then a group with its exchange memory. Each
+// time, the free memory of the GPU must grow by the amount that Suspend returns. It is measured
+// when no rank is in a call, because ranks may share a GPU.
 func TestSuspendFreesDeviceMemory(t *testing.T) {
-	all := newGate(2)
-	runRanks(t, 2, suspendOptions(), func(r *rank) {
+	const ranks = 2
+	all := newGate(ranks) // wait returns when both ranks have called it
+	runRanks(t, ranks, suspendOptions(), func(r *rank) {
 		if r.Device().Addressable {
 			r.skip("the backend has no device memory", symmem.ErrUnsupported)
 		}
-		w, freeBefore := r.World(), r.availableMemory()
+		freeBefore := r.availableMemory()
+		w := r.World()
 		g := r.split(w, 0)
 		p := r.poolWith(symmem.PoolOptions{Domain: w, FirstSegment: 256 * mib})
 		b := r.window(p, mib)
@@ -42,13 +46,27 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 		groupSuspension := suspendGroup(r, g)
 		all.wait(r)
 		freeWithoutBoth := r.availableMemory()
-		for name, freed := range map[string]struct{ got, want int64 }{
-			"pool":  {freeWithoutPool - freeInUse, poolSuspension.Released},
-			"group": {freeWithoutBoth - freeWithoutPool, groupSuspension.Released},
+		for _, freed := range []struct {
+			name          string
+			got, reported int64
+		}{
+			{
+				name: "pool",
+				got:  freeWithoutPool - freeInUse, reported: poolSuspension.Released,
+			},
+			{
+				name: "group",
+				got:  freeWithoutBoth - freeWithoutPool, reported: groupSuspension.Released,
+			},
 		} {
-			if freed.want <= 0 || freed.got < freed.want*95/100 {
-				r.failf("suspending the %s freed %d bytes of GPU memory, want at least 95%% of %d", name,
-					freed.got, freed.want)
+			if freed.reported <= 0 {
+				r.failf("Suspend of the %s released %d bytes, want a positive number", freed.name,
+					freed.reported)
+			}
+			// CUDA may need a little memory at the same time.
+			if freed.got < freed.reported*95/100 {
+				r.failf("suspending the %s freed %d bytes of GPU memory, want at least 95%% of %d",
+					freed.name, freed.got, freed.reported)
 			}
 		}
 		t.Logf("rank %d: %d bytes free before the group and pool were created, %d with both in use, "+
@@ -59,12 +77,15 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 		r.resume(p)
 		r.checkSum(g, b)
 		all.wait(r)
-		if now := r.availableMemory(); now < freeInUse-4*mib {
-			r.failf("%d bytes are free after Resume, want about %d, as before Suspend", now, freeInUse)
+		const tolerance = 4 * mib
+		if now := r.availableMemory(); now < freeInUse-tolerance {
+			r.failf("%d bytes are free after Resume, want at least %d, as before Suspend, less %d", now,
+				freeInUse, tolerance)
 		}
 	})
 }
 
+// BenchmarkSuspend measures pairs of Suspend and Resume of pools and of a group.
 func BenchmarkSuspend(b *testing.B) {
 	const smallPool = 64 * mib
 	for _, size := range []int64{smallPool, 1024 * mib} {
@@ -92,19 +113,21 @@ func BenchmarkSuspend(b *testing.B) {
 	})
 }
 
-// benchmarkCycles measures cycle on two ranks, each with a pool of the given size.
+// benchmarkCycles measures cycle on two ranks, each with a pool of the given size, half of which is
+// in use. It skips the benchmark if the backend has too few devices.
 func benchmarkCycles(
 	b *testing.B, bytes int64, cycle func(*symmem.Runtime, *symmem.Pool) error,
 ) {
+	const ranks = 2
 	o := withBackend(symmem.Options{Path: symmem.PathAuto, Timeout: time.Minute})
-	runtimes, err := symmem.OpenLocal(b.Context(), 2, o)
+	runtimes, err := symmem.OpenLocal(b.Context(), ranks, o)
 	if errors.Is(err, symmem.ErrUnsupported) {
 		b.Skip(err)
 	}
 	if err != nil {
 		b.Fatal(err)
 	}
-	pools := make([]*symmem.Pool, 2)
+	pools := make([]*symmem.Pool, ranks)
 	inParallel(b, runtimes, func(rt *symmem.Runtime) error {
 		p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: bytes})
 		if err != nil {

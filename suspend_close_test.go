@@ -12,8 +12,10 @@ import (
 	"symmem"
 )
 
+// yieldRandomly lets other goroutines run for a random time, which is about that of a suspension.
 func yieldRandomly() {
-	for range rand.IntN(300) {
+	const maxYields = 300
+	for range rand.IntN(maxYields) {
 		runtime.Gosched()
 	}
 }
@@ -30,18 +32,21 @@ func suspendAndResume(suspend, resume func(context.Context) error) error {
 	}
 }
 
-// TestCloseDuringSuspensionOfPool closes a pool at random moments of its suspensions.
+// TestCloseDuringSuspensionOfPool closes a pool at random moments of its suspensions. Suspend and
+// Resume must then return ErrClosed, and the closed pool must have no memory.
 func TestCloseDuringSuspensionOfPool(t *testing.T) {
+	const rounds = 200
 	runRanks(t, 1, suspendOptions(), func(r *rank) {
-		for range 200 {
+		for range rounds {
 			p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib})
 			b := r.alloc(p, mib)
 			var cycling sync.WaitGroup
-			cycling.Go(func() {
-				err := suspendAndResume(func(ctx context.Context) error {
-					_, err := p.Suspend(ctx, symmem.KeepContents)
-					return err
-				}, p.Resume)
+			suspend := func(ctx context.Context) error {
+				_, err := p.Suspend(ctx, symmem.KeepContents)
+				return err
+			}
+			cycling.Go(func() { // until Close ends the calls
+				err := suspendAndResume(suspend, p.Resume)
 				if !errors.Is(err, symmem.ErrClosed) {
 					t.Errorf("Suspend or Resume = %v while the pool is being closed, want ErrClosed", err)
 				}
@@ -52,30 +57,34 @@ func TestCloseDuringSuspensionOfPool(t *testing.T) {
 			cycling.Wait()
 			_, err := p.Alloc(1)
 			r.wantErr(err, symmem.ErrClosed)
-			if segments := slices.Collect(p.Segments()); len(segments) > 0 || p.Suspended() {
-				r.failf("%d segments are mapped after Close, and Suspended() = %v; want none and false",
-					len(segments), p.Suspended())
+			if segments := slices.Collect(p.Segments()); len(segments) > 0 {
+				r.failf("%d segments are mapped after Close, want none", len(segments))
+			}
+			if p.Suspended() {
+				r.failf("Suspended() = true after Close, want false")
 			}
 		}
 	})
 }
 
 // TestCloseWaitsForSuspension closes a pool on both ranks while another goroutine of the rank is
-// in Suspend or Resume. Close, Suspend and Resume must succeed, because the other rank takes part
-// in Suspend and Resume.
+// in Suspend or Resume. Both calls need the other rank, so Close must let them finish. All three
+// must succeed.
 func TestCloseWaitsForSuspension(t *testing.T) {
+	const rounds = 40
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
-		for round := range 40 {
+		for round := range rounds {
 			p := r.pool()
 			b := r.window(p, mib)
 			r.checkSum(r.World(), b)
 			r.ok(b.Free())
-			call := func() error {
+			suspend := func() error {
 				_, err := p.Suspend(r.ctx, symmem.DiscardContents)
 				return err
 			}
-			if round%2 == 1 {
-				r.ok(call())
+			call := suspend
+			if round%2 == 1 { // test Resume in every other round
+				r.ok(suspend())
 				call = func() error { return p.Resume(r.ctx) }
 			}
 			result := make(chan error, 1)
@@ -97,9 +106,11 @@ func TestFailedCloseKeepsPoolSuspended(t *testing.T) {
 		p := r.pool()
 		b := r.window(p, mib)
 		r.suspend(p, symmem.DiscardContents)
-		failingWait := func(context.Context) error { return symmem.ErrBusy }
-		r.wantErr(symmem.CloseAfter(p, failingWait), symmem.ErrBusy)
-		r.wantErr(r.DefaultStream().Fill(b.Memory(), 1), symmem.ErrSuspended)
+		failingWait := func(context.Context) error { return symmem.ErrBusy } // for work on streams
+		closeErr := symmem.CloseAfter(p, failingWait)
+		r.wantErr(closeErr, symmem.ErrBusy)
+		fillErr := r.DefaultStream().Fill(b.Memory(), 1)
+		r.wantErr(fillErr, symmem.ErrSuspended)
 		r.resume(p)
 		r.checkSum(r.World(), b)
 	})
@@ -109,26 +120,27 @@ func TestFailedCloseKeepsPoolSuspended(t *testing.T) {
 // Resume must return ErrClosed or, if the other rank has closed the group first, an error about
 // that rank.
 func TestCloseDuringSuspensionOfGroup(t *testing.T) {
+	const rounds = 20
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
-		for range 20 {
+		for range rounds {
 			g, p := r.split(r.World(), 0), r.pool()
 			b := r.window(p, mib)
 			r.checkSum(g, b)
+			suspend := func(ctx context.Context) error {
+				_, err := g.Suspend(ctx)
+				return err
+			}
 			result := make(chan error, 1)
-			go func() {
-				result <- suspendAndResume(func(ctx context.Context) error {
-					_, err := g.Suspend(ctx)
-					return err
-				}, g.Resume)
-			}()
+			go func() { result <- suspendAndResume(suspend, g.Resume) }() // until Close ends the calls
 			yieldRandomly()
 			r.ok(g.Close())
 			err := <-result
 			if errors.Is(err, symmem.ErrUnsupported) {
-				return
+				return // the backend cannot suspend groups
 			}
-			if !errors.Is(err, symmem.ErrClosed) && !errors.As(err, new(*symmem.DeadlockError)) &&
-				!errors.As(err, new(*symmem.RankLostError)) {
+			namesOtherRank := errors.As(err, new(*symmem.DeadlockError)) ||
+				errors.As(err, new(*symmem.RankLostError))
+			if !errors.Is(err, symmem.ErrClosed) && !namesOtherRank {
 				r.failf("Suspend or Resume = %v; want ErrClosed, DeadlockError or RankLostError", err)
 			}
 			r.ok(r.World().Barrier(r.ctx, nil))
