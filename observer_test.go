@@ -11,13 +11,15 @@ import (
 	"symmem"
 )
 
-// abruptEnds contains functions that do not return. The keys are how symmem's messages describe
-// their ends.
+// abruptEnds contains functions that do not return. The key is the text with which symmem's
+// messages describe the end of the function.
 var abruptEnds = map[string]func(){
 	"panicked":              func() { panic("on purpose") },
 	"called runtime.Goexit": runtime.Goexit,
 }
 
+// TestPanickingObserverLeavesPoolUsable fails in each function of an Observer, which symmem calls
+// at changes of a pool. The changes must take effect, and the log must name each failure.
 func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -31,19 +33,23 @@ func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 					Deregister:   func(symmem.WindowEvent) { fail() },
 				})
 				p := r.pool()
-				b := r.window(p, 4096)
+				b := r.window(p, 4096) // calls SegmentAlloc and Register
 				r.ok(b.Free())
-				r.ok(p.Trim(r.ctx, 0))
+				r.ok(p.Trim(r.ctx, 0)) // calls Deregister and SegmentFree
 				remove()
 				r.ok(r.alloc(p, 4096).Free())
 			})
-			if n := strings.Count(log.String(), "a function of an Observer "+name); n != 4 {
-				t.Errorf("the log names %d functions of the observer, want 4:\n%s", n, log.String())
+			const wantFailures = 4 // one of each function
+			n := strings.Count(log.String(), "a function of an Observer "+name)
+			if n != wantFailures {
+				t.Errorf("the log names %d failures, want %d:\n%s", n, wantFailures, log.String())
 			}
 		})
 	}
 }
 
+// TestPanickingHostFunctionFailsStream fails in a function that is queued on a stream. The next
+// Synchronize must return the failure, and the stream and the group must then be usable.
 func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -53,9 +59,10 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 				r.fill(b, 1)
 				r.ok(s.Host(fail))
 				r.ok(s.Host(func() {})) // may be skipped after the failure
+				want := "work on a stream " + name
 				err := s.Synchronize(r.ctx)
-				if err == nil || !strings.Contains(err.Error(), "work on a stream "+name) {
-					r.failf("got %v, want an error that contains %q", err, "work on a stream "+name)
+				if err == nil || !strings.Contains(err.Error(), want) {
+					r.failf("got %v, want an error that contains %q", err, want)
 				}
 				ran := false
 				r.ok(s.Host(func() { ran = true }))
@@ -69,16 +76,19 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	}
 }
 
+// TestPanickingArrivedFunctionFailsGroup fails in Call.Arrived, which rank 0 calls when a message
+// from any rank has arrived. The group must fail on both ranks, and the world must stay usable.
 func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
+	const count, receiver, sender = 4, 0, 1
+	const limit = 20 * time.Second
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{UnorderedMessages: true}, func(r *rank) {
 				b := r.window(r.pool(), 4096)
 				s := r.stream()
 				g := r.split(r.World(), 0)
-				const count = 4
-				if r.Rank() == 1 {
-					r.ok(g.Send(r.ctx, b.Memory(), count, symmem.Int32, 0, s))
+				if r.Rank() == sender {
+					r.ok(g.Send(r.ctx, b.Memory(), count, symmem.Int32, receiver, s))
 				} else {
 					// Do may return the failure. The test checks it below.
 					_ = r.Interop().Do(r.ctx, g, symmem.Call{
@@ -88,12 +98,13 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 				}
 				select {
 				case <-g.Ended():
-				case <-time.After(20 * time.Second):
-					r.failf("the group has not failed after 20s")
+				case <-time.After(limit):
+					r.failf("the group has not failed after %v, want a failure", limit)
 				}
 				err := g.Cause(r.ctx)
-				if r.Rank() == 0 && !strings.Contains(err.Error(), "Call.Arrived "+name) {
-					r.failf("got %v, want an error that contains %q", err, "Call.Arrived "+name)
+				want := "Call.Arrived " + name
+				if r.Rank() == receiver && (err == nil || !strings.Contains(err.Error(), want)) {
+					r.failf("got %v, want an error that contains %q", err, want)
 				}
 				_ = s.Synchronize(r.ctx) // may return the same failure
 				r.fill(b, 1)
@@ -103,6 +114,8 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 	}
 }
 
+// TestPanickingOnLateIsLogged fails in Options.OnLate, which symmem calls when a rank waits for a
+// late one. The log must name the failure, and the ranks must go on.
 func TestPanickingOnLateIsLogged(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +125,7 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 				Logger: slog.New(slog.NewTextHandler(lineWriter(logged), nil)),
 			}
 			runRanks(t, 2, o, func(r *rank) {
-				if r.Rank() == 0 {
+				if r.Rank() == 0 { // is late until rank 1 has logged the failure
 					text := ""
 					for !strings.Contains(text, "Options.OnLate "+name) {
 						text = <-logged

@@ -1,6 +1,7 @@
 package symmem_test
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"testing"
@@ -16,28 +17,27 @@ type naive struct {
 	starts, ends map[int64]extent
 }
 
+// extent is a range of offsets: a free block or a live one.
 type extent struct{ start, size int64 }
 
-// naiveUnit is the unit of sizes, as in package alloc.
+// naiveUnit is the unit of sizes in bytes, as in package alloc.
 const naiveUnit = 512
 
 var errNaiveFull = errors.New("the naive allocator is full")
 
+// newNaive returns an allocator of the offsets from 0 to bytes.
 func newNaive(bytes int64) *naive {
 	a := &naive{starts: map[int64]extent{}, ends: map[int64]extent{}}
-	a.insert(extent{0, bytes})
+	a.insert(extent{start: 0, size: bytes})
 	return a
 }
 
+// compareExtents orders extents by size and then by start.
 func compareExtents(a, b extent) int {
-	switch {
-	case a.size != b.size:
-		return int(min(max(a.size-b.size, -1), 1))
-	default:
-		return int(min(max(a.start-b.start, -1), 1))
-	}
+	return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(a.start, b.start))
 }
 
+// insert adds a free block.
 func (a *naive) insert(e extent) {
 	index, _ := slices.BinarySearchFunc(a.free, e, compareExtents)
 	a.free = slices.Insert(a.free, index, e)
@@ -52,9 +52,11 @@ func (a *naive) remove(e extent) {
 	delete(a.ends, e.start+e.size)
 }
 
+// alloc takes the smallest free block that is large enough, and keeps its rest free. It returns
+// errNaiveFull if there is none.
 func (a *naive) alloc(bytes int64) (extent, error) {
-	size := (bytes + naiveUnit - 1) / naiveUnit * naiveUnit
-	smallest := extent{0, size} // sorts before all blocks that are large enough
+	size := (bytes + naiveUnit - 1) / naiveUnit * naiveUnit // rounded up
+	smallest := extent{start: 0, size: size}                // sorts before all larger blocks
 	index, _ := slices.BinarySearchFunc(a.free, smallest, compareExtents)
 	if index == len(a.free) {
 		return extent{}, errNaiveFull
@@ -62,16 +64,16 @@ func (a *naive) alloc(bytes int64) (extent, error) {
 	found := a.free[index]
 	a.remove(found)
 	if rest := found.size - size; rest > 0 {
-		a.insert(extent{found.start + size, rest})
+		a.insert(extent{start: found.start + size, size: rest})
 	}
-	return extent{found.start, size}, nil
+	return extent{start: found.start, size: size}, nil
 }
 
 // release frees a block and merges it with the adjacent free blocks.
 func (a *naive) release(e extent) {
 	if previous, ok := a.ends[e.start]; ok {
 		a.remove(previous)
-		e = extent{previous.start, previous.size + e.size}
+		e = extent{start: previous.start, size: previous.size + e.size}
 	}
 	if next, ok := a.starts[e.start+e.size]; ok {
 		a.remove(next)
@@ -80,9 +82,11 @@ func (a *naive) release(e extent) {
 	a.insert(e)
 }
 
+// TestNaiveAllocatorMergesWithoutOverlap allocates and frees random blocks. Live blocks must not
+// overlap. When all are free, they must have merged to one block.
 func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		const whole = 64 << 10
+		const whole, maxBytes = 64 << 10, 8 << 10 // small enough for errNaiveFull
 		a := newNaive(whole)
 		var live []extent
 		for range rapid.IntRange(1, 80).Draw(rt, "steps") {
@@ -92,9 +96,16 @@ func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 				live = append(live[:victim], live[victim+1:]...)
 				continue
 			}
-			e, err := a.alloc(int64(rapid.IntRange(1, 8<<10).Draw(rt, "bytes")))
+			bytes := rapid.Int64Range(1, maxBytes).Draw(rt, "bytes")
+			e, err := a.alloc(bytes)
 			if errors.Is(err, errNaiveFull) {
 				continue
+			}
+			if err != nil {
+				rt.Fatal(err)
+			}
+			if e.size < bytes {
+				rt.Fatalf("got the block %+v, want at least %d bytes", e, bytes)
 			}
 			for _, other := range live {
 				if e.start < other.start+other.size && other.start < e.start+e.size {
@@ -106,17 +117,22 @@ func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 		for _, e := range live {
 			a.release(e)
 		}
-		if len(a.free) != 1 || a.free[0] != (extent{0, whole}) || len(a.starts) != 1 {
-			rt.Fatalf("got the free blocks %+v and %d starts, want one block of %d bytes", a.free,
-				len(a.starts), whole)
+		if want := []extent{{start: 0, size: whole}}; !slices.Equal(a.free, want) {
+			rt.Fatalf("got the free blocks %+v, want %+v", a.free, want)
+		}
+		if len(a.starts) != 1 || len(a.ends) != 1 {
+			rt.Fatalf("got %d starts and %d ends of one free block, want 1 each", len(a.starts),
+				len(a.ends))
 		}
 	})
 }
 
+// TestNaiveAllocatorBestFit frees a block of three units and one of one unit, with live blocks
+// around them. A small request must get the smaller block, although the larger one comes first.
 func TestNaiveAllocatorBestFit(t *testing.T) {
 	a := newNaive(10 * naiveUnit)
 	var blocks []extent
-	for _, units := range []int64{3, 1, 1, 1, 4} {
+	for _, units := range []int64{3, 1, 1, 1, 4} { // all of the 10 units
 		e, err := a.alloc(units * naiveUnit)
 		if err != nil {
 			t.Fatal(err)

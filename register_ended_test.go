@@ -13,42 +13,53 @@ import (
 // segment, but before the pool has recorded the registration. Until the pool has recorded it, the
 // segment must stay mapped.
 func TestCloseDuringRegister(t *testing.T) {
-	for name, c := range map[string]struct {
-		end  func(context.Context, *symmem.Pool, *symmem.Group) error
-		want error
+	for _, c := range []struct {
+		name string
+		end  func(context.Context, *symmem.Pool, *symmem.Group) error // called during Register
+		want error                                                    // of Register
 	}{
-		"Trim": {func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
-			return p.Trim(ctx, 0)
-		}, nil},
-		"Group.Close": {func(_ context.Context, _ *symmem.Pool, g *symmem.Group) error {
-			return g.Close()
-		}, symmem.ErrClosed},
+		{
+			name: "Trim",
+			end: func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
+				return p.Trim(ctx, 0)
+			},
+			want: nil,
+		},
+		{
+			name: "Group.Close",
+			end: func(_ context.Context, _ *symmem.Pool, g *symmem.Group) error {
+				return g.Close()
+			},
+			want: symmem.ErrClosed,
+		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{}, func(r *rank) {
 				p := r.pool()
-				r.ok(r.alloc(p, mib).Free())
+				b := r.alloc(p, mib) // maps the only segment
+				r.ok(b.Free())
 				var g *symmem.Group
-				var unmapped atomic.Int32
-				defer r.Interop().Observe(symmem.Observer{
+				var unmapped atomic.Int32 // number of unmapped segments
+				stopObserving := r.Interop().Observe(symmem.Observer{
 					SegmentFree: func(symmem.SegmentEvent) { unmapped.Add(1) },
-				})()
+				})
+				defer stopObserving()
 				symmem.HoldRegister(r.Runtime, func() { // called during Register below
 					done := make(chan error)
 					go func() { done <- c.end(r.ctx, p, g) }()
-					r.ok(<-done)
+					r.ok(<-done) // would wait forever if Register held the pool's lock
 					if unmapped.Load() != 0 {
 						t.Error("the segment was unmapped during its registration")
 					}
 				})
 				g = r.split(r.World(), 0)
 				if err := p.Register(r.ctx, g); !errors.Is(err, c.want) {
-					r.failf("Register returned %v, want %v", err, c.want)
+					r.failf("Register during %s returned %v, want %v", c.name, err, c.want)
 				}
 				if n := g.Stats().Windows; n != 0 || p.Stats().Windows != 0 {
 					r.failf("the group has %d windows and the pool %d, want 0", n, p.Stats().Windows)
 				}
-				r.ok(p.Trim(r.ctx, 0))
+				r.ok(p.Trim(r.ctx, 0)) // unmaps the segment unless Register has done so
 				if unmapped.Load() != 1 {
 					r.failf("the segment was unmapped %d times, want 1", unmapped.Load())
 				}
@@ -58,19 +69,20 @@ func TestCloseDuringRegister(t *testing.T) {
 }
 
 // TestTrimDuringRegisterFailsNoRank trims a pool during a registration. The registration then
-// unmaps the segment, which fails on rank 0. Register must succeed, as on the other rank, and the
-// next Trim must return the error.
+// unmaps the segment, which fails on rank 0. Register must succeed nevertheless, as on rank 1. The
+// next Trim must return the error, and the one after that must succeed.
 func TestTrimDuringRegisterFailsNoRank(t *testing.T) {
 	failure := errors.New("unmapping has failed")
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		var want error
+		var want error // of unmapping
 		if r.Rank() == 0 {
 			want = failure
 		}
 		symmem.HoldEnds(r.Runtime, func() error { return want })
 		p := r.pool()
-		r.ok(r.alloc(p, mib).Free())
-		symmem.HoldRegister(r.Runtime, func() {
+		b := r.alloc(p, mib) // maps the only segment
+		r.ok(b.Free())
+		symmem.HoldRegister(r.Runtime, func() { // called during Register below
 			done := make(chan error)
 			go func() { done <- p.Trim(r.ctx, 0) }()
 			r.ok(<-done)
@@ -84,38 +96,43 @@ func TestTrimDuringRegisterFailsNoRank(t *testing.T) {
 	})
 }
 
-// TestCloseDuringTrimUnmapsOnce closes a pool while Trim waits for the other rank between the
-// deregistration and the unmapping of a segment.
+// TestCloseDuringTrimUnmapsOnce closes the pool of rank 1 during Trim, which both ranks call. At
+// that time, Trim has deregistered the segment and waits for rank 0 before it unmaps the segment.
+// Only one of Trim and Close may unmap it.
 func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
-	closed := make(chan struct{})
+	const waitedFor, closing = 0, 1 // ranks
+	closed := make(chan struct{})   // closed when Close has returned on rank 1
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		r.ok(r.alloc(p, mib).Free())
+		b := r.alloc(p, mib) // maps the only segment
+		r.ok(b.Free())
 		r.ok(p.Register(r.ctx, r.World()))
-		deregistered, freed := make(chan struct{}), atomic.Int32{}
-		defer r.Interop().Observe(symmem.Observer{
+		deregistered := make(chan struct{}) // closed when Trim has deregistered the segment
+		var unmapped atomic.Int32           // number of unmapped segments
+		stopObserving := r.Interop().Observe(symmem.Observer{
 			Deregister: func(symmem.WindowEvent) {
 				close(deregistered)
-				if r.Rank() == 0 {
+				if r.Rank() == waitedFor {
 					<-closed
 				}
 			},
-			SegmentFree: func(symmem.SegmentEvent) { freed.Add(1) },
-		})()
-		done := make(chan error, 1)
-		if r.Rank() == 1 {
+			SegmentFree: func(symmem.SegmentEvent) { unmapped.Add(1) },
+		})
+		defer stopObserving()
+		done := make(chan error, 1) // the result of Close
+		if r.Rank() == closing {
 			go func() {
 				<-deregistered
 				done <- p.Close()
 				close(closed)
 			}()
 		} else {
-			done <- nil
+			done <- nil // this rank does not call Close
 		}
 		r.ok(p.Trim(r.ctx, 0))
 		r.ok(<-done)
-		if n := freed.Load(); n != 1 {
-			r.failf("the segment was freed %d times, want 1", n)
+		if n := unmapped.Load(); n != 1 {
+			r.failf("the segment was unmapped %d times, want 1", n)
 		}
 	})
 }

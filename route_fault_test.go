@@ -11,38 +11,65 @@ import (
 	"symmem"
 )
 
+// TestInvalidRoutes checks that Dispatch, which sends tokens to the ranks of their experts, refuses
+// invalid arguments. Afterwards, a valid call must work.
 func TestInvalidRoutes(t *testing.T) {
 	const ranks = 2
 	runRoutes(t, []int{ranks}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
 		c.drawShape()
-		c.MaxTokens = max(c.MaxTokens, 2)
-		c.tokens[0], c.tokens[1] = c.drawTokens(2), c.drawTokens(2)
+		const tokens = 2 // on each rank, so that no memory is empty
+		c.MaxTokens = max(c.MaxTokens, tokens)
+		c.tokens[0], c.tokens[1] = c.drawTokens(tokens), c.drawTokens(tokens)
 		valid := c.args()
+		tooShort, err := valid.Recv.Slice(0, valid.Recv.Bytes()-128)
+		c.ok(err)
 		for _, row := range []struct {
 			name   string
-			change func(a *symmem.RouteArgs)
+			change func(a *symmem.RouteArgs) // of valid arguments
 			want   error
 		}{
-			{"too many experts per token", func(a *symmem.RouteArgs) { a.TopK = 17 }, symmem.ErrInvalid},
-			{"no experts per token", func(a *symmem.RouteArgs) { a.TopK = 0 }, symmem.ErrInvalid},
-			{"too many experts", func(a *symmem.RouteArgs) { a.Experts = 513 }, symmem.ErrInvalid},
 			{
-				"more tokens than allowed", func(a *symmem.RouteArgs) { a.Tokens = a.MaxTokens + 1 },
-				symmem.ErrInvalid,
+				name:   "more than 16 experts per token",
+				change: func(a *symmem.RouteArgs) { a.TopK = 17 }, want: symmem.ErrInvalid,
 			},
-			{"rows not a multiple of 16 B", func(a *symmem.RouteArgs) { a.Hidden++ }, symmem.ErrInvalid},
-			{"negative scales", func(a *symmem.RouteArgs) { a.Scales = -1 }, symmem.ErrInvalid},
-			{"no tokens allowed", func(a *symmem.RouteArgs) { a.MaxTokens = 0 }, symmem.ErrInvalid},
 			{
-				"missing ids", func(a *symmem.RouteArgs) { a.IDs = symmem.Memory{} },
-				symmem.ErrOutOfRange,
+				name:   "no experts per token",
+				change: func(a *symmem.RouteArgs) { a.TopK = 0 }, want: symmem.ErrInvalid,
 			},
-			{"ids in the output", func(a *symmem.RouteArgs) { a.IDs = a.Recv }, symmem.ErrInvalid},
-			{"an output that is too small", func(a *symmem.RouteArgs) {
-				var err error
-				a.Recv, err = a.Recv.Slice(0, a.Recv.Bytes()-128)
-				c.ok(err)
-			}, symmem.ErrOutOfRange},
+			{
+				name:   "more than 512 experts",
+				change: func(a *symmem.RouteArgs) { a.Experts = 513 }, want: symmem.ErrInvalid,
+			},
+			{
+				name:   "more tokens than allowed",
+				change: func(a *symmem.RouteArgs) { a.Tokens = a.MaxTokens + 1 },
+				want:   symmem.ErrInvalid,
+			},
+			{
+				name:   "rows that are no multiple of 16 bytes",
+				change: func(a *symmem.RouteArgs) { a.Hidden++ }, want: symmem.ErrInvalid,
+			},
+			{
+				name:   "negative scales",
+				change: func(a *symmem.RouteArgs) { a.Scales = -1 }, want: symmem.ErrInvalid,
+			},
+			{
+				name:   "no tokens allowed",
+				change: func(a *symmem.RouteArgs) { a.MaxTokens = 0 }, want: symmem.ErrInvalid,
+			},
+			{
+				name:   "missing ids",
+				change: func(a *symmem.RouteArgs) { a.IDs = symmem.Memory{} },
+				want:   symmem.ErrOutOfRange,
+			},
+			{
+				name:   "ids in the output",
+				change: func(a *symmem.RouteArgs) { a.IDs = a.Recv }, want: symmem.ErrInvalid,
+			},
+			{
+				name:   "an output that is too small",
+				change: func(a *symmem.RouteArgs) { a.Recv = tooShort }, want: symmem.ErrOutOfRange,
+			},
 		} {
 			a := valid
 			row.change(&a)
@@ -55,9 +82,12 @@ func TestInvalidRoutes(t *testing.T) {
 	})
 }
 
+// TestDifferentRoutesDiverge calls Dispatch with 4 experts on rank 0 and 5 on rank 1. The error
+// must name the operation and both numbers.
 func TestDifferentRoutesDiverge(t *testing.T) {
 	o := symmem.Options{Path: symmem.PathAuto, Check: symmem.CheckEvery}
-	runRoutes(t, []int{2}, o, func(c *routeCase) {
+	const ranks = 2
+	runRoutes(t, []int{ranks}, o, func(c *routeCase) {
 		c.drawShape()
 		c.Experts, c.owners = 4, []int{0, 0, 1, 1} // two experts on each rank
 		c.tokens[0], c.tokens[1] = c.drawTokens(1), c.drawTokens(1)
@@ -76,17 +106,18 @@ func TestDifferentRoutesDiverge(t *testing.T) {
 	})
 }
 
-// TestRouteNamesMissingRank dispatches or combines on two of three ranks. The calls must time out
-// with an error that names the third rank.
+// TestRouteNamesMissingRank dispatches or combines (sends rows back) on two of three ranks. The
+// calls must time out with an error that names the third rank.
 func TestRouteNamesMissingRank(t *testing.T) {
 	const ranks, missingRank = 3, 2
+	const seed = 1 // of shapes and tokens
 	for _, operation := range []symmem.Operation{symmem.OpDispatch, symmem.OpCombine} {
 		t.Run(operation.String(), func(t *testing.T) {
-			ready, done := newGate(ranks), newGate(ranks)
+			ready, done := newGate(ranks), newGate(ranks) // wait returns when all ranks have called it
 			runRanks(t, ranks, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 				g, err := r.Join(r.ctx, "late", r.World().Ranks())
 				r.ok(err)
-				c := newRouteCase(r, 1)
+				c := newRouteCase(r, seed)
 				c.drawShape()
 				a := c.args()
 				if operation == symmem.OpCombine {
@@ -94,14 +125,15 @@ func TestRouteNamesMissingRank(t *testing.T) {
 				}
 				r.ok(c.pools[1].Register(r.ctx, g))
 				ready.wait(r)
-				if r.Rank() != missingRank {
+				isCaller := r.Rank() != missingRank
+				if isCaller {
 					r.ok(g.SetTimeout(time.Second))
 					err := r.Interop().Do(r.ctx, g, symmem.Call{Operation: operation, Route: &a}, nil)
 					err = cmp.Or(err, r.DefaultStream().Synchronize(r.ctx))
 					r.wantTimeout(err, missingRank)
 				}
 				done.wait(r)
-				if r.Rank() != missingRank && os.Getenv(backendVariable) != "" {
+				if isCaller && os.Getenv(backendVariable) != "" { // the host backend leaves it unchanged
 					c.checkFailedRoute(operation, &a)
 				}
 				r.ok(r.World().Barrier(r.ctx, nil)) // checks that the CUDA context is still usable
@@ -112,25 +144,28 @@ func TestRouteNamesMissingRank(t *testing.T) {
 }
 
 // checkFailedRoute checks that the output of a failed call does not look like a result. A dispatch
-// must have set the counts of tokens to 0 and the ids of experts to -1; a combine must have set
-// all bytes to 0xff.
+// must have set the counts of tokens to 0 and the ids of experts to -1, whose bytes are all 0xff. A
+// combine must have set all bytes to 0xff.
 func (c *routeCase) checkFailedRoute(o symmem.Operation, a *symmem.RouteArgs) {
 	if a.Recv.Bytes() == 0 {
 		return
 	}
 	poisoned := read[uint8](c.rank, a.Recv)
 	if o == symmem.OpDispatch {
-		layout, ranks := c.Layout(len(c.tokens)), len(c.tokens)
-		for _, v := range poisoned[layout.Counts:][:4*ranks] {
+		const wordBytes = 4 // of a count or an id
+		ranks := len(c.tokens)
+		layout := c.Layout(ranks)
+		counts := poisoned[layout.Counts:][:wordBytes*ranks]
+		for _, v := range counts {
 			if v != 0 {
-				c.failf("the counts of a failed dispatch are %v, want 0", poisoned[layout.Counts:])
+				c.failf("the counts of a failed dispatch have the bytes %v, want 0", counts)
 			}
 		}
-		poisoned = poisoned[layout.IDs:][:int64(ranks*c.TopK)*c.MaxTokens*4]
+		poisoned = poisoned[layout.IDs:][:int64(ranks*c.TopK)*c.MaxTokens*wordBytes]
 	}
 	for i, v := range poisoned {
 		if v != 0xff {
-			c.failf("byte %d is %#x after a failed call, want 0xff", i, v)
+			c.failf("byte %d is %#x after a failed %v, want 0xff", i, v, o)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package symmem_test
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -16,64 +15,91 @@ import (
 // stepProgramsVariable sets the number of programs in TestRandomStepMismatch.
 const stepProgramsVariable = "SYMMEM_TEST_STEPS"
 
+// TestStepMismatch begins steps, which are named parts of a program between collectives, on three
+// ranks. Rank 1 begins a different fourth step. The error on each rank must name it, quote the
+// steps and where they began, and leave the group usable.
 func TestStepMismatch(t *testing.T) {
+	const deviantRank, usual, deviant = 1, "decode(batch=8)", "prefill(tokens=100)"
+	const equalSteps, afterBarrier = 3, ", after 1 collective"
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
-		name := "decode(batch=8)"
-		for range 3 {
-			r.ok(g.Step(r.ctx, name))
+		for range equalSteps {
+			r.ok(g.Step(r.ctx, usual))
 			r.ok(g.Barrier(r.ctx, nil))
 		}
-		if r.Rank() == 1 {
-			name = "prefill(tokens=100)"
+		name := usual
+		if r.Rank() == deviantRank {
+			name = deviant
 		}
 		err := g.Step(r.ctx, name)
-		line := callerLine()
+		line := callerLine() // the line after the call
 		d := r.wantDivergence(err)
-		if !slices.Equal(d.Deviant, []int{1}) || !isLineBefore(d.Ranks()[1].Site, line) ||
-			d.Ranks()[1].Event != "prefill(tokens=100), after 1 collective" ||
-			d.Ranks()[2].Event != "decode(batch=8), after 1 collective" ||
-			!strings.Contains(err.Error(), "ranks differ in step 4: ranks 0,2 have decode(batch=8)") ||
-			!strings.HasPrefix(d.Ranks()[0].Before[0], "step decode(batch=8), after 1 collective at ") {
-			r.failf("got %v (%+v), want rank 1 to deviate in step 4", err, d)
+		sides := d.Ranks() // by rank
+		if !slices.Equal(d.Deviant, []int{deviantRank}) {
+			r.failf("got the deviants %v, want rank %d: %v", d.Deviant, deviantRank, err)
 		}
-		r.ok(g.Step(r.ctx, "decode(batch=8)")) // the group is still usable
-		for _, invalid := range []string{"", strings.Repeat("w", symmem.MaxStep+1)} {
+		if site := sides[deviantRank].Site; !isLineBefore(site, line) {
+			r.failf("rank %d deviates at %s, want the line before %s", deviantRank, site, line)
+		}
+		if got, want := sides[deviantRank].Event, deviant+afterBarrier; got != want {
+			r.failf("rank %d has the event %q, want %q", deviantRank, got, want)
+		}
+		if got, want := sides[2].Event, usual+afterBarrier; got != want {
+			r.failf("rank 2 has the event %q, want %q", got, want)
+		}
+		want := "ranks differ in step 4: ranks 0,2 have " + usual
+		if !strings.Contains(err.Error(), want) {
+			r.failf("got the error %q, want one that contains %q", err, want)
+		}
+		wantBefore := "step " + usual + afterBarrier + " at "
+		if before := sides[0].Before[0]; !strings.HasPrefix(before, wantBefore) {
+			r.failf("rank 0's event before is %q, want the prefix %q", before, wantBefore)
+		}
+		r.ok(g.Step(r.ctx, usual)) // the group is still usable
+		tooLong := strings.Repeat("w", symmem.MaxStep+1)
+		for _, invalid := range []string{"", tooLong} {
 			r.wantErr(g.Step(r.ctx, invalid), symmem.ErrInvalid)
 		}
 	})
 }
 
+// TestStepsCountReplays replays a graph with one collective three times in a step. The description
+// of the next step must count each replay.
 func TestStepsCountReplays(t *testing.T) {
+	const count, replays = 8, 3
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.World()
 		b := r.window(r.pool(), 4096)
 		graph := r.capture(func(s *symmem.Stream) {
 			m := b.Memory()
-			r.ok(g.AllReduce(r.ctx, m, m, 8, symmem.Float32, symmem.Sum, s))
+			r.ok(g.AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, s))
 		})
 		r.ok(g.Step(r.ctx, "warm up"))
-		for range 3 {
+		for range replays {
 			r.ok(graph.Launch(r.DefaultStream()))
 		}
 		r.synchronize()
-		err := g.Step(r.ctx, fmt.Sprint("decode ", r.Rank()))
-		if d := r.wantDivergence(err); d.Ranks()[0].Event != "decode 0, after 3 collectives" {
-			r.failf("got %+v, want decode 0, after 3 collectives", d)
+		err := g.Step(r.ctx, fmt.Sprint("decode ", r.Rank())) // differs, so that there is an error
+		const want = "decode 0, after 3 collectives"
+		if got := r.wantDivergence(err).Ranks()[0].Event; got != want {
+			r.failf("rank 0 has the event %q, want %q", got, want)
 		}
 		r.ok(graph.Close())
 	})
 }
 
+// TestCheckOffDisablesSteps begins different steps on two ranks. With the variable that disables
+// the comparison of steps, this must not be an error.
 func TestCheckOffDisablesSteps(t *testing.T) {
-	t.Setenv("SYMMEM_STEP_GUARD", "0") // disables the comparison of steps
+	t.Setenv("SYMMEM_STEP_GUARD", "0")
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		r.ok(r.World().Step(r.ctx, fmt.Sprint("decode ", r.Rank())))
 	})
 }
 
-// TestRandomStepMismatch runs random programs of steps and collectives. One rank deviates once: it
-// begins a different step, or makes one collective more or less. An error must name that rank.
+// TestRandomStepMismatch runs random programs of steps and collectives. One rank makes one mistake:
+// it begins a different step, or makes one collective more or less. An error must name that rank at
+// the next step at the latest. All ranks begin a last step without a mistake.
 func TestRandomStepMismatch(t *testing.T) {
 	programs := 100
 	if text := os.Getenv(stepProgramsVariable); text != "" {
@@ -87,8 +113,10 @@ func TestRandomStepMismatch(t *testing.T) {
 	const wrongName, extraCall, missingCall = 0, 1, 2 // kinds of mistakes
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		for program := range programs {
-			draw := rand.New(rand.NewPCG(23, uint64(program))) // draws the same numbers on every rank
-			steps, wrongRank, mistake := 1+draw.IntN(6), draw.IntN(ranks), draw.IntN(3)
+			const seed = 23 // any number: all ranks must draw the same ones
+			draw := rand.New(rand.NewPCG(seed, uint64(program)))
+			const maxSteps, mistakes = 6, 3
+			steps, wrongRank, mistake := 1+draw.IntN(maxSteps), draw.IntN(ranks), draw.IntN(mistakes)
 			wrongStep := draw.IntN(steps)
 			g := r.split(r.World(), 0)
 			var err error
@@ -113,12 +141,15 @@ func TestRandomStepMismatch(t *testing.T) {
 				}
 			}
 			d := r.wantDivergence(err)
-			if !slices.Equal(d.Deviant, []int{wrongRank}) ||
-				!strings.Contains(err.Error(), "steps_test.go:") {
+			if !slices.Equal(d.Deviant, []int{wrongRank}) {
 				r.failf("program %d: got %v, want it to blame rank %d (mistake %d in step %d)", program,
 					err, wrongRank, mistake, wrongStep)
 			}
-			r.ok(errors.Join(r.World().Agree(r.ctx, "program", int64(program)), g.Close()))
+			if !strings.Contains(err.Error(), "steps_test.go:") {
+				r.failf("program %d: got %v, want a line of this file", program, err)
+			}
+			r.ok(r.World().Agree(r.ctx, "program", int64(program))) // all ranks have the error
+			r.ok(g.Close())
 		}
 	})
 }
