@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,7 +29,8 @@ func runIsolatedRank() int {
 	return 0
 }
 
-// sumInIsolation checks a sum and prints why a call does not take the direct path.
+// sumInIsolation opens the rank's Runtime, checks a sum and prints why a call does not take the
+// direct path.
 func sumInIsolation(ctx context.Context) error {
 	number, err := strconv.Atoi(os.Getenv(isolatedVariable))
 	if err != nil {
@@ -43,17 +43,17 @@ func sumInIsolation(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer rt.Close()
+	defer rt.Close() // an error does not matter, because the process ends
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: 2 * mib})
 	if err != nil {
 		return err
 	}
-	b, err := p.Alloc(4096)
+	const count, elementBytes = 1024, 4
+	b, err := p.Alloc(count * elementBytes)
 	if err != nil {
 		return err
 	}
 	m := b.Memory()
-	const count = 1024
 	explanation, err := rt.World().Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
 	if err != nil {
 		return err
@@ -70,21 +70,24 @@ func sumInIsolation(ctx context.Context) error {
 }
 
 // TestIsolatedGPUsExplainMissingDirectPath starts two ranks that see one GPU each, as with some
-// launchers. The direct path is impossible, because the ranks cannot find out how their GPUs are
-// connected. Other paths must work, and both ranks must explain why the direct path is missing.
+// launchers. The direct path, on which a GPU reads another's memory, is impossible: the ranks
+// cannot find out how their GPUs are connected. Other paths must work. Both ranks must explain why
+// the direct path is missing.
 func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
-	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+	const ranks = 2
+	runRanks(t, ranks, symmem.Options{}, func(r *rank) { // also skips the test with one GPU
 		if r.Device().Addressable {
 			r.skip("the backend has no GPUs", symmem.ErrUnsupported)
 		}
 	})
-	gpus := []string{"0", "1"} // by rank
+	gpus := []string{"0", "1"} // by rank, as CUDA_VISIBLE_DEVICES names them
 	if visible := os.Getenv("CUDA_VISIBLE_DEVICES"); visible != "" {
 		gpus = strings.Split(visible, ",")
 	}
 	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
-	for number := range 2 {
+	for number := range ranks {
+		// The child is this program: TestMain calls runIsolatedRank if isolatedVariable is set.
 		c := systest.Command(t, systest.Patience, os.Args[0])
 		c.Env = append(os.Environ(), storeVariable+"="+store,
 			isolatedVariable+"="+strconv.Itoa(number), "CUDA_VISIBLE_DEVICES="+gpus[number])
@@ -98,13 +101,15 @@ func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 	var reports []string
 	for number, c := range processes {
 		err := c.Wait()
-		reports = append(reports, c.Stdout.(*bytes.Buffer).String())
-		if err != nil || !strings.Contains(reports[number], "this process cannot see GPU") {
-			t.Errorf("rank %d: got error %v and report %q, want a report that names a GPU", number, err,
-				reports[number])
+		report := c.Stdout.(*bytes.Buffer).String()
+		const want = "this process cannot see GPU"
+		if err != nil || !strings.Contains(report, want) {
+			t.Errorf("rank %d: got error %v and report %q, want a report that contains %q", number, err,
+				report, want)
 		}
+		reports = append(reports, report)
 	}
-	if len(slices.Compact(reports)) != 1 {
+	if reports[0] != reports[1] {
 		t.Errorf("got the reasons %q, want the same one on both ranks", reports)
 	}
 }

@@ -13,6 +13,11 @@ import (
 // wordAt converts an address to a pointer. The indirection avoids a warning of go vet.
 func wordAt(address uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&address)) }
 
+// wordFrom returns the word that a rank writes into every rank's buffer.
+func wordFrom(rankNumber int) uint64 { return uint64(100 + rankNumber) }
+
+// TestPeerAddressesReachEveryRank writes to the same buffer of every rank, at the addresses that
+// PeerAddresses returns, and checks that each rank finds the words of its peers.
 func TestPeerAddressesReachEveryRank(t *testing.T) {
 	const ranks, wordBytes = 3, 8
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
@@ -26,24 +31,24 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 			r.failf("PeerAddresses before the registration = %v; want ErrInvalid", err)
 		}
 		r.ok(p.Register(r.ctx, r.World()))
-		addresses, err := b.PeerAddresses(r.World())
-		r.skipUnsupported(err)
-		r.ok(err)
+		addresses, err := b.PeerAddresses(r.World()) // by rank
+		r.skipUnsupported(err)                       // skips the test, or fails it
 		if len(addresses) != ranks || addresses[r.Rank()] != b.Address() {
 			r.failf("PeerAddresses = %#x; want %d addresses, with %#x for rank %d", addresses, ranks,
 				b.Address(), r.Rank())
 		}
 		for _, address := range addresses { // write a word into every rank's buffer
-			*wordAt(address + uintptr(wordBytes*r.Rank())) = uint64(100 + r.Rank())
+			*wordAt(address + uintptr(wordBytes*r.Rank())) = wordFrom(r.Rank())
 		}
 		r.ok(r.World().Barrier(r.ctx, nil))
 		r.synchronize()
 		for peer := range ranks { // read the words that the peers have written into b
-			if got := *wordAt(b.Address() + uintptr(wordBytes*peer)); got != uint64(100+peer) {
-				r.failf("the word from rank %d = %d; want %d", peer, got, 100+peer)
+			got, want := *wordAt(b.Address() + uintptr(wordBytes*peer)), wordFrom(peer)
+			if got != want {
+				r.failf("the word from rank %d = %d; want %d", peer, got, want)
 			}
 		}
-		const offset = 64
+		const offset = 64 // a range inside the buffer
 		inner, err := r.Runtime.Interop().PeerAddresses(r.World(), b.Address()+offset, wordBytes)
 		r.ok(err)
 		for peer := range ranks {
@@ -56,6 +61,7 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 	})
 }
 
+// TestInvalidPeerAddresses checks calls without a buffer and without a group.
 func TestInvalidPeerAddresses(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		if _, err := (symmem.Buffer{}).PeerAddresses(r.World()); !errors.Is(err, symmem.ErrForeign) {
@@ -70,21 +76,26 @@ func TestInvalidPeerAddresses(t *testing.T) {
 	})
 }
 
+// TestPeerAddressesOfSuspendedPool checks that PeerAddresses fails while the memory is released,
+// and that it returns the same addresses afterwards.
 func TestPeerAddressesOfSuspendedPool(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)
 		want, err := b.PeerAddresses(r.World())
 		if errors.Is(err, symmem.ErrUnsupported) {
-			return
+			return // the backend has no addresses of peers
 		}
 		r.ok(err)
 		r.suspend(p, symmem.DiscardContents)
 		_, bufferErr := b.PeerAddresses(r.World())
-		_, interopErr := r.Runtime.Interop().PeerAddresses(r.World(), b.Address(), 8)
-		for _, err := range []error{bufferErr, interopErr} {
+		const bytes = 8
+		_, interopErr := r.Runtime.Interop().PeerAddresses(r.World(), b.Address(), bytes)
+		for call, err := range map[string]error{
+			"Buffer.PeerAddresses": bufferErr, "Interop.PeerAddresses": interopErr,
+		} {
 			if !errors.Is(err, symmem.ErrSuspended) || !strings.Contains(err.Error(), "Pool.Resume") {
-				r.failf("PeerAddresses = %v, want ErrSuspended with the advice to call Pool.Resume", err)
+				r.failf("%s = %v, want ErrSuspended with the advice to call Pool.Resume", call, err)
 			}
 		}
 		r.resume(p)

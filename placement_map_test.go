@@ -15,7 +15,8 @@ import (
 //
 //	world placement=creation|address scatter=N
 //
-// and then run with a program, whose statements are:
+// which selects the pool's placement policy and the seed for random addresses of segments. Then it
+// contains run with a program, whose statements are:
 //
 //	alloc NAME MIB  allocate a buffer
 //	free NAME
@@ -37,20 +38,22 @@ func TestTranscripts(t *testing.T) {
 	})
 }
 
+// scanWorld reads the arguments of a world line.
 func scanWorld(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Placement) {
 	t.Helper()
 	var name string
 	var scatter uint64
 	d.ScanArgs(t, "placement", &name)
 	d.ScanArgs(t, "scatter", &scatter)
-	placement := symmem.PlaceByCreation
-	if name == symmem.PlaceByAddress.String() {
-		placement = symmem.PlaceByAddress
+	placement, err := symmem.ParsePlacement(name)
+	if err != nil {
+		d.Fatalf(t, "%v", err)
 	}
 	// With checks, a wrong sum would cause an error. Without them, the output shows the wrong sum.
 	return symmem.Options{Check: symmem.CheckOff, Scatter: scatter}, placement
 }
 
+// runProgram runs a program on two ranks and returns their output, which begins with rank 0's.
 func runProgram(
 	t *testing.T, o symmem.Options, placement symmem.Placement, program []string,
 ) string {
@@ -70,6 +73,7 @@ func runProgram(
 	return fmt.Sprintf("rank 0\n%srank 1\n%s", output[0].String(), output[1].String())
 }
 
+// interpreter runs a program on one rank.
 type interpreter struct {
 	*rank
 	pool  *symmem.Pool
@@ -77,31 +81,34 @@ type interpreter struct {
 	named map[string]symmem.Buffer
 }
 
+// execute runs a statement, which consists of a command and its arguments.
 func (p *interpreter) execute(words []string) {
-	switch words[0] {
+	command, args := words[0], words[1:]
+	switch command {
 	case "alloc":
 		var sizeMiB int64
-		if _, err := fmt.Sscan(words[2], &sizeMiB); err != nil {
+		if _, err := fmt.Sscan(args[1], &sizeMiB); err != nil {
 			p.failf("%q: %v", words, err)
 		}
-		p.named[words[1]] = p.alloc(p.pool, sizeMiB*mib)
+		p.named[args[0]] = p.alloc(p.pool, sizeMiB*mib)
 	case "free":
-		p.ok(p.named[words[1]].Free())
+		p.ok(p.named[args[0]].Free())
 	case "register":
 		p.ok(p.pool.Register(p.ctx, p.World()))
 	case "map":
 		p.pool.Map(p.out)
 	case "sum":
-		p.sum(p.named[words[1]], words[1])
+		p.sum(p.named[args[0]], args[0])
 	default:
-		p.failf("unknown command %q", words[0])
+		p.failf("unknown command %q", command)
 	}
 }
 
 // sum all-reduces a buffer of ones and writes whether the sum is right.
 func (p *interpreter) sum(b symmem.Buffer, name string) {
 	p.fill(b, 1)
-	p.ok(p.World().Barrier(p.ctx, nil)) // if the placements differ, a rank may read the peer's ones
+	// If the placements differ, a rank reads other memory of the peer, which must be written by now.
+	p.ok(p.World().Barrier(p.ctx, nil))
 	p.ok(p.rank.sum(p.World(), b))
 	verdict := "right"
 	want := float32(p.Size())

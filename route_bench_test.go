@@ -1,35 +1,39 @@
 package symmem_test
 
 import (
-	"errors"
 	"math/rand/v2"
 	"slices"
 
 	"symmem"
 )
 
-// routeBytes is the size of the ids and weights at the end of the input, for the largest shape.
+// routeBytes is the size of the ids and weights at the end of the input, for the largest shape. The
+// first half has the ids, and the second half the weights.
 const routeBytes = 1 << 20
 
+// routing returns the arguments of Dispatch and Combine that are the same on all ranks. The width
+// of the first tensor in bytes decides the type: bfloat16, or float8 with scales.
 func (e *exchangeShape) routing() symmem.Routing {
 	routing := symmem.Routing{
 		Experts: e.experts, TopK: e.topK, MaxTokens: slices.Max(e.counts), Hidden: e.hidden,
 		Type: symmem.BFloat16,
 	}
 	if e.widths[0] == e.hidden { // one byte per element: float8 rows with scales
-		routing.Type, routing.Scales = symmem.Uint8, e.widths[1]/4
+		const scaleBytes = 4
+		routing.Type, routing.Scales = symmem.Uint8, e.widths[1]/scaleBytes
 	}
 	return routing
 }
 
 // idsOf chooses distinct experts for each token of a rank. If the shape has a hot expert, all
-// tokens choose it.
+// tokens choose it. Each call for the rank returns the same ids.
 func (e *exchangeShape) idsOf(rank int) (ids []int32) {
+	const hotExpert = 0
 	random := rand.New(rand.NewPCG(uint64(rank), 1))
 	for range e.counts[rank] {
 		chosen := random.Perm(e.experts)[:e.topK]
-		if e.hasHotExpert && !slices.Contains(chosen, 0) {
-			chosen[0] = 0
+		if e.hasHotExpert && !slices.Contains(chosen, hotExpert) {
+			chosen[0] = hotExpert
 		}
 		for _, expert := range chosen {
 			ids = append(ids, int32(expert))
@@ -38,15 +42,18 @@ func (e *exchangeShape) idsOf(rank int) (ids []int32) {
 	return ids
 }
 
-// maxSparseTraffic is maxTraffic for Dispatch and Combine.
+// maxSparseTraffic returns the maximum number of bytes that a rank sends to its peers, or receives
+// from them, in a Dispatch and a Combine. A token's row goes once to each rank that has one of its
+// experts, and comes back.
 func (e *exchangeShape) maxSparseTraffic() int64 {
 	ranks := len(e.counts)
-	sent, received := make([]int64, ranks), make([]int64, ranks)
+	sent, received := make([]int64, ranks), make([]int64, ranks) // numbers of rows, by rank
 	for src := range ranks {
 		for ids := range slices.Chunk(e.idsOf(src), e.topK) {
 			isDestination := make([]bool, ranks)
 			for _, id := range ids {
-				isDestination[int(id)*ranks/e.experts] = true
+				owner := int(id) * ranks / e.experts // all ranks have equally many experts
+				isDestination[owner] = true
 			}
 			for dst := range ranks {
 				if isDestination[dst] && dst != src {
@@ -59,15 +66,19 @@ func (e *exchangeShape) maxSparseTraffic() int64 {
 	return e.rowBytes() * max(slices.Max(sent), slices.Max(received))
 }
 
-// writeIDs writes the ids of this rank's tokens to the end of the input.
+// writeIDs writes the ids of this rank's tokens to their place at the end of the input.
 func (r *exchangeBench) writeIDs(e *exchangeShape) error {
 	ids := e.idsOf(r.Rank())
 	if len(ids) == 0 {
 		return nil
 	}
-	to := slice(r.input, exchangeMemory-routeBytes, 4*int64(len(ids)))
+	const idBytes = 4
+	to := slice(r.input, exchangeMemory-routeBytes, idBytes*int64(len(ids)))
 	s := r.DefaultStream()
-	return errors.Join(s.Copy(to, symmem.Host(ids)), s.Synchronize(r.ctx))
+	if err := s.Copy(to, symmem.Host(ids)); err != nil {
+		return err
+	}
+	return s.Synchronize(r.ctx)
 }
 
 // route calls Dispatch and Combine. It combines the received memory without computing experts.
@@ -75,17 +86,23 @@ func (r *exchangeBench) route(e *exchangeShape) error {
 	routing := e.routing()
 	count := e.counts[r.Rank()]
 	rowBytes := routing.Hidden * int64(routing.Type.Size())
-	words := 4 * count * int64(routing.TopK)
+	const wordBytes = 4 // of an id, a weight or a scale
+	perTokenBytes := wordBytes * count * int64(routing.TopK)
 	dispatch := symmem.RouteArgs{
 		Routing: routing, Tokens: count, Send: slice(r.input, 0, count*rowBytes),
-		IDs:       slice(r.input, exchangeMemory-routeBytes, words),
-		Weights:   slice(r.input, exchangeMemory-routeBytes/2, words),
-		RowScales: slice(r.input, count*rowBytes, 4*count*routing.Scales),
+		IDs:       slice(r.input, exchangeMemory-routeBytes, perTokenBytes),
+		Weights:   slice(r.input, exchangeMemory-routeBytes/2, perTokenBytes),
+		RowScales: slice(r.input, count*rowBytes, wordBytes*count*routing.Scales),
 		Recv:      slice(r.symmetric, 0, routing.Layout(r.World().Size()).Bytes),
 	}
+	const bfloat16Bytes = 2 // of the rows that Combine sends back
+	combinedBytes := routing.Hidden * bfloat16Bytes
 	combine := dispatch
-	combine.Send = slice(r.symmetric, 0, int64(r.World().Size())*routing.MaxTokens*2*routing.Hidden)
-	combine.Recv = slice(r.input, 0, count*2*routing.Hidden)
+	combine.Send = slice(r.symmetric, 0, int64(r.World().Size())*routing.MaxTokens*combinedBytes)
+	combine.Recv = slice(r.input, 0, count*combinedBytes)
 	g := r.World()
-	return errors.Join(g.Dispatch(r.ctx, dispatch, nil), g.Combine(r.ctx, combine, nil))
+	if err := g.Dispatch(r.ctx, dispatch, nil); err != nil {
+		return err
+	}
+	return g.Combine(r.ctx, combine, nil)
 }

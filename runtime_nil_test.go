@@ -18,7 +18,7 @@ var excludedMethods = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
 // TestNilArgumentsDoNotPanic calls the methods of the public types with zero values as arguments.
 // It ignores their errors.
 func TestNilArgumentsDoNotPanic(t *testing.T) {
-	o := symmem.Options{Timeout: 2 * time.Second}
+	o := symmem.Options{Timeout: 2 * time.Second} // short, because some calls wait in vain
 	runRanks(t, 1, o, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)
@@ -34,14 +34,17 @@ func TestNilArgumentsDoNotPanic(t *testing.T) {
 		} {
 			v := reflect.ValueOf(receiver)
 			for i := range v.NumMethod() {
-				if m := v.Type().Method(i); !slices.Contains(excludedMethods, m.Name) {
-					callWithZeros(t, fmt.Sprintf("%v.%s", v.Type(), m.Name), v.Method(i))
+				method := v.Type().Method(i)
+				if slices.Contains(excludedMethods, method.Name) {
+					continue
 				}
+				callWithZeros(t, fmt.Sprintf("%v.%s", v.Type(), method.Name), v.Method(i))
 			}
 		}
 		// Wait for work that the calls may have queued. Its errors do not matter either.
 		_ = r.DefaultStream().Synchronize(r.ctx)
 		_ = s.Synchronize(r.ctx)
+		// Last, because the loop calls other methods of the scope, which End would make useless.
 		callWithZeros(t, "Scope.End", reflect.ValueOf(scope.End))
 	})
 }
@@ -64,17 +67,20 @@ func callWithZeros(t *testing.T, name string, f reflect.Value) {
 	f.Call(args)
 }
 
+// TestNilContext checks that calls treat a nil context as one that never ends.
 func TestNilContext(t *testing.T) {
 	var nilCtx context.Context
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		b := r.alloc(r.pool(), 4096)
+		const count, value = 4, 1
+		m := r.alloc(r.pool(), 4096).Memory()
 		r.ok(r.World().Check(nilCtx))
-		r.ok(r.World().AllReduce(nilCtx, b.Memory(), b.Memory(), 4, symmem.Float32, symmem.Sum, nil))
-		r.ok(r.World().Agree(nilCtx, "a value", 1))
+		r.ok(r.World().AllReduce(nilCtx, m, m, count, symmem.Float32, symmem.Sum, nil))
+		r.ok(r.World().Agree(nilCtx, "a value", value))
 		r.ok(r.DefaultStream().Synchronize(nilCtx))
 	})
 }
 
+// TestNilFunctionIsRejected queues a nil function. The call must fail, and the stream must not.
 func TestNilFunctionIsRejected(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		s := r.stream()

@@ -33,12 +33,18 @@ func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 	if err := p.Register(t.Context(), registering.World()); !errors.Is(err, symmem.ErrCapturing) {
 		t.Errorf("Register during a capture in another world = %v, want ErrCapturing", err)
 	}
-	graph, endErr := s.EndCapture()
-	if err := errors.Join(endErr, graph.Close()); err != nil {
+	graph, err := s.EndCapture()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(p.Register(t.Context(), registering.World()), b.Free()); err != nil {
-		t.Errorf("after the capture: %v", err)
+	if err := graph.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Register(t.Context(), registering.World()); err != nil {
+		t.Errorf("Register after the capture: %v", err)
+	}
+	if err := b.Free(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -51,9 +57,10 @@ func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release := symmem.HoldRegistration(registering)
+	release := symmem.HoldRegistration(registering) // simulates a registration, which release ends
 	var isReleased atomic.Bool
-	time.AfterFunc(100*time.Millisecond, func() {
+	const enough = 100 * time.Millisecond // for a BeginCapture that does not wait
+	time.AfterFunc(enough, func() {
 		isReleased.Store(true)
 		release()
 	})
@@ -63,18 +70,23 @@ func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
 	if !isReleased.Load() {
 		t.Error("BeginCapture returned during a registration in another world")
 	}
-	graph, endErr := s.EndCapture()
-	if err := errors.Join(endErr, graph.Close()); err != nil {
+	graph, err := s.EndCapture()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := graph.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
 // TestWorldsInOneProcessAreIndependent aborts and closes one world while another world is in use.
+// The other world must stay usable.
 func TestWorldsInOneProcessAreIndependent(t *testing.T) {
 	abortedRuntimes := openRanks(t, 2, symmem.Options{Timeout: time.Minute})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		aborted := &rank{Runtime: abortedRuntimes[r.Rank()], t: t, ctx: t.Context()}
-		b, abortedBuffer := r.window(r.pool(), 4096), aborted.window(aborted.pool(), 4096)
+		b := r.window(r.pool(), 4096)
+		abortedBuffer := aborted.window(aborted.pool(), 4096)
 		r.checkSum(r.World(), b)
 		aborted.checkSum(aborted.World(), abortedBuffer)
 		aborted.World().Abort()

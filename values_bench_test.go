@@ -17,6 +17,15 @@ import (
 // agreeingVariable marks the second process of BenchmarkAgree. Its value is the store's address.
 const agreeingVariable = "SYMMEM_TEST_AGREEING"
 
+// The ranks of the two processes, and the value that they compare.
+const (
+	firstRank, secondRank = 0, 1
+
+	agreedName  = "batch size"
+	agreedValue = 8
+)
+
+// openPair opens one of two ranks, whose processes meet at the address of the store.
 func openPair(number int, store string) (*symmem.Runtime, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -28,9 +37,9 @@ func openPair(number int, store string) (*symmem.Runtime, error) {
 // runAgreeingRank runs this process as the second rank, and returns its exit status. The rank
 // calls Agree until the first rank closes.
 func runAgreeingRank() int {
-	rt, err := openPair(1, os.Getenv(agreeingVariable))
+	rt, err := openPair(secondRank, os.Getenv(agreeingVariable))
 	for err == nil {
-		err = rt.World().Agree(context.Background(), "batch size", 8)
+		err = rt.World().Agree(context.Background(), agreedName, agreedValue)
 	}
 	var deadlock *symmem.DeadlockError
 	if errors.As(err, &deadlock) { // the first rank has left
@@ -48,13 +57,14 @@ func runAgreeingRank() int {
 // load of the machine.
 func BenchmarkAgree(b *testing.B) {
 	store := "unix:@symmem-test-" + rand.Text()
+	// The other process is this program: TestMain calls runAgreeingRank if agreeingVariable is set.
 	other := exec.Command(os.Args[0])
 	other.Env = append(os.Environ(), agreeingVariable+"="+store)
 	other.Stderr = os.Stderr
 	if err := other.Start(); err != nil {
 		b.Fatal(err)
 	}
-	rt, err := openPair(0, store)
+	rt, err := openPair(firstRank, store)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -63,7 +73,7 @@ func BenchmarkAgree(b *testing.B) {
 	b.ReportAllocs()
 	begin := time.Now()
 	for n := 1; b.Loop(); n++ {
-		if err := rt.World().Agree(b.Context(), "batch size", 8); err != nil {
+		if err := rt.World().Agree(b.Context(), agreedName, agreedValue); err != nil {
 			b.Fatal(err)
 		}
 		if n%batchCalls == 0 {
@@ -79,7 +89,10 @@ func BenchmarkAgree(b *testing.B) {
 			b.Errorf("the median is %.0f ns, want at most %d", medianNs, maxMedianNs)
 		}
 	}
-	if err := errors.Join(rt.Close(), other.Wait()); err != nil {
+	if err := rt.Close(); err != nil {
+		b.Error(err)
+	}
+	if err := other.Wait(); err != nil { // it ends when this rank has left
 		b.Error(err)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"symmem"
 )
 
-// TestAgreeFloatMismatch compares floats. Zeros with different signs must differ, and all NaNs
-// must be equal.
+// TestAgreeFloatMismatch compares floats between ranks: a rank with another float must be named in
+// the error. Zeros with different signs must differ, and all NaNs must be equal.
 func TestAgreeFloatMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -21,26 +21,39 @@ func TestAgreeFloatMismatch(t *testing.T) {
 		r.ok(g.AgreeFloat(r.ctx, "loss", ownNaN))
 		const deviantRank = 2
 		for _, c := range []struct {
-			usual, deviant float64
-			events         [2]string
+			usual, deviant         float64 // on ranks 0 and 1, and on the deviant rank
+			usualEvent, otherEvent string  // as the error describes the calls
 		}{
-			{0.1, math.Nextafter(0.1, 1), [2]string{"Agree of 0.1", "Agree of 0.10000000000000002"}},
-			{0, math.Copysign(0, -1), [2]string{"Agree of 0.0", "Agree of -0.0"}},
-			{1e300, math.NaN(), [2]string{"Agree of 1e+300", "Agree of NaN"}},
+			{
+				usual: 0.1, usualEvent: "Agree of 0.1",
+				deviant: math.Nextafter(0.1, 1), otherEvent: "Agree of 0.10000000000000002",
+			},
+			{
+				usual: 0, usualEvent: "Agree of 0.0",
+				deviant: math.Copysign(0, -1), otherEvent: "Agree of -0.0",
+			},
+			{
+				usual: 1e300, usualEvent: "Agree of 1e+300",
+				deviant: math.NaN(), otherEvent: "Agree of NaN",
+			},
 		} {
 			rate := c.usual
 			if r.Rank() == deviantRank {
 				rate = c.deviant
 			}
+			// Side 0 has the ranks that agree, and side 1 the deviant rank.
 			d := r.wantDivergence(g.AgreeFloat(r.ctx, "rate", rate))
-			if !slices.Equal(d.Deviant, []int{deviantRank}) || d.Sides[0].Event != c.events[0] ||
-				d.Sides[1].Event != c.events[1] {
-				r.failf("got the sides %+v, want rank %d to deviate and the events %q", d.Sides,
-					deviantRank, c.events)
+			if !slices.Equal(d.Deviant, []int{deviantRank}) {
+				r.failf("%v and %v: got the deviants %v, want rank %d", c.usual, c.deviant, d.Deviant,
+					deviantRank)
+			}
+			if d.Sides[0].Event != c.usualEvent || d.Sides[1].Event != c.otherEvent {
+				r.failf("%v and %v: got the sides %+v, want the events %q and %q", c.usual, c.deviant,
+					d.Sides, c.usualEvent, c.otherEvent)
 			}
 		}
 		var err error
-		if r.Rank() == deviantRank { // makes a different call
+		if r.Rank() == deviantRank { // compares an integer
 			err = g.Agree(r.ctx, "rate", 3)
 		} else {
 			err = g.AgreeFloat(r.ctx, "rate", 3)
@@ -49,11 +62,12 @@ func TestAgreeFloatMismatch(t *testing.T) {
 		if d.Sides[0].Event != "Agree of 3.0" || d.Sides[1].Event != "Agree of 3" {
 			r.failf("got %+v, want Agree of 3.0 and Agree of 3", d.Sides)
 		}
-		r.ok(g.AgreeFloat(r.ctx, "rate", 3))
+		r.ok(g.AgreeFloat(r.ctx, "rate", 3)) // the group is still usable
 	})
 }
 
-// TestAgreeStringMismatch compares strings, some of which differ after the part that errors quote.
+// TestAgreeStringMismatch compares strings between ranks. Some differ only after the part that
+// errors quote, so their descriptions must differ in another way.
 func TestAgreeStringMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -62,11 +76,15 @@ func TestAgreeStringMismatch(t *testing.T) {
 			r.ok(g.AgreeString(r.ctx, "optimizer", text))
 		}
 		const deviantRank = 1
-		for _, c := range []struct{ usual, deviant, event string }{
-			{"adam", "sgd\n", `Agree of "sgd\n"`},
-			{"", "\x00", `Agree of "\x00"`},
-			{long + "a", long + "b", `Agree of "configuration\n`},
-			{"1", "1 ", `Agree of "1 "`},
+		const maxEventBytes = 400 // far less than long
+		for _, c := range []struct {
+			usual, deviant  string // on ranks 0 and 2, and on the deviant rank
+			wantEventPrefix string // of the deviant rank
+		}{
+			{usual: "adam", deviant: "sgd\n", wantEventPrefix: `Agree of "sgd\n"`},
+			{usual: "", deviant: "\x00", wantEventPrefix: `Agree of "\x00"`},
+			{usual: long + "a", deviant: long + "b", wantEventPrefix: `Agree of "configuration\n`},
+			{usual: "1", deviant: "1 ", wantEventPrefix: `Agree of "1 "`},
 		} {
 			text := c.usual
 			if r.Rank() == deviantRank {
@@ -76,14 +94,17 @@ func TestAgreeStringMismatch(t *testing.T) {
 			if !slices.Equal(d.Deviant, []int{deviantRank}) || len(d.Sides) != 2 {
 				r.failf("got the sides %+v, want two, of which rank %d deviates", d.Sides, deviantRank)
 			}
-			event := d.Sides[1].Event
-			if d.Sides[0].Event == event || !strings.HasPrefix(event, c.event) || len(event) > 400 {
-				r.failf("got the sides %+v, want rank %d to deviate with an event %s...", d.Sides,
-					deviantRank, c.event)
+			usualEvent, event := d.Sides[0].Event, d.Sides[1].Event
+			if event == usualEvent {
+				r.failf("both sides have the event %q, want different events", event)
+			}
+			if !strings.HasPrefix(event, c.wantEventPrefix) || len(event) > maxEventBytes {
+				r.failf("the deviant has the event %q, want the prefix %q and at most %d bytes", event,
+					c.wantEventPrefix, maxEventBytes)
 			}
 		}
 		var err error
-		if r.Rank() == deviantRank { // makes a different call
+		if r.Rank() == deviantRank { // compares a float
 			err = g.AgreeFloat(r.ctx, "optimizer", 3)
 		} else {
 			err = g.AgreeString(r.ctx, "optimizer", "3")
@@ -92,10 +113,12 @@ func TestAgreeStringMismatch(t *testing.T) {
 		if d.Sides[0].Event != `Agree of "3"` || d.Sides[1].Event != "Agree of 3.0" {
 			r.failf("got %+v, want Agree of \"3\" and Agree of 3.0", d.Sides)
 		}
-		if before := d.Sides[0].Before[0]; !strings.HasPrefix(before, `"optimizer": Agree of "1"`) {
-			r.failf("the previous event is %q, want Agree of \"1\"", before)
+		const wantBefore = `"optimizer": Agree of "1"` // the last row of the table
+		if before := d.Sides[0].Before[0]; !strings.HasPrefix(before, wantBefore) {
+			r.failf("the previous event is %q, want the prefix %q", before, wantBefore)
 		}
-		r.ok(g.AgreeString(r.ctx, "optimizer", "3"))
-		r.wantErr(g.AgreeString(r.ctx, "", "3"), symmem.ErrInvalid)
+		r.ok(g.AgreeString(r.ctx, "optimizer", "3")) // the group is still usable
+		const noName = ""
+		r.wantErr(g.AgreeString(r.ctx, noName, "3"), symmem.ErrInvalid)
 	})
 }
