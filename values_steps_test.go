@@ -88,9 +88,9 @@ func TestStepsCountReplays(t *testing.T) {
 	})
 }
 
-// TestCheckOffDisablesSteps begins different steps on two ranks. With the variable that disables
-// the comparison of steps, this must not be an error.
-func TestCheckOffDisablesSteps(t *testing.T) {
+// TestStepGuardVariableDisablesSteps begins different steps on two ranks. With the variable that
+// disables the comparison of steps, this must not be an error.
+func TestStepGuardVariableDisablesSteps(t *testing.T) {
 	t.Setenv("SYMMEM_STEP_GUARD", "0")
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		r.ok(r.World().Step(r.ctx, fmt.Sprint("decode ", r.Rank())))
