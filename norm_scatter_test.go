@@ -78,7 +78,8 @@ func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
 // memory.
 func TestScatteredNormReadsPeersInput(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		const rows, hidden = 600, 8192 // per rank, and elements of a row
+		const rows = 600    // on each rank
+		const hidden = 8192 // elements of a row
 		a := &r.args
 		a.Rows, a.Hidden = rows, hidden
 		symmetric := r.rank.pool() // r.pool has other memory
@@ -97,7 +98,7 @@ func TestScatteredNormReadsPeersInput(t *testing.T) {
 			earlier := i % 5
 			want := float32(inputOf0 + inputOf1 + earlier)
 			if got != want {
-				r.failf("residual %d = %g, want %g", i, got, want)
+				r.failf("element %d of the residual = %g, want %g", i, got, want)
 			}
 		}
 	})
@@ -156,9 +157,9 @@ func TestNormOperationsDiverge(t *testing.T) {
 func TestInvalidScatteredNorms(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		r.scatter(rowsPerRank)
-		inputPart := func(rank int) symmem.Memory { // the rows that the call sums for this rank
+		inputPart := func(owner int) symmem.Memory { // the rows that the call sums for a rank
 			bytes := r.args.Rows * r.args.Hidden * elementBytes
-			m, err := r.args.Input.Slice(int64(rank)*bytes, bytes)
+			m, err := r.args.Input.Slice(int64(owner)*bytes, bytes)
 			r.ok(err)
 			return m
 		}

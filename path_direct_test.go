@@ -100,7 +100,7 @@ var directRows = []directRow{
 			"window up to 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + notSupported,
 	},
 	{
-		name:      "a call without a kernel above the limit gives no reason",
+		name:      "a call above the limit does not say that it has no kernel",
 		inWindows: true, op: symmem.Prod, bytes: 32 << 10, wantPath: "window",
 		wantWhy: bothInWindows + "and " + tableSays +
 			"window up to 32KiB for AllReduce on 2 ranks",

@@ -66,21 +66,22 @@ func compute(expert int, element uint16) uint16 {
 	return bits.BFloat16Bits(bits.BFloat16Value(element) * float32(1+expert%5))
 }
 
-// runExperts computes a row for each row that Permute has written. Rows without a
-// token, which fill gaps between experts, become NaN. So check fails if Unpermute uses them.
+// runExperts computes a row for each row that Permute has written. Rows without a token, which fill
+// gaps between experts, become NaN. So check fails if Unpermute uses them.
 func (p *permuteCase) runExperts() {
-	const notANumber = 0x7fff // as bfloat16
+	const notANumber = 0x7fff          // as bfloat16
+	const idBytes, elementBytes = 4, 2 // of an expert's id in this rank, and of bfloat16
 	permuted := read[uint8](p.rank, p.permute.Permuted)
 	first := p.FirstExpert(len(p.tokens), p.Rank())
 	computed := make([]uint16, p.layout.Capacity*p.Hidden)
 	for i := range computed {
 		row := int64(i) / p.Hidden
-		expert := int32(binary.LittleEndian.Uint32(permuted[p.layout.Experts+4*row:]))
+		expert := int32(binary.LittleEndian.Uint32(permuted[p.layout.Experts+idBytes*row:]))
 		if expert < 0 { // the row belongs to no token
 			computed[i] = notANumber
 			continue
 		}
-		element := binary.LittleEndian.Uint16(permuted[p.layout.Rows+2*int64(i):])
+		element := binary.LittleEndian.Uint16(permuted[p.layout.Rows+elementBytes*int64(i):])
 		computed[i] = compute(first+int(expert), element)
 	}
 	write(p.rank, p.permute.Computed, computed)
@@ -120,11 +121,11 @@ func (p *permuteCase) check(resultOf func(expert int, element uint16) uint16) {
 // partOf returns the weighted sum of the results of a rank's experts for an element, rounded to
 // bfloat16. hasPart is false if the token is routed to none of these experts.
 func (p *permuteCase) partOf(
-	rank int, x *routedTokens, token int, element uint16, resultOf func(int, uint16) uint16,
+	expertRank int, x *routedTokens, token int, element uint16, resultOf func(int, uint16) uint16,
 ) (sum float32, hasPart bool) {
 	for k := range p.TopK {
 		id := x.ids[token*p.TopK+k]
-		if p.owner(id) != rank {
+		if p.owner(id) != expertRank {
 			continue
 		}
 		product := bits.BFloat16Value(resultOf(int(id), element)) * x.weights[token*p.TopK+k]
@@ -137,7 +138,8 @@ func (p *permuteCase) partOf(
 	return bits.BFloat16Value(bits.BFloat16Bits(sum)), hasPart
 }
 
-// TestPermutedRowsReachTheirExperts runs whole layers: dispatch, experts and combine.
+// TestPermutedRowsReachTheirExperts runs whole layers and compares their results with the
+// definition. Experts differ, so that a row at a wrong expert is an error.
 func TestPermutedRowsReachTheirExperts(t *testing.T) {
 	ranks := []int{2, 3}
 	const layers = 4 // each with other shapes and tokens
@@ -175,7 +177,8 @@ func TestCapturedPermutations(t *testing.T) {
 		c.ok(c.World().Combine(c.ctx, p.combine, nil))
 		graph, err := s.EndCapture()
 		c.ok(err)
-		for range 3 {
+		const replays = 3
+		for range replays {
 			p.drawAllTokens()
 			if x := c.tokens[c.Rank()]; x.count > 0 { // a rank without tokens has no memory for them
 				write(c.rank, p.dispatch.IDs, x.ids)

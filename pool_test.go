@@ -73,7 +73,8 @@ func TestPoolMapsFewSegments(t *testing.T) {
 	})
 }
 
-// TestPoolStatsCountBytes checks the statistics of a pool with two buffers, and after their end.
+// TestPoolStatsCountBytes checks the statistics of a pool with two buffers, and when both are
+// freed.
 func TestPoolStatsCountBytes(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -93,7 +94,7 @@ func TestPoolStatsCountBytes(t *testing.T) {
 		want.Used, want.Requested, want.Cached, want.LargestFree = 0, 0, 4*mib, 4*mib
 		want.Events += 2 // two frees
 		if got := p.Stats(); got != want {
-			r.failf("after their end: got %+v, want %+v", got, want)
+			r.failf("with both freed: got %+v, want %+v", got, want)
 		}
 	})
 }
@@ -102,7 +103,8 @@ func TestPoolStatsCountBytes(t *testing.T) {
 func TestInvalidSizes(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		for _, bytes := range []int64{0, -1, 1 << 62} {
+		const tooLarge = 1 << 62
+		for _, bytes := range []int64{0, -1, tooLarge} {
 			if _, err := p.Alloc(bytes); !errors.Is(err, symmem.ErrSize) {
 				r.failf("Alloc(%d): got %v, want ErrSize", bytes, err)
 			}
@@ -174,7 +176,8 @@ func TestTrimOfSingleRankPool(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib})
 		if r.Rank() == 0 {
-			r.ok(r.alloc(p, mib).Free())
+			b := r.alloc(p, mib)
+			r.ok(b.Free())
 			r.ok(p.Trim(r.ctx, 0))
 		}
 		if n := p.Stats().Segments; n != 0 || p.Domain() != nil {
@@ -205,7 +208,7 @@ func TestClosedPoolRejectsCalls(t *testing.T) {
 // TestPoolLimitPerDomain creates pools of one domain until NewPool fails at the limit.
 func TestPoolLimitPerDomain(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
-		const maxPools = 64
+		const maxPools = 64 // all that an agreement of the ranks can compare
 		for i := range maxPools {
 			if _, err := r.NewPool(symmem.PoolOptions{Domain: r.World()}); err != nil {
 				r.failf("pool %d of at most %d: %v", i+1, maxPools, err)
@@ -213,6 +216,6 @@ func TestPoolLimitPerDomain(t *testing.T) {
 		}
 		_, err := r.NewPool(symmem.PoolOptions{Domain: r.World()})
 		r.wantErr(err, symmem.ErrInvalid)
-		r.ok(r.World().Check(r.ctx))
+		r.ok(r.World().Check(r.ctx)) // works with all pools
 	})
 }

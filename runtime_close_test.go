@@ -14,13 +14,13 @@ import (
 // collectives of the world, which rank 1 aborts. No call has returned the fault yet, so Close must
 // return it, but only once.
 func TestCloseReportsFaultOnce(t *testing.T) {
-	const abortingRank, streams = 1, 3
+	const abortingRank, streams, count = 1, 3, 100
 	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
 	launched := make(chan struct{}) // closed when rank 0 has queued its collectives
 	closed := make(chan error, 1)   // the result of rank 0's Close
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
-		defer r.Close()
+		defer r.Close() // does nothing if rank 0 has closed already
 		defer symmem.FreeLive(rt)
 		b := r.window(r.pool(), mib)
 		r.checkSum(r.World(), b) // NCCL's first call waits for all ranks
@@ -44,7 +44,7 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 			// The host function delays the collective, so the call itself launches nothing.
 			r.ok(s.Host(func() { <-begin }))
 			m := b.Memory()
-			r.ok(r.World().AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, s))
+			r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, s))
 		}
 	})
 	err := <-closed
@@ -59,7 +59,8 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 func TestCloseOmitsReturnedFault(t *testing.T) {
 	const count = 100
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
-		g := r.split(r.World(), 0)
+		const color = 0
+		g := r.split(r.World(), color)
 		b := r.window(r.pool(), 4096)
 		m := b.Memory()
 		g.Abort()
@@ -155,7 +156,8 @@ func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 		// In turn, the streams would take twice the timeout each, which is more than the limit.
 		const limit = (streams - 1) * 2 * timeout
 		begin := time.Now()
-		r.wantTimeout(r.Close())
+		err := r.Close()
+		r.wantTimeout(err)
 		if took := time.Since(begin); took > limit {
 			r.failf("Close took %v, want at most %v", took, limit)
 		}
@@ -166,10 +168,10 @@ func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 // so that a Runtime that creates many of them does not grow.
 func TestRuntimeForgetsClosedPoolsAndGroups(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
+		const rounds, color = 3, 0
 		before := r.Stats()
-		for range 3 {
-			g, err := r.World().Split(r.ctx, 0, 0)
-			r.ok(err)
+		for range rounds {
+			g := r.split(r.World(), color)
 			p := r.poolWith(symmem.PoolOptions{Domain: g, FirstSegment: 4 * mib})
 			r.window(p, mib)
 			r.closePool(p)
@@ -177,7 +179,7 @@ func TestRuntimeForgetsClosedPoolsAndGroups(t *testing.T) {
 		}
 		after := r.Stats()
 		if len(after.Pools) != len(before.Pools) || len(after.Groups) != len(before.Groups) {
-			r.failf("%d pools and %d groups are left, want %d and %d",
+			r.failf("%d pools and %d groups are left, want %d and %d as before",
 				len(after.Pools), len(after.Groups), len(before.Pools), len(before.Groups))
 		}
 	})
@@ -218,7 +220,7 @@ func TestCloseDuringNewPool(t *testing.T) {
 func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		symmem.HoldConnect(r.Runtime, func() { r.ok(r.Close()) }) // called in Join
-		_, err := r.Join(r.ctx, "late", []int{0})
+		_, err := r.Join(r.ctx, "late", []int{r.Rank()})
 		r.wantErr(err, symmem.ErrClosed)
 	})
 }
@@ -232,6 +234,7 @@ func TestCloseKeepsMemoryOfUnfinishedWork(t *testing.T) {
 		r.hold(s)
 		r.ok(s.Fill(b.Memory(), 1))
 		r.ok(b.Free())
-		r.wantTimeout(r.Close())
+		err := r.Close() // the stream is still busy
+		r.wantTimeout(err)
 	})
 }

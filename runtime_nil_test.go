@@ -18,7 +18,7 @@ var excludedMethods = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
 // TestNilArgumentsDoNotPanic calls the methods of the public types with zero values as arguments.
 // It ignores their errors.
 func TestNilArgumentsDoNotPanic(t *testing.T) {
-	o := symmem.Options{Timeout: 2 * time.Second} // short, because some calls wait in vain
+	o := symmem.Options{Timeout: 2 * time.Second} // some calls wait for it
 	runRanks(t, 1, o, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)

@@ -145,8 +145,8 @@ func (g *grownPool) queryAddresses(inWindow bool) []uintptr {
 	const (
 		queries = 1 << 10
 		stride  = 7919 // a prime, so that consecutive queries are far apart
-		// rangesPerBlock is the number of ranges that fit into a block, less one. An odd number takes
-		// different ranges of a block when its turn comes again.
+		// rangesPerBlock is one less than fit into a block. With an odd number, the range changes each
+		// time that the block is queried again.
 		rangesPerBlock = halfSegment/queryBytes - 1
 	)
 	var addresses []uintptr
@@ -226,7 +226,7 @@ func (g *grownPool) allocate(segments int) error {
 	return nil
 }
 
-// grow increases the number of segments to segments, and registers all of them with every group.
+// grow increases the number of segments to the given number, and registers them with every group.
 func (g *grownPool) grow(tb testing.TB, segments int) {
 	tb.Helper()
 	if err := g.allocate(segments); err != nil {

@@ -54,7 +54,7 @@ func TestScopeEndWithoutNewMemory(t *testing.T) {
 func TestNestedScopes(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		single := r.split(r.World(), r.Rank())
+		single := r.split(r.World(), r.Rank()) // a group of one rank
 		outer := p.Begin(r.World())
 		a, err := outer.Alloc(mib)
 		r.ok(err)
@@ -213,7 +213,7 @@ func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
 // world. All methods of these scopes must return the error that Register returns.
 func TestScopeEndReportsRegistrationError(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		single := r.split(r.World(), r.Rank())
+		single := r.split(r.World(), r.Rank()) // a group of one rank
 		for _, row := range []struct {
 			name string
 			pool *symmem.Pool

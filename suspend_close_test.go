@@ -12,7 +12,7 @@ import (
 	"symmem"
 )
 
-// yieldRandomly lets other goroutines run for a random time, which is about that of a suspension.
+// yieldRandomly lets other goroutines run for a short random time.
 func yieldRandomly() {
 	const maxYields = 300
 	for range rand.IntN(maxYields) {
@@ -123,7 +123,8 @@ func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 	const rounds = 20
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for range rounds {
-			g, p := r.split(r.World(), 0), r.pool()
+			const color = 0 // all ranks belong to the group
+			g, p := r.split(r.World(), color), r.pool()
 			b := r.window(p, mib)
 			r.checkSum(g, b)
 			suspend := func(ctx context.Context) error {
