@@ -125,6 +125,22 @@ func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
 		captureErr := r.capture(calls, call)
 		err = errors.Join(err, captureErr)
 	}
+	measureErr := measureReplays(b, r, calls)
+	closeErr := r.closeGraphs()
+	err = errors.Join(err, measureErr, closeErr)
+	for _, buffer := range buffers {
+		freeErr := buffer.Free()
+		err = errors.Join(err, freeErr)
+	}
+	poolErr := pool.Close()
+	if err = errors.Join(err, poolErr); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// measureReplays replays the four graphs of measurePermute, which have the given number of calls,
+// and reports the metrics of BenchmarkPermute.
+func measureReplays(b *testing.B, r *exchangeBench, calls int) (err error) {
 	var times, ratios [2][]float64 // of Permute and of Unpermute
 	const replays = 5
 	for b.Loop() {
@@ -140,14 +156,5 @@ func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
 		b.ReportMetric(median(times[i]), "us-"+name)
 		b.ReportMetric(median(ratios[i]), name+"-copy")
 	}
-	closeErr := r.closeGraphs()
-	err = errors.Join(err, closeErr)
-	for _, buffer := range buffers {
-		freeErr := buffer.Free()
-		err = errors.Join(err, freeErr)
-	}
-	poolErr := pool.Close()
-	if err = errors.Join(err, poolErr); err != nil {
-		b.Fatal(err)
-	}
+	return err
 }

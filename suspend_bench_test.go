@@ -78,9 +78,9 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 		r.checkSum(g, b)
 		all.wait(r)
 		const tolerance = 4 * mib
-		if now := r.availableMemory(); now < freeInUse-tolerance {
-			r.failf("%d bytes are free after Resume, want at least %d, as before Suspend, less %d", now,
-				freeInUse, tolerance)
+		if now, want := r.availableMemory(), freeInUse-tolerance; now < want {
+			r.failf("%d bytes are free after Resume, want at least %d; before Suspend, %d were free", now,
+				want, freeInUse)
 		}
 	})
 }
