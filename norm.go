@@ -14,7 +14,8 @@ import (
 // they must be at the same place on all ranks. On GPUs, they must be symmetric memory if they have
 // more than about 7 MiB.
 type NormArgs struct {
-	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16.
+	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16. The zero value
+	// selects BFloat16.
 	Type DataType
 	// Input has the shape [Rows, Hidden] in an AllReduceRMSNorm and [ranks*Rows, Hidden] in a
 	// ReduceScatterRMSNorm. Output has the shape [Rows, Hidden]. It must be the rows of Input that
