@@ -57,17 +57,15 @@ func (p *plan) Prepared() *driver.Call { return &p.Call }
 func (p *plan) SetMeter(m driver.Meter) { p.runMeter = &m }
 
 func (p *plan) Refusal(path driver.Path) error {
-	if path == driver.PathDirect {
+	switch {
+	case path == driver.PathDirect:
 		_, err := p.choose()
 		return err
-	}
-	if path == driver.PathTwoLevel {
+	case path == driver.PathTwoLevel:
 		return p.c.twoLevel.checkOffer(p)
-	}
-	if p.Norm != nil {
+	case p.Norm != nil:
 		return errNoNorm
-	}
-	if p.Route != nil {
+	case p.Route != nil:
 		return errNoRoute
 	}
 	if err := checkTypes(&p.Call); err != nil {
