@@ -9,19 +9,20 @@ import (
 	"testing"
 )
 
-// step is a write of text by a rank or, if text is delayEnd or rankExit, an event.
+// step is a write of text by a rank. If text is delayEnd or rankExit, it is that event instead.
 type step struct {
 	rank int // 0 or 1
 	text string
 }
 
 const (
-	delayEnd = "\x00delay" // the delay ends after which an unterminated line is written
+	delayEnd = "\x00delay" // the rank has paused, so that its unterminated line is written
 	rankExit = "\x00exit"  // the rank exits
 )
 
-// TestPartialLinesAreWritten checks the launcher's output for steps of two ranks. In want, "|"
-// marks the end of each write.
+// TestPartialLinesAreWritten checks the launcher's output for steps of two ranks. A prompt or a
+// progress bar must appear before its line ends, but lines of different ranks must not be mixed.
+// In want, "|" marks the end of each write.
 func TestPartialLinesAreWritten(t *testing.T) {
 	rows := map[string]struct {
 		steps []step
@@ -96,13 +97,13 @@ func outputOf(steps []step) string {
 		}
 	}
 	for _, l := range writers {
-		l.stopTimerLocked()
+		l.stopTimerLocked() // No other goroutine uses l, so its lock is not needed.
 	}
 	return got.String()
 }
 
-// TestPromptIsWrittenBeforeAnswer answers a rank's prompt only after the launcher has written
-// the prompt.
+// TestPromptIsWrittenBeforeAnswer starts ranks of which rank 0 asks "go on? ", without the end of
+// the line, and waits for the answer. The launcher must write the prompt meanwhile.
 func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 	for name, omitPrefix := range map[string]bool{"prefixed": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
@@ -127,8 +128,8 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 	}
 }
 
-// TestIsSameOutput compares files, buffers and functions. Functions are never the same output,
-// because Go cannot compare them.
+// TestIsSameOutput compares pairs of writers. Functions are never the same output, because Go
+// cannot compare them.
 func TestIsSameOutput(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -142,11 +143,11 @@ func TestIsSameOutput(t *testing.T) {
 		a, b io.Writer
 		want bool
 	}{
-		"one file":     {w, w, true},
-		"two files":    {w, os.Stderr, false},
-		"one function": {discard, discard, false},
-		"one buffer":   {text, text, true},
-		"two buffers":  {text, other, false},
+		"one file":     {a: w, b: w, want: true},
+		"two files":    {a: w, b: os.Stderr, want: false},
+		"one function": {a: discard, b: discard, want: false},
+		"one buffer":   {a: text, b: text, want: true},
+		"two buffers":  {a: text, b: other, want: false},
 	} {
 		if got := isSameOutput(c.a, c.b); got != c.want {
 			t.Errorf("isSameOutput of %s = %t, want %t", name, got, c.want)

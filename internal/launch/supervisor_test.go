@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
+// String returns the signal and the wait of an order, or "" if the supervisor only continues.
 func (o order) String() string {
 	var words []string
 	if o.signal != 0 {
@@ -22,17 +23,25 @@ func (o order) String() string {
 	return strings.Join(words, ", ")
 }
 
-// TestSupervisor passes events to a supervisor: "e2=1" means that rank 2 exits with code 1, "x"
-// means that a wait expires, "i" and "t" stand for an external SIGINT and SIGTERM, and "c"
-// means that the context is canceled.
+// TestSupervisor passes events to the supervisor of a job with three ranks, and checks the orders
+// that it returns. handleEvent describes the events. The grace period after the first failure is
+// 1 s, and SIGKILL follows SIGTERM after 2 s.
 func TestSupervisor(t *testing.T) {
 	rows := []struct {
 		name, events string
-		want         []string
-		code         int
+		want         []string // one order for each event, as text
+		code         int      // exit code of the job
 	}{
-		{"no rank fails", "e0=0 e1=0 e2=0", []string{"", "", ""}, 0},
-		{"a failure starts the grace period", "e1=7 e0=0 e2=0", []string{"wait 1s", "", ""}, 7},
+		{
+			"no rank fails", "e0=0 e1=0 e2=0",
+			[]string{"", "", ""},
+			0,
+		},
+		{
+			"a failure starts the grace period", "e1=7 e0=0 e2=0",
+			[]string{"wait 1s", "", ""},
+			7,
+		},
 		{
 			"SIGTERM and SIGKILL follow the grace period", "e1=7 x x e0=143 e2=137",
 			[]string{"wait 1s", "terminated, wait 2s", "killed", "", ""},
@@ -79,9 +88,10 @@ func TestSupervisor(t *testing.T) {
 	}
 }
 
-// TestExternalSIGTERMIsFollowedBySIGKILL checks that SIGKILL follows after KillDelay, even if a
-// rank fails in the meantime.
+// TestExternalSIGTERMIsFollowedBySIGKILL sends SIGTERM to the launcher of two ranks, before or
+// after a rank fails. SIGKILL must follow after KillDelay, which is 3 s.
 func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
+	// The keys are events, which handleEvent describes. The values have an order for each event.
 	for events, want := range map[string][]string{
 		"t e1=143 x e0=137": {"terminated, wait 3s", "", "killed", ""},
 		"e1=7 t t x e0=137": {"wait 1s", "terminated, wait 3s", "terminated", "killed", ""},
@@ -89,7 +99,8 @@ func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 	} {
 		t.Run(events, func(t *testing.T) {
 			v := newSupervisor(&Spec{
-				Ranks: 2, Grace: time.Second, TermWait: time.Second, KillDelay: 3 * time.Second,
+				Ranks: 2,
+				Grace: time.Second, TermWait: time.Second, KillDelay: 3 * time.Second,
 			})
 			for i, event := range strings.Fields(events) {
 				if got := handleEvent(t, v, event, i).String(); got != want[i] {
@@ -103,6 +114,13 @@ func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 	}
 }
 
+// handleEvent passes an event to a supervisor and returns its order. The events are:
+//
+//	e2=1  rank 2 exits with code 1; exitIndex is its position among the exits of ranks
+//	x     the last wait expires
+//	i     the launcher receives SIGINT
+//	t     the launcher receives SIGTERM
+//	c     the context is canceled
 func handleEvent(t *testing.T, v *supervisor, event string, exitIndex int) order {
 	t.Helper()
 	switch event {
@@ -122,36 +140,39 @@ func handleEvent(t *testing.T, v *supervisor, event string, exitIndex int) order
 	return v.handleExit(e)
 }
 
+// TestRunningRanksAreAnnounced makes two of three ranks fail. The supervisor must announce the
+// signals that the last rank will get, and then each signal.
 func TestRunningRanksAreAnnounced(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3, Grace: 10 * time.Second, TermWait: 5 * time.Second})
-	for i, want := range []order{
-		{wait: announceDelay},
-		{},
-		{
-			wait: 8 * time.Second,
+	for i, step := range []struct {
+		event string
+		want  order
+	}{
+		{"e1=7", order{wait: announceDelay}},
+		{"e0=2", order{}},
+		{"x", order{
+			wait: 8 * time.Second, // Grace without announceDelay
 			message: "rank 1 (process 0) failed with code 7; other ranks are still running: they get " +
 				"SIGTERM in 8s and SIGKILL 5s later",
-		},
-		{
+		}},
+		{"x", order{
 			signal: syscall.SIGTERM, wait: 5 * time.Second,
 			message: "sending SIGTERM to the remaining ranks",
-		},
-		{signal: syscall.SIGKILL, message: "sending SIGKILL to the remaining ranks"},
+		}},
+		{"x", order{signal: syscall.SIGKILL, message: "sending SIGKILL to the remaining ranks"}},
 	} {
-		event := strings.Fields("e1=7 e0=2 x x x")[i]
-		if got := handleEvent(t, v, event, i); got != want {
-			t.Fatalf("event %d, %s: got %+v, want %+v", i, event, got, want)
+		if got := handleEvent(t, v, step.event, i); got != step.want {
+			t.Fatalf("event %d, %s: got %+v, want %+v", i, step.event, got, step.want)
 		}
 	}
 }
 
 // TestFirstExternalSignalIsRecorded checks that the result contains the first signal that the
-// launcher received, and not a signal that it only sent.
+// launcher received. A signal that it only sent to ranks does not count.
 func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 2, Grace: time.Second, TermWait: time.Second})
-	for i, event := range strings.Fields("e1=7 x") {
-		handleEvent(t, v, event, i)
-	}
+	handleEvent(t, v, "e1=7", 0)
+	handleEvent(t, v, "x", 1) // sends SIGTERM to rank 0
 	if got := v.result().Signal; got != 0 {
 		t.Errorf("Signal = %v without an external signal, want 0", got)
 	}
@@ -162,8 +183,9 @@ func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	}
 }
 
-// TestFirstFailureDeterminesResult reports rank 0 first, although it failed after rank 1, as if
-// its output had been drained sooner.
+// TestFirstFailureDeterminesResult makes rank 1 fail before rank 0, as their exitIndex says. The
+// supervisor learns about rank 0 first, as if the launcher had read all its output sooner. The
+// result must have the code of rank 1.
 func TestFirstFailureDeterminesResult(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3})
 	v.handleExit(Exit{Rank: 0, Code: 1, exitIndex: 2})
@@ -174,8 +196,9 @@ func TestFirstFailureDeterminesResult(t *testing.T) {
 	}
 }
 
-// TestLinesKeepAllOutput writes parts of random length, some of which end exactly at maxPending.
-// The output must contain the same lines, with the prefix.
+// TestLinesKeepAllOutput writes parts of random length to a lineWriter. It keeps up to maxPending
+// bytes of an unfinished line, so lengths near that limit are special. The output must contain the
+// same lines, with the prefix.
 func TestLinesKeepAllOutput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		length := rapid.SampledFrom([]int{
@@ -194,11 +217,13 @@ func TestLinesKeepAllOutput(t *testing.T) {
 		}
 		l.flush()
 		if want := wholeLines(text); out.String() != want {
-			t.Fatalf("got %d bytes, want %d", out.Len(), len(want))
+			t.Fatalf("got %d bytes %.100q, want %d bytes %.100q",
+				out.Len(), out.String(), len(want), want)
 		}
 	})
 }
 
+// wholeLines returns the lines of text with the prefix "> ". Each ends with a line feed.
 func wholeLines(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
