@@ -26,8 +26,9 @@ func newPages(size int) unsafe.Pointer {
 	const pageBytes = 4096
 	all := make([]byte, size+pageBytes)
 	start := unsafe.Pointer(&all[0])
-	Fill(start, 0x3F, len(all))
-	return unsafe.Pointer(&all[-uintptr(start)%pageBytes])
+	Fill(start, 0x3F, len(all)) // as a float32, 0x3F3F3F3F is about 0.75
+	toNextPage := -uintptr(start) % pageBytes
+	return unsafe.Pointer(&all[toNextPage])
 }
 
 // BenchmarkReduce adds two sources of each type, and stores the sums to one or two destinations.
@@ -35,17 +36,20 @@ func BenchmarkReduce(b *testing.B) {
 	for _, size := range []int{8, 1 << 10, 16 << 10, 1 << 20, 64 << 20} {
 		srcs := []unsafe.Pointer{newPages(size), newPages(size)}
 		dsts := []unsafe.Pointer{newPages(size), newPages(size)}
+		hint := Hint{Stream: size >= streamSize}
 		for _, t := range DataTypes() {
 			benchmark(b, fmt.Sprintf("sum/%v/%s/1dst", t, sizeName(size)), size, func() {
-				Reduce(Sum, t, dsts[:1], srcs, size/t.Size(), Hint{Stream: size >= streamSize})
+				Reduce(Sum, t, dsts[:1], srcs, size/t.Size(), hint)
 			})
 		}
 		benchmark(b, fmt.Sprintf("sum/float32/%s/2dst", sizeName(size)), size, func() {
-			Reduce(Sum, Float32, dsts, srcs, size/Float32.Size(), Hint{Stream: size >= streamSize})
+			Reduce(Sum, Float32, dsts, srcs, size/Float32.Size(), hint)
 		})
 	}
 }
 
+// BenchmarkOperations reduces two sources of a size that fits into the cache, with each operation
+// and type.
 func BenchmarkOperations(b *testing.B) {
 	const size = 16 << 10
 	srcs := []unsafe.Pointer{newPages(size), newPages(size)}
@@ -63,7 +67,8 @@ func BenchmarkScaledSum(b *testing.B) {
 	dsts := []unsafe.Pointer{newPages(size)}
 	for _, t := range []DataType{Float32, Float64, Float16, BFloat16} {
 		benchmark(b, t.String(), size, func() {
-			ScaledSum(t, dsts, srcs, size/t.Size(), 0.125, Hint{})
+			const factor = 0.125
+			ScaledSum(t, dsts, srcs, size/t.Size(), factor, Hint{})
 		})
 	}
 }
@@ -74,7 +79,7 @@ func BenchmarkAverage(b *testing.B) {
 	const size = 16 << 10
 	dsts := []unsafe.Pointer{newPages(size)}
 	nans := newPages(size)
-	Fill(nans, 0xFF, size)
+	Fill(nans, 0xFF, size) // NaN in every floating-point type
 	for name, last := range map[string]unsafe.Pointer{"finite": newPages(size), "nan": nans} {
 		srcs := []unsafe.Pointer{newPages(size), newPages(size), last}
 		for _, t := range DataTypes() {
@@ -85,6 +90,7 @@ func BenchmarkAverage(b *testing.B) {
 	}
 }
 
+// BenchmarkCopy copies with and without stores that bypass the caches.
 func BenchmarkCopy(b *testing.B) {
 	for _, size := range []int{1 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20} {
 		dst, src := newPages(size), newPages(size)

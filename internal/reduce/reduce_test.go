@@ -9,6 +9,11 @@ import (
 	"pgregory.net/rapid"
 )
 
+// Tests compare the results of Reduce, Average and ScaledSum with those of a simple reference, bit
+// by bit. Seeds of random numbers are arbitrary. Expressions such as count%3 vary the destinations,
+// the place and the hint of calls, so that a test covers many combinations.
+
+// ops returns the operations that support a type.
 func ops(t DataType) []Op {
 	var all []Op
 	for op := range Op(OpCount) {
@@ -19,6 +24,7 @@ func ops(t DataType) []Op {
 	return all
 }
 
+// forEachTypeAndOp calls run for every type with every operation that supports it.
 func forEachTypeAndOp(run func(t DataType, op Op)) {
 	for _, t := range DataTypes() {
 		for _, op := range ops(t) {
@@ -27,8 +33,10 @@ func forEachTypeAndOp(run func(t DataType, op Op)) {
 	}
 }
 
+// TestReduceAgreesWithReferenceAtEverySmallCount tests all counts for which kernels have special
+// code: less than one vector, a few vectors, and a rest.
 func TestReduceAgreesWithReferenceAtEverySmallCount(t *testing.T) {
-	const maxCount = 130
+	const maxCount = 130 // more than two cache lines of the smallest type
 	r := rand.New(rand.NewPCG(1, 2))
 	forEachTypeAndOp(func(typ DataType, op Op) {
 		for _, sourceCount := range []int{1, 2, 3, 4, 5, 8, 9} {
@@ -37,23 +45,30 @@ func TestReduceAgreesWithReferenceAtEverySmallCount(t *testing.T) {
 			for count := range maxCount + 1 {
 				trial{
 					op: op, t: typ, sources: shortened(typ, sources, count),
-					destinationCount: 1 + count%3, inPlace: count%(sourceCount+1) - 1,
-					misalignment:      count * 5 % 64 / typ.Size() * typ.Size(),
-					addedMisalignment: count % 2 * typ.Size(), hint: Hint{Stream: count%5 == 0},
+					destinationCount: 1 + count%3,
+					inPlace:          count%(sourceCount+1) - 1, // -1 or the index of a source
+					// Both are multiples of the size of an element.
+					misalignment:      count * 5 % lineBytes / typ.Size() * typ.Size(),
+					addedMisalignment: count % 2 * typ.Size(),
+					hint:              Hint{Stream: count%5 == 0},
 				}.check(t, want[:count*typ.Size()])
 			}
 		}
 	})
 }
 
+// TestReduceAgreesWithReferenceBeyondOneStride reduces more bytes than one call of a kernel
+// computes, which is a stride.
 func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 	// The sources repeat after period elements. As a prime number, period is no divisor of the
 	// number of elements in a stride, so strides contain different data.
 	const period = 1021
 	r := rand.New(rand.NewPCG(3, 4))
 	forEachTypeAndOp(func(typ DataType, op Op) {
-		count := (strideBytes+strideBytes/8)/typ.Size() + 77
+		const extraCount = 77 // so that the last stride does not end at a cache line
+		count := (strideBytes+strideBytes/8)/typ.Size() + extraCount
 		sources := randomBuffers(r, typ, 2, period)
+		// repeat returns count elements that repeat those of short.
 		repeat := func(short []byte) []byte {
 			return bytes.Repeat(short, count/period+1)[:count*typ.Size()]
 		}
@@ -63,7 +78,7 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 		}
 		for _, stream := range []bool{false, true} {
 			trial{
-				op: op, t: typ, sources: sources, destinationCount: 2, inPlace: -1,
+				op: op, t: typ, sources: sources, destinationCount: 2, inPlace: notInPlace,
 				misalignment: 3 * typ.Size(), hint: Hint{Stream: stream},
 			}.check(t, want)
 		}
@@ -75,14 +90,14 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 func TestTwoSourcesAgreeWithReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	forEachTypeAndOp(func(typ DataType, op Op) {
-		for _, bytes := range []int{512, 1536, 2000} {
-			sources := randomBuffers(r, typ, 2, bytes/typ.Size())
+		for _, size := range []int{512, 1536, 2000} { // in bytes
+			sources := randomBuffers(r, typ, 2, size/typ.Size())
 			want := reference(op, typ, sources, false)
-			for dsts := range 3 {
-				for inPlace := -1; inPlace < 2; inPlace++ {
+			for _, destinationCount := range []int{1, 2, 3} {
+				for _, inPlace := range []int{notInPlace, 0, 1} {
 					trial{
-						op: op, t: typ, sources: sources, destinationCount: dsts + 1,
-						inPlace:      inPlace,
+						op: op, t: typ, sources: sources,
+						destinationCount: destinationCount, inPlace: inPlace,
 						misalignment: 8, addedMisalignment: 24,
 					}.check(t, want)
 				}
@@ -91,15 +106,19 @@ func TestTwoSourcesAgreeWithReference(t *testing.T) {
 	})
 }
 
+// TestStreamingAgreesWithReferenceAtEveryMisalignment requests streaming (stores that bypass the
+// caches) for destinations at every offset from a cache line. Streaming has an effect only on
+// aligned elements, but every result must be right.
 func TestStreamingAgreesWithReferenceAtEveryMisalignment(t *testing.T) {
+	const count = 701 // so that the last cache line is incomplete
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, typ := range DataTypes() {
-		sources := randomBuffers(r, typ, 3, 701)
+		sources := randomBuffers(r, typ, 3, count)
 		want := reference(Sum, typ, sources, false)
 		for misalignment := range lineBytes {
 			for _, addedMisalignment := range []int{0, 1, 16} {
 				trial{
-					op: Sum, t: typ, sources: sources, destinationCount: 2, inPlace: -1,
+					op: Sum, t: typ, sources: sources, destinationCount: 2, inPlace: notInPlace,
 					misalignment: misalignment, addedMisalignment: addedMisalignment,
 					hint: Hint{Stream: true},
 				}.check(t, want)
@@ -115,8 +134,10 @@ func TestAverageAgreesWithReference(t *testing.T) {
 			for i := range 10 {
 				sources := randomBuffers(r, typ, sourceCount, 4500/typ.Size()+i)
 				trial{
-					op: Sum, t: typ, sources: sources, average: true, destinationCount: 1 + i%3,
-					inPlace: i%(sourceCount+1) - 1, hint: Hint{Stream: i%2 == 0},
+					op: Sum, t: typ, sources: sources, average: true,
+					destinationCount: 1 + i%3,
+					inPlace:          i%(sourceCount+1) - 1, // -1 or the index of a source
+					hint:             Hint{Stream: i%2 == 0},
 				}.check(t, reference(Sum, typ, sources, true))
 			}
 		}
@@ -126,7 +147,7 @@ func TestAverageAgreesWithReference(t *testing.T) {
 // TestAverageOfFewOverflowingSums computes averages in which only a few sums are infinite or NaN.
 // Kernels stop at the blocks that contain these sums, and continue after them.
 func TestAverageOfFewOverflowingSums(t *testing.T) {
-	largestValues := map[DataType]uint64{
+	largestValues := map[DataType]uint64{ // the bits of the largest finite numbers
 		Float32: 0x7F7FFFFF, Float64: 0x7FEFFFFFFFFFFFFF, Float16: 0x7BFF, BFloat16: 0x7F7F,
 	}
 	r := rand.New(rand.NewPCG(9, 10))
@@ -140,15 +161,21 @@ func TestAverageOfFewOverflowingSums(t *testing.T) {
 					put(typ, sources[s], e, randomNearOne(r, typ))
 				}
 			}
-			for range i % 4 {
+			for range i % 4 { // up to 3 elements
 				e := r.IntN(count)
 				for _, source := range sources {
-					put(typ, source, e, largest+uint64(r.IntN(8)/7))
+					value := largest
+					if r.IntN(8) == 7 {
+						value++ // infinity
+					}
+					put(typ, source, e, value)
 				}
 			}
 			trial{
-				op: Sum, t: typ, sources: sources, average: true, destinationCount: 1 + i%3,
-				inPlace: i%(sourceCount+1) - 1, hint: Hint{Stream: i%2 == 0},
+				op: Sum, t: typ, sources: sources, average: true,
+				destinationCount: 1 + i%3,
+				inPlace:          i%(sourceCount+1) - 1, // -1 or the index of a source
+				hint:             Hint{Stream: i%2 == 0},
 			}.check(t, reference(Sum, typ, sources, true))
 		}
 	}
@@ -158,15 +185,18 @@ func TestAverageOfFewOverflowingSums(t *testing.T) {
 // and factors that become infinite or zero when they are rounded to float32.
 var factors = []float64{0.125, 1.0 / 3, -2.5, 1, 1e30, 1e-30, 1e300, 5e-324}
 
+// TestScaledSumAgreesWithReference tests every small count, each with one of the factors.
 func TestScaledSumAgreesWithReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(17, 18))
 	for _, typ := range []DataType{Float32, Float64, Float16, BFloat16} {
 		for i, sourceCount := range []int{1, 2, 3, 4, 8, 9, 64} {
-			for count := range 140 {
+			for count := range 140 { // more than two cache lines of the smallest type
 				tr := trial{
 					op: Sum, t: typ, sources: randomBuffers(r, typ, sourceCount, count),
-					factor: factors[(i+count)%len(factors)], destinationCount: 1 + count%3,
-					inPlace: count%(sourceCount+1) - 1, hint: Hint{Stream: count%5 == 0},
+					factor:           factors[(i+count)%len(factors)],
+					destinationCount: 1 + count%3,
+					inPlace:          count%(sourceCount+1) - 1, // -1 or the index of a source
+					hint:             Hint{Stream: count%5 == 0},
 				}
 				tr.check(t, tr.want())
 			}
@@ -177,25 +207,34 @@ func TestScaledSumAgreesWithReference(t *testing.T) {
 // Test16BitFloatsAgreeWithReference combines every 16-bit float with some special values, to check
 // all conversions to and from float32.
 func Test16BitFloatsAgreeWithReference(t *testing.T) {
+	const valueCount = 1 << 16
+	partners := []uint64{
+		0, 0x8000, // 0 and -0
+		1,              // the smallest positive number
+		0x3C01, 0x3F81, // the numbers after 1 as a float16 and as a bfloat16
+		0x7C01, // NaN as a float16
+	}
 	for _, typ := range []DataType{Float16, BFloat16} {
-		everyValue := make([]byte, 2<<16)
-		for i := range 1 << 16 {
+		everyValue := make([]byte, valueCount*typ.Size())
+		for i := range valueCount {
 			put(typ, everyValue, i, uint64(i))
 		}
-		for _, partner := range []uint64{0, 0x8000, 1, 0x3C01, 0x3F81, 0x7C01} {
-			other := make([]byte, 2<<16)
-			for i := range 1 << 16 {
+		for _, partner := range partners {
+			other := make([]byte, valueCount*typ.Size())
+			for i := range valueCount {
 				put(typ, other, i, partner)
 			}
 			for _, op := range ops(typ) {
 				sources := [][]byte{everyValue, other}
-				trial{op: op, t: typ, sources: sources, destinationCount: 1, inPlace: -1}.
-					check(t, reference(op, typ, sources, false))
+				trial{
+					op: op, t: typ, sources: sources, destinationCount: 1, inPlace: notInPlace,
+				}.check(t, reference(op, typ, sources, false))
 			}
 		}
 	}
 }
 
+// TestReduceOfAnyShape draws all fields of a trial at random.
 func TestReduceOfAnyShape(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		typ := rapid.SampledFrom(DataTypes()).Draw(rt, "type")
@@ -205,7 +244,7 @@ func TestReduceOfAnyShape(t *testing.T) {
 		tr := trial{
 			op: rapid.SampledFrom(ops(typ)).Draw(rt, "op"), t: typ, sources: sources,
 			destinationCount:  rapid.IntRange(1, MaxDestinations).Draw(rt, "destinations"),
-			inPlace:           rapid.IntRange(-1, sourceCount-1).Draw(rt, "in place"),
+			inPlace:           rapid.IntRange(notInPlace, sourceCount-1).Draw(rt, "in place"),
 			misalignment:      rapid.IntRange(0, 63).Draw(rt, "misplaced"),
 			addedMisalignment: rapid.SampledFrom([]int{0, 0, 1, 8}).Draw(rt, "staggered"),
 			hint:              Hint{Stream: rapid.Bool().Draw(rt, "stream")},
@@ -220,26 +259,29 @@ func TestReduceOfAnyShape(t *testing.T) {
 	})
 }
 
+// TestResultDoesNotDependOnSlicing reduces slices of random lengths in separate calls. The result
+// must have the same bits as that of one call, because callers divide a reduction in many ways.
 func TestResultDoesNotDependOnSlicing(t *testing.T) {
-	const count = 333
+	const count, maxSlice = 333, 70 // in elements
 	r := rand.New(rand.NewPCG(11, 12))
 	forEachTypeAndOp(func(typ DataType, op Op) {
 		sources := randomBuffers(r, typ, 3, count)
 		want := reference(op, typ, sources, false)
-		forEachLevel(func(name string) {
+		forEachLevel(func(level string) {
 			got := make([]byte, len(want))
 			for from := 0; from < count; {
-				to := min(from+1+r.IntN(70), count)
+				to := min(from+1+r.IntN(maxSlice), count)
 				reduceSlice(op, typ, got, sources, from, to)
 				from = to
 			}
 			if !bytes.Equal(got, want) {
-				t.Errorf("%s, %v %v: reducing in slices gave a different result", name, op, typ)
+				t.Errorf("%s, %v %v: reducing in slices gave a different result", level, op, typ)
 			}
 		})
 	})
 }
 
+// reduceSlice reduces the elements with the indexes from, from+1, ..., to-1.
 func reduceSlice(op Op, t DataType, dst []byte, sources [][]byte, from, to int) {
 	srcs := make([]unsafe.Pointer, len(sources))
 	for i, source := range sources {

@@ -10,17 +10,21 @@ import (
 // simple reference.
 type trial struct {
 	op                Op
-	t                 DataType
+	t                 DataType // of the elements
 	sources           [][]byte // all of the same size
 	average           bool     // calls Average; requires op Sum
 	factor            float64  // if not 0, calls ScaledSum with this factor
 	destinationCount  int
-	inPlace           int // index of the source that is also the first destination, or -1
+	inPlace           int // index of the source that is also the first destination, or notInPlace
 	misalignment      int // bytes from a boundary of a cache line to the first destination
 	addedMisalignment int // bytes added to misalignment for each further destination
 	hint              Hint
 }
 
+// notInPlace is the value of trial.inPlace if no source is a destination.
+const notInPlace = -1
+
+// String describes a trial in messages, so that a failed one can be repeated.
 func (tr trial) String() string {
 	return fmt.Sprintf("%v %v: %d sources of %d bytes, %d destinations, average %v, in place %d, "+
 		"%d+%d bytes off a line, %+v, factor %v", tr.op, tr.t, len(tr.sources), len(tr.sources[0]),
@@ -28,7 +32,8 @@ func (tr trial) String() string {
 		tr.factor)
 }
 
-// check compares the results of the vector code for each level and of the portable code with want.
+// check compares the results of a trial with want. It tries the portable code and the vector code
+// of each level, which is a set of instructions such as AVX2.
 func (tr trial) check(t testReporter, want []byte) {
 	t.Helper()
 	forEachLevel(func(level string) { tr.checkLevel(t, level, want) })
@@ -55,7 +60,7 @@ func (tr trial) checkLevel(t testReporter, level string, want []byte) {
 	var srcs, dsts []unsafe.Pointer
 	var inputs, outputs []guarded // the memory of srcs and dsts
 	for i, source := range tr.sources {
-		// Each source has another misalignment.
+		// Sources differ in their misalignment, by 3 elements.
 		g := newGuarded(size, (tr.misalignment+3*i*tr.t.Size())%lineBytes)
 		copy(g.data, source)
 		inputs = append(inputs, g)
@@ -63,13 +68,14 @@ func (tr trial) checkLevel(t testReporter, level string, want []byte) {
 	}
 	for i := range tr.destinationCount {
 		g := newGuarded(size, (tr.misalignment+i*tr.addedMisalignment)%lineBytes)
-		if i == 0 && tr.inPlace >= 0 {
+		if i == 0 && tr.inPlace != notInPlace {
 			g = inputs[tr.inPlace]
 		}
 		outputs = append(outputs, g)
 		dsts = append(dsts, g.pointer())
 	}
-	switch count := size / tr.t.Size(); {
+	count := size / tr.t.Size()
+	switch {
 	case tr.factor != 0:
 		ScaledSum(tr.t, dsts, srcs, count, tr.factor, tr.hint)
 	case tr.average:
@@ -94,9 +100,12 @@ func (tr trial) compare(t testReporter, level string, inputs, outputs []guarded,
 		}
 	}
 	for s, g := range inputs {
-		hasChanged := !bytes.Equal(g.data, tr.sources[s])
-		if hasChanged && s != tr.inPlace || !g.intact() {
-			t.Fatalf("%s: %v: source %d or bytes outside it changed", level, tr, s)
+		if !g.intact() {
+			t.Fatalf("%s: %v: bytes outside source %d changed", level, tr, s)
+		}
+		isDestination := s == tr.inPlace
+		if !isDestination && !bytes.Equal(g.data, tr.sources[s]) {
+			t.Fatalf("%s: %v: source %d changed", level, tr, s)
 		}
 	}
 }
