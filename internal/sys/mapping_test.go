@@ -94,16 +94,16 @@ func TestCloseRestoresReservation(t *testing.T) {
 	r, err := Reserve(8*PageSize, PageSize)
 	check(t, err)
 	defer func() { check(t, r.Close()) }()
-	for round := range 3 {
+	for range 3 {
 		m, err := r.MapAt(2*PageSize, newMemory(t, PageSize), PageSize)
 		check(t, err)
 		if m.Address() != r.Address()+2*PageSize {
 			t.Errorf("mapped at %#x, want %#x", m.Address(), r.Address()+2*PageSize)
 		}
-		if bytesOf(m)[round] != 0 {
+		if bytesOf(m)[0] != 0 {
 			t.Error("the mapping shows the memory of an earlier file")
 		}
-		bytesOf(m)[round] = 1
+		bytesOf(m)[0] = 1
 		check(t, m.Close())
 		if !isReserved(r, 8*PageSize) {
 			t.Error("Close left a hole in the reservation")
