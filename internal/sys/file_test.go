@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestCreateFile creates a file that is larger than the disk, a small file, and the small file
-// again.
+// TestCreateFile creates a file that is larger than the disk, which must leave no file. Then it
+// creates a small file, and tries to create it again, which must fail.
 func TestCreateFile(t *testing.T) {
 	const smallBytes, hugeBytes = 8192, 1 << 60
 	path := filepath.Join(t.TempDir(), "file")
@@ -36,9 +36,10 @@ func TestCreateFile(t *testing.T) {
 }
 
 // TestCreateFileWithoutFallocate creates a file on ramfs, which cannot allocate blocks in advance.
-// A child process mounts the ramfs in new namespaces.
+// CreateFile must advise another filesystem, and leave no file. The test runs itself once more in
+// a child process with new namespaces, because only there it may mount a ramfs.
 func TestCreateFileWithoutFallocate(t *testing.T) {
-	const variable = "SYS_TEST_RAMFS"
+	const variable = "SYS_TEST_RAMFS" // the folder of the ramfs, set only for the child process
 	if folder := os.Getenv(variable); folder != "" {
 		_, err := CreateFile(filepath.Join(folder, "file"), 4096)
 		if err == nil || !strings.Contains(err.Error(), "use a folder on another filesystem") {
@@ -49,7 +50,7 @@ func TestCreateFileWithoutFallocate(t *testing.T) {
 		}
 		return
 	}
-	const cannotMount = 77 // exit code of the shell
+	const cannotMount = 77 // exit code of the shell command below
 	folder := t.TempDir()
 	cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
 		`mount -t ramfs ramfs "$1" || exit 77; exec "$2" -test.run "^$3$"`,
@@ -58,10 +59,10 @@ func TestCreateFileWithoutFallocate(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	var exitErr *exec.ExitError
 	hasExited := errors.As(err, &exitErr)
+	isMountError := hasExited && exitErr.ExitCode() == cannotMount
 	// unshare ends with status 1, as a failed test does, so only its message shows its failure.
-	isUnshareError := strings.HasPrefix(string(out), "unshare:")
-	if errors.Is(err, exec.ErrNotFound) ||
-		hasExited && (exitErr.ExitCode() == cannotMount || isUnshareError) {
+	isUnshareError := hasExited && strings.HasPrefix(string(out), "unshare:")
+	if errors.Is(err, exec.ErrNotFound) || isMountError || isUnshareError {
 		t.Skip(fmt.Errorf("mounting ramfs: %w: %w, %s", errors.ErrUnsupported, err, out))
 	}
 	if err != nil {
@@ -69,7 +70,8 @@ func TestCreateFileWithoutFallocate(t *testing.T) {
 	}
 }
 
-// TestLockFile checks that a lock excludes other opens of the file until its holder is closed.
+// TestLockFile opens one file twice. While one descriptor holds the lock, the other cannot acquire
+// it. Closing the first must release the lock.
 func TestLockFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	first, err := CreateFile(path, 1)

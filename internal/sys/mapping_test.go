@@ -14,6 +14,7 @@ import (
 	"symmem/internal/invariants"
 )
 
+// check ends the test if err is not nil.
 func check(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -21,6 +22,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
+// newMemory returns a memory file, which is closed at the end of the test.
 func newMemory(t *testing.T, bytes int64) *os.File {
 	t.Helper()
 	f, err := Memfd("test", bytes)
@@ -29,23 +31,25 @@ func newMemory(t *testing.T, bytes int64) *os.File {
 	return f
 }
 
+// bytesOf returns the memory of a mapping.
 func bytesOf(m *Mapping) []byte { return unsafe.Slice((*byte)(m.Base()), m.Bytes()) }
 
-// closeAgain returns the error of a second Close. With the tag invariants, it checks that Close
-// panics, and returns ErrUnmapped.
+// closeAgain returns the error of a second Close. With the build tag invariants, Close must panic
+// instead. closeAgain then returns ErrUnmapped for the panic, so that callers expect the same.
 func closeAgain(m *Mapping) (err error) {
 	defer func() {
-		if r := recover(); (r != nil) != invariants.Enabled {
+		r := recover()
+		hasPanicked := r != nil
+		if hasPanicked != invariants.Enabled {
 			err = fmt.Errorf("recovered %v, want a panic only with the tag invariants", r)
+		} else if hasPanicked {
+			err = ErrUnmapped
 		}
 	}()
-	err = ErrUnmapped
-	if closeErr := m.Close(); !invariants.Enabled {
-		err = closeErr
-	}
-	return err
+	return m.Close()
 }
 
+// TestReservationsAreAligned reserves address space with alignments below, at and above PageSize.
 func TestReservationsAreAligned(t *testing.T) {
 	for _, align := range []int64{4096, PageSize, 64 << 20} {
 		for _, bytes := range []int64{4096, PageSize, 3*PageSize + 4096} {
@@ -64,15 +68,18 @@ func TestReservationsAreAligned(t *testing.T) {
 }
 
 func TestReserveReturnsSystemError(t *testing.T) {
-	r, err := Reserve(1<<60, PageSize)
+	const tooManyBytes = 1 << 60 // more than the address space of a process
+	r, err := Reserve(tooManyBytes, PageSize)
 	if !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("got %v, want ENOMEM", err)
+		t.Errorf("Reserve(%d) = %v, want ENOMEM", int64(tooManyBytes), err)
 	}
 	if err == nil {
 		check(t, r.Close())
 	}
 }
 
+// TestMappingsOfFileShareMemory maps a file of three pages, and its second page once more. A byte
+// written through one mapping must be visible in the other.
 func TestMappingsOfFileShareMemory(t *testing.T) {
 	f := newMemory(t, 3*PageSize)
 	a, err := Map(f, 0, 3*PageSize)
@@ -82,36 +89,41 @@ func TestMappingsOfFileShareMemory(t *testing.T) {
 	if b.Address()%PageSize != 0 {
 		t.Errorf("the mapping begins at %#x, want an address aligned to PageSize", b.Address())
 	}
-	bytesOf(a)[PageSize+5] = 42
-	if got := bytesOf(b)[5]; got != 42 {
-		t.Errorf("read %d, want 42", got)
+	const index, value = 5, 42
+	bytesOf(a)[PageSize+index] = value
+	if got := bytesOf(b)[index]; got != value {
+		t.Errorf("read %d from the other mapping, want %d", got, value)
 	}
 	check(t, a.Close())
 	check(t, b.Close())
 }
 
+// TestCloseRestoresReservation repeatedly maps another file at the same place of a reservation.
+// Each Close must leave the address range reserved, and remove the memory of the file.
 func TestCloseRestoresReservation(t *testing.T) {
-	r, err := Reserve(8*PageSize, PageSize)
+	const reservedBytes, offset = 8 * PageSize, 2 * PageSize
+	r, err := Reserve(reservedBytes, PageSize)
 	check(t, err)
 	defer func() { check(t, r.Close()) }()
 	for range 3 {
-		m, err := r.MapAt(2*PageSize, newMemory(t, PageSize), PageSize)
+		m, err := r.MapAt(offset, newMemory(t, PageSize), PageSize)
 		check(t, err)
-		if m.Address() != r.Address()+2*PageSize {
-			t.Errorf("mapped at %#x, want %#x", m.Address(), r.Address()+2*PageSize)
+		if want := r.Address() + offset; m.Address() != want {
+			t.Errorf("mapped at %#x, want %#x", m.Address(), want)
 		}
 		if bytesOf(m)[0] != 0 {
 			t.Error("the mapping shows the memory of an earlier file")
 		}
 		bytesOf(m)[0] = 1
 		check(t, m.Close())
-		if !isReserved(r, 8*PageSize) {
+		if !isReserved(r, reservedBytes) {
 			t.Error("Close left a hole in the reservation")
 		}
 	}
 }
 
-// isReserved reports whether every page of r is still reserved or mapped.
+// isReserved reports whether every page of r, which has the given size, is still reserved or
+// mapped. A page that can be reserved again was free, and then remains reserved.
 func isReserved(r *Mapping, bytes int64) bool {
 	for offset := int64(0); offset < bytes; offset += PageSize {
 		if reserveAgain(unsafe.Add(r.base, offset), PageSize) {
@@ -122,28 +134,33 @@ func isReserved(r *Mapping, bytes int64) bool {
 }
 
 func TestMapAtOutsideReservationFails(t *testing.T) {
-	r, err := Reserve(4*PageSize, PageSize)
+	const reservedPages = 4
+	r, err := Reserve(reservedPages*PageSize, PageSize)
 	check(t, err)
 	defer func() { check(t, r.Close()) }()
-	f := newMemory(t, 8*PageSize)
-	for _, c := range []struct{ offset, bytes int64 }{
-		{-PageSize, PageSize},
-		{4 * PageSize, PageSize},
-		{3 * PageSize, 2 * PageSize},
-		{0, 0},
-		{0, -PageSize},
-		{0, 5 * PageSize},
+	f := newMemory(t, 2*reservedPages*PageSize)                    // large enough for each row
+	for name, c := range map[string]struct{ offset, pages int64 }{ // in pages
+		"before the reservation":      {offset: -1, pages: 1},
+		"after the reservation":       {offset: reservedPages, pages: 1},
+		"beyond the end":              {offset: reservedPages - 1, pages: 2},
+		"larger than the reservation": {offset: 0, pages: reservedPages + 1},
+		"no bytes":                    {offset: 0, pages: 0},
+		"a negative number of bytes":  {offset: 0, pages: -1},
 	} {
-		if m, err := r.MapAt(c.offset, f, c.bytes); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("mapping %d bytes at offset %d: got %v, %v; want EINVAL", c.bytes, c.offset, m, err)
+		m, err := r.MapAt(c.offset*PageSize, f, c.pages*PageSize)
+		if !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: MapAt = %v, %v; want EINVAL", name, m, err)
 		}
 	}
 }
 
-// newUnmappableFile returns a file that the kernel fails to map after it has unmapped the range.
+// newUnmappableFile returns a file that the kernel fails to map after it has already unmapped the
+// previous contents of the range: a file of more huge pages than the system has. It skips the test
+// if the system supports no huge pages.
 func newUnmappableFile(t *testing.T) *os.File {
 	t.Helper()
-	f, err := memfd("test", 1<<45, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
+	const moreThanMemory = 1 << 45
+	f, err := memfd("test", moreThanMemory, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
 	if err != nil {
 		t.Skipf("the system has no huge pages: %v", err)
 	}
@@ -151,15 +168,18 @@ func newUnmappableFile(t *testing.T) *os.File {
 	return f
 }
 
+// TestFailedMapAtRestoresReservation checks that the address range stays reserved, and that another
+// file can be mapped there.
 func TestFailedMapAtRestoresReservation(t *testing.T) {
+	const reservedBytes = 64 * PageSize
 	f := newUnmappableFile(t)
-	r, err := Reserve(64*PageSize, PageSize)
+	r, err := Reserve(reservedBytes, PageSize)
 	check(t, err)
 	defer func() { check(t, r.Close()) }()
-	if _, err := r.MapAt(0, f, 64*PageSize); err == nil {
+	if _, err := r.MapAt(0, f, reservedBytes); err == nil {
 		t.Skip("the system has this many huge pages")
 	}
-	if !isReserved(r, 64*PageSize) {
+	if !isReserved(r, reservedBytes) {
 		t.Error("the failed MapAt left a hole in the reservation")
 	}
 	m, err := r.MapAt(0, newMemory(t, PageSize), PageSize)
@@ -168,8 +188,9 @@ func TestFailedMapAtRestoresReservation(t *testing.T) {
 	check(t, m.Close())
 }
 
-// TestFailedHugeMappingsKeepOtherMappings requests huge pages that the system does not have. This
-// must not remove mappings of other goroutines.
+// TestFailedHugeMappingsKeepOtherMappings requests huge pages in several goroutines, which fails if
+// the system has none. This must not remove the mappings of other goroutines: a write to a removed
+// mapping would end the process.
 func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 	const bytes = 3 << 20
 	var goroutines sync.WaitGroup
@@ -189,6 +210,7 @@ func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 	goroutines.Wait()
 }
 
+// writeToMapping writes to each mebibyte of a new mapping, and closes it.
 func writeToMapping(bytes int64) error {
 	f, err := Memfd("test", bytes)
 	if err != nil {
@@ -206,7 +228,7 @@ func writeToMapping(bytes int64) error {
 }
 
 func TestReservedAndUnmappedMemoryIsNotReadable(t *testing.T) {
-	m, err := Reserve(1<<20, 1<<12)
+	m, err := Reserve(1<<20, 4096)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,13 +11,14 @@ import (
 )
 
 func TestMemfdHasSizeAndZeros(t *testing.T) {
-	f := newMemory(t, 5*4096)
+	const bytes = 5 * 4096
+	f := newMemory(t, bytes)
 	size, err := FileSize(f)
 	check(t, err)
-	if size != 5*4096 {
-		t.Errorf("the file has %d bytes, want %d", size, 5*4096)
+	if size != bytes {
+		t.Errorf("FileSize = %d, want %d", size, bytes)
 	}
-	m, err := Map(f, 0, 5*4096)
+	m, err := Map(f, 0, bytes)
 	check(t, err)
 	for i, b := range bytesOf(m) {
 		if b != 0 {
@@ -27,25 +28,28 @@ func TestMemfdHasSizeAndZeros(t *testing.T) {
 	check(t, m.Close())
 }
 
+// TestSealedMemfdKeepsSize tries to shrink and to grow a file whose size is sealed.
 func TestSealedMemfdKeepsSize(t *testing.T) {
-	f := newMemory(t, 8192)
+	const bytes = 8192
+	f := newMemory(t, bytes)
 	check(t, SealSize(f))
-	for _, bytes := range []int64{0, 4096, 16384} {
-		if err := f.Truncate(bytes); !errors.Is(err, syscall.EPERM) {
-			t.Errorf("truncating to %d bytes: got %v, want EPERM", bytes, err)
+	for _, newBytes := range []int64{0, bytes / 2, 2 * bytes} {
+		if err := f.Truncate(newBytes); !errors.Is(err, syscall.EPERM) {
+			t.Errorf("truncating to %d bytes: got %v, want EPERM", newBytes, err)
 		}
 	}
-	if size, err := FileSize(f); err != nil || size != 8192 {
-		t.Errorf("FileSize = %d, %v; want 8192", size, err)
+	if size, err := FileSize(f); err != nil || size != bytes {
+		t.Errorf("FileSize = %d, %v; want %d", size, err, bytes)
 	}
 }
 
+// TestSealSizeOfFileFails tries to seal a file on a disk. Only memory files have seals.
 func TestSealSizeOfFileFails(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "plain"))
 	check(t, err)
 	defer f.Close()
 	if err := SealSize(f); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("got %v, want EINVAL", err)
+		t.Errorf("SealSize = %v, want EINVAL", err)
 	}
 }
 
@@ -54,7 +58,7 @@ func TestFileSizeOfClosedFileFails(t *testing.T) {
 	check(t, err)
 	check(t, f.Close())
 	if _, err := FileSize(f); !errors.Is(err, syscall.EBADF) {
-		t.Errorf("got %v, want EBADF", err)
+		t.Errorf("FileSize = %v, want EBADF", err)
 	}
 }
 
@@ -68,21 +72,23 @@ func TestMemfdRefusesNegativeSize(t *testing.T) {
 func TestHugeMemfdFailsWithoutHugePages(t *testing.T) {
 	total, err := Memory()
 	check(t, err)
-	f, err := HugeMemfd("test", (2*total+PageSize-1)/PageSize*PageSize)
+	pages := (2*total + PageSize - 1) / PageSize // rounded up
+	f, err := HugeMemfd("test", pages*PageSize)
 	if err == nil {
 		check(t, f.Close())
 		t.Error("HugeMemfd with twice the machine's memory returned no error")
 	}
 }
 
-// TestFailedFillKeepsNoPages simulates an allocation that a signal interrupts and that then runs
-// out of memory halfway.
+// TestFailedFillKeepsNoPages replaces fallocate, with which allocatePages allocates the pages of a
+// file. The first call is interrupted by a signal. The second runs out of memory after half the
+// pages, which allocatePages must then release.
 func TestFailedFillKeepsNoPages(t *testing.T) {
 	const bytes = 8 * 4096
 	f := newMemory(t, bytes)
 	callCount := 0
 	fallocate = func(fd int, mode uint32, offset, length int64) error {
-		if mode != 0 {
+		if mode != 0 { // The call releases pages.
 			return unix.Fallocate(fd, mode, offset, length)
 		}
 		if callCount++; callCount == 1 {
@@ -99,6 +105,6 @@ func TestFailedFillKeepsNoPages(t *testing.T) {
 		t.Errorf("AllocatedBytes = %d, %v after a failed allocatePages, want 0", remaining, err)
 	}
 	if callCount != 2 {
-		t.Errorf("allocatePages called fallocate %d times, want 2", callCount)
+		t.Errorf("allocatePages tried to allocate %d times, want 2", callCount)
 	}
 }

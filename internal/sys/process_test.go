@@ -37,6 +37,7 @@ func TestAwaitEndWaitsForProcess(t *testing.T) {
 	f, err := Pidfd(command.Process.Pid)
 	check(t, err)
 	defer f.Close()
+	// Any short time: the process does not end before it is killed below.
 	check(t, f.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
 	if err := AwaitEnd(f); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("AwaitEnd of a running process = %v, want ErrDeadlineExceeded", err)
@@ -58,24 +59,30 @@ func TestIsStopped(t *testing.T) {
 	pid := command.Process.Pid
 	for _, c := range []struct {
 		signal syscall.Signal
-		want   bool
-	}{{syscall.SIGSTOP, true}, {syscall.SIGCONT, false}, {syscall.SIGSTOP, true}} {
+		want   bool // whether the process is then stopped
+	}{
+		{syscall.SIGSTOP, true},
+		{syscall.SIGCONT, false},
+		{syscall.SIGSTOP, true},
+	} {
 		check(t, command.Process.Signal(c.signal))
 		begin := time.Now()
 		for IsStopped(pid) != c.want && time.Since(begin) < testTimeout {
-			runtime.Gosched() // The process may not have received the signal yet.
+			runtime.Gosched() // The signal may take effect only after Signal has returned.
 		}
 		if got := IsStopped(pid); got != c.want {
 			t.Errorf("after %v: IsStopped = %t, want %t", c.signal, got, c.want)
 		}
 	}
 	check(t, command.Process.Kill())
-	_ = command.Wait()
+	_ = command.Wait() // returns an error, because the process was killed
 	if IsStopped(pid) {
 		t.Error("IsStopped = true for a process that has exited, want false")
 	}
 }
 
+// TestPidfdOfExitedProcessFails calls Pidfd after the parent has waited for the process, so that its
+// process ID is free.
 func TestPidfdOfExitedProcessFails(t *testing.T) {
 	command, stdin := startIdleProcess(t)
 	check(t, stdin.Close()) // lets the process exit
@@ -89,15 +96,15 @@ func TestPidfdOfExitedProcessFails(t *testing.T) {
 func TestBootIDAndNamespace(t *testing.T) {
 	boot, err := BootID()
 	check(t, err)
-	const uuidLength = 36
-	if len(boot) != uuidLength || strings.Count(boot, "-") != 4 {
+	const uuidLength, uuidHyphens = 36, 4
+	if len(boot) != uuidLength || strings.Count(boot, "-") != uuidHyphens {
 		t.Errorf("BootID = %q, want a UUID", boot)
 	}
 	for _, kind := range []string{"net", "pid"} {
 		namespace, err := Namespace(kind)
 		check(t, err)
-		if !strings.HasPrefix(namespace, kind+":[") {
-			t.Errorf("Namespace(%q) = %q, want prefix %q", kind, namespace, kind+":[")
+		if want := kind + ":["; !strings.HasPrefix(namespace, want) { // The inode follows.
+			t.Errorf("Namespace(%q) = %q, want prefix %q", kind, namespace, want)
 		}
 	}
 }
@@ -115,8 +122,9 @@ func TestEmptyIDFileIsAnError(t *testing.T) {
 func TestMemoryAndCores(t *testing.T) {
 	total, err := Memory()
 	check(t, err)
-	if total < 64<<20 {
-		t.Errorf("Memory = %d, want at least 64 MiB", total)
+	const leastMemory = 64 << 20 // Any machine has more. A value in KiB would be less or huge.
+	if total < leastMemory {
+		t.Errorf("Memory = %d, want at least %d", total, leastMemory)
 	}
 	if Cores() < 1 {
 		t.Errorf("Cores = %d, want at least 1", Cores())

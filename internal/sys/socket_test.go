@@ -17,7 +17,7 @@ func newPair(t *testing.T) (a, b *net.UnixConn) {
 	var ends [2]*net.UnixConn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "socket")
-		c, err := net.FileConn(f)
+		c, err := net.FileConn(f) // duplicates the descriptor
 		check(t, err)
 		check(t, f.Close())
 		ends[i] = c.(*net.UnixConn)
@@ -26,6 +26,7 @@ func newPair(t *testing.T) (a, b *net.UnixConn) {
 	return ends[0], ends[1]
 }
 
+// TestPeerOfIdentifiesOtherEnd uses a pair of sockets, both ends of which are in this process.
 func TestPeerOfIdentifiesOtherEnd(t *testing.T) {
 	a, _ := newPair(t)
 	peer, err := PeerOf(a)
@@ -42,7 +43,8 @@ func TestPeerOfIdentifiesOtherEnd(t *testing.T) {
 // messageBytes is the length of the messages that the tests receive.
 const messageBytes = 4
 
-// TestDescriptorsAccompanyMessages sends a message without and a message with a descriptor.
+// TestDescriptorsAccompanyMessages sends a message without and a message with a descriptor. The
+// received descriptor must refer to the same file, and must not be inherited by child processes.
 func TestDescriptorsAccompanyMessages(t *testing.T) {
 	a, b := newPair(t)
 	message := make([]byte, messageBytes)
@@ -70,6 +72,8 @@ func TestDescriptorsAccompanyMessages(t *testing.T) {
 	}
 }
 
+// countOpenFiles returns the number of open descriptors of this process. It also counts the one
+// that it uses itself.
 func countOpenFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -82,14 +86,15 @@ func countOpenFiles(t *testing.T) int {
 func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 	memory := newMemory(t, 4096)
 	fd := int(memory.Fd())
+	const whole, short = "four", "two" // A message has messageBytes bytes.
 	for name, c := range map[string]struct {
 		text    string
-		control []byte
+		control []byte // the encoded descriptors
 	}{
-		"two descriptors":                {"four", unix.UnixRights(fd, fd)},
-		"too many descriptors":           {"four", unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd)},
-		"a short message":                {"two", unix.UnixRights(fd)},
-		"no descriptor, a short message": {"two", nil},
+		"two descriptors":                {whole, unix.UnixRights(fd, fd)},
+		"eight descriptors":              {whole, unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd)},
+		"a short message":                {short, unix.UnixRights(fd)},
+		"no descriptor, a short message": {short, nil},
 	} {
 		a, b := newPair(t)
 		before := countOpenFiles(t)
@@ -99,7 +104,7 @@ func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 			t.Errorf("%s: ReceiveFile = %v, want an error", name, f)
 		}
 		if after := countOpenFiles(t); after != before {
-			t.Errorf("%s: %d files are open afterwards, want %d", name, after, before)
+			t.Errorf("%s: %d descriptors are open afterwards, want %d", name, after, before)
 		}
 	}
 }
@@ -116,15 +121,15 @@ func TestClosedConnectionCausesError(t *testing.T) {
 	}
 }
 
-// TestReceiveFileWithoutFreeDescriptors lowers the limit of this process to its standard streams
-// while it receives a descriptor.
+// TestReceiveFileWithoutFreeDescriptors lowers the limit of descriptors while this process receives
+// one. The kernel then drops the descriptor, and ReceiveFile must report the cause.
 func TestReceiveFileWithoutFreeDescriptors(t *testing.T) {
 	a, b := newPair(t)
 	check(t, SendFile(a, []byte("file"), newMemory(t, 4096)))
 	var limit unix.Rlimit
 	check(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	lowered := limit
-	lowered.Cur = 3
+	lowered.Cur = 3 // only the standard streams; files that are already open stay usable
 	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &lowered))
 	_, err := ReceiveFile(b, make([]byte, messageBytes))
 	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
