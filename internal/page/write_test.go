@@ -46,25 +46,44 @@ func decode(t testing.TB, b []byte) *decodedData {
 	return d
 }
 
-// values decodes a column of unsigned numbers or, if signed is set, of signed differences.
+// values decodes the column at a location. Its varints are unsigned numbers or, if signed is set,
+// signed differences from the previous number. values fails the test if a varint is cut off.
 func (d *decodedData) values(t testing.TB, at columnLocation, signed bool) []int64 {
 	t.Helper()
 	var all []int64
-	sum := int64(0)
-	for b := d.columns[at[0] : at[0]+at[1]]; len(b) > 0; {
-		v, n := binary.Uvarint(b)
+	last := int64(0)
+	start, length := at[0], at[1]
+	for b := d.columns[start : start+length]; len(b) > 0; {
+		var value int64
+		var bytes int // of the varint, or at most 0 if it is invalid
 		if signed {
-			v, n := binary.Varint(b)
-			sum += v
-			all, b = append(all, sum), b[n:]
-			continue
+			value, bytes = binary.Varint(b)
+			value += last
+		} else {
+			var number uint64
+			number, bytes = binary.Uvarint(b)
+			value = int64(number)
 		}
-		if n <= 0 {
+		if bytes <= 0 {
 			t.Fatal("a varint is cut off")
 		}
-		all, b = append(all, int64(v)), b[n:]
+		all = append(all, value)
+		last = value
+		b = b[bytes:]
 	}
 	return all
+}
+
+// encodedValues has, for each column that TestDataRoundTrip checks, the value of an event before it
+// is clamped. Segments and stacks are stored plus 1, so that 0 means unknown.
+var encodedValues = map[string]func(Event) int64{
+	"size":    func(e Event) int64 { return e.Size },
+	"bytes":   func(e Event) int64 { return e.Bytes },
+	"offset":  func(e Event) int64 { return e.Offset },
+	"segment": func(e Event) int64 { return int64(e.Segment) + 1 },
+	"stack":   func(e Event) int64 { return int64(e.Stack) + 1 },
+	"number":  func(e Event) int64 { return e.Number },
+	"time":    func(e Event) int64 { return e.Time },
 }
 
 // TestDataRoundTrip encodes random events and decodes their columns. Each value must be clamped to
@@ -74,12 +93,17 @@ func TestDataRoundTrip(t *testing.T) {
 		track := &Track{}
 		var want []Event
 		for range rapid.IntRange(0, 20).Draw(rt, "events") {
-			e := Event{
-				Kind: Kind(rapid.IntRange(1, 6).Draw(rt, "kind")), Size: rapid.Int64().Draw(rt, "size"),
-				Bytes: rapid.Int64().Draw(rt, "bytes"), Offset: rapid.Int64().Draw(rt, "offset"),
-				Segment: rapid.Int32Min(-1).Draw(rt, "segment"), Stream: rapid.Int32Min(0).Draw(rt, "stream"),
-				Block: rapid.Int32Min(-1).Draw(rt, "block"), Stack: rapid.Int32Min(-1).Draw(rt, "stack"),
-				Number: rapid.Int64().Draw(rt, "number"), Time: rapid.Int64().Draw(rt, "time"),
+			e := Event{ // -1 means that the segment, block or stack is unknown
+				Kind:    Kind(rapid.IntRange(1, 6).Draw(rt, "kind")),
+				Size:    rapid.Int64().Draw(rt, "size"),
+				Bytes:   rapid.Int64().Draw(rt, "bytes"),
+				Offset:  rapid.Int64().Draw(rt, "offset"),
+				Segment: rapid.Int32Min(-1).Draw(rt, "segment"),
+				Stream:  rapid.Int32Min(0).Draw(rt, "stream"),
+				Block:   rapid.Int32Min(-1).Draw(rt, "block"),
+				Stack:   rapid.Int32Min(-1).Draw(rt, "stack"),
+				Number:  rapid.Int64().Draw(rt, "number"),
+				Time:    rapid.Int64().Draw(rt, "time"),
 			}
 			track.Add(&e)
 			want = append(want, e)
@@ -94,28 +118,29 @@ func TestDataRoundTrip(t *testing.T) {
 		if got.Events != len(want) || track.Len() != len(want) {
 			t.Fatalf("got %d events after decoding; want %d", got.Events, len(want))
 		}
-		for name, value := range map[string]func(Event) int64{
-			"size": func(e Event) int64 { return e.Size }, "bytes": func(e Event) int64 { return e.Bytes },
-			"offset":  func(e Event) int64 { return e.Offset },
-			"segment": func(e Event) int64 { return int64(e.Segment) + 1 },
-			"stack":   func(e Event) int64 { return int64(e.Stack) + 1 },
-			"number":  func(e Event) int64 { return e.Number },
-			"time":    func(e Event) int64 { return e.Time },
-		} {
-			values := d.values(t, got.Columns[name], name == "number" || name == "time")
+		const largestExact = 1<<53 - 1 // Number.MAX_SAFE_INTEGER in JavaScript
+		for name, value := range encodedValues {
+			isSigned := name == "number" || name == "time"
+			values := d.values(t, got.Columns[name], isSigned)
+			if len(values) != len(want) {
+				t.Fatalf("column %s has %d values; want %d", name, len(values), len(want))
+			}
 			for i, e := range want {
-				if w := min(max(value(e), 0), 1<<53-1); values[i] != w {
-					t.Fatalf("event %d: %s = %d; want %d", i, name, values[i], w)
+				clamped := min(max(value(e), 0), largestExact)
+				if values[i] != clamped {
+					t.Fatalf("event %d: %s = %d; want %d", i, name, values[i], clamped)
 				}
 			}
 		}
 	})
 }
 
-// TestStacks adds three stacks. Their column holds the length and the frames of each stack.
+// TestStacks adds three stacks, one of them empty. AddStack returns their indexes. The column of
+// stacks holds the number of frames and the frames of each stack.
 func TestStacks(t *testing.T) {
 	p := &Page{}
-	for i, frames := range [][]int32{{3, 1}, nil, {7}} {
+	stacks := [][]int32{{3, 1}, nil, {7}}
+	for i, frames := range stacks {
 		if got := p.AddStack(frames); got != int32(i) {
 			t.Errorf("AddStack = %d; want %d", got, i)
 		}
@@ -127,14 +152,20 @@ func TestStacks(t *testing.T) {
 	d := decode(t, b.Bytes())
 	const signed = false
 	got := d.values(t, d.Stacks, signed)
-	if want := []int64{2, 3, 1, 0, 1, 7}; d.StackCount != 3 || !slices.Equal(got, want) {
-		t.Errorf("got %d stacks %v; want 3 stacks %v", d.StackCount, got, want)
+	want := []int64{
+		2, 3, 1, // 2 frames: 3 and 1
+		0, // no frames
+		1, 7,
+	}
+	if d.StackCount != len(stacks) || !slices.Equal(got, want) {
+		t.Errorf("got %d stacks %v; want %d stacks %v", d.StackCount, got, len(stacks), want)
 	}
 }
 
-// TestHTMLOfHostileTexts checks that texts in the data cannot become markup.
+// TestHTMLOfHostileTexts writes a page whose texts contain HTML. These must not become markup, and
+// the data of the page must contain them unchanged.
 func TestHTMLOfHostileTexts(t *testing.T) {
-	hostile := `</script></title><script>alert(1)</script><img src=x onerror=alert(2)>`
+	const hostile = `</script></title><script>alert(1)</script><img src=x onerror=alert(2)>`
 	track := &Track{Segments: []Segment{{Bytes: math.MaxInt64}}}
 	p := &Page{
 		Title: hostile, Verdict: hostile, Texts: []string{hostile}, Frames: []string{hostile},
@@ -153,6 +184,7 @@ func TestHTMLOfHostileTexts(t *testing.T) {
 	if n := strings.Count(text, "<script"); n != wantScripts {
 		t.Errorf("the page has %d scripts; want %d", n, wantScripts)
 	}
+	// The data of the page are compressed, and encoded as text.
 	packed := regexp.MustCompile(`id="data">([^<]*)</script>`).FindStringSubmatch(text)
 	if packed == nil {
 		t.Fatal("the page has no data")
@@ -166,11 +198,12 @@ func TestHTMLOfHostileTexts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := decode(t, data); got.Title != hostile {
-		t.Errorf("title %q; want %q", got.Title, hostile)
+		t.Errorf("got title %q; want %q", got.Title, hostile)
 	}
 }
 
-// TestShell checks that WriteShell escapes the title and the URL.
+// TestShell checks that WriteShell, which writes a page that loads its data from a URL, escapes the
+// title and the URL.
 func TestShell(t *testing.T) {
 	var b bytes.Buffer
 	if err := WriteShell(&b, "a<b", `data.bin?x="y"`); err != nil {
@@ -202,8 +235,9 @@ func TestWriteErrors(t *testing.T) {
 	if err := p.WriteHTML(&all, ""); err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range []int{0, 5000, all.Len() - 1} {
-		if err := p.WriteHTML(&failingWriter{n}, ""); err == nil {
+	const inTheMiddle = 5000
+	for _, n := range []int{0, inTheMiddle, all.Len() - 1} {
+		if err := p.WriteHTML(&failingWriter{remaining: n}, ""); err == nil {
 			t.Errorf("WriteHTML = nil with a writer that fails after %d bytes; want an error", n)
 		}
 	}
