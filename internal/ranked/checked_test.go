@@ -11,7 +11,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// severalMu is a class of which a goroutine can hold several locks.
+// severalMu is a class of locks of which a goroutine can hold several.
 type severalMu struct{}
 
 func (severalMu) Rank() ranked.Rank {
@@ -35,13 +35,14 @@ type readLocker struct{ *ranked.RWMutex[sharedMu] }
 func (r readLocker) Lock()   { r.RLock() }
 func (r readLocker) Unlock() { r.RUnlock() }
 
-// TestLocksAreAcquiredInOrder acquires locks in an order that is allowed, if want is "", or that
-// must panic.
+// TestLocksAreAcquiredInOrder acquires locks in orders that are allowed or must panic. The order of
+// each class is in its method Rank: outerMu has 1, innerMu 2, sharedMu 3 and severalMu 4.
 func TestLocksAreAcquiredInOrder(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]
 	var shared ranked.RWMutex[sharedMu]
 	var several [2]ranked.Mutex[severalMu]
+	// lock returns a function that acquires locks in the given order, and releases all.
 	lock := func(locks ...sync.Locker) func() {
 		return func() {
 			for _, l := range locks {
@@ -53,7 +54,7 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		lock func()
-		want string // part of the panic's text, or ""
+		want string // part of the panic's text, or "" if there must be no panic
 	}{
 		{"in the order of ranks", lock(&outer, &inner, &shared), ""},
 		{"several locks of a class with AllowsSeveral", lock(&several[0], &several[1]), ""},
@@ -78,9 +79,11 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := recoverPanic(c.lock)
-			hasPanicked := got != ""
-			if hasPanicked != (c.want != "") || !strings.Contains(got, c.want) {
-				t.Errorf("got panic %q, want %q", got, c.want)
+			if c.want == "" && got != "" {
+				t.Errorf("got panic %q, want none", got)
+			}
+			if !strings.Contains(got, c.want) {
+				t.Errorf("got panic %q, want one that contains %q", got, c.want)
 			}
 		})
 	}
@@ -91,16 +94,13 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 func TestInversionReportsBothStacks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
-	lockInOrder := func() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
 		outer.Lock()
 		defer outer.Unlock()
 		inner.Lock()
 		defer inner.Unlock()
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		lockInOrder()
 	}()
 	<-done
 	text := recoverPanic(func() {
@@ -119,7 +119,8 @@ func TestInversionReportsBothStacks(t *testing.T) {
 	}
 }
 
-// lockFirst and lockSecond appear in stacks, because they are not inlined.
+// lockFirst and lockSecond acquire a lock. They have names that a stack shows, because they are not
+// inlined.
 //
 //go:noinline
 func lockFirst(l sync.Locker) { l.Lock() }
@@ -127,8 +128,8 @@ func lockFirst(l sync.Locker) { l.Lock() }
 //go:noinline
 func lockSecond(l sync.Locker) { l.Lock() }
 
-// TestTryLockCountsAsHeld acquires a lock with TryLock, out of order, which must not panic. Lock
-// must then know that the goroutine holds the lock.
+// TestTryLockCountsAsHeld acquires a lock with TryLock, out of order. This must not panic, because
+// TryLock does not wait. A later Lock must then know that the goroutine holds the lock.
 func TestTryLockCountsAsHeld(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]
@@ -151,9 +152,8 @@ func TestTryLockCountsAsHeld(t *testing.T) {
 	outer.Unlock() //nolint:staticcheck // The test checks that this does not block.
 }
 
-// TestUnlockByAnotherGoroutine releases a lock that another goroutine has acquired. Then that
-// goroutine no longer holds the lock, so it may acquire an outer lock but not release the lock
-// again.
+// TestUnlockByAnotherGoroutine acquires a lock and lets another goroutine release it. The first
+// goroutine then holds no lock: it may acquire an outer lock, but a second release must panic.
 func TestUnlockByAnotherGoroutine(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
@@ -171,12 +171,12 @@ func TestUnlockByAnotherGoroutine(t *testing.T) {
 	}
 }
 
-// TestWaitingChecksHeldLocks checks that a goroutine may wait while it holds outer, whose rank has
-// CanWait, but not while it holds inner.
+// TestWaitingChecksHeldLocks checks that a goroutine may wait for other ranks while it holds outer,
+// whose rank has CanWait. While it also holds inner, AssertMayWait must panic.
 func TestWaitingChecksHeldLocks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
-	ranked.AssertMayWait()
+	ranked.AssertMayWait() // Without locks, waiting is allowed.
 	outer.Lock()
 	defer outer.Unlock()
 	ranked.AssertMayWait()
@@ -187,6 +187,8 @@ func TestWaitingChecksHeldLocks(t *testing.T) {
 	}
 }
 
+// TestCheckedLockDoesNotAllocate measures the bookkeeping of locks that check their order, which
+// also runs in tests of hot paths.
 func TestCheckedLockDoesNotAllocate(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]
@@ -197,6 +199,6 @@ func TestCheckedLockDoesNotAllocate(t *testing.T) {
 		outer.Unlock()
 	})
 	if allocations != 0 {
-		t.Errorf("two pairs of Lock and Unlock allocate %v times, want never", allocations)
+		t.Errorf("two pairs of Lock and Unlock allocate %v times, want 0", allocations)
 	}
 }

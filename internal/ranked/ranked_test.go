@@ -7,7 +7,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// The classes of the tests, in their order.
+// The classes of locks in tests. A goroutine must acquire locks in the order of their ranks.
 type (
 	outerMu  struct{}
 	innerMu  struct{}
@@ -24,12 +24,14 @@ func (sharedMu) Rank() ranked.Rank {
 	return ranked.Rank{Order: 3, Name: "test.shared"}
 }
 
-// TestMutualExclusion increments a counter in several goroutines, each time with a lock held.
+// TestMutualExclusion increments a counter in several goroutines, each time with a lock held. No
+// increment may get lost.
 func TestMutualExclusion(t *testing.T) {
 	var mutex ranked.Mutex[outerMu]
 	var spin ranked.Spin[innerMu]
 	var rw ranked.RWMutex[sharedMu]
-	for name, l := range map[string]sync.Locker{"Mutex": &mutex, "Spin": &spin, "RWMutex": &rw} {
+	locks := map[string]sync.Locker{"Mutex": &mutex, "Spin": &spin, "RWMutex": &rw}
+	for name, l := range locks {
 		t.Run(name, func(t *testing.T) {
 			const goroutineCount, lockCount = 4, 20_000
 			count := 0 // guarded by l
@@ -54,10 +56,11 @@ func TestMutualExclusion(t *testing.T) {
 func TestTryLockOfHeldLockFails(t *testing.T) {
 	var mutex ranked.Mutex[outerMu]
 	var spin ranked.Spin[innerMu]
-	for name, l := range map[string]interface {
+	type tryLocker interface {
 		sync.Locker
 		TryLock() bool
-	}{"Mutex": &mutex, "Spin": &spin} {
+	}
+	for name, l := range map[string]tryLocker{"Mutex": &mutex, "Spin": &spin} {
 		t.Run(name, func(t *testing.T) {
 			l.Lock()
 			if l.TryLock() {
