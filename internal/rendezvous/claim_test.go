@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// claimForOtherProcess claims w.Rank in the name of a fictitious process until the returned client
-// is closed.
+// claimForOtherProcess claims w.Rank in the name of a fictitious process. The claim lasts until the
+// returned client is closed, at the latest at the end of the test. A process claims its rank by a
+// greeting, which it sends as both values of a CompareSet.
 func claimForOtherProcess(ctx context.Context, t *testing.T, w World, endpoint Endpoint) *Client {
 	t.Helper()
 	c, err := Dial(ctx, endpoint)
@@ -26,7 +27,7 @@ func claimForOtherProcess(ctx context.Context, t *testing.T, w World, endpoint E
 		t.Fatal(err)
 	}
 	answer, err := c.CompareSet(ctx, greetingKey, encoded, encoded)
-	if string(answer) != greetingAnswer {
+	if err != nil || string(answer) != greetingAnswer {
 		t.Fatalf("CompareSet = %q, %v; want %q", answer, err, greetingAnswer)
 	}
 	return c
@@ -43,9 +44,12 @@ func TestDuplicateRankIsRefused(t *testing.T) {
 	other := claimForOtherProcess(ctx, t, worlds[1], endpoint)
 	_, _, err := Connect(ctx, worlds[1])
 	var taken *RankTakenError
-	if !errors.As(err, &taken) || taken.Rank != 1 ||
-		!strings.Contains(err.Error(), "from process 1 on another machine: it was started twice") {
+	if !errors.As(err, &taken) || taken.Rank != 1 {
 		t.Fatalf("Connect of rank 1 = %v, want a RankTakenError about rank 1", err)
+	}
+	const advice = "from process 1 on another machine: it was started twice"
+	if !strings.Contains(err.Error(), advice) {
+		t.Fatalf("Connect of rank 1 = %v, want an error that contains %q", err, advice)
 	}
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
@@ -55,6 +59,8 @@ func TestDuplicateRankIsRefused(t *testing.T) {
 	}
 }
 
+// TestDuplicateRankZeroIsRefused calls Connect for rank 0, which would serve the store, while
+// another process serves it and has claimed rank 0.
 func TestDuplicateRankZeroIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateAddress(), "")
@@ -66,8 +72,9 @@ func TestDuplicateRankZeroIsRefused(t *testing.T) {
 	}
 }
 
-// TestDuplicateRankZeroIsRefusedAfterRetry serves a store and starts another rank 0 before a
-// process claims that rank. joinService must log a warning and retry, and fail after the claim.
+// TestDuplicateRankZeroIsRefusedAfterRetry serves a store in which rank 0 is not claimed yet, and
+// starts another rank 0, which cannot serve the same address. joinService must log a warning and
+// retry. After the first process has claimed rank 0, joinService must fail.
 func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateAddress(), "")
@@ -136,12 +143,15 @@ func TestProbeClaimsNoRank(t *testing.T) {
 // TestSizeKeyHasJobPrefix checks that the size key and the job prefix start with the same run ID
 // and attempt. Unlike the job prefix, the size key must not contain the size.
 func TestSizeKeyHasJobPrefix(t *testing.T) {
-	for _, run := range []string{"", "none", "run"} {
-		w := World{RunID: run, Restart: 2, Size: 4}
+	for _, runID := range []string{"", "none", "run"} {
+		w := World{RunID: runID, Restart: 2, Size: 4}
 		key, job := w.sizeKey(1), w.jobPrefix()
 		attempt, isSizeKey := strings.CutSuffix(key, "size of 1")
-		if !isSizeKey || job != attempt+"4" {
-			t.Errorf("run ID %q: size key %q and job prefix %q have different attempts", run, key, job)
+		if !isSizeKey {
+			t.Errorf("run ID %q: got size key %q, want suffix %q", runID, key, "size of 1")
+		}
+		if want := attempt + "4"; job != want { // The job prefix ends with the size.
+			t.Errorf("run ID %q: got job prefix %q, want %q", runID, job, want)
 		}
 	}
 }
@@ -153,27 +163,30 @@ func TestDifferentWorldSizesAreReported(t *testing.T) {
 	defer cancel()
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
 	small, large := worldsOf(2, route), worldsOf(3, route)
-	results := [2]chan error{make(chan error, 1), make(chan error, 1)}
-	for i, w := range []World{small[0], large[1]} {
+	results := [2]chan error{make(chan error, 1), make(chan error, 1)} // by rank
+	for rank, w := range []World{small[0], large[1]} {
 		go func() {
 			_, _, err := Connect(ctx, w)
-			results[i] <- err
+			results[rank] <- err
 		}()
 	}
+	// Wait until both ranks have stored their sizes.
 	c, err := Dial(ctx, route.Endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = c.Wait(ctx, large[1].sizeKey(1), small[0].sizeKey(0))
-	if err = errors.Join(err, c.Close()); err != nil {
-		t.Fatal(err)
+	if err := c.Wait(ctx, large[1].sizeKey(1), small[0].sizeKey(0)); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
 	}
 	cancel()
 	if err := <-results[1]; err == nil {
 		t.Error("rank 1 of 3 connected without the other ranks")
 	}
-	if err := <-results[0]; err == nil || !strings.Contains(err.Error(),
-		"WORLD_SIZE is 3 on rank 1, but 2 on this rank") {
-		t.Errorf("Connect of rank 0 = %v, want an error that mentions both sizes", err)
+	const want = "WORLD_SIZE is 3 on rank 1, but 2 on this rank"
+	if err := <-results[0]; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("Connect of rank 0 = %v, want an error that contains %q", err, want)
 	}
 }

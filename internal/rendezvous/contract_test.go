@@ -36,8 +36,8 @@ func TestStoreContract(t *testing.T) {
 			return c
 		},
 	}
-	for name, newClient := range newClients {
-		t.Run(name, func(t *testing.T) {
+	for kind, newClient := range newClients {
+		t.Run(kind, func(t *testing.T) {
 			for name, test := range contractTests {
 				t.Run(name, func(t *testing.T) { test(t, newClient(t)) })
 			}
@@ -45,6 +45,7 @@ func TestStoreContract(t *testing.T) {
 	}
 }
 
+// contractTests has a test of every property that all stores have. Each gets a client of a new store.
 var contractTests = map[string]func(t *testing.T, s *Client){
 	"Get returns the value of Set":                             testSetGet,
 	"Add starts from zero":                                     testAdd,
@@ -75,9 +76,13 @@ func checkValue(t *testing.T, s *Client, key, want string) {
 }
 
 func testSetGet(t *testing.T, s *Client) {
-	values := map[string]string{
-		"": "empty key", "empty": "", "a/b": "\x00\xff", "k\x00": "zero",
-		strings.Repeat("k", 4<<10): "long key", "big": strings.Repeat("v", maxValueBytes),
+	values := map[string]string{ // by key
+		"":                         "empty key",
+		"empty":                    "",
+		"a/b":                      "\x00\xff",
+		"k\x00":                    "zero",
+		strings.Repeat("k", 4<<10): "long key",
+		"big":                      strings.Repeat("v", maxValueBytes),
 	}
 	for key, value := range values {
 		mustSet(t, s, key, value)
@@ -90,18 +95,24 @@ func testSetGet(t *testing.T, s *Client) {
 }
 
 func testAdd(t *testing.T, s *Client) {
-	for _, step := range []struct{ delta, sum int64 }{{5, 5}, {-7, -2}, {0, -2}} {
+	for _, step := range []struct{ delta, sum int64 }{
+		{delta: 5, sum: 5},
+		{delta: -7, sum: -2},
+		{delta: 0, sum: -2},
+	} {
 		sum, err := s.Add(testContext(t), "n", step.delta)
 		if err != nil || sum != step.sum {
 			t.Fatalf("Add(%d) = %d, %v; want %d", step.delta, sum, err, step.sum)
 		}
 	}
-	checkValue(t, s, "n", "-2")
+	checkValue(t, s, "n", "-2") // Numbers are stored as decimal text.
 }
 
 func testCompareSet(t *testing.T, s *Client) {
-	rows := []struct{ expected, desired, want string }{ // in this order, with one key
-		{"other", "x", "other"}, // stores nothing, because the key is missing
+	// CompareSet stores desired if the key has the expected value, and returns the value afterwards.
+	// An empty expected value means that the key is missing. The calls are in this order.
+	rows := []struct{ expected, desired, want string }{
+		{"other", "x", "other"}, // The key is missing: CompareSet stores nothing, and returns expected.
 		{"", "one", "one"},
 		{"", "two", "one"},
 		{"one", "two", "two"},
@@ -117,15 +128,19 @@ func testCompareSet(t *testing.T, s *Client) {
 }
 
 func testGetWaits(t *testing.T, s *Client) {
-	got := make(chan string, 1)
+	type result struct {
+		value []byte
+		err   error
+	}
+	done := make(chan result, 1)
 	ctx := testContext(t)
 	go func() {
 		value, err := s.Get(ctx, "later")
-		got <- fmt.Sprintf("%s %v", value, err)
+		done <- result{value, err}
 	}()
 	mustSet(t, s, "later", "v")
-	if got := <-got; got != "v <nil>" {
-		t.Fatalf("Get returned %q, want %q", got, "v <nil>")
+	if got := <-done; string(got.value) != "v" || got.err != nil {
+		t.Fatalf("Get = %q, %v; want %q", got.value, got.err, "v")
 	}
 }
 
@@ -134,24 +149,24 @@ func testWaitErrorListsKeys(t *testing.T, s *Client) {
 	cause := errors.New("test cause")
 	err := waitUntilCanceled(t, s, cause, "here", "there", "nowhere")
 	if !errors.Is(err, cause) || !strings.Contains(err.Error(), `here" and 2 more`) {
-		t.Fatalf("Wait = %v, want an error that contains the cause and the keys", err)
+		t.Fatalf("Wait = %v, want an error that contains the cause and %q", err, `here" and 2 more`)
 	}
 }
 
-// waitUntilCanceled returns the error of a canceled wait. It may cancel the wait before the server
-// receives it.
+// waitUntilCanceled waits for keys, cancels the wait with a cause and returns its error. The cancel
+// may come before the server receives the wait.
 func waitUntilCanceled(t *testing.T, s *Client, cause error, keys ...string) error {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	done := make(chan error, 1)
 	go func() { done <- s.Wait(ctx, keys...) }()
-	mustSet(t, s, "other key", "v")
+	mustSet(t, s, "other key", "v") // gives the wait some time to reach the server
 	cancel(cause)
 	return <-done
 }
 
 func testCanceledWait(t *testing.T, s *Client) {
-	for range 5 {
+	for range 5 { // so that some waits reach the server and others do not
 		err := waitUntilCanceled(t, s, context.Canceled, "never")
 		if !errors.Is(err, context.Canceled) {
 			t.Fatalf("Wait = %v, want context.Canceled", err)
@@ -208,7 +223,7 @@ func testTooLarge(t *testing.T, s *Client) {
 	ctx := testContext(t)
 	longKey := strings.Repeat("k", maxKeyBytes)
 	for name, err := range map[string]error{
-		"Set of a long key":      s.Set(ctx, longKey, nil), // The store adds a slash to the key.
+		"Set of a long key":      s.Set(ctx, longKey, nil), // too long, because the store adds a slash
 		"Set of a long value":    s.Set(ctx, "k", make([]byte, maxValueBytes+1)),
 		"Wait for too many keys": s.Wait(ctx, make([]string, maxKeys+1)...),
 	} {
@@ -216,6 +231,7 @@ func testTooLarge(t *testing.T, s *Client) {
 			t.Fatalf("%s = %v, want ErrTooLarge", name, err)
 		}
 	}
+	// The connection must still work.
 	mustSet(t, s, "k", "v")
 	checkValue(t, s, "k", "v")
 }

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// fakeManager is the process manager of an MPI job, which speaks PMI-1 with ranks over socket
-// pairs.
+// fakeManager is the process manager of an MPI job. It speaks PMI-1, a protocol of lines, with
+// ranks over socket pairs. Ranks exchange values with put and get, and meet at a barrier.
 type fakeManager struct {
 	mu      sync.Mutex
 	values  map[string]string // by name of the key-value space and key; guarded by mu
@@ -80,15 +80,17 @@ func socketPair(t *testing.T) (net.Conn, int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	rankFD := fds[1]
 	t.Cleanup(func() {
-		pmiResults.Delete(fds[1])
-		syscall.Close(fds[1])
+		pmiResults.Delete(rankFD) // Another test may get the same descriptor.
+		syscall.Close(rankFD)
 	})
-	return conn, fds[1]
+	return conn, rankFD
 }
 
-// TestRanksConnectByPMI connects three ranks twice. The second time, they must use the endpoint
-// from the first, because a rank may use PMI only once.
+// TestRanksConnectByPMI connects three ranks twice. Rank 0 puts the endpoint of its store, and the
+// others get it. The second time, they must use the same endpoint without PMI, because a rank may
+// use PMI only once.
 func TestRanksConnectByPMI(t *testing.T) {
 	const size = 3
 	m := &fakeManager{values: map[string]string{}}
@@ -115,13 +117,14 @@ func TestRanksConnectByPMI(t *testing.T) {
 	for range 2 {
 		connectAndClose(t, worlds)
 	}
-	for rank := range worlds {
+	for rank := range worlds { // ends serve
 		_ = syscall.Shutdown(worlds[rank].Route.FD, syscall.SHUT_RDWR)
 	}
 	managers.Wait()
 }
 
-// TestPMIProtocolViolations lets the manager send an answer to any commands and close its end.
+// TestPMIProtocolViolations lets the manager send an answer before it has read any command, and
+// close its end. The error of the exchange must contain want.
 func TestPMIProtocolViolations(t *testing.T) {
 	const initReply = "cmd=response_to_init rc=0\n"
 	rows := map[string]struct{ answer, want string }{
@@ -142,7 +145,7 @@ func TestPMIProtocolViolations(t *testing.T) {
 				_ = conn.(*net.UnixConn).CloseWrite()
 			}()
 			defer conn.Close()
-			const isLeader = true
+			const isLeader = true // as on rank 0
 			_, err := pmiEndpoint(testContext(t), fd, isLeader)
 			if err == nil || !strings.Contains(err.Error(), r.want) {
 				t.Fatalf("pmiEndpoint = %v, want an error that contains %q", err, r.want)
@@ -151,6 +154,8 @@ func TestPMIProtocolViolations(t *testing.T) {
 	}
 }
 
+// TestPMIExchangeStopsWhenContextEnds uses a manager that never answers. When the context is
+// canceled, the exchange must stop with its cause. The test also passes a closed descriptor.
 func TestPMIExchangeStopsWhenContextEnds(t *testing.T) {
 	conn, fd := socketPair(t)
 	defer conn.Close()

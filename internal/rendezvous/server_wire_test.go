@@ -31,8 +31,8 @@ func parseBytes(t testing.TB, text string) []byte {
 // validateBytes is the query VALIDATE with its magic number, which must be first on a connection.
 const validateBytes = "00 cef7853c"
 
-// Numbers of 64 bits, in little-endian order: the lengths of the following field or list, counts
-// of ranks, and operands of ADD.
+// Numbers of 64 bits, in little-endian order. Before a key, a value or a list, they are its length.
+// They are also counts of ranks, and operands of ADD.
 const (
 	zero64  = "0000000000000000"
 	one64   = "0100000000000000"
@@ -40,9 +40,10 @@ const (
 	three64 = "0300000000000000"
 )
 
-// exchanges lists the bytes of a query, whose first byte is its number, and of the server's
-// answer, for all queries except VALIDATE. An empty answer means that the server sends none.
-// Earlier queries affect later answers.
+// exchanges has the bytes of every query except VALIDATE, in the form that parseBytes reads, and of
+// the server's answer. The first byte of a query is its number. After it come keys and values, each
+// with its length. An empty answer means that the server sends none. Earlier queries affect later
+// answers.
 var exchanges = []struct{ name, send, want string }{
 	{"PING", "0d 78563412", "78563412"},
 	{"SET", "01" + two64 + "'/k'" + one64 + "'v'", ""},
@@ -122,7 +123,8 @@ func TestServerAnswerBytes(t *testing.T) {
 	conn := openRawConn(t, s)
 	send(t, conn, validateBytes)
 	tested := map[byte]bool{0: true} // by query number; 0 is VALIDATE
-	const ping, pingAnswer = "0d 01020304", "01020304"
+	const pingAnswer = "01020304"    // the nonce of the PING
+	const ping = "0d" + pingAnswer
 	for _, x := range exchanges {
 		t.Log(x.name)
 		tested[parseBytes(t, x.send)[0]] = true
@@ -134,7 +136,8 @@ func TestServerAnswerBytes(t *testing.T) {
 	}
 }
 
-// TestServerReadsSingleBytes sends all queries in writes of one byte.
+// TestServerReadsSingleBytes sends all queries in writes of one byte. The server must wait for the
+// rest of each query.
 func TestServerReadsSingleBytes(t *testing.T) {
 	s := newServer("test", "")
 	closeLater(t, s)
@@ -144,8 +147,9 @@ func TestServerReadsSingleBytes(t *testing.T) {
 		queries += x.send
 		want += x.want
 	}
-	go func() {
-		for _, b := range parseBytes(t, queries) {
+	queryBytes := parseBytes(t, queries)
+	go func() { // ends when all bytes are written or the test closes conn
+		for _, b := range queryBytes {
 			if _, err := conn.Write([]byte{b}); err != nil {
 				return
 			}
@@ -154,8 +158,11 @@ func TestServerReadsSingleBytes(t *testing.T) {
 	expect(t, conn, want)
 }
 
+// TestServerClosesInvalidConnections sends bytes that violate the protocol or exceed its limits. The
+// server must close the connection without an answer.
 func TestServerClosesInvalidConnections(t *testing.T) {
-	rows := map[string]string{
+	const appendRow = "an APPEND beyond the limit"
+	rows := map[string]string{ // the bytes that the client sends
 		"another first query":   "0d 01020304",
 		"the wrong magic":       "00 cef7853d",
 		"HTTP":                  "'GET / HTTP/1.1'",
@@ -170,7 +177,8 @@ func TestServerClosesInvalidConnections(t *testing.T) {
 		"a second WAIT": validateBytes + "06" + one64 + one64 + "'x' 06" + one64 + one64 + "'y'",
 		"BARRIER during WAIT": validateBytes +
 			"06" + one64 + one64 + "'x' 12" + one64 + "'y'" + one64,
-		"an APPEND beyond the limit": validateBytes + "01" + one64 + "'k' 0000800000000000",
+		// Below, the value of maxValueBytes and the APPEND are added.
+		appendRow: validateBytes + "01" + one64 + "'k' 0000800000000000",
 	}
 	for name, text := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +186,7 @@ func TestServerClosesInvalidConnections(t *testing.T) {
 			closeLater(t, s)
 			conn := openRawConn(t, s)
 			b := parseBytes(t, text)
-			if strings.HasPrefix(name, "an APPEND") { // text ends in a SET without the value
+			if name == appendRow {
 				b = append(b, make([]byte, maxValueBytes)...)
 				b = append(b, parseBytes(t, "09"+one64+"'k'"+one64+"'x'")...)
 			}

@@ -15,8 +15,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTable runs the transcripts in testdata, each with a new table. A line of input is a request
-// of the form "CLIENT QUERY FIELDS", where the client is one letter, or "CLIENT leaves".
+// TestTable runs the transcripts in testdata, each with a new table: the state of a store. A line of
+// input is a request of the form "CLIENT QUERY FIELDS", where the client is one letter, or "CLIENT
+// leaves". The output has the replies, and the numbers of clients that wait and of keys for which
+// they wait. go test -rewrite updates the transcripts.
 func TestTable(t *testing.T) {
 	datadriven.RunTest(t, "testdata/table", func(t *testing.T, d *datadriven.TestData) string {
 		table := newTable()
@@ -91,7 +93,8 @@ func drawRequest(t *rapid.T) *request {
 	return r
 }
 
-// TestRequestRoundTrip encodes random requests and decodes them.
+// TestRequestRoundTrip encodes random requests and decodes them. The decoder must read exactly the
+// bytes of the request.
 func TestRequestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawRequest(t)
@@ -110,51 +113,69 @@ func TestRequestRoundTrip(t *testing.T) {
 	})
 }
 
-// checkTable checks that waitersByKey and waiterByClient match, and that no client waits for a key
-// that is set.
+// checkTable checks that no client waits for a key that is set, and that the maps waitersByKey and
+// waiterByClient contain the same waits.
 func checkTable(t *rapid.T, table *table) {
-	entryDifference := 0 // entries of waitersByKey minus missing keys of waiters
+	entryDifference := 0 // entries of waitersByKey minus missing keys in waiterByClient
 	for key, waiters := range table.waitersByKey {
 		isSet := !table.isMissing(key) && len(table.queues[key]) == 0
-		if isSet || len(waiters) == 0 {
-			t.Fatalf("%d clients wait for key %q, with isSet = %t; want clients and false",
-				len(waiters), key, isSet)
+		if isSet {
+			t.Fatalf("%d clients wait for key %q, although it is set", len(waiters), key)
+		}
+		if len(waiters) == 0 {
+			t.Fatalf("waitersByKey has an entry for key %q without clients", key)
 		}
 		entryDifference += len(waiters)
 	}
 	for client, w := range table.waiterByClient {
-		if w.client != client || len(w.missingKeys) == 0 && w.barrier == nil {
-			t.Fatalf("client %d waits for nothing", client)
+		if w.client != client {
+			t.Fatalf("waiterByClient has client %d under client %d", w.client, client)
+		}
+		if len(w.missingKeys) == 0 && w.barrier == nil {
+			t.Fatalf("client %d waits neither for a key nor at a barrier", client)
 		}
 		entryDifference -= len(w.missingKeys)
 	}
 	if entryDifference != 0 {
-		t.Fatalf("waitersByKey has %d more entries than the waiters' missing keys", entryDifference)
+		t.Fatalf("waitersByKey has %d entries more than waiterByClient has missing keys, want 0",
+			entryDifference)
 	}
 }
 
-// TestEveryWaitIsAnsweredOnce sends random requests from a few clients about a few keys. Each WAIT
-// and BARRIER must be answered exactly once, unless it is canceled.
+// drawStep returns a random request about a few keys. WAIT is more likely than other queries.
+func drawStep(t *rapid.T) *request {
+	key := rapid.SampledFrom([]string{"a", "b", "c"})
+	queries := []query{
+		querySet, queryDelete, queryWait, queryWait, queryCancelWait, queryAdd, queryQueuePush,
+		queryQueuePop, queryCompareSet, queryBarrier,
+	}
+	r := &request{
+		query:  rapid.SampledFrom(queries).Draw(t, "query"),
+		number: 2, // the operand of ADD, or the number of clients at a BARRIER
+	}
+	format := requestFormats[r.query]
+	r.keys = []string{key.Draw(t, "key"), key.Draw(t, "other key")}
+	if !format.hasCount {
+		r.keys = r.keys[:1]
+	}
+	r.values = [][]byte{[]byte("1"), []byte("2")}[:format.valueCount]
+	return r
+}
+
+// TestEveryWaitIsAnsweredOnce sends random requests from a few clients. A WAIT or BARRIER must
+// either be answered at once or make its client wait. A second one by a client that already waits
+// is an error.
 func TestEveryWaitIsAnsweredOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table := newTable()
-		key := rapid.SampledFrom([]string{"a", "b", "c"})
-		queries := []query{
-			querySet, queryDelete, queryWait, queryWait, queryCancelWait, queryAdd, queryQueuePush,
-			queryQueuePop, queryCompareSet, queryBarrier,
-		}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			from := clientID(rapid.IntRange(1, 4).Draw(t, "client"))
-			r := &request{query: rapid.SampledFrom(queries).Draw(t, "query"), number: 2}
-			r.keys = []string{key.Draw(t, "key"), key.Draw(t, "other key")}
-			if !requestFormats[r.query].hasCount {
-				r.keys = r.keys[:1]
-			}
-			r.values = [][]byte{[]byte("1"), []byte("2")}[:requestFormats[r.query].valueCount]
+			r := drawStep(t)
 			wasWaiting := table.waiterByClient[from] != nil
 			replies, err := table.apply(from, r)
 			isWait := r.query == queryWait || r.query == queryBarrier
-			if (err != nil) != (isWait && wasWaiting) {
+			wantError := isWait && wasWaiting
+			if (err != nil) != wantError {
 				t.Fatalf("%s from a client that already waits (%t): got error %v, want one only for a "+
 					"second wait", r.query, wasWaiting, err)
 			}
@@ -171,8 +192,8 @@ func TestEveryWaitIsAnsweredOnce(t *testing.T) {
 	})
 }
 
-// FuzzServer sends arbitrary bytes to a server. The server must not panic, and must end the
-// session when the client has disconnected.
+// FuzzServer sends arbitrary bytes to a server. The server must not panic, and must end the session
+// (of one connection) when the client has disconnected.
 func FuzzServer(f *testing.F) {
 	for _, x := range exchanges {
 		f.Add(parseBytes(f, validateBytes+x.send))
@@ -208,13 +229,18 @@ func FuzzClient(f *testing.F) {
 		}
 		for _, call := range calls {
 			clientEnd, serverEnd := net.Pipe()
+			// Both goroutines end when an end of the pipe is closed.
 			go func() { _, _ = io.Copy(io.Discard, serverEnd) }()
-			go func() { _, _ = serverEnd.Write(b); serverEnd.Close() }()
+			go func() {
+				_, _ = serverEnd.Write(b)
+				serverEnd.Close()
+			}()
 			l := newLink(clientEnd, "fuzz")
+			// The client uses l for its first call, and cannot connect again.
 			c := newClient("fuzz", func(context.Context) (*link, error) { return nil, ErrLost })
 			c.addLink(l)
 			_ = c.releaseLink(l, nil)
-			_ = call(c)
+			_ = call(c) // may return any error
 			c.Close()
 		}
 	})
