@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// listenRaw calls answer for every connection to a new TCP port, and returns the port's address.
+// listenRaw calls answer for every connection to a new TCP port, and then closes the connection. It
+// returns the port's address.
 func listenRaw(t *testing.T, answer func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -36,9 +37,10 @@ func TestClientReportsWrongProtocol(t *testing.T) {
 	if !errors.Is(err, ErrProtocol) {
 		t.Fatalf("Dial = %v, want ErrProtocol", err)
 	}
-	if !strings.Contains(err.Error(), addr) ||
-		!strings.Contains(err.Error(), "answered with 0x50545448") {
-		t.Fatalf("Dial = %v, want an error that contains the address and the answer", err)
+	for _, want := range []string{addr, "answered with 0x50545448"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("Dial = %v, want an error that contains %q", err, want)
+		}
 	}
 }
 
@@ -46,18 +48,17 @@ func TestClientReportsWrongProtocol(t *testing.T) {
 // reply. The client must then close the connection.
 func TestClientRefusesInvalidReplies(t *testing.T) {
 	ctx := testContext(t)
-	key := two64 + "'/k'"
+	key := two64 + "'/k'" // the key k, with its length
 	compareSetQuery, waitQuery := "02"+key+zero64+zero64, "06"+one64+key
 	compareSet := func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err }
 	wait := func(c *Client) error { return c.Wait(ctx, "k") }
 	rows := map[string]struct {
-		wantQuery, reply string
 		call             func(c *Client) error
+		wantQuery, reply string // bytes in the form that parseBytes reads
 	}{
-		"a huge value":       {compareSetQuery, "ffffffffffffffff", compareSet},
-		"a value over 8 MiB": {compareSetQuery, "0100800000000000", compareSet},
-
-		"a cancellation without CANCEL_WAIT": {waitQuery, "01", wait},
+		"a huge value":                       {compareSet, compareSetQuery, "ffffffffffffffff"},
+		"a value over 8 MiB":                 {compareSet, compareSetQuery, "0100800000000000"},
+		"a cancellation without CANCEL_WAIT": {wait, waitQuery, "01"},
 	}
 	for name, r := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +73,8 @@ func TestClientRefusesInvalidReplies(t *testing.T) {
 	}
 }
 
-// TestCallsFailAfterServerCloses closes the server during a call, and later the client.
+// TestCallsFailAfterServerCloses closes the server during a call, and later the client. The errors
+// must show which side was closed.
 func TestCallsFailAfterServerCloses(t *testing.T) {
 	s, c := serveOn(t, privateAddress(), "")
 	if err := c.Set(testContext(t), "k", nil); err != nil {
@@ -97,6 +99,7 @@ func TestCallsFailAfterServerCloses(t *testing.T) {
 	}
 }
 
+// TestCloseAbortsCallsInProgress closes the client during a Wait for a key that is never set.
 func TestCloseAbortsCallsInProgress(t *testing.T) {
 	_, c := serveOn(t, privateAddress(), "")
 	waitResult := make(chan error, 1)

@@ -11,9 +11,10 @@ import (
 	"testing"
 )
 
-// scriptedClient returns a client of a fake server that expects a handshake and the bytes in want,
-// and then writes reply. If want ends with "ping", the server then expects and answers a PING. The
-// channel receives the server's error.
+// scriptedClient returns a client of a fake server. The server expects a handshake and the bytes in
+// want, and then writes reply. Both have the form that parseBytes reads. If want ends with "ping",
+// the server then expects a PING and answers it. When the server ends, the channel receives its
+// error or nil.
 func scriptedClient(t *testing.T, want, reply string) (*Client, <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -32,8 +33,8 @@ func runScript(t *testing.T, conn net.Conn, want, reply string) error {
 	if err := answerPing(t, conn, validateBytes, ""); err != nil {
 		return err
 	}
-	query, hasPing := strings.CutSuffix(want, "ping")
-	if hasPing {
+	query, wantsPing := strings.CutSuffix(want, "ping")
+	if wantsPing {
 		return answerPing(t, conn, query, reply)
 	}
 	return answerQuery(t, conn, query, reply)
@@ -70,34 +71,47 @@ func answerPing(t *testing.T, conn net.Conn, want, reply string) error {
 	return err
 }
 
-// TestClientQueryBytes checks the bytes that the client sends for each call.
+// TestClientQueryBytes checks the bytes that the client sends for each call. The first byte of want
+// is the number of the query.
 func TestClientQueryBytes(t *testing.T) {
 	ctx := testContext(t)
-	k := two64 + "'/k'" // the key k, with its length
-	rows := []struct {
-		name, want, reply string
-		call              func(c *Client) error
+	k, l := two64+"'/k'", two64+"'/l'" // the keys k and l, with their lengths
+	rows := map[string]struct {
+		call        func(c *Client) error
+		want, reply string // as in scriptedClient
 	}{
-		{"Set", "01" + k + one64 + "'v' ping", "", func(c *Client) error {
-			return c.Set(ctx, "k", []byte("v"))
-		}},
-		{"Add", "04" + k + three64, three64, func(c *Client) error {
-			_, err := c.Add(ctx, "k", 3)
-			return err
-		}},
-		{"CompareSet", "02" + k + one64 + "'e'" + zero64, zero64, func(c *Client) error {
-			_, err := c.CompareSet(ctx, "k", []byte("e"), nil)
-			return err
-		}},
-		{"Wait", "06" + two64 + k + two64 + "'/l'", "00", func(c *Client) error {
-			return c.Wait(ctx, "k", "l")
-		}},
+		"Set": {
+			call:  func(c *Client) error { return c.Set(ctx, "k", []byte("v")) },
+			want:  "01" + k + one64 + "'v' ping", // A PING follows, because SET has no answer.
+			reply: "",
+		},
+		"Add": {
+			call:  func(c *Client) error { _, err := c.Add(ctx, "k", 3); return err },
+			want:  "04" + k + three64,
+			reply: three64,
+		},
+		"CompareSet": {
+			call: func(c *Client) error {
+				_, err := c.CompareSet(ctx, "k", []byte("e"), nil)
+				return err
+			},
+			want:  "02" + k + one64 + "'e'" + zero64,
+			reply: zero64,
+		},
+		"Wait": {
+			call:  func(c *Client) error { return c.Wait(ctx, "k", "l") },
+			want:  "06" + two64 + k + l, // for two keys
+			reply: "00",
+		},
 	}
-	for _, r := range rows {
-		t.Run(r.name, func(t *testing.T) {
+	for name, r := range rows {
+		t.Run(name, func(t *testing.T) {
 			c, done := scriptedClient(t, r.want, r.reply)
-			if err := errors.Join(r.call(c), <-done); err != nil {
-				t.Fatal(err)
+			if err := r.call(c); err != nil {
+				t.Errorf("the call = %v, want nil", err)
+			}
+			if err := <-done; err != nil {
+				t.Errorf("the server: %v", err)
 			}
 		})
 	}
@@ -110,15 +124,19 @@ func TestGetWaitsBeforeReading(t *testing.T) {
 	l := newLink(clientEnd, "script")
 	c := newClient("script", nil)
 	closeLater(t, c)
+	// The client uses l for its next call.
 	c.addLink(l)
 	_ = c.releaseLink(l, nil)
-	k := two64 + "'/k'"
+	k := two64 + "'/k'" // the key k, with its length
+	waitQuery, getQuery := "06"+one64+k, "03"+k
 	done := make(chan error, 1)
 	go func() {
-		done <- errors.Join(
-			answerQuery(t, serverEnd, "06"+one64+k, "00"),
-			answerQuery(t, serverEnd, "03"+k, one64+"'v'"),
-			serverEnd.Close())
+		defer serverEnd.Close()
+		err := answerQuery(t, serverEnd, waitQuery, "00")
+		if err == nil {
+			err = answerQuery(t, serverEnd, getQuery, one64+"'v'")
+		}
+		done <- err
 	}()
 	checkValue(t, c, "k", "v")
 	if err := <-done; err != nil {
@@ -127,7 +145,8 @@ func TestGetWaitsBeforeReading(t *testing.T) {
 }
 
 // TestRequestAbortedBeforeSendingKeepsIsIncomplete sends a request to a server that reads nothing,
-// with a canceled context. The link must keep its state, because no byte was sent.
+// with a canceled context. isIncomplete means that a part of a request or answer is missing on the
+// link. It must keep its value, because no byte was sent.
 func TestRequestAbortedBeforeSendingKeepsIsIncomplete(t *testing.T) {
 	clientEnd, serverEnd := net.Pipe()
 	closeLater(t, clientEnd)

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// stoppedConn receives nothing while it is stopped, like a connection of a stopped process.
+// stoppedConn is a connection whose Read blocks while it is stopped, like that of a process that
+// was stopped by a signal. It is not stopped if stopped is nil or its channel is closed.
 type stoppedConn struct {
 	net.Conn
 	stopped atomic.Pointer[chan struct{}] // closed when the process continues
@@ -26,19 +27,23 @@ func (c *stoppedConn) Read(b []byte) (int, error) {
 }
 
 // TestStoppedRankKnowsThatRankZeroLeft stops rank 1 until rank 0, which serves the store, has left
-// or ended. Meanwhile, rank 2 may end, so that rank 1 has received another report before.
+// (intentionally) or ended. Rank 1 must then know which of them happened. In some cases, rank 2
+// ends meanwhile, so that the report about it is unread too.
 func TestStoppedRankKnowsThatRankZeroLeft(t *testing.T) {
 	t.Parallel()
+	const tcp = "127.0.0.1:0" // as between machines
 	for name, c := range map[string]struct {
 		address  string
 		hasLeft  bool // rank 0 leaves, and does not only end
 		otherEnd bool // rank 2 ends before
 	}{
-		"rank 0 leaves":                         {privateAddress(), true, false},
-		"rank 0 leaves after the end of rank 2": {privateAddress(), true, true},
-		"rank 0 of another machine leaves":      {"127.0.0.1:0", true, true},
-		"rank 0 ends":                           {privateAddress(), false, false},
-		"rank 0 ends after the end of rank 2":   {privateAddress(), false, true},
+		"rank 0 leaves": {address: privateAddress(), hasLeft: true},
+		"rank 0 leaves after the end of rank 2": {
+			address: privateAddress(), hasLeft: true, otherEnd: true,
+		},
+		"rank 0 of another machine leaves":    {address: tcp, hasLeft: true, otherEnd: true},
+		"rank 0 ends":                         {address: privateAddress()},
+		"rank 0 ends after the end of rank 2": {address: privateAddress(), otherEnd: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -75,9 +80,12 @@ func TestStoppedRankKnowsThatRankZeroLeft(t *testing.T) {
 			close(stopped)
 			hasAny := func(ended []*EndedError) bool { return len(ended) > 0 }
 			ended := m.AwaitEnded(testContext(t), []int{0}, hasAny)
-			if len(ended) != 1 || ended[0].HasLeft != c.hasLeft ||
-				strings.Contains(ended[0].Description, "has left") != c.hasLeft {
-				t.Errorf("AwaitEnded = %+v, want one error with HasLeft = %t", ended, c.hasLeft)
+			if len(ended) != 1 || ended[0].HasLeft != c.hasLeft {
+				t.Fatalf("AwaitEnded = %+v, want one error with HasLeft = %t", ended, c.hasLeft)
+			}
+			text := ended[0].Description
+			if saysLeft := strings.Contains(text, "has left"); saysLeft != c.hasLeft {
+				t.Errorf("got description %q, want \"has left\" in it: %t", text, c.hasLeft)
 			}
 			if err := m.watcher.close(); err != nil {
 				t.Error(err)

@@ -13,13 +13,18 @@ import (
 // has a connection to the store, but does not watch for the ends of other ranks yet. Connect of
 // rank 1 must report the end of rank 0.
 func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
-	for name, serve := range map[string]func(net.Listener, net.Conn){
+	// serve does the part of rank 0 on the first connection, until rank 0 ends.
+	for name, serve := range map[string]func(l net.Listener, conn net.Conn){
 		"before the handshake": func(net.Listener, net.Conn) {},
 		"after the handshake": func(l net.Listener, conn net.Conn) {
+			// The handshake is VALIDATE and PING. The answer is the nonce of the PING.
 			d := newDecoder(conn, "rank 1")
-			_, validateErr := d.readRequest(maxAuthBytes)
-			ping, pingErr := d.readRequest(maxAuthBytes)
-			if err := errors.Join(validateErr, pingErr); err != nil {
+			if _, err := d.readRequest(maxAuthBytes); err != nil {
+				t.Error(err)
+				return
+			}
+			ping, err := d.readRequest(maxAuthBytes)
+			if err != nil {
 				t.Error(err)
 				return
 			}
@@ -47,7 +52,8 @@ func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
 					return
 				}
 				serve(l, conn)
-				_ = errors.Join(l.Close(), conn.Close())
+				_ = l.Close()
+				_ = conn.Close()
 				awaitConnection(t, endpoint) // Rank 1 has noticed the end and looks for another store.
 				cancel()
 			}()
@@ -58,7 +64,7 @@ func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
 	}
 }
 
-// awaitConnection serves an endpoint until the first connection.
+// awaitConnection listens on an endpoint until the first connection, and closes it.
 func awaitConnection(t *testing.T, endpoint Endpoint) {
 	l, err := net.Listen("unix", strings.TrimPrefix(endpoint.Address, unixScheme))
 	if err != nil {
@@ -66,7 +72,10 @@ func awaitConnection(t *testing.T, endpoint Endpoint) {
 		return
 	}
 	conn, err := l.Accept()
-	if err := errors.Join(err, l.Close()); err != nil {
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if err != nil {
 		t.Error(err)
 		return
 	}

@@ -45,7 +45,8 @@ func TestStoreContract(t *testing.T) {
 	}
 }
 
-// contractTests has a test of every property that all stores have. Each gets a client of a new store.
+// contractTests has a test of every property that all stores have. Each gets a client of a new
+// store.
 var contractTests = map[string]func(t *testing.T, s *Client){
 	"Get returns the value of Set":                             testSetGet,
 	"Add starts from zero":                                     testAdd,
@@ -109,10 +110,11 @@ func testAdd(t *testing.T, s *Client) {
 }
 
 func testCompareSet(t *testing.T, s *Client) {
-	// CompareSet stores desired if the key has the expected value, and returns the value afterwards.
-	// An empty expected value means that the key is missing. The calls are in this order.
+	// CompareSet stores desired if the key has the expected value, and returns the value afterwards
+	// or, if the key is missing, the expected one. An empty expected value means that the key is
+	// missing. The calls are in this order.
 	rows := []struct{ expected, desired, want string }{
-		{"other", "x", "other"}, // The key is missing: CompareSet stores nothing, and returns expected.
+		{"other", "x", "other"}, // stores nothing, because the key is missing
 		{"", "one", "one"},
 		{"", "two", "one"},
 		{"one", "two", "two"},
@@ -223,7 +225,7 @@ func testTooLarge(t *testing.T, s *Client) {
 	ctx := testContext(t)
 	longKey := strings.Repeat("k", maxKeyBytes)
 	for name, err := range map[string]error{
-		"Set of a long key":      s.Set(ctx, longKey, nil), // too long, because the store adds a slash
+		"Set of a long key":      s.Set(ctx, longKey, nil), // with the slash that the store adds
 		"Set of a long value":    s.Set(ctx, "k", make([]byte, maxValueBytes+1)),
 		"Wait for too many keys": s.Wait(ctx, make([]string, maxKeys+1)...),
 	} {

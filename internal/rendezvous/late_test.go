@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestLateRanksAreReported starts rank 1, which must report that rank 0 is absent. After rank 0 has
-// started to serve the store, rank 1 must report that rank 2 is absent.
+// TestLateRanksAreReported starts rank 1, which must repeatedly report that rank 0 is absent. After
+// rank 0 has started to serve the store, rank 1 must report rank 2 instead, which never starts.
 func TestLateRanksAreReported(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})
 	reported := make(chan []int)
@@ -22,7 +22,7 @@ func TestLateRanksAreReported(t *testing.T) {
 			case <-ctx.Done():
 			}
 		}
-		return time.Millisecond
+		return time.Millisecond // until the next report
 	}
 	errs := make(chan error)
 	connect := func(w World) {
@@ -32,29 +32,30 @@ func TestLateRanksAreReported(t *testing.T) {
 		}
 		errs <- err
 	}
+	const reportCount = 2 // because a report must be repeated
 	go connect(worlds[1])
-	for _, want := range []int{0, 2} {
-		for range 2 {
-			awaitReported(t, reported, want)
-		}
-		if want == 0 {
-			go connect(worlds[0])
-		}
+	for range reportCount {
+		awaitReported(t, reported, 0)
+	}
+	go connect(worlds[0])
+	for range reportCount {
+		awaitReported(t, reported, 2)
 	}
 	cancel()
-	for range 2 {
+	for range 2 { // ranks 0 and 1
 		if err := <-errs; !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v, want context.Canceled", err)
+			t.Errorf("Connect = %v, want context.Canceled", err)
 		}
 	}
 }
 
+// awaitReported waits for a report of exactly one rank, want, and drops other reports before it.
 func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	t.Helper()
 	for end := time.After(testTimeout); ; {
 		select {
-		case missing := <-reported:
-			if slices.Equal(missing, []int{want}) {
+		case ranks := <-reported:
+			if slices.Equal(ranks, []int{want}) {
 				return
 			}
 		case <-end:
@@ -63,18 +64,20 @@ func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	}
 }
 
+// TestConnectedRanksAreReportedDuringLeave makes rank 0 leave, which waits for the other ranks,
+// because rank 0 serves the store. It must report rank 2, the only rank that has not left.
 func TestConnectedRanksAreReportedDuringLeave(t *testing.T) {
 	ctx := testContext(t)
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})
 	reported := make(chan []int, 1)
-	worlds[0].ReportConnected = func(absent []int, waited time.Duration) time.Duration {
+	worlds[0].ReportConnected = func(connected []int, waited time.Duration) time.Duration {
 		if waited > 0 {
 			select {
-			case reported <- absent:
+			case reported <- connected:
 			default: // The previous report is still unread.
 			}
 		}
-		return time.Millisecond
+		return time.Millisecond // until the next report
 	}
 	members := connectAll(ctx, t, worlds)
 	if err := members[1].Close(); err != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 )
 
+// TestServerRequiresToken connects with the right token, a wrong token and none, over TCP and a
+// Unix socket. Neither an error nor a formatted token may contain the secret.
 func TestServerRequiresToken(t *testing.T) {
 	token := NewToken()
 	for _, address := range []string{"127.0.0.1:0", privateAddress()} {
@@ -28,8 +30,10 @@ func TestServerRequiresToken(t *testing.T) {
 		if err := unauthenticated.Set(testContext(t), "k", nil); !errors.Is(err, ErrToken) {
 			t.Fatalf("Set without a token = %v; want ErrToken", err)
 		}
-		if strings.Contains(wrongErr.Error()+token.String()+token.GoString(), string(token)) {
-			t.Fatal("an error or a formatted token contains the secret")
+		for _, text := range []string{wrongErr.Error(), token.String(), token.GoString()} {
+			if strings.Contains(text, string(token)) {
+				t.Fatalf("%q contains the secret", text)
+			}
 		}
 	}
 }
@@ -38,16 +42,20 @@ func TestTokenForServerWithoutTokenIsRefused(t *testing.T) {
 	s, _ := serveOn(t, privateAddress(), "")
 	_, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: NewToken()})
 	if !errors.Is(err, ErrToken) {
-		t.Fatalf("got %v, want ErrToken", err)
+		t.Fatalf("Dial = %v, want ErrToken", err)
 	}
 }
 
+// TestUnauthenticatedRequestsAreLimited sends a PING without the token, which is allowed, and then
+// a request that is longer than the one that contains a token. The server must close the
+// connection.
 func TestUnauthenticatedRequestsAreLimited(t *testing.T) {
 	s := newServer("test", "secret")
 	closeLater(t, s)
 	conn := openRawConn(t, s)
-	send(t, conn, validateBytes+"0d 01020304")
-	expect(t, conn, "01020304")
+	const ping, pingAnswer = "0d 01020304", "01020304"
+	send(t, conn, validateBytes+ping)
+	expect(t, conn, pingAnswer)
 	long := strings.Repeat("k", maxTokenBytes)
 	r := request{query: queryCheck, keys: []string{long, long}}
 	go func() { _, _ = conn.Write(r.encode(nil)) }()
@@ -63,17 +71,22 @@ func TestTCPRequiresToken(t *testing.T) {
 	}
 }
 
+// TestOtherUsersAreRefused uses Unix sockets, whose two sides know each other's user. First, a
+// client expects the server of another user. Then, a server expects a client of another user.
 func TestOtherUsersAreRefused(t *testing.T) {
 	s, c := serveOn(t, privateAddress(), "")
 	if err := c.Set(testContext(t), "k", nil); err != nil {
 		t.Fatal(err)
 	}
-	otherUID := uint32(os.Geteuid()) + 1
+	ownUID := uint32(os.Geteuid())
+	otherUID := ownUID + 1
 	_, err := dial(testContext(t), Endpoint{Address: s.Address()}, otherUID)
 	var peer *PeerError
-	if !errors.As(err, &peer) || peer.UID != otherUID-1 || peer.Want != otherUID {
-		t.Fatalf("dial of another user's server = %v; want a PeerError", err)
+	if !errors.As(err, &peer) || peer.UID != ownUID || peer.Want != otherUID {
+		t.Fatalf("dial of another user's server = %v; want a PeerError about users %d and %d", err,
+			ownUID, otherUID)
 	}
+	// Listen like Listen, but with another user ID.
 	server := newServer(privateAddress(), "")
 	server.uid = otherUID
 	name := strings.TrimPrefix(server.address, unixScheme)

@@ -158,8 +158,8 @@ func TestServerReadsSingleBytes(t *testing.T) {
 	expect(t, conn, want)
 }
 
-// TestServerClosesInvalidConnections sends bytes that violate the protocol or exceed its limits. The
-// server must close the connection without an answer.
+// TestServerClosesInvalidConnections sends bytes that violate the protocol or exceed its limits.
+// The server must close the connection without an answer.
 func TestServerClosesInvalidConnections(t *testing.T) {
 	const appendRow = "an APPEND beyond the limit"
 	rows := map[string]string{ // the bytes that the client sends

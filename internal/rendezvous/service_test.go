@@ -10,6 +10,8 @@ import (
 	"testing"
 )
 
+// TestRanksLeaveWorldsInAnyOrder connects each rank to two worlds of the same ranks, which share
+// the store of rank 0. Rank 1 leaves them in the opposite order, which must not block any rank.
 func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})
 	ctx := testContext(t)
@@ -22,16 +24,22 @@ func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 		if err != nil {
 			return errors.Join(err, firstMember.Close())
 		}
+		err = errors.Join(exchangeValues(ctx, second, w), exchangeValues(ctx, first, w))
 		members := []io.Closer{firstMember, secondMember}
 		if w.Rank == 1 {
 			slices.Reverse(members)
 		}
-		return errors.Join(exchangeValues(ctx, second, w), exchangeValues(ctx, first, w),
-			members[0].Close(), members[1].Close())
+		for _, m := range members {
+			err = errors.Join(err, m.Close())
+		}
+		return err
 	})
-	connectAndClose(t, worlds)
+	connectAndClose(t, worlds) // A new store can use the address.
 }
 
+// TestSecondServiceWithAnotherTokenIsRefused calls joinService twice in one process, for the same
+// address. The second call would share the first service (the store of rank 0), if it had the same
+// token.
 func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	endpoint := Endpoint{Address: privateAddress(), Token: "one"}
 	s, err := joinService(testContext(t), endpoint, &World{Size: 1})
@@ -40,22 +48,23 @@ func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	}
 	closeLater(t, s.server)
 	endpoint.Token = "another"
-	if _, err := joinService(testContext(t), endpoint, &World{Size: 1}); err == nil ||
-		!strings.Contains(err.Error(), "with another token") {
-		t.Errorf("got %v, want an error about the token", err)
+	_, err = joinService(testContext(t), endpoint, &World{Size: 1})
+	if err == nil || !strings.Contains(err.Error(), "with another token") {
+		t.Errorf("joinService = %v, want an error that contains \"with another token\"", err)
 	}
 	if isLast, _ := s.removeMember(); !isLast {
 		t.Error("the refused call of joinService added a member")
 	}
 }
 
-// TestServerOutlivesFirstWorld makes rank 0 leave a world of three ranks and then one of two. Rank
-// 2, which is only in the first, must be able to use the store after rank 0 has left it.
+// TestServerOutlivesFirstWorld connects ranks 0 and 1 to a large world, of three ranks, and a small
+// one. They leave the large one first. Rank 2, which is only in the large one, must still be able
+// to use the store, which rank 0 serves for both worlds.
 func TestServerOutlivesFirstWorld(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
 	large, small := worldsOf(3, route), worldsOf(2, route)
 	ctx := testContext(t)
-	hasLeft := make(chan struct{})
+	hasLeft := make(chan struct{}) // closed when rank 0 has left the large world
 	connect := func(w World) (*Client, io.Closer) {
 		s, member, err := Connect(ctx, w)
 		if err != nil {
@@ -69,19 +78,21 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 		ranks.Go(func() {
 			_, largeMember := connect(large[rank])
 			_, smallMember := connect(small[rank])
-			err := largeMember.Close()
+			if err := largeMember.Close(); err != nil {
+				t.Errorf("rank %d leaves the large world: %v", rank, err)
+			}
 			if rank == 0 {
 				close(hasLeft)
 			}
-			if err := errors.Join(err, smallMember.Close()); err != nil {
-				t.Errorf("rank %d: %v", rank, err)
+			if err := smallMember.Close(); err != nil {
+				t.Errorf("rank %d leaves the small world: %v", rank, err)
 			}
 		})
 	}
 	ranks.Go(func() {
 		s, member := connect(large[2])
 		<-hasLeft
-		for range 200 {
+		for range 200 { // long enough to overlap with the end of the small world
 			if err := s.Set(ctx, "key", nil); err != nil {
 				t.Errorf("rank 2: %v", err)
 				break
@@ -94,8 +105,9 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 	ranks.Wait()
 }
 
-// TestFailedConnectDoesNotDelayLeave calls Connect twice. The second call fails, because rank 2
-// does not join. Rank 0 must be able to leave the first world although another client is connected.
+// TestFailedConnectDoesNotDelayLeave connects three ranks to a first world. Only ranks 0 and 1 try
+// to connect to a second world, which fails. When ranks 1 and 2 have left the first world, rank 0
+// must be able to leave it, although another client is still connected to its store.
 func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
 	ctx := testContext(t)
@@ -111,7 +123,8 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	closeLater(t, otherClient)
 	secondCtx, cancel := context.WithCancel(ctx)
 	go func() {
-		// Cancel Connect after both ranks have joined, so that it can list the absent rank.
+		// Cancel Connect after both ranks have joined, so that it can list the absent rank. The
+		// keys contain the run ID "none", attempt 0, size 3 and the number of the world, 2.
 		_ = otherClient.Wait(ctx, "symmem/none/0/3/2/joined/0", "symmem/none/0/3/2/joined/1")
 		cancel()
 	}()
@@ -122,17 +135,20 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 		}
 		return nil
 	})
-	closed := make(chan error, 1)
-	if err := errors.Join(members[1].Close(), members[2].Close()); err != nil {
-		t.Error(err)
+	for _, rank := range []int{1, 2} {
+		if err := members[rank].Close(); err != nil {
+			t.Errorf("rank %d: %v", rank, err)
+		}
 	}
+	leaveResult := make(chan error, 1)
 	go func() {
+		// This context must end after ctx, so that the test detects a Leave that waits.
 		longCtx, cancel := context.WithTimeout(context.Background(), 2*testTimeout)
 		defer cancel()
-		closed <- members[0].Leave(longCtx, "")
+		leaveResult <- members[0].Leave(longCtx, "")
 	}()
 	select {
-	case err := <-closed:
+	case err := <-leaveResult:
 		if err != nil {
 			t.Error(err)
 		}

@@ -15,10 +15,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTable runs the transcripts in testdata, each with a new table: the state of a store. A line of
-// input is a request of the form "CLIENT QUERY FIELDS", where the client is one letter, or "CLIENT
-// leaves". The output has the replies, and the numbers of clients that wait and of keys for which
-// they wait. go test -rewrite updates the transcripts.
+// TestTable runs the transcripts in testdata, each with a new table: the state of a store. A line
+// of input is a request of the form "CLIENT QUERY FIELDS", where the client is one letter, or
+// "CLIENT leaves". The output has the replies, and the numbers of clients that wait and of keys for
+// which they wait. go test -rewrite updates the transcripts.
 func TestTable(t *testing.T) {
 	datadriven.RunTest(t, "testdata/table", func(t *testing.T, d *datadriven.TestData) string {
 		table := newTable()

@@ -10,6 +10,8 @@ import (
 	"time"
 )
 
+// A server with a token has a limit for connections that have not sent it yet, and a time limit.
+
 // dialWithoutHandshake opens a connection to s, but sends nothing.
 func dialWithoutHandshake(t *testing.T, s *Server) net.Conn {
 	t.Helper()
@@ -21,7 +23,8 @@ func dialWithoutHandshake(t *testing.T, s *Server) net.Conn {
 	return conn
 }
 
-// checkClosed waits until the server closes the connection, which must not receive any data.
+// checkClosed waits until the server closes the connection. The test fails if the connection
+// receives data or is not closed before testTimeout.
 func checkClosed(t *testing.T, conn net.Conn) {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
@@ -37,7 +40,8 @@ func checkClosed(t *testing.T, conn net.Conn) {
 // work.
 func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
-	const count, clientInterval = 2 * maxUnauthenticated, 64
+	const count = 2 * maxUnauthenticated
+	const clientInterval = 64 // A client with the token connects after this number of connections.
 	var conns []net.Conn
 	for range count {
 		conns = append(conns, dialWithoutHandshake(t, s))
@@ -53,7 +57,8 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, conn := range conns[:count-maxUnauthenticated] {
+	oldest := conns[:count-maxUnauthenticated]
+	for _, conn := range oldest {
 		checkClosed(t, conn)
 	}
 	s.mu.Lock()
@@ -73,7 +78,7 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
-	s.authTimeout = 50 * time.Millisecond
+	s.authTimeout = 50 * time.Millisecond // short, because the test waits for it
 	s.mu.Unlock()
 	silentConn, partialConn := dialWithoutHandshake(t, s), dialWithoutHandshake(t, s)
 	handshake := (&request{query: queryValidate, nonce: protocolMagic}).encode(nil)
@@ -108,12 +113,13 @@ func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := dialWithoutHandshake(t, s)
-	// When the PING has been answered, the session has started. The answer has 4 bytes.
+	// When the PING has been answered, the session of the connection has started.
 	b, _ := appendPing((&request{query: queryValidate, nonce: protocolMagic}).encode(nil))
 	if _, err := conn.Write(b); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadFull(conn, make([]byte, 4)); err != nil {
+	const pingAnswerBytes = 4
+	if _, err := io.ReadFull(conn, make([]byte, pingAnswerBytes)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Drain(testContext(t)); err != nil {
@@ -125,10 +131,14 @@ func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 }
 
 // TestUnauthenticatedLimitFor lists limits for processes that may open the given number of
-// descriptors.
+// descriptors: a quarter of it, but at least 4 and at most maxUnauthenticated.
 func TestUnauthenticatedLimitFor(t *testing.T) {
 	for descriptors, want := range map[uint64]int{
-		8: 4, 32: 8, 256: 64, 1024: maxUnauthenticated, math.MaxUint64: maxUnauthenticated,
+		8:              4,
+		32:             8,
+		256:            64,
+		1024:           maxUnauthenticated,
+		math.MaxUint64: maxUnauthenticated,
 	} {
 		if got := unauthenticatedLimitFor(descriptors); got != want {
 			t.Errorf("unauthenticatedLimitFor(%d) = %d; want %d", descriptors, got, want)
