@@ -81,8 +81,8 @@ func TestIsStopped(t *testing.T) {
 	}
 }
 
-// TestPidfdOfExitedProcessFails calls Pidfd after the parent has waited for the process, so that its
-// process ID is free.
+// TestPidfdOfExitedProcessFails calls Pidfd after the parent has waited for the process, so that
+// its process ID is free.
 func TestPidfdOfExitedProcessFails(t *testing.T) {
 	command, stdin := startIdleProcess(t)
 	check(t, stdin.Close()) // lets the process exit
