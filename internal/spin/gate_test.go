@@ -7,16 +7,21 @@ import (
 	"testing"
 )
 
+// callsPerBias is the number of consecutive calls that make a goroutine the owner of a biased Gate.
+// The calls of the owner are faster.
+const callsPerBias = 1000
+
 // TestClosedGateIsEmpty closes a gate while several goroutines repeatedly enter it. One of them
 // sometimes owns the bias. When Empty has returned true, no call may be inside.
 func TestClosedGateIsEmpty(t *testing.T) {
+	const goroutineCount, closeCount = 3, 300
 	var gate Gate
 	var mayEnter atomic.Bool // false while the gate is closed and empty
 	var stop atomic.Bool
 	var entered atomic.Int64 // number of calls that have entered
 	var all sync.WaitGroup
 	mayEnter.Store(true)
-	for range 3 {
+	for range goroutineCount {
 		all.Go(func() {
 			for turn := 0; !stop.Load(); turn++ {
 				if pass, hasEntered := gate.Enter(); hasEntered {
@@ -26,14 +31,16 @@ func TestClosedGateIsEmpty(t *testing.T) {
 					entered.Add(1)
 					gate.Leave(pass)
 				}
-				if turn%(2*callsPerBias) == 0 {
+				if turn%(2*callsPerBias) == 0 { // rarely, so that this goroutine can become the owner
 					runtime.Gosched()
 				}
 			}
 		})
 	}
-	for range 300 {
-		for begin := entered.Load(); entered.Load() < begin+3*callsPerBias; {
+	for range closeCount {
+		// Wait for enough calls to create a bias.
+		enough := entered.Load() + 3*callsPerBias
+		for entered.Load() < enough {
 			runtime.Gosched()
 		}
 		gate.Close()
@@ -41,7 +48,7 @@ func TestClosedGateIsEmpty(t *testing.T) {
 			runtime.Gosched()
 		}
 		mayEnter.Store(false)
-		runtime.Gosched()
+		runtime.Gosched() // Goroutines that are inside would fail the test now.
 		mayEnter.Store(true)
 		gate.Open()
 	}
@@ -49,19 +56,16 @@ func TestClosedGateIsEmpty(t *testing.T) {
 	all.Wait()
 }
 
-// callsPerBias is the number of consecutive calls that make a goroutine the owner of a biased
-// Gate.
-const callsPerBias = 1000
-
 // TestGateIsEmptyAfterAllCallsLeft closes a gate while a goroutine is in three nested calls. Empty
-// must return true only after all three have left.
+// must return true only after all three have left. In one case, other calls after the early one
+// make the goroutine the owner, so that the three calls are counted in two ways.
 func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		calls int // number of calls after the early one, which may make the goroutine the owner
-	}{{"first calls", 0}, {"frequent calls", 3 * callsPerBias}} {
-		t.Run(c.name, func(t *testing.T) {
+	for name, otherCalls := range map[string]int{
+		"first calls": 0, "frequent calls": 3 * callsPerBias,
+	} {
+		t.Run(name, func(t *testing.T) {
 			var gate Gate
+			// enter enters the open gate, or ends the test.
 			enter := func() Pass {
 				pass, hasEntered := gate.Enter()
 				if !hasEntered {
@@ -70,36 +74,40 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 				return pass
 			}
 			early := enter()
-			for range c.calls {
+			for range otherCalls {
 				gate.Leave(enter())
 			}
 			outer, inner := enter(), enter()
 			gate.Close()
-			for name, pass := range map[string]Pass{"early": early, "outer": outer, "inner": inner} {
+			calls := map[string]Pass{"early": early, "outer": outer, "inner": inner}
+			for call, pass := range calls { // in any order
 				if gate.Empty() {
-					t.Errorf("Empty = true before the %s call left, want false", name)
+					t.Errorf("Empty = true before the %s call left, want false", call)
 				}
 				gate.Leave(pass)
 			}
 			if !gate.Empty() {
 				t.Error("Empty = false after all calls have left, want true")
 			}
-			if _, hasEntered := gate.Enter(); hasEntered || !gate.Closed() {
-				t.Errorf("Enter of a closed gate = %t and Closed = %t, want false and true", hasEntered,
-					gate.Closed())
+			if _, hasEntered := gate.Enter(); hasEntered {
+				t.Error("Enter of a closed gate = true, want false")
+			}
+			if !gate.Closed() {
+				t.Error("Closed of a closed gate = false, want true")
 			}
 			gate.Open()
-			gate.Leave(enter())
+			gate.Leave(enter()) // enters again
 		})
 	}
 }
 
-// TestNextCloseCountsEarlierCall closes and reopens the gate while the owner is in a call.
-// After the next Close, Empty must still count that call.
+// TestNextCloseCountsEarlierCall closes and reopens the gate while its owner, another goroutine, is
+// in a call. After the next Close, Empty must still count that call.
 func TestNextCloseCountsEarlierCall(t *testing.T) {
 	var gate Gate
 	entered, leave, left := make(chan bool), make(chan bool), make(chan bool)
 	go func() {
+		// Become the owner.
 		for range 3 * callsPerBias {
 			pass, _ := gate.Enter()
 			gate.Leave(pass)
@@ -122,7 +130,7 @@ func TestNextCloseCountsEarlierCall(t *testing.T) {
 		gate.Leave(pass)
 	}
 	gate.Close()
-	gate.Close()
+	gate.Close() // One Open must undo both.
 	if gate.Empty() {
 		t.Error("Empty = true while a call is inside, want false")
 	}

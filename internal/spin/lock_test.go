@@ -6,14 +6,18 @@ import (
 	"testing"
 )
 
-// turns is the number of times that each goroutine acquires the lock in the tests below.
+// turns is the number of times that each goroutine acquires the lock in the tests below. It is
+// large enough for many changes of the bias (see biasTurns).
 const turns = 60_000
 
 // biasTurns is more than the number of acquisitions by one goroutine that create a bias: the
 // goroutine can then acquire the lock faster, until another goroutine withdraws the bias.
 const biasTurns = 5000
 
+// TestMutualExclusion lets several goroutines count while they hold the lock. Two must never hold
+// it at the same time, and no increment may get lost.
 func TestMutualExclusion(t *testing.T) {
+	const goroutineCount = 4
 	for _, c := range []struct {
 		name  string
 		burst int // number of turns between yields
@@ -26,7 +30,7 @@ func TestMutualExclusion(t *testing.T) {
 			var lock Lock
 			var holders, count int // guarded by lock
 			var all sync.WaitGroup
-			for range 4 {
+			for range goroutineCount {
 				all.Go(func() {
 					for turn := range turns {
 						lock.Lock()
@@ -44,20 +48,23 @@ func TestMutualExclusion(t *testing.T) {
 				})
 			}
 			all.Wait()
-			if count != 4*turns {
-				t.Errorf("count = %d, want %d", count, 4*turns)
+			if want := goroutineCount * turns; count != want {
+				t.Errorf("count = %d, want %d", count, want)
 			}
 		})
 	}
 }
 
-// TestMutualExclusionWithTryLock lets one goroutine acquire the lock with Lock, which creates a
-// bias, while others try to acquire it.
+// TestMutualExclusionWithTryLock lets one goroutine, the owner, acquire the lock with Lock, which
+// creates a bias. Others call TryLock meanwhile. Some of these tries may succeed, but never while
+// the lock is held.
 func TestMutualExclusionWithTryLock(t *testing.T) {
+	const ownerTurns = 10 * turns
 	var lock Lock
 	var holders, count, tries int // guarded by lock
 	stop := make(chan struct{})
 	var owner, others sync.WaitGroup
+	// enter counts the goroutine that holds the lock, and checks that there is no other.
 	enter := func() {
 		holders++
 		if holders != 1 {
@@ -83,7 +90,7 @@ func TestMutualExclusionWithTryLock(t *testing.T) {
 		})
 	}
 	owner.Go(func() {
-		for range 10 * turns {
+		for range ownerTurns {
 			lock.Lock()
 			enter()
 			count++
@@ -94,20 +101,19 @@ func TestMutualExclusionWithTryLock(t *testing.T) {
 	owner.Wait()
 	close(stop)
 	others.Wait()
-	if count != 10*turns {
-		t.Errorf("count = %d, want %d", count, 10*turns)
+	if count != ownerTurns {
+		t.Errorf("count = %d, want %d", count, ownerTurns)
 	}
 	t.Logf("%d tries succeeded", tries)
 }
 
+// TestHeldLockCannotBeAcquired calls TryLock while the lock is held, by the same and by another
+// goroutine, and after Unlock.
 func TestHeldLockCannotBeAcquired(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		turns int
-	}{{"without a bias", 0}, {"with a bias", biasTurns}} {
-		t.Run(c.name, func(t *testing.T) {
+	for name, earlierTurns := range map[string]int{"without a bias": 0, "with a bias": biasTurns} {
+		t.Run(name, func(t *testing.T) {
 			var lock Lock
-			for range c.turns {
+			for range earlierTurns {
 				lock.Lock()
 				lock.Unlock() //nolint:staticcheck // Repeated acquisition creates the bias.
 			}
@@ -137,7 +143,8 @@ func TestHeldLockCannotBeAcquired(t *testing.T) {
 	}
 }
 
-// TestLockWithCond waits for a condition variable with the lock, and would hang if a wakeup was
+// TestLockWithCond uses the lock with a sync.Cond. A goroutine waits for isOpen, while the test
+// makes itself the owner of a bias and then sets isOpen. The test would hang if the wakeup got
 // lost.
 func TestLockWithCond(_ *testing.T) {
 	var lock Lock
