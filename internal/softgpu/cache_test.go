@@ -11,7 +11,10 @@ import (
 	"time"
 )
 
-// filler writes the contents of folders, and counts the folders.
+// A cache has a folder for each key, which a function fills when it is first needed. A mark in the
+// folder shows that it is complete.
+
+// filler fills folders as a compiler would, and counts them.
 type filler struct{ filled atomic.Int32 }
 
 func (f *filler) fill(dir string) error {
@@ -19,8 +22,9 @@ func (f *filler) fill(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "library"), []byte("new"), 0o600)
 }
 
-// checkFolder finds or creates the folder for a key. It checks that the folder contains only the
-// library and the mark of a complete folder, and that f has filled wantFilled folders so far.
+// checkFolder finds the folder for a key, or lets f fill it. It checks that the folder contains
+// only the library and the mark of a complete folder, and that f has filled wantFilled folders
+// since the start of the test.
 func (c cache) checkFolder(t *testing.T, f *filler, key string, wantFilled int32) {
 	t.Helper()
 	dir, err := c.findOrCreate(key, f.fill)
@@ -32,15 +36,15 @@ func (c cache) checkFolder(t *testing.T, f *filler, key string, wantFilled int32
 		t.Errorf("library = %q, %v; want %q", text, err, "new")
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
-		t.Errorf("folder = %v, %v; want the library and the mark", entries, err)
+		t.Errorf("the folder contains %v (error %v); want the library and the mark", entries, err)
 	}
 	if n := f.filled.Load(); n != wantFilled {
 		t.Errorf("%d folders were filled, want %d", n, wantFilled)
 	}
 }
 
-// TestCacheWithoutHomeDirectory makes userCache use the folder for temporary files, where it must
-// refuse a folder that other users can write to.
+// TestCacheWithoutHomeDirectory makes userCache use the folder for temporary files. There, other
+// users could have created its folder, so userCache must refuse one that they can write to.
 func TestCacheWithoutHomeDirectory(t *testing.T) {
 	t.Setenv("HOME", "")
 	t.Setenv("XDG_CACHE_HOME", "")
@@ -58,7 +62,8 @@ func TestCacheWithoutHomeDirectory(t *testing.T) {
 	}
 }
 
-// TestIncompleteFolderIsFilledAgain removes the mark of a complete folder.
+// TestIncompleteFolderIsFilledAgain removes the mark of a complete folder. The next call must fill
+// the folder again.
 func TestIncompleteFolderIsFilledAgain(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	c.checkFolder(t, f, "key", 1)
@@ -68,6 +73,7 @@ func TestIncompleteFolderIsFilledAgain(t *testing.T) {
 	c.checkFolder(t, f, "key", 2)
 }
 
+// TestConcurrentCallsFillOnce calls findOrCreate with one key in several goroutines.
 func TestConcurrentCallsFillOnce(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	var callers sync.WaitGroup
@@ -101,9 +107,11 @@ func TestKeysAreFilledAtTheSameTime(t *testing.T) {
 func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	unfinished := filepath.Join(c.dir, unfinishedPrefix+"1")
-	err := errors.Join(os.Mkdir(unfinished, 0o700),
-		os.WriteFile(filepath.Join(unfinished, "library"), []byte("half"), 0o600))
-	if err != nil {
+	if err := os.Mkdir(unfinished, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	library := filepath.Join(unfinished, "library")
+	if err := os.WriteFile(library, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c.checkFolder(t, f, "recent", 1)
@@ -120,11 +128,16 @@ func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 	}
 }
 
+// TestFailedFillLeavesNothing fills a folder, and then returns an error. The cache must remove the
+// folder, and a later call must fill it again.
 func TestFailedFillLeavesNothing(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	errFill := errors.New("broken")
 	_, err := c.findOrCreate("key", func(dir string) error {
-		return errors.Join(f.fill(dir), errFill)
+		if err := f.fill(dir); err != nil {
+			t.Error(err)
+		}
+		return errFill
 	})
 	if !errors.Is(err, errFill) {
 		t.Errorf("findOrCreate = %v, want %v", err, errFill)
@@ -148,7 +161,7 @@ func TestUnusedFoldersAreRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.checkFolder(t, f, "used", 2)
+	c.checkFolder(t, f, "used", 2) // makes the folder young again
 	c.checkFolder(t, f, "another", 3)
 	if _, err := os.Stat(filepath.Join(c.dir, "unused")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Stat of the unused folder = %v, want ErrNotExist", err)
@@ -160,7 +173,7 @@ func TestUnusedFoldersAreRemoved(t *testing.T) {
 // keys.
 func TestKeysDependOnSourcesAndFlags(t *testing.T) {
 	texts := []string{"int a;", "int b;"}
-	flagLists := [][]string{nil, {"-O1"}, {"-O1 -g"}, {"-O1", "-g"}}
+	flagLists := [][]string{nil, {"-O1"}, {"-O1 -g"}, {"-O1", "-g"}} // one and two flags
 	keys := map[string]bool{}
 	for _, text := range texts {
 		for _, flags := range flagLists {

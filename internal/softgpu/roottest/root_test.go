@@ -22,9 +22,9 @@ const root = "../../.."
 
 var errShort = errors.New("skipped in short mode")
 
-// TestSoftwareGPU runs all short tests of package symmem in a process that loads the software GPU
-// instead of CUDA and NCCL. The process does not use the race detector, because it would then take
-// minutes.
+// TestSoftwareGPU runs all short tests of package symmem, and one of its benchmarks once, in a
+// process that loads the software GPU instead of CUDA and NCCL. The process does not use the race
+// detector, because it would then take minutes.
 func TestSoftwareGPU(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -38,15 +38,17 @@ func TestSoftwareGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	binary := buildTests(t)
-	// Each process ends some time before the one that waits for it, so that it can print its stacks.
+	// Three limits follow each other: -test.timeout, the limit of the command, and that of this
+	// test. Each process ends some time before the one that waits for it, so that it can print its
+	// stacks.
 	const margin = 20 * time.Second
 	limit := 20 * time.Minute
 	if deadline, ok := t.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)-margin)
 	}
 	c := systest.Command(t, limit, binary,
-		"-test.short", "-test.timeout="+(limit-margin).String(), "-rapid.checks=20",
-		"-rapid.nofailfile",
+		"-test.short", "-test.timeout="+(limit-margin).String(),
+		"-rapid.checks=20", "-rapid.nofailfile", // fewer random programs, and no files in the sources
 		"-test.bench=Submit", "-test.benchtime=1x")
 	c.Dir = root
 	c.Env = append(os.Environ(), "SYMMEM_TEST_BACKEND=nccl", "SYMMEM_CUDA="+cuda,
@@ -72,8 +74,9 @@ func buildTests(t *testing.T) string {
 	return path
 }
 
-// readSources opens the sources of the tests, so that the go command repeats this test if they
-// change. It also repeats it if symmem changes, because this package imports symmem.
+// readSources reads the sources of the tests. The go command caches the result of this test, and
+// repeats it if files that it has read change. It also repeats it if symmem changes, because this
+// package imports symmem.
 func readSources(t *testing.T) {
 	t.Helper()
 	sources, err := filepath.Glob(filepath.Join(root, "*.go"))
