@@ -6,34 +6,45 @@ import (
 	"testing"
 )
 
+// These tests load a library whose C functions record their calls. The first argument of a function
+// is argument 0.
+
+// allVersion is a version that has all functions, as ncclGetVersion returns it: NCCL 2.28.9.
+const allVersion = "22809"
+
 // word64 and word32 return the bytes of an integer, for outputs of C functions.
 func word64(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 
 func word32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-// TestCommunicatorProperties lets the C functions store a number through their argument 1.
+// TestCommunicatorProperties lets the C functions store a number where their argument 1 points. The
+// methods must return it.
 func TestCommunicatorProperties(t *testing.T) {
 	const want = 7
-	library, recorder := load(t, "22809", declarations+newerDeclarations)
+	library, recorder := load(t, allVersion, declarations+newerDeclarations)
 	recorder.SetOutput(1, word32(want))
-	for name, property := range map[string]func(Comm) (int, error){
-		"ncclCommCount": library.Count, "ncclCommCuDevice": library.Device,
+	for name, property := range map[string]func(Comm) (int, error){ // by C function
+		"ncclCommCount":    library.Count,
+		"ncclCommCuDevice": library.Device,
 		"ncclCommUserRank": library.UserRank,
 	} {
 		n, err := property(comm)
+		if n != want || err != nil {
+			t.Errorf("the method for %s = %d, %v; want %d", name, n, err, want)
+		}
 		got := recorder.LastCall()
-		if n != want || err != nil || got.Name != name || got.Args[0] != comm {
-			t.Errorf("%s: got %d, %v after a call to %s%v; want %d", name, n, err, got.Name, got.Args,
-				want)
+		if got.Name != name || got.Args[0] != comm {
+			t.Errorf("got a call to %s%#x; want %s with communicator %#x", got.Name, got.Args, name,
+				comm)
 		}
 	}
 }
 
 func TestUniqueIDReturnsAllBytes(t *testing.T) {
-	library, recorder := load(t, "22809", declarations+newerDeclarations)
+	library, recorder := load(t, allVersion, declarations+newerDeclarations)
 	var want UniqueID
 	for i := range want {
-		want[i] = byte(255 - i)
+		want[i] = byte(255 - i) // different and not 0
 	}
 	recorder.SetOutput(0, want[:])
 	if id, err := library.UniqueID(); id != want || err != nil {
@@ -41,30 +52,34 @@ func TestUniqueIDReturnsAllBytes(t *testing.T) {
 	}
 }
 
+// TestCommInitRankPassesID checks the arguments of the C function, which are the new communicator,
+// the number of ranks, the rank, the number of IDs, the IDs and the configuration.
 func TestCommInitRankPassesID(t *testing.T) {
-	library, recorder := load(t, "22809", declarations+newerDeclarations)
-	id := UniqueID{0: 1, 127: 2}
+	library, recorder := load(t, allVersion, declarations+newerDeclarations)
+	id := UniqueID{0: 1, 127: 2} // the first and the last byte
 	recorder.SetOutput(0, word64(comm))
 	recorder.RecordMemory(4, len(id)) // argument 4 points to the ID
-	const ranks, rank = 8, 3
+	const ranks, rank, idCount, noConfig = 8, 3, 1, 0
 	handle, err := library.CommInitRank(ranks, rank, id)
 	got := recorder.LastCall()
 	if handle != comm || err != nil || got.Name != "ncclCommInitRankScalable" {
 		t.Fatalf("CommInitRank = %#x, %v from %s; want %#x", handle, err, got.Name, comm)
 	}
-	gotID := UniqueID(got.Memory[4][:len(id)])
-	if got.Args[1] != ranks || got.Args[2] != rank || got.Args[3] != 1 || got.Args[5] != 0 ||
-		gotID != id {
-		t.Errorf("CommInitRank passed %v and ID %v, want rank %d of %d and ID %v", got.Args, gotID,
-			rank, ranks, id)
+	for index, want := range map[int]int64{1: ranks, 2: rank, 3: idCount, 5: noConfig} {
+		if got.Args[index] != want {
+			t.Errorf("CommInitRank passed %d as argument %d, want %d", got.Args[index], index, want)
+		}
+	}
+	if gotID := UniqueID(got.Memory[4][:len(id)]); gotID != id {
+		t.Errorf("CommInitRank passed ID %v, want %v", gotID, id)
 	}
 }
 
-// TestNonblockingCommunicatorReturnsErrInProgress lets the C functions return or store
-// ncclInProgress.
+// TestNonblockingCommunicatorReturnsErrInProgress lets ncclCommInitRankScalable return
+// ncclInProgress, and ncclCommGetAsyncError store it.
 func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 	const inProgress = 7 // ncclInProgress
-	library, recorder := load(t, "22809", declarations+newerDeclarations)
+	library, recorder := load(t, allVersion, declarations+newerDeclarations)
 	recorder.SetOutput(0, word64(comm))
 	recorder.SetResult(inProgress)
 	if _, err := library.CommInitRank(2, 0, UniqueID{}); !errors.Is(err, ErrInProgress) {
@@ -77,16 +92,29 @@ func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 	}
 }
 
+// TestWindowRegisterReturnsHandle checks the arguments of the C function, which are the
+// communicator, the address, the size, the new window and the flags. NCCL stores window 0 if
+// windows are not supported. The test then checks that WindowDeregister of window 0 calls no C
+// function.
 func TestWindowRegisterReturnsHandle(t *testing.T) {
-	library, recorder := load(t, "22809", declarations+newerDeclarations)
-	for _, handle := range []uint64{otherAddress, 0} { // NCCL returns 0 if windows are not supported
+	library, recorder := load(t, allVersion, declarations+newerDeclarations)
+	const symmetric = 1 // the flag NCCL_WIN_COLL_SYMMETRIC
+	for _, handle := range []uint64{otherAddress, 0} {
 		recorder.SetOutput(3, word64(handle))
 		window, err := library.WindowRegister(comm, address, bigCount)
+		if uint64(window) != handle || err != nil {
+			t.Errorf("WindowRegister = %#x, %v; want %#x", window, err, handle)
+		}
 		got := recorder.LastCall()
-		if uint64(window) != handle || err != nil || got.Name != "ncclCommWindowRegister" ||
-			got.Args[0] != comm || got.Args[1] != address || got.Args[2] != bigCount || got.Args[4] != 1 {
-			t.Errorf("WindowRegister = %#x, %v from %s%#x; want %#x",
-				window, err, got.Name, got.Args, handle)
+		if got.Name != "ncclCommWindowRegister" {
+			t.Fatalf("WindowRegister called %s, want ncclCommWindowRegister", got.Name)
+		}
+		wanted := map[int]int64{0: comm, 1: address, 2: bigCount, 4: symmetric}
+		for index, want := range wanted {
+			if got.Args[index] != want {
+				t.Errorf("WindowRegister passed %#x as argument %d, want %#x", got.Args[index], index,
+					want)
+			}
 		}
 	}
 	recorder.Reset()

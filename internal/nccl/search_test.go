@@ -17,8 +17,9 @@ func environment(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
 
-// writeWheel creates an empty file where the wheel nvidia-nccl has the library. folder is the
-// prefix of a Python installation, and python its version's name, such as python3.12.
+// writeWheel creates an empty file where the Python package nvidia-nccl (a wheel) has the library,
+// and returns its path. folder is the prefix of a Python installation, and python its version's
+// name, such as python3.12.
 func writeWheel(t *testing.T, folder, python string) string {
 	t.Helper()
 	path := filepath.Join(folder, "lib", python, "site-packages/nvidia/nccl/lib", soname)
@@ -31,7 +32,8 @@ func writeWheel(t *testing.T, folder, python string) string {
 	return path
 }
 
-// writeInterpreter creates bin/python3 below prefix: a link to target, or a file if target is "".
+// writeInterpreter creates bin/python3 below prefix and returns its path. It is a link to target,
+// or an empty file if target is "".
 func writeInterpreter(t *testing.T, prefix, target string) string {
 	t.Helper()
 	path := filepath.Join(prefix, "bin/python3")
@@ -50,65 +52,77 @@ func writeInterpreter(t *testing.T, prefix, target string) string {
 	return path
 }
 
-// TestLocationsAreInOrder checks the order in which the library is searched: the copy that the
-// process has loaded, then the environment variable, or the wheels and the system's loader.
+// TestLocationsAreInOrder checks the order in which the library is searched. First comes the copy
+// that the process has loaded. If the environment variable is set, only its file follows.
+// Otherwise, the wheels and the system's loader follow.
 func TestLocationsAreInOrder(t *testing.T) {
 	root := t.TempDir()
 	venv, conda := filepath.Join(root, "venv"), filepath.Join(root, "conda")
 	old, recent := writeWheel(t, venv, "python3.9"), writeWheel(t, venv, "python3.12")
 	inConda := writeWheel(t, conda, "python3.11")
-	noWheel := filepath.Join(root, "no wheel")
+	noWheel := filepath.Join(root, "no wheel") // Its location is a pattern that matches no file.
 	prefixes := []pythonPrefix{{"$VIRTUAL_ENV", venv}, {"$CONDA_PREFIX", conda}, {"python3", noWheel}}
 	for name, c := range map[string]struct {
 		variables map[string]string
 		want      []string
 	}{
 		"wheels before the system": {
-			nil,
-			[]string{
-				soname, recent, old, inConda,
-				filepath.Join(noWheel, "lib/python3*/site-packages/nvidia/nccl/lib", soname), soname,
+			variables: nil,
+			want: []string{
+				soname, // the loaded copy
+				recent, old, inConda,
+				filepath.Join(noWheel, "lib/python3*/site-packages/nvidia/nccl/lib", soname),
+				soname, // by the loader
 			},
 		},
 		"only the file of the environment variable": {
-			map[string]string{PathVariable: "/opt/libnccl.so"}, []string{soname, "/opt/libnccl.so"},
+			variables: map[string]string{PathVariable: "/opt/libnccl.so"},
+			want:      []string{soname, "/opt/libnccl.so"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			locations := locations(environment(c.variables), prefixes)
+			searched := locations(environment(c.variables), prefixes)
 			var got []string
-			for _, p := range locations {
-				got = append(got, p.paths...)
+			for _, location := range searched {
+				got = append(got, location.paths...)
 			}
 			if !slices.Equal(got, c.want) {
 				t.Errorf("locations returned\n%s\nwant\n%s",
 					strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
-			if !locations[0].mustBeLoaded || locations[len(locations)-1].mustBeLoaded {
-				t.Error("got another order, want the loaded copy first and not last")
+			if !searched[0].mustBeLoaded {
+				t.Error("the first location is not the loaded copy")
+			}
+			if searched[len(searched)-1].mustBeLoaded {
+				t.Error("the last location is the loaded copy")
 			}
 		})
 	}
 }
 
-// TestPythonPrefixesFollowLinks finds python3 of a virtual environment in $PATH, which is a link
-// to the interpreter of another installation.
+// TestPythonPrefixesFollowLinks puts the folder of a virtual environment into $PATH, in which
+// python3 is a link to the interpreter of another installation. Both installations must be
+// searched.
 func TestPythonPrefixesFollowLinks(t *testing.T) {
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	base, venv := filepath.Join(root, "base"), filepath.Join(root, "venv")
-	writeInterpreter(t, venv, writeInterpreter(t, base, ""))
+	interpreter := writeInterpreter(t, base, "")
+	writeInterpreter(t, venv, interpreter)
 	t.Setenv("PATH", filepath.Join(venv, "bin"))
 	for name, c := range map[string]struct {
 		variables map[string]string
 		want      []string
 	}{
-		"the link in $PATH and its target": {nil, []string{venv, base}},
+		"the link in $PATH and its target": {
+			variables: nil,
+			want:      []string{venv, base},
+		},
 		"active environments first, without duplicates": {
-			map[string]string{"VIRTUAL_ENV": venv, "CONDA_PREFIX": "/opt/conda"},
-			[]string{venv, "/opt/conda", base},
+			variables: map[string]string{"VIRTUAL_ENV": venv, "CONDA_PREFIX": "/opt/conda"},
+			want:      []string{venv, "/opt/conda", base},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -123,9 +137,11 @@ func TestPythonPrefixesFollowLinks(t *testing.T) {
 	}
 }
 
+// TestOpenErrorListsAllAttempts opens locations that have no usable library. The error must list
+// why each failed, and advise how to install or name a library.
 func TestOpenErrorListsAllAttempts(t *testing.T) {
 	folder := t.TempDir()
-	broken := writeWheel(t, folder, "python3.12")
+	broken := writeWheel(t, folder, "python3.12") // an empty file
 	const absent = "libabsent.so.2"
 	_, err := open([]location{
 		{origin: "the loaded copy", mustBeLoaded: true, paths: []string{absent}},
@@ -145,8 +161,10 @@ func TestOpenErrorListsAllAttempts(t *testing.T) {
 	}
 }
 
+// TestOpenSkipsBrokenLibraries opens a location with an empty file and a library.
 func TestOpenSkipsBrokenLibraries(t *testing.T) {
-	broken, good := writeWheel(t, t.TempDir(), "python3.12"), compile(t, "22809", declarations)
+	const version = "22809" // NCCL 2.28.9, in the form of ncclGetVersion
+	broken, good := writeWheel(t, t.TempDir(), "python3.12"), compile(t, version, declarations)
 	library, err := open([]location{{origin: "wheels", paths: []string{broken, good}}})
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +178,8 @@ func TestOpenSkipsBrokenLibraries(t *testing.T) {
 func TestOpenRejectsOtherLibraries(t *testing.T) {
 	path := dltest.Compile(t, "libother.so", "int other(void) { return 1; }")
 	_, err := open(singleLocation(path))
-	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(fmt.Sprint(err), "no ncclGetVersion") {
+	const want = "no ncclGetVersion"
+	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(fmt.Sprint(err), want) {
 		t.Errorf("open = %v, want ErrNoLibrary that mentions ncclGetVersion", err)
 	}
 }
