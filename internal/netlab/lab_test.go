@@ -14,6 +14,7 @@ import (
 // testTimeout expires only if a test hangs.
 const testTimeout = time.Minute
 
+// listen listens on a TCP port of a machine until the end of the test.
 func listen(t *testing.T, m *Machine) net.Listener {
 	t.Helper()
 	var l net.Listener
@@ -28,6 +29,7 @@ func listen(t *testing.T, m *Machine) net.Listener {
 	return l
 }
 
+// dial connects from a machine to an address. It returns an error after the given time.
 func dial(t *testing.T, m *Machine, address string, limit time.Duration) (net.Conn, error) {
 	t.Helper()
 	var c net.Conn
@@ -46,17 +48,19 @@ func isTimeout(err error) bool {
 	return ok && netErr.Timeout()
 }
 
+// TestPacketsCrossLossyLink sends a text over a link that delays all packets and drops some. TCP
+// must deliver it unchanged. New skips the test if this process may not create machines.
 func TestPacketsCrossLossyLink(t *testing.T) {
-	for _, v6 := range []bool{false, true} {
-		lab := New(t, Config{Machines: 2, IPv6: v6, Seed: 7})
+	for _, usesIPv6 := range []bool{false, true} {
+		lab := New(t, Config{Machines: 2, IPv6: usesIPv6, Seed: 7}) // any seed
 		lab.SetAll(Link{MinDelay: 100 * time.Microsecond, MaxDelay: 5 * time.Millisecond, Loss: 0.01})
 		l := listen(t, lab.Machines[0])
 		received := make(chan string, 1)
-		text := strings.Repeat("0123456789abcdef", 1<<14)
+		text := strings.Repeat("0123456789abcdef", 1<<14) // 256 KiB, hundreds of packets
 		go func() {
 			c, err := l.Accept()
 			if err != nil {
-				received <- err.Error()
+				received <- err.Error() // which differs from text
 				return
 			}
 			var b strings.Builder
@@ -75,6 +79,7 @@ func TestPacketsCrossLossyLink(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = c.Close()
+		// The connection was closed, so the receiver has all data or fails at its deadline.
 		if got := <-received; got != text {
 			t.Errorf("received %d bytes that differ from the %d bytes sent: %.100q", len(got), len(text),
 				got)
@@ -82,20 +87,27 @@ func TestPacketsCrossLossyLink(t *testing.T) {
 	}
 }
 
+// cutTimeout is the time after which tests take a link for cut. On other links, a connection takes
+// milliseconds.
+const cutTimeout = 200 * time.Millisecond
+
+// TestCutLinkDropsPackets cuts the link of machine 1, and then restores it.
 func TestCutLinkDropsPackets(t *testing.T) {
 	lab := New(t, Config{Machines: 2})
 	l := listen(t, lab.Machines[0])
 	lab.Isolate(1, Link{Cut: true})
-	_, err := dial(t, lab.Machines[1], l.Addr().String(), 200*time.Millisecond)
+	_, err := dial(t, lab.Machines[1], l.Addr().String(), cutTimeout)
 	if !isTimeout(err) {
 		t.Errorf("Dial over a cut link = %v; want a timeout", err)
 	}
-	lab.Isolate(1, Link{})
+	lab.Isolate(1, Link{}) // without delays or losses
 	if _, err := dial(t, lab.Machines[1], l.Addr().String(), testTimeout); err != nil {
 		t.Errorf("Dial after the link was restored: %v", err)
 	}
 }
 
+// TestNATTranslatesAddresses puts machine 1 behind a network address translation (NAT). Its
+// connections must appear to come from the public address, and no machine can connect to it.
 func TestNATTranslatesAddresses(t *testing.T) {
 	lab := New(t, Config{Machines: 2})
 	public := netip.MustParseAddr("10.77.0.99")
@@ -113,14 +125,17 @@ func TestNATTranslatesAddresses(t *testing.T) {
 		t.Errorf("source address of the connection = %v; want %v", src, public)
 	}
 	private := listen(t, lab.Machines[1])
-	_, err = dial(t, lab.Machines[0], private.Addr().String(), 200*time.Millisecond)
+	_, err = dial(t, lab.Machines[0], private.Addr().String(), cutTimeout)
 	if !isTimeout(err) {
 		t.Errorf("Dial to a machine behind NAT = %v; want a timeout", err)
 	}
 }
 
+// TestMachinesHaveNamesAndClocks starts a process on each of two machines, which prints the host
+// name and the time since the start of the machine. The clocks of the machines differ by clockStep.
 func TestMachinesHaveNamesAndClocks(t *testing.T) {
-	lab := New(t, Config{Machines: 2, ClockStep: 1000 * time.Second})
+	const clockStep = 1000 * time.Second
+	lab := New(t, Config{Machines: 2, ClockStep: clockStep})
 	var output [2]strings.Builder
 	for i, m := range lab.Machines {
 		c := exec.CommandContext(t.Context(), "sh", "-c", "uname -n; cat /proc/uptime")
@@ -134,13 +149,21 @@ func TestMachinesHaveNamesAndClocks(t *testing.T) {
 	}
 	var uptimes [2]time.Duration
 	for i := range output {
-		fields := strings.Fields(output[i].String())
+		fields := strings.Fields(output[i].String()) // the name, the uptime and the idle time
+		if len(fields) < 2 {
+			t.Fatalf("machine %d printed %q, want its name and uptime", i, &output[i])
+		}
 		if fields[0] != lab.Machines[i].Name {
 			t.Errorf("host name of machine %d = %q; want %q", i, fields[0], lab.Machines[i].Name)
 		}
-		uptimes[i], _ = time.ParseDuration(fields[1] + "s")
+		var err error
+		if uptimes[i], err = time.ParseDuration(fields[1] + "s"); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if step := uptimes[1] - uptimes[0]; step < 900*time.Second || step > 1100*time.Second {
-		t.Errorf("the clocks differ by %v; want about 1000 s", step)
+	const tolerance = 100 * time.Second // The processes do not read their clocks at the same time.
+	step := uptimes[1] - uptimes[0]
+	if step < clockStep-tolerance || step > clockStep+tolerance {
+		t.Errorf("the clocks differ by %v; want about %v", step, clockStep)
 	}
 }
