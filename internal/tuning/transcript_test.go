@@ -2,7 +2,6 @@ package tuning
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -10,7 +9,8 @@ import (
 )
 
 // TestTranscripts runs the commands in the files of testdata and compares the results with the
-// answers in the files, which go test -rewrite updates. Most commands use the table of the latest
+// answers in the files, which go test -rewrite updates. A table has rules for the paths of
+// collectives: plain, window, direct and two-level. Most commands use the table of the latest
 // builtin or decode. The commands are:
 //
 //	builtin backend=NAME device=(NAME)     load a built-in table
@@ -82,16 +82,17 @@ func runChoose(t *testing.T, table *Table, d *datadriven.TestData) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		operation, bytes := d.CmdArgs[0].Key, int64(size)
-		var answer any // a Path or a bool
+		operation, bytes := d.CmdArgs[0].Key, int64(size) // The operation is the first argument.
+		var answer any                                    // a Path or, for direct, a bool or TwoLevel
 		var reason Reason
 		if d.Cmd == "choose" {
 			answer, reason = table.Choose(operation, bytes, group)
 		} else {
 			var path Path
 			path, reason = table.ChooseDirect(operation, bytes, d.HasArg("symmetric"), group)
-			answer = path
-			if path != TwoLevel {
+			if path == TwoLevel {
+				answer = path
+			} else {
 				answer = path == Direct
 			}
 		}
@@ -100,6 +101,7 @@ func runChoose(t *testing.T, table *Table, d *datadriven.TestData) string {
 	return out.String()
 }
 
+// runDerive runs the command derive: it derives a rule from measured times, and prints its steps.
 func runDerive(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
 	memory := Memory(argument(d, "memory"))
@@ -108,10 +110,11 @@ func runDerive(t *testing.T, d *datadriven.TestData) string {
 		var p Point
 		var size string
 		line, p.InPlace = strings.CutSuffix(strings.TrimSpace(line), " in-place")
-		fields := []any{&size, &p.PlainUS, &p.WindowUS, &p.DirectUS, &p.NoisePercent}
-		if memory == "" {
-			fields = slices.Delete(fields, 3, 4) // without p.DirectUS
+		fields := []any{&size, &p.PlainUS, &p.WindowUS}
+		if memory != "" {
+			fields = append(fields, &p.DirectUS)
 		}
+		fields = append(fields, &p.NoisePercent)
 		_, err := fmt.Sscan(line, fields...)
 		if err != nil {
 			t.Fatal(err)
@@ -126,9 +129,8 @@ func runDerive(t *testing.T, d *datadriven.TestData) string {
 	if path := argument(d, "otherwise"); path != "" {
 		defaultPath = Path(path)
 	}
-	r := Derive(Calls{
-		Operation: "AllGather", Shape: Shape{Ranks: 4, Machines: 1}, Memory: memory,
-	}, defaultPath, points)
+	calls := Calls{Operation: "AllGather", Shape: Shape{Ranks: 4, Machines: 1}, Memory: memory}
+	r := Derive(calls, defaultPath, points)
 	var out strings.Builder
 	fmt.Fprintf(&out, "%v:\n", r.Calls)
 	for i, s := range r.Steps {
