@@ -3,19 +3,24 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
+// TestPagesMatchResultFiles checks the pages of this repository. If it fails, run this command
+// without --check.
 func TestPagesMatchResultFiles(t *testing.T) {
 	if err := checkPages(filepath.Join("..", "..", "docs", "measurements")); err != nil {
 		t.Error(err)
 	}
 }
 
+// result is a valid result file with two rows. Cells can be numbers, texts, lists and null.
 const result = `{"runs": [{"machine": "m", "date": "2026-11-20"}], "columns": ["a", "b"],
 	"rows": [[1.50, "x|y"], [[1, 2.0], null]]}`
 
+// createFolder returns a folder with the given files and an empty folder results.
 func createFolder(t *testing.T, files map[string]string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -30,6 +35,8 @@ func createFolder(t *testing.T, files map[string]string) string {
 	return folder
 }
 
+// TestWriteGeneratesTables writes the table of a result file between the markers of a page. --check
+// must accept the page only afterwards.
 func TestWriteGeneratesTables(t *testing.T) {
 	folder := createFolder(t, map[string]string{
 		"results/r.json": result, "p.md": "before\n\n<!-- results/r.json -->\n<!-- end -->\n\nafter\n",
@@ -56,67 +63,95 @@ func TestWriteGeneratesTables(t *testing.T) {
 	}
 }
 
+// TestCompareReportsDifferences checks the errors about invalid or missing result files, and about
+// a page without its table.
 func TestCompareReportsDifferences(t *testing.T) {
-	markers := "<!-- results/r.json -->\n<!-- end -->\n"
-	without := func(part string) map[string]string {
-		return map[string]string{"results/r.json": strings.Replace(result, part, "", 1)}
+	const markers = "<!-- results/r.json -->\n<!-- end -->\n"
+	// changed returns a folder's files: result, with one part replaced.
+	changed := func(part, replacement string) map[string]string {
+		return map[string]string{"results/r.json": strings.Replace(result, part, replacement, 1)}
 	}
-	for want, files := range map[string]map[string]string{
-		"missing result file results/r.json":             {"p.md": markers},
-		"unknown field \"when\"":                         {"results/r.json": `{"when": 1}`},
-		"run 0 has no machine":                           without(`"machine": "m", `),
-		"row 0 has 2 cells, but the table has 1 columns": without(`"a", `),
-		"must not be empty":                              {"results/r.json": "{}"},
-		"p.md differs from its result files":             {"p.md": markers, "results/r.json": result},
-		"a number, a string, null or a list of": {
-			"results/r.json": strings.Replace(result, "null", "{}", 1),
+	for _, c := range []struct {
+		files map[string]string // as for createFolder
+		want  string            // part of the error
+	}{
+		{map[string]string{"p.md": markers}, "missing result file results/r.json"},
+		{map[string]string{"results/r.json": `{"when": 1}`}, "unknown field \"when\""},
+		{changed(`"machine": "m", `, ""), "run 0 has no machine"},
+		{changed(`"a", `, ""), "row 0 has 2 cells, but the table has 1 columns"},
+		{changed("null", "{}"), "a number, a string, null or a list of"},
+		{map[string]string{"results/r.json": "{}"}, "must not be empty"},
+		{
+			map[string]string{"p.md": markers, "results/r.json": result},
+			"p.md differs from its result files",
 		},
 	} {
-		err := checkPages(createFolder(t, files))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("checkPages returned %v, want an error with %q", err, want)
+		err := checkPages(createFolder(t, c.files))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("checkPages = %v with files %q, want an error with %q", err, c.files, c.want)
 		}
 	}
 }
 
+// TestAddWritesResultFile converts the output of Go benchmarks, and a report of "symmem bench".
 func TestAddWritesResultFile(t *testing.T) {
-	for in, want := range map[string]string{
-		"goos: linux\nBenchmarkAlloc/hot-2   \t 100\t 35.10 ns/op\t 0 allocs/op\nPASS\n": `
+	for name, c := range map[string]struct {
+		input string
+		want  string // part of the result file
+	}{
+		"Go benchmarks": {
+			input: "goos: linux\nBenchmarkAlloc/hot-2   \t 100\t 35.10 ns/op\t 0 allocs/op\nPASS\n",
+			want: `
   "columns": ["benchmark","ns/op","allocs/op"],
   "rows": [
     ["Alloc/hot",35.10,0]
 `,
-		`{"bench":"collective","results":[{"name":"all_reduce","params":{"bytes":67108864},
+		},
+		"a report": {
+			input: `{"bench":"collective","results":[{"name":"all_reduce","params":{"bytes":67108864},
 		"ns_per_op":1500.5,"p10_ns":1000,"p90_ns":2500,"baseline":"plain","baseline_ns_per_op":3001,
-		"ratio":2}]}`: `
+		"ratio":2}]}`,
+			want: `
   "columns": ["name","bytes","ns","p10 ns","p90 ns","plain, ns","ratio"],
   "rows": [
     ["all_reduce",67108864,1500.5,1000,2500,3001,2.00]
 `,
+		},
 	} {
-		folder := createFolder(t, nil)
-		arguments := []string{"--folder", folder, "add", "n", "--machine", "m", "--date", "2026-11-20"}
-		if err := run(arguments, strings.NewReader(in)); err != nil {
-			t.Fatal(err)
-		}
-		text, err := os.ReadFile(filepath.Join(folder, "results", "n.json"))
-		if err != nil || !strings.Contains(string(text), want) {
-			t.Errorf("error %v, got\n%s\nwant\n%s", err, text, want)
-		}
+		t.Run(name, func(t *testing.T) {
+			folder := createFolder(t, nil)
+			arguments := []string{
+				"--folder", folder, "add", "n", "--machine", "m", "--date", "2026-11-20",
+			}
+			if err := run(arguments, strings.NewReader(c.input)); err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(filepath.Join(folder, "results", "n.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(text), c.want) {
+				t.Errorf("got\n%s\nwant a file that contains\n%s", text, c.want)
+			}
+		})
 	}
 }
 
 func TestAddRejectsInvalidInput(t *testing.T) {
 	folder := createFolder(t, nil)
-	for in, args := range map[string][]string{
-		"PASS\n":           {"--machine", "m", "--date", "2026-11-20"},
-		"BenchmarkA 1 2 x": {"--date", "2026-11-20"},
-		"BenchmarkA 1 x 2": {"--machine", "m", "--date", "2026-11-20"},
-		"{":                {"--machine", "m", "--date", "2026-11-20"},
+	origin := []string{"--machine", "m", "--date", "2026-11-20"}
+	for name, c := range map[string]struct {
+		input   string
+		options []string
+	}{
+		"no benchmark":       {"PASS\n", origin},
+		"no machine":         {"BenchmarkA 1 2 x", []string{"--date", "2026-11-20"}},
+		"a text as a number": {"BenchmarkA 1 x 2", origin},
+		"a truncated report": {"{", origin},
 	} {
-		err := run(append([]string{"--folder", folder, "add", "n"}, args...), strings.NewReader(in))
-		if err == nil {
-			t.Errorf("add accepted the input %q with %q", in, args)
+		arguments := slices.Concat([]string{"--folder", folder, "add", "n"}, c.options)
+		if err := run(arguments, strings.NewReader(c.input)); err == nil {
+			t.Errorf("%s: add %q accepted the input %q", name, c.options, c.input)
 		}
 	}
 }
