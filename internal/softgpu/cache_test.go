@@ -173,7 +173,7 @@ func TestUnusedFoldersAreRemoved(t *testing.T) {
 // keys.
 func TestKeysDependOnSourcesAndFlags(t *testing.T) {
 	texts := []string{"int a;", "int b;"}
-	flagLists := [][]string{nil, {"-O1"}, {"-O1 -g"}, {"-O1", "-g"}} // one and two flags
+	flagLists := [][]string{nil, {"-O1"}, {"-O1 -g"}, {"-O1", "-g"}} // "-O1 -g" is one flag
 	keys := map[string]bool{}
 	for _, text := range texts {
 		for _, flags := range flagLists {

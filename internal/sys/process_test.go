@@ -122,7 +122,7 @@ func TestEmptyIDFileIsAnError(t *testing.T) {
 func TestMemoryAndCores(t *testing.T) {
 	total, err := Memory()
 	check(t, err)
-	const leastMemory = 64 << 20 // Any machine has more. A value in KiB would be less or huge.
+	const leastMemory = 64 << 20 // Any machine has more.
 	if total < leastMemory {
 		t.Errorf("Memory = %d, want at least %d", total, leastMemory)
 	}

@@ -38,9 +38,8 @@ func TestSoftwareGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	binary := buildTests(t)
-	// Three limits follow each other: -test.timeout, the limit of the command, and that of this
-	// test. Each process ends some time before the one that waits for it, so that it can print its
-	// stacks.
+	// The process ends at -test.timeout, its command some time later (limit), and this test later
+	// still. Each can therefore print its stacks.
 	const margin = 20 * time.Second
 	limit := 20 * time.Minute
 	if deadline, ok := t.Deadline(); ok {
