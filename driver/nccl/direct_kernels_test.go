@@ -93,7 +93,7 @@ func kernelsOf(t *testing.T, ranks int) []string {
 	}
 	var names []string
 	for _, name := range allKernels(t) {
-		isUsed := false
+		var isUsed bool
 		switch {
 		case slices.Contains(kernels.Retired, name):
 			isUsed = false // by any group

@@ -75,14 +75,13 @@ func TestDiscover(t *testing.T) {
 			launchStore,
 		},
 		{
-			"Open MPI takes precedence over Slurm", envOMPI + envSlurm,
-			Options{},
+			"Open MPI takes precedence over Slurm", envOMPI + envSlurm, Options{},
 			newWorld(SourceOpenMPI, "n1"),
 		},
 		{"MPICH uses PMI", envMPICH, Options{}, pmi},
 		{
-			"PMI variables set by srun mean Slurm", "PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 " + envSlurm,
-			Options{},
+			"PMI variables set by srun mean Slurm",
+			"PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 " + envSlurm, Options{},
 			newWorld(SourceSlurm, "77.0"),
 		},
 		{
